@@ -1,0 +1,269 @@
+"""A Kafka and a ZooKeeper server as objects: start, stop, kill, suspend, resume, restart on the same port and data."""
+
+from __future__ import annotations
+
+import base64
+import random
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from stack.jars import StackError, classpath, java
+from stack.process import POLL_S, Child, Identity
+
+HOST = "127.0.0.1"
+PORTS = range(20_000, 32_000)
+"""Below the range that systems take for outgoing connections: nobody takes the port of a server that is down."""
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 15.0
+ATTEMPTS = 5
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on at this moment."""
+    for port in random.sample(PORTS, 200):
+        with socket.socket() as probe:
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+            return port
+    raise StackError(f"no free port on {HOST} between {PORTS.start} and {PORTS.stop}")
+
+
+class JavaServer:
+    """What both servers share: a JVM, its data directory, ports that stay the same over restarts."""
+
+    name = ""
+    main_class = ""
+    heap = ""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+        self.log_file = data_dir / "server.log"
+        self.port = 0
+        self._child: Child | None = None
+
+    @property
+    def address(self) -> str:
+        """`host:port` for clients."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def identity(self) -> Identity | None:
+        """The process, while there is one."""
+        return self._child.identity if self._child else None
+
+    def start(self) -> None:
+        """Start and return once it answers. The first start picks free ports. Raises StackError."""
+        if self.port:
+            self._launch()
+            self._await_answer()
+            return
+        for attempt in range(ATTEMPTS):
+            self.data_dir.mkdir(parents=True, exist_ok=True)
+            self._pick_ports()
+            self._prepare()
+            self._launch()
+            try:
+                self._await_answer()
+            except StackError:
+                self.kill()
+                if attempt + 1 == ATTEMPTS or not self._port_was_taken():
+                    raise
+            else:
+                return
+
+    def stop(self) -> None:
+        """End it in good order; SIGKILL if that takes too long. Idempotent."""
+        if self._child is None:
+            return
+        self.resume()
+        self._child.signal(signal.SIGTERM)
+        if not self._child.wait(STOP_TIMEOUT_S):
+            self.kill()
+        self._child = None
+
+    def kill(self) -> None:
+        """SIGKILL: as when the machine fails. Idempotent."""
+        if self._child is not None:
+            self._child.signal(signal.SIGKILL)
+            self._child.wait(STOP_TIMEOUT_S)
+            self._child = None
+
+    def suspend(self) -> None:
+        """SIGSTOP: connections stay open and nobody answers."""
+        self._running().signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._running().signal(signal.SIGCONT)
+
+    def answers(self) -> bool:
+        """Whether it serves a client now."""
+        try:
+            with socket.create_connection((HOST, self.port), timeout=1.0) as connection:
+                connection.settimeout(1.0)
+                return self._ask(connection)
+        except OSError:
+            return False
+
+    def _running(self) -> Child:
+        if self._child is None:
+            raise StackError(f"{self.name} is not running")
+        return self._child
+
+    def _launch(self) -> None:
+        options = [f"-Xmx{self.heap}", f"-Xms{self.heap}", "-XX:+UseSerialGC"]
+        quiet = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dlog4j2.StatusLogger.level=OFF"]
+        command = [java(), *options, *quiet, *self._java_options(), "-cp", classpath(self.name)]
+        self._child = Child([*command, self.main_class, *self._arguments()], self.log_file, {})
+
+    def _await_answer(self) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        child = self._running()
+        while not self.answers():
+            if not child.running() or time.monotonic() > deadline:
+                tail = self.log_file.read_text(errors="replace")[-2000:]
+                raise StackError(f"{self.name} did not come up on {self.address}; {self.log_file} ends:\n{tail}")
+            time.sleep(POLL_S)
+
+    def _port_was_taken(self) -> bool:
+        text = self.log_file.read_text(errors="replace")
+        self.log_file.write_text("")
+        return "BindException" in text or "Address already in use" in text
+
+    def _pick_ports(self) -> None:
+        self.port = free_port()
+
+    def _prepare(self) -> None:
+        raise NotImplementedError
+
+    def _arguments(self) -> Sequence[str]:
+        raise NotImplementedError
+
+    def _java_options(self) -> Sequence[str]:
+        return ()
+
+    def _ask(self, connection: socket.socket) -> bool:
+        raise NotImplementedError
+
+
+class KafkaServer(JavaServer):
+    """One Kafka node, broker and controller (KRaft).
+
+    `proxied_at` maps names of extra listeners to the ports they are advertised at: whoever connects through a proxy
+    listening there is sent back to the proxy. The proxy forwards to `listener_port(name)`.
+    """
+
+    name = "kafka"
+    main_class = "kafka.Kafka"
+    heap = "512m"
+
+    def __init__(self, data_dir: Path, *, proxied_at: Mapping[str, int] | None = None) -> None:
+        super().__init__(data_dir)
+        self._proxied_at = dict(proxied_at or {})
+        self._ports: dict[str, int] = {}
+        self._config = data_dir / "server.properties"
+
+    def listener_port(self, name: str) -> int:
+        """The port that an extra listener is bound to."""
+        return self._ports[name]
+
+    def _pick_ports(self) -> None:
+        self._ports = {name: free_port() for name in ("CLIENT", "CONTROLLER", *self._proxied_at)}
+        self.port = self._ports["CLIENT"]
+
+    def _prepare(self) -> None:
+        self._config.write_text("".join(f"{key}={value}\n" for key, value in self._settings().items()))
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
+        arguments = ["format", "-t", cluster_id, "-c", str(self._config), "--ignore-formatted"]
+        tool = [java(), "-XX:TieredStopAtLevel=1", "-cp", classpath(self.name), "kafka.tools.StorageTool", *arguments]
+        run = subprocess.run(tool, capture_output=True, text=True, check=False, timeout=START_TIMEOUT_S)
+        if run.returncode != 0:
+            raise StackError(f"could not format Kafka's storage in {self.data_dir}:\n{run.stdout}{run.stderr}")
+
+    def _settings(self) -> dict[str, str]:
+        bound = {name: f"{name}://{HOST}:{port}" for name, port in self._ports.items()}
+        advertised = {name: f"{name}://{HOST}:{port}" for name, port in self._proxied_at.items()}
+        return {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@{HOST}:{self._ports['CONTROLLER']}",
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "CLIENT",
+            "listeners": ",".join(bound.values()),
+            "advertised.listeners": ",".join([bound["CLIENT"], *advertised.values()]),
+            "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in bound),
+            "log.dirs": str(self.data_dir / "log"),
+            "auto.create.topics.enable": "false",
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "transaction.state.log.num.partitions": "4",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            "log.cleaner.dedupe.buffer.size": str(8 << 20),
+            "num.network.threads": "2",
+            "num.io.threads": "4",
+            # one node restarts faster when the controller forgets its former self sooner
+            "broker.session.timeout.ms": "2000",
+            "broker.heartbeat.interval.ms": "400",
+        }
+
+    def _arguments(self) -> Sequence[str]:
+        return [str(self._config)]
+
+    def _ask(self, connection: socket.socket) -> bool:
+        api_versions, version, correlation, no_client_id = 18, 0, 7, -1
+        request = (
+            api_versions.to_bytes(2)
+            + version.to_bytes(2)
+            + correlation.to_bytes(4)
+            + no_client_id.to_bytes(2, signed=True)
+        )
+        connection.sendall(len(request).to_bytes(4) + request)
+        return connection.recv(8)[4:8] == correlation.to_bytes(4)
+
+
+class ZooKeeperServer(JavaServer):
+    """One stand-alone ZooKeeper. Sessions last from 2 to 20 ticks: a short `tick_ms` allows short ones."""
+
+    name = "zookeeper"
+    main_class = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+    heap = "256m"
+
+    def __init__(self, data_dir: Path, *, tick_ms: int = 2_000) -> None:
+        super().__init__(data_dir)
+        self._tick_ms = tick_ms
+        self._config = data_dir / "zoo.cfg"
+
+    def _prepare(self) -> None:
+        settings = {
+            "tickTime": str(self._tick_ms),
+            "dataDir": str(self.data_dir / "data"),
+            "clientPort": str(self.port),
+            "clientPortAddress": HOST,
+            "maxClientCnxns": "0",
+            "admin.enableServer": "false",
+            "4lw.commands.whitelist": "srvr",
+        }
+        self._config.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+
+    def _arguments(self) -> Sequence[str]:
+        return [str(self._config)]
+
+    def _java_options(self) -> Sequence[str]:
+        return ["-Dzookeeper.preAllocSize=1024"]
+
+    def _ask(self, connection: socket.socket) -> bool:
+        connection.sendall(b"srvr")
+        answer = b""
+        while chunk := connection.recv(4096):
+            answer += chunk
+        return b"Mode:" in answer

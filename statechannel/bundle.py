@@ -1,0 +1,137 @@
+"""Names and places: namespaces, topics, bundles, and where on the 32-bit ring a topic falls.
+
+A namespace `tenant/ns` covers the hash space 0x00000000..0xffffffff. A bundle `tenant/ns/0x40000000_0x80000000` is a
+half-open range of it; the last one ends in 0xffffffff and includes it. A topic is placed by the CRC-32 of its full
+name, so it falls into the same bundle as in Pulsar (`NamespaceBundleFactory`, Guava's `Hashing.crc32()`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from zlib import crc32
+
+import msgspec
+
+from statechannel.errors import InvalidName
+
+FULL_LOWER = 0x00000000
+FULL_UPPER = 0xFFFFFFFF
+DEFAULT_BUNDLES = 4
+MAX_BUNDLES_AT_CREATION = 65_536
+
+_NAMESPACE = re.compile(r"[\w.=:-]+/[\w.=:-]+")
+_BUNDLE = re.compile(r"(?P<namespace>[\w.=:-]+/[\w.=:-]+)/0x(?P<lo>[0-9a-f]{8})_0x(?P<hi>[0-9a-f]{8})")
+_RANGE = re.compile(r"0x(?P<lo>[0-9a-fA-F]{8})_0x(?P<hi>[0-9a-fA-F]{8})")
+_TOPIC = re.compile(
+    r"(?:(?P<domain>persistent|non-persistent)://)?(?P<namespace>[\w.=:-]+/[\w.=:-]+)/(?P<name>.+)", re.DOTALL
+)
+
+
+class Bundle(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
+    """A range `[lo, hi)` of one namespace's hash space; `hi == 0xffffffff` includes it."""
+
+    namespace: str
+    lo: int
+    hi: int
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.range}"
+
+    @property
+    def range(self) -> str:
+        """`0x40000000_0x80000000`, as Pulsar prints it."""
+        return f"0x{self.lo:08x}_0x{self.hi:08x}"
+
+    def __contains__(self, position: int) -> bool:
+        return self.lo <= position < self.hi or position == self.hi == FULL_UPPER
+
+    @classmethod
+    def parse(cls, name: str) -> Bundle:
+        """`tenant/ns/0x40000000_0x80000000`. Raises InvalidName."""
+        match = _BUNDLE.fullmatch(name)
+        if match is None:
+            raise InvalidName(f"{name!r} is no bundle; write tenant/namespace/0x00000000_0x40000000")
+        return cls.of(match["namespace"], f"0x{match['lo']}_0x{match['hi']}")
+
+    @classmethod
+    def of(cls, namespace: str, hash_range: str) -> Bundle:
+        """A bundle from a namespace and a range as in `0x40000000_0x80000000`. Raises InvalidName."""
+        match = _RANGE.fullmatch(hash_range)
+        if match is None:
+            raise InvalidName(f"{hash_range!r} is no hash range; write 0x00000000_0x40000000")
+        lo, hi = int(match["lo"], 16), int(match["hi"], 16)
+        if lo >= hi:
+            raise InvalidName(f"{hash_range!r} is empty: its lower bound must be below its upper bound")
+        return cls(check_namespace(namespace), lo, hi)
+
+
+class Topic(msgspec.Struct, frozen=True, gc=False):
+    """A key's full name and its place; `position` is the CRC-32 of the full name."""
+
+    namespace: str
+    full_name: str
+    position: int
+
+    def __str__(self) -> str:
+        return self.full_name
+
+    @classmethod
+    def parse(cls, name: str) -> Topic:
+        """`persistent://tenant/ns/name`, or the short form `tenant/ns/name`. Raises InvalidName."""
+        match = _TOPIC.fullmatch(name)
+        if match is None:
+            raise InvalidName(f"{name!r} is no topic; write persistent://tenant/namespace/name")
+        full_name = name if match["domain"] else f"persistent://{name}"
+        return cls(match["namespace"], full_name, position_of(full_name))
+
+
+def position_of(full_name: str) -> int:
+    """Where a full topic name (or any other key, taken as it is) falls on the ring: its CRC-32."""
+    return crc32(full_name.encode())
+
+
+def check_namespace(name: str) -> str:
+    """The name itself if it reads `tenant/namespace`. Raises InvalidName."""
+    if _NAMESPACE.fullmatch(name) is None:
+        raise InvalidName(f"{name!r} is no namespace; write tenant/namespace (letters, digits, and _ - = : .)")
+    return name
+
+
+def even_boundaries(bundles: int) -> tuple[int, ...]:
+    """`bundles + 1` boundaries that cut the ring evenly, rounded down as Pulsar rounds. Raises InvalidName."""
+    if not 1 <= bundles <= MAX_BUNDLES_AT_CREATION:
+        raise InvalidName(f"a namespace starts with 1 to {MAX_BUNDLES_AT_CREATION} bundles, not {bundles}")
+    size = (1 << 32) // bundles
+    return (*(i * size for i in range(bundles)), FULL_UPPER)
+
+
+def check_tiling(boundaries: Sequence[int]) -> tuple[int, ...]:
+    """The boundaries themselves if they run strictly upwards from 0x00000000 to 0xffffffff. Raises InvalidName."""
+    if len(boundaries) < 2 or boundaries[0] != FULL_LOWER or boundaries[-1] != FULL_UPPER:
+        raise InvalidName("boundaries must begin with 0x00000000 and end with 0xffffffff")
+    if any(a >= b for a, b in itertools.pairwise(boundaries)):
+        raise InvalidName("boundaries must be strictly increasing")
+    return tuple(boundaries)
+
+
+def tile(namespace: str, boundaries: Sequence[int]) -> tuple[Bundle, ...]:
+    """The bundles between neighbouring boundaries, lowest first."""
+    return tuple(Bundle(namespace, lo, hi) for lo, hi in itertools.pairwise(boundaries))
+
+
+def tiles_exactly(bundles: Iterable[Bundle], lo: int = FULL_LOWER, hi: int = FULL_UPPER) -> bool:
+    """Whether the bundles cover `[lo, hi)` without a gap or an overlap."""
+    edge = lo
+    for bundle in sorted(bundles):
+        if bundle.lo != edge:
+            return False
+        edge = bundle.hi
+    return edge == hi
+
+
+def index_of(lower_bounds: Sequence[int], position: int) -> int:
+    """The index of the range that holds a position, given the ranges' sorted lower bounds (the first is 0)."""
+    return bisect_right(lower_bounds, position) - 1

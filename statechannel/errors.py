@@ -1,0 +1,75 @@
+"""What can go wrong, as one tree. A record that the law refuses is a value (`table.Refusal`), never an exception.
+
+StateChannelError
+├── InvalidName           a bundle, namespace, topic, range or broker name that does not parse
+├── InvariantError        our own core broke its law: a bug, never to be caught and ignored
+├── CorruptRecord         bytes in the log that are no record of ours: skipped and counted by readers
+├── NewerRecord           a record written by a newer release: the replica stops rather than mis-read it
+├── LogError
+│   ├── LogUnavailable    the log did not answer in time, or cannot take writes now: retry with back-off
+│   ├── RecordTooLarge    the payload exceeds what the log takes: nothing was written
+│   └── TopicMismatch     an existing topic has settings that would break the protocol: an operator must act
+├── CoordinationError
+│   ├── CoordinationUnavailable   no answer, or the session is suspended or lost: retry with back-off
+│   ├── Fenced            this incarnation is not the current one any more: stop, start a new incarnation
+│   └── Deposed           this leader's epoch is not the current one any more: stop leading
+└── ForeignCluster        log, coordination and settings do not name the same cluster: an operator must act
+"""
+
+from __future__ import annotations
+
+
+class StateChannelError(Exception):
+    """Root of everything this package raises on purpose."""
+
+
+class InvalidName(StateChannelError, ValueError):
+    """A name does not parse; the message shows the form that is expected."""
+
+
+class InvariantError(StateChannelError):
+    """Our own core produced something that its law forbids."""
+
+
+class CorruptRecord(StateChannelError):
+    """The bytes at this offset are not a record of this format."""
+
+
+class NewerRecord(StateChannelError):
+    """The record is intact but of a format version that this release cannot read; upgrade this process."""
+
+
+class LogError(StateChannelError):
+    """Anything about the log."""
+
+
+class LogUnavailable(LogError):
+    """The log did not answer within its time-out, or refuses writes at present (full disk, too few replicas)."""
+
+
+class RecordTooLarge(LogError):
+    """The payload is larger than the log accepts; nothing was written."""
+
+
+class TopicMismatch(LogError):
+    """A topic exists with a cleanup policy or partition count that would break the protocol."""
+
+
+class CoordinationError(StateChannelError):
+    """Anything about liveness, incarnations and elections."""
+
+
+class CoordinationUnavailable(CoordinationError):
+    """The coordination service did not answer, or the session is suspended or lost."""
+
+
+class Fenced(CoordinationError):
+    """The incarnation that asked is not the current one of its name."""
+
+
+class Deposed(CoordinationError):
+    """The epoch that asked is not the current one."""
+
+
+class ForeignCluster(StateChannelError):
+    """Settings, log and coordination service belong to different clusters."""

@@ -1,0 +1,209 @@
+"""The two protocols that carry all input and output, and what an adapter owes. One contract suite runs on every adapter.
+
+Every method is called on one asyncio event loop, the one that ran `start()`. Adapters turn foreign threads into
+events on that loop and foreign errors into those of `errors.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+from statechannel.record import Broker
+
+
+class TopicSpec(msgspec.Struct, frozen=True):
+    """A topic as this system needs it.
+
+    `partitions` None means: as many as exist, or the adapter's default when it creates the topic. A `compacted` topic
+    may lose all but the last entry of a key; one that is not keeps everything.
+    """
+
+    name: str
+    partitions: int | None = None
+    compacted: bool = False
+
+
+class Payload(msgspec.Struct, frozen=True, gc=False):
+    """What is appended: an optional key, and a value (None deletes the key of a compacted topic)."""
+
+    key: bytes | None
+    value: bytes | None
+
+
+class LogEntry(msgspec.Struct, frozen=True, gc=False):
+    """What is read: the payload, where it stands, and when the log took it (the log's wall clock, ms)."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    appended_ms: int
+
+
+class Log(Protocol):
+    """Named topics of partitions, each a totally ordered, durable sequence of entries.
+
+    *Order*: a partition's entries have strictly increasing offsets (gaps are allowed); every reader sees the same
+    entries in the same order. The payloads of one `append`, and of successive appends of one caller to one partition,
+    keep their order. *Durability*: what `append` acknowledged, or any reader has seen, is never lost (crash of a process or,
+    on Kafka, of any minority of replicas). *Visibility*: readers see acknowledged entries without being asked, within
+    milliseconds. *Duplicates*: an append that failed or was cancelled may still have happened, and may happen twice.
+    """
+
+    async def start(self, timeout_s: float) -> None:
+        """Connect. Raises LogUnavailable, with the address, after `timeout_s`."""
+        ...
+
+    async def open_topic(self, spec: TopicSpec) -> int:
+        """Create the topic, or check the one that exists; the number of its partitions.
+
+        Raises TopicMismatch if its cleanup policy, or a partition count that the spec gives, differs; the message says
+        what to change. Raises LogUnavailable.
+        """
+        ...
+
+    async def append(self, topic: str, partition: int, payloads: Sequence[Payload]) -> None:
+        """Append in order and return when durable.
+
+        Raises RecordTooLarge (nothing was written), or LogUnavailable: nothing, all, or a prefix may have been written.
+        """
+        ...
+
+    async def ends(self, topic: str) -> tuple[int, ...]:
+        """For each partition the offset that the next entry will have at least. Raises LogUnavailable."""
+        ...
+
+    def tail(self, topic: str, starts: Sequence[int]) -> AsyncIterator[Sequence[LogEntry]]:
+        """All entries from the given offset of each partition on, for ever, in batches of one partition (at most 1,000 entries).
+
+        Rides out unavailability by itself and never skips an offset. Closing the iterator (`aclose`) frees it.
+        Raises LogError only if what comes next cannot be read at all (a start offset that was trimmed).
+        """
+        ...
+
+    async def close(self) -> None:
+        """Flush what was handed over, as far as it goes within a second, and free everything. Idempotent."""
+        ...
+
+
+class Connection(StrEnum):
+    """What is known of the link to the coordination service. In doubt it is `suspended`."""
+
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"
+    """No answer at present. Sessions may or may not have ended; nothing may be concluded from what was read."""
+
+
+class Member(msgspec.Struct, frozen=True, gc=False):
+    """A registered broker: the incarnation of its liveness node, and the data it registered."""
+
+    broker: Broker
+    data: bytes
+
+
+class Leadership(msgspec.Struct, frozen=True, gc=False):
+    """Who leads, and since which epoch. Epochs only grow."""
+
+    leader: Broker
+    epoch: int
+
+
+class Coordination(Protocol):
+    """Who is alive, which incarnation of a name is current, and who leads.
+
+    *Linearized, checked writes* (`start_incarnation`, `register`, `prove`, `raise_incarnation`, `campaign`, `evict`,
+    `resign`): each is one atomic transaction that checks what it depends on, or changes nothing. A success counts from
+    before the request was sent. Each raises CoordinationUnavailable when there is no answer within the adapter's
+    request time-out (`request_timeout_s`); then it may or may not have happened.
+
+    *Liveness*: a registration and a leadership end when their session ends (the process closed it, or was not heard
+    for `session_timeout_s`); no client is told in time of its own session's end: only `prove` tells.
+
+    *Watches* (`members`, `leadership`, `connection`): last known values, kept fresh while connected; `changed` is called on the
+    loop after each change. They may lag: act on them, but never prove anything by them.
+    """
+
+    async def start(self, timeout_s: float) -> None:
+        """Connect and begin to watch. Raises CoordinationUnavailable, with the address, after `timeout_s`."""
+        ...
+
+    async def identify(self, cluster: str, log_identity: str) -> None:
+        """Tie this coordination root to one cluster and one log; the first caller decides.
+
+        Raises ForeignCluster if it is already tied to another cluster or log.
+        """
+        ...
+
+    # --- incarnations
+    async def start_incarnation(self, name: str, above: int) -> Broker:
+        """Raise the number of `name` by at least one, to more than `above`; nothing of older incarnations is proven again."""
+        ...
+
+    async def register(self, broker: Broker, data: bytes) -> None:
+        """Replace or create the liveness node of this broker in this session; its incarnation is checked.
+
+        Also changes the registered data. Raises Fenced if the incarnation is not the current one of its name.
+        """
+        ...
+
+    async def prove(self, broker: Broker) -> None:
+        """Write our own liveness node, the incarnation checked; registers again (with the last data) where it had vanished.
+
+        Raises Fenced if the incarnation is not the current one of its name.
+        """
+        ...
+
+    async def unregister(self, broker: Broker) -> None:
+        """Remove our own liveness node, if it is ours. Idempotent."""
+        ...
+
+    async def raise_incarnation(self, broker: Broker, epoch: int) -> None:
+        """Make `broker` not current: raise its name's number, checked against its incarnation and the leader's `epoch`.
+
+        A number that is already higher is success, whoever raised it. Raises Deposed if `epoch` is not the current one.
+        """
+        ...
+
+    # --- election
+    async def campaign(self, candidate: Broker) -> Leadership | None:
+        """Try once to take the lead: None if somebody leads, else our leadership under a new, greater epoch.
+
+        Raises Fenced if the candidate's incarnation is not current.
+        """
+        ...
+
+    async def resign(self, leadership: Leadership) -> None:
+        """Give up our own leadership if we still have it. Idempotent."""
+        ...
+
+    async def evict(self, leadership: Leadership) -> bool:
+        """End somebody's leadership, if it is still this one (its epoch is checked); whether this call ended it."""
+        ...
+
+    # --- watches
+    @property
+    def members(self) -> Mapping[str, Member]:
+        """Registered brokers by name, as last seen."""
+        ...
+
+    @property
+    def leadership(self) -> Leadership | None:
+        """Who leads, as last seen."""
+        ...
+
+    @property
+    def connection(self) -> Connection:
+        """The state of the link, as last seen."""
+        ...
+
+    def on_change(self, changed: Callable[[], None]) -> None:
+        """Call `changed` on the loop after any of the three watched values changed. Several may be registered."""
+        ...
+
+    async def close(self) -> None:
+        """End the session: registration and leadership end at once. Idempotent."""
+        ...

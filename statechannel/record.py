@@ -1,0 +1,122 @@
+"""What is written to the bundle-state channel: one frozen value per record, and the identities it names.
+
+A record names an action, who does it in which role, the bundles it concerns and, for each, the revision that its
+author had seen. Whether it counts is not decided here but by `transitions.py`, when it is read back.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from statechannel.bundle import Bundle
+from statechannel.errors import InvalidName
+
+MAX_HAND_OFF_BYTES = 64 * 1024
+NEVER = -1
+"""The revision of what has never been written: what a record says it saw when it saw nothing."""
+
+
+class Broker(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
+    """One incarnation of a broker: its advertised `host:port` and the number of this start."""
+
+    name: str
+    incarnation: int
+
+    def __str__(self) -> str:
+        return f"{self.name}#{self.incarnation}"
+
+    @classmethod
+    def parse(cls, text: str) -> Broker:
+        """`host:port#7`. Raises InvalidName."""
+        name, mark, number = text.rpartition("#")
+        if not mark or not number.isdigit():
+            raise InvalidName(f"{text!r} is no broker incarnation; write host:port#7")
+        return cls(name, int(number))
+
+
+class Token(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
+    """A fencing token: where in the log the present ownership of a range began. Only grows.
+
+    Compare tokens of the same key or range only. `str()` is of fixed width, so that a store can compare text.
+    """
+
+    generation: int
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.generation:04d}-{self.partition:05d}-{self.offset:015d}"
+
+    @classmethod
+    def parse(cls, text: str) -> Token:
+        """The inverse of `str()`. Raises InvalidName."""
+        try:
+            generation, partition, offset = (int(part) for part in text.split("-"))
+        except ValueError:
+            raise InvalidName(f"{text!r} is no fencing token") from None
+        return cls(generation, partition, offset)
+
+
+class Action(StrEnum):
+    """What a record does; the rows of the law are in `transitions.py`."""
+
+    OWN = "own"
+    RETURN = "return"
+    TRANSFER = "transfer"
+    READY = "ready"
+    RELEASE = "release"
+    UNLOAD = "unload"
+    SPLIT = "split"
+    CREATE = "create"
+    MERGE = "merge"
+    CANCEL = "cancel"
+    REVOKE = "revoke"
+    CREATE_NAMESPACE = "create-namespace"
+    DELETE_NAMESPACE = "delete-namespace"
+    LEAD = "lead"
+    GENESIS = "genesis"
+    NOOP = "noop"
+
+
+class Role(StrEnum):
+    """In which capacity the actor acts. `leader` is checked against the partition's epoch."""
+
+    BROKER = "broker"
+    LEADER = "leader"
+    ADMIN = "admin"
+
+
+class Subject(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One bundle that a record concerns, the revision its author saw, and what it hands to the next owner."""
+
+    bundle: Bundle
+    seen: int
+    hand_off: bytes | None = None
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """One entry of the channel.
+
+    `id` is unique per written record and the same in every copy of it. `to` is the destination of `own`, `transfer`
+    and the leader's `release`. `boundaries` are the ring positions of `create-namespace` (all of them), `split` and
+    `create` (only those between the parent's ends). `seen_namespace` is the compare-and-set of namespace records.
+    `at_ms` is the writer's wall clock, for people and history only. `cause` ties the record to the decision that
+    asked for it and `reason` says in words why.
+    """
+
+    id: str
+    action: Action
+    actor: Broker
+    role: Role = Role.BROKER
+    epoch: int = 0
+    subjects: tuple[Subject, ...] = ()
+    to: Broker | None = None
+    namespace: str | None = None
+    seen_namespace: int = NEVER
+    boundaries: tuple[int, ...] = ()
+    cluster: str | None = None
+    at_ms: int = 0
+    cause: str = ""
+    reason: str = ""

@@ -1,0 +1,94 @@
+"""What replaying a record yields: a `Change` with what it did, or a `Refusal` with why not. Both are plain values."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from statechannel.bundle import Bundle
+from statechannel.record import Action, Broker, Record
+from statechannel.transitions import State
+
+
+class Ownership(msgspec.Struct, frozen=True, gc=False):
+    """What the table knows of one bundle.
+
+    `revision` is the offset of the last accepted record, `token` that of the record that began this ownership. `action`
+    and `by` tell what that last record was, and whose. `boundaries` are the cuts of a split in progress.
+    """
+
+    bundle: Bundle
+    state: State
+    holder: Broker | None
+    target: Broker | None
+    revision: int
+    token: int
+    action: Action
+    by: Broker
+    hand_off: bytes | None = None
+    boundaries: tuple[int, ...] = ()
+
+
+class Reason(StrEnum):
+    """Why a record, or one bundle of it, was refused."""
+
+    STALE = "stale"
+    ILLEGAL = "illegal"
+    NOT_ALLOWED = "not-allowed"
+    BAD_DESTINATION = "bad-destination"
+    DEPOSED = "deposed"
+    NO_BUNDLE = "no-bundle"
+    NO_NAMESPACE = "no-namespace"
+    NAMESPACE_EXISTS = "namespace-exists"
+    NOT_UNASSIGNED = "not-unassigned"
+    BAD_BOUNDARIES = "bad-boundaries"
+    NOT_MERGEABLE = "not-mergeable"
+    WRONG_PARTITION = "wrong-partition"
+    FOREIGN_CLUSTER = "foreign-cluster"
+    MALFORMED = "malformed"
+
+
+class Refusal(msgspec.Struct, frozen=True, gc=False):
+    """A record (or one bundle of it) that does not count, why, and what stands in its place.
+
+    `winner` is the bundle as the record that won left it: its revision, action and author say which record that was.
+    """
+
+    reason: Reason
+    detail: str
+    bundle: Bundle | None = None
+    winner: Ownership | None = None
+
+
+class Transition(msgspec.Struct, frozen=True, gc=False):
+    """One bundle before and after; None where it did not or does not exist."""
+
+    before: Ownership | None
+    after: Ownership | None
+
+    @property
+    def bundle(self) -> Bundle:
+        entry = self.after or self.before
+        assert entry is not None
+        return entry.bundle
+
+
+class Change(msgspec.Struct, frozen=True, gc=False):
+    """An accepted record: what it changed, and which of its bundles were refused."""
+
+    partition: int
+    offset: int
+    record: Record
+    transitions: tuple[Transition, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+
+
+class Unknown(msgspec.Struct, frozen=True, gc=False):
+    """No verdict within the time-out. The record may still be read back: `Channel.settled` tells, by its id."""
+
+    record_id: str
+    detail: str
+
+
+Verdict = Change | Refusal | Unknown
