@@ -17,10 +17,14 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="LOADMANAGER_", frozen=True, extra="forbid")
 
     # --- where
-    cluster: str = Field("standalone", pattern=r"^[\w.-]+$", description="name of the cluster; tied to its log for ever")
+    cluster: str = Field(
+        "standalone", pattern=r"^[\w.-]+$", description="name of the cluster; tied to its log for ever"
+    )
     advertised: str = Field("127.0.0.1:0", description="host:port by which others know this broker; its name")
     log: str = Field("sqlite:loadmanager.db", description="sqlite:FILE or kafka://host:port[,host:port…]")
-    coordination: str | None = Field(None, description="sqlite:FILE or zookeeper://host:port[,…][/root]; default: as log")
+    coordination: str | None = Field(
+        None, description="sqlite:FILE or zookeeper://host:port[,…][/root]; default: as log"
+    )
     partitions: int | None = Field(None, ge=1, le=1024, description="of the channel, at creation; default 4, Kafka 16")
     topic_prefix: str = Field("loadmanager.", description="prefix of every Kafka topic of this cluster")
     replication: int = Field(3, ge=1, description="of Kafka topics at creation")
@@ -69,7 +73,9 @@ class Settings(BaseSettings):
     balancing: bool = Field(True, description="automatic moves")
     balancing_strategy: str = Field("difference", description="name of the shedding strategy")
     balancing_interval_s: float = Field(60.0, gt=0, description="between two rounds")
-    balancing_tolerance: float = Field(0.1, ge=0, le=1, description="difference of usage (1 = a full broker) that is fine")
+    balancing_tolerance: float = Field(
+        0.1, ge=0, le=1, description="difference of usage (1 = a full broker) that is fine"
+    )
     balancing_moves_per_round: int = Field(3, ge=1, description="transfers begun in one round at most")
     bundle_rest_s: float = Field(1800.0, ge=0, description="a moved bundle is not moved again within")
     placement: str = Field("least-loaded", description="name of the placement strategy")

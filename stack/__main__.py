@@ -11,6 +11,7 @@ import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TextIO
 
 from stack.jars import STACK_DIR, StackError
 from stack.process import Identity
@@ -37,7 +38,7 @@ def main() -> int:
             case _:
                 return _status()
     except StackError as error:
-        print(error, file=sys.stderr)
+        _say(str(error), sys.stderr)
         return 1
 
 
@@ -65,7 +66,7 @@ def _down() -> int:
     for name, (address, identity) in _noted().items():
         if identity.is_alive():
             identity.end(STOP_TIMEOUT_S)
-            print(f"{name} on {address} stopped")
+            _say(f"{name} on {address} stopped")
     RUN_FILE.unlink(missing_ok=True)
     return 0
 
@@ -74,11 +75,11 @@ def _status() -> int:
     noted = _noted()
     for name, (address, identity) in noted.items():
         state = f"pid {identity.pid}" if identity.is_alive() else "not running; see " + str(_log_of(name))
-        print(f"{name:<10} {address:<22} {state}", file=sys.stderr)
+        _say(f"{name:<10} {address:<22} {state}", sys.stderr)
     if len(noted) < 2 or not all(identity.is_alive() for _, identity in noted.values()):
-        print("not running; start with: python -m stack up", file=sys.stderr)
+        _say("not running; start with: python -m stack up", sys.stderr)
         return 1
-    print(f"--log kafka://{noted['kafka'][0]} --coordination zookeeper://{noted['zookeeper'][0]}")
+    _say(f"--log kafka://{noted['kafka'][0]} --coordination zookeeper://{noted['zookeeper'][0]}")
     return 0
 
 
@@ -96,6 +97,10 @@ def _noted() -> dict[str, tuple[str, Identity]]:
     except FileNotFoundError:
         return {}
     return {name: (entry["address"], Identity(entry["pid"], entry["started"])) for name, entry in noted.items()}
+
+
+def _say(text: str, stream: TextIO = sys.stdout) -> None:
+    stream.write(text + "\n")
 
 
 def _log_of(name: str) -> Path:

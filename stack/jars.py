@@ -7,7 +7,7 @@ import hashlib
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -70,7 +70,7 @@ def _install(what: str) -> str:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path) -> Generator[None]:
     """Only one process of this machine at a time: two test runs would otherwise write the same jars."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:

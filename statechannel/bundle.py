@@ -11,6 +11,7 @@ import itertools
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from typing import Annotated
 from zlib import crc32
 
 import msgspec
@@ -22,11 +23,15 @@ FULL_UPPER = 0xFFFFFFFF
 DEFAULT_BUNDLES = 4
 MAX_BUNDLES_AT_CREATION = 65_536
 
-_NAMESPACE = re.compile(r"[\w.=:-]+/[\w.=:-]+")
-_BUNDLE = re.compile(r"(?P<namespace>[\w.=:-]+/[\w.=:-]+)/0x(?P<lo>[0-9a-f]{8})_0x(?P<hi>[0-9a-f]{8})")
+Position = Annotated[int, msgspec.Meta(ge=FULL_LOWER, le=FULL_UPPER)]
+"""A place on the ring; decoding refuses any other number."""
+
+_NAMESPACE = re.compile(r"[\w.=:-]+/[\w.=:-]+", re.ASCII)
+_BUNDLE = re.compile(r"(?P<namespace>[\w.=:-]+/[\w.=:-]+)/(?P<range>0x[0-9a-fA-F]{8}_0x[0-9a-fA-F]{8})", re.ASCII)
 _RANGE = re.compile(r"0x(?P<lo>[0-9a-fA-F]{8})_0x(?P<hi>[0-9a-fA-F]{8})")
 _TOPIC = re.compile(
-    r"(?:(?P<domain>persistent|non-persistent)://)?(?P<namespace>[\w.=:-]+/[\w.=:-]+)/(?P<name>.+)", re.DOTALL
+    r"(?:(?P<domain>persistent|non-persistent)://)?(?P<namespace>[\w.=:-]+/[\w.=:-]+)/(?P<name>.+)",
+    re.DOTALL | re.ASCII,
 )
 
 
@@ -34,8 +39,8 @@ class Bundle(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False)
     """A range `[lo, hi)` of one namespace's hash space; `hi == 0xffffffff` includes it."""
 
     namespace: str
-    lo: int
-    hi: int
+    lo: Position
+    hi: Position
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.range}"
@@ -54,7 +59,7 @@ class Bundle(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False)
         match = _BUNDLE.fullmatch(name)
         if match is None:
             raise InvalidName(f"{name!r} is no bundle; write tenant/namespace/0x00000000_0x40000000")
-        return cls.of(match["namespace"], f"0x{match['lo']}_0x{match['hi']}")
+        return cls.of(match["namespace"], match["range"])
 
     @classmethod
     def of(cls, namespace: str, hash_range: str) -> Bundle:
@@ -85,7 +90,10 @@ class Topic(msgspec.Struct, frozen=True, gc=False):
         if match is None:
             raise InvalidName(f"{name!r} is no topic; write persistent://tenant/namespace/name")
         full_name = name if match["domain"] else f"persistent://{name}"
-        return cls(match["namespace"], full_name, position_of(full_name))
+        try:
+            return cls(match["namespace"], full_name, position_of(full_name))
+        except UnicodeEncodeError:
+            raise InvalidName(f"{name!r} is no topic; its name must be valid Unicode") from None
 
 
 def position_of(full_name: str) -> int:

@@ -7,30 +7,42 @@ version; so a damaged record is told from a newer one, and a newer one is never 
 
 from __future__ import annotations
 
+import re
 from zlib import crc32
 
 import msgspec
 
-from statechannel.errors import CorruptRecord, InvariantError, NewerRecord
+from statechannel.errors import CorruptRecord, InvariantError, NewerRecord, RecordTooLarge
 from statechannel.record import MAX_HAND_OFF_BYTES, Record
 
 OLDEST_VERSION = 1
 NEWEST_VERSION = 1
 """Every release reads all versions from the oldest to its newest; it writes the newest that all live brokers read."""
 
-_MAGIC = b"LM"
+_HEAD = re.compile(rb"LM[0-9a-f]{2}")
+_HEAD_BYTES = 4
 _FRAME_BYTES = 14
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Record)
 
 
 def encode(record: Record, version: int = NEWEST_VERSION) -> bytes:
-    """The bytes of a record in the given format version."""
+    """The bytes of a record in the given format version. Raises RecordTooLarge for a hand-off beyond its limit."""
     if not OLDEST_VERSION <= version <= NEWEST_VERSION:
         raise InvariantError(f"this release writes formats {OLDEST_VERSION} to {NEWEST_VERSION}, not {version}")
+    if _hands_off_too_much(record):
+        raise RecordTooLarge(f"a hand-off is larger than {MAX_HAND_OFF_BYTES} bytes: hand over a pointer to the state")
     body = _encoder.encode(record)
     head = b"LM%02x" % version
-    return b"%b %08x %b" % (head, crc32(body, crc32(head)), body)
+    return head + _seal(head, body) + body
+
+
+def _seal(head: bytes, body: bytes) -> bytes:
+    return b" %08x " % crc32(body, crc32(head))
+
+
+def _hands_off_too_much(record: Record) -> bool:
+    return any(s.hand_off is not None and len(s.hand_off) > MAX_HAND_OFF_BYTES for s in record.subjects)
 
 
 def decode(data: bytes | None, newest: int = NEWEST_VERSION) -> Record:
@@ -39,21 +51,20 @@ def decode(data: bytes | None, newest: int = NEWEST_VERSION) -> Record:
     Raises CorruptRecord for anything that is not an intact record of ours, NewerRecord for an intact one of a version
     above `newest`.
     """
-    if data is None or len(data) < _FRAME_BYTES or data[:2] != _MAGIC:
+    if data is None or _HEAD.match(data) is None:
         raise CorruptRecord("not a record of this channel")
-    body = data[_FRAME_BYTES:]
-    try:
-        version, checksum = int(data[2:4], 16), int(data[5:13], 16)
-    except ValueError:
-        raise CorruptRecord("the frame is damaged") from None
-    if crc32(body, crc32(data[:4])) != checksum:
+    head, seal, body = data[:_HEAD_BYTES], data[_HEAD_BYTES:_FRAME_BYTES], data[_FRAME_BYTES:]
+    if seal != _seal(head, body):  # compared as bytes: int() would forgive blanks, signs and capitals
         raise CorruptRecord("the checksum does not match")
+    version = int(head[2:], 16)
+    if version < OLDEST_VERSION:
+        raise CorruptRecord(f"there is no format {version}")
     if version > newest:
         raise NewerRecord(f"a record of format {version}; this release reads up to {newest}: upgrade this broker")
     try:
         record = _decoder.decode(body)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptRecord(f"the body is not a record: {error}") from None
-    if any(s.hand_off is not None and len(s.hand_off) > MAX_HAND_OFF_BYTES for s in record.subjects):
+    if _hands_off_too_much(record):
         raise CorruptRecord(f"a hand-off is larger than {MAX_HAND_OFF_BYTES} bytes")
     return record

@@ -1,4 +1,4 @@
-"""The two protocols that carry all input and output, and what an adapter owes. One contract suite runs on every adapter.
+"""The two protocols that carry all input and output, and what an adapter owes; one contract suite runs on each adapter.
 
 Every method is called on one asyncio event loop, the one that ran `start()`. Adapters turn foreign threads into
 events on that loop and foreign errors into those of `errors.py`.
@@ -49,9 +49,10 @@ class Log(Protocol):
 
     *Order*: a partition's entries have strictly increasing offsets (gaps are allowed); every reader sees the same
     entries in the same order. The payloads of one `append`, and of successive appends of one caller to one partition,
-    keep their order. *Durability*: what `append` acknowledged, or any reader has seen, is never lost (crash of a process or,
-    on Kafka, of any minority of replicas). *Visibility*: readers see acknowledged entries without being asked, within
-    milliseconds. *Duplicates*: an append that failed or was cancelled may still have happened, and may happen twice.
+    keep their order. *Durability*: what `append` acknowledged, or any reader has seen, is never lost (crash of a
+    process or, on Kafka, of any minority of replicas). *Visibility*: readers see acknowledged entries without being
+    asked, within milliseconds. *Duplicates*: an append that failed or was cancelled may still have happened, and may
+    happen twice.
     """
 
     async def start(self, timeout_s: float) -> None:
@@ -78,7 +79,7 @@ class Log(Protocol):
         ...
 
     def tail(self, topic: str, starts: Sequence[int]) -> AsyncIterator[Sequence[LogEntry]]:
-        """All entries from the given offset of each partition on, for ever, in batches of one partition (at most 1,000 entries).
+        """All entries from the given offset of each partition on, for ever, in batches of one partition (<= 1,000).
 
         Rides out unavailability by itself and never skips an offset. Closing the iterator (`aclose`) frees it.
         Raises LogError only if what comes next cannot be read at all (a start offset that was trimmed).
@@ -123,8 +124,8 @@ class Coordination(Protocol):
     *Liveness*: a registration and a leadership end when their session ends (the process closed it, or was not heard
     for `session_timeout_s`); no client is told in time of its own session's end: only `prove` tells.
 
-    *Watches* (`members`, `leadership`, `connection`): last known values, kept fresh while connected; `changed` is called on the
-    loop after each change. They may lag: act on them, but never prove anything by them.
+    *Watches* (`members`, `leadership`, `connection`): last known values, kept fresh while connected; `changed` is
+    called on the loop after each change. They may lag: act on them, but never prove anything by them.
     """
 
     async def start(self, timeout_s: float) -> None:
@@ -140,7 +141,7 @@ class Coordination(Protocol):
 
     # --- incarnations
     async def start_incarnation(self, name: str, above: int) -> Broker:
-        """Raise the number of `name` by at least one, to more than `above`; nothing of older incarnations is proven again."""
+        """Raise the number of `name` by at least one, to more than `above`; older incarnations prove nothing more."""
         ...
 
     async def register(self, broker: Broker, data: bytes) -> None:
@@ -151,7 +152,7 @@ class Coordination(Protocol):
         ...
 
     async def prove(self, broker: Broker) -> None:
-        """Write our own liveness node, the incarnation checked; registers again (with the last data) where it had vanished.
+        """Write our own liveness node, the incarnation checked; registers again, with the last data, where it vanished.
 
         Raises Fenced if the incarnation is not the current one of its name.
         """

@@ -7,22 +7,27 @@ author had seen. Whether it counts is not decided here but by `transitions.py`, 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
-from statechannel.bundle import Bundle
+from statechannel.bundle import Bundle, Position
 from statechannel.errors import InvalidName
 
 MAX_HAND_OFF_BYTES = 64 * 1024
 NEVER = -1
 """The revision of what has never been written: what a record says it saw when it saw nothing."""
 
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Revision = Annotated[int, msgspec.Meta(ge=NEVER, le=2**63 - 1)]
+"""An offset, or NEVER. Decoding refuses other numbers: one that no replica can hash or store must not be accepted."""
+
 
 class Broker(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """One incarnation of a broker: its advertised `host:port` and the number of this start."""
 
     name: str
-    incarnation: int
+    incarnation: Count
 
     def __str__(self) -> str:
         return f"{self.name}#{self.incarnation}"
@@ -31,7 +36,7 @@ class Broker(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False)
     def parse(cls, text: str) -> Broker:
         """`host:port#7`. Raises InvalidName."""
         name, mark, number = text.rpartition("#")
-        if not mark or not number.isdigit():
+        if not name or not mark or not (number.isascii() and number.isdigit()):
             raise InvalidName(f"{text!r} is no broker incarnation; write host:port#7")
         return cls(name, int(number))
 
@@ -56,7 +61,10 @@ class Token(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
             generation, partition, offset = (int(part) for part in text.split("-"))
         except ValueError:
             raise InvalidName(f"{text!r} is no fencing token") from None
-        return cls(generation, partition, offset)
+        token = cls(generation, partition, offset)
+        if str(token) != text:
+            raise InvalidName(f"{text!r} is no fencing token; write it as {token}")
+        return token
 
 
 class Action(StrEnum):
@@ -92,7 +100,7 @@ class Subject(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One bundle that a record concerns, the revision its author saw, and what it hands to the next owner."""
 
     bundle: Bundle
-    seen: int
+    seen: Revision
     hand_off: bytes | None = None
 
 
@@ -110,12 +118,12 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     action: Action
     actor: Broker
     role: Role = Role.BROKER
-    epoch: int = 0
+    epoch: Count = 0
     subjects: tuple[Subject, ...] = ()
     to: Broker | None = None
     namespace: str | None = None
-    seen_namespace: int = NEVER
-    boundaries: tuple[int, ...] = ()
+    seen_namespace: Revision = NEVER
+    boundaries: tuple[Position, ...] = ()
     cluster: str | None = None
     at_ms: int = 0
     cause: str = ""

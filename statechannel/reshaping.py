@@ -13,8 +13,8 @@ import msgspec
 
 from statechannel.bundle import Bundle, check_namespace, check_tiling, tile
 from statechannel.errors import InvalidName, InvariantError
-from statechannel.record import NEVER, Action, Record, Role
-from statechannel.transitions import Reshape, State, reshape
+from statechannel.record import NEVER, Action, Record
+from statechannel.transitions import Reshape, State, relations, reshape
 from statechannel.verdict import Ownership, Reason, Refusal, Transition
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ def judge(table: OwnershipTable, partition: int, offset: int, record: Record) ->
     name = record.namespace or (record.subjects[0].bundle.namespace if record.subjects else None)
     if row is None or name is None:
         return Refusal(Reason.MALFORMED, f"{record.action} names no namespace")
+    if any(subject.bundle.namespace != name for subject in record.subjects):
+        return Refusal(Reason.MALFORMED, f"{record.action} of {name} names bundles of another namespace")
     if table.partition_of(name) != partition:
         return Refusal(Reason.WRONG_PARTITION, f"the records of {name} stand in partition {table.partition_of(name)}")
     match record.action:
@@ -57,10 +59,14 @@ def _create_namespace(
         return Refusal(Reason.NAMESPACE_EXISTS, f"{name} exists")
     if record.seen_namespace != (known.revision if known else NEVER):
         return Refusal(Reason.STALE, f"{name} was deleted since its author looked")
-    if not _is_admin(record):
+    if _is_barred(record, row):
         return _not_allowed(record, row)
     try:
-        bundles = tile(check_namespace(name), check_tiling(record.boundaries))
+        check_namespace(name)
+    except InvalidName as error:
+        return Refusal(Reason.MALFORMED, str(error))
+    try:
+        bundles = tile(name, check_tiling(record.boundaries))
     except InvalidName as error:
         return Refusal(Reason.BAD_BOUNDARIES, str(error))
     return Reshaped(name, tuple(Transition(None, _born(bundle, None, offset, record)) for bundle in bundles))
@@ -72,7 +78,7 @@ def _delete_namespace(table: OwnershipTable, record: Record, name: str, row: Res
         return Refusal(Reason.NO_NAMESPACE, f"there is no namespace {name}")
     if record.seen_namespace != known.revision:
         return Refusal(Reason.STALE, f"the bundles of {name} changed since its author looked")
-    if not _is_admin(record):
+    if _is_barred(record, row):
         return _not_allowed(record, row)
     entries = [table.get(bundle) for bundle in known.bundles]
     held = next((e for e in entries if e is not None and e.state not in row.states), None)
@@ -87,7 +93,7 @@ def _create_children(table: OwnershipTable, offset: int, record: Record, name: s
     parent = _present(table, record, 0, row)
     if isinstance(parent, Refusal):
         return parent
-    if record.role is not Role.BROKER or record.actor != parent.holder:
+    if _is_barred(record, row, parent):
         return _not_allowed(record, row, parent)
     cuts = (parent.bundle.lo, *record.boundaries, parent.bundle.hi)
     if len(cuts) < 3 or any(a >= b for a, b in itertools.pairwise(cuts)):
@@ -103,8 +109,8 @@ def _create_children(table: OwnershipTable, offset: int, record: Record, name: s
 
 
 def _merge(table: OwnershipTable, offset: int, record: Record, name: str, row: Reshape) -> Reshaped | Refusal:
-    if len(record.subjects) < 2 or any(s.bundle.namespace != name for s in record.subjects):
-        return Refusal(Reason.MALFORMED, "merge names two or more bundles of one namespace")
+    if len(record.subjects) < 2:
+        return Refusal(Reason.MALFORMED, "merge names two or more bundles")
     parts: list[Ownership] = []
     for index in range(len(record.subjects)):
         part = _present(table, record, index, row)
@@ -116,7 +122,7 @@ def _merge(table: OwnershipTable, offset: int, record: Record, name: str, row: R
     holder = parts[0].holder
     if any(part.holder != holder for part in parts):
         return Refusal(Reason.NOT_MERGEABLE, "the bundles have different owners", parts[0].bundle, parts[0])
-    if record.role is Role.BROKER and record.actor != holder:
+    if _is_barred(record, row, parts[0]):
         return _not_allowed(record, row, parts[0])
     whole = Bundle(name, parts[0].bundle.lo, parts[-1].bundle.hi)
     return Reshaped(
@@ -153,8 +159,8 @@ def _born(bundle: Bundle, parent: Ownership | None, offset: int, record: Record)
     )
 
 
-def _is_admin(record: Record) -> bool:
-    return record.role is Role.ADMIN
+def _is_barred(record: Record, row: Reshape, entry: Ownership | None = None) -> bool:
+    return row.by.isdisjoint(relations(record, entry.holder if entry else None, None))
 
 
 def _not_allowed(record: Record, row: Reshape, entry: Ownership | None = None) -> Refusal:

@@ -1,8 +1,8 @@
 """The ownership table: the fold of the channel. `replay` is the only way it changes, and it decides nothing by itself:
 the rows are in `transitions.py`, the reshaping rules in `reshaping.py`.
 
-Reading no clock and doing no I/O, it gives every replica, the simulator and an auditor the same answer. Reads may come
-from other threads: each replaces whole values, so a reader sees the state before or after a record, never between.
+Reading no clock and doing no I/O, it gives every replica, the simulator and an auditor the same answer. `get`, `locate`
+and `held_by` may be called from other threads: each answers as before or after a record, never with nothing between.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from statechannel import reshaping
 from statechannel.bundle import Bundle, Topic, index_of, tiles_exactly
 from statechannel.errors import InvariantError
 from statechannel.record import NEVER, Action, Broker, Record, Role, Subject, Token
-from statechannel.transitions import IN_FLIGHT, Parties, Row, State, Then, Who, reshape, rows
+from statechannel.transitions import IN_FLIGHT, Parties, Row, State, Then, relations, reshape, rows
 from statechannel.verdict import Change, Ownership, Reason, Refusal, Transition
 
 Indexed = dict[Bundle, None]
-"""An ordered set: the same order on every replica, whatever the hash seed."""
+"""An ordered set: its order follows the records replayed, never the hash seed."""
 
 
 class Namespace(msgspec.Struct, frozen=True, gc=False):
@@ -90,10 +90,11 @@ class OwnershipTable:
 
     def locate(self, topic: Topic) -> Ownership | None:
         """The bundle that a topic falls into; None if its namespace does not exist."""
-        namespace = self._namespaces.get(topic.namespace)
-        if namespace is None or not namespace.bundles:
-            return None
-        return self._entries.get(namespace.bundle_at(topic.position))
+        while (namespace := self._namespaces.get(topic.namespace)) is not None and namespace.bundles:
+            entry = self._entries.get(namespace.bundle_at(topic.position))
+            if entry is not None or self._namespaces.get(topic.namespace) is namespace:
+                return entry  # else its bundles changed meanwhile, on another thread: look again
+        return None
 
     def held_by(self, broker: Broker) -> tuple[Bundle, ...]:
         """Bundles whose holder is this incarnation, in whichever state."""
@@ -109,14 +110,15 @@ class OwnershipTable:
     def in_state(self, state: State) -> tuple[Bundle, ...]:
         """Bundles in one state; for `assigned`, which is not indexed, this walks all."""
         if state is State.ASSIGNED:
-            return tuple(b for b, e in self._entries.items() if e.state is state)
+            return tuple(entry.bundle for entry in self if entry.state is state)
         return tuple(self._by_state[state])
 
     def in_flight(self) -> Iterator[Ownership]:
         """Everything that somebody has to move on."""
         for state in State:
             if state in IN_FLIGHT:
-                yield from (self._entries[bundle] for bundle in tuple(self._by_state[state]))
+                entries = (self._entries.get(bundle) for bundle in tuple(self._by_state[state]))
+                yield from (entry for entry in entries if entry is not None and entry.state is state)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -216,6 +218,8 @@ class OwnershipTable:
     def _judge_many(self, partition: int, offset: int, record: Record) -> Change | Refusal:
         if reshape(record.action) is not None:
             return self._reshape(partition, offset, record)
+        if record.action is Action.SPLIT and len(record.subjects) != 1:
+            return Refusal(Reason.MALFORMED, "split names one bundle, so that its cuts are that bundle's")
         lead_refusal = self._check_lead(partition, record)
         if lead_refusal is not None:
             return lead_refusal
@@ -229,7 +233,8 @@ class OwnershipTable:
                 self._put(outcome)
                 transitions.append(outcome)
         if not transitions:
-            return refused[0]
+            first, *others = refused
+            return msgspec.structs.replace(first, others=tuple(others)) if others else first
         return Change(partition, offset, record, tuple(transitions), tuple(refused))
 
     def _check_lead(self, partition: int, record: Record) -> Refusal | None:
@@ -243,11 +248,12 @@ class OwnershipTable:
         return None
 
     def _judge_one(self, partition: int, offset: int, record: Record, subject: Subject) -> Transition | Refusal:
+        # Before anything of another partition is looked at: how far that one is replayed differs between replicas.
+        if self.partition_of(subject.bundle.namespace) != partition:
+            return Refusal(Reason.WRONG_PARTITION, "this namespace's records stand elsewhere", subject.bundle)
         entry = self._entries.get(subject.bundle)
         if entry is None:
             return Refusal(Reason.NO_BUNDLE, f"there is no bundle {subject.bundle}", subject.bundle)
-        if self.partition_of(entry.bundle.namespace) != partition:
-            return Refusal(Reason.WRONG_PARTITION, "this namespace's records stand elsewhere", subject.bundle)
         if subject.seen != entry.revision:
             detail = f"its author had seen revision {subject.seen}, {entry.action} by {entry.by} came first"
             return Refusal(Reason.STALE, detail, entry.bundle, entry)
@@ -261,9 +267,13 @@ class OwnershipTable:
         outcome = refusal or reshaping.judge(self, partition, offset, record)
         if isinstance(outcome, Refusal):
             return outcome
-        for transition in outcome.transitions:
+        born = [t for t in outcome.transitions if t.after is not None]
+        gone = [t for t in outcome.transitions if t.after is None]
+        for transition in born:
             self._put(transition)
         self._set_bundles(outcome.namespace, offset, outcome.transitions)
+        for transition in gone:  # last, so that a reader on another thread finds every bundle that is listed
+            self._put(transition)
         return Change(partition, offset, record, outcome.transitions)
 
     def _set_bundles(self, name: str, offset: int, transitions: Iterable[Transition]) -> None:
@@ -323,42 +333,24 @@ class OwnershipTable:
             raise InvariantError("the index by state is wrong")
 
 
-def relations(entry: Ownership, record: Record) -> frozenset[Who]:
-    """In which relations the record's actor stands to a bundle. A leader's epoch has been checked before."""
-    return _RELATIONS[record.role, record.actor == entry.holder, record.actor == entry.target]
-
-
-_RELATIONS: dict[tuple[Role, bool, bool], frozenset[Who]] = {
-    (role, holds, is_target): frozenset(
-        {Who.LEADER}
-        if role is Role.LEADER
-        else {Who.ADMIN}
-        if role is Role.ADMIN
-        else {Who.ANY} | ({Who.HOLDER} if holds else set()) | ({Who.TARGET} if is_target else set())
-    )
-    for role in Role
-    for holds in (False, True)
-    for is_target in (False, True)
-}
-
-
 def find_row(entry: Ownership, record: Record) -> Row | Refusal:
     """The first row of the table that fits, or why none does."""
     candidates = rows(entry.state, record.action)
     if not candidates:
         return Refusal(Reason.ILLEGAL, f"no arrow {record.action} from {entry.state}", entry.bundle, entry)
-    who = relations(entry, record)
+    who = relations(record, entry.holder, entry.target)
     allowed = [row for row in candidates if not row.by.isdisjoint(who)]
     if not allowed:
         may = ", ".join(sorted({w.value for row in candidates for w in row.by}))
         detail = f"{record.action} from {entry.state} is for: {may}; not for {record.actor} as {record.role}"
         return Refusal(Reason.NOT_ALLOWED, detail, entry.bundle, entry)
-    parties = Parties(entry.holder, entry.target)
+    parties = Parties(entry.bundle, entry.holder, entry.target)
     for row in allowed:
         if row.guard is None or row.guard(parties, record):
             return row
     unmet = "; ".join((row.guard.__doc__ or "").strip() for row in allowed if row.guard is not None)
-    return Refusal(Reason.BAD_DESTINATION, f"{record.action} from {entry.state} wants: {unmet}", entry.bundle, entry)
+    reason = Reason.BAD_BOUNDARIES if record.action is Action.SPLIT else Reason.BAD_DESTINATION
+    return Refusal(reason, f"{record.action} from {entry.state} wants: {unmet}", entry.bundle, entry)
 
 
 def step(entry: Ownership, row: Row, offset: int, record: Record, subject: Subject) -> Ownership:

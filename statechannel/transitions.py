@@ -11,12 +11,14 @@ Who serves follows from the state alone: the holder, in SERVING_STATES (in Assig
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from enum import StrEnum
 
 import msgspec
 
-from statechannel.record import Action, Broker, Record
+from statechannel.bundle import Bundle
+from statechannel.record import Action, Broker, Record, Role
 
 
 class State(StrEnum):
@@ -55,8 +57,31 @@ class Then(StrEnum):
 class Parties(msgspec.Struct, frozen=True, gc=False):
     """What a guard may look at besides the record."""
 
+    bundle: Bundle
     holder: Broker | None
     target: Broker | None
+
+
+_RELATIONS: dict[tuple[Role, bool, bool], frozenset[Who]] = {
+    (role, holds, is_target): frozenset(
+        {Who.LEADER}
+        if role is Role.LEADER
+        else {Who.ADMIN}
+        if role is Role.ADMIN
+        else {Who.ANY} | ({Who.HOLDER} if holds else set()) | ({Who.TARGET} if is_target else set())
+    )
+    for role in Role
+    for holds in (False, True)
+    for is_target in (False, True)
+}
+
+
+def relations(record: Record, holder: Broker | None, target: Broker | None) -> frozenset[Who]:
+    """How the record's actor stands to a bundle: broker *and incarnation* must agree, never the bare name.
+
+    A leader's epoch has been checked before.
+    """
+    return _RELATIONS[record.role, record.actor == holder, record.actor == target]
 
 
 Guard = Callable[[Parties, Record], bool]
@@ -87,6 +112,12 @@ def target_is_none(parties: Parties, record: Record) -> bool:
     return parties.target is None
 
 
+def cuts_lie_inside(parties: Parties, record: Record) -> bool:
+    """The cuts, if the record names any, run strictly upwards inside the bundle."""
+    edges = (parties.bundle.lo, *record.boundaries, parties.bundle.hi)
+    return all(a < b for a, b in itertools.pairwise(edges))
+
+
 class Row(msgspec.Struct, frozen=True, gc=False):
     """One legal step. `fences` marks the steps that begin a new ownership, and so a new fencing token."""
 
@@ -109,10 +140,13 @@ _ANY, _HOLDER, _TARGET, _LEADER, _ADMIN = Who.ANY, Who.HOLDER, Who.TARGET, Who.L
 _STEER = _by(_LEADER, _ADMIN, _HOLDER)
 
 TABLE: tuple[Row, ...] = (
-    Row(_S.UNASSIGNED, _A.OWN, _by(_ANY), _S.ASSIGNING, Then.HOLD_TO, "a lookup gives it away", to_is_given, fences=True),
+    Row(
+        _S.UNASSIGNED, _A.OWN, _by(_ANY), _S.ASSIGNING, Then.HOLD_TO, "a lookup gives it away", to_is_given,
+        fences=True,
+    ),
     Row(_S.ASSIGNING, _A.RETURN, _by(_HOLDER), _S.ASSIGNED, Then.KEEP, "acquired: waiting lookups are answered"),
     Row(_S.ASSIGNING, _A.RELEASE, _by(_HOLDER), _S.UNASSIGNED, Then.NOBODY, "declined: the next lookup assigns"),
-    Row(_S.ASSIGNED, _A.TRANSFER, _STEER, _S.TRANSFERRING, Then.AIM_TO, "planned move: the holder serves on", to_is_another),
+    Row(_S.ASSIGNED, _A.TRANSFER, _STEER, _S.TRANSFERRING, Then.AIM_TO, "planned: the holder serves on", to_is_another),
     Row(_S.TRANSFERRING, _A.READY, _by(_TARGET), _S.RELEASING, Then.KEEP_BOTH, "the target is warm: the holder stops"),
     Row(
         _S.RELEASING, _A.RELEASE, _by(_HOLDER), _S.ASSIGNING, Then.HOLD_TARGET, "the target's turn", target_is_known,
@@ -120,7 +154,7 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(_S.ASSIGNED, _A.UNLOAD, _STEER, _S.RELEASING, Then.KEEP, "given back: the holder stops"),
     Row(_S.RELEASING, _A.RELEASE, _by(_HOLDER), _S.UNASSIGNED, Then.NOBODY, "the next lookup assigns", target_is_none),
-    Row(_S.ASSIGNED, _A.SPLIT, _STEER, _S.SPLITTING, Then.KEEP, "the holder finds the cuts and serves on"),
+    Row(_S.ASSIGNED, _A.SPLIT, _STEER, _S.SPLITTING, Then.KEEP, "the holder finds cuts, serves on", cuts_lie_inside),
     Row(_S.TRANSFERRING, _A.CANCEL, _by(_LEADER, _ADMIN, _HOLDER, _TARGET), _S.ASSIGNED, Then.KEEP, "the move is off"),
     Row(_S.SPLITTING, _A.CANCEL, _STEER, _S.ASSIGNED, Then.KEEP, "the split is off"),
     *(
@@ -132,7 +166,7 @@ TABLE: tuple[Row, ...] = (
         _S.REVOKING, _A.RELEASE, _by(_LEADER), _S.ASSIGNING, Then.HOLD_TO, "the holder's proofs are out", to_is_given,
         fences=True,
     ),
-    Row(_S.REVOKING, _A.RELEASE, _by(_LEADER), _S.UNASSIGNED, Then.NOBODY, "its proofs are out; no place yet", to_is_none),
+    Row(_S.REVOKING, _A.RELEASE, _by(_LEADER), _S.UNASSIGNED, Then.NOBODY, "proofs are out; no place yet", to_is_none),
 )  # fmt: skip
 """The steps of one bundle, judged bundle by bundle. Steps that change the boundaries are in RESHAPING."""
 

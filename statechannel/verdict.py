@@ -53,12 +53,14 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
     """A record (or one bundle of it) that does not count, why, and what stands in its place.
 
     `winner` is the bundle as the record that won left it: its revision, action and author say which record that was.
+    `others` are the refusals of the record's further bundles, where it named several and all were refused.
     """
 
     reason: Reason
     detail: str
     bundle: Bundle | None = None
     winner: Ownership | None = None
+    others: tuple[Refusal, ...] = ()
 
 
 class Transition(msgspec.Struct, frozen=True, gc=False):

@@ -27,7 +27,7 @@ def socket_directory(path: Path) -> Path:
     name = f"statechannel-{os.getuid()}-{digest}"
     directory = Path(tempfile.gettempdir()) / name
     if len(str(directory).encode()) + 24 > _MAX_SOCKET_PATH_BYTES:
-        return Path("/tmp") / name  # noqa: S108 - a socket path must be short
+        return Path("/tmp") / name  # a socket path must be short
     return directory
 
 

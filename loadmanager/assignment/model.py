@@ -1,0 +1,129 @@
+"""What a placement is asked and what it answers. Values only.
+
+A candidate is a registered, live broker as the asking one knows it: what the ownership table, the load view and the
+registrations said when it looked. `Given` is what only the asker knows: what it gave away since then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from loadmanager.load.model import BrokerLoadData
+from loadmanager.load.usage import usage
+from loadmanager.registration import Peer
+from statechannel.record import Action, Broker
+from statechannel.table import OwnershipTable
+from statechannel.transitions import State
+from statechannel.verdict import Ownership
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A broker that might take a bundle.
+
+    `usage` is a fraction, None without fresh load data; `reported_bundles` is what the broker held when that was
+    measured. `bundles` is what it holds by the table, with what is on its way to it and without what is leaving.
+    """
+
+    broker: Broker
+    bundles: int = 0
+    usage: float | None = None
+    reported_bundles: int = 0
+    draining: bool = False
+    max_bundles: int | None = None
+
+
+class Given(msgspec.Struct, frozen=True):
+    """What the asker knows about this one question.
+
+    `bundles`: how many it gave to each broker that the table doesn't show yet. `declined_by`: who just refused the
+    bundle. `preferred`: the name of a broker that should get it back, as after its restart.
+    """
+
+    bundles: Mapping[Broker, int] = msgspec.field(default_factory=dict)
+    declined_by: Broker | None = None
+    preferred: str | None = None
+
+
+NOTHING_GIVEN = Given()
+
+
+class RefusedCandidate(msgspec.Struct, frozen=True):
+    """A candidate that was not eligible, the rule that said so, and its numbers."""
+
+    broker: Broker
+    rule: str
+    detail: str
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """The broker to give the bundle to, why, and who was not eligible."""
+
+    broker: Broker
+    reason: str
+    refused: tuple[RefusedCandidate, ...] = ()
+
+
+class NoPlace(msgspec.Struct, frozen=True):
+    """Nobody may take the bundle, and what refused each."""
+
+    reason: str
+    refused: tuple[RefusedCandidate, ...] = ()
+
+
+def candidates(
+    peers: Iterable[Peer], loads: Mapping[str, BrokerLoadData], table: OwnershipTable
+) -> tuple[Candidate, ...]:
+    """The live brokers as candidates, in the order of `peers`. Load data of another incarnation don't count.
+
+    A broker limits itself by declaring a capacity `bundles`.
+    """
+    coming, leaving = _in_flight(table)
+    return tuple(_candidate(peer, loads, table, coming, leaving) for peer in peers)
+
+
+def _in_flight(table: OwnershipTable) -> tuple[dict[Broker, int], dict[Broker, int]]:
+    coming: dict[Broker, int] = {}
+    leaving: dict[Broker, int] = {}
+    for state in (State.TRANSFERRING, State.RELEASING, State.REVOKING):
+        for bundle in table.in_state(state):
+            entry = table.get(bundle)
+            if entry is None:
+                continue
+            if entry.target is not None:
+                coming[entry.target] = coming.get(entry.target, 0) + 1
+            if entry.holder is not None:
+                leaving[entry.holder] = leaving.get(entry.holder, 0) + 1
+    return coming, leaving
+
+
+def _candidate(
+    peer: Peer,
+    loads: Mapping[str, BrokerLoadData],
+    table: OwnershipTable,
+    coming: Mapping[Broker, int],
+    leaving: Mapping[Broker, int],
+) -> Candidate:
+    broker, registration = peer.broker, peer.registration
+    load = loads.get(broker.name)
+    if load is not None and load.broker != broker:
+        load = None
+    most = registration.capacity.get("bundles")
+    return Candidate(
+        broker=broker,
+        bundles=table.count_held_by(broker) + coming.get(broker, 0) - leaving.get(broker, 0),
+        usage=None if load is None else usage(load),
+        reported_bundles=0 if load is None else load.bundles,
+        draining=registration.draining,
+        max_bundles=None if most is None else int(most),
+    )
+
+
+def declined_by(entry: Ownership) -> Broker | None:
+    """Who just refused this bundle: the author of the `release` that left it unassigned, if that was its last record.
+
+    A bundle that was unloaded on purpose looks the same; its former holder then is passed over once, which is what an
+    unload without a destination asks for. So is a leader that released the bundle of a dead broker to nobody.
+    """
+    return entry.by if entry.state is State.UNASSIGNED and entry.action is Action.RELEASE else None

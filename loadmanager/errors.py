@@ -1,0 +1,35 @@
+"""What an operation can answer instead of being done. Each is an answer to somebody, with a message that says what to do.
+
+LoadManagerError
+├── Invalid        the request itself makes no sense                       (REST 400/412)
+├── NotFound       no such namespace, bundle or broker                     (REST 404)
+├── Conflict       it exists, but not in a state in which this can be done (REST 409)
+└── Unavailable    not now: nothing was changed, or it is not known yet    (REST 503, Retry-After)
+"""
+
+from __future__ import annotations
+
+
+class LoadManagerError(Exception):
+    """Root of what this package raises on purpose."""
+
+
+class Invalid(LoadManagerError):
+    """The request makes no sense."""
+
+
+class NotFound(LoadManagerError):
+    """There is no such thing."""
+
+
+class Conflict(LoadManagerError):
+    """It cannot be done to this thing in its present state."""
+
+
+class Unavailable(LoadManagerError):
+    """Try again after `retry_after_s`. `record_id` names a record whose verdict is not known yet."""
+
+    def __init__(self, message: str, retry_after_s: float = 1.0, record_id: str | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+        self.record_id = record_id

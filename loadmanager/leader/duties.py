@@ -1,0 +1,164 @@
+"""The leader's hands: turns duties into channel records and checked raises. Each runs in a task of its own, so that no
+duty queues behind another. A refused record needs no care: the bundle moved on, and the next tick sees where to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, assert_never
+
+import msgspec
+
+from loadmanager.leader.core import Cancel, Duty, Evacuate, LeaderCore, Place, Raise, Revoke
+from statechannel.bundle import Bundle
+from statechannel.errors import CoordinationUnavailable, Deposed
+from statechannel.ports import Coordination, Leadership
+from statechannel.record import Action, Broker, Record, Role, Subject
+from statechannel.service import Channel
+from statechannel.verdict import Ownership, Refusal, Unknown
+
+SUBJECTS_A_RECORD = 500
+Seen = tuple[Bundle, int]
+Placer = Callable[[Ownership, str | None], Broker | None]
+"""Who gets a bundle; the second argument is a broker name to prefer, None for no preference."""
+
+
+class Hands:
+    """Performs duties in one term. `deposed` is called when somebody else is known to lead."""
+
+    def __init__(
+        self,
+        leadership: Leadership,
+        channel: Channel,
+        coordination: Coordination,
+        core: LeaderCore,
+        place: Placer,
+        clock_s: Callable[[], float],
+        note: Callable[[str], None],
+        wake: Callable[[], None],
+        deposed: Callable[[str], None],
+    ) -> None:
+        self._leadership = leadership
+        self._channel = channel
+        self._coordination = coordination
+        self._core = core
+        self._place = place
+        self._clock_s = clock_s
+        self._note = note
+        self._wake = wake
+        self._deposed = deposed
+        self.unknown_since_s: float | None = None
+        """Since when no publish got a verdict, None while the channel answers."""
+
+    def perform(self, duties: Iterable[Duty], tasks: asyncio.TaskGroup) -> None:
+        """Begin all duties."""
+        for duty in duties:
+            tasks.create_task(self._one(duty))
+
+    def _one(self, duty: Duty) -> Coroutine[Any, Any, None]:
+        match duty:
+            case Revoke():
+                self._note(f"revoke {len(duty.subjects)} bundles of {duty.holder}: {duty.reason}")
+                return self._publish(Action.REVOKE, duty.subjects, duty.reason)
+            case Raise():
+                return self._raise(duty)
+            case Place():
+                return self._settle(duty)
+            case Cancel():
+                return self._publish(Action.CANCEL, ((duty.bundle, duty.seen),), duty.reason)
+            case Evacuate():
+                return self._evacuate(duty)
+            case _:
+                assert_never(duty)
+
+    async def _raise(self, duty: Raise) -> None:
+        try:
+            await self._coordination.raise_incarnation(duty.holder, self._leadership.epoch)
+        except Deposed as error:
+            self._deposed(str(error))
+            return
+        except CoordinationUnavailable:
+            return
+        self._note(f"raised the incarnation of {duty.holder}: {duty.reason}")
+        self._core.raised(duty.holder, self._clock_s())
+        self._wake()
+
+    async def _settle(self, duty: Place) -> None:
+        """`release(to)` in a dead holder's place; `own` for what it released itself."""
+        groups = self._grouped(duty.subjects, duty.former)
+        for to, subjects in groups.items():
+            if duty.revoked:
+                await self._publish(Action.RELEASE, subjects, f"in place of {duty.former}", to)
+            elif to is not None:
+                await self._publish(Action.OWN, subjects, f"revoked from {duty.former}", to, role=Role.BROKER)
+
+    async def _evacuate(self, duty: Evacuate) -> None:
+        for to, subjects in self._grouped(duty.subjects, None).items():
+            if to is not None and to.name != duty.holder.name:
+                await self._publish(Action.TRANSFER, subjects, duty.reason, to)
+
+    def _grouped(self, subjects: Iterable[Seen], prefer: str | None) -> dict[Broker | None, list[Seen]]:
+        groups: dict[Broker | None, list[Seen]] = {}
+        for bundle, seen in subjects:
+            entry = self._channel.table.get(bundle)
+            if entry is not None and entry.revision == seen:
+                groups.setdefault(self._place(entry, prefer), []).append((bundle, seen))
+        return groups
+
+    async def _publish(
+        self,
+        action: Action,
+        subjects: Iterable[Seen],
+        reason: str,
+        to: Broker | None = None,
+        *,
+        role: Role = Role.LEADER,
+    ) -> None:
+        by_partition: dict[int, list[Subject]] = {}
+        for bundle, seen in subjects:
+            partition = self._channel.table.partition_of(bundle.namespace)
+            by_partition.setdefault(partition, []).append(Subject(bundle, seen))
+        record = Record("", action, self._leadership.leader, role, epoch=self._leadership.epoch, to=to, reason=reason)
+        for partition, chosen in by_partition.items():
+            for begin in range(0, len(chosen), SUBJECTS_A_RECORD):
+                part = tuple(chosen[begin : begin + SUBJECTS_A_RECORD])
+                await self._publish_one(msgspec.structs.replace(record, subjects=part), partition)
+
+    async def _publish_one(self, record: Record, partition: int) -> None:
+        verdict = await self._channel.publish(record, partition)
+        if not isinstance(verdict, Unknown):
+            self.unknown_since_s = None
+        elif self.unknown_since_s is None:
+            self.unknown_since_s = self._clock_s()
+        if isinstance(verdict, Refusal) and verdict.reason.value == "deposed":
+            self._deposed(verdict.detail)
+        self._wake()
+
+    async def take_partitions(self) -> bool:
+        """The barrier: a `lead` record of our epoch, accepted and read back in every partition. False: somebody leads."""
+        record = Record("", Action.LEAD, self._leadership.leader, Role.LEADER, epoch=self._leadership.epoch)
+        partitions = range(self._channel.table.partitions)
+        await asyncio.gather(*(self._publish_one(record, p) for p in partitions))
+        for partition in partitions:
+            while (lead := self._channel.table.lead(partition)).epoch != self._leadership.epoch:
+                if lead.epoch > self._leadership.epoch:
+                    return False
+                await self._publish_one(record, partition)
+        return True
+
+    async def transfer(self, bundle: Bundle, seen: int, to: Broker, reason: str, cause: str) -> bool:
+        """Begin one planned move; whether it was accepted."""
+        record = Record(
+            "",
+            Action.TRANSFER,
+            self._leadership.leader,
+            Role.LEADER,
+            epoch=self._leadership.epoch,
+            subjects=(Subject(bundle, seen),),
+            to=to,
+            reason=reason,
+            cause=cause,
+        )
+        verdict = await self._channel.publish(record)
+        return not isinstance(verdict, (Refusal, Unknown))

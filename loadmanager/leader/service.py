@@ -1,0 +1,188 @@
+"""Election and one term of leadership, as a shell: campaigns, takes the barrier, ticks the core, performs its duties.
+
+Between elections this broker follows. A leader that is deposed, whose incarnation is fenced, or that makes no progress
+on the channel ends its term; the next one starts with an empty memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from loadmanager.leader.core import LeaderCore, LeaderSettings, View
+from loadmanager.leader.duties import Hands, Placer
+from loadmanager.membership import Membership
+from statechannel.errors import CoordinationError
+from statechannel.ports import Coordination, Leadership
+from statechannel.record import Broker
+from statechannel.service import Channel
+from statechannel.verdict import Change
+
+CAMPAIGN_S = 0.5
+CORE_RETRY_S = 1.0
+
+
+class TermSettings(msgspec.Struct, frozen=True):
+    """See `loadmanager.settings`."""
+
+    core: LeaderSettings
+    monitor_interval_s: float
+    lead_timeout_s: float
+
+
+class Term:
+    """What balancing needs of a term: whose it is, and the hands to move things with."""
+
+    def __init__(self, leadership: Leadership, hands: Hands) -> None:
+        self.leadership = leadership
+        self.hands = hands
+
+
+class Leader:
+    """Run `run()` for one incarnation. `govern` runs beside the duties of each term, e.g. the balancing rounds."""
+
+    def __init__(
+        self,
+        me: Broker,
+        channel: Channel,
+        coordination: Coordination,
+        membership: Membership,
+        settings: TermSettings,
+        place: Placer,
+        clock_s: Callable[[], float],
+        note: Callable[[str], None],
+        govern: Callable[[Term], Awaitable[None]],
+    ) -> None:
+        self._me = me
+        self._channel = channel
+        self._coordination = coordination
+        self._membership = membership
+        self._settings = settings
+        self._place = place
+        self._clock_s = clock_s
+        self._note = note
+        self._govern = govern
+        self._woken = asyncio.Event()
+        self._ended = ""
+        self.leading: Leadership | None = None
+        """Our own leadership once its barrier is in every partition."""
+
+    def wake(self) -> None:
+        """Something changed that a tick should look at: members, evidence."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Campaign for ever, lead when elected, evict a leader that is dead by the evidence."""
+        while True:
+            leadership = await self._campaign()
+            if leadership is not None:
+                await self._lead(leadership)
+            else:
+                self._woken.clear()
+                await _wait(self._woken, CAMPAIGN_S)
+
+    async def _campaign(self) -> Leadership | None:
+        present = self._coordination.leadership
+        try:
+            if present is not None and present.leader in self._membership.condemned:
+                if await self._coordination.evict(present):
+                    self._note(f"evicted leader {present.leader}: {self._membership.condemned[present.leader]}")
+            elif present is not None and present.leader == self._me:
+                await self._coordination.resign(present)  # of a term that ended without our knowing how
+            elif present is not None:
+                return None
+            return await self._coordination.campaign(self._me)
+        except CoordinationError:
+            return None
+
+    async def _lead(self, leadership: Leadership) -> None:
+        self._ended = ""
+        core = LeaderCore(self._settings.core)
+        hands = Hands(
+            leadership,
+            self._channel,
+            self._coordination,
+            core,
+            self._place,
+            self._clock_s,
+            self._note,
+            self.wake,
+            self._end,
+        )
+        self._note(f"elected with epoch {leadership.epoch}")
+        try:
+            async with asyncio.timeout(self._settings.lead_timeout_s):
+                taken = await hands.take_partitions()
+        except TimeoutError:
+            taken = False
+        if taken:
+            self.leading = leadership
+            try:
+                await self._term(leadership, core, hands)
+            finally:
+                self.leading = None
+        self._note(f"epoch {leadership.epoch} ended: {self._ended or 'no barrier on the channel'}")
+        await self._resign(leadership)
+
+    async def _term(self, leadership: Leadership, core: LeaderCore, hands: Hands) -> None:
+        def observe(change: Change) -> None:
+            if core.observe(change):
+                self._woken.set()
+
+        self._channel.listen(observe)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                governing = tasks.create_task(self._governed(Term(leadership, hands)))
+                while not self._ended:
+                    self._woken.clear()
+                    self._tick(leadership, core, hands, tasks)
+                    await _wait(self._woken, self._pause_s(core))
+                governing.cancel()
+        finally:
+            self._channel.unlisten(observe)
+
+    async def _governed(self, term: Term) -> None:
+        await self._govern(term)
+
+    def _tick(self, leadership: Leadership, core: LeaderCore, hands: Hands, tasks: asyncio.TaskGroup) -> None:
+        now_s = self._clock_s()
+        if self._membership.connected and self._coordination.leadership != leadership:
+            self._end(f"{self._coordination.leadership} leads")
+        elif hands.unknown_since_s is not None and now_s - hands.unknown_since_s > self._settings.lead_timeout_s:
+            self._end("the channel gives no verdicts")
+        elif self._membership.safe_mode(now_s) is None:
+            view = View(
+                now_s=now_s,
+                peers=self._membership.peers,
+                condemned=self._membership.condemned,
+                heard_s=self._membership.heard_s,
+                listening_since_s=self._membership.listening_since_s,
+            )
+            hands.perform(core.tick(self._channel.table, view), tasks)
+
+    def _pause_s(self, core: LeaderCore) -> float:
+        due_s = core.next_deadline_s()
+        pause_s = self._settings.monitor_interval_s
+        if self._membership.safe_mode(self._clock_s()) is not None:
+            return min(pause_s, 0.2)
+        return pause_s if due_s is None else min(pause_s, max(0.005, due_s - self._clock_s()))
+
+    def _end(self, why: str) -> None:
+        self._ended = self._ended or why
+        self._woken.set()
+
+    async def _resign(self, leadership: Leadership) -> None:
+        try:
+            await self._coordination.resign(leadership)
+        except CoordinationError:
+            return  # the session's end, or an eviction, does it
+
+
+async def _wait(event: asyncio.Event, timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return

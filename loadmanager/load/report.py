@@ -1,0 +1,163 @@
+"""Decides when a broker reports its load, and what the report says. Pure: it is given samples and the time.
+
+A broker reports at once when it starts; then, at most every `min_interval_s`, when something changed that matters to
+others, and at least every `max_interval_s` (PIP-192's thresholds; Pulsar: 5 s, 10 %, 15 min). Beyond Pulsar's triggers
+it also reports when it holds other bundles than it said, when its hottest bundles' shares shifted, and when its own
+report has vanished from the view: somebody swept it away, or the topic was lost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from statistics import fmean
+
+import msgspec
+
+from loadmanager.host import BundleLoad
+from loadmanager.load.model import (
+    BrokerLoadData,
+    Figures,
+    TopBundlesLoadData,
+    credible,
+    heat,
+    hottest,
+    total_of,
+)
+from loadmanager.load.usage import RESOURCES, Weights, usage_of
+from loadmanager.settings import Settings
+from statechannel.bundle import Bundle
+from statechannel.record import Broker
+
+_UNWEIGHTED = Weights(memory=1.0)
+_MSG_FLOOR = 1.0
+_BYTES_FLOOR = 1024.0
+"""Below these rates no relative change is worth a report: from 0.1 to 0.2 messages a second is +100 %."""
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """What was measured at one moment: `at_ms` by the wall clock, the process, and each bundle that is held."""
+
+    at_ms: int
+    figures: Figures
+    loads: Mapping[Bundle, BundleLoad]
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The two values to publish, and the bundles they cover."""
+
+    broker: BrokerLoadData
+    top: TopBundlesLoadData
+    held: frozenset[Bundle]
+
+
+class Publish(msgspec.Struct, frozen=True):
+    """Publish this report now, because of `reason`."""
+
+    report: Report
+    reason: str
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """Publish nothing now, because of `reason`."""
+
+    reason: str
+
+
+class Reporter:
+    """One broker's reports. `now_ms` is any clock that only runs forward."""
+
+    def __init__(self, broker: Broker, settings: Settings) -> None:
+        self._broker = broker
+        self._min_ms = settings.load_report_min_interval_s * 1000
+        self._max_ms = settings.load_report_max_interval_s * 1000
+        self._threshold = settings.load_report_threshold_percent / 100
+        self._top = settings.load_top_bundles
+        self._declared = dict(settings.capacity)
+        self._samples: deque[tuple[int, Sample]] = deque()
+        self._last: tuple[int, Report] | None = None
+
+    def observe(self, sample: Sample, now_ms: int) -> None:
+        """Take a sample. CPU and memory are averaged over the last `min_interval_s`; bundles count as sampled last."""
+        self._samples.append((now_ms, sample))
+        while self._samples[0][0] < now_ms - self._min_ms:
+            self._samples.popleft()
+
+    def published(self, report: Report, now_ms: int) -> None:
+        """The report is durable in the log."""
+        self._last = (now_ms, report)
+
+    def current(self) -> Report | None:
+        """The report as of the last sample; None before the first one."""
+        if not self._samples:
+            return None
+        last = self._samples[-1][1]
+        loads = {bundle: credible(load) for bundle, load in last.loads.items()}
+        total = total_of(loads.values())
+        figures = [sample.figures for _, sample in self._samples]
+        capacity = self._declared | {"cpu": last.figures.cores, "memory_bytes": float(last.figures.memory_bytes)}
+        broker = BrokerLoadData(
+            broker=self._broker,
+            sampled_ms=last.at_ms,
+            cpu_percent=fmean(f.cpu_percent for f in figures),
+            memory_percent=fmean(f.memory_percent for f in figures),
+            in_rate_bytes_s=total.in_rate_bytes_s,
+            out_rate_bytes_s=total.out_rate_bytes_s,
+            in_rate_msg_s=total.in_rate_msg_s,
+            out_rate_msg_s=total.out_rate_msg_s,
+            bundles=len(loads),
+            keys=total.keys,
+            sessions=total.sessions,
+            capacity=capacity,
+            host_cpu_percent=fmean(f.host_cpu_percent for f in figures),
+            host_memory_percent=fmean(f.host_memory_percent for f in figures),
+        )
+        top = TopBundlesLoadData(self._broker, last.at_ms, hottest(loads, self._top, total), total, len(loads))
+        return Report(broker, top, frozenset(loads))
+
+    def decide(self, now_ms: int, *, shown: bool) -> Publish | Hold:
+        """Whether to report now. `shown`: whether the views show a report of this incarnation."""
+        report = self.current()
+        if report is None:
+            return Hold("nothing was measured yet")
+        if self._last is None:
+            return Publish(report, "the broker has started")
+        last_ms, last = self._last
+        if now_ms - last_ms < self._min_ms:
+            return Hold(f"reported {(now_ms - last_ms) / 1000:.1f} s ago; at most every {self._min_ms / 1000:g} s")
+        if not shown:
+            return Publish(report, "the last report is not in the view any more")
+        if now_ms - last_ms >= self._max_ms:
+            return Publish(report, f"the last report is {(now_ms - last_ms) / 1000:.0f} s old")
+        reason = what_changed(last, report, self._threshold)
+        return (
+            Publish(report, reason) if reason else Hold(f"no change beyond {self._threshold:.0%} since the last report")
+        )
+
+
+def what_changed(last: Report, now: Report, threshold: float) -> str | None:
+    """The first change that others should know of, in words; None if there is none. `threshold` is a fraction."""
+    if last.held != now.held:
+        return f"bundles: {len(now.held - last.held)} came, {len(last.held - now.held)} went, {len(now.held)} held"
+    old_parts, new_parts = (usage_of(each.broker, _UNWEIGHTED).parts for each in (last, now))
+    for resource, old, new in zip(RESOURCES, old_parts, new_parts, strict=True):
+        if abs(new - old) > threshold:
+            return f"{resource}: {old:.0%} to {new:.0%}"
+    old, new = last.broker.rate_msg_s, now.broker.rate_msg_s
+    if abs(new - old) > max(_MSG_FLOOR, threshold * old):
+        return f"messages: {old:.0f}/s to {new:.0f}/s"
+    old, new = last.broker.throughput_bytes_s, now.broker.throughput_bytes_s
+    if abs(new - old) > max(_BYTES_FLOOR, threshold * old):
+        return f"throughput: {old:.0f} B/s to {new:.0f} B/s"
+    return _shifted(last.top, now.top, threshold)
+
+
+def _shifted(last: TopBundlesLoadData, now: TopBundlesLoadData, threshold: float) -> str | None:
+    if now.total.rate_msg_s <= _MSG_FLOOR and now.total.throughput_bytes_s <= _BYTES_FLOOR:
+        return None
+    before = {each.bundle: heat(each.load, last.total) for each in last.bundles}
+    for each in now.bundles:
+        old, new = before.get(each.bundle, 0.0), heat(each.load, now.total)
+        if abs(new - old) > threshold:
+            return f"{each.bundle}: {old:.0%} to {new:.0%} of the broker's load"
+    return None

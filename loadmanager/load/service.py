@@ -1,0 +1,161 @@
+"""Samples this broker's load and publishes it: the shell around `report.py`, and the two views it writes to.
+
+Keeps the loads of all held bundles for decisions of this broker (splits); others see only the hottest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Protocol
+
+import msgspec
+
+from loadmanager.host import BundleLoad
+from loadmanager.load.model import (
+    BROKERS_TOPIC,
+    BUNDLES_TOPIC,
+    BrokerLoadData,
+    Figures,
+    TopBundlesLoadData,
+    decode_broker_load,
+    decode_top_bundles,
+)
+from loadmanager.load.report import Hold, Publish, Report, Reporter, Sample
+from loadmanager.settings import Settings
+from statechannel.bundle import Bundle
+from statechannel.errors import LogError
+from statechannel.ports import Log
+from statechannel.record import Broker
+from statechannel.view import TableView, wall_clock_ms
+
+_HOST_TIMEOUT_S = 5.0
+_log = logging.getLogger(__name__)
+
+
+def broker_loads(log: Log, settings: Settings) -> TableView[BrokerLoadData]:
+    """The view of every broker's load, by broker name."""
+    return TableView(
+        log,
+        BROKERS_TOPIC,
+        decode=decode_broker_load,
+        encode=msgspec.json.encode,
+        ttl_s=settings.load_ttl_s,
+        partitions=1,
+    )
+
+
+def top_bundles(log: Log, settings: Settings) -> TableView[TopBundlesLoadData]:
+    """The view of every broker's hottest bundles, by broker name."""
+    return TableView(
+        log,
+        BUNDLES_TOPIC,
+        decode=decode_top_bundles,
+        encode=msgspec.json.encode,
+        ttl_s=settings.load_ttl_s,
+        partitions=1,
+    )
+
+
+class Readings(Protocol):
+    """Where the process's own figures come from: `sensors.Sensors`, or a simulated one."""
+
+    def read(self) -> Figures: ...
+
+
+class LoadService:
+    """One broker's load: `run()` it beside the two views, `withdraw()` when the broker leaves for good.
+
+    `host_load` gives the load of the bundles; one that fails or hangs is logged, and its last answer stays.
+    `held` names the bundles that this broker holds: others in the answer don't count, missing ones count as idle.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        settings: Settings,
+        *,
+        host_load: Callable[[], Awaitable[Mapping[Bundle, BundleLoad]]],
+        held: Callable[[], Collection[Bundle]],
+        sensors: Readings,
+        brokers: TableView[BrokerLoadData],
+        bundles: TableView[TopBundlesLoadData],
+        wall_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        self.loads: Mapping[Bundle, BundleLoad] = {}
+        """Every held bundle's load, as sampled last."""
+        self.last_decision: Publish | Hold = Hold("not started")
+        self.host_failures = 0
+        self.publish_failures = 0
+        self._broker = broker
+        self._interval_s = settings.load_sample_interval_s
+        self._host_load, self._held = host_load, held
+        self._sensors = sensors
+        self._brokers, self._bundles = brokers, bundles
+        self._wall_ms = wall_ms
+        self._reporter = Reporter(broker, settings)
+        self._answer: Mapping[Bundle, BundleLoad] = {}
+        self._sampled = asyncio.Event()
+
+    @property
+    def current(self) -> Report | None:
+        """What this broker would report now; None before the first sample."""
+        return self._reporter.current()
+
+    async def run(self) -> None:
+        """Sample and report until cancelled. The views must have been started."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._sample_for_ever())
+            group.create_task(self._report_for_ever())
+
+    async def withdraw(self) -> None:
+        """Delete both reports, so that nobody waits for them to grow too old. Raises LogUnavailable."""
+        await self._brokers.delete(self._broker.name)
+        await self._bundles.delete(self._broker.name)
+
+    async def _sample_for_ever(self) -> None:
+        while True:
+            await self._ask_host()
+            self.loads = {bundle: self._answer.get(bundle, _IDLE) for bundle in self._held()}
+            self._reporter.observe(Sample(self._wall_ms(), self._sensors.read(), self.loads), self._now_ms())
+            self._sampled.set()
+            await asyncio.sleep(self._interval_s)
+
+    async def _ask_host(self) -> None:
+        try:
+            async with asyncio.timeout(_HOST_TIMEOUT_S):
+                self._answer = await self._host_load()
+        except Exception:  # noqa: BLE001 - a service's bug must not end the reports of its broker
+            self.host_failures += 1
+            _log.warning("the service's load() failed; its last answer stays", exc_info=True)
+
+    async def _report_for_ever(self) -> None:
+        while True:
+            await self._sampled.wait()
+            self._sampled.clear()
+            self.last_decision = self._reporter.decide(self._now_ms(), shown=self._shown())
+            if isinstance(self.last_decision, Publish):
+                await self._publish(self.last_decision)
+
+    def _shown(self) -> bool:
+        load, top = self._brokers.get(self._broker.name), self._bundles.get(self._broker.name)
+        return load is not None and top is not None and load.broker == top.broker == self._broker
+
+    async def _publish(self, publish: Publish) -> None:
+        report = publish.report
+        try:
+            await self._brokers.put(self._broker.name, report.broker)
+            await self._bundles.put(self._broker.name, report.top)
+        except LogError as error:
+            self.publish_failures += 1
+            _log.warning("load report not published (%s): %s", publish.reason, error)
+            return
+        self._reporter.published(report, self._now_ms())
+        _log.debug("load report: %s", publish.reason)
+
+    def _now_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
+
+_IDLE = BundleLoad()

@@ -1,0 +1,116 @@
+"""Where a topic is served. Any broker answers from its own replica; what nobody owns is assigned by the asked broker.
+
+Bundles on their way are deferred until they have arrived, up to a time-out. Concurrent lookups of one bundle cost one
+record: the first one publishes, the others wait for the change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from loadmanager.errors import NotFound, Unavailable
+from loadmanager.membership import Membership
+from loadmanager.registration import Peer
+from statechannel.bundle import Bundle, Topic
+from statechannel.errors import StateChannelError
+from statechannel.record import Action, Broker, Record, Subject, Token
+from statechannel.service import Channel
+from statechannel.transitions import State
+from statechannel.verdict import Ownership
+
+ANSWERED = frozenset({State.ASSIGNED, State.TRANSFERRING, State.SPLITTING})
+RECHECK_S = 0.5
+"""An owner may come back to life without any record: so a waiting lookup looks again."""
+
+
+class Located(msgspec.Struct, frozen=True, gc=False):
+    """Who serves a topic. `peer` is None only while the coordination service is out of reach and never told of it."""
+
+    bundle: Bundle
+    owner: Broker
+    peer: Peer | None
+    token: Token
+
+
+class Lookup:
+    """Answers lookups for one broker. `place` decides who gets an unowned bundle, None if nobody can."""
+
+    def __init__(
+        self,
+        me: Broker,
+        channel: Channel,
+        membership: Membership,
+        place: Callable[[Ownership], Broker | None],
+        clock_s: Callable[[], float],
+    ) -> None:
+        self._me = me
+        self._channel = channel
+        self._membership = membership
+        self._place = place
+        self._clock_s = clock_s
+        self._assigning: dict[Bundle, asyncio.Task[None]] = {}
+
+    def peek(self, topic: Topic) -> Located | None:
+        """The answer if there is one at this moment; changes nothing."""
+        entry = self._channel.table.locate(topic)
+        if entry is None or entry.state not in ANSWERED or entry.holder is None:
+            return None
+        if not self._membership.is_live(entry.holder, self._clock_s()):
+            return None
+        peer = self._membership.peer(entry.holder) or self._membership.peers.get(entry.holder.name)
+        return Located(entry.bundle, entry.holder, peer, self._channel.table.token(entry))
+
+    async def locate(self, topic: Topic, timeout_s: float) -> Located:
+        """The answer, as soon as there is one. Raises NotFound (no such namespace), Unavailable (not in time)."""
+        located = self.peek(topic)
+        if located is not None:
+            return located
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._await(topic)
+        except TimeoutError:
+            entry = self._channel.table.locate(topic)
+            state = f"{entry.bundle} is {entry.state}, holder {entry.holder}" if entry else "its namespace vanished"
+            raise Unavailable(f"no owner within {timeout_s:g} s: {state}; try again") from None
+
+    async def _await(self, topic: Topic) -> Located:
+        while True:
+            entry = self._channel.table.locate(topic)
+            if entry is None:
+                raise NotFound(f"there is no namespace {topic.namespace}; create it first")
+            changed = self._channel.next_change(entry.bundle)
+            located = self.peek(topic)
+            if located is not None:
+                changed.cancel()
+                return located
+            if entry.state is State.UNASSIGNED:
+                self._assign(entry)
+            await asyncio.wait((changed,), timeout=RECHECK_S)
+            changed.cancel()
+
+    def _assign(self, entry: Ownership) -> None:
+        if entry.bundle in self._assigning:
+            return
+        to = self._place(entry)
+        if to is None:
+            return
+        task = asyncio.get_running_loop().create_task(self._own(entry, to))
+        self._assigning[entry.bundle] = task
+        task.add_done_callback(lambda _: self._assigning.pop(entry.bundle, None))
+
+    async def _own(self, entry: Ownership, to: Broker) -> None:
+        record = Record(
+            "", Action.OWN, self._me, subjects=(Subject(entry.bundle, entry.revision),), to=to, reason="lookup"
+        )
+        try:
+            await self._channel.publish(record)
+        except StateChannelError:
+            return  # the waiting lookups look again, and time out by themselves
+
+    def close(self) -> None:
+        """Give up assignments in progress; what was appended may still count."""
+        for task in list(self._assigning.values()):
+            task.cancel()

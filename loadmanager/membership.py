@@ -1,0 +1,111 @@
+"""Who is there, as this broker knows it: registrations, signs of life on the channel, and the evidence of others.
+
+Decides who counts as live for lookups and placement. That may be wrong for a moment; ownership never depends on it.
+Also the safe mode: after the coordination service was out of reach, nobody may be concluded dead until those known
+before are back, or `recovery_grace_s` is over. Pure: the shell feeds it and gives the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from loadmanager.registration import Peer, read_peer
+from statechannel.ports import Connection, Member
+from statechannel.record import Action, Broker
+from statechannel.verdict import Change
+
+
+class Membership:
+    """The last known state of the cluster's members."""
+
+    def __init__(self, *, validity_s: float, recovery_grace_s: float, now_s: float) -> None:
+        self._validity_s = validity_s
+        self._recovery_grace_s = recovery_grace_s
+        self.listening_since_s = now_s
+        self.heard_s: dict[Broker, float] = {}
+        self.peers: dict[str, Peer] = {}
+        self.condemned: dict[Broker, str] = {}
+        self.connected = False
+        self._raw: Mapping[str, Member] = {}
+        self._awaited: set[str] = set()
+        self._awaited_until_s = 0.0
+
+    # --- feeding
+
+    def saw_members(self, members: Mapping[str, Member], connection: Connection, now_s: float) -> None:
+        """The watched values of the coordination service, after a change."""
+        connected = connection is Connection.CONNECTED
+        if not connected:
+            if self.connected:
+                self._awaited = set(self.peers)
+            self.connected = False
+            return
+        if not self.connected:
+            self._awaited_until_s = now_s + self._recovery_grace_s
+        self.connected = True
+        self.peers = {
+            name: self.peers[name] if self._raw.get(name) == member and name in self.peers else read_peer(member)
+            for name, member in members.items()
+        }
+        self._raw = dict(members)
+
+    def saw_change(self, change: Change, now_s: float) -> None:
+        """A record was accepted: a no-op is a sign of life of its author."""
+        if change.record.action is Action.NOOP:
+            self.heard_s[change.record.actor] = now_s
+
+    # --- asking
+
+    def peer(self, broker: Broker) -> Peer | None:
+        """The registration of exactly this incarnation."""
+        peer = self.peers.get(broker.name)
+        return peer if peer is not None and peer.broker == broker else None
+
+    def is_live(self, broker: Broker, now_s: float) -> bool:
+        """Whether to send clients to this incarnation. Without the coordination service: whoever is known."""
+        if broker in self.condemned:
+            return False
+        if self.peer(broker) is not None or not self.connected:
+            return True
+        return now_s - self.heard_s.get(broker, float("-inf")) <= 2 * self._validity_s
+
+    def eligible(self) -> list[Peer]:
+        """Brokers that may be given bundles: registered, not condemned, not draining; by name."""
+        peers = (self.peers[name] for name in sorted(self.peers))
+        return [p for p in peers if p.broker not in self.condemned and not p.registration.draining]
+
+    def safe_mode(self, now_s: float) -> str | None:
+        """Why nothing may be concluded from absence at present, None if it may."""
+        if not self.connected:
+            return "the coordination service is out of reach"
+        self._awaited -= self.peers.keys()
+        self._awaited -= {broker.name for broker in self.condemned}
+        if self._awaited and now_s < self._awaited_until_s:
+            return f"waiting for {', '.join(sorted(self._awaited))} to come back"
+        self._awaited.clear()
+        return None
+
+    def safe_until_s(self) -> float:
+        """When the wait of the safe mode ends at the latest."""
+        return self._awaited_until_s
+
+
+def condemn(accusations: Iterable[tuple[Broker, Broker]], peers: Mapping[str, Peer]) -> dict[Broker, str]:
+    """Incarnations that enough registered brokers found refusing connections: two, or all there are besides it.
+
+    `accusations` are (accuser, accused). An accused broker's own accusations do not count once it is condemned itself;
+    so names are judged in order of how many accuse them.
+    """
+    by_accused: dict[Broker, set[str]] = {}
+    for accuser, accused in accusations:
+        peer = peers.get(accuser.name)
+        if peer is not None and peer.broker == accuser and accuser.name != accused.name:
+            by_accused.setdefault(accused, set()).add(accuser.name)
+    condemned: dict[Broker, str] = {}
+    for accused, accusers in sorted(by_accused.items(), key=lambda item: (-len(item[1]), item[0])):
+        fallen = {broker.name for broker in condemned}
+        witnesses = sorted(accusers - fallen)
+        others = peers.keys() - fallen - {accused.name}
+        if witnesses and len(witnesses) >= min(2, len(others)):
+            condemned[accused] = f"{accused} refuses connections from {', '.join(witnesses)}"
+    return condemned

@@ -1,0 +1,241 @@
+"""One broker's control plane: every service of one process wired together, over ports that it is given.
+
+`Node` owns the process's life: connect, catch up with the channel, start an incarnation, run it until it is fenced (then
+start the next) or stopped (then drain and leave). It decides nothing itself. Which adapters are behind the ports is
+chosen in `wiring.py`; the simulator gives it simulated ones. All methods belong to the loop that runs `run()`, except
+those of `serving`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from loadmanager.host import BundleHost
+from loadmanager.hosting import HostRunner
+from loadmanager.incarnation import Incarnation
+from loadmanager.load.service import Readings
+from loadmanager.membership import Membership, condemn
+from loadmanager.registration import Peer, Registration
+from loadmanager.serving import Serving
+from loadmanager.settings import Settings
+from loadmanager.suspicion import Probe
+from loadmanager.views import Views
+from statechannel.errors import CoordinationUnavailable, Fenced, NewerRecord
+from statechannel.ports import Coordination, Log
+from statechannel.proofs import Proofs
+from statechannel.record import Broker
+from statechannel.service import Channel, ChannelSettings
+
+NOTES_KEPT = 500
+_log = logging.getLogger("loadmanager")
+
+
+class Note(msgspec.Struct, frozen=True):
+    """Something that people want to know happened here."""
+
+    at_ms: int
+    text: str
+
+
+class Surroundings(msgspec.Struct, frozen=True):
+    """Everything that a node takes from the world: the ports, the clocks, and ways to look around.
+
+    `clock_s` must run on during suspend and is the same clock in which proofs are counted; `nonce` must differ between any
+    two processes that ever write to the log.
+    """
+
+    log: Log
+    coordination: Coordination
+    clock_s: Callable[[], float]
+    wall_ms: Callable[[], int]
+    nonce: str
+    probe: Probe
+    sensors: Readings
+
+
+class Node:
+    """A broker. Keep `run()` running; `stop()` ends it gracefully."""
+
+    def __init__(self, settings: Settings, host: BundleHost, runner: HostRunner, world: Surroundings) -> None:
+        self.settings = settings
+        self.host = host
+        self.runner = runner
+        self.world = world
+        self.registration = Registration(
+            capacity=dict(settings.capacity),
+            failure_domain=settings.failure_domain,
+            properties=dict(settings.properties),
+            started_ms=world.wall_ms(),
+        )
+        self.channel = Channel(
+            world.log,
+            ChannelSettings(
+                partitions=settings.partitions,
+                publish_timeout_s=settings.publish_timeout_s,
+                publish_limit=settings.publish_limit,
+            ),
+            nonce=world.nonce,
+            wall_ms=world.wall_ms,
+        )
+        self.membership = Membership(
+            validity_s=settings.proof_validity_s,
+            recovery_grace_s=settings.recovery_grace_s,
+            now_s=world.clock_s(),
+        )
+        self.views = Views(world.log, settings, world.wall_ms)
+        self.incarnation: Incarnation | None = None
+        self.notes: deque[Note] = deque(maxlen=NOTES_KEPT)
+        self.serving: Serving | None = None
+        self.ready = asyncio.Event()
+        """Set while an incarnation is registered and acts."""
+        self._stopping = asyncio.Event()
+        self._drain_timeout_s: float | None = None
+
+    # --- life
+
+    async def run(self) -> None:
+        """Run until `stop()`. Raises the errors of `statechannel.errors` that an operator has to act on."""
+        try:
+            await self._connect()
+            async with self.channel.running(), self._background(self.views.run()):
+                await self._begin()
+                while not self._stopping.is_set():
+                    await self._live()
+        finally:
+            self.runner.close()
+            await self.world.coordination.close()
+            await self.world.log.close()
+
+    def stop(self, drain_timeout_s: float | None = None) -> None:
+        """Leave gracefully: bundles are transferred away first, for at most `drain_timeout_s` (default: the setting)."""
+        self._drain_timeout_s = self.settings.drain_timeout_s if drain_timeout_s is None else drain_timeout_s
+        self._stopping.set()
+
+    async def _connect(self) -> None:
+        timeout_s = self.settings.start_timeout_s
+        await self.world.log.start(timeout_s)
+        await self.world.coordination.start(timeout_s)
+        await self.channel.open()
+        await self.views.open()
+
+    async def _begin(self) -> None:
+        await self.channel.catch_up(self.settings.start_timeout_s)
+        genesis = await self.channel.claim_cluster(self.settings.cluster, Broker(self.settings.advertised, 0))
+        await self.world.coordination.identify(self.settings.cluster, genesis.identity)
+        self.channel.listen(lambda change: self.membership.saw_change(change, self.world.clock_s()))
+        self.world.coordination.on_change(self._members_changed)
+        self.views.accusations.on_change(lambda key, old, new: self._judge())
+        self._members_changed()
+
+    async def _live(self) -> None:
+        """One incarnation, from its registration to its end."""
+        me = await self._until_answered(self._start_incarnation)
+        proofs = Proofs(self.channel.table.partitions, self.settings.proof_validity_s)
+        if self.serving is None:
+            self.serving = Serving(self.channel.table, proofs, self.world.clock_s)
+        else:
+            self.serving.adopt(proofs)
+        self.incarnation = Incarnation(me, self, proofs, self.serving)
+        try:
+            await self._until_answered(lambda: self.world.coordination.register(me, self.registration.encode()))
+            self.note(f"started as {me}")
+            async with self._background(self._watch_format()):
+                await self.incarnation.run(self.ready, self._stopping, self._leave)
+        except Fenced:
+            self.note(f"{me} was fenced")
+        finally:
+            self.ready.clear()
+
+    async def _start_incarnation(self) -> Broker:
+        name = self.settings.advertised
+        return await self.world.coordination.start_incarnation(name, self.channel.table.highest_incarnation(name))
+
+    async def _until_answered(self, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """Repeat what the coordination service did not answer; each of these writes may be done twice."""
+        pause_s = 0.05
+        while True:
+            try:
+                return await ask()
+            except CoordinationUnavailable:
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, 1.0)
+
+    async def _leave(self) -> None:
+        assert self.incarnation is not None
+        timeout_s = self._drain_timeout_s if self._drain_timeout_s is not None else self.settings.drain_timeout_s
+        progress = await self.drain(timeout_s)
+        self.note(f"leaving: {progress.total - progress.left} of {progress.total} bundles moved away")
+
+    async def _watch_format(self) -> None:
+        """A record of a newer format ends this process: it must not act on a table that it cannot follow."""
+        while self.channel.stopped_by is None:
+            await asyncio.sleep(self.settings.proof_validity_s / 8)
+        assert self.incarnation is not None
+        self.incarnation.fence()
+        raise NewerRecord(str(self.channel.stopped_by))
+
+    @asynccontextmanager
+    async def _background(self, work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(work)
+            try:
+                yield
+            finally:
+                task.cancel()
+
+    # --- what others ask
+
+    async def drain(self, timeout_s: float) -> Any:
+        """Take no more bundles and move away all that are here; see `drain.DrainProgress`."""
+        incarnation = self.current
+        self.registration = msgspec.structs.replace(self.registration, draining=True)
+        await self._register_again(incarnation.me)
+        return await incarnation.drain.run(timeout_s)
+
+    async def undrain(self) -> None:
+        """Take bundles again."""
+        self.registration = msgspec.structs.replace(self.registration, draining=False)
+        await self._register_again(self.current.me)
+
+    async def _register_again(self, me: Broker) -> None:
+        try:
+            await self.world.coordination.register(me, self.registration.encode())
+        except CoordinationUnavailable:
+            self.note("the coordination service did not answer: others learn of the drain later")
+
+    @property
+    def current(self) -> Incarnation:
+        """The running incarnation; there is one while `ready` is set."""
+        assert self.incarnation is not None, "wait for `ready` first"
+        return self.incarnation
+
+    def peers(self) -> dict[str, Peer]:
+        """Registered brokers by name."""
+        return dict(self.membership.peers)
+
+    def note(self, text: str) -> None:
+        """Keep and log something that people want to know."""
+        self.notes.append(Note(self.world.wall_ms(), text))
+        _log.info("%s: %s", self.settings.advertised, text)
+
+    # --- events
+
+    def _members_changed(self) -> None:
+        coordination = self.world.coordination
+        self.membership.saw_members(coordination.members, coordination.connection, self.world.clock_s())
+        codecs = [peer.registration.codec for peer in self.membership.peers.values()]
+        self.channel.write_version = min([self.registration.codec, *codecs])
+        self._judge()
+
+    def _judge(self) -> None:
+        accusations = [(a.accuser, a.accused) for a in self.views.accusations.values()]
+        self.membership.condemned = condemn(accusations, self.membership.peers)
+        if self.incarnation is not None:
+            self.incarnation.leader.wake()

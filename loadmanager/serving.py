@@ -1,0 +1,73 @@
+"""The answer to "may I serve this?", cheap enough to be asked for each request and safe to ask from any thread.
+
+Written by the control loop only. A reader sees one dictionary look-up and one clock: no lock, no waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from statechannel.bundle import Bundle, Topic
+from statechannel.proofs import Proofs
+from statechannel.record import Token
+from statechannel.table import OwnershipTable
+
+
+class Claim(msgspec.Struct, frozen=True, gc=False):
+    """A bundle that we may serve at this moment, and the fencing token to give to the storage."""
+
+    bundle: Bundle
+    token: Token
+
+
+class Serving:
+    """What this broker may serve: acquired by the host, held by the table's word, and covered by a fresh proof."""
+
+    def __init__(self, table: OwnershipTable, proofs: Proofs, clock_s: Callable[[], float]) -> None:
+        self._table = table
+        self._proofs = proofs
+        self._clock_s = clock_s
+        self._claims: dict[Bundle, Claim] = {}
+
+    def serving(self, bundle: Bundle) -> bool:
+        """Whether this broker may serve the bundle at this moment."""
+        return self.claim(bundle) is not None
+
+    def claim(self, bundle: Bundle) -> Claim | None:
+        """The token under which this broker may serve the bundle at this moment, None if it may not."""
+        claim = self._claims.get(bundle)
+        if claim is None or self._clock_s() >= self._proofs.until_s[claim.token.partition]:
+            return None
+        return claim
+
+    def claim_topic(self, topic: Topic) -> Claim | None:
+        """As `claim`, for the bundle that the topic falls into."""
+        namespace = self._table.namespace(topic.namespace)
+        if namespace is None or not namespace.bundles:
+            return None
+        return self.claim(namespace.bundle_at(topic.position))
+
+    def claims(self) -> list[Claim]:
+        """Everything that the host has acquired and the table says is ours, whether or not a proof is fresh."""
+        return list(self._claims.values())
+
+    # --- for the agent
+
+    def adopt(self, proofs: Proofs) -> None:
+        """Start a new incarnation: nothing is served yet, and only its own proofs count."""
+        self._claims.clear()
+        self._proofs = proofs
+
+    def begin(self, bundle: Bundle, token: Token) -> None:
+        """Serve from now on."""
+        self._claims[bundle] = Claim(bundle, token)
+
+    def end(self, bundle: Bundle) -> None:
+        """Serve no longer. Idempotent."""
+        self._claims.pop(bundle, None)
+
+    def end_all(self) -> None:
+        """Serve nothing."""
+        self._claims.clear()

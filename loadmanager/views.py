@@ -1,0 +1,53 @@
+"""The table views that every broker reads: load reports, and accusations. One place for their topics and life times."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from loadmanager.load.service import broker_loads, top_bundles
+from loadmanager.settings import Settings
+from loadmanager.suspicion import Accusation
+from statechannel.ports import Log
+from statechannel.view import TableView
+
+ACCUSATIONS_TOPIC = "accusations"
+ACCUSATION_TTL_S = 3_600.0
+"""Accusers withdraw what does not hold any more; this is for accusers that died."""
+
+_READY_S = 30.0
+
+
+class Views:
+    """Opened and run together."""
+
+    def __init__(self, log: Log, settings: Settings, wall_ms: Callable[[], int]) -> None:
+        self.brokers = broker_loads(log, settings)
+        self.bundles = top_bundles(log, settings)
+        self.accusations: TableView[Accusation] = TableView(
+            log,
+            ACCUSATIONS_TOPIC,
+            decode=msgspec.json.Decoder(Accusation).decode,
+            encode=msgspec.json.encode,
+            ttl_s=ACCUSATION_TTL_S,
+            clock_ms=wall_ms,
+            partitions=1,
+        )
+
+    async def open(self) -> None:
+        """Create or check the topics. Raises LogUnavailable, TopicMismatch."""
+        for view in (self.brokers, self.bundles, self.accusations):
+            await view.start()
+
+    async def run(self) -> None:
+        """Read for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            for view in (self.brokers, self.bundles, self.accusations):
+                tasks.create_task(view.run())
+
+    async def sweep(self) -> None:
+        """Tombstone what is too old; the leader's duty."""
+        for view in (self.brokers, self.bundles, self.accusations):
+            await view.sweep()

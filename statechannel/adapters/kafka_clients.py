@@ -1,0 +1,124 @@
+"""How this system's Kafka clients are set up, and what a user may change about them. Opens no connection.
+
+Users pass settings through for security, compression and the like. What the protocol rests on is not theirs to set.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from statechannel.errors import LogError
+
+LOGGER = logging.getLogger("statechannel.kafka")
+
+MAX_MESSAGE_BYTES = 1024 * 1024
+"""The largest batch a topic of ours must take; Kafka's own default is 12 bytes more."""
+MAX_ENTRY_BYTES = MAX_MESSAGE_BYTES - 1024
+"""The largest key and value together: a batch of one, with its headers, then fits."""
+
+PROTECTED = frozenset(
+    {
+        "acks",
+        "auto.offset.reset",
+        "batch.size",
+        "bootstrap.servers",
+        "default.topic.config",
+        "delivery.report.only.error",
+        "delivery.timeout.ms",
+        "dr_cb",
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "enable.gapless.guarantee",
+        "enable.idempotence",
+        "enable.partition.eof",
+        "error_cb",
+        "group.id",
+        "group.protocol",
+        "isolation.level",
+        "max.in.flight",
+        "max.in.flight.requests.per.connection",
+        "message.max.bytes",
+        "message.send.max.retries",
+        "message.timeout.ms",
+        "metadata.broker.list",
+        "on_delivery",
+        "request.required.acks",
+        "request.timeout.ms",
+        "retries",
+        "transactional.id",
+    }
+)
+
+
+def check_client_settings(settings: Mapping[str, str]) -> None:
+    """Raises LogError if a setting would change what the protocol rests on."""
+    refused = sorted(PROTECTED.intersection(settings))
+    if refused:
+        raise LogError(
+            f"Kafka client settings must not contain {', '.join(refused)}: the channel's guarantees rest on them; "
+            "remove them (addresses and time-outs have settings of their own)"
+        )
+
+
+def connection_settings(bootstrap: str, client_settings: Mapping[str, str], request_timeout_s: float) -> dict[str, Any]:
+    """What every client has: quick to notice a dead broker, quick to come back."""
+    timeout_ms = max(2_000, int(request_timeout_s * 1_000))
+    return {
+        "client.id": "loadmanager",
+        # `localhost` often resolves to ::1 first, where nobody listens
+        "broker.address.family": "v4",
+        "socket.keepalive.enable": True,
+        "socket.nagle.disable": True,
+        # a connection that is cut without a word counts as dead after this, instead of a minute
+        "socket.timeout.ms": timeout_ms,
+        "socket.connection.setup.timeout.ms": timeout_ms,
+        "reconnect.backoff.ms": 50,
+        "reconnect.backoff.max.ms": 500,
+        "retry.backoff.ms": 50,
+        "retry.backoff.max.ms": 500,
+        "topic.metadata.refresh.interval.ms": 30_000,
+        "topic.metadata.refresh.fast.interval.ms": 50,
+        **client_settings,
+        "bootstrap.servers": bootstrap,
+    }
+
+
+def producer_settings(connection: Mapping[str, Any], request_timeout_s: float) -> dict[str, Any]:
+    """Idempotent, all replicas, in order, and given up after `request_timeout_s`."""
+    return {
+        # 0: what gathers while one request is under way is the next batch; waiting on purpose only adds latency
+        "linger.ms": 0,
+        "queue.buffering.max.messages": 100_000,
+        "queue.buffering.max.kbytes": 64 * 1024,
+        **connection,
+        "enable.idempotence": True,
+        "acks": "all",
+        "message.max.bytes": MAX_MESSAGE_BYTES,
+        "batch.size": MAX_MESSAGE_BYTES // 2,
+        "message.timeout.ms": int(request_timeout_s * 1_000),
+    }
+
+
+def consumer_settings(connection: Mapping[str, Any]) -> dict[str, Any]:
+    """No group, no commits: positions are ours. An offset that is gone is an error, never a jump."""
+    return {
+        "fetch.wait.max.ms": 500,
+        "fetch.error.backoff.ms": 50,
+        # the default stops fetching for a second each time the local queue is full
+        "fetch.queue.backoff.ms": 2,
+        "queued.max.messages.kbytes": 16 * 1024,
+        **connection,
+        "group.id": "loadmanager-unused",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": False,
+        "auto.offset.reset": "error",
+        "isolation.level": "read_committed",
+    }
+
+
+def admin_settings(connection: Mapping[str, Any]) -> dict[str, Any]:
+    """Its failures reach us as results, so it need not print them."""
+    return {**connection, "log_level": 2}

@@ -1,0 +1,267 @@
+"""Creates topics as this system needs them, and refuses existing ones whose settings would break the protocol.
+
+Never alters or deletes a topic: the message of a refusal holds the command with which an operator can.
+"""
+
+# pyright: reportPrivateImportUsage=false
+# (the client documents these names under `confluent_kafka.admin` and does not declare them exported)
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
+from typing import Any, TypeVar, cast
+
+import msgspec
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import (
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+    TopicDescription,
+)
+
+from statechannel.adapters.kafka_clients import LOGGER, MAX_MESSAGE_BYTES
+from statechannel.errors import LogUnavailable, TopicMismatch
+from statechannel.ports import TopicSpec
+
+PRODUCTION_REPLICATION = 3
+PRODUCTION_MIN_INSYNC = 2
+OPEN_TIMEOUT_S = 15.0
+RETRY_PAUSE_S = 0.1
+GRACE_S = 0.5
+
+T = TypeVar("T")
+
+
+class TopicPolicy(msgspec.Struct, frozen=True):
+    """What new topics get. In development one node will do: numbers are lowered to what the cluster has."""
+
+    default_partitions: int
+    replication: int
+    min_insync: int
+    development: bool
+
+    def check(self) -> None:
+        """Raises TopicMismatch if topics made by this policy would not be safe in production."""
+        unsafe = self.replication < PRODUCTION_REPLICATION or self.min_insync < PRODUCTION_MIN_INSYNC
+        if unsafe and not self.development:
+            raise TopicMismatch(
+                f"topics with replication {self.replication} and min.insync.replicas {self.min_insync} can lose "
+                f"acknowledged records: set at least {PRODUCTION_REPLICATION} and {PRODUCTION_MIN_INSYNC}, "
+                "or say that this is a development set-up"
+            )
+
+
+class Topics:
+    """The administrative side of one Kafka cluster."""
+
+    def __init__(
+        self, settings: Mapping[str, Any], bootstrap: str, policy: TopicPolicy, request_timeout_s: float
+    ) -> None:
+        self._admin = AdminClient(dict(settings))
+        self._bootstrap = bootstrap
+        self._policy = policy
+        self._timeout_s = request_timeout_s
+
+    async def connect(self, timeout_s: float) -> None:
+        """Wait for an answer. Raises LogUnavailable after `timeout_s`."""
+        await self._until_answered(self._nodes, timeout_s)
+
+    async def open(self, topic: str, spec: TopicSpec) -> int:
+        """As `Log.open_topic`, with the topic's full name."""
+        self._policy.check()
+        return await self._until_answered(lambda: self._open(topic, spec), OPEN_TIMEOUT_S)
+
+    async def ends(self, topic: str, partitions: int) -> tuple[int, ...]:
+        """The high watermarks."""
+        latest = cast(OffsetSpec, OffsetSpec.latest())
+        wanted = {TopicPartition(topic, partition): latest for partition in range(partitions)}
+        answers = self._admin.list_offsets(
+            wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=self._timeout_s
+        )
+        try:
+            found = await asyncio.gather(*(self._answer(future) for future in answers.values()))
+        except KafkaException as error:
+            raise LogUnavailable(f"Kafka at {self._bootstrap}: ends of {topic}: {_text(error)}") from error
+        by_partition = {where.partition: result.offset for where, result in zip(answers, found, strict=True)}
+        return tuple(by_partition[partition] for partition in range(partitions))
+
+    async def partitions(self, topic: str) -> int:
+        """How many partitions an existing topic has. Raises LogUnavailable."""
+        try:
+            description = await self._describe(topic)
+        except KafkaException as error:
+            raise LogUnavailable(f"Kafka at {self._bootstrap}: {topic}: {_text(error)}") from error
+        if description is None:
+            raise LogUnavailable(f"topic {topic} does not exist on Kafka at {self._bootstrap}; open it first")
+        return len(description.partitions)
+
+    async def _until_answered(self, ask: Callable[[], Awaitable[T]], timeout_s: float) -> T:
+        """Repeat what fails for a while: elections, a controller that starts, a topic that spreads."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    return await ask()
+            except (KafkaException, LogUnavailable, TimeoutError) as error:
+                if asyncio.get_running_loop().time() + RETRY_PAUSE_S >= deadline:
+                    reason = _text(error) or f"no answer within {timeout_s:g} s"
+                    raise LogUnavailable(f"Kafka at {self._bootstrap} is not available: {reason}") from error
+                LOGGER.debug("Kafka at %s: %s; asking again", self._bootstrap, error)
+                await asyncio.sleep(RETRY_PAUSE_S)
+
+    async def _open(self, topic: str, spec: TopicSpec) -> int:
+        description = await self._describe(topic)
+        if description is None:
+            await self._create(topic, spec)
+            raise LogUnavailable(f"topic {topic} was created and is not visible yet")
+        if any(cast(object, partition.leader) is None for partition in description.partitions):
+            raise LogUnavailable(f"topic {topic} has partitions without a leader")
+        settings = await self._settings(topic)
+        _Check(self._bootstrap, topic, spec, self._policy).accept(description, settings)
+        return len(description.partitions)
+
+    async def _describe(self, topic: str) -> TopicDescription | None:
+        answers = self._admin.describe_topics(TopicCollection([topic]), request_timeout=self._timeout_s)
+        try:
+            return cast(TopicDescription, await self._answer(answers[topic]))
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return None
+            raise
+
+    async def _settings(self, topic: str) -> dict[str, str]:
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        answers = self._admin.describe_configs([resource], request_timeout=self._timeout_s)
+        entries = await self._answer(answers[resource])
+        return {name: str(entry.value) for name, entry in entries.items()}
+
+    async def _nodes(self) -> int:
+        description = await self._answer(self._admin.describe_cluster(request_timeout=self._timeout_s))
+        return len(description.nodes)
+
+    async def _create(self, topic: str, spec: TopicSpec) -> None:
+        replication, min_insync = self._policy.replication, self._policy.min_insync
+        if self._policy.development:
+            replication = min(replication, await self._nodes())
+            min_insync = min(min_insync, replication)
+        new = NewTopic(
+            topic,
+            num_partitions=spec.partitions or self._policy.default_partitions,
+            replication_factor=replication,
+            config=_new_settings(spec, min_insync),
+        )
+        try:
+            await self._answer(self._admin.create_topics([new], request_timeout=self._timeout_s)[topic])
+        except KafkaException as error:
+            match error.args[0].code():
+                case KafkaError.TOPIC_ALREADY_EXISTS:
+                    return
+                case KafkaError.INVALID_REPLICATION_FACTOR:
+                    raise TopicMismatch(
+                        f"Kafka at {self._bootstrap} cannot hold {topic} with replication {replication}: "
+                        f"{_text(error)} Add brokers, or say that this is a development set-up"
+                    ) from error
+                case _:
+                    raise
+
+    async def _answer(self, future: Future[T]) -> T:
+        async with asyncio.timeout(self._timeout_s + GRACE_S):
+            return await asyncio.wrap_future(future)
+
+
+class _Check:
+    """Judges one existing topic; each refusal says how to mend it."""
+
+    def __init__(self, bootstrap: str, topic: str, spec: TopicSpec, policy: TopicPolicy) -> None:
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._spec = spec
+        self._policy = policy
+
+    def accept(self, description: TopicDescription, settings: Mapping[str, str]) -> None:
+        """Raises TopicMismatch."""
+        self._check_settings(settings)
+        self._check_partitions(len(description.partitions))
+        if not self._policy.development:
+            self._check_replication(min(len(partition.replicas) for partition in description.partitions))
+
+    def _check_settings(self, settings: Mapping[str, str]) -> None:
+        wanted = dict(_required_settings(self._spec))
+        if not self._policy.development:
+            wanted["unclean.leader.election.enable"] = "false"
+        wrong = {name: value for name, value in wanted.items() if settings.get(name) != value}
+        if int(settings.get("max.message.bytes", "0")) < MAX_MESSAGE_BYTES:
+            wrong["max.message.bytes"] = str(MAX_MESSAGE_BYTES + 12)
+        if not self._policy.development and int(settings["min.insync.replicas"]) < PRODUCTION_MIN_INSYNC:
+            wrong["min.insync.replicas"] = str(max(self._policy.min_insync, PRODUCTION_MIN_INSYNC))
+        if wrong:
+            found = ", ".join(f"{name}={settings.get(name)}" for name in wrong)
+            mend = ",".join(f"{name}={_bracketed(value)}" for name, value in wrong.items())
+            raise TopicMismatch(
+                f"topic {self._topic} has {found}, with which this system would lose records. Mend it with: "
+                f"kafka-configs.sh --bootstrap-server {self._bootstrap} --alter --entity-type topics "
+                f"--entity-name {self._topic} --add-config {mend}"
+            )
+
+    def _check_partitions(self, found: int) -> None:
+        wanted = self._spec.partitions
+        if wanted is not None and wanted != found:
+            raise TopicMismatch(
+                f"topic {self._topic} has {found} partitions, not {wanted}, and their number is fixed at creation: "
+                f"set the partitions to {found} or choose another topic prefix; if nothing in the topic is needed: "
+                f"kafka-topics.sh --bootstrap-server {self._bootstrap} --delete --topic {self._topic}"
+            )
+
+    def _check_replication(self, found: int) -> None:
+        if found < PRODUCTION_REPLICATION:
+            raise TopicMismatch(
+                f"topic {self._topic} has replication {found}, less than {PRODUCTION_REPLICATION}: a failed disk can "
+                "lose acknowledged records. Say that this is a development set-up, or add replicas with: "
+                f"kafka-reassign-partitions.sh --bootstrap-server {self._bootstrap} --execute "
+                "--reassignment-json-file FILE (what is there now: "
+                f"kafka-topics.sh --bootstrap-server {self._bootstrap} --describe --topic {self._topic})"
+            )
+
+
+def _required_settings(spec: TopicSpec) -> Mapping[str, str]:
+    if spec.compacted:
+        return {"cleanup.policy": "compact"}
+    return {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+
+
+def _new_settings(spec: TopicSpec, min_insync: int) -> dict[str, str]:
+    settings = {
+        **_required_settings(spec),
+        "min.insync.replicas": str(min_insync),
+        "unclean.leader.election.enable": "false",
+        "message.timestamp.type": "LogAppendTime",
+        "max.message.bytes": str(MAX_MESSAGE_BYTES + 12),
+        # Kafka sets up a segment's whole index file at its first 4 KiB: 40-60 ms of silence with the default of 10 MiB
+        "segment.bytes": str(64 << 20),
+        "segment.index.bytes": str(128 << 10),
+    }
+    if spec.compacted:
+        # load data is small and rewritten for ever: with the defaults (a week, a gigabyte) it would hardly be compacted
+        settings |= {"segment.ms": "3600000", "min.cleanable.dirty.ratio": "0.2"}
+    return settings
+
+
+def _bracketed(value: str) -> str:
+    return f"[{value}]" if "," in value else value
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, KafkaException):
+        cause: KafkaError = error.args[0]
+        return cause.str()
+    return str(error)

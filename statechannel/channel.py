@@ -1,0 +1,75 @@
+"""The channel's core: from log entries to verdicts. Knows which of our own publishes still wait, and settles each once.
+
+Pure: the shell (`service.py`) reads and appends, this folds. A record's verdict is what its *first accepted* copy, or
+else its first copy, got; later copies of it are refused by their revision and say nothing.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import msgspec
+
+from statechannel import codec
+from statechannel.errors import CorruptRecord
+from statechannel.ports import LogEntry
+from statechannel.record import Record
+from statechannel.table import OwnershipTable
+from statechannel.verdict import Change, Refusal
+
+LATE_VERDICTS_KEPT = 10_000
+
+
+class Applied(msgspec.Struct, frozen=True, gc=False):
+    """What one entry of the log was: `settles` is set if the record is one of ours that still had no verdict."""
+
+    partition: int
+    offset: int
+    verdict: Change | Refusal | None
+    record: Record | None = None
+    corrupt: str = ""
+    settles: str | None = None
+
+
+class ChannelCore:
+    """Folds entries into the table and matches them with the publishes that wait for a verdict."""
+
+    def __init__(self, partitions: int, newest_version: int = codec.NEWEST_VERSION) -> None:
+        self.table = OwnershipTable(partitions)
+        self.newest_version = newest_version
+        self._waiting: set[str] = set()
+        self._late: OrderedDict[str, Change | Refusal | None] = OrderedDict()
+
+    def expect(self, record_id: str) -> None:
+        """From now on a verdict for this record is wanted. Call it before the record is appended."""
+        self._waiting.add(record_id)
+
+    def give_up(self, record_id: str) -> None:
+        """Nobody waits any longer; should the record still be read, its verdict is kept for `settled`."""
+        if record_id in self._waiting:
+            self._waiting.discard(record_id)
+            self._late[record_id] = None
+            if len(self._late) > LATE_VERDICTS_KEPT:
+                self._late.popitem(last=False)
+
+    def settled(self, record_id: str) -> Change | Refusal | None:
+        """The verdict of a record that was given up, if it has been read since."""
+        return self._late.get(record_id)
+
+    def apply(self, entry: LogEntry) -> Applied:
+        """Fold the next entry. A corrupt or foreign one is passed over. Raises NewerRecord, then nothing was folded."""
+        try:
+            record = codec.decode(entry.value, self.newest_version)
+        except CorruptRecord as error:
+            self.table.skip(entry.partition, entry.offset)
+            return Applied(entry.partition, entry.offset, None, corrupt=str(error))
+        verdict = self.table.replay(entry.partition, entry.offset, record)
+        return Applied(entry.partition, entry.offset, verdict, record, settles=self._settle(record.id, verdict))
+
+    def _settle(self, record_id: str, verdict: Change | Refusal) -> str | None:
+        if record_id in self._waiting:
+            self._waiting.discard(record_id)
+            return record_id
+        if record_id in self._late and self._late[record_id] is None:
+            self._late[record_id] = verdict
+        return None

@@ -1,0 +1,48 @@
+"""Where clients of the Kafka adapter meet: the test run's server, under topic names of their own."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from statechannel.adapters.kafka_clients import MAX_ENTRY_BYTES
+from statechannel.adapters.kafka_log import KafkaLog
+from statechannel.ports import Log
+
+
+class KafkaLogStation:
+    max_payload_bytes = MAX_ENTRY_BYTES
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._clients: list[KafkaLog] = []
+
+    async def open(self) -> Log:
+        client = KafkaLog(self._bootstrap, default_partitions=2, development=True)
+        self._clients.append(client)
+        await client.start(timeout_s=10)
+        return client
+
+    def topic(self, name: str) -> str:
+        return f"{name}-{uuid.uuid4().hex[:8]}"
+
+    async def aclose(self) -> None:
+        for client in self._clients:
+            await client.close()
+
+
+@asynccontextmanager
+async def log_station(request: pytest.FixtureRequest) -> AsyncGenerator[KafkaLogStation]:
+    from tests.servers import shared_kafka  # only a test that wants a server needs what starts it
+
+    station = KafkaLogStation(shared_kafka(request.config).address)
+    try:
+        yield station
+    finally:
+        await station.aclose()
+
+
+LOGS = {"kafka": log_station}

@@ -1,0 +1,88 @@
+"""Where clients of the simulated adapters meet: one network without faults, here on a real loop and in real time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+import pytest
+
+from loadmanager.sim.coordination_server import SimulatedCoordinationServer
+from loadmanager.sim.network import Network
+from loadmanager.sim.simulated_coordination import SimulatedCoordination
+from loadmanager.sim.simulated_log import SimulatedLog, SimulatedLogServer
+
+
+class SimulatedLogStation:
+    def __init__(self) -> None:
+        random = Random(1)
+        self._network = Network(random)
+        self._server = SimulatedLogServer(random, lambda: time.time_ns() // 1_000_000)
+        self.max_payload_bytes = self._server.max_entry_bytes
+        self._clients: list[SimulatedLog] = []
+        self._topics = 0
+
+    async def open(self) -> SimulatedLog:
+        client = SimulatedLog(self._server, self._network, f"client-{len(self._clients)}")
+        self._clients.append(client)
+        await client.start(timeout_s=10)
+        return client
+
+    def topic(self, name: str) -> str:
+        self._topics += 1
+        return f"{name}-{self._topics}"
+
+    async def aclose(self) -> None:
+        for client in self._clients:
+            await client.close()
+
+
+class SimulatedCoordinationStation:
+    session_timeout_s = 1.0
+
+    def __init__(self) -> None:
+        self._network = Network(Random(1))
+        self._server = SimulatedCoordinationServer()
+        self._clients: list[SimulatedCoordination] = []
+
+    async def open(self) -> SimulatedCoordination:
+        client = SimulatedCoordination(
+            self._server,
+            self._network,
+            f"client-{len(self._clients)}",
+            session_timeout_s=self.session_timeout_s,
+        )
+        self._clients.append(client)
+        await client.start(timeout_s=10)
+        return client
+
+    async def expire(self, client: SimulatedCoordination) -> None:
+        self._server.expire_sessions_of(client.link.process)
+
+    async def aclose(self) -> None:
+        for client in self._clients:
+            await client.close()
+
+
+@asynccontextmanager
+async def log_station(_request: pytest.FixtureRequest) -> AsyncIterator[SimulatedLogStation]:
+    station = SimulatedLogStation()
+    try:
+        yield station
+    finally:
+        await station.aclose()
+
+
+@asynccontextmanager
+async def coordination_station(_request: pytest.FixtureRequest) -> AsyncIterator[SimulatedCoordinationStation]:
+    station = SimulatedCoordinationStation()
+    try:
+        yield station
+    finally:
+        await station.aclose()
+
+
+LOGS = {"simulated": log_station}
+COORDINATIONS = {"simulated": coordination_station}

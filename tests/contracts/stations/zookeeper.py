@@ -1,0 +1,78 @@
+"""Where clients of the ZooKeeper adapter meet: the test run's server, below a root of their own, each by a proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from statechannel.adapters.zookeeper import ZooKeeperCoordination
+from statechannel.ports import Coordination
+
+if TYPE_CHECKING:
+    from tests.faults import TcpProxy
+
+
+class ZooKeeperStation:
+    session_timeout_s = 1.0
+
+    def __init__(self, address: str, root: str) -> None:
+        self._address = address
+        self._root = root
+        self._clients: dict[ZooKeeperCoordination, TcpProxy] = {}
+
+    async def open(self) -> ZooKeeperCoordination:
+        from tests.faults import TcpProxy
+
+        proxy = TcpProxy(self._address)
+        await proxy.start()
+        client = ZooKeeperCoordination(
+            proxy.address, root=self._root, session_timeout_s=self.session_timeout_s, request_timeout_s=2.0
+        )
+        self._clients[client] = proxy
+        await client.start(timeout_s=10)
+        return client
+
+    async def expire(self, client: Coordination) -> None:
+        """Cut it off until another client has seen a liveness node of its session vanish."""
+        from tests.faults import Cut
+
+        assert isinstance(client, ZooKeeperCoordination)
+        witness = await self.open()
+        name = f"witness-of-expiry-{uuid.uuid4().hex}"
+        await client.register(await client.start_incarnation(name, above=0), b"")
+        seen = asyncio.Event()
+        witness.on_change(seen.set)
+        async with asyncio.timeout(20):
+            while name not in witness.members:
+                await seen.wait()
+                seen.clear()
+            self._clients[client].cut(Cut.BLACKHOLE)
+            while name in witness.members:
+                await seen.wait()
+                seen.clear()
+        self._clients[client].cut(Cut.RESET)  # a healed connection would still carry what was written before
+        self._clients[client].heal()
+
+    async def aclose(self) -> None:
+        for client, proxy in self._clients.items():
+            await client.close()
+            await proxy.aclose()
+
+
+@asynccontextmanager
+async def coordination_station(request: pytest.FixtureRequest) -> AsyncGenerator[ZooKeeperStation]:
+    from tests.servers import coordination_root, shared_zookeeper
+
+    station = ZooKeeperStation(shared_zookeeper(request.config).address, coordination_root("contract"))
+    try:
+        yield station
+    finally:
+        await station.aclose()
+
+
+COORDINATIONS = {"zookeeper": coordination_station}

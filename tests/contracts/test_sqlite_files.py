@@ -1,0 +1,440 @@
+"""What only the SQLite adapters promise: several real processes, full and locked disks, foreign and lost files."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import sqlite3
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from statechannel.adapters import sqlite_desk, sqlite_log_writer
+from statechannel.adapters.sqlite_coordination import SqliteCoordination, boottime_s
+from statechannel.adapters.sqlite_file import FORMAT_VERSION, FileUnavailable, SqliteFile
+from statechannel.adapters.sqlite_log import Intake, SqliteLog
+from statechannel.adapters.wakeup import Bell, Ear, socket_directory
+from statechannel.errors import (
+    CoordinationUnavailable,
+    ForeignCluster,
+    LogError,
+    LogUnavailable,
+    TopicMismatch,
+)
+from statechannel.ports import Connection, Payload, TopicSpec
+
+WAIT_S = 30
+TOPIC = "channel"
+PROGRAM = Path(__file__).with_name("log_process.py")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "shared.db"
+
+
+@asynccontextmanager
+async def opened_log(path: Path, **settings) -> AsyncIterator[SqliteLog]:
+    log = SqliteLog(path, **settings)
+    await log.start(timeout_s=10)
+    try:
+        await log.open_topic(TopicSpec(TOPIC, partitions=1))
+        yield log
+    finally:
+        await log.close()
+
+
+@asynccontextmanager
+async def opened_coordination(path: Path, **settings) -> AsyncIterator[SqliteCoordination]:
+    client = SqliteCoordination(path, **{"session_timeout_s": 0.6, **settings})
+    try:
+        await client.start(timeout_s=10)
+        yield client
+    finally:
+        await client.close()
+
+
+@asynccontextmanager
+async def process(path: Path, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, str(PROGRAM), str(path), *arguments, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        yield child
+    finally:
+        if child.returncode is None:
+            child.kill()
+        await child.communicate()
+
+
+async def line(child: asyncio.subprocess.Process) -> str:
+    assert child.stdout is not None
+    return (await asyncio.wait_for(child.stdout.readline(), WAIT_S)).decode().strip()
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Another process's write transaction that does not end."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        yield
+        db.execute("ROLLBACK")
+
+
+async def read(log: SqliteLog, count: int, start: int = 0) -> list[str]:
+    texts: list[str] = []
+    async with asyncio.timeout(WAIT_S), aclosing(log.tail(TOPIC, [start])) as tail:
+        while len(texts) < count:
+            texts += [(entry.value or b"").decode() for entry in await anext(tail)]
+    return texts
+
+
+def value(text: object) -> list[Payload]:
+    return [Payload(None, str(text).encode())]
+
+
+def rows(path: Path, sql: str) -> list[tuple]:
+    with closing(sqlite3.connect(path)) as db:
+        return db.execute(sql).fetchall()
+
+
+# --- several processes
+async def test_processes_that_append_at_once_lose_and_reorder_nothing(path):
+    names, appends = ("a", "b", "c"), 150
+    async with opened_log(path) as log:
+        reading = asyncio.ensure_future(read(log, 3 * 3 * appends))
+        async with asyncio.timeout(WAIT_S):
+            children = [
+                await asyncio.create_subprocess_exec(
+                    sys.executable, str(PROGRAM), str(path), "append", name, str(appends),
+                    stdout=asyncio.subprocess.DEVNULL,
+                )
+                for name in names
+            ]  # fmt: skip
+            assert await asyncio.gather(*(child.wait() for child in children)) == [0, 0, 0]
+        texts = await reading
+        assert await log.ends(TOPIC) == (3 * 3 * appends,)
+    for name in names:
+        own = [text for text in texts if text.startswith(f"{name}.")]
+        assert own == [f"{name}.{i}.{j}" for i, j in itertools.product(range(appends), range(3))]
+
+
+async def test_a_process_killed_while_appending_leaves_a_log_with_all_it_was_promised(path):
+    async with process(path, "append", "killed", "1000000") as child:
+        for expected in range(40):
+            assert await line(child) == str(expected)
+        child.send_signal(signal.SIGKILL)
+        assert await child.wait() == -signal.SIGKILL
+    async with opened_log(path) as log:
+        (end,) = await log.ends(TOPIC)
+        texts = await read(log, end)
+        assert end >= 3 * 40
+        assert end % 3 == 0  # each append wholly or not at all
+        assert texts == [f"killed.{i}.{j}" for i, j in itertools.product(range(end // 3), range(3))]
+        await log.append(TOPIC, 0, value("goes on"))
+        assert await read(log, 1, start=end) == ["goes on"]
+
+
+async def test_a_reader_in_another_process_sees_an_append(path):
+    async with opened_log(path) as log, process(path, "tail") as child:
+        assert await line(child) == "ready"
+        for i in range(20):
+            await log.append(TOPIC, 0, value(i))
+            assert await line(child) == str(i)
+
+
+async def test_an_append_wakes_the_sockets_of_other_processes(path):
+    ear = Ear(path)
+    try:
+        waiting = asyncio.ensure_future(asyncio.to_thread(ear.wait, WAIT_S))
+        began_s = time.monotonic()
+        async with process(path, "append", "a", "1") as child:
+            assert await line(child) == "0"
+            await waiting
+        assert time.monotonic() - began_s < WAIT_S
+    finally:
+        ear.close()
+
+
+async def test_a_reader_that_cannot_be_woken_looks_by_itself(path):
+    async with opened_log(path) as log, opened_log(path) as reader:
+        directory = socket_directory(path)
+        for socket in directory.iterdir():
+            socket.unlink()
+        reading = asyncio.ensure_future(read(reader, 1))
+        await log.append(TOPIC, 0, value("news"))
+        assert await reading == ["news"]
+
+
+async def test_the_sockets_of_killed_processes_are_cleared_and_the_directory_goes_with_the_last(path):
+    async with opened_log(path) as log:
+        directory = socket_directory(path)
+        assert len(str(directory)) < 100
+        async with process(path, "listen") as child:
+            assert await line(child) == "ready"
+            assert any(socket.name.startswith(f"{child.pid}-") for socket in directory.iterdir())
+            child.kill()
+            await child.wait()
+        bell = Bell(path)
+        bell.ring()
+        bell.close()
+        assert [socket.name.split("-")[0] for socket in directory.iterdir()] == [str(os.getpid())]
+        await log.append(TOPIC, 0, value("fine"))
+    assert not directory.exists()
+
+
+# --- disks and locks
+class BoundedFile(SqliteFile):
+    """A file on a disk that is full at `pages`."""
+
+    pages = 1 << 30
+
+    def transaction(self, deadline_s, *, durable=True):
+        self.db.execute(f"PRAGMA max_page_count = {self.pages}")
+        return super().transaction(deadline_s, durable=durable)
+
+
+async def test_a_full_disk_refuses_appends_reads_go_on_and_appends_work_again_with_space(path, monkeypatch):
+    monkeypatch.setattr(sqlite_log_writer, "SqliteFile", BoundedFile)
+    async with opened_log(path) as log:
+        await log.append(TOPIC, 0, value("before"))
+        monkeypatch.setattr(BoundedFile, "pages", 1)  # SQLite takes it as: not one page more
+        big = [Payload(None, b"x" * 200_000)]
+        with pytest.raises(LogUnavailable, match="disk is full; free some space"):
+            await log.append(TOPIC, 0, big)
+        assert await read(log, 1) == ["before"]
+        assert await log.ends(TOPIC) == (1,)
+        monkeypatch.setattr(BoundedFile, "pages", 1 << 30)
+        await log.append(TOPIC, 0, value("after"))
+        assert await read(log, 2) == ["before", "after"]
+
+
+async def test_an_append_waits_for_a_lock_that_ends(path):
+    async with opened_log(path) as log:
+        with locked(path):
+            appending = asyncio.ensure_future(log.append(TOPIC, 0, value("patient")))
+            assert await log.ends(TOPIC) == (0,)  # reading needs no lock
+        await appending
+        assert await read(log, 1) == ["patient"]
+
+
+async def test_a_lock_that_does_not_end_is_reported_and_afterwards_all_is_well(path):
+    async with opened_log(path, append_timeout_s=0.1) as log:
+        with locked(path), pytest.raises(LogUnavailable, match="another process keeps it locked"):
+            await log.append(TOPIC, 0, value("refused"))
+        await log.append(TOPIC, 0, value("taken"))
+        assert await read(log, 1) == ["taken"]
+
+
+async def test_the_queue_is_bounded(path):
+    async with opened_log(path, append_timeout_s=0.3, queue_bytes=1_000) as log:
+        with locked(path):
+            appends = [log.append(TOPIC, 0, [Payload(None, b"x" * 500)]) for _ in range(4)]
+            outcomes = await asyncio.gather(*appends, return_exceptions=True)
+        assert all(isinstance(outcome, LogUnavailable) for outcome in outcomes)
+        assert any("queue of appends stayed full" in str(outcome) for outcome in outcomes)
+        await log.append(TOPIC, 0, value("room again"))
+
+
+async def test_a_full_queue_admits_in_the_order_of_arrival_and_forgets_who_left():
+    intake, admitted = Intake(10), []
+
+    async def enter(name: str, size_bytes: int) -> None:
+        await intake.enter(size_bytes, timeout_s=WAIT_S)
+        admitted.append(name)
+
+    tasks = [asyncio.ensure_future(enter(name, size)) for name, size in (("a", 8), ("b", 8), ("c", 2), ("d", 2))]
+    await asyncio.sleep(0)
+    assert admitted == ["a"]
+    tasks[1].cancel()
+    await asyncio.wait(tasks[1:3])
+    assert admitted == ["a", "c"]
+    intake.leave(8)
+    await tasks[3]
+    assert admitted == ["a", "c", "d"]
+
+
+async def test_a_removed_file_takes_no_appends_into_the_void(path):
+    async with opened_log(path) as log:
+        path.rename(path.with_suffix(".moved"))
+        with pytest.raises(LogUnavailable, match="was removed"):
+            await log.append(TOPIC, 0, value("lost"))
+        path.write_bytes(b"")
+        with pytest.raises(LogUnavailable, match="was replaced"):
+            await log.append(TOPIC, 0, value("lost"))
+        path.with_suffix(".moved").rename(path)
+        await log.append(TOPIC, 0, value("kept"))
+        assert await read(log, 1) == ["kept"]
+
+
+async def test_a_hole_in_the_log_ends_the_tail_instead_of_being_skipped(path):
+    async with opened_log(path) as log:
+        for i in range(3):
+            await log.append(TOPIC, 0, value(i))
+        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+            db.execute("DELETE FROM chunks WHERE place = (SELECT min(place) + 1 FROM chunks)")
+        with pytest.raises(LogError, match=f"offset 1 of {TOPIC}/0 is missing"):
+            await read(log, 3)
+
+
+async def test_a_tombstone_is_dropped_after_its_time(path, monkeypatch):
+    monkeypatch.setattr(sqlite_log_writer, "_SWEEP_EVERY_S", 0.0)
+    async with opened_log(path, tombstone_s=0.0) as log:
+        await log.open_topic(TopicSpec("table", partitions=1, compacted=True))
+        await log.append("table", 0, [Payload(b"gone", b"x")])
+        await log.append("table", 0, [Payload(b"gone", None)])
+        async with asyncio.timeout(WAIT_S):
+            while rows(path, "SELECT count(*) FROM chunks WHERE dies_ms IS NOT NULL") != [(0,)]:
+                await log.append("table", 0, [Payload(b"other", b"y")])
+        assert rows(path, "SELECT key FROM chunks") == [(b"other",)]
+
+
+# --- whose file it is
+def other_database(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE theirs (x)")
+        db.commit()
+
+
+def no_database(path: Path) -> None:
+    path.write_text("these are somebody's notes, not a database\n" * 200)
+
+
+def newer_format(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"PRAGMA user_version = {FORMAT_VERSION + 1}")
+
+
+FOREIGN = pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (other_database, "another application; choose another path"),
+        (no_database, "no SQLite database; choose another path"),
+        (newer_format, "newer release"),
+    ],
+)
+
+
+@FOREIGN
+async def test_a_log_refuses_a_foreign_file_and_leaves_it_alone(path, make: Callable[[Path], None], says: str):
+    make(path)
+    before = path.read_bytes()
+    log = SqliteLog(path)
+    with pytest.raises(TopicMismatch, match=says) as refusal:
+        await log.start(timeout_s=5)
+    await log.close()
+    assert str(path) in str(refusal.value)
+    assert path.read_bytes() == before
+
+
+@FOREIGN
+async def test_a_coordination_refuses_a_foreign_file_and_leaves_it_alone(path, make, says: str):
+    make(path)
+    before = path.read_bytes()
+    with pytest.raises(ForeignCluster, match=says) as refusal:
+        async with opened_coordination(path):
+            pass
+    assert str(path) in str(refusal.value)
+    assert path.read_bytes() == before
+
+
+async def test_a_missing_directory_is_named(tmp_path):
+    nowhere = tmp_path / "nowhere" / "log.db"
+    log = SqliteLog(nowhere)
+    with pytest.raises(LogUnavailable, match="create its directory") as refusal:
+        await log.start(timeout_s=5)
+    await log.close()
+    assert str(nowhere) in str(refusal.value)
+    with pytest.raises(CoordinationUnavailable, match="create its directory"):
+        async with opened_coordination(nowhere):
+            pass
+
+
+async def test_log_and_coordination_can_share_one_file(path):
+    async with opened_log(path) as log, opened_coordination(path) as client:
+        await client.register(await client.start_incarnation("a:1", above=0), b"")
+        await log.append(TOPIC, 0, value("both"))
+        assert await read(log, 1) == ["both"]
+
+
+# --- sessions
+async def test_a_locked_file_suspends_the_link_until_it_is_free(path, until):
+    async with opened_coordination(path, request_timeout_s=0.2) as client:
+        broker = await client.start_incarnation("a:1", above=0)
+        assert client.connection is Connection.CONNECTED
+        with locked(path):
+            with pytest.raises(CoordinationUnavailable):
+                await client.prove(broker)
+            await until(client, lambda: client.connection is Connection.SUSPENDED)
+        await until(client, lambda: client.connection is Connection.CONNECTED)
+        await client.prove(broker)
+
+
+async def test_a_removed_file_suspends_the_link_until_it_is_put_back(path, until):
+    async with opened_coordination(path) as client:
+        path.rename(path.with_suffix(".moved"))
+        await until(client, lambda: client.connection is Connection.SUSPENDED)
+        with pytest.raises(CoordinationUnavailable, match="removed"):
+            await client.start_incarnation("a:1", above=0)
+        path.with_suffix(".moved").rename(path)
+        await until(client, lambda: client.connection is Connection.CONNECTED)
+        assert (await client.start_incarnation("a:1", above=0)).incarnation == 1
+
+
+class RefusingFile(SqliteFile):
+    """A file on a disk that can be told to refuse every write."""
+
+    refuses = False
+
+    def transaction(self, deadline_s, *, durable=True):
+        if self.refuses:
+            raise FileUnavailable(f"{self.path}: the disk is full")
+        return super().transaction(deadline_s, durable=durable)
+
+
+async def test_heartbeats_that_cannot_be_written_suspend_the_link_by_themselves(path, until, monkeypatch):
+    monkeypatch.setattr(sqlite_desk, "SqliteFile", RefusingFile)
+    async with opened_coordination(path) as client:
+        monkeypatch.setattr(RefusingFile, "refuses", True)
+        await until(client, lambda: client.connection is Connection.SUSPENDED)
+        monkeypatch.setattr(RefusingFile, "refuses", False)
+        await until(client, lambda: client.connection is Connection.CONNECTED)
+
+
+async def test_sessions_of_another_boot_are_over(path, until):
+    async with opened_coordination(path):
+        pass
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        later_ms = int(boottime_s() * 1000) + 3_600_000
+        db.execute("INSERT INTO sessions VALUES ('old', 'another boot', ?, 1000)", (later_ms,))
+        db.execute("INSERT INTO members VALUES ('old:1', 1, x'', 'old', 0)")
+        db.execute("UPDATE election SET epoch = 7, name = 'old:1', incarnation = 1, session = 'old'")
+    async with opened_coordination(path) as client:
+        await until(client, lambda: "old:1" not in client.members and client.leadership is None)
+        leadership = await client.campaign(await client.start_incarnation("a:1", above=0))
+        assert leadership is not None
+        assert leadership.epoch == 8
+
+
+async def test_a_machine_that_slept_longer_than_the_time_out_ends_nobodys_session(path, until):
+    asleep_s = 0.0
+
+    def clock() -> float:
+        return boottime_s() + asleep_s
+
+    async with opened_coordination(path, clock=clock) as one, opened_coordination(path, clock=clock) as two:
+        for client, name in ((one, "a:1"), (two, "b:1")):
+            await client.register(await client.start_incarnation(name, above=0), b"")
+        await until(one, lambda: len(one.members) == 2)
+        vanished = asyncio.Event()
+        one.on_change(lambda: vanished.set() if len(one.members) < 2 else None)
+        asleep_s = 1_000.0
+        with pytest.raises(TimeoutError):  # the claim is that nothing happens in this time
+            await asyncio.wait_for(vanished.wait(), 2 * one.session_timeout_s)
+        assert len(one.members) == 2

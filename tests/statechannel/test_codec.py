@@ -1,0 +1,216 @@
+"""What a record looks like in the log, and that damage, strangers and newer releases are told apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statechannel import codec
+from statechannel.bundle import FULL_UPPER, Bundle
+from statechannel.errors import CorruptRecord, InvariantError, NewerRecord, RecordTooLarge, StateChannelError
+from statechannel.record import MAX_HAND_OFF_BYTES, NEVER, Action, Broker, Record, Role, Subject
+from statechannel.table import OwnershipTable
+from statechannel.verdict import Change
+
+RECORDED = Path(__file__).parent / "recorded"
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+offsets = st.integers(NEVER, 2**53)
+positions = st.integers(0, FULL_UPPER)
+brokers = st.builds(Broker, texts, st.integers(0, 2**40))
+subjects = st.builds(
+    Subject, st.builds(Bundle, texts, positions, positions), offsets, st.none() | st.binary(max_size=40)
+)
+records = st.builds(
+    Record,
+    id=texts,
+    action=st.sampled_from(Action),
+    actor=brokers,
+    role=st.sampled_from(Role),
+    epoch=st.integers(0, 2**62),
+    subjects=st.lists(subjects, max_size=3).map(tuple),
+    to=st.none() | brokers,
+    namespace=st.none() | texts,
+    seen_namespace=offsets,
+    boundaries=st.lists(positions, max_size=4).map(tuple),
+    cluster=st.none() | texts,
+    at_ms=st.integers(0, 2**45),
+    cause=texts,
+    reason=texts,
+)
+SAMPLE = Record(
+    "r-1",
+    Action.RELEASE,
+    Broker("a:6650", 3),
+    subjects=(Subject(Bundle("shop/orders", 0, 0x80000000), 17, b"cursor=42"),),
+    reason="geht über an b",
+)
+
+
+def framed(body: bytes, head: bytes = b"LM01") -> bytes:
+    """A frame with a right checksum around any body."""
+    return b"%b %08x %b" % (head, crc32(body, crc32(head)), body)
+
+
+@given(records)
+def test_a_record_comes_back_as_it_was_written(record: Record):
+    assert codec.decode(codec.encode(record)) == record
+
+
+def test_a_record_is_one_readable_line():
+    assert codec.encode(Record("r-1", Action.LEAD, Broker("a:6650", 3), Role.LEADER, 7)) == (
+        b'LM01 b2b688e3 {"id":"r-1","action":"lead","actor":["a:6650",3],"role":"leader","epoch":7}'
+    )
+    assert b"\n" not in codec.encode(SAMPLE)
+
+
+def test_each_single_flipped_bit_is_noticed():
+    intact = codec.encode(SAMPLE)
+    for bit in range(len(intact) * 8):
+        damaged = bytearray(intact)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises((CorruptRecord, NewerRecord)):
+            codec.decode(bytes(damaged))
+
+
+def test_each_truncation_and_each_appended_byte_is_noticed():
+    intact = codec.encode(SAMPLE)
+    for damaged in [*(intact[:length] for length in range(len(intact))), *(intact + bytes([b]) for b in range(256))]:
+        with pytest.raises(CorruptRecord):
+            codec.decode(damaged)
+
+
+@given(records, st.data())
+def test_overwritten_bytes_never_make_another_record(record: Record, data: st.DataObject):
+    intact = codec.encode(record)
+    start = data.draw(st.integers(0, len(intact) - 1))
+    damaged = intact[:start] + (patch := data.draw(st.binary(min_size=1, max_size=8))) + intact[start + len(patch) :]
+    if damaged == intact:
+        return
+    with pytest.raises((CorruptRecord, NewerRecord)):
+        codec.decode(damaged)
+
+
+@given(st.binary(max_size=200) | st.binary(max_size=60).map(framed))
+def test_foreign_bytes_are_corrupt_whatever_they_are(data: bytes):
+    with pytest.raises(CorruptRecord):
+        codec.decode(data)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"id":"\xff","action":"noop","actor":["a",1]}',
+        b'{"id":"\\ud800","action":"noop","actor":["a",1]}',
+        b'{"id":"1","action":"dance","actor":["a",1]}',
+        b'{"id":"1","action":"noop","actor":["a"]}',
+        b'{"id":"1","action":"noop","actor":["a",-1]}',
+        b'{"id":"1","action":"lead","actor":["a",1],"epoch":9223372036854775808}',
+        b'{"id":"1","action":"own","actor":["a",1],"subjects":[[["t/n",0,4294967296],3]]}',
+        b'{"id":"1","action":"own","actor":["a",1],"subjects":[[["t/n",0,9],-2]]}',
+        b'{"id":"1","action":"own","actor":["a",1],"subjects":[[["t/n",0,9],3,"not base64!"]]}',
+        b'{"id":"1","action":"noop","actor":["a",1],"x":' + b"[" * 50_000 + b"]" * 50_000 + b"}",
+    ],
+)
+def test_an_intact_frame_around_nonsense_is_corrupt_and_nothing_worse(body: bytes):
+    with pytest.raises(CorruptRecord):
+        codec.decode(framed(body))
+
+
+@pytest.mark.parametrize("data", [None, b"", b"LM", b"LM01", b"LM01 00000000", b"LM01 00000000 ", b"XX01 00000000 {}"])
+def test_what_is_too_short_or_of_somebody_else_is_corrupt(data: bytes | None):
+    with pytest.raises(CorruptRecord):
+        codec.decode(data)
+
+
+def test_an_intact_record_of_a_newer_version_says_so_whatever_its_body():
+    for body in (b'{"id":"1"}', b"\x00\x01 a binary format"):
+        with pytest.raises(NewerRecord, match=r"format 2.*upgrade"):
+            codec.decode(framed(body, b"LM02"))
+
+
+def test_a_damaged_record_of_a_newer_version_is_corrupt_and_stops_nobody():
+    with pytest.raises(CorruptRecord):
+        codec.decode(framed(b"{}", b"LM02")[:-1] + b"]")
+
+
+def test_a_reader_that_is_told_to_read_less_treats_the_present_version_as_newer():
+    with pytest.raises(NewerRecord):
+        codec.decode(codec.encode(SAMPLE), newest=codec.NEWEST_VERSION - 1)
+
+
+def test_there_is_no_version_below_the_oldest():
+    with pytest.raises(CorruptRecord):
+        codec.decode(framed(codec.encode(SAMPLE)[14:], b"LM00"))
+
+
+@pytest.mark.parametrize("version", [codec.OLDEST_VERSION - 1, codec.NEWEST_VERSION + 1])
+def test_a_version_that_this_release_does_not_know_is_not_written(version: int):
+    with pytest.raises(InvariantError):
+        codec.encode(SAMPLE, version)
+
+
+def handing_off(size: int) -> Record:
+    return Record("r", Action.RELEASE, Broker("a", 1), subjects=(Subject(Bundle("t/n", 0, 9), 1, bytes(size)),))
+
+
+def test_a_hand_off_of_just_the_limit_travels():
+    assert codec.decode(codec.encode(handing_off(MAX_HAND_OFF_BYTES))) == handing_off(MAX_HAND_OFF_BYTES)
+
+
+def test_a_larger_hand_off_is_refused_before_it_is_written_and_corrupt_if_somebody_wrote_it():
+    too_large = handing_off(MAX_HAND_OFF_BYTES + 1)
+    with pytest.raises(RecordTooLarge, match="hand over a pointer"):
+        codec.encode(too_large)
+    with pytest.raises(CorruptRecord, match="hand-off"):
+        codec.decode(framed(codec._encoder.encode(too_large)))
+
+
+def recorded_lines(version: int) -> list[tuple[int, int, str, bytes]]:
+    lines = (RECORDED / f"v{version}.log").read_text(encoding="utf-8").splitlines()
+    fields = (line.split(" ", 3) for line in lines if not line.startswith("#"))
+    return [(int(partition), int(offset), verdict, payload.encode()) for partition, offset, verdict, payload in fields]
+
+
+def recorded_digests(version: int) -> list[str]:
+    lines = (RECORDED / f"v{version}.log").read_text(encoding="utf-8").splitlines()
+    return [line.removeprefix("# digest ") for line in lines if line.startswith("# digest ")]
+
+
+@pytest.mark.parametrize("version", range(codec.OLDEST_VERSION, codec.NEWEST_VERSION + 1))
+def test_the_recorded_log_of_each_version_still_gives_the_same_verdicts_and_the_same_table(version: int):
+    digests = recorded_digests(version)
+    table = OwnershipTable(len(digests))
+    for partition, offset, verdict, payload in recorded_lines(version):
+        try:
+            outcome = table.replay(partition, offset, codec.decode(payload))
+        except CorruptRecord:
+            table.skip(partition, offset)
+            assert verdict == "corrupt"
+        else:
+            assert verdict == ("change" if isinstance(outcome, Change) else outcome.reason)
+    table.check_invariants()
+    assert [table.digest(p) for p in range(len(digests))] == digests
+
+
+@pytest.mark.parametrize("version", range(codec.OLDEST_VERSION, codec.NEWEST_VERSION + 1))
+def test_the_recorded_log_of_each_version_has_every_action_and_is_still_written_byte_by_byte(version: int):
+    seen: set[Action] = set()
+    for _, _, verdict, payload in recorded_lines(version):
+        if verdict != "corrupt":
+            record = codec.decode(payload)
+            seen.add(record.action)
+            assert codec.encode(record, version) == payload
+    assert seen == set(Action)
+
+
+def test_errors_of_the_codec_belong_to_the_one_tree():
+    assert all(issubclass(e, StateChannelError) for e in (CorruptRecord, NewerRecord, RecordTooLarge, InvariantError))
