@@ -1,20 +1,25 @@
-"""The leader's rounds beside its duties: sweeping the views, and balancing. Runs for one term."""
+"""The leader's rounds beside its duties: balancing, and sweeping old load data. Runs for one term.
+
+A round asks the strategy once, with moves in flight counted as done, and begins the transfers it decided. What it decided,
+and why, is kept for people (`last`, notes) and travels in the records' `reason` and `cause`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from loadmanager.balancing.history import MoveHistory
+from loadmanager.balancing.model import Decision
+from loadmanager.balancing.observation import Observed, cluster_model
+from loadmanager.balancing.strategy import Strategy
 from loadmanager.leader.service import Term
 from loadmanager.membership import Membership
 from loadmanager.settings import Settings
 from loadmanager.views import Views
 from statechannel.errors import LogError
-from statechannel.service import Channel
-
-if TYPE_CHECKING:
-    from loadmanager.node import Surroundings
+from statechannel.table import OwnershipTable
+from statechannel.transitions import State
 
 
 class Governor:
@@ -22,21 +27,55 @@ class Governor:
 
     def __init__(
         self,
-        channel: Channel,
+        table: OwnershipTable,
         membership: Membership,
         views: Views,
+        history: MoveHistory,
+        strategy: Strategy,
         settings: Settings,
-        world: Surroundings,
+        clocks: tuple[Callable[[], float], Callable[[], int]],
         note: Callable[[str], None],
     ) -> None:
+        self._table = table
+        self._membership = membership
         self._views = views
+        self._history = history
+        self._strategy = strategy
         self._settings = settings
+        self._clock_s, self._wall_ms = clocks
+        self._note = note
+        self._rounds = 0
+        self.last: Decision | None = None
+        """The last round's decision."""
 
     async def govern(self, term: Term) -> None:
-        """Until cancelled."""
+        """A round every `balancing_interval_s`, until cancelled."""
         while True:
             await asyncio.sleep(self._settings.balancing_interval_s)
-            try:
-                await self._views.sweep()
-            except LogError:
+            if self._membership.safe_mode(self._clock_s()) is None:
+                await self._round(term)
+
+    async def _round(self, term: Term) -> None:
+        try:
+            await self._views.sweep()
+        except LogError:
+            return
+        if self._settings.balancing:
+            await self._begin(term, self.decide())
+
+    def decide(self) -> Decision:
+        """What a round would do now; changes nothing in the cluster."""
+        live = tuple(p for p in self._membership.peers.values() if p.broker not in self._membership.condemned)
+        observed = Observed(live, self._views.brokers, self._views.bundles, self._table, self._history, self._wall_ms())
+        return self._strategy.decide(cluster_model(observed), self._settings)
+
+    async def _begin(self, term: Term, decision: Decision) -> None:
+        self._rounds += 1
+        self.last = decision
+        cause = f"{term.leadership.epoch}.{self._rounds}"
+        for move in decision.moves:
+            entry = self._table.get(move.bundle)
+            if entry is None or entry.state is not State.ASSIGNED or entry.holder != move.source:
                 continue
+            if await term.hands.transfer(move.bundle, entry.revision, move.destination, move.reason, cause):
+                self._note(f"moving {move.bundle} to {move.destination.name}: {move.reason}")

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from loadmanager.agent.service import Agent, HookTimeouts
+from loadmanager.assignment.registry import placement
+from loadmanager.balancing.registry import strategy
 from loadmanager.drain import Drain
 from loadmanager.governing import Governor
 from loadmanager.host import BundleLoad, Destination
@@ -41,7 +43,7 @@ class Incarnation:
         self._node = node
         self._over = asyncio.Event()
         settings, channel, membership, world = node.settings, node.channel, node.membership, node.world
-        self.placing = Placing(me, channel, membership, node.views, settings, world.clock_s)
+        self.placing = Placing(me, channel.table, membership, node.views, placement(settings.placement))
         self.lookup = Lookup(me, channel, membership, self.placing.place, world.clock_s)
         self.operations = Operations(me, channel, membership, world.clock_s, settings.in_flight_timeout_s)
         self.drain = Drain(me, channel, self.placing.place_elsewhere)
@@ -65,7 +67,16 @@ class Incarnation:
             self.fence,
         )
         self._proofs = proofs
-        self.governor = Governor(channel, membership, node.views, settings, world, node.note)
+        self.governor = Governor(
+            channel.table,
+            membership,
+            node.views,
+            node.history,
+            strategy(settings.balancing_strategy),
+            settings,
+            (world.clock_s, world.wall_ms),
+            node.note,
+        )
         self.leader = Leader(
             me,
             channel,

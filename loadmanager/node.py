@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from loadmanager.balancing.history import MoveHistory
 from loadmanager.host import BundleHost
 from loadmanager.hosting import HostRunner
 from loadmanager.incarnation import Incarnation
@@ -32,8 +33,11 @@ from statechannel.ports import Coordination, Log
 from statechannel.proofs import Proofs
 from statechannel.record import Broker
 from statechannel.service import Channel, ChannelSettings
+from statechannel.verdict import Change
 
 NOTES_KEPT = 500
+REST_TIMES_KEPT = 4
+"""How many rest times the history of planned moves goes back."""
 _log = logging.getLogger("loadmanager")
 
 
@@ -89,6 +93,7 @@ class Node:
             recovery_grace_s=settings.recovery_grace_s,
             now_s=world.clock_s(),
         )
+        self.history = MoveHistory(REST_TIMES_KEPT * max(settings.bundle_rest_s, 60.0))
         self.views = Views(world.log, settings, world.wall_ms)
         self.incarnation: Incarnation | None = None
         self.notes: deque[Note] = deque(maxlen=NOTES_KEPT)
@@ -129,7 +134,7 @@ class Node:
         await self.channel.catch_up(self.settings.start_timeout_s)
         genesis = await self.channel.claim_cluster(self.settings.cluster, Broker(self.settings.advertised, 0))
         await self.world.coordination.identify(self.settings.cluster, genesis.identity)
-        self.channel.listen(lambda change: self.membership.saw_change(change, self.world.clock_s()))
+        self.channel.listen(self._saw_change)
         self.world.coordination.on_change(self._members_changed)
         self.views.accusations.on_change(lambda key, old, new: self._judge())
         self._members_changed()
@@ -226,6 +231,10 @@ class Node:
         _log.info("%s: %s", self.settings.advertised, text)
 
     # --- events
+
+    def _saw_change(self, change: Change) -> None:
+        self.membership.saw_change(change, self.world.clock_s())
+        self.history.observe(change, self.world.wall_ms())
 
     def _members_changed(self) -> None:
         coordination = self.world.coordination

@@ -1,8 +1,9 @@
 """Real servers for tests: one Kafka and one ZooKeeper for a whole run, started when the first test asks for them.
 
 Registered as a plugin (`pytest_plugins = ("tests.servers",)` in `tests/conftest.py`), it gives the fixtures below;
-without, `shared_kafka` and `shared_zookeeper` do. Tests that use them carry the marks `kafka` and `zookeeper`; under pytest-xdist (`--dist loadgroup`) those run on one
-worker, so that there is one pair of servers, and whoever stops a server disturbs nobody.
+without, `shared_kafka` and `shared_zookeeper` do. Tests that use them carry the marks `kafka` and `zookeeper`; under
+pytest-xdist (`--dist loadgroup`) those run on one worker, so that there is one pair of servers, and whoever stops a
+server disturbs nobody.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Load reports are seconds old, and many lookups come at once: whoever trusts a report alone buries the coldest broker.
 So each bundle that a broker got since its report counts as a mean one of that broker. Brokers within a margin of the
-least loaded count as equal; among them the fewest bundles decide, then a hash of bundle and broker, on which all agree.
+least loaded count as equal; among them the fewest bundles decide, and where counts are close a hash of bundle and
+broker, on which all askers agree.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ from statechannel.record import Broker
 MARGIN = 0.10
 """Usages this close count as equal: less than that is noise of the measurement."""
 
+BLUR = 1 / 32
+"""Counts this close, relatively, are told apart by the bundle's hash as well: askers whose views are 30 records old
+would otherwise all fill the same broker until they notice (3.4 % off even; so 1.9 %, 1,024 bundles on 3 brokers)."""
+
 _FULL = 1.0
+_RANKS = 1 << 64
 
 
 class LeastLoaded:
@@ -38,7 +44,8 @@ class LeastLoaded:
         expected = {each.broker: _expected_usage(each, given, mean) for each in willing}
         least = min((usage for usage in expected.values() if usage is not None), default=None)
         equal = [each for each in willing if _within_margin(expected[each.broker], least)]
-        chosen = _preferred(equal, given) or min(equal, key=lambda each: _order(bundle, each, given))
+        fewest = min(_count(each, given) for each in equal)
+        chosen = _preferred(equal, given) or min(equal, key=lambda each: _order(bundle, each, given, fewest))
         return Placed(chosen.broker, _why(chosen, expected[chosen.broker], equal, willing, given), tuple(refused))
 
 
@@ -83,13 +90,14 @@ def _preferred(equal: Sequence[Candidate], given: Given) -> Candidate | None:
     return next((each for each in equal if each.broker.name == given.preferred), None)
 
 
-def _order(bundle: Bundle, candidate: Candidate, given: Given) -> tuple[int, bytes]:
-    return _count(candidate, given), rendezvous(bundle, candidate.broker)
+def _order(bundle: Bundle, candidate: Candidate, given: Given, fewest: int) -> tuple[float, int]:
+    rank = rendezvous(bundle, candidate.broker)
+    return _count(candidate, given) + fewest * BLUR * rank / _RANKS, rank
 
 
-def rendezvous(bundle: Bundle, broker: Broker) -> bytes:
+def rendezvous(bundle: Bundle, broker: Broker) -> int:
     """The rank of a broker for a bundle; the lowest wins. Depends on the broker's name, not on its incarnation."""
-    return blake2b(f"{bundle}|{broker.name}".encode(), digest_size=8).digest()
+    return int.from_bytes(blake2b(f"{bundle}|{broker.name}".encode(), digest_size=8).digest(), "big")
 
 
 def _no_place(refused: Sequence[RefusedCandidate]) -> str:
@@ -107,4 +115,4 @@ def _why(
     if chosen.broker.name == given.preferred:
         return f"{name} had it before and is among the least loaded ({load})"
     count = f"{_count(chosen, given)} bundles"
-    return f"{name} has the fewest ({count}) of {len(equal)} least loaded out of {len(willing)} brokers ({load})"
+    return f"{name} has {count}, about the fewest of the {len(equal)} least loaded of {len(willing)} brokers ({load})"

@@ -11,7 +11,27 @@ from typing import Any
 
 from statechannel.errors import LogError
 
+REPEAT_S = 10.0
+
+
+class Sparing(logging.Filter):
+    """Lets one message of a kind pass in ten seconds: in an outage the client says the same 20 times a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: dict[tuple[int, str], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """A kind is the client's own first word (FAIL, REQTMOUT …), or our text without its arguments."""
+        kind = (record.levelno, str(record.msg).partition(" [")[0])
+        if record.created - self._last.get(kind, 0.0) < REPEAT_S:
+            return False
+        self._last[kind] = record.created
+        return True
+
+
 LOGGER = logging.getLogger("statechannel.kafka")
+LOGGER.addFilter(Sparing())
 
 MAX_MESSAGE_BYTES = 1024 * 1024
 """The largest batch a topic of ours must take; Kafka's own default is 12 bytes more."""

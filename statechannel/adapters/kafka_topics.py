@@ -82,24 +82,14 @@ class Topics:
         return await self._until_answered(lambda: self._open(topic, spec), OPEN_TIMEOUT_S)
 
     async def ends(self, topic: str, partitions: int) -> tuple[int, ...]:
-        """The high watermarks."""
-        latest = cast(OffsetSpec, OffsetSpec.latest())
-        wanted = {TopicPartition(topic, partition): latest for partition in range(partitions)}
-        answers = self._admin.list_offsets(
-            wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=self._timeout_s
-        )
-        try:
-            found = await asyncio.gather(*(self._answer(future) for future in answers.values()))
-        except KafkaException as error:
-            raise LogUnavailable(f"Kafka at {self._bootstrap}: ends of {topic}: {_text(error)}") from error
-        by_partition = {where.partition: result.offset for where, result in zip(answers, found, strict=True)}
-        return tuple(by_partition[partition] for partition in range(partitions))
+        """The high watermarks. Raises LogUnavailable after the request time-out."""
+        return await self._until_answered(lambda: self._ends(topic, partitions), self._timeout_s)
 
     async def partitions(self, topic: str) -> int:
         """How many partitions an existing topic has. Raises LogUnavailable."""
         try:
             description = await self._describe(topic)
-        except KafkaException as error:
+        except (KafkaException, TimeoutError) as error:
             raise LogUnavailable(f"Kafka at {self._bootstrap}: {topic}: {_text(error)}") from error
         if description is None:
             raise LogUnavailable(f"topic {topic} does not exist on Kafka at {self._bootstrap}; open it first")
@@ -114,10 +104,23 @@ class Topics:
                     return await ask()
             except (KafkaException, LogUnavailable, TimeoutError) as error:
                 if asyncio.get_running_loop().time() + RETRY_PAUSE_S >= deadline:
-                    reason = _text(error) or f"no answer within {timeout_s:g} s"
-                    raise LogUnavailable(f"Kafka at {self._bootstrap} is not available: {reason}") from error
+                    raise LogUnavailable(
+                        f"Kafka at {self._bootstrap} is not available after {timeout_s:g} s: {_text(error)}"
+                    ) from error
                 LOGGER.debug("Kafka at %s: %s; asking again", self._bootstrap, error)
                 await asyncio.sleep(RETRY_PAUSE_S)
+
+    async def _ends(self, topic: str, partitions: int) -> tuple[int, ...]:
+        latest = cast(OffsetSpec, OffsetSpec.latest())
+        wanted = {TopicPartition(topic, partition): latest for partition in range(partitions)}
+        answers = self._admin.list_offsets(
+            wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=self._timeout_s
+        )
+        found = await asyncio.gather(*(self._answer(future) for future in answers.values()))
+        by_partition = {where.partition: result.offset for where, result in zip(answers, found, strict=True)}
+        if min(by_partition.values()) < 0:  # what the client returns, without any error, when it got no answer
+            raise LogUnavailable(f"where {topic} ends was not answered")
+        return tuple(by_partition[partition] for partition in range(partitions))
 
     async def _open(self, topic: str, spec: TopicSpec) -> int:
         description = await self._describe(topic)
@@ -264,4 +267,4 @@ def _text(error: BaseException) -> str:
     if isinstance(error, KafkaException):
         cause: KafkaError = error.args[0]
         return cause.str()
-    return str(error)
+    return str(error) or "no answer in time"

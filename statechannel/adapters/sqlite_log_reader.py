@@ -20,15 +20,8 @@ from typing import Any
 import msgspec
 
 from statechannel.adapters.sqlite_file import FileUnavailable, ForeignFile, SqliteFile, translated
-from statechannel.adapters.sqlite_log_writer import (
-    CHUNK_BYTES,
-    CHUNK_ENTRIES,
-    OFFSET_BITS,
-    SCHEMA,
-    StoredTopic,
-    log_error,
-    post,
-)
+from statechannel.adapters.sqlite_log_writer import CHUNK_BYTES, CHUNK_ENTRIES, log_error, post
+from statechannel.adapters.sqlite_topics import OFFSET_BITS, SCHEMA, StoredTopic
 from statechannel.adapters.wakeup import Ear
 from statechannel.errors import LogError, LogUnavailable
 from statechannel.ports import LogEntry

@@ -19,21 +19,18 @@ from typing import Any
 import msgspec
 
 from statechannel.adapters.sqlite_file import FileUnavailable, ForeignFile, SqliteFile, translated
+from statechannel.adapters.sqlite_topics import (
+    OFFSET_BITS,
+    SCHEMA,
+    StoredTopic,
+    check_topic,
+    create_topic,
+    find_topic,
+)
 from statechannel.adapters.wakeup import Bell
 from statechannel.errors import LogError, LogUnavailable, TopicMismatch
 from statechannel.ports import Payload, TopicSpec
 
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS topics (
-    name TEXT PRIMARY KEY, first_id INTEGER NOT NULL, partitions INTEGER NOT NULL, compacted INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS partitions (id INTEGER PRIMARY KEY, next_offset INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS chunks (
-    place INTEGER PRIMARY KEY, appended_ms INTEGER NOT NULL, entries BLOB NOT NULL, key BLOB, dies_ms INTEGER);
-CREATE INDEX IF NOT EXISTS chunk_keys ON chunks (key, place) WHERE key IS NOT NULL;
-CREATE INDEX IF NOT EXISTS dying_chunks ON chunks (dies_ms) WHERE dies_ms IS NOT NULL
-"""
-OFFSET_BITS = 40
-"""A chunk's place is its partition's id, shifted by this, plus the offset of its first entry."""
 CHUNK_ENTRIES = 1_000
 CHUNK_BYTES = 1 << 20
 _GROUP_APPENDS = 4_096
@@ -48,15 +45,6 @@ _INSERT_CHUNK = f"""
     SELECT (id << {OFFSET_BITS}) + next_offset, ?, ? FROM partitions WHERE id = ?"""
 
 _encode = msgspec.msgpack.Encoder().encode
-
-
-class StoredTopic(msgspec.Struct, frozen=True):
-    """A topic as the file knows it; its partitions have the ids `first_id`, `first_id + 1`, …"""
-
-    name: str
-    first_id: int
-    partitions: int
-    compacted: bool
 
 
 class Append(msgspec.Struct, eq=False):
@@ -199,7 +187,10 @@ class LogWriter:
     def _open(self, item: OpenTopic) -> None:
         try:
             self._file.check_same()
-            topic = self._find(item.spec.name) or self._create(item.spec)
+            topic = find_topic(self._file.db, item.spec.name)
+            if topic is None:
+                with self._file.transaction(time.monotonic() + self._timeout_s) as db:
+                    topic = create_topic(db, item.spec, self._default_partitions)
             check_topic(topic, item.spec)
         except sqlite3.Error as error:
             self._post(_fail, item.done, log_error(translated(self._path, error)))
@@ -209,24 +200,6 @@ class LogWriter:
             self._post(_fail, item.done, error)
         else:
             self._post(_succeed, item.done, topic)
-
-    def _find(self, name: str) -> StoredTopic | None:
-        sql = "SELECT name, first_id, partitions, compacted FROM topics WHERE name = ?"
-        row = self._file.db.execute(sql, (name,)).fetchone()
-        return row and StoredTopic(row[0], row[1], row[2], bool(row[3]))
-
-    def _create(self, spec: TopicSpec) -> StoredTopic:
-        with self._file.transaction(time.monotonic() + self._timeout_s) as db:
-            found = self._find(spec.name)  # another process may have been first
-            if found is not None:
-                return found
-            partitions = spec.partitions or self._default_partitions
-            first_id = db.execute("SELECT coalesce(max(id), 0) + 1 FROM partitions").fetchone()[0]
-            row = (spec.name, first_id, partitions, spec.compacted)
-            db.execute("INSERT INTO topics VALUES (?, ?, ?, ?)", row)
-            for partition in range(partitions):
-                db.execute("INSERT INTO partitions VALUES (?, 0)", (first_id + partition,))
-            return StoredTopic(spec.name, first_id, partitions, spec.compacted)
 
     def _post(self, call: Callable[..., None], *arguments: Any) -> None:
         post(self._loop, call, *arguments)
@@ -252,20 +225,6 @@ def chunks(payloads: Sequence[Payload]) -> Iterator[Sequence[Payload]]:
 def payload_bytes(payload: Payload) -> int:
     """What a payload takes, about."""
     return len(payload.key or b"") + len(payload.value or b"") + _ENTRY_OVERHEAD_BYTES
-
-
-def check_topic(topic: StoredTopic, spec: TopicSpec) -> None:
-    """Raises TopicMismatch where the stored topic is not what the specification wants."""
-    if topic.compacted != spec.compacted:
-        has, wants = ("is", "is not") if topic.compacted else ("is not", "is")
-        raise TopicMismatch(
-            f"topic {spec.name!r} {has} compacted, but one that {wants} compacted is needed: choose another name"
-        )
-    if spec.partitions is not None and spec.partitions != topic.partitions:
-        raise TopicMismatch(
-            f"topic {spec.name!r} has {topic.partitions} partitions, not {spec.partitions}; their number is fixed at "
-            f"creation: set partitions to {topic.partitions}, or choose another name"
-        )
 
 
 def log_error(error: FileUnavailable | ForeignFile) -> LogError:

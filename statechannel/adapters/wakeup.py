@@ -35,7 +35,7 @@ class Ear:
     """One reader's socket. `wait` is for its thread alone; `nudge` may be called from any thread."""
 
     def __init__(self, path: Path) -> None:
-        self._directory = socket_directory(path)
+        self._path, self._directory = path, socket_directory(path)
         self._address = self._directory / f"{os.getpid()}-{secrets.token_hex(4)}"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._poll = select.poll()
@@ -61,10 +61,12 @@ class Ear:
         _send(self._socket, str(self._address))
 
     def close(self) -> None:
-        """Unbind; the directory goes with its last socket."""
+        """Unbind; the directory goes with its last living socket."""
         self._socket.close()
+        bell = Bell(self._path)
+        bell.ring()  # nobody listens at our address any more, nor at those of processes that were killed
+        bell.close()
         with contextlib.suppress(OSError):
-            self._address.unlink(missing_ok=True)
             self._directory.rmdir()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import itertools
 import os
 import signal
@@ -85,6 +86,14 @@ def locked(path: Path) -> Iterator[None]:
         db.execute("BEGIN IMMEDIATE")
         yield
         db.execute("ROLLBACK")
+
+
+@contextmanager
+def turn_kept(path: Path) -> Iterator[None]:
+    """Another process that was stopped just as its turn to write had come."""
+    with open(f"{path}-turn", "w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        yield
 
 
 async def read(log: SqliteLog, count: int, start: int = 0) -> list[str]:
@@ -232,6 +241,17 @@ async def test_a_lock_that_does_not_end_is_reported_and_afterwards_all_is_well(p
         assert await read(log, 1) == ["taken"]
 
 
+async def test_a_stopped_process_that_keeps_its_turn_is_reported_and_reads_go_on(path):
+    async with opened_log(path, append_timeout_s=0.2) as log:
+        await log.append(TOPIC, 0, value("before"))
+        with turn_kept(path):
+            with pytest.raises(LogUnavailable, match="another process of this log stopped"):
+                await log.append(TOPIC, 0, value("late"))
+            assert await read(log, 1) == ["before"]
+        await log.append(TOPIC, 0, value("after"))
+        assert (await read(log, 2))[-1] in ("late", "after")
+
+
 async def test_the_queue_is_bounded(path):
     async with opened_log(path, append_timeout_s=0.3, queue_bytes=1_000) as log:
         with locked(path):
@@ -374,6 +394,14 @@ async def test_a_locked_file_suspends_the_link_until_it_is_free(path, until):
             await until(client, lambda: client.connection is Connection.SUSPENDED)
         await until(client, lambda: client.connection is Connection.CONNECTED)
         await client.prove(broker)
+
+
+async def test_a_stopped_process_that_keeps_its_turn_suspends_the_link_without_being_asked(path, until):
+    async with opened_coordination(path, request_timeout_s=0.2) as client:
+        with turn_kept(path):
+            await until(client, lambda: client.connection is Connection.SUSPENDED)
+        await until(client, lambda: client.connection is Connection.CONNECTED)
+        await client.start_incarnation("a:1", above=0)
 
 
 async def test_a_removed_file_suspends_the_link_until_it_is_put_back(path, until):

@@ -48,13 +48,24 @@ async def started(
         await log.close()
 
 
-def create(server: KafkaServer, topic: str, settings: dict[str, str], partitions: int = 2) -> None:
-    new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=settings)
-    admin(server).create_topics([new])[topic].result(WAIT_S)
+class Operator:
+    """Somebody with Kafka's own tools."""
+
+    def __init__(self, server: KafkaServer) -> None:
+        self._admin = AdminClient({"bootstrap.servers": server.address})
+
+    def create(self, topic: str, settings: dict[str, str], partitions: int = 2) -> None:
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=settings)
+        self._admin.create_topics([new])[topic].result(WAIT_S)
+
+    def trim(self, topic: str, partition: int, before: int) -> None:
+        where = TopicPartition(topic, partition, before)
+        self._admin.delete_records([where])[where].result(WAIT_S)
 
 
-def admin(server: KafkaServer) -> AdminClient:
-    return AdminClient({"bootstrap.servers": server.address})
+@pytest.fixture
+def operator(kafka_server) -> Operator:
+    return Operator(kafka_server)
 
 
 async def texts_from(log: KafkaLog, starts: Sequence[int], until: str) -> list[str]:
@@ -87,23 +98,23 @@ async def append_until_taken(log: KafkaLog, text: str) -> None:
     ],
 )
 async def test_a_channel_topic_that_would_lose_records_is_refused_with_the_command_that_mends_it(
-    kafka_server, prefix, settings, mend
+    kafka_server, operator, prefix, settings, mend
 ):
-    create(kafka_server, f"{prefix}channel", settings)
+    operator.create(f"{prefix}channel", settings)
     async with started(kafka_server.address, prefix) as log:
         command = f"kafka-configs.sh --bootstrap-server {kafka_server.address} --alter .*{prefix}channel.*{mend}"
         with pytest.raises(TopicMismatch, match=command):
             await log.open_topic(CHANNEL)
 
 
-async def test_a_channel_topic_that_an_operator_made_rightly_is_taken(kafka_server, prefix):
-    create(kafka_server, f"{prefix}channel", KEEPS_ALL, partitions=3)
+async def test_a_channel_topic_that_an_operator_made_rightly_is_taken(kafka_server, operator, prefix):
+    operator.create(f"{prefix}channel", KEEPS_ALL, partitions=3)
     async with started(kafka_server.address, prefix) as log:
         assert await log.open_topic(TopicSpec("channel")) == 3
 
 
-async def test_another_partition_count_is_refused_with_both_numbers(kafka_server, prefix):
-    create(kafka_server, f"{prefix}channel", KEEPS_ALL, partitions=3)
+async def test_another_partition_count_is_refused_with_both_numbers(kafka_server, operator, prefix):
+    operator.create(f"{prefix}channel", KEEPS_ALL, partitions=3)
     async with started(kafka_server.address, prefix) as log:
         with pytest.raises(TopicMismatch, match=rf"has 3 partitions, not 2.*--topic {prefix}channel"):
             await log.open_topic(CHANNEL)
@@ -115,8 +126,8 @@ async def test_in_production_one_node_cannot_hold_a_new_topic(kafka_server, pref
             await log.open_topic(CHANNEL)
 
 
-async def test_in_production_an_existing_topic_without_replicas_is_refused(kafka_server, prefix):
-    create(kafka_server, f"{prefix}channel", {**KEEPS_ALL, "min.insync.replicas": "2"})
+async def test_in_production_an_existing_topic_without_replicas_is_refused(kafka_server, operator, prefix):
+    operator.create(f"{prefix}channel", {**KEEPS_ALL, "min.insync.replicas": "2"})
     async with started(kafka_server.address, prefix, development=False) as log:
         with pytest.raises(TopicMismatch, match="replication 1"):
             await log.open_topic(CHANNEL)
@@ -125,8 +136,8 @@ async def test_in_production_an_existing_topic_without_replicas_is_refused(kafka
 @pytest.mark.parametrize(
     ("setting", "found"), [("min.insync.replicas", "1"), ("unclean.leader.election.enable", "true")]
 )
-async def test_in_production_unsafe_topic_settings_are_refused(kafka_server, prefix, setting, found):
-    create(kafka_server, f"{prefix}channel", {**KEEPS_ALL, "min.insync.replicas": "2", setting: found})
+async def test_in_production_unsafe_topic_settings_are_refused(kafka_server, operator, prefix, setting, found):
+    operator.create(f"{prefix}channel", {**KEEPS_ALL, "min.insync.replicas": "2", setting: found})
     async with started(kafka_server.address, prefix, development=False) as log:
         with pytest.raises(TopicMismatch, match=f"{setting}={found}.*kafka-configs.sh"):
             await log.open_topic(CHANNEL)
@@ -167,12 +178,11 @@ async def test_a_kafka_that_is_not_there_is_named(prefix):
 
 
 # --- what it never skips
-async def test_a_tail_from_an_offset_that_was_trimmed_fails_instead_of_skipping(kafka_server, prefix):
+async def test_a_tail_from_an_offset_that_was_trimmed_fails_instead_of_skipping(kafka_server, operator, prefix):
     async with started(kafka_server.address, prefix) as log:
         await log.open_topic(CHANNEL)
         await log.append("channel", 0, [Payload(None, b"%d" % i) for i in range(10)])
-        cut_off = TopicPartition(f"{prefix}channel", 0, 6)
-        admin(kafka_server).delete_records([cut_off])[cut_off].result(WAIT_S)
+        operator.trim(f"{prefix}channel", 0, before=6)
         assert await texts_from(log, [6, 0], until="9") == ["6", "7", "8", "9"]
         with pytest.raises(LogError, match="partition 0 has no offset 5"):
             await texts_from(log, [5, 0], until="9")

@@ -58,8 +58,18 @@ def test_a_key_outside_ascii_is_placed_by_its_utf8_bytes():
 
 @pytest.mark.parametrize(
     "name",
-    ["", "orders", "shop/orders", "shop/orders/", "kafka://shop/orders/x", "persistent://shop/x", "shop//x", "s/ñ/x", "s/o/\ud800"],
-)  # fmt: skip
+    [
+        "",
+        "orders",
+        "shop/orders",
+        "shop/orders/",
+        "kafka://shop/orders/x",
+        "persistent://shop/x",
+        "s//x",
+        "s/ñ/x",
+        "s/o/\ud800",
+    ],
+)
 def test_what_is_no_topic_is_refused(name: str):
     with pytest.raises(InvalidName):
         Topic.parse(name)

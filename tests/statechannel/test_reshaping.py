@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from statechannel.bundle import FULL_UPPER, Bundle, even_boundaries, tile
-from statechannel.record import NEVER, Action, Record, Role, Subject
+from statechannel.record import Action, Record, Role, Subject
 from statechannel.transitions import State
 from statechannel.verdict import Change, Reason, Refusal
 
@@ -238,7 +238,3 @@ def test_split_and_merge_bring_back_the_same_bundle_with_a_greater_token_and_no_
     accepted(assigned.write(Action.MERGE, assigned.bundles()[:2]))
     assert assigned.entry(parent).token > before.token
     unchanged(assigned, assigned.replay(late), Reason.STALE)
-
-
-def test_a_namespace_that_never_was_has_never_been_seen():
-    assert NEVER < 0

@@ -37,7 +37,7 @@ class SqliteLogStation:
 
 
 class SqliteCoordinationStation:
-    session_timeout_s = 0.6
+    session_timeout_s = 1.0
 
     def __init__(self, path: Path) -> None:
         self._path = path

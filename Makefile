@@ -1,0 +1,44 @@
+# `make demo` and `make test` are all that a newcomer needs; both set up what they use.
+SHELL := bash
+.DEFAULT_GOAL := help
+PY := .venv/bin/python
+
+.PHONY: help demo test check stack stack-down bench lock runtime dev clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+runtime:
+	@tools/environment.sh runtime
+
+dev:
+	@tools/environment.sh dev
+
+demo: runtime ## three brokers share bundles under traffic; one is killed, one drained; 0 failed requests
+	@.venv/bin/loadmanager demo $(ARGS)
+
+check: dev ## style, types, layering
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/lint-imports
+	.venv/bin/pyright
+
+test: dev ## everything, on real Kafka and ZooKeeper servers that it brings itself (needs a JDK 17+ and Maven)
+	@$(PY) -m stack jars
+	@$(MAKE) --no-print-directory check
+	$(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
+
+stack: dev ## Kafka and ZooKeeper on free loopback ports, data under .stack/
+	@$(PY) -m stack up
+
+stack-down: ## stop just those
+	@$(PY) -m stack down
+
+bench: dev ## the figures of docs/benchmarks.md, one JSON line each
+	@$(PY) -m bench $(ARGS)
+
+lock: ## write requirements/*.lock anew from pyproject.toml
+	@tools/lock.sh
+
+clean: ## remove the environment and everything that was built
+	rm -rf .venv .stack build dist *.egg-info

@@ -1,0 +1,257 @@
+"""Random histories of valid and invalid records, and an auditor that knows the promises but not the law.
+
+The auditor sees only records and changes. `audit` plays a history under its eyes; `test_histories.py` does so on the
+law as it is, `test_mutants.py` on the law with one guard taken out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+
+import msgspec
+
+from statechannel import table
+from statechannel.bundle import FULL_UPPER, Bundle, index_of, tiles_exactly
+from statechannel.record import NEVER, Action, Broker, Record, Role, Subject
+from statechannel.transitions import SERVING_STATES, TABLE, State, Who
+from statechannel.verdict import Change, Ownership
+
+NAMESPACES = ("shop/orders", "game/rooms")
+BROKERS = (Broker("a:1", 1), Broker("a:1", 2), Broker("b:1", 1), Broker("c:1", 1))
+POSITIONS = (0, 5, 0x1FFFFFFF, 0x20000000, 0x40000001, 0x7FFFFFFF, 0x80000000, 0xC0000000, FULL_UPPER - 1, FULL_UPPER)
+
+
+class Violation(Exception):
+    """A promise was broken."""
+
+
+def promise(kept: bool, what: str) -> None:
+    if not kept:
+        raise Violation(what)
+
+
+class Auditor:
+    """Folds accepted changes into the plainest possible model and checks what was promised about each."""
+
+    def __init__(self) -> None:
+        self.entries: dict[Bundle, Ownership] = {}
+        self.leads: dict[int, tuple[int, Broker | None]] = {}
+        self.tokens: dict[tuple[str, int], tuple[int, Broker | None]] = {}
+        self.deleted: dict[str, int] = {}
+        self.accepted: set[tuple[int, str, Bundle | None]] = set()
+
+    def see(self, change: Change) -> None:
+        record = change.record
+        what = {(change.partition, record.id, t.before.bundle if t.before else None) for t in change.transitions}
+        promise(what.isdisjoint(self.accepted), "a copy of an accepted record is accepted")
+        self.accepted |= what
+        self._check_lead(change)
+        for transition in change.transitions:
+            if transition.before is not None:
+                self._check_step(change, transition.before, transition.after)
+        for transition in change.transitions:
+            if transition.before is not None:
+                self.entries.pop(transition.before.bundle)
+        for transition in change.transitions:
+            if transition.after is not None:
+                self.entries[transition.after.bundle] = transition.after
+        if record.action is Action.DELETE_NAMESPACE:
+            self.deleted[record.namespace] = change.offset
+        if record.action is Action.CREATE_NAMESPACE:
+            promise(record.seen_namespace == self.deleted.get(record.namespace, NEVER), "a late create is accepted")
+        if record.action in (Action.CREATE_NAMESPACE, Action.DELETE_NAMESPACE):
+            promise(record.role is Role.ADMIN, "somebody but an admin made or unmade a namespace")
+        for namespace in NAMESPACES:
+            mine = [bundle for bundle in self.entries if bundle.namespace == namespace]
+            promise(not mine or tiles_exactly(mine), "the ring has a hole or an overlap")
+            self._check_tokens(namespace)
+
+    def _check_lead(self, change: Change) -> None:
+        record, present = change.record, self.leads.get(change.partition, (0, None))
+        if record.action is Action.LEAD:
+            promise(record.epoch > present[0], "an epoch went back")
+            self.leads[change.partition] = (record.epoch, record.actor)
+        elif record.role is Role.LEADER and change.transitions:
+            promise((record.epoch, record.actor) == present, "a deposed leader is obeyed")
+
+    def _check_step(self, change: Change, before: Ownership, after: Ownership | None) -> None:
+        record = change.record
+        promise(self.entries.get(before.bundle) == before, "the table forgot a change")
+        seen = [s.seen for s in record.subjects if s.bundle == before.bundle]
+        promise(
+            record.action is Action.DELETE_NAMESPACE or before.revision in seen, "its author had not seen this revision"
+        )
+        by_holder = record.actor == before.holder and record.role is Role.BROKER
+        steered = by_holder or record.role is not Role.BROKER
+        if record.action in (Action.TRANSFER, Action.UNLOAD, Action.SPLIT, Action.MERGE):
+            promise(steered, "a stranger steers a bundle")
+        if record.action in (Action.CREATE, Action.RETURN):
+            promise(by_holder, "a stranger acts as the holder")
+        if record.action in (Action.CREATE, Action.MERGE):
+            promise(before.state in (State.ASSIGNED, State.SPLITTING), "a bundle is reshaped on its way")
+        if record.action is Action.READY:
+            promise(after.target == before.target, "the target was forgotten")
+            promise(record.actor == before.target and record.role is Role.BROKER, "a stranger acts as the target")
+        if record.action is Action.REVOKE:
+            promise(record.role is Role.LEADER, "somebody but the leader revokes")
+        if record.action is Action.DELETE_NAMESPACE:
+            promise(before.holder is None, "a bundle is deleted under its holder")
+        holder = after.holder if after else before.holder
+        if before.holder is not None and holder != before.holder:
+            by_leader = record.role is Role.LEADER and before.state is State.REVOKING
+            promise(by_holder or by_leader, "a bundle is taken from its holder")
+            declined = before.state is State.ASSIGNING and by_holder
+            promise(declined or before.state not in SERVING_STATES, "a holder changed while it served")
+        if after is not None and after.target is not None and before.target is None:
+            promise(after.target.name != before.holder.name, "a bundle is on its way to its own holder")
+        if before.target is not None and record.action is Action.RELEASE:
+            promise(after.holder == before.target, "the target was passed over")
+
+    def _check_tokens(self, namespace: str) -> None:
+        mine = sorted((e for b, e in self.entries.items() if b.namespace == namespace), key=lambda e: e.bundle)
+        for position in POSITIONS if mine else ():
+            entry = mine[index_of([e.bundle.lo for e in mine], position)]
+            token, holder = self.tokens.get((namespace, position), (NEVER, None))
+            promise(entry.token >= token, "a token went back")
+            promise(entry.holder in (None, holder) or entry.token > token, "a new holder has an old token")
+            if entry.holder is not None:
+                self.tokens[namespace, position] = (entry.token, entry.holder)
+
+
+class History:
+    """Writes records that mostly fit, and then spoils some of them, all out of one seed."""
+
+    def __init__(self, ledger, seed: int) -> None:
+        self.ledger, self.rng = ledger, Random(seed)
+        self.highest_epoch = 0
+
+    def steps(self, count: int) -> Iterator[tuple[Record, int]]:
+        for number in range(count):
+            record = self.next_record(number)
+            home = self.ledger.table.partition_of(self.namespace_of(record))
+            yield record, home if self.rng.random() > 0.03 else self.rng.randrange(self.ledger.table.partitions)
+
+    def namespace_of(self, record: Record) -> str:
+        names = [record.namespace, *(s.bundle.namespace for s in record.subjects), self.rng.choice(NAMESPACES)]
+        return next(name for name in names if name)
+
+    def next_record(self, number: int) -> Record:
+        chance = self.rng.random()
+        if self.ledger.log and chance < 0.1:
+            return self.rng.choice(self.ledger.log[-12:])[2]
+        makers = [(0.16, self.lead), (0.24, self.namespace), (0.34, self.reshape)]
+        maker = next((maker for below, maker in makers if chance < below), self.step)
+        record = msgspec.structs.replace(maker(), id=f"r{number}")
+        return self.spoil(record) if self.rng.random() < 0.3 else record
+
+    def lead(self) -> Record:
+        epoch = self.highest_epoch + self.rng.choice((0, 1, 1))
+        self.highest_epoch = max(epoch, self.highest_epoch)
+        return Record("", Action.LEAD, self.rng.choice(BROKERS), Role.LEADER, epoch)
+
+    def namespace(self) -> Record:
+        name = self.rng.choice(NAMESPACES)
+        known = self.ledger.table.namespace(name)
+        fits = Action.DELETE_NAMESPACE if known and known.exists else Action.CREATE_NAMESPACE
+        action = self.rng.choice((fits, fits, fits, Action.CREATE_NAMESPACE))
+        cuts = self.cuts(0, FULL_UPPER)
+        seen = known.revision if known else NEVER
+        admin = self.rng.choice(BROKERS)
+        edges = (0, *cuts, FULL_UPPER) if action is Action.CREATE_NAMESPACE else ()
+        return Record("", action, admin, Role.ADMIN, namespace=name, seen_namespace=seen, boundaries=edges)
+
+    def cuts(self, lo: int, hi: int) -> tuple[int, ...]:
+        return tuple(p for p in sorted(self.rng.sample(POSITIONS, 4)) if lo < p < hi)
+
+    def reshape(self) -> Record:
+        entries = [e for e in sorted(self.ledger.table, key=lambda e: e.bundle) if e.holder is not None]
+        if not entries:
+            return self.namespace()
+        at = self.rng.randrange(len(entries))
+        if self.rng.random() < 0.5:
+            return self.about(entries[at : at + 2], Action.MERGE, Who.HOLDER)
+        parent = entries[at]
+        record = self.about([parent], Action.CREATE, Who.HOLDER)
+        return msgspec.structs.replace(record, boundaries=self.cuts(parent.bundle.lo, parent.bundle.hi))
+
+    def step(self) -> Record:
+        entries = sorted(self.ledger.table, key=lambda e: e.bundle)
+        if not entries:
+            return self.namespace()
+        chosen = self.rng.sample(entries, min(len(entries), self.rng.choice((1, 1, 1, 3))))
+        row = self.rng.choice([row for row in TABLE if row.state is chosen[0].state])
+        return self.about(chosen, row.action, self.rng.choice(sorted(row.by)))
+
+    def about(self, entries: list[Ownership], action: Action, who: Who) -> Record:
+        partition = self.ledger.table.partition_of(entries[0].bundle.namespace)
+        lead = self.ledger.table.lead(partition)
+        actors = {Who.HOLDER: entries[0].holder, Who.TARGET: entries[0].target, Who.LEADER: lead.leader}
+        role = {Who.LEADER: Role.LEADER, Who.ADMIN: Role.ADMIN}.get(who, Role.BROKER)
+        actor = actors.get(who) or self.rng.choice(BROKERS)
+        subjects = tuple(Subject(e.bundle, e.revision, self.rng.choice((None, b"x"))) for e in entries)
+        to = self.rng.choice((None, *BROKERS, *BROKERS))
+        return Record("", action, actor, role, lead.epoch if role is Role.LEADER else 0, subjects, to)
+
+    def spoil(self, record: Record) -> Record:
+        broker = self.rng.choice(BROKERS)
+        change = self.rng.choice(
+            [
+                {"actor": broker},
+                {"actor": Broker(record.actor.name, 3 - min(record.actor.incarnation, 2))},
+                {"role": self.rng.choice(list(Role))},
+                {"role": Role.LEADER, "epoch": self.rng.randint(0, self.highest_epoch + 1)},
+                {"to": self.rng.choice((None, *BROKERS))},
+                {"seen_namespace": record.seen_namespace - self.rng.randint(1, 9)},
+                {"boundaries": tuple(self.rng.sample(POSITIONS, 3))},
+                {"namespace": self.rng.choice((None, *NAMESPACES))},
+                {
+                    "subjects": tuple(
+                        msgspec.structs.replace(s, seen=s.seen - self.rng.randint(-1, 4)) for s in record.subjects
+                    )
+                },
+                {"subjects": record.subjects[::-1]},
+                {"action": self.rng.choice(list(Action)), "cluster": "north"},
+            ]
+        )
+        return msgspec.structs.replace(record, **change)
+
+
+def digests(folded: table.OwnershipTable) -> list[str]:
+    return [folded.digest(partition) for partition in range(folded.partitions)]
+
+
+def audit(ledger, seed: int, steps: int) -> None:
+    """Play a history under the auditor. Raises Violation, or whatever the table itself raises."""
+    auditor = Auditor()
+    for record, home in History(ledger, seed).steps(steps):
+        before = digests(ledger.table)
+        verdict = ledger.replay(record, home)
+        if isinstance(verdict, Change):
+            promise(all(ledger.table.partition_of(t.bundle.namespace) == home for t in verdict.transitions), "strayed")
+            auditor.see(verdict)
+        else:
+            promise(before == digests(ledger.table), "a refused record changed something")
+        agree(ledger.table, auditor)
+    ledger.table.check_invariants()
+
+
+def agree(folded: table.OwnershipTable, auditor: Auditor) -> None:
+    """The table's own reading methods tell what the auditor's plain dictionary tells."""
+    plain = auditor.entries
+    promise({e.bundle: e for e in folded} == plain, "the entries are not what the changes said")
+    for broker in BROKERS:
+        held = {b for b, e in plain.items() if e.holder == broker}
+        promise(set(folded.held_by(broker)) == held, "the index by holder lies")
+        promise(folded.count_held_by(broker) == len(held), "the count by holder lies")
+    promise(set(folded.holders()) == {e.holder for e in plain.values() if e.holder}, "the list of holders lies")
+    for state in State:
+        promise(
+            set(folded.in_state(state)) == {b for b, e in plain.items() if e.state is state}, "the index by state lies"
+        )
+    for namespace in NAMESPACES:
+        known = folded.namespace(namespace)
+        listed = known.bundles if known else ()
+        promise(
+            listed == tuple(sorted(b for b in plain if b.namespace == namespace)), "the namespace lists other bundles"
+        )
