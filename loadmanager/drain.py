@@ -45,6 +45,11 @@ class Drain:
         left = self._channel.table.count_held_by(self._me)
         return DrainProgress(self._active, max(self._total, left), left, self._active and left == 0)
 
+    def end(self) -> None:
+        """The drain is off: progress begins anew with the next one."""
+        self._active = False
+        self._total = 0
+
     async def run(self, timeout_s: float) -> DrainProgress:
         """Move everything away; returns when nothing is left, or after `timeout_s` with what is."""
         self._active = True

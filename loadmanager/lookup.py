@@ -26,6 +26,20 @@ RECHECK_S = 0.5
 """An owner may come back to life without any record: so a waiting lookup looks again."""
 
 
+DEFERRED_LIMIT = 20_000
+"""Lookups that may wait at one broker at the same time; further ones are told to come back."""
+
+
+class LookupCounts(msgspec.Struct):
+    """What lookups came to, since this incarnation began. `waiting` is how many wait at this moment."""
+
+    answered: int = 0
+    deferred: int = 0
+    not_found: int = 0
+    unavailable: int = 0
+    waiting: int = 0
+
+
 class Located(msgspec.Struct, frozen=True, gc=False):
     """Who serves a topic. `peer` is None only while the coordination service is out of reach and never told of it."""
 
@@ -52,6 +66,7 @@ class Lookup:
         self._place = place
         self._clock_s = clock_s
         self._assigning: dict[Bundle, asyncio.Task[None]] = {}
+        self.counts = LookupCounts()
 
     def peek(self, topic: Topic) -> Located | None:
         """The answer if there is one at this moment; changes nothing."""
@@ -66,15 +81,31 @@ class Lookup:
     async def locate(self, topic: Topic, timeout_s: float) -> Located:
         """The answer, as soon as there is one. Raises NotFound (no such namespace), Unavailable (not in time)."""
         located = self.peek(topic)
-        if located is not None:
-            return located
+        if located is None:
+            located = await self._deferred(topic, timeout_s)
+        self.counts.answered += 1
+        return located
+
+    async def _deferred(self, topic: Topic, timeout_s: float) -> Located:
+        counts = self.counts
+        if counts.waiting >= DEFERRED_LIMIT:
+            counts.unavailable += 1
+            raise Unavailable(f"{counts.waiting} lookups wait here already; try again")
+        counts.deferred += 1
+        counts.waiting += 1
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._await(topic)
+        except NotFound:
+            counts.not_found += 1
+            raise
         except TimeoutError:
+            counts.unavailable += 1
             entry = self._channel.table.locate(topic)
             state = f"{entry.bundle} is {entry.state}, holder {entry.holder}" if entry else "its namespace vanished"
             raise Unavailable(f"no owner within {timeout_s:g} s: {state}; try again") from None
+        finally:
+            counts.waiting -= 1
 
     async def _await(self, topic: Topic) -> Located:
         while True:
@@ -88,8 +119,10 @@ class Lookup:
                 return located
             if entry.state is State.UNASSIGNED:
                 self._assign(entry)
-            await asyncio.wait((changed,), timeout=RECHECK_S)
-            changed.cancel()
+            try:
+                await asyncio.wait((changed,), timeout=RECHECK_S)
+            finally:
+                changed.cancel()  # also when this lookup times out: else the channel would keep it
 
     def _assign(self, entry: Ownership) -> None:
         if entry.bundle in self._assigning:

@@ -206,6 +206,7 @@ class Node:
 
     async def undrain(self) -> None:
         """Take bundles again."""
+        self.current.drain.end()
         self.registration = msgspec.structs.replace(self.registration, draining=False)
         await self._register_again(self.current.me)
 

@@ -30,6 +30,7 @@ class Serving:
         self._proofs = proofs
         self._clock_s = clock_s
         self._claims: dict[Bundle, Claim] = {}
+        self._listeners: list[Callable[[Bundle, Claim | None], None]] = []
 
     def serving(self, bundle: Bundle) -> bool:
         """Whether this broker may serve the bundle at this moment."""
@@ -53,21 +54,40 @@ class Serving:
         """Everything that the host has acquired and the table says is ours, whether or not a proof is fresh."""
         return list(self._claims.values())
 
+    def until_s(self) -> list[float]:
+        """Per partition of the channel, the instant before which what is claimed in it may be served."""
+        return list(self._proofs.until_s)
+
+    def listen(self, listener: Callable[[Bundle, Claim | None], None]) -> None:
+        """Call `listener(bundle, claim)` on the control loop when a bundle begins (or, with None, ceases) to be served.
+
+        Proofs that grow old and fresh again are not told.
+        """
+        self._listeners.append(listener)
+
     # --- for the agent
 
     def adopt(self, proofs: Proofs) -> None:
         """Start a new incarnation: nothing is served yet, and only its own proofs count."""
-        self._claims.clear()
+        self.end_all()
         self._proofs = proofs
 
     def begin(self, bundle: Bundle, token: Token) -> None:
         """Serve from now on."""
-        self._claims[bundle] = Claim(bundle, token)
+        claim = self._claims[bundle] = Claim(bundle, token)
+        for listener in self._listeners:
+            listener(bundle, claim)
 
     def end(self, bundle: Bundle) -> None:
         """Serve no longer. Idempotent."""
-        self._claims.pop(bundle, None)
+        if self._claims.pop(bundle, None) is not None:
+            for listener in self._listeners:
+                listener(bundle, None)
 
     def end_all(self) -> None:
         """Serve nothing."""
+        ended = list(self._claims)
         self._claims.clear()
+        for bundle in ended:
+            for listener in self._listeners:
+                listener(bundle, None)

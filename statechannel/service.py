@@ -126,6 +126,11 @@ class Channel:
         assert self._core is not None, "open() comes first"
         return self._core.table
 
+    @property
+    def in_flight(self) -> int:
+        """How many publishes wait for their verdict."""
+        return len(self._verdicts)
+
     # --- publishing
 
     async def publish(self, record: Record, partition: int | None = None) -> Verdict:

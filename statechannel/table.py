@@ -16,9 +16,9 @@ import msgspec
 from statechannel import reshaping
 from statechannel.bundle import Bundle, Topic, index_of, tiles_exactly
 from statechannel.errors import InvariantError
-from statechannel.record import NEVER, Action, Broker, Record, Role, Subject, Token
+from statechannel.record import Action, Broker, Record, Role, Subject, Token
 from statechannel.transitions import IN_FLIGHT, Parties, Row, State, Then, relations, reshape, rows
-from statechannel.verdict import Change, Ownership, Reason, Refusal, Transition
+from statechannel.verdict import Change, Ownership, Reason, Refusal, Transition, check_entry
 
 Indexed = dict[Bundle, None]
 """An ordered set: its order follows the records replayed, never the hash seed."""
@@ -112,6 +112,11 @@ class OwnershipTable:
         if state is State.ASSIGNED:
             return tuple(entry.bundle for entry in self if entry.state is state)
         return tuple(self._by_state[state])
+
+    def count_by_state(self) -> dict[State, int]:
+        """How many bundles are in each state; from the indices, without walking the bundles."""
+        counts = {state: len(bundles) for state, bundles in self._by_state.items()}
+        return {State.ASSIGNED: len(self._entries) - sum(counts.values()), **counts}
 
     def in_flight(self) -> Iterator[Ownership]:
         """Everything that somebody has to move on."""
@@ -381,18 +386,3 @@ def step(entry: Ownership, row: Row, offset: int, record: Record, subject: Subje
         hand_off=subject.hand_off if row.then is Then.HOLD_TARGET else None,
         boundaries=record.boundaries if row.next is State.SPLITTING else (),
     )
-
-
-_HOLDER_STATES = frozenset(State) - {State.UNASSIGNED}
-
-
-def check_entry(entry: Ownership) -> None:
-    """Raise InvariantError unless holder and target fit the state."""
-    if (entry.holder is not None) != (entry.state in _HOLDER_STATES):
-        raise InvariantError(f"{entry.bundle} is {entry.state} with holder {entry.holder}")
-    if entry.target is not None and entry.state not in (State.TRANSFERRING, State.RELEASING):
-        raise InvariantError(f"{entry.bundle} is {entry.state} with target {entry.target}")
-    if entry.target is None and entry.state is State.TRANSFERRING:
-        raise InvariantError(f"{entry.bundle} is transferring to nobody")
-    if not NEVER < entry.token <= entry.revision:
-        raise InvariantError(f"{entry.bundle} has token {entry.token} beyond revision {entry.revision}")

@@ -7,7 +7,8 @@ from enum import StrEnum
 import msgspec
 
 from statechannel.bundle import Bundle
-from statechannel.record import Action, Broker, Record
+from statechannel.errors import InvariantError
+from statechannel.record import NEVER, Action, Broker, Record
 from statechannel.transitions import State
 
 
@@ -28,6 +29,21 @@ class Ownership(msgspec.Struct, frozen=True, gc=False):
     by: Broker
     hand_off: bytes | None = None
     boundaries: tuple[int, ...] = ()
+
+
+_HOLDER_STATES = frozenset(State) - {State.UNASSIGNED}
+
+
+def check_entry(entry: Ownership) -> None:
+    """Raise InvariantError unless holder and target fit the state."""
+    if (entry.holder is not None) != (entry.state in _HOLDER_STATES):
+        raise InvariantError(f"{entry.bundle} is {entry.state} with holder {entry.holder}")
+    if entry.target is not None and entry.state not in (State.TRANSFERRING, State.RELEASING):
+        raise InvariantError(f"{entry.bundle} is {entry.state} with target {entry.target}")
+    if entry.target is None and entry.state is State.TRANSFERRING:
+        raise InvariantError(f"{entry.bundle} is transferring to nobody")
+    if not NEVER < entry.token <= entry.revision:
+        raise InvariantError(f"{entry.bundle} has token {entry.token} beyond revision {entry.revision}")
 
 
 class Reason(StrEnum):

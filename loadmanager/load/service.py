@@ -34,7 +34,9 @@ _HOST_TIMEOUT_S = 5.0
 _log = logging.getLogger(__name__)
 
 
-def broker_loads(log: Log, settings: Settings) -> TableView[BrokerLoadData]:
+def broker_loads(
+    log: Log, settings: Settings, clock_ms: Callable[[], int] = wall_clock_ms
+) -> TableView[BrokerLoadData]:
     """The view of every broker's load, by broker name."""
     return TableView(
         log,
@@ -42,11 +44,14 @@ def broker_loads(log: Log, settings: Settings) -> TableView[BrokerLoadData]:
         decode=decode_broker_load,
         encode=msgspec.json.encode,
         ttl_s=settings.load_ttl_s,
+        clock_ms=clock_ms,
         partitions=1,
     )
 
 
-def top_bundles(log: Log, settings: Settings) -> TableView[TopBundlesLoadData]:
+def top_bundles(
+    log: Log, settings: Settings, clock_ms: Callable[[], int] = wall_clock_ms
+) -> TableView[TopBundlesLoadData]:
     """The view of every broker's hottest bundles, by broker name."""
     return TableView(
         log,
@@ -54,6 +59,7 @@ def top_bundles(log: Log, settings: Settings) -> TableView[TopBundlesLoadData]:
         decode=decode_top_bundles,
         encode=msgspec.json.encode,
         ttl_s=settings.load_ttl_s,
+        clock_ms=clock_ms,
         partitions=1,
     )
 

@@ -235,6 +235,11 @@ class Network:
         self._no_answers.discard((process, server))
         self._apply_all()
 
+    def is_cut(self, process: str, server: str) -> bool:
+        """Whether nothing passes between the two in either direction, be it a cut or an outage."""
+        pair = (process, server)
+        return server in self._down or (pair in self._no_requests and pair in self._no_answers)
+
     def set_down(self, server: str, down: bool) -> None:
         """Take a server down, or bring it back with what it had stored."""
         (self._down.add if down else self._down.discard)(server)

@@ -41,7 +41,7 @@ class Process:
         self.dead = False
         self.failure: BaseException | None = None
         self.deferred: list[ScheduledCall] = []
-        self._loop = loop
+        self.loop = loop
         self._base_ns = loop.now_ns
         self._base_local_s = offset_s
         self._rate = 1.0 + drift
@@ -62,7 +62,7 @@ class Process:
 
     def start(self, main: Callable[[], Coroutine[Any, Any, object]]) -> asyncio.Task[object]:
         """Run `main()` as this process's main task. When it ends the process ends; `failure` is what it raised."""
-        task = self.run(lambda: self._loop.create_task(main(), name=f"{self.name}.main"))
+        task = self.run(lambda: self.loop.create_task(main(), name=f"{self.name}.main"))
         task.add_done_callback(self._main_ended, context=Context())
         return task
 
@@ -91,7 +91,7 @@ class Process:
             return
         self.running = True
         deferred, self.deferred = self.deferred, []
-        self._loop.requeue(deferred)
+        self.loop.requeue(deferred)
 
     # --- its clock
     def local_s(self, true_ns: int) -> float:
@@ -107,7 +107,7 @@ class Process:
 
     def set_drift(self, drift: float) -> None:
         """From now on its clock runs `1 + drift` times as fast; timers that are already set keep their true time."""
-        self._base_local_s, self._base_ns = self.local_s(self._loop.now_ns), self._loop.now_ns
+        self._base_local_s, self._base_ns = self.local_s(self.loop.now_ns), self.loop.now_ns
         self._rate = 1.0 + drift
 
     # --- its tasks

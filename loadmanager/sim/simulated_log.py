@@ -51,6 +51,8 @@ class SimulatedLogServer:
         self._default_partitions = default_partitions
         self._topics: dict[str, _Topic] = {}
         self._tails: list[Tail] = []
+        self.on_append: Callable[[str, LogEntry], None] | None = None
+        """If set, called with each entry at the instant at which the server took it, before anybody can read it."""
 
     def open_topic(self, spec: TopicSpec) -> int:
         topic = self._topics.get(spec.name)
@@ -70,6 +72,8 @@ class SimulatedLogServer:
         for payload in payloads:
             offset = first + len(entries)
             entries.append(LogEntry(partition, offset, payload.key, payload.value, now_ms))
+            if self.on_append is not None:
+                self.on_append(topic, entries[-1])
         for tail in tuple(self._tails):
             if tail.topic == topic:
                 tail.send_next()

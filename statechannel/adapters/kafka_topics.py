@@ -38,6 +38,14 @@ PRODUCTION_MIN_INSYNC = 2
 OPEN_TIMEOUT_S = 15.0
 RETRY_PAUSE_S = 0.1
 GRACE_S = 0.5
+MOVED = frozenset(
+    {
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+    }
+)
 
 T = TypeVar("T")
 
@@ -116,7 +124,12 @@ class Topics:
         answers = self._admin.list_offsets(
             wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=self._timeout_s
         )
-        found = await asyncio.gather(*(self._answer(future) for future in answers.values()))
+        try:
+            found = await asyncio.gather(*(self._answer(future) for future in answers.values()))
+        except KafkaException as error:
+            if error.args[0].code() in MOVED:  # the client keeps asking in the old epoch until told to look again
+                await asyncio.to_thread(self._admin.list_topics, topic, timeout=self._timeout_s)
+            raise
         by_partition = {where.partition: result.offset for where, result in zip(answers, found, strict=True)}
         if min(by_partition.values()) < 0:  # what the client returns, without any error, when it got no answer
             raise LogUnavailable(f"where {topic} ends was not answered")

@@ -65,7 +65,7 @@ class Writer:
     def stop(self, *, flush: bool) -> None:
         """Let the thread end by itself; with `flush`, after handing over what it can within a second. Idempotent."""
         if not flush:
-            self._producer.purge()
+            self._producer.purge(blocking=False)
         self._stopping.set()
 
     def join(self, timeout_s: float) -> None:
@@ -88,6 +88,8 @@ class Writer:
             self._poll(POLL_S)
         with suppress(RuntimeError, KafkaException):
             self._producer.flush(FLUSH_S)
+            self._producer.purge(blocking=False)  # tells those who still wait
+            self._producer.flush(POLL_S)
 
     def _poll(self, timeout_s: float) -> None:
         # a report may find its loop closed: nobody waits for it any more

@@ -216,11 +216,13 @@ async def test_a_kafka_that_is_killed_and_restarted_loses_nothing_acknowledged(k
             async with asyncio.timeout(WAIT_S):
                 while len(seen) < 100:
                     seen += [(e.value or b"").decode() for e in await anext(tail)]
+                await log.ends("channel")
                 kafka_server.kill()
                 before = len(acknowledged)
                 await asyncio.to_thread(kafka_server.start)
                 while len(acknowledged) < before + 100:  # the same producer, or its successor, goes on
                     seen += [(e.value or b"").decode() for e in await anext(tail)]
+            assert min(await log.ends("channel")) >= 0  # in the leader's new epoch
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
             await log.append("channel", 0, [Payload(None, b"end")])
@@ -232,6 +234,37 @@ async def test_a_kafka_that_is_killed_and_restarted_loses_nothing_acknowledged(k
     assert set(acknowledged) <= set(again)
     first_seen = list(dict.fromkeys(again))
     assert [text for text in first_seen if text in set(acknowledged)] == acknowledged
+
+
+async def test_a_producer_that_broke_for_good_is_replaced_by_the_next_append(kafka_server, prefix):
+    async with started(kafka_server.address, prefix) as log:
+        await log.open_topic(CHANNEL)
+        await log.append("channel", 0, [Payload(None, b"by the first")])
+        first = log._writer
+        assert first is not None
+        first.broken = "as after a fatal error"
+        await log.append("channel", 0, [Payload(None, b"by the second")])
+        assert log._writer is not first
+        assert await texts_from(log, [0, 0], until="by the second") == ["by the first", "by the second"]
+
+
+async def test_closing_while_kafka_is_gone_takes_no_longer_than_its_flush(kafka_server, prefix):
+    loop = asyncio.get_running_loop()
+    log = KafkaLog(kafka_server.address, topic_prefix=prefix, development=True, request_timeout_s=20.0)
+    await log.start(timeout_s=10)
+    await log.open_topic(CHANNEL)
+    await log.append("channel", 0, [Payload(None, b"before")])
+    kafka_server.suspend()
+    try:
+        append = asyncio.ensure_future(log.append("channel", 0, [Payload(None, b"never acknowledged")]))
+        await asyncio.sleep(0)
+        began = loop.time()
+        await log.close()
+        with pytest.raises(LogUnavailable):
+            await append
+        assert loop.time() - began < 4
+    finally:
+        kafka_server.resume()
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ seeds = st.integers(0, 2**32)
 
 
 @settings(max_examples=120, deadline=None)
-@given(seeds, st.integers(1, 80))
+@given(seeds, st.integers(1, 150))
 def test_every_history_keeps_every_promise(new_ledger, seed: int, steps: int):
     audit(new_ledger(partitions=2), seed, steps)
 

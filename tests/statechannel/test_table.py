@@ -8,9 +8,9 @@ import pytest
 from statechannel.bundle import FULL_UPPER, Bundle, Topic, even_boundaries
 from statechannel.errors import InvariantError
 from statechannel.record import NEVER, Action, Broker, Record, Role, Subject, Token
-from statechannel.table import OwnershipTable, check_entry
+from statechannel.table import OwnershipTable
 from statechannel.transitions import State
-from statechannel.verdict import Change, Ownership, Reason, Refusal
+from statechannel.verdict import Change, Ownership, Reason, Refusal, check_entry
 
 
 def refused(verdict: object, reason: Reason) -> Refusal:

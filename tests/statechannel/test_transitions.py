@@ -9,9 +9,9 @@ import pytest
 
 from statechannel.bundle import Bundle
 from statechannel.record import Action, Broker, Record, Role, Subject
-from statechannel.table import check_entry, find_row, step
+from statechannel.table import find_row, step
 from statechannel.transitions import IN_FLIGHT, RESHAPING, SERVING_STATES, TABLE, Row, State, Then, Who, reshape, rows
-from statechannel.verdict import Ownership, Reason, Refusal
+from statechannel.verdict import Ownership, Reason, Refusal, check_entry
 
 HOLDER, TARGET, OTHER = Broker("a:1", 1), Broker("b:1", 1), Broker("c:1", 1)
 HOLDER_RESTARTED, TARGET_RESTARTED = Broker("a:1", 2), Broker("b:1", 2)

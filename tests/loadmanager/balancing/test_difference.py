@@ -143,6 +143,12 @@ def test_a_bundle_heavy_in_bytes_relieves_a_broker_that_is_full_in_bytes() -> No
     assert "40.0% bandwidth in" in decision.moves[0].reason
 
 
+def test_a_bundle_that_would_not_relieve_its_broker_stays_even_if_it_would_fill_the_other() -> None:
+    full_in_bytes = BrokerState(A, Usage((0.5, 0.0, 0.9, 0.0, 0.0)))
+    only_cpu = BundleState(BUNDLES[0], A, Usage((0.5, 0.0, 0.0, 0.0, 0.0)))
+    assert decide([full_in_bytes, BrokerState(B, cpu(0.1))], [only_cpu]).moves == ()
+
+
 def test_tiny_bundles_are_not_worth_a_hand_over() -> None:
     assert decide(brokers({A: 0.9, B: 0.1}), bundles(A, *[0.004] * 10)).moves == ()
 

@@ -6,7 +6,7 @@ import pytest
 
 from loadmanager.balancing.difference import Difference
 from loadmanager.balancing.history import MoveHistory
-from loadmanager.balancing.model import BrokerState, BundleState, ClusterModel
+from loadmanager.balancing.model import BundleState, ClusterModel
 from loadmanager.balancing.observation import Observed, cluster_model
 from loadmanager.host import BundleLoad
 from loadmanager.load.model import BrokerLoadData, LoadedBundle, TopBundlesLoadData, total_of
@@ -125,6 +125,14 @@ def test_once_both_have_reported_nothing_is_counted_twice(cluster: Cluster) -> N
     assert cluster.peaks() == [0.2, 0.62]
     cluster.report(A, 21, warm=10)
     assert cluster.peaks() == [0.21, 0.62]
+
+
+def test_a_new_owner_that_lists_the_bundle_is_believed_whatever_its_clock_says(cluster: Cluster) -> None:
+    cluster.now_ms = 9_000
+    cluster.transfer(HOT)
+    cluster.now_ms = 3_000
+    cluster.report(B, 62, hot=30)
+    assert cluster.peaks() == [0.2, 0.62]
 
 
 def test_a_new_owner_that_reported_since_but_does_not_list_the_bundle_is_believed(cluster: Cluster) -> None:

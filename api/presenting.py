@@ -1,0 +1,180 @@
+"""Turns what a node knows into what is shown. Reads only; decides nothing but the words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from api.schemas import BrokerShown, BundleDetail, BundleShown, ChannelShown, PartitionShown, SkippedShown
+from loadmanager.node import Node
+from loadmanager.registration import Peer
+from statechannel.bundle import Bundle
+from statechannel.record import Broker
+from statechannel.transitions import State
+from statechannel.verdict import Ownership
+
+HIDDEN = "***"
+
+
+def bundle_shown(node: Node, entry: Ownership) -> BundleShown:
+    """One row of the bundle list."""
+    return BundleShown(**_bundle_fields(node, entry))
+
+
+def bundle_detail(node: Node, entry: Ownership) -> BundleDetail:
+    """Everything about one bundle."""
+    return BundleDetail(
+        **_bundle_fields(node, entry),
+        served_here=node.serving is not None and node.serving.serving(entry.bundle),
+        cuts=[f"0x{cut:08x}" for cut in entry.boundaries],
+        load=_bundle_load(node, entry),
+    )
+
+
+def _bundle_fields(node: Node, entry: Ownership) -> dict[str, Any]:
+    table, holder = node.channel.table, entry.holder
+    return {
+        "bundle": str(entry.bundle),
+        "namespace": entry.bundle.namespace,
+        "range": entry.bundle.range,
+        "state": entry.state.value,
+        "owner": holder.name if holder else None,
+        "incarnation": holder.incarnation if holder else None,
+        "owner_live": holder is not None and node.membership.is_live(holder, node.world.clock_s()),
+        "target": entry.target.name if entry.target else None,
+        "partition": table.partition_of(entry.bundle.namespace),
+        "revision": entry.revision,
+        "token": str(table.token(entry)),
+        "last_action": entry.action.value,
+        "last_actor": str(entry.by),
+    }
+
+
+def _bundle_load(node: Node, entry: Ownership) -> dict[str, Any] | None:
+    report = node.views.bundles.get(entry.holder.name) if entry.holder else None
+    if report is None or report.broker != entry.holder:
+        return None
+    loads = (loaded.load for loaded in report.bundles if loaded.bundle == entry.bundle)
+    load = next(loads, None)
+    return None if load is None else {**msgspec.to_builtins(load), "sampled_ms": report.sampled_ms}
+
+
+def brokers_shown(node: Node) -> list[BrokerShown]:
+    """All registered brokers, and those that are gone but still hold something; by name."""
+    known = {peer.broker: peer for peer in node.membership.peers.values()}
+    return [broker_shown(node, broker, known.get(broker)) for broker in sorted({*known, *node.channel.table.holders()})]
+
+
+def broker_shown(node: Node, broker: Broker, peer: Peer | None) -> BrokerShown:
+    """One broker; `peer` is None if this incarnation is not registered."""
+    load = node.views.brokers.get(broker.name)
+    shown = BrokerShown(
+        broker=broker.name,
+        incarnation=broker.incarnation,
+        registered=peer is not None,
+        live=node.membership.is_live(broker, node.world.clock_s()),
+        leader=leader_of(node) == broker,
+        draining=peer is not None and peer.registration.draining,
+        condemned=node.membership.condemned.get(broker),
+        bundles=node.channel.table.count_held_by(broker),
+        load=msgspec.to_builtins(load) if load is not None and load.broker == broker else None,
+    )
+    return shown if peer is None else shown.model_copy(update=_registered_fields(peer))
+
+
+def _registered_fields(peer: Peer) -> dict[str, Any]:
+    registration = peer.registration
+    return {
+        "admin_url": registration.admin_url,
+        "urls": dict(registration.urls),
+        "version": registration.version,
+        "failure_domain": registration.failure_domain,
+        "capacity": dict(registration.capacity),
+        "properties": dict(registration.properties),
+        "started_ms": registration.started_ms,
+    }
+
+
+def leader_of(node: Node) -> Broker | None:
+    """Who leads, as last seen; nobody if that one is known to be dead."""
+    leadership = node.world.coordination.leadership
+    if leadership is None or leadership.leader in node.membership.condemned:
+        return None
+    return leadership.leader
+
+
+def bundles_after(
+    node: Node, namespace: str | None, after: Bundle | None, state: State | None, owner: str | None
+) -> Iterator[Ownership]:
+    """Bundles in the order of their names, those that fit, from behind `after` on. Walks no further than it is asked."""
+    table = node.channel.table
+    for name in table.namespaces() if namespace is None else [namespace]:
+        known = table.namespace(name)
+        if known is None or (after is not None and name < after.namespace):
+            continue
+        for bundle in known.bundles:
+            entry = table.get(bundle)
+            if entry is not None and (after is None or bundle > after) and _fits(entry, state, owner):
+                yield entry
+
+
+def _fits(entry: Ownership, state: State | None, owner: str | None) -> bool:
+    if state is not None and entry.state is not state:
+        return False
+    return owner is None or (entry.holder is not None and owner in (entry.holder.name, str(entry.holder)))
+
+
+def channel_shown(node: Node, *, digests: bool) -> ChannelShown:
+    """The replica's state; digests cost a walk through all bundles."""
+    channel, table = node.channel, node.channel.table
+    counts, genesis, leader = channel.counts, table.genesis, leader_of(node)
+    return ChannelShown(
+        cluster=node.settings.cluster,
+        identity=genesis.identity if genesis else None,
+        generation=genesis.generation if genesis else None,
+        broker=str(node.current.me),
+        leader=str(leader) if leader else None,
+        connection=node.world.coordination.connection.value,
+        safe_mode=node.membership.safe_mode(node.world.clock_s()),
+        write_version=channel.write_version,
+        publishes_in_flight=channel.in_flight,
+        accepted=counts["accepted"],
+        append_failures=counts["append_failed"],
+        refused=refusals(counts),
+        skipped=counts["skipped"],
+        skipped_entries=[
+            SkippedShown(partition=s.partition, offset=s.offset, detail=s.detail) for s in channel.skipped
+        ],
+        bundles=table.count_by_state(),
+        namespaces=len(table.namespaces()),
+        last_error=channel.last_error,
+        stopped_by=str(channel.stopped_by) if channel.stopped_by else None,
+        partitions=[_partition_shown(node, p, digests) for p in range(table.partitions)],
+    )
+
+
+def refusals(counts: Mapping[str, int]) -> dict[str, int]:
+    """Refused records by reason."""
+    return {key.removeprefix("refused "): n for key, n in sorted(counts.items()) if key.startswith("refused ")}
+
+
+def _partition_shown(node: Node, partition: int, digests: bool) -> PartitionShown:
+    table = node.channel.table
+    lead = table.lead(partition)
+    return PartitionShown(
+        partition=partition,
+        next_offset=table.next_offset(partition),
+        epoch=lead.epoch,
+        leader=str(lead.leader) if lead.leader else None,
+        digest=table.digest(partition) if digests else None,
+    )
+
+
+def settings_shown(node: Node) -> dict[str, Any]:
+    """All settings; what is passed through to the clients of Kafka and ZooKeeper may be secret and is hidden."""
+    shown: dict[str, Any] = node.settings.model_dump(mode="json")
+    for secret in ("kafka", "zookeeper"):
+        shown[secret] = dict.fromkeys(shown[secret], HIDDEN)
+    return shown

@@ -1,0 +1,223 @@
+"""What comes in and goes out as JSON. Pulsar's routes have Pulsar's names (camelCase), our own have ours.
+
+Only shapes: what fills them is in `presenting.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, StringConstraints
+
+MAX_TOPICS = 1_000
+MAX_TOPIC_CHARS = 4_096
+
+
+# --- Pulsar's
+
+
+class BundlesData(BaseModel):
+    """`boundaries` as in `0x40000000`, from 0x00000000 to 0xffffffff; one more than `numBundles`."""
+
+    boundaries: list[str] | None = None
+    numBundles: int | None = None  # noqa: N815 - Pulsar's name
+
+
+class NewNamespace(BaseModel):
+    """The part of Pulsar's Policies that means something here; the rest of them is ignored."""
+
+    bundles: BundlesData | None = None
+    numBundles: int | None = None  # noqa: N815 - Pulsar's name
+
+
+class NamespacePolicies(BaseModel):
+    """What `GET /admin/v2/namespaces/{t}/{ns}` answers."""
+
+    bundles: BundlesData
+    replication_clusters: list[str]
+
+
+class LookupData(BaseModel):
+    """Pulsar's lookup answer. `brokerUrl` is the owner's `pulsar` URL; a service that has none gets its `httpUrl`."""
+
+    brokerUrl: str  # noqa: N815
+    httpUrl: str  # noqa: N815
+    nativeUrl: str  # noqa: N815
+    brokerUrlSsl: str = ""  # noqa: N815
+
+
+class BrokerInfo(BaseModel):
+    """Pulsar's answer for the leader."""
+
+    serviceUrl: str  # noqa: N815
+    brokerId: str  # noqa: N815
+
+
+class TenantInfo(BaseModel):
+    """Pulsar's shape; nothing of it is stored here."""
+
+    allowedClusters: list[str]  # noqa: N815
+    adminRoles: list[str] = []  # noqa: N815
+
+
+# --- our own
+
+
+class BundleShown(BaseModel):
+    """One bundle as this broker's replica has it. `revision` and `token` are offsets of `partition`."""
+
+    bundle: str
+    namespace: str
+    range: str
+    state: str
+    owner: str | None
+    incarnation: int | None
+    owner_live: bool
+    target: str | None
+    partition: int
+    revision: int
+    token: str
+    last_action: str
+    last_actor: str
+
+
+class BundleDetail(BundleShown):
+    """`load` is what the owner last reported of it, if it is among the owner's hottest."""
+
+    served_here: bool
+    cuts: list[str] = []
+    load: dict[str, Any] | None = None
+
+
+class BundlePage(BaseModel):
+    """`next` is what to give as `after` for the next page, null on the last one."""
+
+    bundles: list[BundleShown]
+    next: str | None
+
+
+class BrokerShown(BaseModel):
+    """A broker: what it registered, what is thought of it, and what it holds.
+
+    `registered` is false for one that is gone but still holds bundles. `condemned` says why it is thought dead.
+    """
+
+    broker: str
+    incarnation: int
+    registered: bool
+    live: bool
+    leader: bool
+    draining: bool
+    condemned: str | None
+    bundles: int
+    admin_url: str = ""
+    urls: dict[str, str] = {}
+    version: str = ""
+    failure_domain: str = ""
+    capacity: dict[str, float] = {}
+    properties: dict[str, str] = {}
+    started_ms: int = 0
+    load: dict[str, Any] | None = None
+
+
+class DrainShown(BaseModel):
+    """How far a drain has come. `running` turns false at its deadline although something may be left."""
+
+    broker: str
+    draining: bool
+    running: bool
+    total: int
+    left: int
+    done: bool
+
+
+class PartitionShown(BaseModel):
+    """Everything below `next_offset` has been applied. `digest` is equal on all replicas at equal offsets."""
+
+    partition: int
+    next_offset: int
+    epoch: int
+    leader: str | None
+    digest: str | None = None
+
+
+class SkippedShown(BaseModel):
+    """An entry that was no record of ours."""
+
+    partition: int
+    offset: int
+    detail: str
+
+
+class ChannelShown(BaseModel):
+    """The state of this broker's replica of the channel."""
+
+    cluster: str
+    identity: str | None
+    generation: int | None
+    broker: str
+    leader: str | None
+    connection: str
+    safe_mode: str | None
+    write_version: int
+    publishes_in_flight: int
+    accepted: int
+    append_failures: int
+    refused: dict[str, int]
+    skipped: int
+    skipped_entries: list[SkippedShown]
+    bundles: dict[str, int]
+    namespaces: int
+    last_error: str
+    stopped_by: str | None
+    partitions: list[PartitionShown]
+
+
+class LateVerdict(BaseModel):
+    """What became of a record whose publisher did not wait any longer."""
+
+    record_id: str
+    verdict: str
+    detail: str
+
+
+class LookupRequest(BaseModel):
+    """Topics, as `tenant/ns/name` or with their domain. `timeout_ms` shortens the wait for bundles on their way."""
+
+    topics: Annotated[
+        list[Annotated[str, StringConstraints(max_length=MAX_TOPIC_CHARS)]],
+        Field(min_length=1, max_length=MAX_TOPICS),
+    ]
+    timeout_ms: Annotated[int, Field(ge=0)] | None = None
+
+
+class LocatedShown(BaseModel):
+    """Where a topic is served, or `error` (a problem) why that is not known."""
+
+    topic: str
+    bundle: str | None = None
+    broker: str | None = None
+    incarnation: int | None = None
+    admin_url: str | None = None
+    urls: dict[str, str] | None = None
+    token: str | None = None
+    error: dict[str, Any] | None = None
+
+
+class LookupAnswers(BaseModel):
+    """One answer for each topic, in the order asked."""
+
+    answers: list[LocatedShown]
+
+
+class NoteShown(BaseModel):
+    """Something that people want to know happened at this broker."""
+
+    at_ms: int
+    text: str
+
+
+class Notes(BaseModel):
+    """Newest last."""
+
+    notes: list[NoteShown]

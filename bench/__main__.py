@@ -1,0 +1,21 @@
+"""`python -m bench [NAME …] [--log sqlite|kafka]`: runs the named benches, all by default, one after another."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+
+NAMES = ("channel", "lookup", "broker", "assign", "transfer", "failover")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[*NAMES, []], default=list(NAMES))
+    parser.add_argument("--log", choices=("sqlite", "kafka"), default="sqlite", help="what carries the cluster")
+    arguments = parser.parse_args()
+    for name in arguments.names:
+        importlib.import_module(f"bench.{name}").run(arguments.log)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Draws `docs/state-machine.md` from `statechannel/transitions.py`: the tables and the diagram between its markers.
+
+`python docs/draw_state_machine.py` writes the page; with `--check` it writes nothing and exits 1 if the page is stale.
+The prose around the markers is written by hand and left alone.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from statechannel.transitions import IN_FLIGHT, RESHAPING, SERVING_STATES, TABLE, Guard, Reshape, Row, State, Then, Who
+
+PAGE = Path(__file__).with_name("state-machine.md")
+
+RESULT = {
+    Then.HOLD_TO: "holder is `to`",
+    Then.HOLD_TARGET: "holder is the target",
+    Then.AIM_TO: "target is `to`",
+    Then.KEEP: "holder stays",
+    Then.KEEP_BOTH: "holder and target stay",
+    Then.NOBODY: "nobody holds it",
+}
+
+
+def by(who: frozenset[Who]) -> str:
+    """In the order of the enumeration, whatever the hash seed."""
+    return ", ".join(w.value for w in Who if w in who)
+
+
+def if_(guard: Guard | None) -> str:
+    return "" if guard is None else (guard.__doc__ or "").strip().rstrip(".")
+
+
+def states_table() -> str:
+    lines = ["| state | who may serve | in flight |", "|---|---|---|"]
+    for state in State:
+        serves = "the holder" if state in SERVING_STATES else "nobody"
+        if state is State.ASSIGNING:
+            serves = "the holder, once it has acquired"
+        lines.append(f"| {state} | {serves} | {'yes' if state in IN_FLIGHT else ''} |")
+    return "\n".join(lines)
+
+
+def steps_table() -> str:
+    lines = ["| from | action | by | only if | to | then | new token | why |", "|---|---|---|---|---|---|---|---|"]
+    for row in TABLE:
+        token = "yes" if row.fences else ""
+        lines.append(
+            f"| {row.state} | `{row.action}` | {by(row.by)} | {if_(row.guard)} | {row.next} | {RESULT[row.then]} "
+            f"| {token} | {row.why} |"
+        )
+    return "\n".join(lines)
+
+
+def reshaping_table() -> str:
+    lines = ["| from | action | by | result | why |", "|---|---|---|---|---|"]
+    for row in RESHAPING:
+        result = "no bundle" if row.next is None else f"{row.next}, with a new token"
+        lines.append(f"| {came_from(row)} | `{row.action}` | {by(row.by)} | {result} | {row.why} |")
+    return "\n".join(lines)
+
+
+def came_from(row: Reshape) -> str:
+    return " or ".join(state for state in State if state in row.states) or "no bundle"
+
+
+def diagram() -> str:
+    lines = ["```mermaid", "stateDiagram-v2", "    direction LR"]
+    lines += [f"    {line}" for line in (*reshaping_arrows(), *map(arrow, TABLE))]
+    return "\n".join([*lines, "```"])
+
+
+def arrow(row: Row) -> str:
+    return f"{row.state} --> {row.next}: {row.action} ({by(row.by)})"
+
+
+def reshaping_arrows() -> list[str]:
+    return [
+        f"{state} --> {row.next or '[*]'}: {row.action} ({by(row.by)})"
+        for row in RESHAPING
+        for state in [s for s in State if s in row.states] or ["[*]"]
+    ]
+
+
+DRAWINGS = {"states": states_table, "steps": steps_table, "reshaping": reshaping_table, "diagram": diagram}
+
+
+def drawn(page: str) -> str:
+    """The page with everything between its markers drawn anew."""
+    for name, draw in DRAWINGS.items():
+        begin, end = f"<!-- drawn: {name} -->", f"<!-- end: {name} -->"
+        found = re.findall(re.escape(begin) + ".*?" + re.escape(end), page, re.DOTALL)
+        if len(found) != 1:
+            sys.exit(f"{PAGE.name} must have {begin} and {end} once")
+        page = page.replace(found[0], f"{begin}\n\n{draw()}\n\n{end}")
+    return page
+
+
+def main(arguments: list[str]) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    if "--check" not in arguments:
+        PAGE.write_text(drawn(page), encoding="utf-8")
+    elif drawn(page) != page:
+        sys.exit(f"docs/{PAGE.name} is stale: run `python docs/draw_state_machine.py`")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

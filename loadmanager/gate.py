@@ -1,0 +1,206 @@
+"""The data path's gate: lets a request in while its bundle is served here, and counts it until it ends.
+
+A request is counted *before* it is asked whether we serve the bundle, and a bundle ceases to be served before its
+`release` begins: so once `quiesce` has seen none in progress, none can start any more. Decides also where to send a
+request that is not for us: held while its bundle is on its way here, `Moved` to whoever has it, or is about to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from types import TracebackType
+
+from loadmanager.bell import Bell
+from loadmanager.errors import NotFound
+from loadmanager.node import Node
+from loadmanager.redirection import Moved, NotServing
+from loadmanager.serving import Claim
+from statechannel.bundle import Bundle, Topic
+from statechannel.record import Broker
+from statechannel.transitions import State
+from statechannel.verdict import Change, Ownership
+
+TOPICS_KEPT = 100_000
+RECHECK_S = 0.25
+"""A peer may die, and a proof become fresh again, without a record: so a held request looks again."""
+
+parse_topic = lru_cache(TOPICS_KEPT)(Topic.parse)
+"""`Topic.parse`, remembered."""
+
+
+class Gate:
+    """One broker's gate, for any thread. `assign` asks the control loop to find an owner for a topic's bundle."""
+
+    def __init__(self, node: Node, assign: Callable[[Topic], None]) -> None:
+        assert node.serving is not None, "a gate opens when its node is ready"
+        self._node = node
+        self._serving = node.serving
+        self._table = node.channel.table
+        self._assign = assign
+        self._lock = threading.Lock()
+        self._in_progress: dict[Bundle, int] = {}
+        self._arrivals = Bell()
+        self._idle = Bell()
+        self._closed = False
+        node.channel.listen(self._changed)
+        node.serving.listen(lambda bundle, claim: self._arrivals.ring(bundle))
+
+    def close(self) -> None:
+        """This broker has left: hold nobody any longer."""
+        self._closed = True
+        self._arrivals.ring_all()
+
+    def _changed(self, change: Change) -> None:
+        for transition in change.transitions:
+            self._arrivals.ring(transition.bundle)
+
+    # --- counting
+
+    def enter(self, topic: Topic) -> Claim | None:
+        """Count a request in if we serve its bundle; every claim returned must be given to `leave`."""
+        bundle = self._bundle(topic)
+        with self._lock:
+            self._in_progress[bundle] = self._in_progress.get(bundle, 0) + 1
+        claim = self._serving.claim(bundle)
+        if claim is None:
+            self.leave(bundle)
+        return claim
+
+    def leave(self, bundle: Bundle) -> None:
+        """A request that was let in has ended."""
+        with self._lock:
+            left = self._in_progress[bundle] - 1
+            if left:
+                self._in_progress[bundle] = left
+            else:
+                del self._in_progress[bundle]
+        if not left:
+            self._idle.ring(bundle)
+
+    def in_progress(self, bundle: Bundle) -> int:
+        """Requests of this bundle that were let in and have not ended."""
+        return self._in_progress.get(bundle, 0)
+
+    async def quiesce(self, bundle: Bundle, timeout_s: float) -> bool:
+        """Wait until no request of the bundle is in progress; whether that came true in time."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            idle = self._idle.future(bundle)
+            left_s = deadline_s - time.monotonic()
+            if not self.in_progress(bundle) or left_s <= 0:
+                idle.cancel()
+                return not self.in_progress(bundle)
+            await asyncio.wait((idle,), timeout=left_s)
+            idle.cancel()
+
+    def quiesce_blocking(self, bundle: Bundle, timeout_s: float) -> bool:
+        """As `quiesce`, for a thread."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            with self._idle.event(bundle) as idle:
+                left_s = deadline_s - time.monotonic()
+                if not self.in_progress(bundle) or left_s <= 0:
+                    return not self.in_progress(bundle)
+                idle.wait(left_s)
+
+    # --- letting in, or holding until the bundle is here
+
+    async def admit(self, topic: Topic, timeout_s: float) -> Claim:
+        """A counted claim. Raises Moved, NotServing (not in time), NotFound (no such namespace)."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            arrival = self._arrivals.future(self._bundle(topic))
+            try:
+                claim = self.enter(topic)
+                if claim is not None:
+                    return claim
+                await asyncio.wait((arrival,), timeout=self._patience_s(topic, deadline_s, timeout_s))
+            finally:
+                arrival.cancel()
+
+    def admit_blocking(self, topic: Topic, timeout_s: float) -> Claim:
+        """As `admit`, for a thread."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            with self._arrivals.event(self._bundle(topic)) as arrival:
+                claim = self.enter(topic)
+                if claim is not None:
+                    return claim
+                arrival.wait(self._patience_s(topic, deadline_s, timeout_s))
+
+    def _patience_s(self, topic: Topic, deadline_s: float, timeout_s: float) -> float:
+        """How long to wait before looking again. Raises Moved, NotServing, NotFound if there is no use in waiting."""
+        entry = self._table.locate(topic)
+        if entry is None:
+            raise NotFound(f"there is no namespace {topic.namespace}; create it first")
+        there = self._elsewhere(entry)
+        if there is not None:
+            peer = self._node.membership.peer(there)
+            raise Moved(there.name, peer.registration.urls if peer else {}, entry.bundle)
+        left_s = deadline_s - time.monotonic()
+        if self._closed or left_s <= 0:
+            why = "this broker has left" if self._closed else f"it did not come here within {timeout_s:g} s"
+            raise NotServing(f"{entry.bundle} is {entry.state}, holder {entry.holder}: {why}")
+        if entry.state is State.UNASSIGNED:
+            self._assign(topic)
+        return min(left_s, RECHECK_S)
+
+    def _elsewhere(self, entry: Ownership) -> Broker | None:
+        """The other broker that serves this, or will in a moment and holds requests until then; None: wait here."""
+        match entry.state:
+            case State.ASSIGNING | State.ASSIGNED | State.TRANSFERRING | State.SPLITTING:
+                there = entry.holder
+            case State.RELEASING:
+                there = entry.target
+            case State.UNASSIGNED | State.REVOKING:
+                there = None
+        if there is None or there.name == self._node.settings.advertised:
+            return None
+        return there if self._node.membership.is_live(there, self._node.world.clock_s()) else None
+
+    def _bundle(self, topic: Topic) -> Bundle:
+        namespace = self._table.namespace(topic.namespace)
+        if namespace is None or not namespace.bundles:
+            raise NotFound(f"there is no namespace {topic.namespace}; create it first")
+        return namespace.bundle_at(topic.position)
+
+
+class Admission:
+    """One request's stay: `async with` on a loop, or `with` on a thread. Gives its Claim; raises as `Gate.admit`."""
+
+    __slots__ = ("_bundle", "_gate", "_timeout_s", "_topic")
+
+    def __init__(self, gate: Gate, topic: str, timeout_s: float) -> None:
+        self._gate = gate
+        self._topic = parse_topic(topic)
+        self._timeout_s = timeout_s
+        self._bundle: Bundle | None = None
+
+    async def __aenter__(self) -> Claim:
+        claim = self._gate.enter(self._topic) or await self._gate.admit(self._topic, self._timeout_s)
+        self._bundle = claim.bundle
+        return claim
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave()
+
+    def __enter__(self) -> Claim:
+        claim = self._gate.enter(self._topic) or self._gate.admit_blocking(self._topic, self._timeout_s)
+        self._bundle = claim.bundle
+        return claim
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._bundle is not None:
+            self._gate.leave(self._bundle)
+            self._bundle = None

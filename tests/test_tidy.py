@@ -1,0 +1,212 @@
+"""The written style, kept true by a test. Each failure names the file and says what to do instead."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("statechannel", "loadmanager", "api")
+
+FILE_LINES = 400
+FUNCTION_LINES = 60
+OVERSIZE = {"loadmanager/incarnation.py::Incarnation.__init__": 68}
+"""`path` or `path::function` to its present length, where it is above the limit: it may shrink, never grow."""
+
+NAMELESS = {"utils", "util", "helpers", "helper", "common", "misc"}
+
+PURE = (
+    *(f"statechannel/{name}.py" for name in (
+        "bundle", "record", "codec", "transitions", "verdict", "table", "reshaping", "channel", "proofs", "view_fold",
+    )),
+    "loadmanager/agent/core.py",
+    "loadmanager/leader/core.py",
+    "loadmanager/assignment/**/*.py",
+    "loadmanager/balancing/**/*.py",
+)  # fmt: skip
+AMBIENT_MODULES = {"asyncio", "socket", "threading", "random", "time", "datetime", "secrets", "uuid"}
+PASSED_IN = {("random", "Random"), ("datetime", "timedelta"), ("datetime", "datetime")}
+"""Types of values that come in as arguments; what makes one out of thin air is looked for in the calls."""
+AMBIENT_CALL = re.compile(r"(time|random|secrets|uuid)\.\w+|(\w+\.)*(now|utcnow|today)|Random|os\.urandom|open")
+
+MACHINE_PATH = re.compile(r"(?<![\w.:/-])/(?:home|root|work|Users|mnt)/[a-z0-9_.-]+", re.IGNORECASE)
+REGISTRY_HOST = re.compile(
+    r"\b(?:pypi|test\.pypi|pythonhosted|golang|npmjs|crates|repo1\.maven|repo\.maven|ghcr|quay|gcr)"
+    r"(?:\.[a-z]+)*\.(?:org|io|com)\b(?=[/\"'\s:]|$)|\bproxy\.[a-z]+\.(?:org|io)\b",
+    re.IGNORECASE,
+)
+TEXT = {".py", ".md", ".txt", ".toml", ".yaml", ".yml", ".xml", ".cfg", ".ini", ".sh", ".log", ".json", ".html", ""}
+
+
+def tracked() -> list[Path]:
+    """Files under version control, and new ones that are not ignored."""
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    return [path for name in listing.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def modules(*globs: str) -> list[Path]:
+    return sorted({path for pattern in globs for path in ROOT.glob(pattern)})
+
+
+def sources() -> list[Path]:
+    return modules(*(f"{package}/**/*.py" for package in PACKAGES))
+
+
+def short(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), short(path))
+
+
+def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, int]]:
+    """Every function's qualified name and its length in lines, docstring included."""
+    for node in ast.iter_child_nodes(tree):
+        name = f"{prefix}{node.name}" if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else ""
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield name, (node.end_lineno or node.lineno) - node.lineno + 1
+        yield from functions(node, f"{name}." if name else prefix)
+
+
+def ambient(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Where a module reaches for clocks, chance, sockets or files."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from ((node.lineno, a.name) for a in names if a.name.split(".")[0] in AMBIENT_MODULES)
+            case ast.ImportFrom(module=str(module), names=names) if module.split(".")[0] in AMBIENT_MODULES:
+                yield from ((node.lineno, f"{module}.{a.name}") for a in names if (module, a.name) not in PASSED_IN)
+            case ast.Call(func=func) if AMBIENT_CALL.fullmatch(ast.unparse(func)):
+                yield node.lineno, f"{ast.unparse(func)}()"
+            case _:
+                pass
+
+
+def too_long(name: str, length: int, limit: int) -> str | None:
+    allowed = OVERSIZE.get(name, limit)
+    return f"{name}: {length} lines, at most {allowed}: split it by idea" if length > allowed else None
+
+
+def test_no_module_has_a_name_that_says_nothing():
+    bad = [short(path) for path in sources() if NAMELESS & set(path.relative_to(ROOT).with_suffix("").parts)]
+    assert not bad, "name these after what they decide or do"
+
+
+def test_every_module_opens_with_a_docstring():
+    bad = [short(path) for path in sources() if path.stat().st_size and not ast.get_docstring(tree_of(path))]
+    assert not bad, "open these with what they decide or do, and what not"
+
+
+def test_files_are_short():
+    lengths = {short(path): len(path.read_text(encoding="utf-8").splitlines()) for path in sources()}
+    bad = [complaint for name, length in lengths.items() if (complaint := too_long(name, length, FILE_LINES))]
+    assert not bad
+
+
+def test_functions_are_short():
+    lengths = {f"{short(path)}::{name}": length for path in sources() for name, length in functions(tree_of(path))}
+    bad = [complaint for name, length in lengths.items() if (complaint := too_long(name, length, FUNCTION_LINES))]
+    assert not bad
+
+
+def test_the_ratchet_names_only_what_is_still_oversize():
+    for name, allowed in OVERSIZE.items():
+        path, _, function = name.partition("::")
+        source = ROOT / path
+        lengths = dict(functions(tree_of(source))) if function else {"": len(source.read_text().splitlines())}
+        limit = FUNCTION_LINES if function else FILE_LINES
+        assert limit < lengths.get(function, 0) <= allowed, f"{name} shrank or is gone: take its entry out"
+
+
+def test_the_pure_modules_are_there():
+    missing = [pattern for pattern in PURE if pattern.startswith("statechannel/") and not modules(pattern)]
+    assert not missing, "a core was renamed: follow it in PURE"
+
+
+@pytest.mark.parametrize("path", modules(*PURE), ids=short)
+def test_a_core_reads_no_clock_throws_no_dice_and_opens_no_socket(path: Path):
+    found = [f"{short(path)}:{line} uses {what}: take it as an argument" for line, what in ambient(tree_of(path))]
+    assert not found
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import asyncio",
+        "import socket",
+        "import random",
+        "import os.path, time",
+        "from time import monotonic",
+        "from random import choice",
+        "from asyncio import Task",
+        "def f(): return datetime.now()",
+        "def f(): return dt.datetime.utcnow()",
+        "def f(): return time.time()",
+        "def f(): return open('x')",
+        "def f(): return Random()",
+    ],
+)
+def test_what_a_core_may_not_do_is_seen(source: str):
+    assert list(ambient(ast.parse(source)))
+
+
+def test_what_a_core_may_do_is_let_through():
+    source = (
+        "from random import Random\ndef f(rng: Random, now_ms: int): return rng.random() + now_ms + len('time.time')"
+    )
+    assert not list(ambient(ast.parse(source)))
+
+
+def texts() -> Iterator[tuple[Path, int, str]]:
+    for path in tracked():
+        if path.suffix in TEXT:
+            for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+                yield path, number, line
+
+
+def test_no_file_names_a_path_of_somebodys_machine_or_a_package_registry():
+    found = [
+        f"{short(path)}:{number}: {match[0]}"
+        for path, number, line in texts()
+        for pattern in (MACHINE_PATH, REGISTRY_HOST)
+        if (match := pattern.search(line))
+    ]
+    assert not found, "use a relative path, or a setting that the environment gives"
+
+
+@pytest.mark.parametrize(
+    "parts", [("/ho", "me/ann/x"), ("see /wo", "rk/main"), ("'/ro", "ot/.venv'"), ("=/Us", "ers/ann")]
+)
+def test_a_path_of_somebodys_machine_is_seen(parts: tuple[str, str]):
+    assert MACHINE_PATH.search("".join(parts))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        ("https://py", "pi.org/simple"),
+        ("https://files.python", "hosted.org/packages/x"),
+        ("repo1.ma", "ven.org/maven2"),
+        ("repo.ma", "ven.apache.org/maven2"),
+        ("proxy.go", "lang.org"),
+        ("registry.np", "mjs.org"),
+        ("gh", "cr.io/owner/image"),
+    ],
+)
+def test_a_package_registry_is_seen(parts: tuple[str, str]):
+    assert REGISTRY_HOST.search("".join(parts))
+
+
+def test_schemas_and_kinds_of_paths_are_let_through():
+    for text in ("http://maven.apache.org/POM/4.0.0", "zookeeper://host:2181/work/root", "tests/work/x", "api.org.io"):
+        assert not MACHINE_PATH.search(text)
+        assert not REGISTRY_HOST.search(text)
