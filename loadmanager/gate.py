@@ -47,7 +47,7 @@ class Gate:
         self._idle = Bell()
         self._closed = False
         node.channel.listen(self._changed)
-        node.serving.listen(lambda bundle, claim: self._arrivals.ring(bundle))
+        node.serving.listen(self._served)
 
     def close(self) -> None:
         """This broker has left: hold nobody any longer."""
@@ -57,6 +57,10 @@ class Gate:
     def _changed(self, change: Change) -> None:
         for transition in change.transitions:
             self._arrivals.ring(transition.bundle)
+
+    def _served(self, bundle: Bundle, claim: Claim | None) -> None:
+        if claim is not None:
+            self._arrivals.ring(bundle)
 
     # --- counting
 

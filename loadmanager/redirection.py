@@ -1,12 +1,13 @@
 """What a service tells a client that asks in the wrong place, as exceptions and as HTTP.
 
-The contract, for any HTTP service that wants its clients to follow planned moves (`loadmanager.client.HttpRouter` is the
-other half):
+The contract, for any HTTP service that wants its clients to follow planned moves (`loadmanager.client.HttpRouter` is
+the other half):
 
-* **421 Misdirected Request**, `application/problem+json`, `"type": "urn:loadmanager:moved"`, with `broker` (the owner's
-  advertised name), `urls` (what it registered, by protocol), and `bundle` if known: nothing was done, ask there.
-* **503 Service Unavailable** with `Retry-After` (seconds) and `"type": "urn:loadmanager:not-serving"`: nothing was done,
-  nobody serves this key at the moment, look it up again.
+* **421 Misdirected Request**, `application/problem+json`, `"type": "urn:loadmanager:moved"`, with `broker` (the
+  owner's advertised name), `urls` (what it registered, by protocol), and `bundle` if known: nothing was
+  done, ask there.
+* **503 Service Unavailable** with `Retry-After` (seconds) and `"type": "urn:loadmanager:not-serving"`: nothing was
+  done, nobody serves this key at the moment, look it up again.
 * any answer may carry `Fencing-Token`: the token under which it was given. A client refuses one that is older than one
   it has seen for the same key.
 
@@ -24,13 +25,13 @@ from statechannel.bundle import Bundle
 from statechannel.errors import InvalidName
 
 PROBLEM_TYPE = "application/problem+json"
-TOKEN_HEADER = "Fencing-Token"  # noqa: S105 - a header's name
+TOKEN_HEADER = "Fencing-Token"
 MOVED = "urn:loadmanager:moved"
 NOT_SERVING = "urn:loadmanager:not-serving"
 
 
 class Moved(LoadManagerError):
-    """Another broker serves this, or is about to and holds requests: ask there. `urls` may be empty: then look it up."""
+    """Another broker serves this, or is about to and holds requests: ask there. Without `urls`, look it up."""
 
     def __init__(self, broker: str, urls: Mapping[str, str], bundle: Bundle | None = None) -> None:
         super().__init__(f"{bundle or 'this key'} is served by {broker}")

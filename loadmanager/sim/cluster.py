@@ -6,9 +6,10 @@ operator starts a second process by mistake. What happens to them is decided by 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -25,6 +26,8 @@ from loadmanager.sim.storage import Storage
 from loadmanager.sim.world import World
 from loadmanager.suspicion import Answer
 from statechannel.errors import CoordinationUnavailable, LogUnavailable
+
+T = TypeVar("T")
 
 PARTITIONS = 2
 REQUEST_TIMEOUT_S = 1.0
@@ -83,10 +86,10 @@ class Life:
     def ready(self) -> bool:
         return not self.process.dead and self.node is not None and self.node.ready.is_set()
 
-    def spawn(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
         """Begin something in this process; it may never end."""
         loop = self.process.loop
-        self.process.run(lambda: loop.create_task(work()))
+        return self.process.run(lambda: loop.create_task(work()))
 
 
 class Cluster:
@@ -123,6 +126,12 @@ class Cluster:
     def ready(self) -> list[Life]:
         """Lives that answer requests."""
         return [life for life in self.lives if life.ready and life.process.running]
+
+    def change_drift(self, life: Life) -> None:
+        """Let its clock run at another rate from now on."""
+        drift = self._draw_drift()
+        self.world.trace.write(str(life), f"its clock now {drift:+.2%}")
+        life.process.set_drift(drift)
 
     def _draw_drift(self) -> float:
         """Any two clocks' rates are within a factor of 1 + clock_drift, often just so."""

@@ -89,8 +89,14 @@ class SqliteCoordination:
         await self._write(lambda db: registry.register(db, self.session(), broker, data), durable=False)
 
     async def prove(self, broker: Broker) -> None:
+        """As the port says; on a full disk, where nobody can be raised either, the check under the write lock suffices."""
         data = self._last_data.get(broker, b"")
-        await self._write(lambda db: registry.prove(db, self.session(), broker, data), durable=False, rings=False)
+        await self._write(
+            lambda db: registry.prove(db, self.session(), broker, data),
+            durable=False,
+            rings=False,
+            on_full_disk=lambda db: registry.check_current(db, broker),
+        )
 
     async def unregister(self, broker: Broker) -> None:
         await self._write(lambda db: registry.unregister(db, self.session(), broker), durable=False)
@@ -140,13 +146,21 @@ class SqliteCoordination:
         timeout_ms = int(self.session_timeout_s * 1000)
         return Session(self._session_id, self._boot, timeout_ms, int(self._clock() * 1000))
 
-    async def _write(self, write: Callable[[SqliteConnection], T], *, durable: bool = True, rings: bool = True) -> T:
+    async def _write(
+        self,
+        write: Callable[[SqliteConnection], T],
+        *,
+        durable: bool = True,
+        rings: bool = True,
+        on_full_disk: Callable[[SqliteConnection], T] | None = None,
+    ) -> T:
         """One checked write. What need not outlive a boot (no session does) is not durable, and spares a disk flush."""
         desk = self._desk
         if desk is None:
             raise CoordinationUnavailable(f"{self._path}: this client is closed or was not started")
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        desk.put(Request(write, durable, rings, time.monotonic() + self.request_timeout_s, done))
+        deadline_s = time.monotonic() + self.request_timeout_s
+        desk.put(Request(write, durable, rings, deadline_s, done, on_full_disk))
         try:
             return await asyncio.wait_for(done, self.request_timeout_s)
         except TimeoutError:

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import msgspec
 
 from statechannel.adapters import sqlite_registry as registry
-from statechannel.adapters.sqlite_file import FileUnavailable, ForeignFile, SqliteFile
+from statechannel.adapters.sqlite_file import FileFull, FileUnavailable, ForeignFile, SqliteFile
 from statechannel.adapters.sqlite_registry import Session, Snapshot
 from statechannel.adapters.wakeup import Bell, Ear
 from statechannel.errors import CoordinationUnavailable, ForeignCluster, StateChannelError
@@ -40,6 +40,8 @@ class Request(msgspec.Struct, eq=False):
     rings: bool
     deadline_s: float
     done: asyncio.Future[Any]
+    on_full_disk: Callable[[sqlite3.Connection], Any] | None = None
+    """What answers the request, under the write lock but without writing, where the disk takes no write."""
 
 
 class Client(Protocol):
@@ -130,8 +132,7 @@ class Desk:
         result, failure = None, None
         try:
             self._file.check_same()
-            with self._file.transaction(request.deadline_s, durable=request.durable) as db:
-                result = request.write(db)
+            result = self._carry_out(request)
         except StateChannelError as error:
             failure = error
         except (FileUnavailable, ForeignFile) as error:
@@ -143,6 +144,17 @@ class Desk:
             if request.rings:
                 self._bell.ring()
         _post(self._loop, _settle, request.done, result, failure)
+
+    def _carry_out(self, request: Request) -> Any:
+        try:
+            with self._file.transaction(request.deadline_s, durable=request.durable) as db:
+                return request.write(db)
+        except FileFull:
+            if request.on_full_disk is None:
+                raise
+            _post(self._loop, lambda: self._client.note_link("writes", works=False))
+            with self._file.transaction(request.deadline_s, durable=False) as db:
+                return request.on_full_disk(db)
 
     def _tick(self, heartbeat_s: float) -> None:
         """Let this session be heard if it is time, and end dead ones; says whether writing works."""

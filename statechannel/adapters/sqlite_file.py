@@ -35,6 +35,10 @@ class FileUnavailable(Exception):
     """The file cannot be read or written at present."""
 
 
+class FileFull(FileUnavailable):
+    """The disk takes no further write. Locking and reading still work."""
+
+
 class ForeignFile(Exception):
     """The file is not ours, is damaged, or is of a newer release."""
 
@@ -43,7 +47,9 @@ def translated(path: Path, error: sqlite3.Error) -> FileUnavailable | ForeignFil
     """What SQLite raised, with the path and what to do about it."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     text = f"{path}: {_ADVICE.get(code, 'SQLite refuses')} ({error})"
-    return ForeignFile(text) if code in _PERMANENT else FileUnavailable(text)
+    if code in _PERMANENT:
+        return ForeignFile(text)
+    return FileFull(text) if code == sqlite3.SQLITE_FULL else FileUnavailable(text)
 
 
 class SqliteFile:

@@ -102,7 +102,7 @@ def raise_incarnation(db: Connection, broker: Broker, epoch: int) -> None:
 
 
 def register(db: Connection, session: Session, broker: Broker, data: bytes) -> None:
-    _check_current(db, broker)
+    check_current(db, broker)
     hear(db, session)
     db.execute(
         "INSERT OR REPLACE INTO members VALUES (?, ?, ?, ?, 0)",
@@ -111,7 +111,7 @@ def register(db: Connection, session: Session, broker: Broker, data: bytes) -> N
 
 
 def prove(db: Connection, session: Session, broker: Broker, last_data: bytes) -> None:
-    _check_current(db, broker)
+    check_current(db, broker)
     hear(db, session)
     written = db.execute(
         "UPDATE members SET proofs = proofs + 1, session = ? WHERE name = ? AND incarnation = ?",
@@ -131,7 +131,7 @@ _VACATE = "UPDATE election SET name = NULL, incarnation = NULL, session = NULL"
 
 
 def campaign(db: Connection, session: Session, candidate: Broker) -> Leadership | None:
-    _check_current(db, candidate)
+    check_current(db, candidate)
     hear(db, session)
     leading, last_epoch = _election(db)
     if leading is not None:
@@ -182,7 +182,8 @@ def _set_number(db: Connection, name: str, number: int) -> None:
     db.execute("INSERT OR REPLACE INTO incarnations VALUES (?, ?)", (name, number))
 
 
-def _check_current(db: Connection, broker: Broker) -> None:
+def check_current(db: Connection, broker: Broker) -> None:
+    """Raises Fenced. Under the write lock the answer is as good as a write: nobody can raise the number meanwhile."""
     number = _number(db, broker.name)
     if number != broker.incarnation:
         raise Fenced(f"{broker} is not current, {broker.name} is at {number}: stop it and start a new incarnation")

@@ -26,7 +26,7 @@ from kazoo.exceptions import (
     RuntimeInconsistency,
     SessionExpiredError,
 )
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.interfaces import IAsyncResult
 from kazoo.protocol.states import KeeperState, ZnodeStat
 
@@ -82,6 +82,29 @@ def drop(path: str, version: int = -1) -> Operation:
     return lambda transaction: transaction.delete(path, version)
 
 
+class PromptHandler(SequentialThreadingHandler):
+    """kazoo's threads, with a bound on waiting for one answer.
+
+    kazoo gives a server a whole session time-out to accept a connection and to answer its first message. A server that
+    has just been restarted may leave that unanswered, and the session would be lost by waiting for it.
+    """
+
+    def __init__(self, answer_timeout_s: float) -> None:
+        super().__init__()
+        self._answer_timeout_s = answer_timeout_s
+
+    def select(self, *arguments: Any, **named: Any) -> Any:
+        """Waiting for a single socket is waiting for (the rest of) a message; the main loop waits for two."""
+        if len(arguments) == 4 and len(arguments[0]) + len(arguments[1]) == 1 and arguments[3] is not None:
+            arguments = (*arguments[:3], min(arguments[3], self._answer_timeout_s))
+        return super().select(*arguments, **named)
+
+    def create_connection(self, *arguments: Any, **named: Any) -> Any:
+        """The time to accept a connection is bounded too."""
+        named["timeout"] = min(named.get("timeout") or self._answer_timeout_s, self._answer_timeout_s)
+        return super().create_connection(*arguments, **named)
+
+
 class Session:
     """`link_changed` is called on the loop when the link may have come, gone, or become doubtful."""
 
@@ -127,7 +150,7 @@ class Session:
     def open(self) -> None:
         """Begin to connect; `link_changed` tells when that has happened."""
         self._loop = asyncio.get_running_loop()
-        self._client = client = KazooClient(**self._settings)
+        self._client = client = KazooClient(handler=PromptHandler(self._timeout_s), **self._settings)
         client.add_listener(self._tell)
         client.start_async()
 

@@ -1,0 +1,150 @@
+"""Embeds a broker in an asyncio service (`sync_broker.py`: in one of threads). Ten lines make a service sharded:
+
+    class Shop:                                    # a BundleHost, see loadmanager.host
+        async def acquire(self, bundle, token, hand_off): ...
+        async def release(self, bundle, to):
+            await broker.quiesce(bundle)           # requests in progress end first: none fails
+        ...
+
+    async with Broker(Shop(), log="sqlite:cluster.db", urls={"http": my_url}) as broker:
+        async with broker.admit("shop/carts/alice") as claim:
+            ...                                    # serve; give claim.token to the storage
+
+The control plane runs on a thread of its own (`control.py`), the host's coroutine hooks on the loop that entered the
+`Broker`, its plain hooks on worker threads. Decides nothing: `gate.py` lets requests in, the node does the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from loadmanager.doors import Door
+from loadmanager.drain import DrainProgress
+from loadmanager.embedding import ADMIT_TIMEOUT_S, QUIESCE_TIMEOUT_S, draining, embed, ensuring, locating
+from loadmanager.gate import Admission, Gate, parse_topic
+from loadmanager.host import BundleHost
+from loadmanager.lookup import Located
+from loadmanager.node import Node
+from loadmanager.serving import Claim
+from loadmanager.settings import Settings
+from statechannel.bundle import DEFAULT_BUNDLES, Bundle
+
+T = TypeVar("T")
+
+
+class Broker:
+    """A broker inside an asyncio service. `async with`, or `await start()` and `await stop()`, on the service's loop.
+
+    `settings`, or settings by name (`log="sqlite:cluster.db"`, `advertised="10.0.0.7:8080"`, …); what is not given
+    comes from the environment. `urls` are the service's own, by protocol: clients and other brokers get them.
+    `advertised` is this broker's name and where its admin door listens; port 0 takes a free one. `bind` is where to
+    listen instead, if that differs. `door=None` opens the installed admin interface, `door=False` only an empty port.
+    """
+
+    def __init__(
+        self,
+        host: BundleHost,
+        settings: Settings | None = None,
+        *,
+        urls: Mapping[str, str] | None = None,
+        door: Door | bool | None = None,
+        bind: str | None = None,
+        **more: Any,
+    ) -> None:
+        self._control = embed(host, settings, urls, door, bind, more)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Return when this broker is registered and takes bundles. Raises those of `statechannel.errors`, OSError."""
+        self._control.start(asyncio.get_running_loop())
+        try:
+            await asyncio.wrap_future(self._control.started)
+        except asyncio.CancelledError:
+            await self.stop(0)
+            raise
+
+    async def stop(self, drain_timeout_s: float | None = None) -> None:
+        """Move all bundles away (for at most `drain_timeout_s`, default: the setting), then leave. Idempotent.
+
+        Keep the service's port open a little longer: requests of clients that do not know yet are sent on.
+        """
+        self._control.stop(drain_timeout_s)
+        ended = asyncio.wrap_future(self._control.ended)
+        await asyncio.wait((ended,))
+        ended.exception()  # whoever wants to know asks `ended()`
+
+    async def ended(self) -> None:
+        """Return when this broker has left. Raises what ended it, if it broke down."""
+        await asyncio.shield(asyncio.wrap_future(self._control.ended))
+
+    # --- the data path
+
+    def serving(self, bundle: Bundle) -> bool:
+        """Whether this broker may serve the bundle at this moment. Any thread; no lock, no waiting."""
+        serving = self._control.node.serving
+        return serving is not None and serving.serving(bundle)
+
+    def claim(self, topic: str) -> Claim | None:
+        """The bundle and token under which this broker may serve the topic at this moment, None if it may not."""
+        serving = self._control.node.serving
+        return None if serving is None else serving.claim_topic(parse_topic(topic))
+
+    def admit(self, topic: str, timeout_s: float = ADMIT_TIMEOUT_S) -> Admission:
+        """`async with broker.admit(topic) as claim:` around a request: it is served by us, and counted while it lasts.
+
+        Held for at most `timeout_s` while the bundle is on its way here. Raises Moved (ask there), NotServing (later),
+        NotFound (no such namespace), InvalidName.
+        """
+        return Admission(self.gate, topic, timeout_s)
+
+    async def quiesce(self, bundle: Bundle, timeout_s: float = QUIESCE_TIMEOUT_S) -> bool:
+        """For `release`: wait until no admitted request of the bundle is in progress; whether none is."""
+        return await self.gate.quiesce(bundle, timeout_s)
+
+    # --- the cluster
+
+    async def locate(self, topic: str, timeout_s: float | None = None) -> Located:
+        """Where the topic is served; assigns it if nobody has it. Raises NotFound, Unavailable, InvalidName."""
+        return await self.ask(locating(topic, timeout_s))
+
+    async def drain(self, timeout_s: float | None = None) -> DrainProgress:
+        """Take no more bundles and move all away; returns when that is done, or after `timeout_s` with what is left."""
+        return await self.ask(draining(timeout_s))
+
+    async def ensure_namespace(self, namespace: str, bundles: int = DEFAULT_BUNDLES) -> None:
+        """Create the namespace with evenly cut bundles, unless it exists. Raises Invalid, Unavailable, InvalidName."""
+        await self.ask(ensuring(namespace, bundles))
+
+    async def transfer(self, bundle: Bundle, destination: str) -> None:
+        """Move the bundle to the broker of that name. Raises as `Operations.transfer`."""
+        await self.ask(lambda node: node.current.operations.transfer(bundle, destination))
+
+    async def ask(self, work: Callable[[Node], Coroutine[Any, Any, T]]) -> T:
+        """What `work(node)` returns, run on the control loop: for all that this facade does not offer."""
+        return await asyncio.wrap_future(self._control.ask(work))
+
+    @property
+    def name(self) -> str:
+        """The advertised `host:port`, the actual one where port 0 was asked for."""
+        return self._control.settings.advertised
+
+    @property
+    def node(self) -> Node:
+        """The node behind it; belongs to the control loop (`ask`), except `serving` and reading the table."""
+        return self._control.node
+
+    @property
+    def gate(self) -> Gate:
+        """What `admit` and `quiesce` work on."""
+        return self._control.gate

@@ -1,0 +1,165 @@
+"""The control plane of an embedded broker: a `Node` and its door on a thread and event loop of their own.
+
+So that a service that blocks its loop, or computes for seconds, fences nothing: proofs are written here. This thread
+runs no code of the service. Everything offered here may be called from any other thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import msgspec
+
+from loadmanager.doors import Door, listen
+from loadmanager.errors import Unavailable
+from loadmanager.gate import Gate
+from loadmanager.host import BundleHost
+from loadmanager.hosting import HostRunner
+from loadmanager.node import Node
+from loadmanager.settings import Settings
+from loadmanager.wiring import surroundings
+from statechannel.bundle import Topic
+from statechannel.errors import StateChannelError
+
+T = TypeVar("T")
+
+STOP_GRACE_S = 10.0
+"""How long leaving may take beyond the drain before it is broken off."""
+
+
+class Control:
+    """One broker's control thread. `start`, wait for `started`, then ask; `stop`, wait for `ended`."""
+
+    def __init__(self, host: BundleHost, settings: Settings, urls: Mapping[str, str], door: Door, bind: str) -> None:
+        self.settings = settings
+        self.started: Future[None] = Future()
+        """Done when this broker is registered and acts; with the error if it could not start."""
+        self.ended: Future[None] = Future()
+        """Done when this broker has left; with the error if it broke down."""
+        self._host = host
+        self._urls = dict(urls)
+        self._door = door
+        self._bind = bind
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._node: Node | None = None
+        self._gate: Gate | None = None
+        self._running = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="loadmanager-control", daemon=True)
+
+    def start(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Begin; `loop` is where the host's coroutine hooks run. Binds the admin port. Raises OSError, ValueError."""
+        listening = listen(self._bind)
+        name, _, port = self.settings.advertised.rpartition(":")
+        if port == "0":
+            actual = f"{name}:{listening.getsockname()[1]}"
+            self.settings = self.settings.model_copy(update={"advertised": actual})
+        self._runner = HostRunner(loop)
+        self._listening = listening
+        self._thread.start()
+        self._running.wait()
+
+    @property
+    def node(self) -> Node:
+        """The node; asked for after `started`."""
+        assert self._node is not None, "start the broker first"
+        return self._node
+
+    @property
+    def gate(self) -> Gate:
+        """The data path's gate; asked for after `started`."""
+        if self._gate is None:
+            raise Unavailable("this broker has not started")
+        return self._gate
+
+    def ask(self, work: Callable[[Node], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Run `work(node)` on the control loop. What it raises comes with the future; Unavailable if we have left."""
+        if self._loop is None or self.ended.done():
+            failed: Future[T] = Future()
+            failed.set_exception(Unavailable("this broker is not running"))
+            return failed
+        return asyncio.run_coroutine_threadsafe(work(self.node), self._loop)
+
+    def stop(self, drain_timeout_s: float | None) -> None:
+        """Leave gracefully, and break off what has not ended `STOP_GRACE_S` after the drain's time. Idempotent."""
+        limit_s = self.settings.drain_timeout_s if drain_timeout_s is None else drain_timeout_s
+        if not self._running.is_set():
+            self.ended.set_result(None)
+        if self._loop is not None and not self.ended.done():
+            with suppress(RuntimeError):  # the loop ended between the question and the call
+                self._loop.call_soon_threadsafe(self._stop, limit_s)
+
+    # --- on the control loop
+
+    def _work(self) -> None:
+        error: BaseException | None = None
+        try:
+            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                runner.run(self._main())
+        except BaseException as failure:  # noqa: BLE001 - whoever waits for the end gets it
+            error = _first(failure)
+        if self._gate is not None:
+            self._gate.close()
+        self._running.set()
+        if not self.started.done():
+            self.started.set_exception(error or Unavailable("stopped before it had started"))
+        if error is None or isinstance(error, asyncio.CancelledError):
+            self.ended.set_result(None)
+        else:
+            self.ended.set_exception(error)
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        node = self._node = Node(self.settings, self._host, self._runner, surroundings(self.settings))
+        node.registration = msgspec.structs.replace(
+            node.registration, admin_url=f"http://{self.settings.advertised}", urls=self._urls
+        )
+        self._running.set()
+        async with self._door(node, self._listening), asyncio.TaskGroup() as tasks:
+            opening = tasks.create_task(self._open_gate(node))
+            await node.run()
+            opening.cancel()
+
+    async def _open_gate(self, node: Node) -> None:
+        await node.ready.wait()
+        self._gate = Gate(node, self._assign_soon)
+        self.started.set_result(None)
+
+    def _assign_soon(self, topic: Topic) -> None:
+        """A request waits for a bundle that nobody owns: have it assigned, as a lookup would."""
+
+        async def assign(node: Node) -> None:
+            with suppress(StateChannelError, Unavailable):
+                await node.current.lookup.locate(topic, node.settings.lookup_timeout_s)
+
+        self.ask(assign)
+
+    def _stop(self, drain_timeout_s: float) -> None:
+        assert self._loop is not None
+        assert self._task is not None
+        assert self._node is not None
+        if self.started.done():
+            self._node.stop(drain_timeout_s)
+            self._loop.call_later(drain_timeout_s + STOP_GRACE_S, self._task.cancel)
+        else:
+            self._task.cancel()
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def _first(error: BaseException) -> BaseException:
+    """What went wrong first, without the groups that task groups wrap it in."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

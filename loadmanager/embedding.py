@@ -1,0 +1,68 @@
+"""What the asyncio and the threaded facade have in common: how a `Control` is made, and what both ask of the node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from loadmanager.control import Control
+from loadmanager.doors import Door, closed_door, installed_door
+from loadmanager.drain import DrainProgress
+from loadmanager.errors import Conflict
+from loadmanager.gate import parse_topic
+from loadmanager.host import BundleHost
+from loadmanager.lookup import Located
+from loadmanager.node import Node
+from loadmanager.settings import Settings
+from statechannel.bundle import even_boundaries
+
+ADMIT_TIMEOUT_S = 5.0
+"""How long a request is held for a bundle on its way here; a failover at default settings takes less."""
+
+QUIESCE_TIMEOUT_S = 4.0
+"""Below `host_release_timeout_s`, so that a `release` that waits in vain still ends by itself."""
+
+
+def embed(
+    host: BundleHost,
+    settings: Settings | None,
+    urls: Mapping[str, str] | None,
+    door: Door | bool | None,
+    bind: str | None,
+    more: Mapping[str, Any],
+) -> Control:
+    """The control thread, not started, for what a `Broker` was given. Raises TypeError, pydantic's ValidationError."""
+    if settings is None:
+        settings = Settings(**more)
+    elif more:
+        raise TypeError(f"give settings, or {', '.join(more)} by name, not both")
+    opened = installed_door() if door is None or door is True else closed_door if door is False else door
+    return Control(host, settings, urls or {}, opened, bind or settings.advertised)
+
+
+def locating(topic: str, timeout_s: float | None) -> Callable[[Node], Coroutine[Any, Any, Located]]:
+    """Look a topic up; without a time-out the setting's."""
+    parsed = parse_topic(topic)
+    return lambda node: node.current.lookup.locate(
+        parsed, node.settings.lookup_timeout_s if timeout_s is None else timeout_s
+    )
+
+
+def draining(timeout_s: float | None) -> Callable[[Node], Coroutine[Any, Any, DrainProgress]]:
+    """Move everything away; without a time-out the setting's."""
+    return lambda node: node.drain(node.settings.drain_timeout_s if timeout_s is None else timeout_s)
+
+
+def ensuring(namespace: str, bundles: int) -> Callable[[Node], Coroutine[Any, Any, None]]:
+    """Create a namespace unless it exists."""
+
+    async def ensure(node: Node) -> None:
+        known = node.channel.table.namespace(namespace)
+        if known is not None and known.exists:
+            return
+        try:
+            await node.current.operations.create_namespace(namespace, even_boundaries(bundles))
+        except Conflict:
+            return  # somebody else created it at the same moment
+
+    return ensure

@@ -1,0 +1,200 @@
+"""Faults, drawn from the run's dice: what happens to processes, to links, to servers and to the hosted services.
+
+Each fault undoes itself after a while, so several overlap; `end` undoes all at once and for good. The mean of many draws
+is not what breaks a protocol: half of the faults are compounds, such as a broker that is wrongly suspected *and* cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from loadmanager.sim.cluster import Cluster, Life
+from loadmanager.sim.coordination_server import COORDINATION_SERVER
+from loadmanager.sim.network import Faults, Latency
+from loadmanager.sim.simulated_host import GOOD_MOOD, Mood
+from loadmanager.sim.simulated_log import LOG_SERVER
+from loadmanager.sim.world import World
+
+SERVERS = (LOG_SERVER, COORDINATION_SERVER)
+RESTART_S = (0.0, 6.0)
+SHORT_S, LONG_S = (0.05, 2.0), (2.0, 12.0)
+
+SLOW = Latency(mean_s=0.05, spike_chance=0.1, spike_s=2.5)
+LOSSY = Faults(lost_request=0.03, lost_answer=0.05, repeated=0.5, repeat_within_s=10.0)
+CALM = Latency()
+
+
+class Storm:
+    """Draws and undoes faults. `links_changed` is called after each change of who reaches whom."""
+
+    def __init__(self, world: World, cluster: Cluster, random: Random, links_changed: Callable[[], None]) -> None:
+        self._world = world
+        self._cluster = cluster
+        self._random = random
+        self._links_changed = links_changed
+        self._over = False
+        self._faults: list[tuple[int, Callable[[Life], None]]] = [
+            (4, self._crash),
+            (4, self._pause),
+            (3, self._cut_one_way),
+            (3, self._cut_server),
+            (3, self._isolate),
+            (2, self._outage),
+            (2, self._expire_session),
+            (2, self._slow_network),
+            (2, self._lossy_network),
+            (3, self._bad_mood),
+            (2, self._change_clock),
+            (2, self._twin),
+            (6, self._suspect),
+            (3, self._strike_leader),
+        ]
+
+    def strike(self) -> None:
+        """Let one fault happen to one broker."""
+        alive = [life for life in self._cluster.current.values() if not life.process.dead]
+        if alive:
+            fault = self._random.choices([f for _, f in self._faults], [w for w, _ in self._faults])[0]
+            fault(self._random.choice(alive))
+
+    def end(self) -> None:
+        """Undo everything; the dead start again; of two lives of a name the older is killed."""
+        self._over = True
+        world = self._world
+        world.trace.write("storm", "ends")
+        world.network.latency = CALM
+        for life in self._cluster.alive():
+            life.lied_about, life.host.mood = False, GOOD_MOOD
+            if self._cluster.current[life.name] is not life:
+                self._kill(life)
+        world.heal_everything()
+        self._links_changed()
+        for name in self._cluster.current:
+            self._start_again(name)
+
+    def watch_over(self, name: str, life: Life) -> None:
+        """Start a broker again some time after this life of it has ended."""
+        if life.process.dead and self._cluster.current[name] is life:
+            self._later(RESTART_S, self._start_again, name)
+
+    # --- processes
+
+    def _crash(self, life: Life) -> None:
+        self._kill(life)
+        self._later(RESTART_S, self._start_again, life.name)
+
+    def _kill(self, life: Life) -> None:
+        if not life.process.dead:
+            self._world.trace.write(str(life), "crashes")
+            life.process.crash()
+
+    def _start_again(self, name: str) -> None:
+        if self._cluster.current[name].process.dead:
+            self._cluster.start(name)
+
+    def _pause(self, life: Life) -> None:
+        self._stop_process(life)
+        self._later(self._random.choice((SHORT_S, LONG_S)), self._go_on, life)
+
+    def _stop_process(self, life: Life) -> None:
+        self._world.trace.write(str(life), "is paused")
+        life.process.pause()
+
+    def _go_on(self, life: Life) -> None:
+        if not life.process.dead:
+            self._world.trace.write(str(life), "resumes")
+            life.process.resume()
+
+    def _twin(self, life: Life) -> None:
+        """A second process of the same name is started, while the first is paused, cut off, or well."""
+        self._random.choice((self._pause, self._isolate, self._nothing))(life)
+        self._later(SHORT_S, self._start_twin, life)
+        self._later(LONG_S, self._kill, life)
+
+    def _start_twin(self, life: Life) -> None:
+        if self._cluster.current[life.name] is life and not self._over:
+            self._cluster.start(life.name)
+
+    def _change_clock(self, life: Life) -> None:
+        self._cluster.change_drift(life)
+
+    def _bad_mood(self, life: Life) -> None:
+        moods = (Mood(hang_chance=0.3), Mood(raise_chance=0.4), Mood(slow_chance=0.7, slow_s=4.0))
+        life.host.mood = self._random.choice(moods)
+        self._world.trace.write(str(life), f"its service now behaves as {life.host.mood}")
+        self._later(LONG_S, setattr, life.host, "mood", GOOD_MOOD)
+
+    # --- links and servers
+
+    def _cut_one_way(self, life: Life) -> None:
+        requests = self._random.random() < 0.4
+        self._cut(life, self._random.choice(SERVERS), requests, not requests)
+
+    def _cut_server(self, life: Life) -> None:
+        self._cut(life, self._random.choice(SERVERS))
+
+    def _isolate(self, life: Life) -> None:
+        for server in SERVERS:
+            self._cut(life, server)
+
+    def _cut(self, life: Life, server: str, requests: bool = True, answers: bool = True) -> None:
+        way = "" if requests and answers else " (its requests)" if requests else " (the answers)"
+        self._world.trace.write(str(life), f"is cut off from {server}{way}")
+        self._world.network.cut(str(life), server, requests=requests, answers=answers)
+        self._links_changed()
+        self._later(self._random.choice((SHORT_S, LONG_S)), self._mend, life, server)
+
+    def _mend(self, life: Life, server: str) -> None:
+        self._world.trace.write(str(life), f"reaches {server} again")
+        self._world.network.heal(str(life), server)
+        self._links_changed()
+
+    def _outage(self, _life: Life) -> None:
+        server = self._random.choice(SERVERS)
+        self._world.set_down(server, True)
+        self._links_changed()
+        self._later(self._random.choice((SHORT_S, LONG_S)), self._bring_up, server)
+
+    def _bring_up(self, server: str) -> None:
+        self._world.set_down(server, False)
+        self._links_changed()
+
+    def _expire_session(self, life: Life) -> None:
+        self._world.expire_session(str(life))
+
+    def _slow_network(self, _life: Life) -> None:
+        self._world.trace.write("network", "is slow")
+        self._world.network.latency = SLOW
+        self._later(LONG_S, setattr, self._world.network, "latency", CALM)
+
+    def _lossy_network(self, _life: Life) -> None:
+        self._world.trace.write("network", "loses requests and answers")
+        self._world.network.faults = LOSSY
+        self._later(LONG_S, setattr, self._world.network, "faults", Faults(late=LOSSY.late))
+
+    # --- compounds
+
+    def _suspect(self, life: Life) -> None:
+        """Its port refuses connections although it runs: everybody concludes that it is dead."""
+        self._world.trace.write(str(life), "refuses connections from now on")
+        life.lied_about = True
+        self._later(LONG_S, setattr, life, "lied_about", False)
+        compound = self._random.choice((self._nothing, self._pause, self._isolate, self._cut_server, self._cut_one_way))
+        self._later(SHORT_S, compound, life)
+
+    def _strike_leader(self, _life: Life) -> None:
+        leading = [x for x in self._cluster.ready() if x.node is not None and x.node.current.leader.leading]
+        for leader in leading:
+            self._random.choice((self._crash, self._pause, self._isolate, self._suspect, self._expire_session))(leader)
+
+    def _nothing(self, _life: Life) -> None:
+        """Only what the compound does anyway."""
+
+    def _later(self, within_s: tuple[float, float], do: Callable[..., object], *args: Any) -> None:
+        self._world.loop.call_later(self._random.uniform(*within_s), self._unless_over, do, args)
+
+    def _unless_over(self, do: Callable[..., object], args: tuple[Any, ...]) -> None:
+        if not self._over and not (args and isinstance(args[0], Life) and args[0].process.dead):
+            do(*args)

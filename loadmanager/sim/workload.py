@@ -1,0 +1,181 @@
+"""What people and programs ask of the cluster during a run: lookups, writes, moves, splits, drains, stops.
+
+Each request runs in the process that is asked. It may answer anything that `loadmanager.errors` names; any other
+exception is a defect and ends the run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any
+
+from loadmanager.errors import LoadManagerError
+from loadmanager.incarnation import Incarnation
+from loadmanager.sim.checks import ALL_CELLS, Checks
+from loadmanager.sim.cluster import Cluster, Life
+from loadmanager.sim.storage import CELL_SIZE, topic_in
+from statechannel.bundle import Bundle, even_boundaries
+from statechannel.record import Action, Broker, Record, Role, Subject
+from statechannel.transitions import State
+from statechannel.verdict import Change, Ownership
+
+FIRST_NAMESPACES = {"t/a": 4, "t/b": 4}
+PASSING_NAMESPACE = "t/passing"
+LOOKUP_TIMEOUT_S = 4.0
+
+
+class Workload:
+    """Draws requests. `counts` tells how many were answered, and how."""
+
+    def __init__(self, cluster: Cluster, checks: Checks, random: Random) -> None:
+        self.counts: Counter[str] = Counter()
+        self._cluster = cluster
+        self._checks = checks
+        self._random = random
+        self._requests: list[tuple[int, Callable[[Life], None]]] = [
+            (10, self._lookup),
+            (12, self._write),
+            (6, self._transfer),
+            (2, self._unload),
+            (2, self._split),
+            (1, self._merge),
+            (1, self._create_or_delete),
+            (1, self._drain),
+            (1, self._undrain),
+            (1, self._stop),
+        ]
+
+    def ask(self) -> None:
+        """One request to one broker that is ready."""
+        ready = self._cluster.ready()
+        if ready:
+            request = self._random.choices([r for _, r in self._requests], [w for w, _ in self._requests])[0]
+            request(self._random.choice(ready))
+
+    def create_namespaces(self, life: Life) -> None:
+        """Ask for those that are there during the whole run."""
+        for name, bundles in FIRST_NAMESPACES.items():
+            self._spawn(life, "create", lambda now, n=name, b=bundles: now.operations.create_namespace(n, even_boundaries(b)))
+
+    def _spawn(self, life: Life, what: str, ask: Callable[[Incarnation], Coroutine[Any, Any, object]]) -> None:
+        async def answered() -> None:
+            assert life.node is not None
+            try:
+                await ask(life.node.current)
+                self.counts[what] += 1
+            except LoadManagerError as error:
+                self.counts[f"{what}: {type(error).__name__}"] += 1
+            except Exception as error:  # noqa: BLE001 - whatever it is, the caller must not see it
+                self._checks.complain(f"{life}: {what} raised {error!r}")
+
+        life.spawn(answered)
+
+    # --- clients
+
+    def _place(self) -> tuple[str, int]:
+        return self._random.choice(list(FIRST_NAMESPACES)), self._random.choice(ALL_CELLS)
+
+    def _lookup(self, life: Life) -> None:
+        namespace, cell = self._place()
+        self._spawn(life, "lookup", lambda now: now.lookup.locate(topic_in(namespace, cell), LOOKUP_TIMEOUT_S))
+
+    def _write(self, life: Life) -> None:
+        """Every broker that would serve a place at this instant writes to it."""
+        namespace, cell = self._place()
+        for each in self._cluster.alive():
+            if each.node is None or each.node.serving is None:
+                continue
+            claim = each.node.serving.claim_topic(topic_in(namespace, cell))
+            if claim is not None:
+                self.counts["write"] += 1
+                self._checks.write(each, namespace, cell, claim)
+
+    # --- administrators
+
+    def _entry(self, life: Life, states: tuple[State, ...] = (State.ASSIGNED,)) -> Ownership | None:
+        assert life.node is not None
+        entries = [e for e in life.node.channel.table if e.state in states]
+        return self._random.choice(entries) if entries else None
+
+    def _transfer(self, life: Life) -> None:
+        entry = self._entry(life, (State.ASSIGNED, State.UNASSIGNED))
+        if entry is not None:
+            to = self._random.choice(list(self._cluster.current))
+            self._spawn(life, "transfer", lambda now: now.operations.transfer(entry.bundle, to))
+
+    def _unload(self, life: Life) -> None:
+        entry = self._entry(life)
+        if entry is not None:
+            self._spawn(life, "unload", lambda now: now.operations.unload(entry.bundle))
+
+    def _create_or_delete(self, life: Life) -> None:
+        assert life.node is not None
+        known = life.node.channel.table.namespace(PASSING_NAMESPACE)
+        if known is not None and known.exists:
+            self._spawn(life, "delete", lambda now: now.operations.delete_namespace(PASSING_NAMESPACE))
+        else:
+            boundaries = even_boundaries(2)
+            self._spawn(life, "create", lambda now: now.operations.create_namespace(PASSING_NAMESPACE, boundaries))
+
+    def _split(self, life: Life) -> None:
+        """The holder cuts a bundle of its own in two, in one record."""
+        assert life.node is not None
+        me, table = life.node.current.me, life.node.channel.table
+        mine = [e for b in table.held_by(me) if (e := table.get(b)) is not None and e.state is State.ASSIGNED]
+        whole = [e for e in mine if _middle(e.bundle) is not None]
+        if whole:
+            entry = self._random.choice(whole)
+            cut = _middle(entry.bundle)
+            assert cut is not None
+            self._publish(life, Action.CREATE, Role.BROKER, [entry], (cut,))
+
+    def _merge(self, life: Life) -> None:
+        assert life.node is not None
+        entries = sorted((e for e in life.node.channel.table if e.state is State.ASSIGNED), key=lambda e: e.bundle)
+        pairs = [
+            [left, right]
+            for left, right in zip(entries, entries[1:], strict=False)
+            if left.bundle.namespace == right.bundle.namespace
+            and left.bundle.hi == right.bundle.lo
+            and left.holder == right.holder
+        ]
+        if pairs:
+            self._publish(life, Action.MERGE, Role.ADMIN, self._random.choice(pairs))
+
+    def _publish(
+        self, life: Life, action: Action, role: Role, entries: list[Ownership], cuts: tuple[int, ...] = ()
+    ) -> None:
+        subjects = tuple(Subject(entry.bundle, entry.revision) for entry in entries)
+
+        async def publish(now: Incarnation) -> None:
+            assert life.node is not None
+            record = Record("", action, now.me, role, subjects=subjects, boundaries=cuts, reason="workload")
+            verdict = await life.node.channel.publish(record)
+            self.counts[f"{action}: {type(verdict).__name__}"] += isinstance(verdict, Change)
+
+        self._spawn(life, action, publish)
+
+    # --- operators
+
+    def _drain(self, life: Life) -> None:
+        node = life.node
+        assert node is not None
+        self._spawn(life, "drain", lambda _: node.drain(5.0))
+
+    def _undrain(self, life: Life) -> None:
+        node = life.node
+        assert node is not None
+        self._spawn(life, "undrain", lambda _: node.undrain())
+
+    def _stop(self, life: Life) -> None:
+        assert life.node is not None
+        self._cluster.world.trace.write(str(life), "is asked to stop")
+        life.leaving = True
+        life.process.run(life.node.stop)
+
+
+def _middle(bundle: Bundle) -> int | None:
+    middle = (bundle.lo + bundle.hi + 1) // 2 // CELL_SIZE * CELL_SIZE
+    return middle if bundle.lo < middle < bundle.hi else None

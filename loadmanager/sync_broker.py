@@ -1,0 +1,107 @@
+"""Embeds a broker in a service of threads (`broker.py`: in one of asyncio): the same, with plain functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from inspect import iscoroutinefunction
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from loadmanager.doors import Door
+from loadmanager.drain import DrainProgress
+from loadmanager.embedding import ADMIT_TIMEOUT_S, QUIESCE_TIMEOUT_S, draining, embed, ensuring, locating
+from loadmanager.gate import Admission, parse_topic
+from loadmanager.host import BundleHost
+from loadmanager.lookup import Located
+from loadmanager.node import Node
+from loadmanager.serving import Claim
+from loadmanager.settings import Settings
+from statechannel.bundle import DEFAULT_BUNDLES, Bundle
+
+T = TypeVar("T")
+
+
+class SyncBroker:
+    """A broker inside a service of threads: as `Broker`, with plain functions. All hooks of the host must be plain."""
+
+    def __init__(
+        self,
+        host: BundleHost,
+        settings: Settings | None = None,
+        *,
+        urls: Mapping[str, str] | None = None,
+        door: Door | bool | None = None,
+        bind: str | None = None,
+        **more: Any,
+    ) -> None:
+        for hook in (host.prepare, host.acquire, host.release, host.abandon, host.load):
+            if iscoroutinefunction(hook):
+                raise TypeError(f"{hook.__qualname__} is a coroutine function: use Broker, or make it a plain one")
+        self._control = embed(host, settings, urls, door, bind, more)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Return when this broker is registered and takes bundles. Raises those of `statechannel.errors`, OSError."""
+        self._control.start(None)
+        self._control.started.result()
+
+    def stop(self, drain_timeout_s: float | None = None) -> None:
+        """Move all bundles away (for at most `drain_timeout_s`, default: the setting), then leave. Idempotent."""
+        self._control.stop(drain_timeout_s)
+        self._control.ended.exception()
+
+    def serving(self, bundle: Bundle) -> bool:
+        """Whether this broker may serve the bundle at this moment. Any thread; no lock, no waiting."""
+        serving = self._control.node.serving
+        return serving is not None and serving.serving(bundle)
+
+    def claim(self, topic: str) -> Claim | None:
+        """The bundle and token under which this broker may serve the topic at this moment, None if it may not."""
+        serving = self._control.node.serving
+        return None if serving is None else serving.claim_topic(parse_topic(topic))
+
+    def admit(self, topic: str, timeout_s: float = ADMIT_TIMEOUT_S) -> Admission:
+        """`with broker.admit(topic) as claim:` around a request; see `Broker.admit`."""
+        return Admission(self._control.gate, topic, timeout_s)
+
+    def quiesce(self, bundle: Bundle, timeout_s: float = QUIESCE_TIMEOUT_S) -> bool:
+        """For `release`: block until no admitted request of the bundle is in progress; whether none is."""
+        return self._control.gate.quiesce_blocking(bundle, timeout_s)
+
+    def locate(self, topic: str, timeout_s: float | None = None) -> Located:
+        """Where the topic is served; assigns it if nobody has it. Raises NotFound, Unavailable, InvalidName."""
+        return self.ask(locating(topic, timeout_s))
+
+    def drain(self, timeout_s: float | None = None) -> DrainProgress:
+        """Take no more bundles and move all away; returns when that is done, or after `timeout_s` with what is left."""
+        return self.ask(draining(timeout_s))
+
+    def ensure_namespace(self, namespace: str, bundles: int = DEFAULT_BUNDLES) -> None:
+        """Create the namespace with evenly cut bundles, unless it exists. Raises Invalid, Unavailable, InvalidName."""
+        self.ask(ensuring(namespace, bundles))
+
+    def transfer(self, bundle: Bundle, destination: str) -> None:
+        """Move the bundle to the broker of that name. Raises as `Operations.transfer`."""
+        self.ask(lambda node: node.current.operations.transfer(bundle, destination))
+
+    def ask(self, work: Callable[[Node], Coroutine[Any, Any, T]]) -> T:
+        """What `work(node)` returns, run on the control loop: for all that this facade does not offer."""
+        return self._control.ask(work).result()
+
+    @property
+    def name(self) -> str:
+        """The advertised `host:port`, the actual one where port 0 was asked for."""
+        return self._control.settings.advertised
+
+    @property
+    def node(self) -> Node:
+        """The node behind it; belongs to the control loop (`ask`), except `serving` and reading the table."""
+        return self._control.node
