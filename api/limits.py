@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from starlette.exceptions import HTTPException
+
 from api.errors import Problem, problem, respond
 
 MAX_BODY_BYTES = 1 << 20
@@ -15,12 +17,8 @@ MAX_BODY_BYTES = 1 << 20
 
 MAX_REQUESTS = 512
 ARRIVAL_TIMEOUT_S = 30.0
-
-
-class _Refused(Exception):
-    def __init__(self, found: Problem) -> None:
-        super().__init__(found.detail)
-        self.problem = found
+TOO_LARGE = f"the body may have at most {MAX_BODY_BYTES:,} bytes; ask for less at once"
+CLOSE = {"Connection": "close"}
 
 
 class Limits:
@@ -36,13 +34,11 @@ class Limits:
             return
         found = self._refusal(scope)
         if found is not None:
-            await respond(found, {"Connection": "close"})(scope, receive, send)
+            await respond(found, CLOSE)(scope, receive, send)
             return
         self._running += 1
         try:
             await self._app(scope, _bounded(receive), send)
-        except _Refused as refused:
-            await respond(refused.problem, {"Connection": "close"})(scope, receive, send)
         finally:
             self._running -= 1
 
@@ -51,16 +47,15 @@ class Limits:
             return problem(503, f"{MAX_REQUESTS} requests run here already; try again", retry_after_s=1.0)
         declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
-            return _too_large()
+            return problem(413, TOO_LARGE)
         return None
 
 
-def _too_large() -> Problem:
-    return problem(413, f"the body may have at most {MAX_BODY_BYTES:,} bytes; ask for less at once")
-
-
 def _bounded(receive: Any) -> Any:
-    """`receive`, with its messages counted and timed. Waiting for the client's disconnection is not timed."""
+    """`receive`, with its messages counted and timed. Waiting for the client's disconnection is not timed.
+
+    What it raises goes through the application, whose handlers make a problem of it.
+    """
     size, complete = 0, False
 
     async def bounded() -> Any:
@@ -71,11 +66,11 @@ def _bounded(receive: Any) -> Any:
             async with asyncio.timeout(ARRIVAL_TIMEOUT_S):
                 message = await receive()
         except TimeoutError:
-            raise _Refused(problem(408, f"the body did not arrive within {ARRIVAL_TIMEOUT_S:g} s")) from None
+            raise HTTPException(408, f"the body did not arrive within {ARRIVAL_TIMEOUT_S:g} s", CLOSE) from None
         size += len(message.get("body", b""))
         complete = not message.get("more_body", False)
         if size > MAX_BODY_BYTES:
-            raise _Refused(_too_large())
+            raise HTTPException(413, TOO_LARGE, CLOSE)
         return message
 
     return bounded

@@ -97,6 +97,11 @@ def to_is_another(parties: Parties, record: Record) -> bool:
     return record.to is not None and parties.holder is not None and record.to.name != parties.holder.name
 
 
+def to_is_not_the_revoked(parties: Parties, record: Record) -> bool:
+    """The record names a destination, and it is not the incarnation that was revoked: that one can't come back."""
+    return record.to is not None and record.to != parties.holder
+
+
 def to_is_none(parties: Parties, record: Record) -> bool:
     """The record names no destination."""
     return record.to is None
@@ -163,8 +168,8 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(_S.REVOKING, _A.RELEASE, _by(_HOLDER), _S.UNASSIGNED, Then.NOBODY, "the holder stopped by itself", to_is_none),
     Row(
-        _S.REVOKING, _A.RELEASE, _by(_LEADER), _S.ASSIGNING, Then.HOLD_TO, "the holder's proofs are out", to_is_given,
-        fences=True,
+        _S.REVOKING, _A.RELEASE, _by(_LEADER), _S.ASSIGNING, Then.HOLD_TO, "the holder's proofs are out",
+        to_is_not_the_revoked, fences=True,
     ),
     Row(_S.REVOKING, _A.RELEASE, _by(_LEADER), _S.UNASSIGNED, Then.NOBODY, "proofs are out; no place yet", to_is_none),
 )  # fmt: skip

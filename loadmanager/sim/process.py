@@ -144,11 +144,17 @@ class Process:
         self.crash()
 
 
+class _Over(BaseException):
+    """Thrown into what still waits when the simulation is over.
+
+    Not GeneratorExit: where clean-up code of an inner coroutine awaits, closing ends the outer one only.
+    """
+
+
 def _close_silently(task: asyncio.Task[Any]) -> None:
     """Finish a pending task's coroutine, whatever its clean-up code awaits or raises, so that nothing is logged."""
     task._log_destroy_pending = False  # type: ignore[attr-defined] # noqa: SLF001 # asyncio's own switch for this
     coroutine = task.get_coro()
-    for _ in range(_CLOSING_ATTEMPTS):  # each attempt gets past one `await` in a `finally`
-        with contextlib.suppress(BaseException):
-            coroutine.close()  # type: ignore[union-attr] # None only for eager tasks, which are never pending here
-            return
+    with contextlib.suppress(BaseException):
+        for _ in range(_CLOSING_ATTEMPTS):  # each attempt gets past one `await` in a `finally`
+            coroutine.throw(_Over())  # type: ignore[union-attr] # None only for eager tasks, never pending here

@@ -74,7 +74,7 @@ LAW: dict[tuple[State, Action], list[tuple[tuple[str, ...], str, str, State, str
     },
     (S.REVOKING, A.RELEASE): [
         (("holder",), "none", "any", S.UNASSIGNED, "none", "none"),
-        (LEADERS, "given", "any", S.ASSIGNING, "to", "none"),
+        (LEADERS, "not the holder", "any", S.ASSIGNING, "to", "none"),
         (LEADERS, "none", "any", S.UNASSIGNED, "none", "none"),
     ],
 }  # fmt: skip
@@ -115,6 +115,7 @@ def expected(
             "none": to == "none",
             "given": to != "none",
             "another": to in ("target", "other"),
+            "not the holder": to not in ("none", "holder"),
         }[needs_to]
         fits_target = {"any": True, "known": entry.target is not None, "none": entry.target is None}[needs_target]
         if fits_to and fits_target:

@@ -1,0 +1,128 @@
+"""Serves a broker's doors: uvicorn on the loop that runs the node, on a socket that was bound before.
+
+Knows of sockets, addresses and limits; of the node only that its registration tells the others where its doors are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+
+import msgspec
+import uvicorn
+
+from api.app import create_app
+from loadmanager.doors import listen
+from loadmanager.node import Node
+
+MAX_CONNECTIONS = 4_096
+KEEP_ALIVE_S = 75
+UP_TIMEOUT_S = 10.0
+CLOSE_TIMEOUT_S = 3.0
+
+
+class NotLoopback(ValueError):
+    """An address that others can reach was given without saying that this is meant."""
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without signal handlers: the process belongs to somebody else."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = asyncio.Event()
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
+
+
+@asynccontextmanager
+async def serve(node: Node, host: str = "127.0.0.1", port: int = 0, *, insecure: bool = False) -> AsyncGenerator[str]:
+    """Bind, tell the node its admin URL (so enter this before `node.run()`), and serve while the context is open.
+
+    Gives the URL. Port 0 takes a free one. Raises NotLoopback (unless `insecure`), OSError if the address is taken.
+    """
+    listening = bind(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", insecure=insecure)
+    try:
+        node.registration = msgspec.structs.replace(node.registration, admin_url=url_of(listening))
+        async with attach(node, listening):
+            yield node.registration.admin_url
+    finally:
+        listening.close()
+
+
+@asynccontextmanager
+async def attach(node: Node, listening: socket.socket) -> AsyncGenerator[None]:
+    """Serve on a socket that listens already, while the context is open (a door, see `loadmanager.doors`)."""
+    server = _Server(
+        uvicorn.Config(
+            create_app(node),
+            lifespan="on",
+            ws="none",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=MAX_CONNECTIONS,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=int(CLOSE_TIMEOUT_S),
+        )
+    )
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    try:
+        await _until_up(server, serving)
+        yield
+    finally:
+        server.should_exit = True
+        await asyncio.wait((serving,), timeout=2 * CLOSE_TIMEOUT_S)
+        if not serving.done():
+            serving.cancel()
+
+
+async def _until_up(server: _Server, serving: asyncio.Task[None]) -> None:
+    up = asyncio.ensure_future(server.up.wait())
+    try:
+        await asyncio.wait((up, serving), timeout=UP_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        up.cancel()
+    if serving.done():
+        await serving
+    if not server.up.is_set():
+        raise RuntimeError(f"the HTTP server did not start within {UP_TIMEOUT_S:g} s")
+
+
+def bind(address: str, *, insecure: bool) -> socket.socket:
+    """A listening socket on `host:port`. Raises NotLoopback, ValueError, OSError, each with the address."""
+    host = address.rpartition(":")[0].strip("[]")
+    if not insecure and not is_loopback(host):
+        raise NotLoopback(
+            f"{address} can be reached from other machines, and there is no authentication: "
+            "listen on 127.0.0.1, or say --insecure"
+        )
+    try:
+        return listen(address)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot listen on {address}: {error.strerror or error}") from None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address; a name other than `localhost` counts as reachable."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def url_of(listening: socket.socket) -> str:
+    """The URL under which others on this machine reach the socket."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
