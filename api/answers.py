@@ -26,7 +26,7 @@ CHANNEL_TOPICS = frozenset(
         "persistent://loadmanager/system/bundle-state",
     }
 )
-"""The channel's own topics, under Pulsar's name and under ours. They cannot be found through the table that they carry."""
+"""The channel's own topics, under Pulsar's name and under ours; the table that they carry cannot find them."""
 
 BUNDLE_HEADER = "X-Bundle"
 BROKER_HEADER = "X-Broker"

@@ -1,4 +1,4 @@
-"""Every error in one shape: `application/problem+json` (RFC 9457), with `reason` repeated because pulsar-admin shows it.
+"""Every error in one shape: `application/problem+json` (RFC 9457), and `reason`, which pulsar-admin shows.
 
 Decides which status an error of the lower packages gets. An error that nobody foresaw is a 500 that says nothing of the
 inside; its trace goes to the log.
@@ -45,9 +45,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     retry_after_s: float | None = None
 
 
-def problem(
-    status: int, detail: str, *, record_id: str | None = None, retry_after_s: float | None = None
-) -> Problem:
+def problem(status: int, detail: str, *, record_id: str | None = None, retry_after_s: float | None = None) -> Problem:
     """A problem of this status; its type is a URN that programs may compare."""
     title = _TITLES.get(status, "Error")
     urn = f"urn:loadmanager:problem:{title.lower().replace(' ', '-')}"

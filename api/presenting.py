@@ -108,7 +108,7 @@ def leader_of(node: Node) -> Broker | None:
 def bundles_after(
     node: Node, namespace: str | None, after: Bundle | None, state: State | None, owner: str | None
 ) -> Iterator[Ownership]:
-    """Bundles in the order of their names, those that fit, from behind `after` on. Walks no further than it is asked."""
+    """Bundles in the order of their names, from behind `after` on. Walks no further than it is asked."""
     table = node.channel.table
     for name in table.namespaces() if namespace is None else [namespace]:
         known = table.namespace(name)
@@ -147,7 +147,7 @@ def channel_shown(node: Node, *, digests: bool) -> ChannelShown:
         skipped_entries=[
             SkippedShown(partition=s.partition, offset=s.offset, detail=s.detail) for s in channel.skipped
         ],
-        bundles=table.count_by_state(),
+        bundles={state.value: count for state, count in table.count_by_state().items()},
         namespaces=len(table.namespaces()),
         last_error=channel.last_error,
         stopped_by=str(channel.stopped_by) if channel.stopped_by else None,

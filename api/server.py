@@ -52,7 +52,9 @@ async def serve(node: Node, host: str = "127.0.0.1", port: int = 0, *, insecure:
     """
     listening = bind(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", insecure=insecure)
     try:
-        node.registration = msgspec.structs.replace(node.registration, admin_url=url_of(listening))
+        node.registration = msgspec.structs.replace(
+            node.registration, admin_url=url_of(listening, node.settings.advertised)
+        )
         async with attach(node, listening):
             yield node.registration.admin_url
     finally:
@@ -122,7 +124,9 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def url_of(listening: socket.socket) -> str:
-    """The URL under which others on this machine reach the socket."""
+def url_of(listening: socket.socket, advertised: str) -> str:
+    """The URL under which others reach the socket; where it listens everywhere, by the advertised host."""
     host, port = listening.getsockname()[:2]
+    if ipaddress.ip_address(host).is_unspecified:
+        host = advertised.rpartition(":")[0].strip("[]") or host
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,60 @@
+"""A load manager for sharded services: who owns which bundle of keys, moved without a failed request.
+
+A service embeds a `Broker` (or, with threads, a `SyncBroker`) and implements `BundleHost`; its clients use
+`loadmanager.client`. Names are loaded when they are first used, so that a client does not pay for the broker.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from loadmanager.broker import Broker
+    from loadmanager.errors import Conflict, Invalid, LoadManagerError, NotFound, Unavailable
+    from loadmanager.host import BundleHost, BundleLoad, Destination
+    from loadmanager.redirection import Moved, NotServing
+    from loadmanager.serving import Claim
+    from loadmanager.settings import Settings
+    from loadmanager.sync_broker import SyncBroker
+    from statechannel.bundle import Bundle, Topic
+    from statechannel.record import Token
+
+__all__ = [
+    "Broker",
+    "Bundle",
+    "BundleHost",
+    "BundleLoad",
+    "Claim",
+    "Conflict",
+    "Destination",
+    "Invalid",
+    "LoadManagerError",
+    "Moved",
+    "NotFound",
+    "NotServing",
+    "Settings",
+    "SyncBroker",
+    "Token",
+    "Topic",
+    "Unavailable",
+]
+
+_HOMES = {
+    "loadmanager.broker": ("Broker",),
+    "loadmanager.errors": ("Conflict", "Invalid", "LoadManagerError", "NotFound", "Unavailable"),
+    "loadmanager.host": ("BundleHost", "BundleLoad", "Destination"),
+    "loadmanager.redirection": ("Moved", "NotServing"),
+    "loadmanager.serving": ("Claim",),
+    "loadmanager.settings": ("Settings",),
+    "loadmanager.sync_broker": ("SyncBroker",),
+    "statechannel.bundle": ("Bundle", "Topic"),
+    "statechannel.record": ("Token",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME_OF[name]), name)

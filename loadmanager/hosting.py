@@ -26,16 +26,21 @@ class HostRunner:
 
     async def call(self, hook: Callable[..., Any], *args: Any, timeout_s: float) -> Any:
         """What the hook returns. Raises HookFailed."""
+        budget = asyncio.timeout(timeout_s)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with budget:
                 if inspect.iscoroutinefunction(hook):
                     return await self._call_async(hook(*args))
                 return await self._call_sync(hook, args)
-        except TimeoutError:
-            raise HookFailed(f"{_name(hook)} did not return within {timeout_s:g} s") from None
         except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            raise HookFailed(f"{_name(hook)} was cancelled by the service") from None
+        except HookFailed:
             raise
         except Exception as error:
+            if budget.expired() and isinstance(error, TimeoutError):
+                raise HookFailed(f"{_name(hook)} did not return within {timeout_s:g} s") from None
             raise HookFailed(f"{_name(hook)} raised {type(error).__name__}: {error}") from error
 
     async def _call_async(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -50,6 +55,8 @@ class HostRunner:
         if self._workers is None:
             self._workers = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="bundle-host")
         result = await asyncio.get_running_loop().run_in_executor(self._workers, hook, *args)
+        if inspect.iscoroutine(result):  # a plain function around a coroutine: its loop is the service's all the same
+            return await self._call_async(result)
         return await cast("Any", result) if inspect.isawaitable(result) else result
 
     def close(self) -> None:

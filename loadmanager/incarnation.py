@@ -25,7 +25,7 @@ from loadmanager.proving import Prover
 from loadmanager.serving import Serving
 from loadmanager.suspicion import Suspicion
 from statechannel.bundle import Bundle
-from statechannel.errors import CoordinationError, Fenced
+from statechannel.errors import CoordinationError
 from statechannel.ports import Leadership
 from statechannel.proofs import Proofs
 from statechannel.record import Broker
@@ -107,8 +107,8 @@ class Incarnation:
             wall_ms=world.wall_ms,
         )
 
-    async def run(self, ready: asyncio.Event, stopping: asyncio.Event, leave: Callable[[], Awaitable[None]]) -> None:
-        """Act until fenced (raises Fenced) or, once `stopping` is set, until `leave` has returned."""
+    async def run(self, ready: asyncio.Event, stopping: asyncio.Event, leave: Callable[[], Awaitable[None]]) -> bool:
+        """Act until fenced or, once `stopping` is set, until `leave` has returned; whether it was fenced."""
         async with asyncio.TaskGroup() as tasks, self.agent.running():
             leading = tasks.create_task(self.leader.run())
             duties = [tasks.create_task(d) for d in (self._prover.run(), self._suspicion.run(), self.load.run())]
@@ -124,8 +124,7 @@ class Incarnation:
                 for duty in (leading, *duties):
                     duty.cancel()
                 self.lookup.close()
-        if self._over.is_set():
-            raise Fenced(f"{self.me} is not current any more")
+        return self._over.is_set()
 
     def fence(self) -> None:
         """Stop serving from this instant; `run` ends."""

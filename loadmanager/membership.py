@@ -37,7 +37,8 @@ class Membership:
         connected = connection is Connection.CONNECTED
         if not connected:
             if self.connected:
-                self._awaited = set(self.peers)
+                still = self._awaited if now_s < self._awaited_until_s else set[str]()
+                self._awaited = still | self.peers.keys()  # those of an earlier outage may still be on their way
             self.connected = False
             return
         if not self.connected:
@@ -48,6 +49,7 @@ class Membership:
             for name, member in members.items()
         }
         self._raw = dict(members)
+        self._awaited -= self.peers.keys()
 
     def saw_change(self, change: Change, now_s: float) -> None:
         """A record was accepted: a no-op is a sign of life of its author."""
@@ -64,6 +66,9 @@ class Membership:
     def is_live(self, broker: Broker, now_s: float) -> bool:
         """Whether to send clients to this incarnation. Without the coordination service: whoever is known."""
         if broker in self.condemned:
+            return False
+        registered = self.peers.get(broker.name)
+        if registered is not None and registered.broker.incarnation > broker.incarnation:
             return False
         if self.peer(broker) is not None or not self.connected:
             return True

@@ -152,11 +152,13 @@ class Node:
             await self._until_answered(lambda: self.world.coordination.register(me, self.registration.encode()))
             self.note(f"started as {me}")
             async with self._background(self._watch_format()):
-                await self.incarnation.run(self.ready, self._stopping, self._leave)
-        except Fenced:
-            self.note(f"{me} was fenced")
+                fenced = await self.incarnation.run(self.ready, self._stopping, self._leave)
+        except Fenced:  # before it had begun
+            fenced = True
         finally:
             self.ready.clear()
+        if fenced:
+            self.note(f"{me} was fenced")
 
     async def _start_incarnation(self) -> Broker:
         name = self.settings.advertised
@@ -215,6 +217,8 @@ class Node:
             await self.world.coordination.register(me, self.registration.encode())
         except CoordinationUnavailable:
             self.note("the coordination service did not answer: others learn of the drain later")
+        except Fenced:
+            self.note(f"{me} was fenced meanwhile: the next incarnation registers it")
 
     @property
     def current(self) -> Incarnation:

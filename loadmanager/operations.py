@@ -165,12 +165,10 @@ class Operations:
 
     async def _until(self, bundle: Bundle, holds: Callable[[Ownership], bool]) -> Ownership:
         while True:
-            changed = self._channel.next_change(bundle)
             entry = self.bundle(bundle)
             if holds(entry):
-                changed.cancel()
                 return entry
-            await changed
+            await self._channel.next_change(bundle)
 
     # --- records and verdicts
 

@@ -38,8 +38,13 @@ class Serving:
 
     def claim(self, bundle: Bundle) -> Claim | None:
         """The token under which this broker may serve the bundle at this moment, None if it may not."""
-        claim = self._claims.get(bundle)
-        if claim is None or self._clock_s() >= self._proofs.until_s[claim.token.partition]:
+        proofs, claim = self._proofs, self._claims.get(bundle)
+        if claim is None:
+            return None
+        until_s = proofs.until_s[claim.token.partition]
+        # The order matters to a thread that is held up between two of these: a proof that came after the claim had
+        # ended, or with the next incarnation, must not revive it. So all three held at the instant of the clock.
+        if self._clock_s() >= until_s or self._claims.get(bundle) is not claim:
             return None
         return claim
 

@@ -51,7 +51,7 @@ async def probe_port(peer: Peer) -> Answer:
             _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
     except ConnectionRefusedError:
         return Answer.REFUSED
-    except (OSError, ValueError):
+    except (OSError, ValueError, OverflowError):  # the last two: what it registered is no address
         return Answer.SILENT
     writer.close()
     return Answer.OPEN
@@ -109,15 +109,15 @@ class Suspicion:
             self._refused.pop(broker, None)
 
     async def _publish(self, observed: set[Broker]) -> None:
-        accused = {b for b, count in self._refused.items() if count >= self._refusals and b in observed}
+        self._refused = {broker: count for broker, count in self._refused.items() if broker in observed}
+        accused = {broker for broker, count in self._refused.items() if count >= self._refusals}
         try:
-            for broker in accused - self._accusing:
-                await self._view.put(self._key(broker), Accusation(self._me, broker))
-                self._accusing.add(broker)
-            for broker in self._accusing - accused:
+            for broker in self._accusing - accused:  # first, as a name's next incarnation has the same key
                 await self._view.delete(self._key(broker))
                 self._accusing.discard(broker)
-                self._refused.pop(broker, None)
+            for broker in sorted(accused - self._accusing):
+                await self._view.put(self._key(broker), Accusation(self._me, broker))
+                self._accusing.add(broker)
         except LogError:
             return  # without the log nothing can be moved either; the next round says it again
 

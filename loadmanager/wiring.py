@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
+
 from loadmanager.load.sensors import Sensors
 from loadmanager.node import Surroundings
 from loadmanager.settings import Settings
@@ -79,6 +81,14 @@ def open_coordination(settings: Settings) -> Coordination:
             hosts,
             root=slash + root if root else f"/loadmanager/{settings.cluster}",
             session_timeout_s=settings.session_timeout_s,
-            client_settings=settings.zookeeper,
+            client_settings={key: _typed(value) for key, value in settings.zookeeper.items()},
         )
     raise ValueError(f"{address!r} is no coordination service; write sqlite:FILE or zookeeper://host:port")
+
+
+def _typed(text: str) -> object:
+    """A setting's value as JSON reads it (`true`, `30`), else the text itself: kazoo wants real types."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
 
-from stack.jars import STACK_DIR, StackError
+from stack.jars import STACK_DIR, StackError, classpath, java
 from stack.process import Identity
 from stack.servers import STOP_TIMEOUT_S, JavaServer, KafkaServer, ZooKeeperServer
 
@@ -26,6 +26,7 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="start both, print their addresses")
     up.add_argument("--fresh", action="store_true", help="begin with empty servers")
+    commands.add_parser("jars", help="bring the servers' jars, or say what is missing for that")
     commands.add_parser("down", help="stop what `up` started")
     commands.add_parser("status", help="say what runs; exit code 1 if not both do")
     arguments = parser.parse_args()
@@ -33,6 +34,8 @@ def main() -> int:
         match arguments.command:
             case "up":
                 return _up(fresh=arguments.fresh)
+            case "jars":
+                return _jars()
             case "down":
                 return _down()
             case _:
@@ -60,6 +63,13 @@ def _up(*, fresh: bool) -> int:
         raise
     _note(servers)
     return _status()
+
+
+def _jars() -> int:
+    java()
+    for server in ("kafka", "zookeeper"):
+        classpath(server)
+    return 0
 
 
 def _down() -> int:

@@ -90,6 +90,11 @@ class Child:
         """Send a signal, if it still runs."""
         self._process.send_signal(number)
 
+    def suspend(self) -> None:
+        """SIGSTOP; returns once all its threads have stopped."""
+        self.signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
     def wait(self, timeout_s: float) -> bool:
         """Whether it ended within the time."""
         try:

@@ -21,6 +21,7 @@ PORTS = range(20_000, 32_000)
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
 ATTEMPTS = 5
+QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 
 
 def free_port() -> int:
@@ -97,7 +98,7 @@ class JavaServer:
 
     def suspend(self) -> None:
         """SIGSTOP: connections stay open and nobody answers."""
-        self._running().signal(signal.SIGSTOP)
+        self._running().suspend()
 
     def resume(self) -> None:
         """SIGCONT."""
@@ -119,7 +120,7 @@ class JavaServer:
 
     def _launch(self) -> None:
         options = [f"-Xmx{self.heap}", f"-Xms{self.heap}", "-XX:+UseSerialGC"]
-        quiet = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dlog4j2.StatusLogger.level=OFF"]
+        quiet = [QUIET, "-Dlog4j2.StatusLogger.level=OFF"]
         command = [java(), *options, *quiet, *self._java_options(), "-cp", classpath(self.name)]
         self._child = Child([*command, self.main_class, *self._arguments()], self.log_file, {})
 
@@ -180,12 +181,16 @@ class KafkaServer(JavaServer):
 
     def _prepare(self) -> None:
         self._config.write_text("".join(f"{key}={value}\n" for key, value in self._settings().items()))
+        if (self.data_dir / "log" / "meta.properties").exists():
+            return  # data of an earlier run: kept, with its cluster id
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
-        arguments = ["format", "-t", cluster_id, "-c", str(self._config), "--ignore-formatted"]
-        tool = [java(), "-XX:TieredStopAtLevel=1", "-cp", classpath(self.name), "kafka.tools.StorageTool", *arguments]
-        run = subprocess.run(tool, capture_output=True, text=True, check=False, timeout=START_TIMEOUT_S)
+        arguments = ["format", "-t", cluster_id, "-c", str(self._config)]
+        tool = [java(), QUIET, "-XX:TieredStopAtLevel=1", "-cp", classpath(self.name), "kafka.tools.StorageTool"]
+        run = subprocess.run([*tool, *arguments], capture_output=True, text=True, check=False, timeout=START_TIMEOUT_S)
         if run.returncode != 0:
-            raise StackError(f"could not format Kafka's storage in {self.data_dir}:\n{run.stdout}{run.stderr}")
+            raise StackError(
+                f"could not format Kafka's storage in {self.data_dir}:\n{(run.stdout + run.stderr)[-2000:]}"
+            )
 
     def _settings(self) -> dict[str, str]:
         bound = {name: f"{name}://{HOST}:{port}" for name, port in self._ports.items()}

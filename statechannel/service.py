@@ -7,6 +7,7 @@ to write to the channel, and nothing here decides anything: see `channel.py` and
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -16,11 +17,21 @@ import msgspec
 from statechannel import codec
 from statechannel.bundle import Bundle
 from statechannel.channel import Applied, ChannelCore
-from statechannel.errors import ForeignCluster, LogUnavailable, NewerRecord, RecordTooLarge
+from statechannel.errors import (
+    ForeignCluster,
+    InvariantError,
+    LogError,
+    LogUnavailable,
+    NewerRecord,
+    RecordTooLarge,
+    StateChannelError,
+)
 from statechannel.ports import Log, LogEntry, Payload, TopicSpec
 from statechannel.record import Action, Broker, Record
 from statechannel.table import Genesis, OwnershipTable
 from statechannel.verdict import Change, Refusal, Unknown, Verdict
+
+_log = logging.getLogger(__name__)
 
 APPEND_CHUNK = 1_000
 SKIPPED_KEPT = 100
@@ -63,12 +74,14 @@ class Channel:
         self._deadlines: deque[tuple[float, str]] = deque()
         self._room = asyncio.Semaphore(settings.publish_limit)
         self._listeners: list[Callable[[Change], None]] = []
-        self._watchers: dict[Bundle, list[asyncio.Future[None]]] = {}
+        self._watchers: dict[Bundle, dict[asyncio.Future[None], None]] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._progress = asyncio.Event()
         self.skipped: deque[Skipped] = deque(maxlen=SKIPPED_KEPT)
         self.counts: Counter[str] = Counter()
-        self.stopped_by: NewerRecord | None = None
+        self.stopped_by: StateChannelError | None = None
+        """Why this replica reads no further, if it does not: a newer record, an unreadable log, a listener that failed."""
+        self.stopped = asyncio.Event()
         self.last_error = ""
 
     # --- life
@@ -93,7 +106,10 @@ class Channel:
                 self._abort_waiting("the channel is closed")
 
     async def catch_up(self, timeout_s: float) -> None:
-        """Return when everything that was in the log at the call has been applied. Raises LogUnavailable, NewerRecord."""
+        """Return when everything that was in the log at the call has been applied.
+
+        Raises LogUnavailable, or what stopped the replica (`stopped_by`).
+        """
         try:
             async with asyncio.timeout(timeout_s):
                 ends = await self._log.ends(self._settings.topic)
@@ -144,24 +160,33 @@ class Channel:
             name = record.namespace or record.subjects[0].bundle.namespace
             partition = self.table.partition_of(name)
         async with self._room:
-            self._published += 1
-            record_id = f"{self._nonce}-{self._published}"
-            record = msgspec.structs.replace(record, id=record_id, at_ms=self._wall_ms())
-            loop = asyncio.get_running_loop()
-            verdict: asyncio.Future[Verdict] = loop.create_future()
-            self._core.expect(record_id)
-            self._verdicts[record_id] = verdict
-            self._deadlines.append((loop.time() + self._settings.publish_timeout_s, record_id))
-            self._post(partition, record_id, Payload(None, codec.encode(record, self.write_version)))
-            try:
-                return await verdict
-            finally:
-                self._verdicts.pop(record_id, None)
-                self._core.give_up(record_id)
+            return await self._publish(record, partition)
 
     async def read_back(self, partition: int, actor: Broker) -> bool:
-        """Append a no-op and read it back: whether everything before it in the partition has been applied."""
-        return isinstance(await self.publish(Record("", Action.NOOP, actor), partition), Change)
+        """Append a no-op and read it back: whether everything before it in the partition has been applied.
+
+        Does not wait for room among the publishes in flight, for a proof must not queue behind them; whoever asks
+        bounds how many of these there are.
+        """
+        return isinstance(await self._publish(Record("", Action.NOOP, actor), partition), Change)
+
+    async def _publish(self, record: Record, partition: int) -> Verdict:
+        assert self._core is not None
+        self._published += 1
+        record_id = f"{self._nonce}-{self._published}"
+        record = msgspec.structs.replace(record, id=record_id, at_ms=self._wall_ms())
+        payload = Payload(None, codec.encode(record, self.write_version))
+        loop = asyncio.get_running_loop()
+        verdict: asyncio.Future[Verdict] = loop.create_future()
+        self._core.expect(record_id)
+        self._verdicts[record_id] = verdict
+        self._deadlines.append((loop.time() + self._settings.publish_timeout_s, record_id))
+        self._post(partition, record_id, payload)
+        try:
+            return await verdict
+        finally:
+            self._verdicts.pop(record_id, None)
+            self._core.give_up(record_id)
 
     def settled(self, record_id: str) -> Change | Refusal | None:
         """What became of a record whose verdict was Unknown, None as long as it has not been read."""
@@ -189,10 +214,13 @@ class Channel:
             self.last_error = str(error)
             self.counts["append_failed"] += 1
         except RecordTooLarge as error:
-            for record_id, _ in posted:
-                verdict = self._verdicts.get(record_id)
-                if verdict is not None and not verdict.done():
-                    verdict.set_exception(error)
+            if len(posted) > 1:  # nothing was written; only the one that is too large shall fail
+                for one in posted:
+                    await self._append(partition, (one,))
+                return
+            verdict = self._verdicts.get(posted[0][0])
+            if verdict is not None and not verdict.done():
+                verdict.set_exception(error)
 
     async def _expire(self) -> None:
         """Publishes that waited too long become Unknown."""
@@ -227,14 +255,14 @@ class Channel:
     def next_change(self, bundle: Bundle) -> asyncio.Future[None]:
         """A future that is done when the bundle changes next, or vanishes."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._watchers.setdefault(bundle, []).append(future)
+        self._watchers.setdefault(bundle, {})[future] = None
         future.add_done_callback(lambda done: self._forget(bundle, done))
         return future
 
     def _forget(self, bundle: Bundle, future: asyncio.Future[None]) -> None:
         waiting = self._watchers.get(bundle)
-        if waiting is not None and future in waiting:
-            waiting.remove(future)
+        if waiting is not None:
+            waiting.pop(future, None)
             if not waiting:
                 del self._watchers[bundle]
 
@@ -248,19 +276,28 @@ class Channel:
                 if self.stopped_by is not None:
                     return
                 await asyncio.sleep(0)
+        except LogError as error:
+            self._stop(error)
         finally:
             await batches.aclose()  # type: ignore[attr-defined]
+
+    def _stop(self, why: StateChannelError) -> None:
+        """Read no further. Whoever runs this channel has to end: its table grows old."""
+        self.stopped_by = why
+        self.stopped.set()
+        self._progress.set()
 
     def _apply_batch(self, batch: Sequence[LogEntry]) -> None:
         assert self._core is not None
         for entry in batch:
             try:
-                applied = self._core.apply(entry)
+                self._announce(self._core.apply(entry))
             except NewerRecord as error:
-                self.stopped_by = NewerRecord(f"partition {entry.partition}, offset {entry.offset}: {error}")
-                break
-            self._announce(applied)
-        self._progress.set()
+                return self._stop(NewerRecord(f"partition {entry.partition}, offset {entry.offset}: {error}"))
+            except Exception as error:  # noqa: BLE001 - who did not hear of a change may serve what is not his: stop
+                _log.exception("the replica stops at partition %d, offset %d", entry.partition, entry.offset)
+                return self._stop(InvariantError(f"partition {entry.partition}, offset {entry.offset}: {error!r}"))
+        return self._progress.set()
 
     def _announce(self, applied: Applied) -> None:
         verdict = applied.verdict

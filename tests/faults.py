@@ -27,35 +27,35 @@ class TcpProxy:
     def __init__(self, target: str = "", port: int = 0) -> None:
         self.target = target
         self._port = port
-        self._server: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
         self._cut: Cut | None = None
         self._open = asyncio.Event()
         self._open.set()
-        self._writers: set[asyncio.StreamWriter] = set()
         self._links: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Listen."""
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
+        listener = self._listener = socket.create_server(("127.0.0.1", self._port), backlog=100)
+        listener.setblocking(False)
+        self._port = listener.getsockname()[1]
+        asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
     @property
     def port(self) -> int:
         """Where it listens."""
-        assert self._server is not None
-        return self._server.sockets[0].getsockname()[1]
+        return self._port
 
     @property
     def address(self) -> str:
         """`host:port` for clients."""
-        return f"127.0.0.1:{self.port}"
+        return f"127.0.0.1:{self._port}"
 
     def cut(self, how: Cut = Cut.RESET) -> None:
         """Fail, from now on."""
         self._cut = how
         if how is Cut.RESET:
-            for writer in self._writers:
-                _reset(writer)
-            self._open.set()
+            for link in self._links:
+                link.cancel()
         else:
             self._open.clear()
 
@@ -65,56 +65,45 @@ class TcpProxy:
         self._open.set()
 
     async def aclose(self) -> None:
-        """Break everything and stop listening."""
+        """Break everything and stop listening. Idempotent."""
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
         self.cut(Cut.RESET)
-        if self._server is not None:
-            self._server.close()
-        for link in self._links:
-            link.cancel()
         await asyncio.gather(*self._links, return_exceptions=True)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._links.add(task)
-        try:
-            with contextlib.suppress(OSError, asyncio.CancelledError):
-                await self._carry(reader, writer)
-        finally:
-            self._links.discard(task)
-            writer.close()
-
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
-        try:
-            await self._open.wait()
+    def _accept(self, listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            near, _ = listener.accept()
             if self._cut is Cut.RESET:
-                _reset(writer)
+                _reset(near)
                 return
-            host, _, port = self.target.rpartition(":")
-            far_reader, far_writer = await asyncio.open_connection(host, int(port))
-        finally:
-            self._writers.discard(writer)
-        ends = {writer, far_writer}
-        self._writers |= ends
-        pumps = [
-            asyncio.ensure_future(self._pump(reader, far_writer)),
-            asyncio.ensure_future(self._pump(far_reader, writer)),
-        ]
-        try:
-            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for pump in pumps:
-                pump.cancel()
-            await asyncio.gather(*pumps, return_exceptions=True)
-            self._writers -= ends
-            far_writer.close()
+            near.setblocking(False)
+            link = asyncio.ensure_future(self._carry(near))
+            self._links.add(link)
+            link.add_done_callback(self._links.discard)
+            link.add_done_callback(lambda _: _reset(near))  # also if it was cancelled before it began
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(CHUNK_BYTES):
+    async def _carry(self, near: socket.socket) -> None:
+        with socket.socket() as far, contextlib.suppress(OSError):
+            far.setblocking(False)
             await self._open.wait()
-            writer.write(data)
-            await writer.drain()
+            host, _, port = self.target.rpartition(":")
+            await asyncio.get_running_loop().sock_connect(far, (host, int(port)))
+            pumps = [asyncio.ensure_future(self._pump(*ends)) for ends in ((near, far), (far, near))]
+            try:
+                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for pump in pumps:
+                    pump.cancel()
+                await asyncio.gather(*pumps, return_exceptions=True)
+
+    async def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while data := await loop.sock_recv(source, CHUNK_BYTES):
+            await self._open.wait()
+            await loop.sock_sendall(sink, data)
 
 
 @contextlib.asynccontextmanager
@@ -128,8 +117,8 @@ async def proxy_to(target: str = "", port: int = 0) -> AsyncGenerator[TcpProxy]:
         await proxy.aclose()
 
 
-def _reset(writer: asyncio.StreamWriter) -> None:
-    sock = writer.get_extra_info("socket")
-    if sock is not None and sock.fileno() >= 0:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    writer.transport.abort()
+def _reset(end: socket.socket) -> None:
+    """Close with a reset: what is under way is lost, as when a process dies."""
+    with contextlib.suppress(OSError):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    end.close()

@@ -10,7 +10,7 @@ from prometheus_client.exposition import choose_encoder
 
 from api.doorway import AnyNode, TheNode
 from api.presenting import channel_shown, settings_shown
-from api.schemas import ChannelShown, LateVerdict, NoteShown, Notes
+from api.schemas import ChannelShown, LateVerdict, Notes, NoteShown
 from loadmanager.errors import NotFound
 from loadmanager.node import NOTES_KEPT
 from statechannel.verdict import Change

@@ -43,7 +43,7 @@ async def look_up(
     The channel's own topics answer the leader's URLs: they cannot be found through themselves, and the channel's
     partitions have no elected owners yet. 404 for an unknown namespace, 503 if there is no owner in time.
     """
-    wants_range = _ends_in_suffix(request)
+    wants_range = topic.endswith(_SUFFIX) and _ends_in_suffix(request)
     name = topic.removesuffix(_SUFFIX) if wants_range else topic
     wanted = Topic.parse(f"{domain}://{tenant}/{namespace}/{name}")
     if wants_range:

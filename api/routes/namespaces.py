@@ -58,9 +58,7 @@ async def show_bundles(acting: Acting, tenant: str, namespace: str) -> BundlesDa
 
 
 @router.put("/namespaces/{tenant}/{namespace}/unload", status_code=204)
-async def unload_namespace(
-    acting: Acting, tenant: str, namespace: str, destination: Destination = None
-) -> None:
+async def unload_namespace(acting: Acting, tenant: str, namespace: str, destination: Destination = None) -> None:
     """Take all its bundles from their owners; lookups assign them again."""
     if destination:
         raise Invalid("destinationBroker is for one bundle: name it, /{bundle}/unload?destinationBroker=…")
@@ -75,7 +73,7 @@ async def unload_bundle(
     bundle: str,
     destination: Destination = None,
 ) -> None:
-    """Transfer the bundle to `destinationBroker`, or without one, take it from its owner (nothing to do if it has none).
+    """Transfer the bundle to `destinationBroker`; without one, take it from its owner, if it has one.
 
     409 if the destination owns it already, is draining or does not answer; 404 if there is no such bundle or broker.
     """
@@ -113,7 +111,9 @@ def _boundaries(wanted: NewNamespace) -> tuple[int, ...]:
     if not data.boundaries:
         return even_boundaries(DEFAULT_BUNDLES if data.numBundles is None else data.numBundles)
     if data.numBundles is not None and data.numBundles != len(data.boundaries) - 1:
-        raise Invalid(f"{len(data.boundaries)} boundaries make {len(data.boundaries) - 1} bundles, not {data.numBundles}")
+        raise Invalid(
+            f"{len(data.boundaries)} boundaries make {len(data.boundaries) - 1} bundles, not {data.numBundles}"
+        )
     return tuple(_position(boundary) for boundary in data.boundaries)
 
 

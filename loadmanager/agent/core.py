@@ -181,24 +181,25 @@ class AgentCore:
 
     def prepared(self, bundle: Bundle, token: int, failed: bool) -> None:
         """The host's `prepare` ended."""
-        if self._is(bundle, Stand.PREPARING, token):
+        if self.stands(bundle, Stand.PREPARING, token):
             self._hosted[bundle] = Hosted(Stand.FAILED if failed else Stand.PREPARED, token)
 
     def acquired(self, bundle: Bundle, token: int, failed: bool) -> list[Effect]:
         """The host's `acquire` ended."""
-        if not self._is(bundle, Stand.ACQUIRING, token):
+        if not self.stands(bundle, Stand.ACQUIRING, token):
             return []
         self._hosted[bundle] = Hosted(Stand.FAILED if failed else Stand.SERVING, token)
         return [Abandon(bundle)] if failed else [Serve(bundle, token)]
 
     def released(self, bundle: Bundle, token: int, hand_off: bytes | None, failed: bool) -> list[Effect]:
         """The host's `release` ended, with its hand-off, or failed: then it is told to abandon."""
-        if not self._is(bundle, Stand.RELEASING, token):
+        if not self.stands(bundle, Stand.RELEASING, token):
             return []
         self._hosted[bundle] = Hosted(Stand.RELEASED, token, None if failed else hand_off)
         return [Abandon(bundle)] if failed else []
 
-    def _is(self, bundle: Bundle, stand: Stand, token: int) -> bool:
+    def stands(self, bundle: Bundle, stand: Stand, token: int) -> bool:
+        """Whether the host stands there with the bundle, under this token."""
         at_host = self._hosted.get(bundle)
         return at_host is not None and at_host.stand is stand and at_host.token == token
 

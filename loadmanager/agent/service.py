@@ -1,19 +1,19 @@
 """The agent's shell: feeds accepted changes to its core and performs the effects, in order, each within its time-out.
 
 `Serve` and `Stop` take effect in the same loop iteration in which the record was read; everything that waits (hooks,
-publishes) runs in tasks of its own, so one slow bundle holds up no other.
+publishes) runs in tasks of its own, so one slow bundle holds up no other. Hooks of one bundle run one after another.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import assert_never
+from typing import Any, assert_never
 
 import msgspec
 
-from loadmanager.agent.core import Abandon, Acquire, AgentCore, Effect, Prepare, Publish, Release, Serve, Stop
+from loadmanager.agent.core import Abandon, Acquire, AgentCore, Effect, Prepare, Publish, Release, Serve, Stand, Stop
 from loadmanager.host import BundleHost, Destination
 from loadmanager.hosting import HookFailed, HostRunner
 from loadmanager.serving import Serving
@@ -59,6 +59,7 @@ class Agent:
         self._note = note
         self._tasks: asyncio.TaskGroup | None = None
         self._publishing: set[tuple[Bundle, int]] = set()
+        self._hooks: dict[Bundle, list[asyncio.Task[None]]] = {}
         self._over = False
 
     @asynccontextmanager
@@ -105,24 +106,54 @@ class Agent:
                 case Stop():
                     self._serving.end(effect.bundle)
                 case Prepare():
-                    self._spawn(self._prepare(effect))
+                    self._in_turn(effect.bundle, self._prepare(effect))
                 case Acquire():
-                    self._spawn(self._acquire(effect))
+                    self._in_turn(effect.bundle, self._acquire(effect))
                 case Release():
-                    self._spawn(self._release(effect))
+                    self._in_turn(effect.bundle, self._release(effect))
                 case Abandon():
-                    self._spawn(self._abandon(effect))
+                    self._abandon_over_others(effect)
                 case Publish():
                     self._publish(effect)
                 case _:
                     assert_never(effect)
 
-    def _spawn(self, work: object) -> None:
-        assert asyncio.iscoroutine(work)
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
         if self._tasks is None:
             work.close()
-        else:
-            self._tasks.create_task(work)
+            return None
+        return self._tasks.create_task(work)
+
+    def _in_turn(self, bundle: Bundle, hook: Coroutine[Any, Any, None]) -> None:
+        """Call a hook when all earlier ones of the same bundle have ended."""
+        self._hook(bundle, self._after(tuple(self._hooks.get(bundle, ())), hook))
+
+    def _abandon_over_others(self, effect: Abandon) -> None:
+        """At once, over a hook that runs or hangs; and again when that one has ended, for what it did in the end."""
+        if self._hooks.get(effect.bundle):
+            self._hook(effect.bundle, self._abandon(effect))
+        self._in_turn(effect.bundle, self._abandon(effect))
+
+    def _hook(self, bundle: Bundle, hook: Coroutine[Any, Any, None]) -> None:
+        task = self._spawn(hook)
+        if task is not None:
+            self._hooks.setdefault(bundle, []).append(task)
+            task.add_done_callback(lambda done: self._hook_ended(bundle, done))
+
+    def _hook_ended(self, bundle: Bundle, hook: asyncio.Task[None]) -> None:
+        hooks = self._hooks[bundle]
+        hooks.remove(hook)
+        if not hooks:
+            del self._hooks[bundle]
+
+    async def _after(self, earlier: tuple[asyncio.Task[None], ...], hook: Coroutine[Any, Any, None]) -> None:
+        try:
+            if earlier:
+                await asyncio.wait(earlier)  # each of them has its time-out
+        except BaseException:
+            hook.close()
+            raise
+        await hook
 
     def _token(self, bundle: Bundle, offset: int) -> Token:
         table = self._channel.table
@@ -130,11 +161,15 @@ class Agent:
         return Token(generation, table.partition_of(bundle.namespace), offset)
 
     async def _prepare(self, effect: Prepare) -> None:
+        if not self.core.stands(effect.bundle, Stand.PREPARING, effect.token):
+            return  # the bundle moved on before its turn came
         failed = await self._failed(self._host.prepare, effect.bundle, timeout_s=self._timeouts.prepare_s)
         self.core.prepared(effect.bundle, effect.token, failed)
         self._reconcile(effect.bundle)
 
     async def _acquire(self, effect: Acquire) -> None:
+        if not self.core.stands(effect.bundle, Stand.ACQUIRING, effect.token):
+            return
         token = self._token(effect.bundle, effect.token)
         failed = await self._failed(
             self._host.acquire, effect.bundle, token, effect.hand_off, timeout_s=self._timeouts.acquire_s
@@ -144,6 +179,8 @@ class Agent:
         self._reconcile(effect.bundle)
 
     async def _release(self, effect: Release) -> None:
+        if not self.core.stands(effect.bundle, Stand.RELEASING, effect.token):
+            return
         to = self._destination(effect.to) if effect.to is not None else None
         hand_off: bytes | None = None
         failed = False

@@ -86,9 +86,9 @@ class Leader:
     async def _campaign(self) -> Leadership | None:
         present = self._coordination.leadership
         try:
-            if present is not None and present.leader in self._membership.condemned:
+            if present is not None and (reason := self._death_of(present.leader)) is not None:
                 if await self._coordination.evict(present):
-                    self._note(f"evicted leader {present.leader}: {self._membership.condemned[present.leader]}")
+                    self._note(f"evicted leader: {reason}")
             elif present is not None and present.leader == self._me:
                 await self._coordination.resign(present)  # of a term that ended without our knowing how
             elif present is not None:
@@ -96,6 +96,13 @@ class Leader:
             return await self._coordination.campaign(self._me)
         except CoordinationError:
             return None
+
+    def _death_of(self, leader: Broker) -> str | None:
+        """The evidence that a leader does not lead any more, though its session may live on in a later incarnation."""
+        peer = self._membership.peers.get(leader.name)
+        if peer is not None and peer.broker.incarnation > leader.incarnation:
+            return f"{leader} was replaced by {peer.broker}"
+        return self._membership.condemned.get(leader)
 
     async def _lead(self, leadership: Leadership) -> None:
         self._ended = ""

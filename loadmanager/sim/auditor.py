@@ -1,7 +1,7 @@
 """The auditor: the log's own truth, folded at the instant of each append, and the history that people read.
 
-It stands at the log's end, so it knows of every accepted record before any broker does. What brokers do is compared with
-it by `checks.py`.
+It stands at the log's end, so it knows of every accepted record before any broker does. What brokers do is compared
+with it by `checks.py`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class Auditor:
         self._write = write
         self._changed = changed
         self._changes: dict[tuple[int, int], tuple[int, Change]] = {}
+        self._verdicts: dict[str, Change | Refusal] = {}
 
     def appended(self, topic: str, entry: LogEntry) -> None:
         """The log took an entry."""
@@ -40,6 +41,7 @@ class Auditor:
             self.table.skip(entry.partition, entry.offset)
             return
         verdict = self.table.replay(entry.partition, entry.offset, record)
+        self._verdicts.setdefault(record.id, verdict)
         if isinstance(verdict, Refusal):
             self.refused += 1
             self._write(f"refuses {entry.partition}/{entry.offset} {_told(record)}: {verdict.reason}, {verdict.detail}")
@@ -54,6 +56,10 @@ class Auditor:
     def change_at(self, partition: int, offset: int) -> tuple[int, Change] | None:
         """The accepted record of an offset, and the how-many-eth of its partition it is."""
         return self._changes.get((partition, offset))
+
+    def verdict_of(self, record_id: str) -> Change | Refusal | None:
+        """What became of a record: of its first copy, which alone can be accepted."""
+        return self._verdicts.get(record_id)
 
     def overlapping(self, namespace: str, lo: int, hi: int) -> list[Ownership]:
         """What the log says now of all bundles that share a part of the ring with `[lo, hi)`."""

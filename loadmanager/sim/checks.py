@@ -23,8 +23,6 @@ from statechannel.errors import InvariantError
 from statechannel.record import Broker
 from statechannel.verdict import Change
 
-DIGEST_EVERY = 64
-
 
 class Violation(Exception):
     """The system did what it must never do; the message says what, in words."""
@@ -61,9 +59,12 @@ class Checks:
     def born(self, life: Life) -> None:
         """Watch a life from now on."""
         watch = self._watches[life.process] = _Watch(life)
-        life.process.on_death(lambda: self._watches.pop(life.process))
+        life.process.on_death(lambda: self._forget(life.process))
         assert life.node is not None
         life.node.channel.listen(lambda change: self._replica_changed(watch, change))
+
+    def _forget(self, process: Process) -> None:
+        del self._watches[process]
 
     def complain(self, what: str) -> None:
         """Something must not have happened; the run ends at the next instant."""

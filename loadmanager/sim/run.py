@@ -23,6 +23,8 @@ from loadmanager.sim.workload import Workload
 from loadmanager.sim.world import World
 
 STORM_S = 25.0
+FAULTS_PER_S = 1.2
+REQUESTS_PER_S = 8.0
 LEAST_BROKERS, MOST_BROKERS = 3, 4
 HISTORY_LINES = 20_000
 
@@ -93,17 +95,19 @@ class Run:
         """From the first start to the proof of recovery. Raises Violation."""
         await self.begin(self.random.randint(LEAST_BROKERS, MOST_BROKERS))
         ends_s = self.world.now_s + self._storm_s
-        next_fault_s = self.world.now_s + self.random.expovariate(1.0)
+        next_fault_s = self.world.now_s + self.random.expovariate(FAULTS_PER_S)
         while self.world.now_s < ends_s:
-            await asyncio.sleep(self.random.expovariate(6.0))
+            await asyncio.sleep(self.random.expovariate(REQUESTS_PER_S))
             if self.world.now_s >= next_fault_s:
                 self.storm.strike()
-                next_fault_s = self.world.now_s + self.random.expovariate(0.7)
+                next_fault_s = self.world.now_s + self.random.expovariate(FAULTS_PER_S)
             self.workload.ask()
             self.look_after_the_dead()
             self.checks.raise_if_broken()
         self.storm.end()
         await self.recovery.prove()
+        self.workload.check_late_verdicts()
+        self.checks.raise_if_broken()
 
     async def begin(self, brokers: int) -> None:
         """Start the brokers and create the namespaces."""

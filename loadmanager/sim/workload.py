@@ -6,20 +6,21 @@ exception is a defect and ends the run.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
-from loadmanager.errors import LoadManagerError
+from loadmanager.errors import LoadManagerError, Unavailable
 from loadmanager.incarnation import Incarnation
 from loadmanager.sim.checks import ALL_CELLS, Checks
-from loadmanager.sim.cluster import Cluster, Life
+from loadmanager.sim.cluster import PARTITIONS, Cluster, Life
 from loadmanager.sim.storage import CELL_SIZE, topic_in
 from statechannel.bundle import Bundle, even_boundaries
 from statechannel.record import Action, Broker, Record, Role, Subject
 from statechannel.transitions import State
-from statechannel.verdict import Change, Ownership
+from statechannel.verdict import Ownership, Unknown
 
 FIRST_NAMESPACES = {"t/a": 4, "t/b": 4}
 PASSING_NAMESPACE = "t/passing"
@@ -45,7 +46,9 @@ class Workload:
             (1, self._drain),
             (1, self._undrain),
             (1, self._stop),
+            (4, self._trespass),
         ]
+        self._unknown: list[tuple[Life, str]] = []
 
     def ask(self) -> None:
         """One request to one broker that is ready."""
@@ -57,7 +60,9 @@ class Workload:
     def create_namespaces(self, life: Life) -> None:
         """Ask for those that are there during the whole run."""
         for name, bundles in FIRST_NAMESPACES.items():
-            self._spawn(life, "create", lambda now, n=name, b=bundles: now.operations.create_namespace(n, even_boundaries(b)))
+            self._spawn(
+                life, "create", lambda now, n=name, b=bundles: now.operations.create_namespace(n, even_boundaries(b))
+            )
 
     def _spawn(self, life: Life, what: str, ask: Callable[[Incarnation], Coroutine[Any, Any, object]]) -> None:
         async def answered() -> None:
@@ -67,6 +72,8 @@ class Workload:
                 self.counts[what] += 1
             except LoadManagerError as error:
                 self.counts[f"{what}: {type(error).__name__}"] += 1
+                if isinstance(error, Unavailable) and error.record_id is not None:
+                    self._unknown.append((life, error.record_id))
             except Exception as error:  # noqa: BLE001 - whatever it is, the caller must not see it
                 self._checks.complain(f"{life}: {what} raised {error!r}")
 
@@ -136,7 +143,7 @@ class Workload:
         entries = sorted((e for e in life.node.channel.table if e.state is State.ASSIGNED), key=lambda e: e.bundle)
         pairs = [
             [left, right]
-            for left, right in zip(entries, entries[1:], strict=False)
+            for left, right in itertools.pairwise(entries)
             if left.bundle.namespace == right.bundle.namespace
             and left.bundle.hi == right.bundle.lo
             and left.holder == right.holder
@@ -148,14 +155,56 @@ class Workload:
         self, life: Life, action: Action, role: Role, entries: list[Ownership], cuts: tuple[int, ...] = ()
     ) -> None:
         subjects = tuple(Subject(entry.bundle, entry.revision) for entry in entries)
+        record = Record("", action, _me(life), role, subjects=subjects, boundaries=cuts, reason="workload")
+        self._spawn(life, str(action), lambda _: self._published(life, record))
 
-        async def publish(now: Incarnation) -> None:
-            assert life.node is not None
-            record = Record("", action, now.me, role, subjects=subjects, boundaries=cuts, reason="workload")
-            verdict = await life.node.channel.publish(record)
-            self.counts[f"{action}: {type(verdict).__name__}"] += isinstance(verdict, Change)
+    async def _published(self, life: Life, record: Record) -> None:
+        assert life.node is not None
+        verdict = await life.node.channel.publish(record)
+        self.counts[f"{record.action}: {type(verdict).__name__}"] += 1
+        if isinstance(verdict, Unknown):
+            self._unknown.append((life, verdict.record_id))
 
-        self._spawn(life, action, publish)
+    # --- somebody who breaks in
+
+    def _trespass(self, life: Life) -> None:
+        """A record that its author has no right to write, about a bundle as it really is: the law has to refuse it.
+
+        Only what a broker says of itself cannot be refused: so it lies about bundles that it has nothing to do with.
+        """
+        me = _me(life)
+        entry = self._entry(life, tuple(State))
+        if entry is None or me in (entry.holder, entry.target):
+            return
+        action = self._random.choice(_TRESPASSES)
+        role = self._random.choice((Role.BROKER, Role.BROKER, Role.LEADER))
+        name = self._random.choice((me.name, entry.holder.name if entry.holder else me.name))
+        record = Record(
+            "",
+            action,
+            me if role is Role.LEADER else Broker(name, me.incarnation),
+            role,
+            epoch=self._random.randint(0, 5) if role is Role.LEADER else 0,
+            subjects=(Subject(entry.bundle, entry.revision),),
+            to=self._random.choice((None, me)),
+            reason="trespass",
+        )
+        if record.actor not in (entry.holder, entry.target) and not self._leads(life, record):
+            self._spawn(life, "trespass", lambda _: self._published(life, record))
+
+    def _leads(self, life: Life, record: Record) -> bool:
+        """Whether the record would be a leader's own after all."""
+        assert life.node is not None
+        leads = [life.node.channel.table.lead(p) for p in range(PARTITIONS)]
+        return record.role is Role.LEADER and any(record.epoch >= lead.epoch for lead in leads)
+
+    def check_late_verdicts(self) -> None:
+        """What a process says became of a record that had no verdict in time is what became of it."""
+        for life, record_id in self._unknown:
+            if life.ready and life.node is not None:
+                said, truth = life.node.channel.settled(record_id), self._checks.auditor.verdict_of(record_id)
+                if said is not None and type(said) is not type(truth):
+                    self._checks.complain(f"{life} says that record {record_id} became {said}, it became {truth}")
 
     # --- operators
 
@@ -174,6 +223,14 @@ class Workload:
         self._cluster.world.trace.write(str(life), "is asked to stop")
         life.leaving = True
         life.process.run(life.node.stop)
+
+
+_TRESPASSES = (Action.RETURN, Action.READY, Action.RELEASE, Action.RELEASE, Action.CANCEL, Action.REVOKE, Action.CREATE)
+
+
+def _me(life: Life) -> Broker:
+    assert life.node is not None
+    return life.node.current.me
 
 
 def _middle(bundle: Bundle) -> int | None:

@@ -1,0 +1,206 @@
+"""A cluster of real broker processes for the benches, and two plain HTTP clients that cost as little as Python can."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.stations import Carrier
+from statechannel.bundle import Bundle, Topic
+
+COMMAND = str(Path(sys.executable).parent / "loadmanager")
+START_S = 60.0
+
+
+class BrokerProcess:
+    """One `loadmanager broker`."""
+
+    def __init__(self, carrier: Carrier, *settings: str) -> None:
+        self.name = f"127.0.0.1:{free_port()}"
+        arguments = ["--advertised", self.name, "--log", carrier.log, "--coordination", carrier.coordination]
+        overrides = [part for setting in settings for part in ("--set", setting)]
+        self.began_s = time.monotonic()
+        self.process = subprocess.Popen(
+            [COMMAND, "broker", *arguments, *carrier.options, *overrides],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+
+    def ask(self, method: str, path: str, body: object = None, timeout_s: float = 30.0) -> tuple[int, Any]:
+        """One request on a connection of its own: status, and the JSON or text of the answer."""
+        connection = http.client.HTTPConnection(self.name, timeout=timeout_s)
+        try:
+            data = None if body is None else json.dumps(body)
+            connection.request(method, path, data, {"Content-Type": "application/json"} if data else {})
+            response = connection.getresponse()
+            text = response.read().decode()
+        finally:
+            connection.close()
+        try:
+            return response.status, json.loads(text) if text else None
+        except json.JSONDecodeError:
+            return response.status, text
+
+    def await_ready(self) -> float:
+        """Seconds from the start of the process to its first `ready`."""
+        await_true(lambda: self._answers("/admin/v2/brokers/ready"), START_S, f"{self.name} is ready")
+        return time.monotonic() - self.began_s
+
+    def _answers(self, path: str) -> bool:
+        if self.process.poll() is not None:
+            raise RuntimeError(f"broker {self.name} ended with exit code {self.process.returncode}")
+        try:
+            return self.ask("GET", path, timeout_s=2.0)[0] == 200
+        except OSError:
+            return False
+
+    def end(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """Send a signal and wait for the end."""
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        self.process.wait(30)
+
+
+@contextmanager
+def cluster(carrier: Carrier, brokers: int, *settings: str) -> Iterator[list[BrokerProcess]]:
+    """Ready brokers, ended afterwards."""
+    processes = [BrokerProcess(carrier, *settings) for _ in range(brokers)]
+    try:
+        for each in processes:
+            each.await_ready()
+        await_true(
+            lambda: len(processes[0].ask("GET", "/admin/v2/brokers")[1]) == brokers, START_S, "all see each other"
+        )
+        yield processes
+    finally:
+        for each in processes:
+            each.end(signal.SIGKILL)
+
+
+def await_true(holds: Callable[[], bool], within_s: float, what: str, pause_s: float = 0.002) -> float:
+    """Seconds until the condition held. Raises TimeoutError."""
+    begin = time.monotonic()
+    while not holds():
+        if time.monotonic() - begin > within_s:
+            raise TimeoutError(f"not within {within_s:g} s: {what}")
+        time.sleep(pause_s)
+    return time.monotonic() - begin
+
+
+def create_namespace(broker: BrokerProcess, namespace: str, bundles: int) -> None:
+    """Create it over REST."""
+    status, answer = broker.ask("PUT", f"/admin/v2/namespaces/{namespace}", {"bundles": {"numBundles": bundles}})
+    assert status == 204, (status, answer)
+
+
+def topics_of_bundles(namespace: str, boundaries: Sequence[str]) -> list[str]:
+    """One topic for each bundle, in the bundles' order."""
+    bounds = [int(boundary, 16) for boundary in boundaries]
+    bundles = [Bundle(namespace, lo, hi) for lo, hi in zip(bounds, bounds[1:], strict=False)]
+    found: dict[Bundle, str] = {}
+    number = 0
+    while len(found) < len(bundles):
+        topic = Topic.parse(f"{namespace}/t{number}")
+        number += 1
+        index = min(topic.position * len(bundles) >> 32, len(bundles) - 1)
+        bundle = next(b for b in bundles[max(0, index - 1) : index + 2] if topic.position in b)
+        found.setdefault(bundle, topic.full_name.removeprefix("persistent://"))
+    return [found[bundle] for bundle in bundles]
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def request_bytes(path: str) -> bytes:
+    """A GET on a connection that stays open."""
+    return f"GET {path} HTTP/1.1\r\nHost: b\r\n\r\n".encode()
+
+
+def lookup_path(topic: str) -> str:
+    """Pulsar's lookup of a topic."""
+    return f"/lookup/v2/topic/persistent/{topic}"
+
+
+def requests_on_one_connection(name: str, requests: Sequence[bytes]) -> list[float]:
+    """Seconds that each request took, one after another. Raises RuntimeError unless all were answered 200."""
+    took: list[float] = []
+    with _connect(name) as connection:
+        for request in requests:
+            begin = time.perf_counter()
+            connection.sendall(request)
+            _check(_read_answer(connection))
+            took.append(time.perf_counter() - begin)
+    return took
+
+
+def requests_on_connections(name: str, requests: Sequence[bytes], connections: int) -> tuple[float, list[float]]:
+    """Requests per second over several connections, each with one request under way; and what each request took."""
+    selector = selectors.DefaultSelector()
+    sockets = [_connect(name) for _ in range(connections)]
+    waiting = iter(requests)
+    began: dict[socket.socket, float] = {}
+    took: list[float] = []
+    begin = time.perf_counter()
+    for each in sockets:
+        selector.register(each, selectors.EVENT_READ)
+        began[each] = time.perf_counter()
+        each.sendall(next(waiting))
+    while began:
+        for key, _ in selector.select():
+            each = key.fileobj
+            assert isinstance(each, socket.socket)
+            _check(_read_answer(each))
+            now = time.perf_counter()
+            took.append(now - began.pop(each))
+            following = next(waiting, None)
+            if following is not None:
+                began[each] = now
+                each.sendall(following)
+    rate = len(took) / (time.perf_counter() - begin)
+    for each in sockets:
+        each.close()
+    return rate, took
+
+
+def _connect(name: str) -> socket.socket:
+    host, _, port = name.rpartition(":")
+    connection = socket.create_connection((host, int(port)))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def _read_answer(connection: socket.socket) -> bytes:
+    data = connection.recv(65_536)
+    while True:
+        head, gap, body = data.partition(b"\r\n\r\n")
+        if gap:
+            lower = head.lower()
+            begin = lower.find(b"content-length:")
+            length = int(lower[begin + 15 :].split(b"\r\n", 1)[0]) if begin >= 0 else 0
+            if len(body) >= length:
+                return data
+        more = connection.recv(65_536)
+        if not more:
+            raise RuntimeError(f"the connection was closed after {data[:200]!r}")
+        data += more
+
+
+def _check(answer: bytes) -> None:
+    if not answer.startswith(b"HTTP/1.1 20"):
+        raise RuntimeError(f"unexpected answer: {answer[:300]!r}")

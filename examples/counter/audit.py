@@ -1,0 +1,67 @@
+"""Whether every increment that was acknowledged is stored, once: reads the counters' file when the load has ended."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+EXAMPLES_SHOWN = 10
+
+
+class Acknowledged(msgspec.Struct, frozen=True, gc=False):
+    """A 2xx answer: this increment made the counter this value."""
+
+    topic: str
+    request_id: str
+    value: int
+
+
+class Audit(msgspec.Struct, frozen=True):
+    """`lost` were acknowledged and not stored; `doubled` counted twice, or were told another value than is stored."""
+
+    stored: int
+    lost: int
+    doubled: int
+    examples: tuple[str, ...] = ()
+
+    @property
+    def clean(self) -> bool:
+        return not self.lost and not self.doubled
+
+
+def audit(path: Path, acknowledged: Iterable[Acknowledged]) -> Audit:
+    """Compare what was acknowledged with what is stored. Raises sqlite3.Error."""
+    with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)) as db:
+        rows = db.execute("SELECT topic, request_id, value FROM increment").fetchall()
+        counters = dict(db.execute("SELECT topic, value FROM counter").fetchall())
+    stored = {(topic, request_id): value for topic, request_id, value in rows}
+    lost, doubled = _missing(stored, acknowledged)
+    doubled += _counted_twice(rows)
+    increments = Counter(topic for topic, _, _ in rows)
+    for topic in increments.keys() | counters.keys():
+        counted, told = increments[topic], counters.get(topic, 0)
+        doubled += [f"{topic}: counter {told}, increments {counted}"] * abs(counted - told)
+    return Audit(len(stored), len(lost), len(doubled), (*lost[:EXAMPLES_SHOWN], *doubled[:EXAMPLES_SHOWN]))
+
+
+def _missing(stored: dict[tuple[str, str], int], acknowledged: Iterable[Acknowledged]) -> tuple[list[str], list[str]]:
+    lost: list[str] = []
+    other: list[str] = []
+    for answer in acknowledged:
+        value = stored.get((answer.topic, answer.request_id))
+        if value is None:
+            lost.append(f"{answer.topic} {answer.request_id}: acknowledged as {answer.value}, not stored")
+        elif value != answer.value:
+            other.append(f"{answer.topic} {answer.request_id}: acknowledged as {answer.value}, stored as {value}")
+    return lost, other
+
+
+def _counted_twice(rows: Iterable[tuple[str, str, int]]) -> list[str]:
+    """Each increment of a topic makes a value of its own: a value made twice counted two requests as one."""
+    values = Counter((topic, value) for topic, _, value in rows)
+    return [f"{topic}: {n} requests made {value}" for (topic, value), n in values.items() for _ in range(n - 1)]

@@ -1,0 +1,103 @@
+"""What the load manager calls: bundles of counters come and go, and every request is admitted before it counts."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+
+import msgspec
+
+from examples.counter.ledger import Held, Ledger, LedgerUnavailable, StaleToken, Stored
+from loadmanager import Broker, Bundle, BundleLoad, Destination, NotServing, Token, Topic
+from statechannel.record import MAX_HAND_OFF_BYTES
+
+_handed = msgspec.msgpack.Decoder(dict[str, int])
+
+
+class Counters:
+    """A `BundleHost`. `broker` is set before the broker starts."""
+
+    broker: Broker
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._held: dict[Bundle, Held] = {}
+        self._served: dict[Bundle, Counter[str]] = {}
+        self._window = (time.monotonic(), time.process_time())
+
+    # --- for clients
+
+    async def increment(self, topic: str, request_id: str) -> tuple[Stored, Token]:
+        """Count one up; the answer, and the token under which it is given now (a repeated request has an old answer).
+
+        Raises Moved, NotServing, NotFound, InvalidName.
+        """
+        async with self.broker.admit(topic) as claim:
+            held = self._held_under(claim.bundle, claim.token)
+            parsed = Topic.parse(topic)
+            self._served.setdefault(claim.bundle, Counter())[parsed.full_name] += 1
+            try:
+                return await self._ledger.increment(held, parsed, request_id), claim.token
+            except (StaleToken, LedgerUnavailable) as error:
+                raise NotServing(str(error)) from error
+
+    async def value(self, topic: str) -> tuple[int, Token]:
+        """The counter at this moment. Raises as `increment`."""
+        async with self.broker.admit(topic) as claim:
+            held = self._held_under(claim.bundle, claim.token)
+            return held.values.get(Topic.parse(topic).full_name, 0), claim.token
+
+    def _held_under(self, bundle: Bundle, token: Token) -> Held:
+        held = self._held.get(bundle)
+        if held is None or held.token != token:
+            raise NotServing(f"{bundle} is not loaded")
+        return held
+
+    # --- for the load manager
+
+    async def prepare(self, bundle: Bundle) -> None:
+        """Nothing to warm up: what there is comes with the hand-off."""
+
+    async def acquire(self, bundle: Bundle, token: Token, hand_off: bytes | None) -> None:
+        """The token first, then the counters."""
+        handed = None if hand_off is None else _handed.decode(hand_off)
+        self._held[bundle] = await self._ledger.open(bundle, token, handed)
+
+    async def release(self, bundle: Bundle, to: Destination | None) -> bytes | None:  # noqa: ARG002 - no connections to send on
+        """Let requests in progress end, then hand the counters over; without that they are read from the file."""
+        await self.broker.quiesce(bundle)
+        self._served.pop(bundle, None)
+        held = self._held.pop(bundle, None)
+        try:
+            values = await self._ledger.close(held) if held is not None else None
+        except LedgerUnavailable:
+            return None
+        hand_off = msgspec.msgpack.encode(values) if values is not None else None
+        return hand_off if hand_off is not None and len(hand_off) <= MAX_HAND_OFF_BYTES else None
+
+    async def abandon(self, bundle: Bundle) -> None:
+        """Forget it; the ledger refuses what is still under way as soon as somebody else has it."""
+        self._held.pop(bundle, None)
+        self._served.pop(bundle, None)
+
+    async def load(self) -> Mapping[Bundle, BundleLoad]:
+        """Rates since the last call; the process's CPU is shared out by requests."""
+        now_s, cpu_s = time.monotonic(), time.process_time()
+        window_s, used_s = now_s - self._window[0], cpu_s - self._window[1]
+        served, self._served, self._window = self._served, {}, (now_s, cpu_s)
+        total = sum(counts.total() for counts in served.values()) or 1
+        loads: dict[Bundle, BundleLoad] = {}
+        for bundle, held in self._held.items():
+            counts = served.get(bundle, Counter())
+            rate = counts.total() / window_s
+            loads[bundle] = BundleLoad(
+                keys=len(held.values),
+                in_rate_msg_s=rate,
+                out_rate_msg_s=rate,
+                in_rate_bytes_s=100 * rate,
+                out_rate_bytes_s=100 * rate,
+                cpu_percent=100 * used_s / window_s * counts.total() / total,
+                hottest_keys=tuple((key, n / window_s) for key, n in counts.most_common(3)),
+            )
+        return loads

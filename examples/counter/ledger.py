@@ -1,0 +1,299 @@
+"""The counters' storage: one SQLite file for all brokers, written in group commits by one thread in each of them.
+
+Exactly once: an increment and its request id are one row, so a repeated request finds the first answer.
+
+Fenced: an owner that was replaced may not know it yet, and its writes must not count. So every write carries the
+fencing token of its ownership and is checked in the same transaction against the highest token raised for its *position
+on the ring*. A new owner raises the token for its whole range before it reads a single counter: whatever the old one
+committed before that is read, whatever it tries to commit afterwards is refused; there is no third case. The table
+`fence` tiles the ring with those tokens. It knows nothing of bundles: raising a part of a range cuts it (a split),
+raising more than one replaces them (a merge), and no position ever forgets its highest token.
+
+A planned move need not read the file: `close` ends the old ownership in this process, after everything that was asked
+for before, and gives the counters to hand over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import queue
+import sqlite3
+import threading
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from statechannel.bundle import FULL_UPPER, Bundle, Topic
+from statechannel.record import Token
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS fence (
+    namespace TEXT, lo INTEGER, hi INTEGER, token TEXT NOT NULL, PRIMARY KEY (namespace, lo)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS counter (
+    namespace TEXT, position INTEGER, topic TEXT, value INTEGER NOT NULL,
+    PRIMARY KEY (namespace, position, topic)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS increment (
+    topic TEXT, request_id TEXT, value INTEGER NOT NULL, token TEXT NOT NULL, broker TEXT NOT NULL,
+    PRIMARY KEY (topic, request_id)) WITHOUT ROWID;
+"""
+
+BATCH = 256
+WAITING = 10_000
+BUSY_TIMEOUT_S = 5.0
+
+
+class StaleToken(Exception):
+    """A newer owner has raised the token: this one is replaced, nothing was written."""
+
+
+class LedgerUnavailable(Exception):
+    """The file takes no write now (full disk, lock held for too long); nothing was written."""
+
+
+class Held(msgspec.Struct):
+    """A bundle's counters in memory, under the ownership that loaded them. Changed by the ledger's thread only."""
+
+    bundle: Bundle
+    token: Token
+    values: dict[str, int]
+    closed: bool = False
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """What became of an increment: the value it made, by which broker, under which token."""
+
+    value: int
+    broker: str
+    token: str
+
+
+class _Increment(msgspec.Struct, frozen=True):
+    held: Held
+    topic: Topic
+    request_id: str
+    answer: asyncio.Future[Stored]
+
+
+class _Opening(msgspec.Struct, frozen=True):
+    bundle: Bundle
+    token: Token
+    handed: dict[str, int] | None
+    answer: asyncio.Future[Held]
+
+
+class _Closing(msgspec.Struct, frozen=True):
+    held: Held
+    answer: asyncio.Future[dict[str, int]]
+
+
+_Job = _Increment | _Opening | _Closing
+
+
+class Ledger:
+    """Use: `async with`. Belongs to the loop that entered it."""
+
+    def __init__(self, path: Path, broker: str = "") -> None:
+        self.path = path
+        self.broker = broker
+        self._jobs: queue.Queue[_Job | None] = queue.Queue(WAITING)
+
+    async def __aenter__(self) -> Ledger:
+        self._loop = asyncio.get_running_loop()
+        await asyncio.to_thread(lambda: connect(self.path).close())
+        self._thread = threading.Thread(target=self._work, name="ledger", daemon=True)
+        self._thread.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self._jobs.put, None)
+        await asyncio.to_thread(self._thread.join)
+
+    async def open(self, bundle: Bundle, token: Token, handed: dict[str, int] | None = None) -> Held:
+        """Raise the token for the bundle's range, then load its counters, unless the last owner has handed them over.
+
+        Raises StaleToken, LedgerUnavailable.
+        """
+        answer: asyncio.Future[Held] = self._loop.create_future()
+        self._put(_Opening(bundle, token, handed, answer))
+        return await answer
+
+    async def increment(self, held: Held, topic: Topic, request_id: str) -> Stored:
+        """Count one up and return when that is stored; for a request id seen before, what was answered then.
+
+        Raises StaleToken, LedgerUnavailable: then nothing was stored.
+        """
+        answer: asyncio.Future[Stored] = self._loop.create_future()
+        self._put(_Increment(held, topic, request_id, answer))
+        return await answer
+
+    async def close(self, held: Held) -> dict[str, int]:
+        """Write nothing more under this ownership; its counters, as they are stored. Raises LedgerUnavailable."""
+        answer: asyncio.Future[dict[str, int]] = self._loop.create_future()
+        self._put(_Closing(held, answer))
+        return await answer
+
+    def _put(self, job: _Job) -> None:
+        try:
+            self._jobs.put_nowait(job)
+        except queue.Full:
+            raise LedgerUnavailable(f"{WAITING} writes are waiting already") from None
+
+    # --- on the ledger's thread
+
+    def _work(self) -> None:
+        with contextlib.closing(connect(self.path)) as db, open(f"{self.path}-turn", "w") as turn:
+            while (first := self._jobs.get()) is not None:
+                batch, ending = [first], False
+                while len(batch) < BATCH and not ending:
+                    try:
+                        job = self._jobs.get_nowait()
+                    except queue.Empty:
+                        break
+                    ending = job is None
+                    batch += [] if job is None else [job]
+                outcomes = self._commit(db, turn.fileno(), batch)
+                self._loop.call_soon_threadsafe(_answer, batch, outcomes)
+                if ending:
+                    return
+
+    def _commit(self, db: sqlite3.Connection, turn: int, batch: Sequence[_Job]) -> list[Any]:
+        """One transaction for the batch; what each job gets: a value, or an exception."""
+        made = _Made()
+        try:
+            with _transaction(db, turn):
+                outcomes = [self._one(db, job, made) for job in batch]
+        except (sqlite3.Error, OSError) as error:
+            return [LedgerUnavailable(f"{self.path}: {error}")] * len(batch)
+        made.keep()
+        return outcomes
+
+    def _one(self, db: sqlite3.Connection, job: _Job, made: _Made) -> object:
+        try:
+            match job:
+                case _Opening():
+                    raise_token(db, job.bundle, job.token)
+                    return Held(job.bundle, job.token, load(db, job.bundle) if job.handed is None else job.handed)
+                case _Closing():
+                    job.held.closed = True
+                    return made.values(job.held)
+                case _Increment():
+                    return self._increment(db, job, made)
+        except StaleToken as stale:
+            return stale
+
+    def _increment(self, db: sqlite3.Connection, job: _Increment, made: _Made) -> Stored:
+        held, topic, token = job.held, job.topic, str(job.held.token)
+        if held.closed:
+            raise StaleToken(f"{held.bundle} is handed over")
+        check_token(db, topic, token)
+        value = made.value(held, topic.full_name) + 1
+        row = (topic.full_name, job.request_id, value, token, self.broker)
+        if not db.execute("INSERT OR IGNORE INTO increment VALUES (?, ?, ?, ?, ?)", row).rowcount:
+            question = "SELECT value, broker, token FROM increment WHERE topic = ? AND request_id = ?"
+            return Stored(*db.execute(question, row[:2]).fetchone())
+        db.execute(
+            "INSERT INTO counter VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET value = excluded.value",
+            (topic.namespace, topic.position, topic.full_name, value),
+        )
+        made.put(held, topic.full_name, value)
+        return Stored(value, self.broker, token)
+
+
+class _Made:
+    """What a transaction makes of the counters in memory, once it is committed."""
+
+    def __init__(self) -> None:
+        self._new: dict[int, tuple[Held, dict[str, int]]] = {}
+
+    def value(self, held: Held, topic: str) -> int:
+        new = self._new.get(id(held))
+        return new[1][topic] if new is not None and topic in new[1] else held.values.get(topic, 0)
+
+    def put(self, held: Held, topic: str, value: int) -> None:
+        self._new.setdefault(id(held), (held, {}))[1][topic] = value
+
+    def values(self, held: Held) -> dict[str, int]:
+        new = self._new.get(id(held))
+        return {**held.values, **(new[1] if new is not None else {})}
+
+    def keep(self) -> None:
+        for held, values in self._new.values():
+            held.values.update(values)
+
+
+def _answer(batch: Sequence[_Job], outcomes: Sequence[Any]) -> None:
+    for job, outcome in zip(batch, outcomes, strict=True):
+        if job.answer.done():
+            continue  # whoever asked does not wait any longer
+        if isinstance(outcome, Exception):
+            job.answer.set_exception(outcome)
+        else:
+            job.answer.set_result(outcome)
+
+
+# --- the file
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """The file, created with its tables if it is new. Raises sqlite3.Error."""
+    db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = FULL")  # a commit that was answered survives a power cut
+    db.executescript(SCHEMA)
+    return db
+
+
+@contextlib.contextmanager
+def _transaction(db: sqlite3.Connection, turn: int) -> Generator[None]:
+    """All or nothing. Writers queue in the kernel first (`flock`): SQLite's own waiting sleeps up to 100 ms."""
+    fcntl.flock(turn, fcntl.LOCK_EX)
+    try:
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            db.execute("COMMIT")
+        except BaseException:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
+    finally:
+        fcntl.flock(turn, fcntl.LOCK_UN)
+
+
+def raise_token(db: sqlite3.Connection, bundle: Bundle, token: Token) -> None:
+    """From now on refuse writes into this range under an older token. Raises StaleToken if there is a newer one."""
+    lo, hi, text = bundle.lo, _end(bundle), str(token)
+    overlapping = db.execute(
+        "SELECT lo, hi, token FROM fence WHERE namespace = ? AND lo < ? AND hi > ?", (bundle.namespace, hi, lo)
+    ).fetchall()
+    newest = max((known for _, _, known in overlapping), default=text)
+    if newest > text:
+        raise StaleToken(f"{bundle} has been raised to {newest}, beyond {text}")
+    db.execute("DELETE FROM fence WHERE namespace = ? AND lo < ? AND hi > ?", (bundle.namespace, hi, lo))
+    pieces = [(lo, hi, text)]
+    for old_lo, old_hi, known in overlapping:
+        pieces += [(old_lo, lo, known)] if old_lo < lo else []
+        pieces += [(hi, old_hi, known)] if old_hi > hi else []
+    db.executemany("INSERT INTO fence VALUES (?, ?, ?, ?)", [(bundle.namespace, *piece) for piece in pieces])
+
+
+def check_token(db: sqlite3.Connection, topic: Topic, token: str) -> None:
+    """Raises StaleToken unless this token was raised for the topic's position, and no newer one."""
+    question = "SELECT token FROM fence WHERE namespace = ? AND lo <= ? AND hi > ?"
+    row = db.execute(question, (topic.namespace, topic.position, topic.position)).fetchone()
+    if row is None or row[0] != token:
+        raise StaleToken(f"{topic} is written under {row[0] if row else 'no token'}, not {token}")
+
+
+def load(db: sqlite3.Connection, bundle: Bundle) -> dict[str, int]:
+    """The stored counters of a range."""
+    question = "SELECT topic, value FROM counter WHERE namespace = ? AND position >= ? AND position < ?"
+    return dict(db.execute(question, (bundle.namespace, bundle.lo, _end(bundle))).fetchall())
+
+
+def _end(bundle: Bundle) -> int:
+    return bundle.hi + (bundle.hi == FULL_UPPER)

@@ -1,0 +1,193 @@
+"""A load generator: increments at a given rate through the client router, whether or not answers come back.
+
+Counts what a caller sees: ok (a 2xx), late (a 2xx that took over 100 ms), failed (no 2xx within 10 s), all from the
+moment at which the request was due. A repeated attempt has the same request id. At the end it can audit the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import secrets
+import sys
+import time
+from collections import deque
+from pathlib import Path
+
+import msgspec
+
+from examples.counter.audit import Acknowledged, audit
+from examples.counter.traffic import Traffic
+from loadmanager.client import HttpRouter, Router
+from loadmanager.errors import LoadManagerError
+
+LATE_S = 0.1
+BUDGET_S = 10.0
+TICK_S = 0.01
+IN_FLIGHT = 10_000
+WINDOW_S = 3.0
+REPORT_S = 0.25
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """Totals since the start; rates and latencies of the last seconds. `worst_ms` is of the whole run."""
+
+    ok: int
+    late: int
+    failed: int
+    in_flight: int
+    rate_s: float
+    p50_ms: float
+    p99_ms: float
+    worst_ms: float
+    stored: int | None = None
+    lost: int | None = None
+    doubled: int | None = None
+    examples: tuple[str, ...] = ()
+
+
+class Load:
+    """Drives the counters. `run()` until `stop()`, then `settle()`."""
+
+    def __init__(self, http: HttpRouter, traffic: Traffic, rate_s: float) -> None:
+        self._http = http
+        self._traffic = traffic
+        self._rate_s = rate_s
+        self._stopping = asyncio.Event()
+        self._run = secrets.token_hex(4)
+        self._recent: deque[tuple[float, float]] = deque()
+        self.acknowledged: list[Acknowledged] = []
+        self.late = self.failed = self.in_flight = 0
+        self.worst_s = 0.0
+        self.failures: list[str] = []
+
+    async def run(self) -> None:
+        """Send requests as they fall due, until `stop()`; returns when all have been answered or have failed."""
+        begin_s, sent = time.monotonic(), 0
+        async with asyncio.TaskGroup() as requests:
+            while not self._stopping.is_set():
+                now_s = time.monotonic()
+                while sent < (now_s - begin_s) * self._rate_s and self.in_flight < IN_FLIGHT:
+                    due_s = begin_s + sent / self._rate_s
+                    sent += 1
+                    self.in_flight += 1
+                    requests.create_task(self._one(self._traffic.pick(now_s), f"{self._run}-{sent}", due_s))
+                await asyncio.sleep(TICK_S)
+
+    def stop(self) -> None:
+        """Send nothing more."""
+        self._stopping.set()
+
+    async def _one(self, topic: str, request_id: str, due_s: float) -> None:
+        problem = ""
+        try:
+            body = {"topic": topic, "id": request_id}
+            answer = await self._http.post(topic, "/v1/counters", body, budget_s=BUDGET_S)
+            if 200 <= answer.status < 300:
+                self.acknowledged.append(Acknowledged(topic, request_id, answer.json()["value"]))
+            else:
+                problem = f"{answer.status} {answer.body[:200]!r}"
+        except LoadManagerError as error:
+            problem = str(error)
+        finally:
+            self.in_flight -= 1
+        self._count(problem, time.monotonic(), due_s)
+
+    def _count(self, problem: str, now_s: float, due_s: float) -> None:
+        took_s = now_s - due_s
+        if problem:
+            self.failed += 1
+            self.failures.append(problem) if len(self.failures) < 10 else None
+        else:
+            self.late += took_s > LATE_S
+            self.worst_s = max(self.worst_s, took_s)
+            self._recent.append((now_s, took_s))
+
+    def snapshot(self) -> Snapshot:
+        """As of now."""
+        now_s = time.monotonic()
+        while self._recent and self._recent[0][0] < now_s - WINDOW_S:
+            self._recent.popleft()
+        took_ms = sorted(1000 * took_s for _, took_s in self._recent) or [0.0]
+        return Snapshot(
+            ok=len(self.acknowledged),
+            late=self.late,
+            failed=self.failed,
+            in_flight=self.in_flight,
+            rate_s=len(self._recent) / WINDOW_S,
+            p50_ms=took_ms[len(took_ms) // 2],
+            p99_ms=took_ms[len(took_ms) * 99 // 100],
+            worst_ms=1000 * self.worst_s,
+            examples=tuple(self.failures),
+        )
+
+    def settle(self, store: Path) -> Snapshot:
+        """The final figures, with the audit of the counters' file."""
+        found = audit(store, self.acknowledged)
+        snapshot = msgspec.structs.replace(self.snapshot(), stored=found.stored, lost=found.lost, doubled=found.doubled)
+        return msgspec.structs.replace(snapshot, examples=snapshot.examples + found.examples)
+
+
+async def _report(load: Load, *, json: bool) -> None:
+    while True:
+        await asyncio.sleep(REPORT_S if json else 1.0)
+        _show(load.snapshot(), json=json)
+
+
+def _show(snapshot: Snapshot, *, json: bool) -> None:
+    if json:
+        sys.stdout.write(msgspec.json.encode(snapshot).decode() + "\n")
+    else:
+        print(
+            f"{snapshot.rate_s:6.0f}/s  ok {snapshot.ok}  late {snapshot.late}  failed {snapshot.failed}"
+            f"  p50 {snapshot.p50_ms:.1f} ms  p99 {snapshot.p99_ms:.1f} ms"
+        )
+    sys.stdout.flush()
+
+
+async def _until_stdin_ends() -> None:
+    """Whoever started us closes our standard input when it wants the end, and when it dies."""
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    await reader.read()
+
+
+async def main() -> int:
+    """The command. 0 if nothing failed, was lost or doubled."""
+    given = _arguments()
+    http = HttpRouter(Router(given.admin))
+    traffic = Traffic(given.namespace, topics=given.topics, skew=given.skew, drift_s=given.drift_s)
+    load = Load(http, traffic, given.rate)
+    async with http, asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(load.run())
+        reporting = tasks.create_task(_report(load, json=given.json))
+        if given.seconds is None:
+            await _until_stdin_ends()
+        else:
+            await asyncio.sleep(given.seconds)
+        load.stop()
+        await running
+        reporting.cancel()
+    final = load.snapshot() if given.store is None else await asyncio.to_thread(load.settle, given.store)
+    _show(final, json=given.json)
+    if not given.json:
+        print(f"stored {final.stored}  lost {final.lost}  doubled {final.doubled}", *final.examples, sep="\n")
+    return 1 if final.failed or final.lost or final.doubled else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--admin", action="append", required=True, help="admin URL of a broker; give several")
+    parser.add_argument("--store", type=Path, help="the counters' file, to audit it at the end")
+    parser.add_argument("--rate", type=float, default=300.0, help="requests per second")
+    parser.add_argument("--seconds", type=float, help="default: until standard input ends")
+    parser.add_argument("--namespace", default="demo/counters")
+    parser.add_argument("--topics", type=int, default=400)
+    parser.add_argument("--skew", type=float, default=0.9)
+    parser.add_argument("--drift-s", type=float, default=8.0)
+    parser.add_argument("--json", action="store_true", help="a JSON line every quarter of a second")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

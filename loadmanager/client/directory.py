@@ -1,0 +1,146 @@
+"""Asks the brokers, over their admin interface, who serves a topic: any of them answers, so one that fails is skipped.
+
+Starts from the URLs that it is given and learns the others from the answers. Remembers nothing about topics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Iterable
+
+import aiohttp
+import msgspec
+
+from loadmanager.client.route import Route
+from loadmanager.errors import NotFound, Unavailable
+from loadmanager.redirection import retry_after_s
+from statechannel.bundle import Bundle
+from statechannel.errors import InvalidName
+from statechannel.record import Token
+
+REST_S = 1.0
+"""For this long a broker that failed is asked last."""
+
+FAILURES_KEPT = 5
+"""A learned URL that failed this often in a row is forgotten; given ones never are."""
+
+URLS_KEPT = 256
+_SLACK_S = 1.0
+
+
+class _Answer(msgspec.Struct):
+    topic: str
+    bundle: str | None = None
+    broker: str | None = None
+    admin_url: str | None = None
+    urls: dict[str, str] | None = None
+    token: str | None = None
+    error: _Error | None = None
+
+
+class _Error(msgspec.Struct):
+    status: int = 503
+    detail: str = ""
+    retry_after_s: float | None = None
+
+
+class _Answers(msgspec.Struct):
+    answers: list[_Answer]
+
+
+_decoder = msgspec.json.Decoder(_Answers)
+
+
+class _Desk:
+    """One broker's admin interface."""
+
+    __slots__ = ("failures", "given", "rests_until_s", "url")
+
+    def __init__(self, url: str, given: bool) -> None:
+        self.url = url
+        self.given = given
+        self.failures = 0
+        self.rests_until_s = 0.0
+
+
+class Directory:
+    """Where to ask. `session` is used, not closed."""
+
+    def __init__(self, admin_urls: Iterable[str], session: aiohttp.ClientSession) -> None:
+        self._desks = {url.rstrip("/"): _Desk(url.rstrip("/"), given=True) for url in admin_urls}
+        if not self._desks:
+            raise ValueError("give the admin URL of at least one broker")
+        self._session = session
+        self._turn = itertools.count()
+
+    @property
+    def urls(self) -> list[str]:
+        """The admin URLs that are known."""
+        return list(self._desks)
+
+    async def locate(self, topic: str, timeout_s: float) -> Route:
+        """The owner, as the first broker that answers knows it; each may defer its answer for up to `timeout_s`.
+
+        Raises NotFound (those that answered know no such namespace), Unavailable (nobody serves it, or nobody answers).
+        """
+        refusal: NotFound | None = None
+        failures: list[str] = []
+        for desk in self._in_order():
+            try:
+                return await self._ask(desk, topic, timeout_s)
+            except NotFound as error:
+                refusal = error
+            except (
+                aiohttp.ClientError,
+                OSError,
+                msgspec.MsgspecError,
+                InvalidName,
+            ) as error:  # a time-out is an OSError
+                self._failed(desk)
+                failures.append(f"{desk.url}: {str(error) or type(error).__name__}")
+        raise refusal or Unavailable(f"no broker answers a lookup: {'; '.join(failures)}", 0.1)
+
+    async def _ask(self, desk: _Desk, topic: str, timeout_s: float) -> Route:
+        body = msgspec.json.encode({"topics": [topic], "timeout_ms": int(timeout_s * 1000)})
+        async with (
+            asyncio.timeout(timeout_s + _SLACK_S),
+            self._session.post(
+                f"{desk.url}/v1/lookup", data=body, headers={"Content-Type": "application/json"}
+            ) as response,
+        ):
+            if response.status == 503:
+                raise Unavailable(f"{desk.url} answers 503", retry_after_s(response.headers))
+            response.raise_for_status()
+            answer = _decoder.decode(await response.read()).answers[0]
+        desk.failures = 0
+        return self._read(answer)
+
+    def _read(self, answer: _Answer) -> Route:
+        if answer.error is not None or answer.bundle is None or answer.broker is None:
+            error = answer.error or _Error()
+            if error.status == 404:
+                raise NotFound(error.detail)
+            raise Unavailable(error.detail, 0.1 if error.retry_after_s is None else error.retry_after_s)
+        if answer.admin_url:
+            self._learn(answer.admin_url.rstrip("/"))
+        token = Token.parse(answer.token) if answer.token else None
+        return Route(Bundle.parse(answer.bundle), answer.broker, answer.urls or {}, token)
+
+    def _learn(self, url: str) -> None:
+        if url not in self._desks and len(self._desks) < URLS_KEPT:
+            self._desks[url] = _Desk(url, given=False)
+
+    def _failed(self, desk: _Desk) -> None:
+        desk.failures += 1
+        desk.rests_until_s = time.monotonic() + REST_S
+        if desk.failures >= FAILURES_KEPT and not desk.given:
+            self._desks.pop(desk.url, None)
+
+    def _in_order(self) -> list[_Desk]:
+        """All of them, each call beginning with another; those that failed just now last."""
+        desks = list(self._desks.values())
+        first = next(self._turn) % len(desks)
+        now_s = time.monotonic()
+        return sorted(desks[first:] + desks[:first], key=lambda desk: desk.rests_until_s > now_s)

@@ -1,0 +1,90 @@
+"""A router for services that speak HTTP and keep the contract of `loadmanager.redirection`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+import msgspec
+
+from loadmanager.client.route import Route
+from loadmanager.client.router import Router
+from loadmanager.redirection import TOKEN_HEADER, NotServing, error_of
+from statechannel.errors import InvalidName
+from statechannel.record import Token
+
+ATTEMPT_TIMEOUT_S = 6.0
+"""For one attempt: above the time for which a service holds a request whose bundle is on its way."""
+
+
+class HttpAnswer(msgspec.Struct, frozen=True):
+    """An answer of the owner, of whatever status; 421 and 503 of the contract never come here."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def token(self) -> Token | None:
+        """The fencing token that it carries."""
+        text = self.headers.get(TOKEN_HEADER)
+        try:
+            return Token.parse(text) if text else None
+        except InvalidName:
+            return None
+
+    def json(self) -> Any:
+        """The body as JSON. Raises msgspec.DecodeError."""
+        return msgspec.json.decode(self.body)
+
+
+class HttpRouter:
+    """`await router.post("shop/carts/alice", "/v1/items", {...})`: to the owner of the topic, wherever it is."""
+
+    def __init__(self, router: Router, *, protocol: str = "http") -> None:
+        self.router = router
+        self._protocol = protocol
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.router.close()
+
+    async def get(self, topic: str, path: str, *, budget_s: float = 10.0) -> HttpAnswer:
+        """GET from the owner. Raises as `Router.call`."""
+        return await self.request("GET", topic, path, None, budget_s=budget_s)
+
+    async def post(self, topic: str, path: str, json: object, *, budget_s: float = 10.0) -> HttpAnswer:
+        """POST to the owner, more than once where it did not answer. Raises as `Router.call`."""
+        return await self.request("POST", topic, path, msgspec.json.encode(json), budget_s=budget_s)
+
+    async def request(
+        self, method: str, topic: str, path: str, body: bytes | None, *, budget_s: float = 10.0
+    ) -> HttpAnswer:
+        """Any request to the owner. Raises as `Router.call`."""
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        timeout = aiohttp.ClientTimeout(total=ATTEMPT_TIMEOUT_S, sock_connect=1.0)
+
+        async def send(route: Route) -> HttpAnswer:
+            url = route.url(self._protocol)
+            if not url:
+                raise NotServing(f"{route.broker} registered no {self._protocol} URL", 0.1)
+            async with self.router.session.request(
+                method, url + path, data=body, headers=headers, timeout=timeout
+            ) as response:
+                answer = HttpAnswer(response.status, response.headers, await response.read())
+            redirection = error_of(answer.status, answer.headers, answer.body)
+            if redirection is not None:
+                raise redirection
+            return answer
+
+        return await self.router.call(topic, send, budget_s=budget_s, token_of=_token_of)
+
+
+def _token_of(answer: HttpAnswer) -> Token | None:
+    return answer.token

@@ -1,0 +1,188 @@
+"""The client-side router: sends each request to the owner of its key, so that callers see latency, not errors.
+
+Remembers routes by bundle; a hint in an answer (`Moved`), an unanswered request or a `NotServing` makes it look again,
+at any broker, with jittered pauses, until the caller's budget is spent. A request may therefore be sent more than once:
+give it an id by which the service can tell (as `examples/counter` does), or let only safe requests be retried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from types import TracebackType
+from typing import Self, TypeVar
+
+import aiohttp
+
+from loadmanager.client.directory import Directory
+from loadmanager.client.route import Route, RouteTable, SeenTokens, Span, parse_topic
+from loadmanager.errors import NotFound, Unavailable
+from loadmanager.redirection import Moved, NotServing
+from statechannel.record import Token
+
+T = TypeVar("T")
+Send = Callable[[Route], Awaitable[T]]
+
+LOOKUP_TIMEOUT_S = 2.0
+"""How long one broker may defer one lookup before it is asked again, possibly elsewhere."""
+
+FIRST_PAUSE_S = 0.002
+LAST_PAUSE_S = 0.25
+CONNECTIONS = 1_024
+
+
+class BudgetSpent(Unavailable):
+    """No answer within the budget; the last thing that went wrong is its cause."""
+
+
+class Router:
+    """Routes for one process; `async with`, or `close()`. Belongs to one event loop. `admin_urls`: of some brokers."""
+
+    def __init__(self, admin_urls: Iterable[str], *, session: aiohttp.ClientSession | None = None) -> None:
+        self._own_session = session is None
+        self.session = session or aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=CONNECTIONS))
+        self.directory = Directory(admin_urls, self.session)
+        self.routes = RouteTable()
+        self._tokens = SeenTokens()
+        self._lookups: dict[Span | tuple[str, int], asyncio.Task[Route]] = {}
+        self.lookups = 0
+        """How many lookups were sent: merged ones and cache hits are not counted."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Give up lookups in progress and let go of the connections."""
+        for task in list(self._lookups.values()):
+            task.cancel()
+        if self._own_session:
+            await self.session.close()
+
+    # --- routes
+
+    def cached(self, topic: str) -> Route | None:
+        """The remembered route, None if there is none; never waits."""
+        return self.routes.cached(topic)
+
+    async def route(self, topic: str) -> Route:
+        """The remembered route, or the answer of one lookup, which concurrent callers for one bundle share.
+
+        Raises NotFound (no such namespace), Unavailable (nobody serves it now, or no broker answers), InvalidName.
+        """
+        while True:
+            route = self.routes.cached(topic)
+            if route is not None:
+                return route
+            route = await asyncio.shield(self._lookup(topic))
+            if parse_topic(topic).position in route.bundle:
+                return route
+
+    def _lookup(self, topic: str) -> asyncio.Task[Route]:
+        """The lookup in progress for this bundle; while its range is not known, for this part of the ring."""
+        key = self.routes.span(topic) or _part_of_ring(topic)
+        task = self._lookups.get(key)
+        if task is None:
+            task = self._lookups[key] = asyncio.get_running_loop().create_task(self._find(topic))
+            task.add_done_callback(lambda done: self._found(key, done))
+        return task
+
+    def _found(self, key: Span | tuple[str, int], task: asyncio.Task[Route]) -> None:
+        del self._lookups[key]
+        if not task.cancelled():
+            task.exception()  # whoever waited has it; if nobody waits any more, nobody needs it
+
+    async def _find(self, topic: str) -> Route:
+        self.lookups += 1
+        route = await self.directory.locate(topic, LOOKUP_TIMEOUT_S)
+        if not self.routes.learn(route):
+            raise Unavailable(f"{route.broker} was the owner of {route.bundle} some time ago; look again", 0.0)
+        return route
+
+    # --- requests
+
+    async def call(
+        self,
+        topic: str,
+        send: Send[T],
+        *,
+        budget_s: float = 10.0,
+        token_of: Callable[[T], Token | None] | None = None,
+    ) -> T:
+        """What `send(route)` returns, tried again until `budget_s` is over while it raises Moved, NotServing or a
+        connection error (OSError, aiohttp.ClientError), or returns an answer with an older token than was seen.
+
+        Raises BudgetSpent, NotFound, InvalidName, and whatever else `send` raises.
+        """
+        trouble: BaseException | None = None
+        try:
+            async with asyncio.timeout(budget_s):
+                attempt = 0
+                while True:
+                    attempt += 1
+                    outcome = await self._try(topic, send, token_of)
+                    if not isinstance(outcome, _Trouble):
+                        return outcome
+                    trouble = outcome.error
+                    await asyncio.sleep(outcome.pause_s(attempt))
+        except TimeoutError:
+            raise BudgetSpent(
+                f"{topic}: no answer within {budget_s:g} s: {trouble or 'nothing went wrong'}"
+            ) from trouble
+
+    async def _try(self, topic: str, send: Send[T], token_of: Callable[[T], Token | None] | None) -> T | _Trouble:
+        route: Route | None = None
+        try:
+            route = await self.route(topic)
+            answer = await send(route)
+        except Moved as moved:
+            self._follow(route, moved)
+            return _Trouble(moved, at_once=True)
+        except NotFound:
+            raise
+        except Unavailable as error:
+            self._forget(route)
+            return _Trouble(error)
+        except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
+            self._forget(route)
+            return _Trouble(error)
+        token = token_of(answer) if token_of is not None else None
+        if token is not None and not self._tokens.accept(topic, token):
+            self._forget(route)
+            return _Trouble(NotServing(f"{route.broker} answered under {token}, which is older than one seen before"))
+        return answer
+
+    def _follow(self, route: Route | None, moved: Moved) -> None:
+        if moved.urls and moved.bundle is not None:
+            self.routes.learn(Route(moved.bundle, moved.broker, moved.urls))
+        else:
+            self._forget(route)
+
+    def _forget(self, route: Route | None) -> None:
+        if route is not None:
+            self.routes.forget(route)
+
+
+def _part_of_ring(topic: str) -> tuple[str, int]:
+    parsed = parse_topic(topic)
+    return parsed.namespace, parsed.position >> 26
+
+
+class _Trouble:
+    """An attempt that has to be repeated."""
+
+    def __init__(self, error: BaseException, *, at_once: bool = False) -> None:
+        self.error = error
+        self._at_once = at_once
+
+    def pause_s(self, attempt: int) -> float:
+        """How long to wait: nothing after the first hint, else longer each time, and not all callers alike."""
+        if self._at_once and attempt == 1:
+            return 0.0
+        pause_s = min(FIRST_PAUSE_S * 2 ** min(attempt - 1, 20), LAST_PAUSE_S)
+        return random.uniform(0.5, 1.0) * pause_s

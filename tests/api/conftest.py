@@ -1,0 +1,201 @@
+"""A cluster of real brokers on one SQLite file, each with its doors open, in this process and on this loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+import pytest_asyncio
+
+from api.server import serve
+from loadmanager.host import BundleLoad, Destination
+from loadmanager.hosting import HostRunner
+from loadmanager.node import Node
+from loadmanager.settings import Settings
+from loadmanager.wiring import surroundings
+from statechannel.bundle import Bundle, Topic, even_boundaries
+from statechannel.record import Token
+
+WAIT_S = 20.0
+
+
+class Host:
+    """A service that takes everything; while `gate` is closed, `prepare` and `acquire` hang."""
+
+    def __init__(self) -> None:
+        self.held: dict[Bundle, Token] = {}
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def prepare(self, bundle: Bundle) -> None:
+        await self.gate.wait()
+
+    async def acquire(self, bundle: Bundle, token: Token, hand_off: bytes | None) -> None:
+        await self.gate.wait()
+        self.held[bundle] = token
+
+    async def release(self, bundle: Bundle, to: Destination | None) -> bytes | None:
+        self.held.pop(bundle, None)
+        return None
+
+    async def abandon(self, bundle: Bundle) -> None:
+        self.held.pop(bundle, None)
+
+    async def load(self) -> dict[Bundle, BundleLoad]:
+        return {bundle: BundleLoad(keys=1, in_rate_msg_s=10) for bundle in self.held}
+
+
+class Broker:
+    """One node with its doors."""
+
+    def __init__(self, node: Node, host: Host, url: str, running: asyncio.Task[None]) -> None:
+        self.node = node
+        self.host = host
+        self.url = url
+        self.running = running
+
+    @property
+    def name(self) -> str:
+        return self.node.settings.advertised
+
+
+class Cluster:
+    """Brokers that know each other, and a client that asks them."""
+
+    def __init__(self, path: Path, stack: AsyncExitStack) -> None:
+        self.brokers: list[Broker] = []
+        self._path = path
+        self._stack = stack
+        self.session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=WAIT_S))
+
+    async def start(self, count: int = 1, **settings: Any) -> None:
+        """Start so many more; returns when each knows all and somebody leads."""
+        for _ in range(count):
+            await self._start_one(settings)
+        await self.until(self._all_known)
+
+    async def _start_one(self, changed: dict[str, Any]) -> None:
+        name = f"127.0.0.1:{7001 + len(self.brokers)}"
+        settings = Settings(
+            advertised=name,
+            log=f"sqlite:{self._path / 'lm.db'}",
+            load_report_min_interval_s=0.1,
+            load_sample_interval_s=0.1,
+            **changed,
+        )
+        host = Host()
+        node = Node(settings, host, HostRunner(), surroundings(settings))
+        node.registration = msgspec.structs.replace(
+            node.registration, urls={"pulsar": f"pulsar://{name}", "http": f"http://{name}"}
+        )
+        url = await self._stack.enter_async_context(serve(node))
+        broker = Broker(node, host, url, asyncio.create_task(node.run()))
+        self.brokers.append(broker)
+        await asyncio.wait_for(node.ready.wait(), WAIT_S)
+
+    def _all_known(self) -> bool:
+        names = {broker.name for broker in self.brokers}
+        return all(
+            set(b.node.membership.peers) == names
+            and b.node.world.coordination.leadership is not None
+            and all(b.node.channel.table.lead(p).epoch for p in range(b.node.channel.table.partitions))
+            for b in self.brokers
+        )
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while not holds():
+                await asyncio.sleep(0.005)
+
+    async def create(self, namespace: str, bundles: int = 4) -> tuple[Bundle, ...]:
+        """A namespace that every broker knows."""
+        await self.brokers[0].node.current.operations.create_namespace(namespace, even_boundaries(bundles))
+        await self.until(lambda: all(namespace in b.node.channel.table.namespaces() for b in self.brokers))
+        known = self.brokers[0].node.channel.table.namespace(namespace)
+        assert known is not None
+        return known.bundles
+
+    async def assign(self, topic: str) -> Bundle:
+        """Have the topic's bundle owned by somebody, as every broker knows."""
+        located = await self.brokers[0].node.current.lookup.locate(Topic.parse(topic), WAIT_S)
+        await self.until(lambda: all(self.owner(located.bundle, b) == located.owner.name for b in self.brokers))
+        return located.bundle
+
+    def owner(self, bundle: Bundle, seen_by: Broker | None = None) -> str | None:
+        entry = (seen_by or self.brokers[0]).node.channel.table.get(bundle)
+        return entry.holder.name if entry and entry.holder else None
+
+    def other(self, name: str | None) -> Broker:
+        return next(broker for broker in self.brokers if broker.name != name)
+
+    def of(self, name: str | None) -> Broker:
+        return next(broker for broker in self.brokers if broker.name == name)
+
+    async def ask(self, method: str, path: str, *, at: int = 0, **options: Any) -> tuple[int, Any, Any]:
+        """(status, body, headers); the body is parsed if it is JSON."""
+        options.setdefault("allow_redirects", False)
+        async with self.session.request(method, self.brokers[at].url + path, **options) as response:
+            body = await response.read()
+            kind = response.headers.get("Content-Type", "")
+            return (
+                response.status,
+                msgspec.json.decode(body) if body and "json" in kind else body.decode(),
+                response.headers,
+            )
+
+    def history(self) -> list[tuple[int, ...]]:
+        """How many records of each broker's replica changed a bundle or a namespace: revisions, not offsets, since
+        proofs and elections write too."""
+        table = self.brokers[0].node.channel.table
+        names = [n for n in table.namespaces()]
+        return [
+            (len(names), *(table.namespace(n).revision for n in names), *sorted(e.revision for e in table))  # type: ignore[union-attr]
+        ]
+
+    async def close(self) -> None:
+        await self.session.close()
+        for broker in self.brokers:
+            broker.host.gate.set()
+            broker.node.stop(drain_timeout_s=0.01)
+        await asyncio.gather(*(broker.running for broker in self.brokers), return_exceptions=True)
+        await self._stack.aclose()
+
+
+@pytest_asyncio.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """No broker yet: `await cluster.start(n)`."""
+    cluster = Cluster(tmp_path, AsyncExitStack())
+    try:
+        yield cluster
+    finally:
+        await asyncio.wait_for(cluster.close(), WAIT_S)
+
+
+Refused = Callable[..., Awaitable[dict[str, Any]]]
+
+
+@pytest.fixture
+def refused(cluster: Cluster) -> Refused:
+    """Asks for something impossible: the answer is a problem of the given status, and nothing has changed."""
+
+    async def ask(status: int, method: str, path: str, **options: Any) -> dict[str, Any]:
+        before = cluster.history()
+        found, body, headers = await cluster.ask(method, path, **options)
+        assert found == status, body
+        assert headers["Content-Type"] == "application/problem+json"
+        assert body["status"] == status
+        assert body["title"]
+        assert body["type"].startswith("urn:loadmanager:problem:")
+        assert body["reason"] == body["detail"] != ""
+        assert "Traceback" not in body["detail"]
+        await cluster.brokers[0].node.channel.read_back(0, cluster.brokers[0].node.current.me)
+        assert cluster.history() == before
+        return body
+
+    return ask

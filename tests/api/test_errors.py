@@ -1,0 +1,130 @@
+"""Whatever goes wrong is a problem document, and costs this broker little."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from typing import Any
+
+import pytest
+
+from api import limits
+from api.limits import MAX_BODY_BYTES
+from api.server import NotLoopback, bind
+from loadmanager.operations import Operations
+from statechannel.errors import CoordinationUnavailable, LogUnavailable
+from tests.api.conftest import Cluster, Refused
+
+
+@pytest.mark.parametrize("path", ["/", "/nothing", "/v1", "/v1/bundles/", "/admin/v3/brokers"])
+async def test_an_unknown_path_is_a_problem(cluster: Cluster, refused: Refused, path: str) -> None:
+    await cluster.start()
+    assert path in (await refused(404, "GET", path))["detail"]
+
+
+async def test_a_wrong_method_is_a_problem_that_names_the_right_one(cluster: Cluster, refused: Refused) -> None:
+    await cluster.start()
+    assert "GET" in (await refused(405, "DELETE", "/v1/bundles"))["detail"]
+    assert (await cluster.ask("DELETE", "/v1/bundles"))[2]["Allow"] == "GET"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (LogUnavailable("the log is full"), 503),
+        (CoordinationUnavailable("no answer"), 503),
+        (RuntimeError("secret of the inside"), 500),
+    ],
+)
+async def test_errors_of_the_inside_do_not_show_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
+) -> None:
+    await cluster.start()
+
+    async def fail(*args: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(Operations, "create_namespace", fail)
+    found, body, headers = await cluster.ask("PUT", "/admin/v2/namespaces/t/n")
+    assert found == body["status"] == status
+    assert headers["Content-Type"] == "application/problem+json"
+    assert ("Retry-After" in headers) == (status == 503)
+    assert "secret" not in json.dumps(body)
+    assert "Traceback" not in json.dumps(body)
+
+
+async def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(
+    cluster: Cluster, refused: Refused
+) -> None:
+    await cluster.start()
+    body = b'{"topics": ["' + b"x" * MAX_BODY_BYTES + b'"]}'
+
+    async def chunks() -> Any:
+        yield body[: len(body) // 2]
+        yield body[len(body) // 2 :]
+
+    json_type = {"Content-Type": "application/json"}
+    assert "at most" in (await refused(413, "POST", "/v1/lookup", data=io.BytesIO(body), headers=json_type))["detail"]
+    assert "at most" in (await refused(413, "POST", "/v1/lookup", data=chunks(), headers=json_type))["detail"]
+
+
+async def test_a_body_that_does_not_arrive_is_given_up(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    await cluster.start()
+    monkeypatch.setattr(limits, "ARRIVAL_TIMEOUT_S", 0.05)
+    host, port = cluster.brokers[0].url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"POST /v1/lookup HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{")
+    answer = await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"did not arrive" in answer
+
+
+async def test_more_requests_than_can_run_are_told_to_come_back(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.start()
+    await cluster.create("t/n")
+    monkeypatch.setattr(limits, "MAX_REQUESTS", 2)
+    cluster.brokers[0].host.gate.clear()
+    counts = cluster.brokers[0].node.current.lookup.counts
+    many = [asyncio.create_task(cluster.ask("POST", "/v1/lookup", json={"topics": ["t/n/a"]})) for _ in range(2)]
+    await cluster.until(lambda: counts.waiting == 2)
+    status, body, headers = await cluster.ask("GET", "/v1/notes")
+    assert (status, headers["Retry-After"]) == (503, "1")
+    assert "2 requests" in body["detail"]
+    cluster.brokers[0].host.gate.set()
+    assert [status for status, _, _ in await asyncio.gather(*many)] == [200, 200]
+    assert (await cluster.ask("GET", "/v1/notes"))[0] == 200
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "some-host:0", "192.0.2.1:80"])
+def test_only_loopback_is_bound_unless_told_otherwise(address: str) -> None:
+    with pytest.raises(NotLoopback, match="--insecure"):
+        bind(address, insecure=False)
+
+
+def test_every_interface_is_bound_if_that_is_meant() -> None:
+    with bind("0.0.0.0:0", insecure=True) as listening:
+        assert listening.getsockname()[1] > 0
+
+
+def test_an_address_that_is_taken_is_named() -> None:
+    with bind("127.0.0.1:0", insecure=False) as listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        with pytest.raises(OSError, match=address):
+            bind(address, insecure=False)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.1:http", ""])
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(ValueError, match="host:port|--insecure"):
+        bind(address, insecure=False)
+
+
+async def test_the_routes_describe_themselves(cluster: Cluster) -> None:
+    await cluster.start()
+    status, described, _ = await cluster.ask("GET", "/openapi.json")
+    assert status == 200
+    assert "/v1/lookup" in described["paths"]

@@ -1,0 +1,253 @@
+"""Lookups over HTTP: Pulsar's, by the fast path and beside it, and many at once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from statechannel.bundle import Bundle, Topic
+from tests.api.conftest import WAIT_S, Cluster, Refused
+
+PATH = "/lookup/v2/topic/persistent/t/n/"
+
+
+async def test_a_lookup_names_the_owner_as_pulsar_does(cluster: Cluster) -> None:
+    await cluster.start(2)
+    await cluster.create("t/n")
+    bundle = await cluster.assign("t/n/a")
+    owner = cluster.owner(bundle)
+    for at in (0, 1, 0, 1):
+        status, body, headers = await cluster.ask("GET", PATH + "a", at=at)
+        assert status == 200
+        assert body == {
+            "brokerUrl": f"pulsar://{owner}",
+            "httpUrl": f"http://{owner}",
+            "nativeUrl": f"pulsar://{owner}",
+            "brokerUrlSsl": "",
+        }
+        assert headers["X-Bundle"] == str(bundle)
+        assert headers["X-Broker"] == owner
+        assert headers["Fencing-Token"] == str(cluster.of(owner).host.held[bundle])
+
+
+async def test_the_slow_path_gives_the_same_answer(cluster: Cluster) -> None:
+    await cluster.start()
+    await cluster.create("t/n", 1)
+    fast = await cluster.ask("GET", PATH + "a")
+    slow = await cluster.ask("GET", PATH + "bundle")  # a name that looks like the suffix is left to the slow one
+    assert fast[0] == slow[0] == 200
+    assert fast[1] == slow[1]
+    assert {**fast[2], "Date": ""} == {**slow[2], "Date": ""}
+
+
+async def test_an_unowned_bundle_is_assigned_by_the_asked_broker_with_one_record(cluster: Cluster) -> None:
+    await cluster.start(2)
+    bundle = (await cluster.create("t/n", 1))[0]
+    answers = await asyncio.gather(*(cluster.ask("GET", f"{PATH}{i}", at=1) for i in range(50)))
+    assert {(status, body["brokerUrl"]) for status, body, _ in answers} == {(200, f"pulsar://{cluster.owner(bundle)}")}
+    entry = cluster.brokers[0].node.channel.table.get(bundle)
+    assert entry is not None
+    assert entry.revision == entry.token + 1, "own, then return: nothing between"
+
+
+async def test_a_move_is_followed_at_once(cluster: Cluster) -> None:
+    """The bytes of an answer are kept; what they say is not."""
+    await cluster.start(2)
+    await cluster.create("t/n")
+    bundle = await cluster.assign("t/n/a")
+    for _ in range(5):
+        to = cluster.other(cluster.owner(bundle))
+        at = cluster.brokers.index(to)
+        await to.node.current.operations.transfer(bundle, to.name)
+        status, body, headers = await cluster.ask("GET", PATH + "a", at=at)
+        assert (status, body["brokerUrl"]) == (200, f"pulsar://{to.name}")
+        assert headers["Fencing-Token"] == str(to.host.held[bundle])
+
+
+async def test_changed_urls_of_the_owner_are_followed(cluster: Cluster) -> None:
+    await cluster.start()
+    await cluster.create("t/n")
+    await cluster.assign("t/n/a")
+    node = cluster.brokers[0].node
+    node.registration = msgspec.structs.replace(node.registration, urls={"http": "http://elsewhere:1"})
+    await node.world.coordination.register(node.current.me, node.registration.encode())
+    await cluster.until(lambda: "pulsar" not in node.membership.peers[node.settings.advertised].registration.urls)
+    body = (await cluster.ask("GET", PATH + "a"))[1]
+    assert body["brokerUrl"] == body["httpUrl"] == "http://elsewhere:1"
+
+
+async def test_a_dead_owner_is_not_named(cluster: Cluster) -> None:
+    await cluster.start(2, lookup_timeout_s=0.2)
+    await cluster.create("t/n")
+    bundle = await cluster.assign("t/n/a")
+    dead = cluster.of(cluster.owner(bundle))
+    asked = cluster.brokers.index(cluster.other(dead.name))
+    assert (await cluster.ask("GET", PATH + "a", at=asked))[0] == 200
+    cluster.brokers[asked].node.membership.condemned[dead.node.current.me] = "refuses connections"
+    status, body, headers = await cluster.ask("GET", PATH + "a", at=asked)
+    assert status == 503
+    assert "no owner within 0.2 s" in body["reason"]
+    assert int(headers["Retry-After"]) >= 1
+
+
+async def test_a_bundle_on_its_way_is_deferred_until_it_has_arrived(cluster: Cluster) -> None:
+    await cluster.start()
+    await cluster.create("t/n")
+    host = cluster.brokers[0].host
+    host.gate.clear()
+    asking = asyncio.create_task(cluster.ask("GET", PATH + "a"))
+    counts = cluster.brokers[0].node.current.lookup.counts
+    await cluster.until(lambda: counts.waiting == 1)
+    assert not asking.done()
+    host.gate.set()
+    assert (await asking)[0] == 200
+    assert (counts.waiting, counts.deferred, counts.answered) == (0, 1, 1)
+
+
+async def test_what_waits_too_long_is_told_when_to_come_back_and_leaves_nothing_behind(cluster: Cluster) -> None:
+    await cluster.start(lookup_timeout_s=0.1)
+    await cluster.create("t/n")
+    cluster.brokers[0].host.gate.clear()
+    status, body, headers = await cluster.ask("GET", PATH + "a")
+    assert (status, headers["Retry-After"]) == (503, "1")
+    assert "assigning" in body["detail"]
+    assert not cluster.brokers[0].node.channel._watchers
+
+
+async def test_the_bundle_range_is_bare_text(cluster: Cluster) -> None:
+    await cluster.start()
+    await cluster.create("t/n")
+    bundle = cluster.brokers[0].node.channel.table.locate(Topic.parse("t/n/a"))
+    assert bundle is not None
+    status, body, headers = await cluster.ask("GET", PATH + "a/bundle")
+    assert (status, body) == (200, bundle.bundle.range)
+    assert headers["Content-Type"].startswith("text/plain")
+    assert bundle.holder is None, "asking for the range assigns nothing"
+
+
+async def test_a_topic_whose_own_name_ends_in_bundle_is_looked_up(cluster: Cluster) -> None:
+    await cluster.start()
+    await cluster.create("t/n")
+    status, body, headers = await cluster.ask("GET", "/lookup/v2/topic/persistent/t/n/a%2Fbundle")
+    assert status == 200
+    wanted = cluster.brokers[0].node.channel.table.locate(Topic.parse("t/n/a/bundle"))
+    assert wanted is not None
+    assert headers["X-Bundle"] == str(wanted.bundle)
+
+
+async def test_a_topic_is_placed_by_its_decoded_name_and_domain(cluster: Cluster) -> None:
+    await cluster.start()
+    await cluster.create("t/n", 256)
+    table = cluster.brokers[0].node.channel.table
+    for domain in ("persistent", "non-persistent"):
+        status, _, headers = await cluster.ask("GET", f"/lookup/v2/topic/{domain}/t/n/%C3%A4%20b%3Fc")
+        assert status == 200
+        wanted = table.locate(Topic.parse(f"{domain}://t/n/ä b?c"))
+        assert wanted is not None
+        assert headers["X-Bundle"] == str(wanted.bundle)
+
+
+@pytest.mark.parametrize("topic", ["pulsar/system/loadbalancer-service-unit-state", "loadmanager/system/bundle-state"])
+async def test_the_channels_own_topics_answer_the_leader(cluster: Cluster, topic: str) -> None:
+    await cluster.start(2)
+    leadership = cluster.brokers[0].node.world.coordination.leadership
+    assert leadership is not None
+    for at in (0, 1):
+        status, body, _ = await cluster.ask("GET", f"/lookup/v2/topic/persistent/{topic}", at=at)
+        assert (status, body["brokerUrl"]) == (200, f"pulsar://{leadership.leader.name}")
+
+
+async def test_lookups_of_what_there_is_not_are_refused(cluster: Cluster, refused: Refused) -> None:
+    await cluster.start()
+    await cluster.create("t/n")
+    assert "t/none" in (await refused(404, "GET", "/lookup/v2/topic/persistent/t/none/a"))["detail"]
+    assert "t/none" in (await refused(404, "GET", "/lookup/v2/topic/persistent/t/none/a/bundle"))["detail"]
+    await refused(400, "GET", "/lookup/v2/topic/transient/t/n/a")
+    await refused(412, "GET", "/lookup/v2/topic/persistent/t/n%20/a")
+    await refused(412, "GET", "/lookup/v2/topic/persistent/t/n/")
+    await refused(404, "GET", "/lookup/v2/topic/persistent")
+    assert "GET" in (await refused(405, "POST", PATH + "a"))["detail"]
+
+
+async def test_many_topics_are_answered_in_order_each_for_itself(cluster: Cluster) -> None:
+    await cluster.start(2)
+    await cluster.create("t/n", 16)
+    topics = [f"t/n/topic-{i}" for i in range(100)] + ["t/none/a", "no topic", "persistent://t/n/topic-0"]
+    status, body, _ = await cluster.ask("POST", "/v1/lookup", json={"topics": topics})
+    assert status == 200
+    answers = body["answers"]
+    assert [answer["topic"] for answer in answers] == topics
+    for answer in answers[:100]:
+        entry = cluster.brokers[0].node.channel.table.locate(Topic.parse(answer["topic"]))
+        assert entry is not None
+        assert entry.holder is not None
+        assert answer["error"] is None
+        assert answer["bundle"] == str(entry.bundle)
+        assert answer["broker"] == entry.holder.name
+        assert answer["urls"]["http"] == f"http://{entry.holder.name}"
+        assert answer["admin_url"] == cluster.of(answer["broker"]).url
+    assert answers[100]["error"]["status"] == 404
+    assert answers[101]["error"]["status"] == 412
+    assert {**answers[102], "topic": ""} == {**answers[0], "topic": ""}
+
+
+@pytest.mark.parametrize(
+    "body", [{"topics": []}, {"topics": ["t/n/a"] * 1001}, {"topics": "t/n/a"}, {}, [], {"topics": ["x" * 5000]}]
+)
+async def test_a_list_of_topics_that_is_none_is_refused(cluster: Cluster, refused: Refused, body: object) -> None:
+    await cluster.start()
+    assert "topics" in str(await refused(400, "POST", "/v1/lookup", json=body)) or body == []
+
+
+async def test_lookups_answer_503_before_the_channel_has_been_read(cluster: Cluster) -> None:
+    await cluster.start()
+    node = cluster.brokers[0].node
+    await cluster.create("t/n")
+    await cluster.assign("t/n/a")
+    node.ready.clear()
+    try:
+        status, body, headers = await cluster.ask("GET", PATH + "a")
+        assert status == 503
+        assert "Retry-After" in headers
+        assert "try again" in body["detail"]
+    finally:
+        node.ready.set()
+    assert (await cluster.ask("GET", PATH + "a"))[0] == 200
+
+
+async def test_every_answer_of_the_fast_path_is_what_the_table_says(cluster: Cluster) -> None:
+    """Lookups while everything moves: each names a broker that held the bundle since the lookup was asked."""
+    await cluster.start(2)
+    bundles = await cluster.create("t/n", 4)
+    held: dict[Bundle, list[str]] = {bundle: [] for bundle in bundles}
+    node = cluster.brokers[0].node
+    topics = [f"topic-{i}" for i in range(12)]
+    for topic in topics:
+        bundle = await cluster.assign(f"t/n/{topic}")
+        held[bundle].append(cluster.owner(bundle) or "")
+    node.channel.listen(
+        lambda change: [
+            held[t.bundle].append(t.after.holder.name) for t in change.transitions if t.after and t.after.holder
+        ]
+    )
+
+    async def move() -> None:
+        for _ in range(5):
+            for bundle in bundles:
+                to = cluster.other(cluster.owner(bundle)).name
+                await node.current.operations.transfer(bundle, to)
+
+    async def look() -> None:
+        while not moving.done():
+            for topic in topics:
+                known = len(held[bundle := node.channel.table.locate(Topic.parse(f"t/n/{topic}")).bundle])  # type: ignore[union-attr]
+                status, body, headers = await cluster.ask("GET", PATH + topic)
+                assert status == 200
+                assert headers["X-Bundle"] == str(bundle)
+                assert body["brokerUrl"].removeprefix("pulsar://") in held[bundle][max(0, known - 1) :]
+
+    moving = asyncio.create_task(move())
+    await asyncio.wait_for(look(), WAIT_S)
+    await moving

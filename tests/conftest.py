@@ -1,0 +1,3 @@
+"""Shared by all tests: the real servers (see `tests/servers.py`)."""
+
+pytest_plugins = ("tests.servers",)
