@@ -45,12 +45,15 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serve(node: Node, host: str = "127.0.0.1", port: int = 0, *, insecure: bool = False) -> AsyncGenerator[str]:
+async def serve(node: Node, host: str = "127.0.0.1", port: int = 0) -> AsyncGenerator[str]:
     """Bind, tell the node its admin URL (so enter this before `node.run()`), and serve while the context is open.
 
-    Gives the URL. Port 0 takes a free one. Raises NotLoopback (unless `insecure`), OSError if the address is taken.
+    Gives the URL. Port 0 takes a free one. Raises NotLoopback (unless the setting `insecure` is on), and OSError if the
+    address is taken.
     """
-    listening = bind(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", insecure=insecure)
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    check_reach(address, insecure=node.settings.insecure)
+    listening = bind(address)
     try:
         node.registration = msgspec.structs.replace(
             node.registration, admin_url=url_of(listening, node.settings.advertised)
@@ -63,7 +66,11 @@ async def serve(node: Node, host: str = "127.0.0.1", port: int = 0, *, insecure:
 
 @asynccontextmanager
 async def attach(node: Node, listening: socket.socket) -> AsyncGenerator[None]:
-    """Serve on a socket that listens already, while the context is open (a door, see `loadmanager.doors`)."""
+    """Serve on a socket that listens already, while the context is open (a door, see `loadmanager.doors`).
+
+    Raises NotLoopback if others reach the socket and the setting `insecure` is off.
+    """
+    check_reach(_address_of(listening), insecure=node.settings.insecure)
     server = _Server(
         uvicorn.Config(
             create_app(node),
@@ -102,14 +109,17 @@ async def _until_up(server: _Server, serving: asyncio.Task[None]) -> None:
         raise RuntimeError(f"the HTTP server did not start within {UP_TIMEOUT_S:g} s")
 
 
-def bind(address: str, *, insecure: bool) -> socket.socket:
-    """A listening socket on `host:port`. Raises NotLoopback, ValueError, OSError, each with the address."""
-    host = address.rpartition(":")[0].strip("[]")
-    if not insecure and not is_loopback(host):
+def check_reach(address: str, *, insecure: bool) -> None:
+    """Raise NotLoopback if others may reach `host:port` and that was not said to be meant."""
+    if not insecure and not is_loopback(address.rpartition(":")[0].strip("[]")):
         raise NotLoopback(
             f"{address} can be reached from other machines, and there is no authentication: "
-            "listen on 127.0.0.1, or say --insecure"
+            "listen on 127.0.0.1, or say --insecure (LOADMANAGER_INSECURE=true)"
         )
+
+
+def bind(address: str) -> socket.socket:
+    """A listening socket on `host:port`. Raises ValueError, OSError, each with the address."""
     try:
         return listen(address)
     except OSError as error:
@@ -122,6 +132,11 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _address_of(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def url_of(listening: socket.socket, advertised: str) -> str:

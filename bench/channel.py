@@ -39,7 +39,8 @@ async def _run(kind: str) -> None:
             p50, floor = median(verdicts) * 1e3, median(floors) * 1e3
             emit(
                 "channel", f"publish to verdict p50, {kind}", p50, "ms",
-                floor=floor, target="ratio ≤ 1.5", met=p50 <= 1.5 * floor, p99_ms=round(percentile(verdicts, 99) * 1e3, 3),
+                floor=floor, target="ratio ≤ 1.5", met=p50 <= 1.5 * floor,
+                p99_ms=round(percentile(verdicts, 99) * 1e3, 3),
             )  # fmt: skip
             single = max([await _transitions(channel, 1) for _ in range(3)])
             emit("channel", f"awaited transitions, {kind}", single, "1/s", target="≥ 20,000", met=single >= 20_000)

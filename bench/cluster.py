@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.stations import Carrier
-from statechannel.bundle import Bundle, Topic
+from statechannel.bundle import Bundle, Topic, tile
 
 COMMAND = str(Path(sys.executable).parent / "loadmanager")
 START_S = 60.0
@@ -107,8 +107,7 @@ def create_namespace(broker: BrokerProcess, namespace: str, bundles: int) -> Non
 
 def topics_of_bundles(namespace: str, boundaries: Sequence[str]) -> list[str]:
     """One topic for each bundle, in the bundles' order."""
-    bounds = [int(boundary, 16) for boundary in boundaries]
-    bundles = [Bundle(namespace, lo, hi) for lo, hi in zip(bounds, bounds[1:], strict=False)]
+    bundles = tile(namespace, [int(boundary, 16) for boundary in boundaries])
     found: dict[Bundle, str] = {}
     number = 0
     while len(found) < len(bundles):

@@ -18,7 +18,7 @@ def emit(
     floor: float | None = None,
     **details: object,
 ) -> None:
-    """Print the figure. `floor` is what was measured in the same run as the physically possible; then a ratio is shown."""
+    """Print the figure. `floor` is what was measured in the same run as possible at all; then a ratio is shown."""
     line: dict[str, object] = {"bench": bench, "figure": figure, "value": round(value, 4), "unit": unit}
     if floor is not None:
         line |= {"floor": round(floor, 4), "ratio": round(value / floor, 3) if floor else None}

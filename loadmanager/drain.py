@@ -19,6 +19,8 @@ from statechannel.verdict import Ownership
 
 SUBJECTS_A_RECORD = 500
 LOOK_S = 0.5
+PLACED_AT_ONCE = 200
+FIRST_REST_S, LAST_REST_S = 0.2, 5.0
 
 
 class DrainProgress(msgspec.Struct, frozen=True):
@@ -39,6 +41,7 @@ class Drain:
         self._place = place
         self._total = 0
         self._active = False
+        self._rests: dict[Bundle, tuple[float, float]] = {}
 
     def progress(self) -> DrainProgress:
         """As of now."""
@@ -46,37 +49,66 @@ class Drain:
         return DrainProgress(self._active, max(self._total, left), left, self._active and left == 0)
 
     def end(self) -> None:
-        """The drain is off: progress begins anew with the next one."""
+        """The drain is off: one that runs returns; progress begins anew with the next one."""
         self._active = False
         self._total = 0
 
     async def run(self, timeout_s: float) -> DrainProgress:
         """Move everything away; returns when nothing is left, or after `timeout_s` with what is."""
         self._active = True
+        self._rests.clear()
         self._total = self._channel.table.count_held_by(self._me)
         try:
             async with asyncio.timeout(timeout_s):
-                while held := self._channel.table.held_by(self._me):
-                    changed = [self._channel.next_change(bundle) for bundle in held]
-                    await self._send_away(held)
-                    await asyncio.wait(changed, timeout=LOOK_S)
-                    for future in changed:
-                        future.cancel()
+                while self._active and (here := self._here()):
+                    await self._once(here)
         except TimeoutError:
             pass
         return self.progress()
 
-    async def _send_away(self, held: tuple[Bundle, ...]) -> None:
-        moves: dict[tuple[int, Broker | None], list[Subject]] = {}
-        for bundle in held:
-            entry = self._channel.table.get(bundle)
-            if entry is not None and entry.state is State.ASSIGNED:
-                key = (self._channel.table.partition_of(bundle.namespace), self._place(entry))
-                moves.setdefault(key, []).append(Subject(bundle, entry.revision))
-        for (partition, to), subjects in moves.items():
-            action = Action.UNLOAD if to is None else Action.TRANSFER
+    def _here(self) -> list[Ownership]:
+        """What we hold, and what is on its way to us: it would arrive after we had left."""
+        table = self._channel.table
+        held = [entry for bundle in table.held_by(self._me) if (entry := table.get(bundle)) is not None]
+        return held + [entry for entry in table.in_flight() if entry.target == self._me]
+
+    async def _once(self, here: list[Ownership]) -> None:
+        changed = [self._channel.next_change(entry.bundle) for entry in here]
+        try:
+            await self._send_away(here)
+            await asyncio.wait(changed, timeout=LOOK_S)
+        finally:
+            for future in changed:
+                future.cancel()
+
+    async def _send_away(self, here: list[Ownership]) -> None:
+        moves: dict[tuple[int, Action, Broker | None], list[Subject]] = {}
+        for index, entry in enumerate(here):
+            if (move := self._move_of(entry)) is not None:
+                partition = self._channel.table.partition_of(entry.bundle.namespace)
+                moves.setdefault((partition, *move), []).append(Subject(entry.bundle, entry.revision))
+            if index % PLACED_AT_ONCE == PLACED_AT_ONCE - 1:
+                await asyncio.sleep(0)  # the proofs are written by this loop as well
+        for (partition, action, to), subjects in moves.items():
             for begin in range(0, len(subjects), SUBJECTS_A_RECORD):
                 part = tuple(subjects[begin : begin + SUBJECTS_A_RECORD])
                 await self._channel.publish(
                     Record("", action, self._me, subjects=part, to=to, reason="drain"), partition
                 )
+
+    def _move_of(self, entry: Ownership) -> tuple[Action, Broker | None] | None:
+        if entry.target == self._me:
+            return (Action.CANCEL, None) if entry.state is State.TRANSFERRING else None
+        if entry.state is not State.ASSIGNED or self._must_rest(entry.bundle):
+            return None
+        to = self._place(entry)
+        return (Action.UNLOAD, None) if to is None else (Action.TRANSFER, to)
+
+    def _must_rest(self, bundle: Bundle) -> bool:
+        """Whether a bundle that came back, as its destination declined it, has to wait; each time twice as long."""
+        now_s = asyncio.get_running_loop().time()
+        next_s, rest_s = self._rests.get(bundle, (now_s, FIRST_REST_S))
+        if now_s < next_s:
+            return True
+        self._rests[bundle] = (now_s + rest_s, min(2 * rest_s, LAST_REST_S))
+        return False

@@ -1,4 +1,4 @@
-"""What an operation can answer instead of being done. Each is an answer to somebody, with a message that says what to do.
+"""What an operation can answer instead of being done. Each is an answer to somebody, that says what to do.
 
 LoadManagerError
 ├── Invalid        the request itself makes no sense                       (REST 400/412)

@@ -1,7 +1,7 @@
 """The leader's rounds beside its duties: balancing, and sweeping old load data. Runs for one term.
 
-A round asks the strategy once, with moves in flight counted as done, and begins the transfers it decided. What it decided,
-and why, is kept for people (`last`, notes) and travels in the records' `reason` and `cause`.
+A round asks the strategy once, with moves in flight counted as done, and begins the transfers it decided. What it
+decided, and why, is kept for people (`last`, notes) and travels in the records' `reason` and `cause`.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ functions on worker threads: neither can hold up the control loop that proves ow
 within its time-out (settings `host_*_timeout_s`) counts as failed.
 
 The order for one bundle is `prepare` (optional work ahead of a planned move) -> `acquire` -> `release` or `abandon`.
-Between `acquire` returning and `release`/`abandon` being called, and only while `Broker.serving` says so, the service may
-serve the bundle's keys.
+Between `acquire` returning and `release`/`abandon` being called, and only while `Broker.serving` says so, the service
+may serve the bundle's keys.
 """
 
 from __future__ import annotations

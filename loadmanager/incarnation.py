@@ -6,12 +6,13 @@ When the incarnation is fenced all of it ends at once; the next one starts from 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from loadmanager.agent.service import Agent, HookTimeouts
-from loadmanager.assignment.registry import placement
-from loadmanager.balancing.registry import strategy
+from loadmanager.assignment.registry import PLACEMENTS
+from loadmanager.balancing.registry import STRATEGIES
 from loadmanager.drain import Drain
 from loadmanager.governing import Governor
 from loadmanager.host import BundleLoad, Destination
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
     from loadmanager.settings import Settings
 
 
+BEGIN_AGAIN_S = 1.0
+_log = logging.getLogger(__name__)
+
+
 class Incarnation:
     """The services of `me`, wired to the node's channel, views and membership."""
 
@@ -43,7 +48,7 @@ class Incarnation:
         self._node = node
         self._over = asyncio.Event()
         settings, channel, membership, world = node.settings, node.channel, node.membership, node.world
-        self.placing = Placing(me, channel.table, membership, node.views, placement(settings.placement))
+        self.placing = Placing(me, channel.table, membership, node.views, PLACEMENTS.make(settings.placement))
         self.lookup = Lookup(me, channel, membership, self.placing.place, world.clock_s)
         self.operations = Operations(me, channel, membership, world.clock_s, settings.in_flight_timeout_s)
         self.drain = Drain(me, channel, self.placing.place_elsewhere)
@@ -63,7 +68,7 @@ class Incarnation:
             channel,
             proofs,
             world.clock_s,
-            lambda: {claim.token.partition for claim in serving.claims()},
+            lambda: {channel.table.partition_of(bundle.namespace) for bundle in channel.table.held_by(me)},
             self.fence,
         )
         self._proofs = proofs
@@ -72,7 +77,7 @@ class Incarnation:
             membership,
             node.views,
             node.history,
-            strategy(settings.balancing_strategy),
+            STRATEGIES.make(settings.balancing_strategy),
             settings,
             (world.clock_s, world.wall_ms),
             node.note,
@@ -110,13 +115,18 @@ class Incarnation:
     async def run(self, ready: asyncio.Event, stopping: asyncio.Event, leave: Callable[[], Awaitable[None]]) -> bool:
         """Act until fenced or, once `stopping` is set, until `leave` has returned; whether it was fenced."""
         async with asyncio.TaskGroup() as tasks, self.agent.running():
-            leading = tasks.create_task(self.leader.run())
-            duties = [tasks.create_task(d) for d in (self._prover.run(), self._suspicion.run(), self.load.run())]
+            leading = tasks.create_task(self._kept_running("the leader's candidacy", self.leader.run))
+            duties = [
+                tasks.create_task(self._prover.run()),
+                tasks.create_task(self._kept_running("the look at other brokers", self._suspicion.run)),
+                tasks.create_task(self._kept_running("the load report", self.load.run)),
+            ]
             ready.set()
             try:
-                await _first_of(self._over, stopping)
+                await _first_of(self._over.wait(), stopping.wait())
                 if not self._over.is_set():
-                    await leave()
+                    await _first_of(self._over.wait(), leave())
+                if not self._over.is_set():
                     leadership = self.leader.leading
                     leading.cancel()
                     await self._withdraw(leadership)
@@ -125,6 +135,16 @@ class Incarnation:
                     duty.cancel()
                 self.lookup.close()
         return self._over.is_set()
+
+    async def _kept_running(self, what: str, run: Callable[[], Awaitable[None]]) -> None:
+        """Begin again what failed unexpectedly: ownership does not hang on it, so its bugs must not end this broker."""
+        while True:
+            try:
+                return await run()
+            except Exception as error:  # noqa: BLE001 - whatever it is, it must not end this broker
+                _log.exception("%s failed", what)
+                self._node.note(f"{what} failed, and begins again: {error!r}")
+                await asyncio.sleep(BEGIN_AGAIN_S)
 
     def fence(self) -> None:
         """Stop serving from this instant; `run` ends."""
@@ -165,10 +185,14 @@ def _term_settings(settings: Settings) -> TermSettings:
     return TermSettings(core, settings.monitor_interval_s, settings.lead_timeout_s)
 
 
-async def _first_of(*events: asyncio.Event) -> None:
-    waits = [asyncio.ensure_future(event.wait()) for event in events]
+async def _first_of(*works: Awaitable[object]) -> None:
+    """Wait until the first one has ended, and cancel the others. Raises what the first one raised."""
+    tasks = [asyncio.ensure_future(work) for work in works]
     try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for wait in waits:
-            wait.cancel()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()

@@ -23,6 +23,7 @@ from statechannel.verdict import Ownership
 
 ANSWERED = frozenset({State.ASSIGNED, State.TRANSFERRING, State.SPLITTING})
 RECHECK_S = 0.5
+FIRST_REST_S, LAST_REST_S = 0.1, 2.0
 """An owner may come back to life without any record: so a waiting lookup looks again."""
 
 
@@ -66,7 +67,10 @@ class Lookup:
         self._place = place
         self._clock_s = clock_s
         self._assigning: dict[Bundle, asyncio.Task[None]] = {}
+        self._given_back: dict[Bundle, int] = {}
         self.counts = LookupCounts()
+        self._waits: set[asyncio.Future[None]] = set()
+        self._closed = False
 
     def peek(self, topic: Topic) -> Located | None:
         """The answer if there is one at this moment; changes nothing."""
@@ -108,7 +112,7 @@ class Lookup:
             counts.waiting -= 1
 
     async def _await(self, topic: Topic) -> Located:
-        while True:
+        while not self._closed:
             entry = self._channel.table.locate(topic)
             if entry is None:
                 raise NotFound(f"there is no namespace {topic.namespace}; create it first")
@@ -119,10 +123,14 @@ class Lookup:
                 return located
             if entry.state is State.UNASSIGNED:
                 self._assign(entry)
+            self._waits.add(changed)
             try:
                 await asyncio.wait((changed,), timeout=RECHECK_S)
             finally:
+                self._waits.discard(changed)
                 changed.cancel()  # also when this lookup times out: else the channel would keep it
+        self.counts.unavailable += 1
+        raise Unavailable("this broker is leaving, or was fenced and starts anew; ask another one, or try again")
 
     def _assign(self, entry: Ownership) -> None:
         if entry.bundle in self._assigning:
@@ -130,11 +138,20 @@ class Lookup:
         to = self._place(entry)
         if to is None:
             return
-        task = asyncio.get_running_loop().create_task(self._own(entry, to))
+        task = asyncio.get_running_loop().create_task(self._own(entry, to, self._rest_s(entry, to)))
         self._assigning[entry.bundle] = task
         task.add_done_callback(lambda _: self._assigning.pop(entry.bundle, None))
 
-    async def _own(self, entry: Ownership, to: Broker) -> None:
+    def _rest_s(self, entry: Ownership, to: Broker) -> float:
+        """How long to wait before a broker gets a bundle that it has just given back; each time twice as long."""
+        if entry.action is not Action.RELEASE or entry.by != to:
+            self._given_back.pop(entry.bundle, None)
+            return 0.0
+        times = self._given_back[entry.bundle] = self._given_back.get(entry.bundle, 0) + 1
+        return 0.0 if times == 1 else min(FIRST_REST_S * 2 ** min(times - 2, 10), LAST_REST_S)
+
+    async def _own(self, entry: Ownership, to: Broker, rest_s: float) -> None:
+        await asyncio.sleep(rest_s)
         record = Record(
             "", Action.OWN, self._me, subjects=(Subject(entry.bundle, entry.revision),), to=to, reason="lookup"
         )
@@ -144,6 +161,10 @@ class Lookup:
             return  # the waiting lookups look again, and time out by themselves
 
     def close(self) -> None:
-        """Give up assignments in progress; what was appended may still count."""
+        """Give up assignments in progress, and lookups that wait; what was appended may still count."""
+        self._closed = True
+        for waiting in tuple(self._waits):
+            if not waiting.done():
+                waiting.set_result(None)
         for task in list(self._assigning.values()):
             task.cancel()

@@ -1,9 +1,9 @@
 """One broker's control plane: every service of one process wired together, over ports that it is given.
 
-`Node` owns the process's life: connect, catch up with the channel, start an incarnation, run it until it is fenced (then
-start the next) or stopped (then drain and leave). It decides nothing itself. Which adapters are behind the ports is
-chosen in `wiring.py`; the simulator gives it simulated ones. All methods belong to the loop that runs `run()`, except
-those of `serving`.
+`Node` owns the process's life: connect, catch up with the channel, start an incarnation, run it until it is fenced
+(then start the next) or stopped (then drain and leave). It decides nothing itself. Which adapters are behind the ports
+is chosen in `wiring.py`; the simulator gives it simulated ones. All methods belong to the loop that runs `run()`,
+except those of `serving`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import asynccontextmanager
-from typing import Any
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -28,14 +28,18 @@ from loadmanager.serving import Serving
 from loadmanager.settings import Settings
 from loadmanager.suspicion import Probe
 from loadmanager.views import Views
-from statechannel.errors import CoordinationUnavailable, Fenced, NewerRecord
+from statechannel.codec import NEWEST_VERSION, OLDEST_VERSION
+from statechannel.errors import CoordinationUnavailable, Fenced, LogUnavailable
 from statechannel.ports import Coordination, Log
 from statechannel.proofs import Proofs
 from statechannel.record import Broker
 from statechannel.service import Channel, ChannelSettings
 from statechannel.verdict import Change
 
+T = TypeVar("T")
+
 NOTES_KEPT = 500
+REGISTER_AGAIN_S = 0.5
 REST_TIMES_KEPT = 4
 """How many rest times the history of planned moves goes back."""
 _log = logging.getLogger("loadmanager")
@@ -51,8 +55,8 @@ class Note(msgspec.Struct, frozen=True):
 class Surroundings(msgspec.Struct, frozen=True):
     """Everything that a node takes from the world: the ports, the clocks, and ways to look around.
 
-    `clock_s` must run on during suspend and is the same clock in which proofs are counted; `nonce` must differ between any
-    two processes that ever write to the log.
+    `clock_s` must run on during suspend and is the same clock in which proofs are counted; `nonce` must differ between
+    any two processes that ever write to the log.
     """
 
     log: Log
@@ -73,6 +77,7 @@ class Node:
         self.runner = runner
         self.world = world
         self.registration = Registration(
+            codec=NEWEST_VERSION,
             capacity=dict(settings.capacity),
             failure_domain=settings.failure_domain,
             properties=dict(settings.properties),
@@ -101,6 +106,7 @@ class Node:
         self.ready = asyncio.Event()
         """Set while an incarnation is registered and acts."""
         self._stopping = asyncio.Event()
+        self._registration_pending = asyncio.Event()
         self._drain_timeout_s: float | None = None
 
     # --- life
@@ -109,17 +115,23 @@ class Node:
         """Run until `stop()`. Raises the errors of `statechannel.errors` that an operator has to act on."""
         try:
             await self._connect()
-            async with self.channel.running(), self._background(self.views.run()):
+            async with (
+                self.channel.running(),
+                self._background(self.views.run()),
+                self._background(self._watch_replica()),
+            ):
                 await self._begin()
                 while not self._stopping.is_set():
                     await self._live()
+            if self.channel.stopped_by is not None:
+                raise self.channel.stopped_by
         finally:
             self.runner.close()
             await self.world.coordination.close()
             await self.world.log.close()
 
     def stop(self, drain_timeout_s: float | None = None) -> None:
-        """Leave gracefully: bundles are transferred away first, for at most `drain_timeout_s` (default: the setting)."""
+        """Leave gracefully: bundles are moved away first, for at most `drain_timeout_s` (default: the setting)."""
         self._drain_timeout_s = self.settings.drain_timeout_s if drain_timeout_s is None else drain_timeout_s
         self._stopping.set()
 
@@ -127,21 +139,39 @@ class Node:
         timeout_s = self.settings.start_timeout_s
         await self.world.log.start(timeout_s)
         await self.world.coordination.start(timeout_s)
-        await self.channel.open()
-        await self.views.open()
+        await self._retried(self.channel.open)
+        await self._retried(self.views.open)
 
     async def _begin(self) -> None:
-        await self.channel.catch_up(self.settings.start_timeout_s)
-        genesis = await self.channel.claim_cluster(self.settings.cluster, Broker(self.settings.advertised, 0))
-        await self.world.coordination.identify(self.settings.cluster, genesis.identity)
+        name, cluster = self.settings.advertised, self.settings.cluster
+        await self._retried(lambda: self.channel.catch_up(self.settings.start_timeout_s))
+        genesis = await self._retried(lambda: self.channel.claim_cluster(cluster, Broker(name, 0)))
+        await self._retried(lambda: self.world.coordination.identify(cluster, genesis.identity))
         self.channel.listen(self._saw_change)
         self.world.coordination.on_change(self._members_changed)
-        self.views.accusations.on_change(lambda key, old, new: self._judge())
+        self.views.accusations.on_change(lambda _key, _old, _new: self._judge())
         self._members_changed()
+
+    async def _retried(self, step: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Repeat a step of the start that a server did not answer, until `start_timeout_s` are over."""
+        loop, pause_s = asyncio.get_running_loop(), 0.05
+        deadline_s = loop.time() + self.settings.start_timeout_s
+        while True:
+            try:
+                return await step()
+            except (LogUnavailable, CoordinationUnavailable) as error:
+                if loop.time() + pause_s >= deadline_s:
+                    raise
+                self.note(f"starting: {error}; trying again")
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, 1.0)
 
     async def _live(self) -> None:
         """One incarnation, from its registration to its end."""
-        me = await self._until_answered(self._start_incarnation)
+        try:
+            me = await self._until_answered(self._start_incarnation)
+        except CoordinationUnavailable:
+            return  # told to stop meanwhile
         proofs = Proofs(self.channel.table.partitions, self.settings.proof_validity_s)
         if self.serving is None:
             self.serving = Serving(self.channel.table, proofs, self.world.clock_s)
@@ -151,10 +181,12 @@ class Node:
         try:
             await self._until_answered(lambda: self.world.coordination.register(me, self.registration.encode()))
             self.note(f"started as {me}")
-            async with self._background(self._watch_format()):
+            async with self._background(self._keep_registered(me)):
                 fenced = await self.incarnation.run(self.ready, self._stopping, self._leave)
         except Fenced:  # before it had begun
             fenced = True
+        except CoordinationUnavailable:  # told to stop before it had begun
+            fenced = False
         finally:
             self.ready.clear()
         if fenced:
@@ -165,13 +197,20 @@ class Node:
         return await self.world.coordination.start_incarnation(name, self.channel.table.highest_incarnation(name))
 
     async def _until_answered(self, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """Repeat what the coordination service did not answer; each of these writes may be done twice."""
+        """Repeat what the coordination service did not answer; each of these writes may be done twice.
+
+        Raises CoordinationUnavailable only if we are told to stop meanwhile.
+        """
         pause_s = 0.05
         while True:
             try:
                 return await ask()
             except CoordinationUnavailable:
-                await asyncio.sleep(pause_s)
+                if self._stopping.is_set():
+                    raise
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await self._stopping.wait()
                 pause_s = min(2 * pause_s, 1.0)
 
     async def _leave(self) -> None:
@@ -180,13 +219,21 @@ class Node:
         progress = await self.drain(timeout_s)
         self.note(f"leaving: {progress.total - progress.left} of {progress.total} bundles moved away")
 
-    async def _watch_format(self) -> None:
-        """A record of a newer format ends this process: it must not act on a table that it cannot follow."""
-        while self.channel.stopped_by is None:
-            await asyncio.sleep(self.settings.proof_validity_s / 8)
-        assert self.incarnation is not None
-        self.incarnation.fence()
-        raise NewerRecord(str(self.channel.stopped_by))
+    async def _watch_replica(self) -> None:
+        """A replica that reads no further ends this process: it must not act on a table that it cannot follow."""
+        await self.channel.stopped.wait()
+        self.note(f"the replica has stopped: {self.channel.stopped_by}")
+        self._stopping.set()
+        if self.incarnation is not None:
+            self.incarnation.fence()
+
+    async def _keep_registered(self, me: Broker) -> None:
+        """Register again what the coordination service has not taken yet."""
+        while True:
+            await self._registration_pending.wait()
+            await asyncio.sleep(REGISTER_AGAIN_S)
+            self._registration_pending.clear()
+            await self._register_again(me)
 
     @asynccontextmanager
     async def _background(self, work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
@@ -217,6 +264,7 @@ class Node:
             await self.world.coordination.register(me, self.registration.encode())
         except CoordinationUnavailable:
             self.note("the coordination service did not answer: others learn of the drain later")
+            self._registration_pending.set()
         except Fenced:
             self.note(f"{me} was fenced meanwhile: the next incarnation registers it")
 
@@ -245,7 +293,7 @@ class Node:
         coordination = self.world.coordination
         self.membership.saw_members(coordination.members, coordination.connection, self.world.clock_s())
         codecs = [peer.registration.codec for peer in self.membership.peers.values()]
-        self.channel.write_version = min([self.registration.codec, *codecs])
+        self.channel.write_version = max(OLDEST_VERSION, min([self.registration.codec, *codecs]))
         self._judge()
 
     def _judge(self) -> None:

@@ -61,7 +61,7 @@ class Operations:
             raise Invalid(f"too many boundaries: {error}") from None
 
     async def delete_namespace(self, name: str) -> None:
-        """Unload all bundles of it, then delete it. Raises NotFound, Conflict (it is in use all the time), Unavailable."""
+        """Unload all its bundles, then delete it. Raises NotFound, Conflict (in use all the time), Unavailable."""
         for _ in range(RACES):
             known = self.namespace(name)
             await self._each(known.bundles, self.unload)
@@ -115,16 +115,15 @@ class Operations:
                     return
                 verdict = await self._channel.publish(self._on(entry, Action.UNLOAD))
                 if not _lost_race(verdict):
-                    revision = self._accepted(verdict).offset
-                    await self._until(bundle, lambda e: e.state is not State.RELEASING or e.revision != revision)
+                    await self._released(bundle, self._accepted(verdict).offset)
                     return
         raise Conflict(f"{bundle} changes all the time: try again")
 
     async def transfer(self, bundle: Bundle, destination: str) -> None:
         """Move the bundle to a broker, by its name, and return when that one has it; an unowned one is assigned to it.
 
-        Raises NotFound (bundle, broker), Conflict (it is there already, the broker is draining or going away, the move was
-        cancelled), Unavailable (not in time: the move may still happen).
+        Raises NotFound (bundle, broker), Conflict (it is there already, the broker is draining or going away, the move
+        was cancelled), Unavailable (not in time: the move may still happen).
         """
         self.bundle(bundle)
         to = self._destination(destination)
@@ -140,6 +139,9 @@ class Operations:
                     await self._arrived(bundle, to)
                     return
         raise Conflict(f"{bundle} changes all the time: try again")
+
+    async def _released(self, bundle: Bundle, revision: int) -> None:
+        await self._until(bundle, lambda e: e.state is not State.RELEASING or e.revision != revision)
 
     def _destination(self, name: str) -> Broker:
         peer = self._membership.peers.get(name)

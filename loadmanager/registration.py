@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import msgspec
 
-from statechannel.codec import NEWEST_VERSION
 from statechannel.ports import Member
 from statechannel.record import Broker
 
@@ -14,12 +13,13 @@ VERSION = "0.1.0"
 
 
 class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The data of a liveness node. `urls` are the service's own, by protocol; `admin_url` is this broker's REST admin."""
+    """The data of a liveness node. `urls` are the service's, by protocol; `admin_url` is its broker's REST admin."""
 
     admin_url: str = ""
     urls: Mapping[str, str] = msgspec.field(default_factory=dict)
     version: str = VERSION
-    codec: int = NEWEST_VERSION
+    codec: int = 1
+    """The newest record format that it reads. Where it is absent, 1 for ever: a later release must not read its own."""
     capacity: Mapping[str, float] = msgspec.field(default_factory=dict)
     failure_domain: str = ""
     draining: bool = False

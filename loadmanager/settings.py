@@ -32,6 +32,7 @@ class Settings(BaseSettings):
     development: bool = Field(False, description="accept a Kafka without replication")
     kafka: Mapping[str, str] = Field(default_factory=dict, description="passed through to librdkafka (SASL, TLS)")
     zookeeper: Mapping[str, str] = Field(default_factory=dict, description="passed through to kazoo (auth, TLS)")
+    insecure: bool = Field(False, description="listen where other machines reach it, although anybody may do anything")
     start_timeout_s: float = Field(60.0, gt=0, description="until log and coordination must have answered at start")
 
     # --- who we are

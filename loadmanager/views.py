@@ -24,8 +24,8 @@ class Views:
     """Opened and run together."""
 
     def __init__(self, log: Log, settings: Settings, wall_ms: Callable[[], int]) -> None:
-        self.brokers = broker_loads(log, settings)
-        self.bundles = top_bundles(log, settings)
+        self.brokers = broker_loads(log, settings, wall_ms)
+        self.bundles = top_bundles(log, settings, wall_ms)
         self.accusations: TableView[Accusation] = TableView(
             log,
             ACCUSATIONS_TOPIC,

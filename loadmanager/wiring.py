@@ -31,7 +31,7 @@ def surroundings(settings: Settings) -> Surroundings:
         wall_ms=wall_clock_ms,
         nonce=secrets.token_hex(6),
         probe=probe_port,
-        sensors=Sensors(),
+        sensors=Sensors(settings.capacity),
     )
 
 

@@ -80,7 +80,7 @@ class Channel:
         self.skipped: deque[Skipped] = deque(maxlen=SKIPPED_KEPT)
         self.counts: Counter[str] = Counter()
         self.stopped_by: StateChannelError | None = None
-        """Why this replica reads no further, if it does not: a newer record, an unreadable log, a listener that failed."""
+        """Why this replica reads no further: a newer record, an unreadable log, a listener that failed. Else None."""
         self.stopped = asyncio.Event()
         self.last_error = ""
 

@@ -1,3 +1,8 @@
-"""Shared by all tests: the real servers (see `tests/servers.py`)."""
+"""Shared by all tests: the real servers (see `tests/servers.py`), and Hypothesis without its timing checks."""
+
+from hypothesis import settings
 
 pytest_plugins = ("tests.servers",)
+
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")

@@ -1,8 +1,8 @@
 """What a broker must do for each bundle that names it, decided from the ownership table and what its host has done.
 
 Level-triggered: `reconcile(bundle, entry)` compares what the table says with where the host stands and returns the
-effects that close the gap; nothing is remembered that the two do not say. It is called after every accepted change, after
-every hook that ended, and at start for every record that names us, those in flight included. Pure: no clock, no I/O.
+effects that close the gap; nothing is remembered that the two do not say. It is called after every accepted change,
+after every hook that ended, and at start for every record that names us, those in flight included. Pure.
 
 | table says                    | host stands at     | effects                                              |
 |-------------------------------|--------------------|------------------------------------------------------|

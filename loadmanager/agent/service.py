@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, assert_never
+from typing import Any, TypeVar, assert_never
 
 import msgspec
 
@@ -22,6 +22,8 @@ from statechannel.errors import RecordTooLarge
 from statechannel.record import MAX_HAND_OFF_BYTES, Broker, Record, Subject, Token
 from statechannel.service import Channel
 from statechannel.verdict import Change, Unknown
+
+H = TypeVar("H", Prepare, Acquire, Release, Abandon)
 
 REPUBLISH_S = 0.2
 NOTES_KEPT = 200
@@ -75,8 +77,10 @@ class Agent:
                 yield self
             finally:
                 self._over = True
-                self._tasks = None
                 self._channel.unlisten(self._changed)
+                self._serving.end_all()
+                self._perform(self.core.fence())  # what is still here when a drain ran out of time
+                self._tasks = None
 
     def fence(self) -> None:
         """This incarnation is not current any more: serve nothing from this instant, tell the host."""
@@ -106,11 +110,11 @@ class Agent:
                 case Stop():
                     self._serving.end(effect.bundle)
                 case Prepare():
-                    self._in_turn(effect.bundle, self._prepare(effect))
+                    self._in_turn(effect, self._prepare)
                 case Acquire():
-                    self._in_turn(effect.bundle, self._acquire(effect))
+                    self._in_turn(effect, self._acquire)
                 case Release():
-                    self._in_turn(effect.bundle, self._release(effect))
+                    self._in_turn(effect, self._release)
                 case Abandon():
                     self._abandon_over_others(effect)
                 case Publish():
@@ -119,20 +123,23 @@ class Agent:
                     assert_never(effect)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
-        if self._tasks is None:
-            work.close()
-            return None
-        return self._tasks.create_task(work)
+        if self._tasks is not None:
+            try:
+                return self._tasks.create_task(work)
+            except RuntimeError:  # the group is breaking down
+                self._tasks = None
+        work.close()
+        return None
 
-    def _in_turn(self, bundle: Bundle, hook: Coroutine[Any, Any, None]) -> None:
+    def _in_turn(self, effect: H, hook: Callable[[H], Coroutine[Any, Any, None]]) -> None:
         """Call a hook when all earlier ones of the same bundle have ended."""
-        self._hook(bundle, self._after(tuple(self._hooks.get(bundle, ())), hook))
+        self._hook(effect.bundle, _after(tuple(self._hooks.get(effect.bundle, ())), hook, effect))
 
     def _abandon_over_others(self, effect: Abandon) -> None:
         """At once, over a hook that runs or hangs; and again when that one has ended, for what it did in the end."""
         if self._hooks.get(effect.bundle):
             self._hook(effect.bundle, self._abandon(effect))
-        self._in_turn(effect.bundle, self._abandon(effect))
+        self._in_turn(effect, self._abandon)
 
     def _hook(self, bundle: Bundle, hook: Coroutine[Any, Any, None]) -> None:
         task = self._spawn(hook)
@@ -145,15 +152,6 @@ class Agent:
         hooks.remove(hook)
         if not hooks:
             del self._hooks[bundle]
-
-    async def _after(self, earlier: tuple[asyncio.Task[None], ...], hook: Coroutine[Any, Any, None]) -> None:
-        try:
-            if earlier:
-                await asyncio.wait(earlier)  # each of them has its time-out
-        except BaseException:
-            hook.close()
-            raise
-        await hook
 
     def _token(self, bundle: Bundle, offset: int) -> Token:
         table = self._channel.table
@@ -247,3 +245,11 @@ class Agent:
     def _is_present(self, effect: Publish) -> bool:
         entry = self._channel.table.get(effect.bundle)
         return entry is not None and entry.revision == effect.seen
+
+
+async def _after(
+    earlier: tuple[asyncio.Task[None], ...], hook: Callable[[H], Coroutine[Any, Any, None]], effect: H
+) -> None:
+    if earlier:
+        await asyncio.wait(earlier)  # each of them has its time-out
+    await hook(effect)

@@ -1,7 +1,7 @@
 """What the leader owes the cluster: nothing stays with a dead owner, nothing stays in flight. Decided, not done, here.
 
-Level-triggered: each `tick` looks at the table, the registered brokers and the evidence, and returns the duties that are
-due; a duty that was asked for is not asked again for `retry_s`. Pure: time comes in with the view.
+Level-triggered: each `tick` looks at the table, the registered brokers and the evidence, and returns the duties that
+are due; a duty that was asked for is not asked again for `retry_s`. Pure: time comes in with the view.
 
 The bargain with `statechannel.proofs`: a bundle leaves Revoking in its holder's place only when `validity_s + margin_s`
 have passed since this leader *saw* both ways to a new proof closed: the `revoke` record read back, and the holder's
@@ -37,8 +37,8 @@ class LeaderSettings(msgspec.Struct, frozen=True):
 class View(msgspec.Struct, frozen=True):
     """What the leader knows at one instant, besides the table.
 
-    `condemned` are incarnations that several brokers found dead, each with the evidence. `heard_s` is when a no-op of an
-    incarnation was last read; `listening_since_s` since when anybody could have been heard.
+    `condemned` are incarnations that several brokers found dead, each with the evidence. `heard_s` is when a no-op of
+    an incarnation was last read; `listening_since_s` since when anybody could have been heard.
     """
 
     now_s: float
@@ -116,9 +116,10 @@ class LeaderCore:
                 self._seen.pop(transition.bundle, None)
             else:
                 due = True
-            if before is not None and before.state is State.REVOKING and before.holder is not None:
-                if after is not None and after.state is State.UNASSIGNED:
-                    self._homeless[after.bundle] = (after.revision, before.holder.name)
+            if after is None or after.state is not State.UNASSIGNED or before is None or before.holder is None:
+                continue
+            if before.state is State.REVOKING:
+                self._homeless[after.bundle] = (after.revision, before.holder.name)
         return due
 
     def raised(self, holder: Broker, now_s: float) -> None:
@@ -136,7 +137,9 @@ class LeaderCore:
         self._deadlines_s = []
         self._forget(view.now_s)
         duties: list[Duty] = []
-        for holder in table.holders():
+        holders = table.holders()
+        self._unregistered_since_s = {b: s for b, s in self._unregistered_since_s.items() if b in holders}
+        for holder in holders:
             duties += self._watch_holder(holder, table, view)
         places: dict[str, list[tuple[Bundle, int]]] = {}
         for entry in table.in_flight():
@@ -234,7 +237,7 @@ class LeaderCore:
         return []
 
     def _house(self, table: OwnershipTable, now_s: float) -> Iterable[Duty]:
-        """Bundles that a revoked but living holder released to nobody: give them a place without waiting for a lookup."""
+        """Bundles that a revoked but living holder released to nobody: give them a place, without any lookup."""
         for bundle, (revision, former) in list(self._homeless.items()):
             entry = table.get(bundle)
             if entry is None or entry.revision != revision:

@@ -16,9 +16,10 @@ from statechannel.errors import CoordinationUnavailable, Deposed
 from statechannel.ports import Coordination, Leadership
 from statechannel.record import Action, Broker, Record, Role, Subject
 from statechannel.service import Channel
-from statechannel.verdict import Ownership, Refusal, Unknown
+from statechannel.verdict import Ownership, Reason, Refusal, Unknown
 
 SUBJECTS_A_RECORD = 500
+PLACED_AT_ONCE = 200
 Seen = tuple[Bundle, int]
 Placer = Callable[[Ownership, str | None], Broker | None]
 """Who gets a bundle; the second argument is a broker name to prefer, None for no preference."""
@@ -48,13 +49,31 @@ class Hands:
         self._note = note
         self._wake = wake
         self._deposed = deposed
-        self.unknown_since_s: float | None = None
-        """Since when no publish got a verdict, None while the channel answers."""
+        self._silent_since_s: dict[int, float] = {}
+        self._checking: set[int] = set()
+
+    @property
+    def unknown_since_s(self) -> float | None:
+        """Since when a partition has given no verdict, None while all answer."""
+        return min(self._silent_since_s.values(), default=None)
 
     def perform(self, duties: Iterable[Duty], tasks: asyncio.TaskGroup) -> None:
         """Begin all duties."""
         for duty in duties:
             tasks.create_task(self._one(duty))
+
+    def check_silent(self, tasks: asyncio.TaskGroup) -> None:
+        """Ask each partition that gave no verdict again, with a no-op; the duty that found out may be done by now."""
+        for partition in self._silent_since_s.keys() - self._checking:
+            self._checking.add(partition)
+            tasks.create_task(self._check(partition))
+
+    async def _check(self, partition: int) -> None:
+        try:
+            if await self._channel.read_back(partition, self._leadership.leader):
+                self._silent_since_s.pop(partition, None)
+        finally:
+            self._checking.discard(partition)
 
     def _one(self, duty: Duty) -> Coroutine[Any, Any, None]:
         match duty:
@@ -86,24 +105,36 @@ class Hands:
 
     async def _settle(self, duty: Place) -> None:
         """`release(to)` in a dead holder's place; `own` for what it released itself."""
-        groups = self._grouped(duty.subjects, duty.former)
-        for to, subjects in groups.items():
-            if duty.revoked:
-                await self._publish(Action.RELEASE, subjects, f"in place of {duty.former}", to)
-            elif to is not None:
-                await self._publish(Action.OWN, subjects, f"revoked from {duty.former}", to, role=Role.BROKER)
+        groups = await self._grouped(duty.subjects, duty.former)
+        if duty.revoked:
+            reason = f"in place of {duty.former}"
+            works = [self._publish(Action.RELEASE, subjects, reason, to) for to, subjects in groups.items()]
+        else:
+            reason = f"revoked from {duty.former}"
+            works = [
+                self._publish(Action.OWN, subjects, reason, to, role=Role.BROKER)
+                for to, subjects in groups.items()
+                if to is not None
+            ]
+        await asyncio.gather(*works)
 
     async def _evacuate(self, duty: Evacuate) -> None:
-        for to, subjects in self._grouped(duty.subjects, None).items():
-            if to is not None and to.name != duty.holder.name:
-                await self._publish(Action.TRANSFER, subjects, duty.reason, to)
+        groups = await self._grouped(duty.subjects, None)
+        works = [
+            self._publish(Action.TRANSFER, subjects, duty.reason, to)
+            for to, subjects in groups.items()
+            if to is not None and to.name != duty.holder.name
+        ]
+        await asyncio.gather(*works)
 
-    def _grouped(self, subjects: Iterable[Seen], prefer: str | None) -> dict[Broker | None, list[Seen]]:
+    async def _grouped(self, subjects: Iterable[Seen], prefer: str | None) -> dict[Broker | None, list[Seen]]:
         groups: dict[Broker | None, list[Seen]] = {}
-        for bundle, seen in subjects:
+        for index, (bundle, seen) in enumerate(subjects, 1):
             entry = self._channel.table.get(bundle)
             if entry is not None and entry.revision == seen:
                 groups.setdefault(self._place(entry, prefer), []).append((bundle, seen))
+            if index % PLACED_AT_ONCE == 0:
+                await asyncio.sleep(0)  # the proofs are written by this loop as well
         return groups
 
     async def _publish(
@@ -120,23 +151,27 @@ class Hands:
             partition = self._channel.table.partition_of(bundle.namespace)
             by_partition.setdefault(partition, []).append(Subject(bundle, seen))
         record = Record("", action, self._leadership.leader, role, epoch=self._leadership.epoch, to=to, reason=reason)
-        for partition, chosen in by_partition.items():
-            for begin in range(0, len(chosen), SUBJECTS_A_RECORD):
-                part = tuple(chosen[begin : begin + SUBJECTS_A_RECORD])
-                await self._publish_one(msgspec.structs.replace(record, subjects=part), partition)
+        works = [
+            self._publish_one(
+                msgspec.structs.replace(record, subjects=tuple(chosen[begin : begin + SUBJECTS_A_RECORD])), partition
+            )
+            for partition, chosen in by_partition.items()
+            for begin in range(0, len(chosen), SUBJECTS_A_RECORD)
+        ]
+        await asyncio.gather(*works)
 
     async def _publish_one(self, record: Record, partition: int) -> None:
         verdict = await self._channel.publish(record, partition)
-        if not isinstance(verdict, Unknown):
-            self.unknown_since_s = None
-        elif self.unknown_since_s is None:
-            self.unknown_since_s = self._clock_s()
-        if isinstance(verdict, Refusal) and verdict.reason.value == "deposed":
+        if isinstance(verdict, Unknown):
+            self._silent_since_s.setdefault(partition, self._clock_s())
+        else:
+            self._silent_since_s.pop(partition, None)
+        if isinstance(verdict, Refusal) and verdict.reason is Reason.DEPOSED:
             self._deposed(verdict.detail)
         self._wake()
 
     async def take_partitions(self) -> bool:
-        """The barrier: a `lead` record of our epoch, accepted and read back in every partition. False: somebody leads."""
+        """The barrier: a `lead` record of our epoch, read back in every partition. False: somebody else leads."""
         record = Record("", Action.LEAD, self._leadership.leader, Role.LEADER, epoch=self._leadership.epoch)
         partitions = range(self._channel.table.partitions)
         await asyncio.gather(*(self._publish_one(record, p) for p in partitions))

@@ -66,6 +66,7 @@ class Leader:
         self._govern = govern
         self._woken = asyncio.Event()
         self._ended = ""
+        self._shown = False
         self.leading: Leadership | None = None
         """Our own leadership once its barrier is in every partition."""
 
@@ -106,6 +107,7 @@ class Leader:
 
     async def _lead(self, leadership: Leadership) -> None:
         self._ended = ""
+        self._shown = False
         core = LeaderCore(self._settings.core)
         hands = Hands(
             leadership,
@@ -155,7 +157,8 @@ class Leader:
 
     def _tick(self, leadership: Leadership, core: LeaderCore, hands: Hands, tasks: asyncio.TaskGroup) -> None:
         now_s = self._clock_s()
-        if self._membership.connected and self._coordination.leadership != leadership:
+        hands.check_silent(tasks)
+        if self._membership.connected and self._is_over(leadership):
             self._end(f"{self._coordination.leadership} leads")
         elif hands.unknown_since_s is not None and now_s - hands.unknown_since_s > self._settings.lead_timeout_s:
             self._end("the channel gives no verdicts")
@@ -168,6 +171,13 @@ class Leader:
                 listening_since_s=self._membership.listening_since_s,
             )
             hands.perform(core.tick(self._channel.table, view), tasks)
+
+    def _is_over(self, leadership: Leadership) -> bool:
+        """Whether somebody else leads, or nobody does. Right after the election the watch may not show us yet."""
+        seen = self._coordination.leadership
+        if seen == leadership:
+            self._shown = True
+        return seen != leadership and (self._shown or (seen is not None and seen.epoch > leadership.epoch))
 
     def _pause_s(self, core: LeaderCore) -> float:
         due_s = core.next_deadline_s()

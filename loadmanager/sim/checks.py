@@ -150,10 +150,12 @@ class Checks:
             after = transition.after
             if after is None:
                 continue
+            moved = transition.before is not None and transition.before.holder != after.holder is not None
             for cell in cells_of(after.bundle):
                 place = (after.bundle.namespace, cell)
-                if after.token < self._tokens.get(place, -1):
-                    self.complain(f"the token of {after.bundle} fell from {self._tokens[place]} to {after.token}")
+                known = self._tokens.get(place, -1)
+                if after.token < known or (moved and after.token == known):
+                    self.complain(f"the token of {after.bundle} went from {known} to {after.token} at {after.holder}")
                 self._tokens[place] = after.token
         if any(t.before is None or t.after is None or t.before.holder != t.after.holder for t in change.transitions):
             self._check_tiling()

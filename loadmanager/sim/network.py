@@ -240,6 +240,9 @@ class Network:
         pair = (process, server)
         return server in self._down or (pair in self._no_requests and pair in self._no_answers)
 
+    def is_down(self, server: str) -> bool:
+        return server in self._down
+
     def set_down(self, server: str, down: bool) -> None:
         """Take a server down, or bring it back with what it had stored."""
         (self._down.add if down else self._down.discard)(server)

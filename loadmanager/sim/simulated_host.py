@@ -54,12 +54,14 @@ class SimulatedHost:
             await self._take_time()
 
     async def acquire(self, bundle: Bundle, token: Token, hand_off: bytes | None) -> None:
+        if hand_off is not None and Token.parse(hand_off.decode()) >= token:
+            self._complain(f"acquire({bundle}, {token}) got the hand-off of {hand_off.decode()}")
         async with self._hook("acquire", bundle):
             self._storage.raise_tokens(bundle, token)
             await self._take_time()
             self.held[bundle] = token
 
-    async def release(self, bundle: Bundle, to: Destination | None) -> bytes | None:
+    async def release(self, bundle: Bundle, to: Destination | None) -> bytes | None:  # noqa: ARG002 # the port's
         async with self._hook("release", bundle):
             await self._take_time()
             token = self.held.pop(bundle, None)

@@ -1,7 +1,7 @@
 """Faults, drawn from the run's dice: what happens to processes, to links, to servers and to the hosted services.
 
-Each fault undoes itself after a while, so several overlap; `end` undoes all at once and for good. The mean of many draws
-is not what breaks a protocol: half of the faults are compounds, such as a broker that is wrongly suspected *and* cut off.
+Each fault undoes itself after a while, so several overlap; `end` undoes all at once and for good. Single faults seldom
+break a protocol: many of these are compounds, such as a broker that is wrongly suspected *and* cut off.
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from loadmanager.sim.cluster import Cluster, Life
+from loadmanager.sim.auditor import CHANNEL_TOPIC
+from loadmanager.sim.cluster import PARTITIONS, Cluster, Life
 from loadmanager.sim.coordination_server import COORDINATION_SERVER
 from loadmanager.sim.network import Faults, Latency
 from loadmanager.sim.simulated_host import GOOD_MOOD, Mood
 from loadmanager.sim.simulated_log import LOG_SERVER
 from loadmanager.sim.world import World
+from statechannel.ports import LogEntry, Payload
 
 SERVERS = (LOG_SERVER, COORDINATION_SERVER)
 RESTART_S = (0.0, 6.0)
 SHORT_S, LONG_S = (0.05, 2.0), (2.0, 12.0)
+
+ECHOES, ECHOES_OF, ECHO_S = 30, 60, (0.0, 6.0)
 
 SLOW = Latency(mean_s=0.05, spike_chance=0.1, spike_s=2.5)
 LOSSY = Faults(lost_request=0.03, lost_answer=0.05, repeated=0.5, repeat_within_s=10.0)
@@ -50,6 +54,8 @@ class Storm:
             (2, self._twin),
             (6, self._suspect),
             (3, self._strike_leader),
+            (3, self._stutter),
+            (4, self._echo),
         ]
 
     def strike(self) -> None:
@@ -188,6 +194,34 @@ class Storm:
         leading = [x for x in self._cluster.ready() if x.node is not None and x.node.current.leader.leading]
         for leader in leading:
             self._random.choice((self._crash, self._pause, self._isolate, self._suspect, self._expire_session))(leader)
+
+    def _stutter(self, life: Life) -> None:
+        """It is taken for dead; at about that time answers reach it late; then it stops dead, proofs in hand."""
+        self._world.trace.write(str(life), "refuses connections from now on, and stutters")
+        life.lied_about = True
+        self._later(LONG_S, setattr, life, "lied_about", False)
+        begins_s, lasts_s = self._random.uniform(0.5, 2.0), self._random.uniform(0.2, 0.95)
+        call_later = self._world.loop.call_later
+        for server in SERVERS:
+            call_later(begins_s, self._unless_over, self._delay_answers, (life, server))
+        call_later(begins_s + lasts_s, self._unless_over, self._mend, (life, COORDINATION_SERVER))
+        call_later(begins_s + lasts_s + self._random.uniform(0.001, 0.02), self._unless_over, self._pause, (life,))
+
+    def _delay_answers(self, life: Life, server: str) -> None:
+        self._cut(life, server, requests=False)
+
+    def _echo(self, _life: Life) -> None:
+        """Records come once more, as from a producer that did not hear that they were taken."""
+        self._world.trace.write("network", "repeats old records")
+        partition = self._random.randrange(PARTITIONS)
+        end = self._world.log.ends(CHANNEL_TOPIC)[partition]
+        recent = self._world.log.read(CHANNEL_TOPIC, partition, max(0, end - ECHOES_OF))
+        for entry in self._random.sample(recent, min(len(recent), ECHOES)):
+            self._later(ECHO_S, self._repeat, entry)
+
+    def _repeat(self, entry: LogEntry) -> None:
+        if not self._world.network.is_down(LOG_SERVER):
+            self._world.log.append(CHANNEL_TOPIC, entry.partition, [Payload(entry.key, entry.value)])
 
     def _nothing(self, _life: Life) -> None:
         """Only what the compound does anyway."""

@@ -19,12 +19,14 @@ from loadmanager.sim.cluster import PARTITIONS, Cluster, Life
 from loadmanager.sim.storage import CELL_SIZE, topic_in
 from statechannel.bundle import Bundle, even_boundaries
 from statechannel.record import Action, Broker, Record, Role, Subject
-from statechannel.transitions import State
+from statechannel.transitions import IN_FLIGHT, State
 from statechannel.verdict import Ownership, Unknown
 
 FIRST_NAMESPACES = {"t/a": 4, "t/b": 4}
 PASSING_NAMESPACE = "t/passing"
 LOOKUP_TIMEOUT_S = 4.0
+
+_ASSIGNED = frozenset({State.ASSIGNED})
 
 
 class Workload:
@@ -88,7 +90,7 @@ class Workload:
         namespace, cell = self._place()
         self._spawn(life, "lookup", lambda now: now.lookup.locate(topic_in(namespace, cell), LOOKUP_TIMEOUT_S))
 
-    def _write(self, life: Life) -> None:
+    def _write(self, _life: Life) -> None:
         """Every broker that would serve a place at this instant writes to it."""
         namespace, cell = self._place()
         for each in self._cluster.alive():
@@ -101,13 +103,13 @@ class Workload:
 
     # --- administrators
 
-    def _entry(self, life: Life, states: tuple[State, ...] = (State.ASSIGNED,)) -> Ownership | None:
+    def _entry(self, life: Life, states: frozenset[State] = _ASSIGNED) -> Ownership | None:
         assert life.node is not None
         entries = [e for e in life.node.channel.table if e.state in states]
         return self._random.choice(entries) if entries else None
 
     def _transfer(self, life: Life) -> None:
-        entry = self._entry(life, (State.ASSIGNED, State.UNASSIGNED))
+        entry = self._entry(life, frozenset({State.ASSIGNED, State.UNASSIGNED}))
         if entry is not None:
             to = self._random.choice(list(self._cluster.current))
             self._spawn(life, "transfer", lambda now: now.operations.transfer(entry.bundle, to))
@@ -173,7 +175,7 @@ class Workload:
         Only what a broker says of itself cannot be refused: so it lies about bundles that it has nothing to do with.
         """
         me = _me(life)
-        entry = self._entry(life, tuple(State))
+        entry = self._entry(life, IN_FLIGHT) or self._entry(life, frozenset(State))
         if entry is None or me in (entry.holder, entry.target):
             return
         action = self._random.choice(_TRESPASSES)

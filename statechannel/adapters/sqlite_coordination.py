@@ -72,7 +72,8 @@ class SqliteCoordination:
 
     async def _started(self, started: asyncio.Future[None], timeout_s: float) -> None:
         try:
-            await asyncio.wait_for(started, timeout_s + 1)
+            async with asyncio.timeout(timeout_s + 1):
+                await started
         except TimeoutError:
             text = f"{self._path}: could not be opened within {timeout_s:g} s; is the disk stuck?"
             raise CoordinationUnavailable(text) from None
@@ -89,7 +90,7 @@ class SqliteCoordination:
         await self._write(lambda db: registry.register(db, self.session(), broker, data), durable=False)
 
     async def prove(self, broker: Broker) -> None:
-        """As the port says; on a full disk, where nobody can be raised either, the check under the write lock suffices."""
+        """As the port says; on a full disk, where nobody can be raised, the check under the write lock suffices."""
         data = self._last_data.get(broker, b"")
         await self._write(
             lambda db: registry.prove(db, self.session(), broker, data),
@@ -137,7 +138,8 @@ class SqliteCoordination:
             if thread is not None:
                 thread.stop()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(thread.stopped, _CLOSE_S)
+                    async with asyncio.timeout(_CLOSE_S):
+                        await thread.stopped
         self._link = {"reads": False, "writes": False}
 
     # --- what the calls and the threads share
@@ -162,7 +164,8 @@ class SqliteCoordination:
         deadline_s = time.monotonic() + self.request_timeout_s
         desk.put(Request(write, durable, rings, deadline_s, done, on_full_disk))
         try:
-            return await asyncio.wait_for(done, self.request_timeout_s)
+            async with asyncio.timeout(self.request_timeout_s):
+                return await done
         except TimeoutError:
             self.note_link("writes", works=False)
             text = f"{self._path}: no answer within {self.request_timeout_s:g} s; it may or may not have happened"

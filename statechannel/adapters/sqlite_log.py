@@ -46,7 +46,8 @@ class Intake:
         place = (asyncio.get_running_loop().create_future(), size_bytes)
         self._waiting.append(place)
         try:
-            await asyncio.wait_for(asyncio.shield(place[0]), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await asyncio.shield(place[0])
         except BaseException:
             if place[0].done():
                 self._under_way_bytes -= size_bytes
@@ -197,7 +198,8 @@ class SqliteLog:
             if half is not None:
                 half.stop()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(half.stopped, _CLOSE_S)
+                    async with asyncio.timeout(_CLOSE_S):
+                        await half.stopped
 
     # --- what the calls share
     def _topic(self, name: str) -> StoredTopic:
@@ -219,7 +221,8 @@ class SqliteLog:
 
     async def _within(self, timeout_s: float, answer: Awaitable[T], doing: str) -> T:
         try:
-            return await asyncio.wait_for(answer, timeout_s)
+            async with asyncio.timeout(timeout_s):
+                return await answer
         except TimeoutError:
             stuck = "is the disk stuck, or another process of this log stopped?"
             text = f"{self._path}: no answer within {timeout_s:g} s to {doing}; {stuck}"

@@ -110,7 +110,7 @@ class Cluster:
 
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(WAIT_S):
-            while not holds():
+            while not holds():  # noqa: ASYNC110 - what is waited for has no event
                 await asyncio.sleep(0.005)
 
     async def create(self, namespace: str, bundles: int = 4) -> tuple[Bundle, ...]:
@@ -150,20 +150,26 @@ class Cluster:
             )
 
     def history(self) -> list[tuple[int, ...]]:
-        """How many records of each broker's replica changed a bundle or a namespace: revisions, not offsets, since
-        proofs and elections write too."""
+        """The revisions of all namespaces and bundles at the first broker: equal as long as nothing was changed.
+
+        Not the offsets: proofs and elections write too.
+        """
         table = self.brokers[0].node.channel.table
-        names = [n for n in table.namespaces()]
-        return [
-            (len(names), *(table.namespace(n).revision for n in names), *sorted(e.revision for e in table))  # type: ignore[union-attr]
-        ]
+        known = [table.namespace(name) for name in table.namespaces()]
+        bundles = [(entry.bundle.lo, entry.bundle.hi, entry.revision) for entry in sorted(table, key=str)]
+        return [(n.revision, len(n.bundles)) for n in known if n is not None] + bundles
 
     async def close(self) -> None:
         await self.session.close()
         for broker in self.brokers:
             broker.host.gate.set()
             broker.node.stop(drain_timeout_s=0.01)
-        await asyncio.gather(*(broker.running for broker in self.brokers), return_exceptions=True)
+        _, left = await asyncio.wait([broker.running for broker in self.brokers], timeout=WAIT_S)
+        for broker in self.brokers:
+            if broker.running in left:
+                for task in asyncio.all_tasks():
+                    task.print_stack()
+                pytest.fail(f"{broker.name} did not stop: {list(broker.node.notes)[-5:]}")
         await self._stack.aclose()
 
 
@@ -174,7 +180,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     try:
         yield cluster
     finally:
-        await asyncio.wait_for(cluster.close(), WAIT_S)
+        await cluster.close()
 
 
 Refused = Callable[..., Awaitable[dict[str, Any]]]

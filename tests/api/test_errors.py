@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from api import limits
 from api.limits import MAX_BODY_BYTES
-from api.server import NotLoopback, bind
+from api.server import NotLoopback, attach, bind, check_reach
+from loadmanager.hosting import HostRunner
+from loadmanager.node import Node
 from loadmanager.operations import Operations
+from loadmanager.settings import Settings
+from loadmanager.wiring import surroundings
 from statechannel.errors import CoordinationUnavailable, LogUnavailable
-from tests.api.conftest import Cluster, Refused
+from tests.api.conftest import Cluster, Host, Refused
 
 
 @pytest.mark.parametrize("path", ["/", "/nothing", "/v1", "/v1/bundles/", "/admin/v3/brokers"])
@@ -99,28 +105,39 @@ async def test_more_requests_than_can_run_are_told_to_come_back(
     assert (await cluster.ask("GET", "/v1/notes"))[0] == 200
 
 
-@pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "some-host:0", "192.0.2.1:80"])
-def test_only_loopback_is_bound_unless_told_otherwise(address: str) -> None:
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "some-host:0", "192.0.2.1:80", "127.0.0.1.example:80"])
+def test_only_loopback_is_served_unless_told_otherwise(address: str) -> None:
     with pytest.raises(NotLoopback, match="--insecure"):
-        bind(address, insecure=False)
+        check_reach(address, insecure=False)
+    check_reach(address, insecure=True)
 
 
-def test_every_interface_is_bound_if_that_is_meant() -> None:
-    with bind("0.0.0.0:0", insecure=True) as listening:
-        assert listening.getsockname()[1] > 0
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "127.1.2.3:80", "[::1]:0", "localhost:0"])
+def test_loopback_may_be_served(address: str) -> None:
+    check_reach(address, insecure=False)
+
+
+async def test_the_doors_do_not_open_on_a_socket_that_others_reach(tmp_path: Path) -> None:
+    settings = Settings(log=f"sqlite:{tmp_path / 'lm.db'}")
+    node = Node(settings, Host(), HostRunner(), surroundings(settings))
+    with socket.socket() as reachable:
+        reachable.bind(("0.0.0.0", 0))  # bound, but it never listens
+        with pytest.raises(NotLoopback):
+            async with attach(node, reachable):
+                pytest.fail("the doors are open")
 
 
 def test_an_address_that_is_taken_is_named() -> None:
-    with bind("127.0.0.1:0", insecure=False) as listening:
+    with bind("127.0.0.1:0") as listening:
         address = f"127.0.0.1:{listening.getsockname()[1]}"
         with pytest.raises(OSError, match=address):
-            bind(address, insecure=False)
+            bind(address)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.1:http", ""])
 def test_an_address_that_is_none_is_refused(address: str) -> None:
-    with pytest.raises(ValueError, match="host:port|--insecure"):
-        bind(address, insecure=False)
+    with pytest.raises(ValueError, match="host:port"):
+        bind(address)
 
 
 async def test_the_routes_describe_themselves(cluster: Cluster) -> None:

@@ -130,7 +130,7 @@ async def test_the_bundle_range_is_bare_text(cluster: Cluster) -> None:
 async def test_a_topic_whose_own_name_ends_in_bundle_is_looked_up(cluster: Cluster) -> None:
     await cluster.start()
     await cluster.create("t/n")
-    status, body, headers = await cluster.ask("GET", "/lookup/v2/topic/persistent/t/n/a%2Fbundle")
+    status, _, headers = await cluster.ask("GET", "/lookup/v2/topic/persistent/t/n/a%2Fbundle")
     assert status == 200
     wanted = cluster.brokers[0].node.channel.table.locate(Topic.parse("t/n/a/bundle"))
     assert wanted is not None
@@ -251,3 +251,17 @@ async def test_every_answer_of_the_fast_path_is_what_the_table_says(cluster: Clu
     moving = asyncio.create_task(move())
     await asyncio.wait_for(look(), WAIT_S)
     await moving
+
+
+async def test_lookups_that_wait_at_a_broker_that_leaves_are_sent_elsewhere(cluster: Cluster) -> None:
+    await cluster.start(2)
+    await cluster.create("t/n")
+    for broker in cluster.brokers:
+        broker.host.gate.clear()
+    asking = asyncio.create_task(cluster.ask("GET", PATH + "a"))
+    lookup = cluster.brokers[0].node.current.lookup
+    await cluster.until(lambda: lookup.counts.waiting == 1)
+    cluster.brokers[0].node.stop(drain_timeout_s=0.01)
+    status, body, headers = await asking
+    assert (status, headers["Retry-After"]) == (503, "1")
+    assert "leaving" in body["detail"]

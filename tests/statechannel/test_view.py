@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statechannel.adapters.sqlite_log import SqliteLog
@@ -51,6 +51,7 @@ def entries_of(history: list[tuple[str, int | None]]) -> list[LogEntry]:
     ]
 
 
+@settings(deadline=None)
 @given(writes)
 def test_it_shows_the_last_value_of_each_key_and_no_deleted_one(history: list[tuple[str, int | None]]) -> None:
     fold = ViewFold(read_number, 1)
@@ -59,6 +60,7 @@ def test_it_shows_the_last_value_of_each_key_and_no_deleted_one(history: list[tu
     assert shown(fold, 0) == {key: value for key, value in dict(history).items() if value is not None}
 
 
+@settings(deadline=None)
 @given(writes, st.data())
 def test_compaction_changes_nothing_that_is_shown(history: list[tuple[str, int | None]], data: st.DataObject) -> None:
     entries = entries_of(history)
@@ -73,6 +75,7 @@ def test_compaction_changes_nothing_that_is_shown(history: list[tuple[str, int |
     assert shown(compacted, 0) == shown(whole, 0)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(-500, 3000)), max_size=10), st.integers(0, 5000))
 def test_a_value_is_shown_exactly_until_it_is_older_than_the_ttl(ages: list[tuple[str, int]], later_ms: int) -> None:
     fold = ViewFold(read_number, 1, TTL_MS)

@@ -6,9 +6,10 @@ from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
 
-from loadmanager.assignment import registry
+from loadmanager import plugins
 from loadmanager.assignment.least_loaded import LeastLoaded
 from loadmanager.assignment.model import Candidate, candidates, declined_by
+from loadmanager.assignment.registry import PLACEMENTS
 from loadmanager.load.model import BrokerLoadData
 from loadmanager.registration import Peer, Registration
 from statechannel.bundle import Bundle, even_boundaries, tile
@@ -95,17 +96,17 @@ def test_a_bundle_that_was_declined_names_who_did(history: History) -> None:
 
 
 def test_the_built_in_strategy_goes_by_its_name() -> None:
-    assert isinstance(registry.placement("least-loaded"), LeastLoaded)
-    assert "least-loaded" in registry.placement_names()
+    assert isinstance(PLACEMENTS.make("least-loaded"), LeastLoaded)
+    assert "least-loaded" in PLACEMENTS.names()
 
 
 def test_an_unknown_strategy_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(ValueError, match=r"no placement strategy 'best'.*least-loaded"):
-        registry.placement("best")
+    with pytest.raises(ValueError, match=r"'best' is no placement.*least-loaded"):
+        PLACEMENTS.make("best")
 
 
 def test_a_package_brings_its_own_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = EntryPoint("ours", "loadmanager.assignment.least_loaded:LeastLoaded", registry.GROUP)
-    monkeypatch.setattr(registry, "entry_points", lambda **wanted: EntryPoints([ours]).select(**wanted))
-    assert isinstance(registry.placement("ours"), LeastLoaded)
-    assert registry.placement_names() == ["least-loaded", "ours"]
+    ours = EntryPoint("ours", "loadmanager.assignment.least_loaded:LeastLoaded", "loadmanager.placements")
+    monkeypatch.setattr(plugins, "entry_points", lambda **wanted: EntryPoints([ours]).select(**wanted))
+    assert isinstance(PLACEMENTS.make("ours"), LeastLoaded)
+    assert PLACEMENTS.names() == ["least-loaded", "ours"]

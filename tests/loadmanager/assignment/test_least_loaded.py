@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 from hypothesis import given as property_test
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from loadmanager.assignment.least_loaded import LeastLoaded, rendezvous
@@ -103,6 +104,7 @@ candidate_lists = st.lists(
 )
 
 
+@settings(deadline=None)
 @property_test(candidate_lists, st.sampled_from(BUNDLES), st.randoms(use_true_random=False))
 def test_the_answer_is_eligible_and_the_same_for_every_asker(
     cs: list[Candidate], bundle: Bundle, random: object
@@ -121,6 +123,7 @@ def test_the_answer_is_eligible_and_the_same_for_every_asker(
     assert {each.broker for each in answer.refused} == {c.broker for c in cs} - eligible
 
 
+@settings(deadline=None)
 @property_test(candidate_lists, st.sampled_from(BUNDLES))
 def test_nobody_is_given_a_bundle_while_another_is_ten_points_less_loaded(cs: list[Candidate], bundle: Bundle) -> None:
     settled = [Candidate(c.broker, c.bundles, c.usage, c.bundles) for c in cs if c.usage is not None]

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from loadmanager.balancing import registry
 from loadmanager.balancing.difference import Difference
 from loadmanager.balancing.model import BrokerState, BundleState, ClusterModel, Decision
+from loadmanager.balancing.registry import STRATEGIES
 from loadmanager.load.usage import Usage
 from loadmanager.settings import Settings
 from statechannel.bundle import Bundle, even_boundaries, tile
@@ -64,8 +64,8 @@ def test_moves_of_one_round_count_each_other() -> None:
 
 
 def test_it_moves_no_more_in_a_round_than_it_may() -> None:
-    settings = Settings(balancing_moves_per_round=2)
-    decision = decide(brokers({A: 0.9, B: 0.0}), bundles(A, *[0.02] * 20), settings)
+    rules = Settings(balancing_moves_per_round=2)
+    decision = decide(brokers({A: 0.9, B: 0.0}), bundles(A, *[0.02] * 20), rules)
     assert len(decision.moves) == 2
 
 
@@ -202,15 +202,16 @@ def worlds(draw: st.DrawFn) -> World:
     return World({BUNDLES[i]: used for i, used in enumerate(loads)}, owner, cores)
 
 
+@settings(deadline=None)
 @given(worlds(), st.integers(1, 5), st.booleans())
 def test_with_constant_loads_it_comes_to_rest_and_each_move_lowers_the_fullest(
     world: World, at_most: int, remember: bool
 ) -> None:
     """Even if nobody remembers where bundles came from."""
-    settings = Settings(balancing_moves_per_round=1, bundle_rest_s=0)
+    rules = Settings(balancing_moves_per_round=1, bundle_rest_s=0)
     for _ in range(500):
         before = world.peaks()
-        if not world.step(settings, remember=remember).moves:
+        if not world.step(rules, remember=remember).moves:
             break
         assert [round(p, 9) for p in world.peaks()] < [round(p, 9) for p in before]
     else:
@@ -218,16 +219,18 @@ def test_with_constant_loads_it_comes_to_rest_and_each_move_lowers_the_fullest(
     assert world.step(Settings(balancing_moves_per_round=at_most, bundle_rest_s=0)).moves == ()
 
 
+@settings(deadline=None)
 @given(worlds(), st.integers(1, 5))
 def test_no_bundle_ever_goes_back(world: World, at_most: int) -> None:
-    settings = Settings(balancing_moves_per_round=at_most)
+    rules = Settings(balancing_moves_per_round=at_most)
     visited = {bundle: [owner] for bundle, owner in world.owner.items()}
-    while moves := world.step(settings).moves:
+    while moves := world.step(rules).moves:
         for move in moves:
             assert move.destination not in visited[move.bundle]
             visited[move.bundle].append(move.destination)
 
 
+@settings(deadline=None)
 @given(worlds(), st.integers(1, 5))
 def test_what_it_expects_is_what_comes(world: World, at_most: int) -> None:
     decision = world.step(Settings(balancing_moves_per_round=at_most))
@@ -236,6 +239,7 @@ def test_what_it_expects_is_what_comes(world: World, at_most: int) -> None:
     assert decision.spread_after == pytest.approx(peaks[0] - peaks[-1], abs=1e-9)
 
 
+@settings(deadline=None)
 @given(worlds())
 def test_many_small_bundles_end_up_within_the_tolerance(world: World) -> None:
     small = World(dict.fromkeys(BUNDLES, 0.03), {bundle: next(iter(world.cores)) for bundle in BUNDLES}, world.cores)
@@ -245,7 +249,7 @@ def test_many_small_bundles_end_up_within_the_tolerance(world: World) -> None:
 
 
 def test_strategies_go_by_name() -> None:
-    assert isinstance(registry.strategy("difference"), Difference)
-    assert "difference" in registry.strategy_names()
-    with pytest.raises(ValueError, match=r"no balancing strategy 'magic'.*difference"):
-        registry.strategy("magic")
+    assert isinstance(STRATEGIES.make("difference"), Difference)
+    assert "difference" in STRATEGIES.names()
+    with pytest.raises(ValueError, match=r"'magic' is no balancing_strategy.*difference"):
+        STRATEGIES.make("magic")

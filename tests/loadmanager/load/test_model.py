@@ -6,7 +6,7 @@ from math import inf, nan
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadmanager.host import BundleLoad
@@ -43,6 +43,7 @@ capacities = st.dictionaries(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(BUNDLES), bundle_loads), st.floats(0, 100), capacities)
 def test_both_values_survive_the_wire(loads: dict[Bundle, BundleLoad], cpu: float, capacity: dict[str, float]) -> None:
     total = total_of(loads.values())
@@ -110,6 +111,7 @@ def test_without_cpu_per_bundle_messages_and_then_bytes_tell_the_share() -> None
     assert (by_messages.peak, by_bytes.peak) == (pytest.approx(0.2), pytest.approx(0.2))
 
 
+@settings(deadline=None)
 @given(st.lists(bundle_loads, min_size=1, max_size=6), st.floats(0, 100), capacities)
 def test_the_bundles_never_make_up_more_than_their_broker(
     loads: list[BundleLoad], cpu: float, capacity: dict[str, float]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadmanager.host import BundleLoad
@@ -122,6 +122,7 @@ def test_cpu_is_averaged_over_the_minimum_interval_and_no_longer() -> None:
     assert report.broker.cpu_percent == pytest.approx(20)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=60))
 def test_others_are_never_off_by_more_than_the_threshold_for_longer_than_the_minimum_interval(cpu: list[float]) -> None:
     reporter = Reporter(B1, SETTINGS)

@@ -1,0 +1,72 @@
+"""`loadmanager bundles`: which bundles there are, in which state, and whose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from api.cli.client import ask, run
+from api.cli.names import BUNDLE, NAMESPACE
+from api.cli.options import Remote, asks_a_broker
+from api.cli.printing import show, show_pairs
+from statechannel.bundle import Bundle
+from statechannel.transitions import State
+
+PAGE = 1_000
+
+
+@click.group()
+def bundles() -> None:
+    """Which bundles there are, and whose."""
+
+
+@bundles.command("list")
+@click.option("-n", "--namespace", metavar="TENANT/NAMESPACE", type=NAMESPACE)
+@click.option("-s", "--state", type=click.Choice([state.value for state in State]))
+@click.option("--owner", metavar="HOST:PORT")
+@click.option("--limit", type=click.IntRange(1), default=PAGE, show_default=True)
+@asks_a_broker
+def list_(remote: Remote, namespace: str | None, state: str | None, owner: str | None, limit: int) -> None:
+    """Bundles in the order of their names."""
+    found, more = run(_collect(remote, {"namespace": namespace, "state": state, "owner": owner}, limit))
+    rows = [(b["bundle"], b["state"], _owner(b), b["target"], b["token"]) for b in found]
+    show(remote, found, ("bundle", "state", "owner", "moving to", "token"), rows, empty="no bundles")
+    if more:
+        click.echo(f"these are the first {limit}; there are more: --limit", err=True)
+
+
+def _owner(bundle: dict[str, Any]) -> str | None:
+    dead = "" if bundle["owner_live"] or bundle["owner"] is None else " (dead)"
+    return bundle["owner"] and f"{bundle['owner']}{dead}"
+
+
+async def _collect(remote: Remote, query: dict[str, str | None], limit: int) -> tuple[list[dict[str, Any]], bool]:
+    found: list[dict[str, Any]] = []
+    after: str | None = None
+    while len(found) < limit:
+        page = await ask(
+            remote, "GET", "/v1/bundles", query={**query, "limit": str(min(PAGE, limit - len(found))), "after": after}
+        )
+        found += page["bundles"]
+        after = page["next"]
+        if after is None:
+            break
+    return found, after is not None
+
+
+@bundles.command("show")
+@click.argument("bundle", type=BUNDLE)
+@asks_a_broker
+def show_(remote: Remote, bundle: Bundle) -> None:
+    """Everything that the asked broker knows of one bundle."""
+    found = run(ask(remote, "GET", f"/v1/bundles/{bundle}"))
+    names = ("bundle", "state", "owner", "incarnation", "owner_live", "target", "token", "revision", "partition")
+    pairs: list[tuple[str, object]] = [(name.replace("_", " "), found[name]) for name in names]
+    pairs.append(("last record", f"{found['last_action']} by {found['last_actor']}"))
+    if found["cuts"]:
+        pairs.append(("cuts", ", ".join(found["cuts"])))
+    for name, value in (found["load"] or {}).items():
+        if name != "sampled_ms":
+            pairs.append((f"load {name}", value))
+    show_pairs(remote, found, pairs)

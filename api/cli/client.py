@@ -1,0 +1,80 @@
+"""Asks a broker's REST door, and turns its refusals into messages and exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from api.cli.options import Remote
+
+T = TypeVar("T")
+
+TIMEOUT_S = 65.0
+"""Beyond what an operation may take at the broker (`in_flight_timeout_s`), so that its own answer arrives."""
+
+CONNECT_TIMEOUT_S = 5.0
+EXIT_REFUSED = 1
+EXIT_UNAVAILABLE = 3
+
+
+class Failed(click.ClickException):
+    """What was asked was not done; the message says why."""
+
+    exit_code = EXIT_REFUSED
+
+
+class NotNow(Failed):
+    """What was asked was not done, or may not have been; trying again may help."""
+
+    exit_code = EXIT_UNAVAILABLE
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a command's work on a loop of its own."""
+    return asyncio.run(work)
+
+
+async def ask(
+    remote: Remote, method: str, path: str, *, query: Mapping[str, str | None] | None = None, body: Any = None
+) -> Any:
+    """The parsed answer (text if it is no JSON, None if it is empty), redirects followed. Raises Failed.
+
+    Queries whose value is None are left out. `path` is quoted already.
+    """
+    import aiohttp  # takes longer to import than many a command to run
+    from yarl import URL
+
+    params = {name: value for name, value in (query or {}).items() if value is not None}
+    timeout = aiohttp.ClientTimeout(total=TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.request(
+                method, URL(remote.admin_url + path, encoded=True).update_query(params), json=body
+            ) as answer,
+        ):
+            return _read(answer.status, await answer.text(), answer.content_type)
+    except aiohttp.InvalidURL:
+        raise click.UsageError(f"{remote.admin_url!r} is no URL; write --admin-url http://host:port") from None
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise NotNow(_unreachable(remote, error)) from None
+
+
+def _read(status: int, text: str, kind: str) -> Any:
+    is_json = kind.endswith("json")
+    if status < 400:
+        return json.loads(text) if is_json and text else text or None
+    reason = json.loads(text).get("reason", text) if is_json and text else text.strip() or f"HTTP status {status}"
+    raise (NotNow if status == 503 else Failed)(str(reason))
+
+
+def _unreachable(remote: Remote, error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return f"{remote.admin_url} did not answer in time"
+    cause = getattr(error, "os_error", error)
+    why = "" if isinstance(cause, ConnectionRefusedError) else f" ({error})"
+    return f"no broker answers at {remote.admin_url}{why}: start one, or name another with --admin-url"

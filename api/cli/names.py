@@ -1,0 +1,63 @@
+"""Names on the command line: checked before anything is asked, and quoted for a path."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from statechannel.bundle import Bundle, Topic, check_namespace
+from statechannel.errors import InvalidName
+
+
+class NamespaceType(click.ParamType[str]):
+    """`tenant/namespace`."""
+
+    name = "namespace"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return check_namespace(str(value))
+        except InvalidName as error:
+            self.fail(str(error), param, ctx)
+
+
+class BundleType(click.ParamType[Bundle]):
+    """`tenant/namespace/0x00000000_0x40000000`."""
+
+    name = "bundle"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Bundle:
+        try:
+            return Bundle.parse(str(value))
+        except InvalidName as error:
+            self.fail(str(error), param, ctx)
+
+
+class TopicType(click.ParamType[Topic]):
+    """`tenant/namespace/name`, with or without `persistent://`."""
+
+    name = "topic"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Topic:
+        try:
+            return Topic.parse(str(value))
+        except InvalidName as error:
+            self.fail(str(error), param, ctx)
+
+
+NAMESPACE = NamespaceType()
+BUNDLE = BundleType()
+TOPIC = TopicType()
+
+
+def topic_path(topic: Topic) -> str:
+    """`persistent/tenant/namespace/name`, its local name quoted as one segment."""
+    domain, _, rest = topic.full_name.partition("://")
+    return f"{domain}/{topic.namespace}/{quote(rest.removeprefix(topic.namespace + '/'), safe='')}"
+
+
+def segment(name: str) -> str:
+    """One segment of a path."""
+    return quote(name, safe=":[]")

@@ -1,0 +1,49 @@
+"""The options that every command about a running cluster has, before or behind its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Remote(msgspec.Struct, frozen=True):
+    """Which broker to ask, and how to show what it says."""
+
+    admin_url: str = DEFAULT_URL
+    output: str = "table"
+
+    def with_options(self, admin_url: str | None, output: str | None) -> Remote:
+        """The same with what was given."""
+        return Remote((admin_url or self.admin_url).rstrip("/"), output or self.output)
+
+
+def remote_options(command: F) -> F:
+    """Add `--admin-url` and `-o`."""
+    url = click.option(
+        "--admin-url",
+        envvar="LOADMANAGER_ADMIN_URL",
+        metavar="URL",
+        help=f"Any broker of the cluster.  [default: {DEFAULT_URL}; env LOADMANAGER_ADMIN_URL]",
+    )
+    form = click.option("-o", "--output", type=click.Choice(["table", "json"]), help="For people, or for programs.")
+    return url(form(command))
+
+
+def asks_a_broker(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options, and give the command a `Remote` as its first argument."""
+
+    @click.pass_context
+    @wraps(command)
+    def asking(ctx: click.Context, admin_url: str | None, output: str | None, **given: Any) -> Any:
+        remote = ctx.find_object(Remote) or Remote()
+        return ctx.invoke(command, remote.with_options(admin_url, output), **given)
+
+    return remote_options(asking)

@@ -1,0 +1,141 @@
+"""Runs the demo: sets the stage in a temporary directory, plays the script, shows it, and tells the figures at the end.
+
+However it ends (its time, an error, Ctrl-C), all processes that it started have ended and the directory is gone; only
+after a failure is it kept, with the processes' error output, and named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from loadmanager.demo.figures import Summary, summary
+from loadmanager.demo.options import Options
+from loadmanager.demo.picture import Pulse, picture
+from loadmanager.demo.plain import show_lines
+from loadmanager.demo.script import play
+from loadmanager.demo.stage import Stage
+
+FRAME_S = 0.2
+
+
+def run(options: Options, console: Console | None = None) -> int:
+    """The exit code: 0 if nothing failed, nothing was lost or doubled, and the script was played to its end.
+
+    Raises ValueError for options that make no sense. Ctrl-C gives 130.
+    """
+    options.check()
+    console = console or Console()
+    directory = Path(tempfile.mkdtemp(prefix="loadmanager-demo-"))
+    clean = False
+    try:
+        found = asyncio.run(_run(options, directory, console))
+        clean = found.clean
+        tell(found, console)
+        if options.json is not None:
+            options.json.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+    except KeyboardInterrupt:
+        console.print("stopped; all processes of the demo have ended")
+        clean = True
+        return 130
+    finally:
+        if clean:
+            shutil.rmtree(directory, ignore_errors=True)
+        else:
+            console.print(f"what the processes wrote is kept in {directory}", soft_wrap=True)
+    return 0 if found.clean else 1
+
+
+async def _run(options: Options, directory: Path, console: Console) -> Summary:
+    begun_s = time.monotonic()
+    async with asyncio.TaskGroup() as tasks:
+        stage = Stage(options, directory, tasks)
+        try:
+            async with stage.watch.running(), _shown(stage, console):
+                await _played(stage)
+        finally:
+            await stage.clear()
+    return summary(
+        stage.load,
+        stage.served,
+        transfers=stage.watch.transfers,
+        failovers=stage.failovers,
+        ready_s=round(max(stage.ready_s), 3) if stage.ready_s else None,
+        seconds=time.monotonic() - begun_s,
+        log=options.log or "sqlite",
+        problems=stage.problems,
+    )
+
+
+async def _played(stage: Stage) -> None:
+    try:
+        await play(stage)
+    except* Exception as failures:  # noqa: BLE001 - the summary tells it
+        for failure in failures.exceptions:
+            stage.problem(f"{type(failure).__name__}: {failure}")
+
+
+@asynccontextmanager
+async def _shown(stage: Stage, console: Console) -> AsyncGenerator[None]:
+    showing = _show_picture if console.is_terminal and not stage.options.plain else show_lines
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(showing(stage, console))
+        try:
+            yield
+        finally:
+            task.cancel()
+
+
+async def _show_picture(stage: Stage, console: Console) -> None:
+    pulse = Pulse()
+    with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
+        while True:
+            pulse.take(stage)
+            live.update(picture(stage, pulse, console), refresh=True)
+            await asyncio.sleep(FRAME_S)
+
+
+def tell(found: Summary, console: Console) -> None:
+    """The figures, for people."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bright_black")
+    table.add_row(
+        "requests",
+        f"{found.requests_ok:,} ok   {found.requests_late:,} late (over 100 ms)   "
+        f"{found.requests_failed:,} failed   slowest {found.latency_ms_worst / 1000:.2f} s",
+    )
+    table.add_row(
+        "increments",
+        f"{found.increments_stored:,} stored   {found.increments_lost:,} lost   {found.increments_doubled:,} doubled",
+    )
+    table.add_row("transfers", f"{found.transfers:,}   gap p50 {_ms(found.gap_ms_p50)}   p99 {_ms(found.gap_ms_p99)}")
+    table.add_row("failover", f"owner killed: {_s(found.failover_s)}   leader killed: {_s(found.leader_failover_s)}")
+    table.add_row("a broker is ready", f"in {_s(found.broker_ready_s)} at the latest")
+    console.print()
+    console.print(table)
+    console.print()
+    if found.clean:
+        console.print(Text("✓ nothing failed, nothing was lost, nothing was counted twice", style="bold green"))
+    else:
+        for problem in found.problems:
+            console.print(Text(f"✗ {problem}", style="red"), soft_wrap=True)
+        console.print(Text("✗ this must not happen", style="bold red"))
+
+
+def _ms(value: float | None) -> str:
+    return "not measured" if value is None else f"{value:.1f} ms"
+
+
+def _s(value: float | None) -> str:
+    return "not measured" if value is None else f"{value:.2f} s"

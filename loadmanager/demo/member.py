@@ -1,0 +1,97 @@
+"""One broker of the demo, as a process: the counter service, and lines of JSON on standard output on what it does.
+
+When a bundle begins or ceases to be served here, the moment (CLOCK_MONOTONIC, which all processes of a machine share)
+is taken on the control thread, at the change itself. Dies with its parent: when standard input ends, it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from loadmanager.broker import Broker
+from loadmanager.demo.options import make_examples_importable
+from loadmanager.node import Node
+from loadmanager.serving import Claim
+from loadmanager.settings import Settings
+from statechannel.bundle import Bundle
+
+LINGER_S = 0.3
+
+
+class Orders(msgspec.Struct, frozen=True):
+    """How to run; the only argument, as JSON."""
+
+    settings: dict[str, Any]
+    store: str
+    namespace: str
+    bundles: int
+
+
+class Told(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of standard output. `kind` is `ready`, `served` (`on` says whether from or until `at_ns`) or `left`."""
+
+    kind: str
+    at_ns: int
+    name: str = ""
+    bundle: str = ""
+    on: bool = False
+    took_ms: float = 0.0
+
+
+def tell(told: Told) -> None:
+    """Write the line."""
+    sys.stdout.write(msgspec.json.encode(told).decode() + "\n")
+    sys.stdout.flush()
+
+
+def _die_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+async def _tell_what_is_served(broker: Broker) -> None:
+    service = asyncio.get_running_loop()
+
+    def changed(bundle: Bundle, claim: Claim | None) -> None:
+        told = Told("served", time.monotonic_ns(), bundle=str(bundle), on=claim is not None)
+        service.call_soon_threadsafe(tell, told)
+
+    async def listen(node: Node) -> None:
+        assert node.serving is not None
+        node.serving.listen(changed)
+        for claim in node.serving.claims():
+            changed(claim.bundle, claim)
+
+    await broker.ask(listen)
+
+
+async def main(orders: Orders) -> None:
+    """Until SIGTERM; then move everything away and leave."""
+    begun_ns = time.monotonic_ns()
+    make_examples_importable()
+    from examples.counter.__main__ import running
+
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    async with running(Settings(**orders.settings), Path(orders.store), LINGER_S) as broker:
+        await broker.ensure_namespace(orders.namespace, orders.bundles)
+        await _tell_what_is_served(broker)
+        now_ns = time.monotonic_ns()
+        tell(Told("ready", now_ns, name=broker.name, took_ms=(now_ns - begun_ns) / 1e6))
+        await stop.wait()
+        await broker.stop()
+        tell(Told("left", time.monotonic_ns(), name=broker.name))
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    asyncio.run(main(msgspec.json.decode(sys.argv[1].encode(), type=Orders)))

@@ -1,0 +1,67 @@
+"""What can be chosen for a demo, and the settings that its brokers get."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from pathlib import Path
+
+import msgspec
+
+NAMESPACE = "demo/counters"
+BUNDLES = 48
+HEADROOM = 1.7
+"""How much more than its even share of the load a broker declares that it can take."""
+
+
+class Options(msgspec.Struct, frozen=True):
+    """As given on the command line. Without `log` everything is in SQLite files in a temporary directory."""
+
+    seconds: float = 40.0
+    brokers: int = 3
+    rate_s: float = 300.0
+    plain: bool = False
+    json: Path | None = None
+    log: str | None = None
+    coordination: str | None = None
+
+    def check(self) -> None:
+        """Raises ValueError with what to do."""
+        if self.seconds < 10:
+            raise ValueError("give the demo at least 10 seconds: a failover takes about 3, and there are two")
+        if not 2 <= self.brokers <= 6:
+            raise ValueError("the demo runs 2 to 6 brokers")
+        if self.log is not None and self.log.startswith("kafka:") and self.coordination is None:
+            raise ValueError("with --log kafka://…, say where ZooKeeper is: --coordination zookeeper://host:port")
+
+
+def cluster_settings(options: Options, directory: Path) -> dict[str, object]:
+    """The settings that all brokers and the onlooker share: short intervals, so that there is something to see."""
+    run = secrets.token_hex(3)
+    capacity = 2 * HEADROOM * options.rate_s / options.brokers  # a request is a message in and one out
+    settings: dict[str, object] = {
+        "cluster": f"demo-{run}",
+        "topic_prefix": f"demo-{run}.",
+        "log": options.log or f"sqlite:{directory}/cluster.db",
+        "development": True,
+        "capacity": {"rate_msg_s": round(capacity)},
+        "load_report_min_interval_s": 1.0,
+        "load_report_max_interval_s": 5.0,
+        "load_ttl_s": 30.0,
+        "balancing_interval_s": 2.0,
+        "bundle_rest_s": 15.0,
+        "drain_timeout_s": 15.0,
+    }
+    if options.coordination is not None:
+        settings["coordination"] = options.coordination
+    return settings
+
+
+def make_examples_importable() -> Path:
+    """The directory that holds `examples/counter`, put on the module path. Raises RuntimeError if there is none."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / "examples" / "counter").is_dir():
+        raise RuntimeError(f"the demo's service is examples/counter, which is not in {root}: run it from a clone")
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    return root

@@ -1,0 +1,267 @@
+"""The demo's stage: brokers and the load generator as processes, and what the script can do to them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import string
+import time
+from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from loadmanager.client import HttpRouter, Router
+from loadmanager.demo.figures import LoadFigures, Served
+from loadmanager.demo.member import Orders, Told
+from loadmanager.demo.options import BUNDLES, NAMESPACE, Options, cluster_settings, make_examples_importable
+from loadmanager.demo.processes import Child
+from loadmanager.demo.watch import Watch
+from loadmanager.settings import Settings
+from statechannel.bundle import Bundle, Topic
+from statechannel.record import Broker
+
+EVENTS_KEPT = 200
+READY_S = 30.0
+FAILOVER_S = 25.0
+SETTLE_S = 15.0
+
+_told = msgspec.json.Decoder(Told)
+_figures = msgspec.json.Decoder(LoadFigures)
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Something that the script did, or that happened because of it. `tone` is `act`, `good`, `bad` or `plain`."""
+
+    at_s: float
+    text: str
+    tone: str
+
+
+class Member:
+    """A broker's process. `state` is `starting`, `up`, `leaving`, `killed` or `left`."""
+
+    def __init__(self, label: str, child: Child) -> None:
+        self.label = label
+        self.child = child
+        self.name = ""
+        self.state = "starting"
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def admin_url(self) -> str:
+        return f"http://{self.name}"
+
+
+class Stage:
+    """Everything that is shown. Use inside `async with TaskGroup` whose group it is given."""
+
+    def __init__(self, options: Options, directory: Path, tasks: asyncio.TaskGroup) -> None:
+        self.options = options
+        self.directory = directory
+        self.root = make_examples_importable()
+        self.store = directory / "counters.db"
+        self.settings = cluster_settings(options, directory)
+        self.watch = Watch(Settings.model_validate(self.settings), self._took_the_lead)
+        self.members: dict[str, Member] = {}
+        self.load = LoadFigures()
+        self.events: deque[Event] = deque(maxlen=EVENTS_KEPT)
+        self.served: list[Served] = []
+        self.failovers: dict[str, float] = {}
+        self.ready_s: list[float] = []
+        self.problems: list[str] = []
+        self.began_s = time.monotonic()
+        self._tasks = tasks
+        self._generator: Child | None = None
+        self._generating: asyncio.Task[int] | None = None
+        self._http: HttpRouter | None = None
+
+    def note(self, text: str, tone: str = "plain") -> None:
+        """Show an event."""
+        self.events.append(Event(time.monotonic() - self.began_s, text, tone))
+
+    def problem(self, text: str) -> None:
+        """Something that must not happen: the demo has failed."""
+        self.problems.append(text)
+        self.note(text, "bad")
+
+    # --- looking
+
+    def label(self, broker: str) -> str:
+        """The letter of a broker, its address if it is none of ours."""
+        return next((m.label for m in self.members.values() if m.name == broker), broker)
+
+    def up(self) -> list[Member]:
+        """Those that serve."""
+        return [m for m in self.members.values() if m.state == "up"]
+
+    def leader(self) -> Member | None:
+        """Whoever took the lead last, if it is still there."""
+        leader = self.watch.leader
+        return next((m for m in self.up() if leader is not None and m.name == leader.name), None)
+
+    def _took_the_lead(self, broker: Broker, epoch: int) -> None:
+        self.note(f"{self.label(broker.name)} leads (epoch {epoch})")
+
+    # --- brokers
+
+    async def start_brokers(self, count: int) -> None:
+        """Start some, together, and wait until they are ready. Raises RuntimeError if one does not start."""
+        await asyncio.gather(*(self.start_broker() for _ in range(count)))
+        self._http = HttpRouter(Router(m.admin_url for m in self.up()))
+
+    async def start_broker(self, former: Member | None = None) -> Member:
+        """Start a new one, or one under the name of a former one, and wait until it is ready. Raises RuntimeError."""
+        label = former.label if former else next(x for x in string.ascii_uppercase if x not in self.members)
+        settings = {**self.settings, "advertised": former.name if former else "127.0.0.1:0"}
+        orders = Orders(settings, str(self.store), NAMESPACE, BUNDLES)
+        errors = self.directory / f"{label}.err"
+        member = self.members[label] = Member(label, placeholder := await self._spawn_member(orders, errors))
+        member.name = former.name if former else ""
+        self._tasks.create_task(self._attend(member, placeholder))
+        try:
+            async with asyncio.timeout(READY_S):
+                await member.ready
+        except TimeoutError:
+            raise RuntimeError(f"broker {label} was not ready within {READY_S:g} s; see {errors}") from None
+        return member
+
+    async def _spawn_member(self, orders: Orders, errors: Path) -> Child:
+        argument = msgspec.json.encode(orders).decode()
+        return await Child.start("loadmanager.demo.member", [argument], path=self.root, errors=errors)
+
+    async def _attend(self, member: Member, child: Child) -> None:
+        code = await child.hear(lambda line: self._heard(member, line))
+        if member.state in ("starting", "up"):
+            lines = child.errors.read_text().strip().splitlines() or ["it said nothing"]
+            self.problem(f"broker {member.label} ended by itself (exit code {code}): {lines[-1]}")
+            member.state = "left"
+        if not member.ready.done():
+            member.ready.set_exception(RuntimeError(f"broker {member.label} did not start; see {child.errors}"))
+
+    def _heard(self, member: Member, line: bytes) -> None:
+        told = _told.decode(line)
+        if told.kind == "served":
+            self.served.append(Served(told.at_ns, told.bundle, member.label, told.on))
+        elif told.kind == "ready":
+            member.name, member.state = told.name, "up"
+            self.ready_s.append(told.took_ms / 1000)
+            if not member.ready.done():
+                member.ready.set_result(None)
+        elif told.kind == "left":
+            member.state = "left"
+
+    async def kill(self, member: Member, role: str) -> None:
+        """SIGKILL, then wait until every bundle that it held answers again, and note how long that took."""
+        orphans = self.watch.held_by_name(member.name)
+        begun_s = time.monotonic()
+        member.child.kill()
+        member.state = "killed"
+        who = f"leader {member.label}" if role == "leader" else member.label
+        self.note(f"SIGKILL to {who} (pid {member.child.pid}), which owned {len(orphans)} bundles", "bad")
+        await self._until_answered(orphans, FAILOVER_S)
+        self.failovers[role] = round(time.monotonic() - begun_s, 3)
+        self.note(f"all {len(orphans)} answer again after {self.failovers[role]:.2f} s", "good")
+
+    async def retire(self, member: Member) -> None:
+        """SIGTERM: it moves its bundles away, then leaves."""
+        held = len(self.watch.held_by_name(member.name))
+        begun_s = time.monotonic()
+        member.state = "leaving"
+        member.child.terminate()
+        self.note(f"SIGTERM to {member.label}: it hands its {held} bundles over and leaves", "act")
+        try:
+            async with asyncio.timeout(SETTLE_S):
+                await member.child.wait()
+        except TimeoutError:
+            self.problem(f"{member.label} did not leave within {SETTLE_S:g} s")
+            return
+        member.state = "left"
+        self.note(f"{member.label} has left after {time.monotonic() - begun_s:.2f} s", "good")
+
+    # --- bundles
+
+    async def first_owners(self) -> None:
+        """Have every bundle assigned, as first lookups do."""
+        await self._until_answered(self.watch.bundles(NAMESPACE), READY_S)
+
+    async def transfer(self, bundle: Bundle, to: Member) -> bool:
+        """Move a bundle by hand, through the admin interface of some broker; whether it arrived."""
+        path = f"/admin/v2/namespaces/{bundle.namespace}/{bundle.range}/unload"
+        asked = next(m for m in self.up() if m is not to)
+        session = self.http.router.session
+        try:
+            async with session.put(asked.admin_url + path, params={"destinationBroker": to.name}) as answer:
+                if answer.status == 204:
+                    return True
+                self.note(f"{bundle.range} to {to.label}: {answer.status} {(await answer.text())[:120]}")
+        except OSError as error:
+            self.note(f"{bundle.range} to {to.label}: {error}")
+        return False
+
+    @property
+    def http(self) -> HttpRouter:
+        """The stage's own client, apart from the load generator's."""
+        assert self._http is not None, "start the brokers first"
+        return self._http
+
+    async def _until_answered(self, bundles: Iterable[Bundle], limit_s: float) -> None:
+        """Read a counter of each bundle, as a client."""
+
+        async def ask(bundle: Bundle) -> None:
+            topic = topic_in(bundle)
+            answer = await self.http.get(topic, f"/v1/counters?topic={topic}", budget_s=limit_s)
+            if answer.status != 200:
+                self.problem(f"{bundle} answers {answer.status}")
+
+        async with asyncio.TaskGroup() as asking:
+            for bundle in bundles:
+                asking.create_task(ask(bundle))
+
+    # --- load
+
+    async def start_load(self) -> None:
+        """Start the load generator."""
+        arguments = ["--json", "--rate", str(self.options.rate_s), "--store", str(self.store), "--namespace", NAMESPACE]
+        for member in self.up():
+            arguments += ["--admin", member.admin_url]
+        errors = self.directory / "load.err"
+        self._generator = await Child.start("examples.counter.load", arguments, path=self.root, errors=errors)
+        self._generating = self._tasks.create_task(self._generator.hear(self._heard_of_load))
+
+    def _heard_of_load(self, line: bytes) -> None:
+        before, self.load = self.load, _figures.decode(line)
+        if self.load.failed > before.failed:
+            self.note(f"{self.load.failed - before.failed} requests failed: {self.load.examples[-1:]}", "bad")
+
+    async def finish_load(self) -> None:
+        """End the load, and let it audit what is stored."""
+        assert self._generator is not None
+        assert self._generating is not None
+        self._generator.close_input()
+        try:
+            async with asyncio.timeout(SETTLE_S):
+                await asyncio.shield(self._generating)
+        except TimeoutError:
+            self.problem(f"the load generator did not end within {SETTLE_S:g} s")
+        if self.load.stored is None:
+            self.problem(f"the load generator gave no audit; see {self._generator.errors}")
+
+    # --- the end
+
+    async def clear(self) -> None:
+        """End all processes, whatever they are doing."""
+        children = [m.child for m in self.members.values()]
+        children += [self._generator] if self._generator is not None else []
+        for member in self.members.values():
+            member.state = "left"
+        await asyncio.gather(*(child.end() for child in children))
+        if self._http is not None:
+            await self._http.router.close()
+
+
+def topic_in(bundle: Bundle) -> str:
+    """Some topic that falls into the bundle."""
+    names = (f"persistent://{bundle.namespace}/probe-{i}" for i in itertools.count())
+    return next(name for name in names if Topic.parse(name).position in bundle)

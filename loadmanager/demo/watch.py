@@ -1,0 +1,149 @@
+"""An onlooker: follows the cluster by reading its log, as every broker does, and writes nothing.
+
+What it shows of ownership, moves, their reasons and leaders is therefore what was accepted, not what a process says of
+itself. Loads come from the brokers' reports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from loadmanager.load.model import BrokerLoadData
+from loadmanager.load.service import broker_loads
+from loadmanager.settings import Settings
+from loadmanager.wiring import open_log
+from statechannel.bundle import Bundle
+from statechannel.record import Action, Broker
+from statechannel.service import Channel, ChannelSettings
+from statechannel.table import OwnershipTable
+from statechannel.transitions import State
+from statechannel.verdict import Change, Transition
+from statechannel.view import TableView, wall_clock_ms
+
+MOVES_KEPT = 100
+START_TIMEOUT_S = 30.0
+
+
+class Journey(msgspec.Struct):
+    """A bundle that changes hands: in the log at `begun_s`, arrived at `arrived_s` (monotonic), None on its way."""
+
+    bundle: Bundle
+    source: str
+    destination: str
+    reason: str
+    planned: bool
+    begun_s: float
+    arrived_s: float | None = None
+
+
+class Watch:
+    """The cluster as its log tells it. `on_lead` is called with the broker that took the lead, and its epoch."""
+
+    def __init__(self, settings: Settings, on_lead: Callable[[Broker, int], None]) -> None:
+        self._log = open_log(settings)
+        self._on_lead = on_lead
+        self._partitions = settings.partitions
+        self._channel = Channel(
+            self._log, ChannelSettings(partitions=settings.partitions), nonce="onlooker", wall_ms=wall_clock_ms
+        )
+        self._loads: TableView[BrokerLoadData] = broker_loads(self._log, settings)
+        self._epoch = 0
+        self.leader: Broker | None = None
+        self.journeys: deque[Journey] = deque(maxlen=MOVES_KEPT)
+        self._under_way: dict[Bundle, Journey] = {}
+        self._news = asyncio.Event()
+        self.transfers = 0
+        """Planned moves that arrived."""
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[Watch]:
+        """Follow while the context is open. Raises LogUnavailable."""
+        await self._log.start(START_TIMEOUT_S)
+        try:
+            await self._channel.open()
+            await self._loads.start()
+            self._channel.listen(self._changed)
+            async with self._channel.running(), _beside(self._loads):
+                yield self
+        finally:
+            await self._log.close()
+
+    @property
+    def table(self) -> OwnershipTable:
+        """Who owns what."""
+        return self._channel.table
+
+    def load(self, broker: str) -> BrokerLoadData | None:
+        """What the broker last reported."""
+        return self._loads.get(broker)
+
+    def bundles(self, namespace: str) -> tuple[Bundle, ...]:
+        """Those of a namespace, lowest first; none before it exists."""
+        known = self.table.namespace(namespace)
+        return known.bundles if known is not None else ()
+
+    async def wait_for(self, holds: Callable[[], bool], timeout_s: float) -> None:
+        """Return when it holds, asked after each change. Raises TimeoutError."""
+        async with asyncio.timeout(timeout_s):
+            while not holds():
+                self._news.clear()
+                await self._news.wait()
+
+    def held_by_name(self, name: str) -> list[Bundle]:
+        """What any incarnation of this broker holds."""
+        return [
+            bundle for holder in self.table.holders() if holder.name == name for bundle in self.table.held_by(holder)
+        ]
+
+    def _changed(self, change: Change) -> None:
+        record = change.record
+        if record.action is Action.LEAD and record.epoch > self._epoch:
+            self._epoch, self.leader = record.epoch, record.actor
+            self._on_lead(record.actor, record.epoch)
+        for transition in change.transitions:
+            self._follow(transition, record.action, record.reason)
+        self._news.set()
+
+    def _follow(self, transition: Transition, action: Action, reason: str) -> None:
+        before, after = transition.before, transition.after
+        if before is None or after is None or before.holder is None:
+            return
+        if action in (Action.TRANSFER, Action.REVOKE, Action.UNLOAD):
+            target = after.target.name if after.target else ""
+            self._begin(transition.bundle, before.holder.name, target, action, reason)
+        journey = self._under_way.get(transition.bundle)
+        if journey is None:
+            return
+        if action is Action.CANCEL:
+            self.journeys.remove(self._under_way.pop(transition.bundle))
+        elif after.holder is not None and after.holder.name != journey.source:
+            journey.destination = after.holder.name
+            if after.state is State.ASSIGNED:
+                journey.arrived_s = time.monotonic()
+                self.transfers += journey.planned
+                del self._under_way[transition.bundle]
+
+    def _begin(self, bundle: Bundle, source: str, destination: str, action: Action, reason: str) -> None:
+        planned = action is not Action.REVOKE
+        journey = Journey(bundle, source, destination, reason, planned, time.monotonic())
+        earlier = self._under_way.get(bundle)
+        if earlier is not None and earlier in self.journeys:
+            self.journeys.remove(earlier)
+        self._under_way[bundle] = journey
+        self.journeys.append(journey)
+
+
+@asynccontextmanager
+async def _beside(view: TableView[BrokerLoadData]) -> AsyncGenerator[None]:
+    async with asyncio.TaskGroup() as tasks:
+        reading = tasks.create_task(view.run())
+        try:
+            yield
+        finally:
+            reading.cancel()

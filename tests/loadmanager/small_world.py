@@ -1,0 +1,248 @@
+"""Small clusters on virtual time for tests of the shells: real channels and nodes, simulated servers, one story each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from loadmanager.hosting import HostRunner
+from loadmanager.load.model import Figures
+from loadmanager.membership import Membership
+from loadmanager.node import Node, Surroundings
+from loadmanager.registration import Registration
+from loadmanager.settings import Settings
+from loadmanager.sim.process import Process
+from loadmanager.sim.world import World
+from loadmanager.suspicion import Answer
+from statechannel.bundle import Bundle, even_boundaries
+from statechannel.ports import Connection, Member
+from statechannel.record import NEVER, Action, Broker, Record, Role, Subject, Token
+from statechannel.service import Channel, ChannelSettings
+from statechannel.verdict import Change, Ownership, Verdict
+
+NAMESPACE = "shop/orders"
+ADMIN = Broker("admin:1", 1)
+A, B, C = Broker("a:1", 1), Broker("b:1", 1), Broker("c:1", 1)
+
+
+def virtually(story: Callable[[World], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """A test that plays in a world of its own, on virtual time."""
+
+    def test() -> None:
+        with World(1) as world:
+            world.run(story(world))
+
+    test.__name__, test.__doc__, test.__module__ = story.__name__, story.__doc__, story.__module__
+    return test
+
+
+def process(world: World, name: str) -> Process:
+    """A process whose clock is true."""
+    return world.process(name, drift=0.0, offset_s=0.0)
+
+
+@asynccontextmanager
+async def replica(world: World, name: str = "a:1", **settings: Any) -> AsyncGenerator[Channel]:
+    """A running channel of one partition, its publishes Unknown after 1 s."""
+    log = world.log_client(process(world, name), request_timeout_s=0.5)
+    chosen = ChannelSettings(partitions=1, publish_timeout_s=1.0)
+    channel = Channel(log, msgspec.structs.replace(chosen, **settings), nonce=name, wall_ms=world.wall_ms)
+    await channel.open()
+    async with channel.running():
+        yield channel
+
+
+class Hand:
+    """Writes to a channel as anybody would, and says what became of it."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+
+    async def create(self, bundles: int = 1, namespace: str = NAMESPACE) -> tuple[Bundle, ...]:
+        record = Record(
+            "", Action.CREATE_NAMESPACE, ADMIN, Role.ADMIN,
+            namespace=namespace, boundaries=even_boundaries(bundles), seen_namespace=NEVER,
+        )  # fmt: skip
+        assert isinstance(await self.channel.publish(record), Change)
+        known = self.channel.table.namespace(namespace)
+        assert known is not None
+        return known.bundles
+
+    def entry(self, bundle: Bundle) -> Ownership:
+        entry = self.channel.table.get(bundle)
+        assert entry is not None
+        return entry
+
+    async def write(
+        self, action: Action, bundle: Bundle, by: Broker, to: Broker | None = None, *, role: Role = Role.BROKER,
+        epoch: int = 0,
+    ) -> Verdict:  # fmt: skip
+        seen = self.entry(bundle).revision
+        return await self.channel.publish(Record("", action, by, role, epoch, (Subject(bundle, seen),), to))
+
+    async def accept(self, action: Action, bundle: Bundle, by: Broker, to: Broker | None = None, **more: Any) -> None:
+        verdict = await self.write(action, bundle, by, to, **more)
+        assert isinstance(verdict, Change), verdict
+
+    async def assign(self, bundle: Bundle, to: Broker) -> None:
+        await self.accept(Action.OWN, bundle, to, to)
+        await self.accept(Action.RETURN, bundle, to)
+
+
+def membership_of(*brokers: Broker, draining: tuple[Broker, ...] = (), now_s: float = 0.0) -> Membership:
+    """What a broker knows that is connected and sees these."""
+    membership = Membership(validity_s=2.0, recovery_grace_s=150.0, now_s=now_s)
+    see(membership, *brokers, draining=draining, now_s=now_s)
+    return membership
+
+
+def see(membership: Membership, *brokers: Broker, draining: tuple[Broker, ...] = (), now_s: float = 0.0) -> None:
+    members = {b.name: Member(b, Registration(draining=b in draining).encode()) for b in brokers}
+    membership.saw_members(members, Connection.CONNECTED, now_s)
+
+
+class Service:
+    """A hosted service that notes its hooks. `behave[hook]` is awaited in a hook, after it was noted."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.behave: dict[str, Callable[[], Awaitable[object]]] = {}
+
+    async def prepare(self, bundle: Bundle) -> None:
+        await self._note("prepare")
+
+    async def acquire(self, bundle: Bundle, token: Token, hand_off: bytes | None) -> None:
+        await self._note("acquire" if hand_off is None else f"acquire with {hand_off!r}", "acquire")
+
+    async def release(self, bundle: Bundle, to: object) -> Any:
+        return await self._note("release")
+
+    async def abandon(self, bundle: Bundle) -> None:
+        await self._note("abandon")
+
+    async def load(self) -> dict[Bundle, Any]:
+        return {}
+
+    async def _note(self, what: str, hook: str = "") -> object:
+        self.calls.append(what)
+        behave = self.behave.get(hook or what)
+        return await behave() if behave else None
+
+
+class Sensors:
+    """An idle machine."""
+
+    def read(self) -> Figures:
+        return Figures(0.0, 20.0, 2.0, 1 << 32, 20.0, 20.0)
+
+
+QUICK = Settings.model_construct(
+    cluster="test",
+    partitions=1,
+    start_timeout_s=10.0,
+    session_timeout_s=3.0,
+    recovery_grace_s=5.0,
+    in_flight_timeout_s=8.0,
+    publish_timeout_s=1.0,
+    lead_timeout_s=4.0,
+    host_prepare_timeout_s=2.0,
+    host_acquire_timeout_s=2.0,
+    host_release_timeout_s=2.0,
+    drain_timeout_s=5.0,
+)
+
+
+class Started:
+    """A node in a process of its own."""
+
+    def __init__(self, process: Process, node: Node, service: Service, main: asyncio.Task[object]) -> None:
+        self.process, self.node, self.service, self.main = process, node, service, main
+        self.refuses_connections = False
+
+    @property
+    def name(self) -> str:
+        return self.node.settings.advertised
+
+    def told(self, text: str) -> bool:
+        """Whether a note contains this."""
+        return any(text in note.text for note in self.node.notes)
+
+    def ask(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any]:
+        """Do something as this process."""
+        return self.process.run(lambda: self.process.loop.create_task(work()))
+
+
+class Nodes:
+    """Nodes by name; they see each other's ports by `refuses_connections` and by whether the process is dead."""
+
+    def __init__(self, world: World, settings: Settings = QUICK) -> None:
+        self.world = world
+        self.settings = settings
+        self.by_name: dict[str, Started] = {}
+
+    def start(self, name: str, service: Service | None = None) -> Started:
+        world, own = self.world, process(self.world, name)
+        service = service or Service()
+        nodes: list[Node] = []
+
+        async def live() -> None:
+            surroundings = Surroundings(
+                log=world.log_client(own, request_timeout_s=0.5),
+                coordination=world.coordination_client(own, session_timeout_s=3.0, request_timeout_s=0.5),
+                clock_s=world.loop.time,
+                wall_ms=world.wall_ms,
+                nonce=f"{name}-{world.loop.executed}",
+                probe=self._probe,
+                sensors=Sensors(),
+            )
+            settings = self.settings.model_copy(update={"advertised": name})
+            nodes.append(Node(settings, service, HostRunner(), surroundings))
+            await nodes[0].run()
+
+        main = own.start(live)
+        own.run(world.loop.call_soon, lambda: None)
+        started = Started(own, _LATER, service, main)
+        self.by_name[name] = started
+        world.loop.call_soon(lambda: setattr(started, "node", nodes[0]))
+        return started
+
+    async def _probe(self, peer: Any) -> Answer:
+        started = self.by_name[peer.broker.name]
+        return Answer.REFUSED if started.process.dead or started.refuses_connections else Answer.OPEN
+
+    async def ready(self, *names: str) -> list[Started]:
+        """Start these and wait until all see each other and one leads."""
+        started = [self.start(name) for name in names]
+        await asyncio.sleep(0)
+        await self.world.until(lambda: all(s.node.ready.is_set() for s in started), 10, "all are ready")
+        await self.world.until(
+            lambda: all(set(s.node.peers()) == set(self.by_name) for s in started) and self.leader() is not None,
+            10, "all know each other, and one leads",
+        )  # fmt: skip
+        return started
+
+    def leader(self) -> Started | None:
+        return next(
+            (s for s in self.by_name.values() if not s.process.dead and s.node.current.leader.leading is not None), None
+        )
+
+    async def own_all(self, bundles: int, by: Started, namespace: str = NAMESPACE) -> list[Bundle]:
+        """Create a namespace and give all of it to one broker."""
+        await by.ask(lambda: by.node.current.operations.create_namespace(namespace, even_boundaries(bundles)))
+        known = by.node.channel.table.namespace(namespace)
+        assert known is not None
+        for bundle in known.bundles:
+            await by.ask(lambda bundle=bundle: by.node.current.operations.transfer(bundle, by.name))
+        return list(known.bundles)
+
+    def serving(self, bundle: Bundle) -> list[str]:
+        """Who serves a bundle at this moment; a process that is paused answers as it would when it runs on."""
+        alive = [s for s in self.by_name.values() if not s.process.dead and s.node.serving is not None]
+        return [s.name for s in alive if s.process.run(s.node.serving.serving, bundle)]
+
+
+_LATER: Any = None
