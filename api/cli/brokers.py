@@ -25,7 +25,7 @@ def brokers() -> None:
 def list_(remote: Remote) -> None:
     """Every registered broker, and those that are gone but still hold bundles."""
     found = run(ask(remote, "GET", "/v1/brokers"))
-    columns = ("broker", "start", "state", "bundles", "cpu %", "memory %", "msg/s", "up", "admin")
+    columns = ("broker", "incarnation", "state", "bundles", "cpu %", "memory %", "msg/s", "up", "admin")
     show(remote, found, columns, [_row(broker) for broker in found])
     for broker in found if remote.output == "table" else ():
         if broker["condemned"]:

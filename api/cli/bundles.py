@@ -30,15 +30,18 @@ def bundles() -> None:
 def list_(remote: Remote, namespace: str | None, state: str | None, owner: str | None, limit: int) -> None:
     """Bundles in the order of their names."""
     found, more = run(_collect(remote, {"namespace": namespace, "state": state, "owner": owner}, limit))
-    rows = [(b["bundle"], b["state"], _owner(b), b["target"], b["token"]) for b in found]
-    show(remote, found, ("bundle", "state", "owner", "moving to", "token"), rows, empty="no bundles")
+    rows = [(b["bundle"], b["state"], _owner(b), b["token"]) for b in found]
+    show(remote, found, ("bundle", "state", "owner", "token"), rows, empty="no bundles")
     if more:
         click.echo(f"these are the first {limit}; there are more: --limit", err=True)
 
 
 def _owner(bundle: dict[str, Any]) -> str | None:
-    dead = "" if bundle["owner_live"] or bundle["owner"] is None else " (dead)"
-    return bundle["owner"] and f"{bundle['owner']}{dead}"
+    if bundle["owner"] is None:
+        return None
+    dead = "" if bundle["owner_live"] else " (dead)"
+    target = f" → {bundle['target']}" if bundle["target"] else ""
+    return f"{bundle['owner']}{dead}{target}"
 
 
 async def _collect(remote: Remote, query: dict[str, str | None], limit: int) -> tuple[list[dict[str, Any]], bool]:

@@ -179,10 +179,12 @@ class AgentCore:
 
     # --- reports of the shell; each is followed by a reconcile
 
-    def prepared(self, bundle: Bundle, token: int, failed: bool) -> None:
+    def prepared(self, bundle: Bundle, token: int, failed: bool) -> list[Effect]:
         """The host's `prepare` ended."""
-        if self.stands(bundle, Stand.PREPARING, token):
-            self._hosted[bundle] = Hosted(Stand.FAILED if failed else Stand.PREPARED, token)
+        if not self.stands(bundle, Stand.PREPARING, token):
+            return []
+        self._hosted[bundle] = Hosted(Stand.FAILED if failed else Stand.PREPARED, token)
+        return [Abandon(bundle)] if failed else []
 
     def acquired(self, bundle: Bundle, token: int, failed: bool) -> list[Effect]:
         """The host's `acquire` ended."""

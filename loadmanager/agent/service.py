@@ -162,7 +162,8 @@ class Agent:
         if not self.core.stands(effect.bundle, Stand.PREPARING, effect.token):
             return  # the bundle moved on before its turn came
         failed = await self._failed(self._host.prepare, effect.bundle, timeout_s=self._timeouts.prepare_s)
-        self.core.prepared(effect.bundle, effect.token, failed)
+        if not self._over:
+            self._perform(self.core.prepared(effect.bundle, effect.token, failed))
         self._reconcile(effect.bundle)
 
     async def _acquire(self, effect: Acquire) -> None:

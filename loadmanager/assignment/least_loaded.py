@@ -23,6 +23,10 @@ BLUR = 1 / 32
 """Counts this close, relatively, are told apart by the bundle's hash as well: askers whose views are 30 records old
 would otherwise all fill the same broker until they notice (3.4 % off even; so 1.9 %, 1,024 bundles on 3 brokers)."""
 
+BUSY = 0.75
+"""A broker whose bundles have no traffic is busy with something else (its start, lookups, a neighbour). Below this that
+passes, and must not decide where bundles live for weeks; above, the broker is spared."""
+
 _FULL = 1.0
 _RANKS = 1 << 64
 
@@ -71,15 +75,22 @@ def _expected_usage(candidate: Candidate, given: Given, mean: float) -> float | 
     """Usage with what came since the report; at most a full broker: beyond that an estimate says nothing more."""
     if candidate.usage is None:
         return None
+    usage = _own_usage(candidate)
     came = max(0, _count(candidate, given) - candidate.reported_bundles)
     per_bundle = share(_work(candidate), candidate.reported_bundles) if candidate.reported_bundles else mean
-    return max(candidate.usage, min(_FULL, candidate.usage + came * per_bundle))
+    return max(usage, min(_FULL, usage + came * per_bundle))
+
+
+def _own_usage(candidate: Candidate) -> float:
+    """The usage that counts: all of it, or none while the broker's bundles are idle and it is not busy otherwise."""
+    usage = candidate.usage or 0.0
+    return usage if candidate.traffic or usage >= BUSY else 0.0
 
 
 def _work(candidate: Candidate) -> float:
     """The usage that its bundles cause: what exceeds the margin. A process without work uses some percent as well, and
     blamed on its first bundles they would make every further one look expensive."""
-    return max(0.0, (candidate.usage or 0.0) - MARGIN)
+    return max(0.0, _own_usage(candidate) - MARGIN)
 
 
 def _within_margin(usage: float | None, least: float | None) -> bool:

@@ -23,13 +23,14 @@ class Candidate(msgspec.Struct, frozen=True):
     """A broker that might take a bundle.
 
     `usage` is a fraction, None without fresh load data; `reported_bundles` is what the broker held when that was
-    measured. `bundles` is what it holds by the table, with what is on its way to it and without what is leaving.
+    measured, and `traffic` whether these bundles had any. `bundles` is what it holds by the table, with what is on its way to it and without what is leaving.
     """
 
     broker: Broker
     bundles: int = 0
     usage: float | None = None
     reported_bundles: int = 0
+    traffic: bool = True
     draining: bool = False
     max_bundles: int | None = None
 
@@ -115,6 +116,7 @@ def _candidate(
         bundles=table.count_held_by(broker) + coming.get(broker, 0) - leaving.get(broker, 0),
         usage=None if load is None else usage(load),
         reported_bundles=0 if load is None else load.bundles,
+        traffic=load is None or load.rate_msg_s > 0 or load.throughput_bytes_s > 0,
         draining=registration.draining,
         max_bundles=None if most is None else int(most),
     )

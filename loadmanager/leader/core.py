@@ -232,8 +232,8 @@ class LeaderCore:
         due_s = max(raised_s, since_s) + self._settings.validity_s + self._settings.margin_s
         if view.now_s < due_s:
             self._deadlines_s.append(due_s)
-        else:
-            places.setdefault(holder.name, []).extend(self._new("place", [entry], view.now_s))
+        elif subjects := self._new("place", [entry], view.now_s):
+            places.setdefault(holder.name, []).extend(subjects)
         return []
 
     def _house(self, table: OwnershipTable, now_s: float) -> Iterable[Duty]:

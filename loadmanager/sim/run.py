@@ -23,7 +23,6 @@ from loadmanager.sim.workload import Workload
 from loadmanager.sim.world import World
 
 STORM_S = 25.0
-FAULTS_PER_S = 1.2
 REQUESTS_PER_S = 8.0
 LEAST_BROKERS, MOST_BROKERS = 3, 4
 HISTORY_LINES = 20_000
@@ -95,12 +94,12 @@ class Run:
         """From the first start to the proof of recovery. Raises Violation."""
         await self.begin(self.random.randint(LEAST_BROKERS, MOST_BROKERS))
         ends_s = self.world.now_s + self._storm_s
-        next_fault_s = self.world.now_s + self.random.expovariate(FAULTS_PER_S)
+        next_fault_s = self.world.now_s + self.random.expovariate(self.storm.per_s)
         while self.world.now_s < ends_s:
             await asyncio.sleep(self.random.expovariate(REQUESTS_PER_S))
             if self.world.now_s >= next_fault_s:
                 self.storm.strike()
-                next_fault_s = self.world.now_s + self.random.expovariate(FAULTS_PER_S)
+                next_fault_s = self.world.now_s + self.random.expovariate(self.storm.per_s)
             self.workload.ask()
             self.look_after_the_dead()
             self.checks.raise_if_broken()

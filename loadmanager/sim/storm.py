@@ -39,7 +39,7 @@ class Storm:
         self._random = random
         self._links_changed = links_changed
         self._over = False
-        self._faults: list[tuple[int, Callable[[Life], None]]] = [
+        faults: list[tuple[int, Callable[[Life], None]]] = [
             (4, self._crash),
             (4, self._pause),
             (3, self._cut_one_way),
@@ -57,12 +57,16 @@ class Storm:
             (3, self._stutter),
             (4, self._echo),
         ]
+        self._faults = [fault for _, fault in faults]
+        self._weights = draw_weights(random, [weight for weight, _ in faults])
+        self.per_s = random.choice((0.5, 1.0, 2.0))
+        """Faults a second in this run."""
 
     def strike(self) -> None:
         """Let one fault happen to one broker."""
         alive = [life for life in self._cluster.current.values() if not life.process.dead]
         if alive:
-            fault = self._random.choices([f for _, f in self._faults], [w for w, _ in self._faults])[0]
+            fault = self._random.choices(self._faults, self._weights)[0]
             fault(self._random.choice(alive))
 
     def end(self) -> None:
@@ -196,19 +200,22 @@ class Storm:
             self._random.choice((self._crash, self._pause, self._isolate, self._suspect, self._expire_session))(leader)
 
     def _stutter(self, life: Life) -> None:
-        """It is taken for dead; at about that time answers reach it late; then it stops dead, proofs in hand."""
-        self._world.trace.write(str(life), "refuses connections from now on, and stutters")
+        """It is taken for dead; at about that time answers reach it late, and then it reaches nobody any more."""
+        self._world.trace.write(str(life), "refuses connections from now on, and hears late")
         life.lied_about = True
         self._later(LONG_S, setattr, life, "lied_about", False)
-        begins_s, lasts_s = self._random.uniform(0.5, 2.0), self._random.uniform(0.2, 0.95)
+        begins_s, lasts_s = self._random.uniform(0.3, 1.2), self._random.uniform(0.3, 0.95)
         call_later = self._world.loop.call_later
-        for server in SERVERS:
-            call_later(begins_s, self._unless_over, self._delay_answers, (life, server))
-        call_later(begins_s + lasts_s, self._unless_over, self._mend, (life, COORDINATION_SERVER))
-        call_later(begins_s + lasts_s + self._random.uniform(0.001, 0.02), self._unless_over, self._pause, (life,))
+        call_later(begins_s, self._unless_over, self._delay_answers, (life,))
+        call_later(begins_s + lasts_s, self._unless_over, self._only_hear, (life,))
 
-    def _delay_answers(self, life: Life, server: str) -> None:
-        self._cut(life, server, requests=False)
+    def _delay_answers(self, life: Life) -> None:
+        self._cut(life, LOG_SERVER)
+        self._cut(life, COORDINATION_SERVER, requests=False)
+
+    def _only_hear(self, life: Life) -> None:
+        self._mend(life, COORDINATION_SERVER)
+        self._cut(life, COORDINATION_SERVER, answers=False)
 
     def _echo(self, _life: Life) -> None:
         """Records come once more, as from a producer that did not hear that they were taken."""
@@ -232,3 +239,12 @@ class Storm:
     def _unless_over(self, do: Callable[..., object], args: tuple[Any, ...]) -> None:
         if not self._over and not (args and isinstance(args[0], Life) and args[0].process.dead):
             do(*args)
+
+
+def draw_weights(random: Random, usual: list[int]) -> list[int]:
+    """A run's own weather: much of some things and nothing of others finds more than a little of everything.
+
+    Groce et al., Swarm Testing, ISSTA 2012.
+    """
+    drawn = [weight * random.choice((0, 0, 1, 1, 5)) for weight in usual]
+    return drawn if any(drawn) else usual

@@ -17,6 +17,7 @@ from loadmanager.incarnation import Incarnation
 from loadmanager.sim.checks import ALL_CELLS, Checks
 from loadmanager.sim.cluster import PARTITIONS, Cluster, Life
 from loadmanager.sim.storage import CELL_SIZE, topic_in
+from loadmanager.sim.storm import draw_weights
 from statechannel.bundle import Bundle, even_boundaries
 from statechannel.record import Action, Broker, Record, Role, Subject
 from statechannel.transitions import IN_FLIGHT, State
@@ -37,7 +38,7 @@ class Workload:
         self._cluster = cluster
         self._checks = checks
         self._random = random
-        self._requests: list[tuple[int, Callable[[Life], None]]] = [
+        requests: list[tuple[int, Callable[[Life], None]]] = [
             (10, self._lookup),
             (12, self._write),
             (6, self._transfer),
@@ -50,13 +51,15 @@ class Workload:
             (1, self._stop),
             (4, self._trespass),
         ]
+        self._requests = [request for _, request in requests]
+        self._weights = draw_weights(random, [weight for weight, _ in requests])
         self._unknown: list[tuple[Life, str]] = []
 
     def ask(self) -> None:
         """One request to one broker that is ready."""
         ready = self._cluster.ready()
         if ready:
-            request = self._random.choices([r for _, r in self._requests], [w for w, _ in self._requests])[0]
+            request = self._random.choices(self._requests, self._weights)[0]
             request(self._random.choice(ready))
 
     def create_namespaces(self, life: Life) -> None:

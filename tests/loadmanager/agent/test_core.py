@@ -95,7 +95,7 @@ def test_a_bundle_on_its_way_to_us_is_prepared_then_reported_ready():
 
 def test_a_bundle_that_cannot_be_prepared_has_its_move_cancelled():
     core = core_at(Stand.PREPARING, token=7)
-    core.prepared(BUNDLE, 7, failed=True)
+    assert core.prepared(BUNDLE, 7, failed=True) == [Abandon(BUNDLE)], "it may have warmed up half of it"
     (publish,) = core.reconcile(BUNDLE, entry(State.TRANSFERRING, OTHER, ME, revision=7))
     assert isinstance(publish, Publish)
     assert publish.action is Action.CANCEL

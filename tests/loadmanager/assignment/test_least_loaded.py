@@ -183,3 +183,10 @@ def test_first_reports_that_blame_one_bundle_each_do_not_skew_the_rest() -> None
         view = [Candidate(A, placed[A], 0.15, 1), Candidate(B, placed[B], 0.12, 1), Candidate(C, placed[C], 0.02)]
         placed[choose(bundle, view)] += 1
     assert max(map(abs, shares(placed))) <= 2
+
+
+def test_what_a_broker_burns_without_any_traffic_of_its_bundles_does_not_count_until_it_is_busy() -> None:
+    idle = Candidate(B, 5, 0.02, 5, traffic=False)
+    assert choose(BUNDLES[0], [Candidate(A, usage=0.6, traffic=False), idle]) == A
+    assert choose(BUNDLES[0], [Candidate(A, usage=0.8, traffic=False), idle]) == B
+    assert choose(BUNDLES[0], [Candidate(A, usage=0.6), idle]) == B

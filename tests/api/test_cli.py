@@ -1,0 +1,316 @@
+"""The `loadmanager` command: against a running cluster in this process, and as a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from api.cli.main import COMMANDS, main
+from tests.api.conftest import WAIT_S, Cluster
+
+ROOT = Path(__file__).parents[2]
+
+
+async def loadmanager(cluster: Cluster, *arguments: str, at: int = 0) -> Result:
+    """Run the command in a thread: its own loop asks this one."""
+    url = cluster.brokers[at].url
+    return await asyncio.to_thread(CliRunner().invoke, main, arguments, None, {"LOADMANAGER_ADMIN_URL": url})
+
+
+async def as_json(cluster: Cluster, *arguments: str) -> Any:
+    result = await loadmanager(cluster, *arguments, "-o", "json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+# --- for people and programs
+
+
+async def test_namespaces_are_created_listed_and_deleted(cluster: Cluster) -> None:
+    await cluster.start()
+    assert (await loadmanager(cluster, "namespaces", "create", "t/n", "--bundles", "8")).stdout == "created t/n\n"
+    assert (await loadmanager(cluster, "namespaces", "create", "u/n", "--boundary", "0x10000000")).exit_code == 0
+    assert await as_json(cluster, "namespaces", "list") == ["t/n", "u/n"]
+    assert await as_json(cluster, "namespaces", "list", "u") == ["u/n"]
+    assert (await as_json(cluster, "namespaces", "bundles", "t/n"))["numBundles"] == 8
+    listed = await loadmanager(cluster, "namespaces", "bundles", "u/n")
+    assert "0x00000000_0x10000000" in listed.stdout
+    assert "0x10000000_0xffffffff" in listed.stdout
+    assert (await loadmanager(cluster, "namespaces", "delete", "t/n")).exit_code == 0
+    assert await as_json(cluster, "namespaces", "list") == ["u/n"]
+
+
+async def test_topics_are_looked_up_and_moved(cluster: Cluster) -> None:
+    await cluster.start(2)
+    await cluster.create("t/n")
+    answers = await as_json(cluster, "topics", "lookup", "t/n/a", "t/n/b")
+    assert [answer["topic"] for answer in answers] == ["persistent://t/n/a", "persistent://t/n/b"]
+    owner = answers[0]["broker"]
+    table = (await loadmanager(cluster, "topics", "lookup", "t/n/a")).stdout
+    assert owner in table
+    assert f"http://{owner}" in table
+    to = cluster.other(owner).name
+    assert (await loadmanager(cluster, "topics", "unload", "t/n/a", "--dest", to)).exit_code == 0
+    assert (await as_json(cluster, "topics", "lookup", "t/n/a"))[0]["broker"] == to
+    bundle = await cluster.assign("t/n/a")
+    assert (await loadmanager(cluster, "topics", "bundle-range", "t/n/a")).stdout == f"{bundle.range}\n"
+    move = ("namespaces", "unload", "t/n", "-b", bundle.range, "--destinationBroker", owner)
+    assert (await loadmanager(cluster, *move)).exit_code == 0
+    assert cluster.owner(bundle) == owner
+    assert (await loadmanager(cluster, "namespaces", "unload", "t/n")).exit_code == 0
+    assert cluster.owner(bundle) is None
+
+
+async def test_a_topic_with_slashes_and_blanks_in_its_name_is_one_topic(cluster: Cluster) -> None:
+    await cluster.start()
+    await cluster.create("t/n", 64)
+    bundle = await cluster.assign("t/n/a b/ü?#%/bundle")
+    found = await loadmanager(cluster, "topics", "bundle-range", "t/n/a b/ü?#%/bundle")
+    assert found.stdout == f"{bundle.range}\n"
+    assert (await loadmanager(cluster, "topics", "unload", "t/n/a b/ü?#%/bundle")).exit_code == 0
+    assert cluster.owner(bundle) is None
+
+
+async def test_brokers_are_listed_and_drained(cluster: Cluster) -> None:
+    await cluster.start(2)
+    await cluster.create("t/n", 8)
+    for i in range(30):
+        await cluster.assign(f"t/n/topic-{i}")
+    listed = await loadmanager(cluster, "brokers", "list")
+    assert all(broker.name in listed.stdout for broker in cluster.brokers)
+    assert "leader" in listed.stdout
+    leader = (await as_json(cluster, "brokers", "leader"))["brokerId"]
+    assert leader in (await loadmanager(cluster, "brokers", "leader")).stdout
+    assert (await loadmanager(cluster, "brokers", "health")).stdout == "ok\n"
+
+    drained = cluster.brokers[1].name  # not the one that is asked: it is sent on
+    result = await loadmanager(cluster, "brokers", "drain", drained)
+    assert result.exit_code == 0, result.output
+    assert "is drained" in result.stdout
+    assert not cluster.brokers[1].host.held
+    assert "draining" in (await loadmanager(cluster, "brokers", "list")).stdout
+    assert (await as_json(cluster, "brokers", "drain", drained, "--status"))["done"]
+    assert "again" in (await loadmanager(cluster, "brokers", "drain", drained, "--cancel")).stdout
+    assert "not draining" in (await loadmanager(cluster, "brokers", "drain", drained, "--status")).stdout
+
+
+async def test_bundles_and_the_channel_are_shown(cluster: Cluster) -> None:
+    await cluster.start()
+    await cluster.create("t/n")
+    bundle = await cluster.assign("t/n/a")
+    assert len(await as_json(cluster, "bundles", "list")) == 4
+    assert [b["bundle"] for b in await as_json(cluster, "bundles", "list", "--state", "assigned")] == [str(bundle)]
+    limited = await loadmanager(cluster, "bundles", "list", "--limit", "2")
+    assert "there are more" in limited.stderr
+    assert limited.stdout.count("t/n/") == 2
+    shown = await loadmanager(cluster, "bundles", "show", str(bundle))
+    assert cluster.brokers[0].name in shown.stdout
+    assert (await as_json(cluster, "bundles", "show", str(bundle)))["state"] == "assigned"
+    status = await loadmanager(cluster, "channel", "status", "--digest")
+    assert "standalone" in status.stdout
+    assert cluster.brokers[0].node.channel.table.digest(3) in status.stdout
+    assert len((await as_json(cluster, "channel", "status"))["partitions"]) == 4
+
+
+# --- exit codes
+
+
+@pytest.mark.parametrize(
+    ("code", "says", "arguments"),
+    [
+        (1, "no namespace t/none", ("topics", "lookup", "t/none/a")),
+        (1, "exists", ("namespaces", "create", "t/n")),
+        (1, "no broker 127.0.0.1:1", ("topics", "unload", "t/n/a", "--dest", "127.0.0.1:1")),
+        (1, "no broker 127.0.0.1:1", ("brokers", "drain", "127.0.0.1:1")),
+        (1, "no bundle", ("bundles", "show", "t/n/0x00000000_0x10000000")),
+        (2, "tenant/namespace", ("namespaces", "create", "nonsense")),
+        (2, "no topic", ("topics", "lookup", "nonsense")),
+        (2, "0x00000000_0x40000000", ("bundles", "show", "t/n/nonsense")),
+        (2, "hash range", ("namespaces", "unload", "t/n", "-b", "0x4_0x5")),
+        (2, "--bundle", ("namespaces", "unload", "t/n", "-d", "127.0.0.1:1")),
+        (2, "not both", ("namespaces", "create", "t/m", "--bundles", "2", "--boundary", "0x10000000")),
+        (2, "No such command", ("nonsense",)),
+    ],
+)
+async def test_exit_codes_tell_refused_from_wrongly_asked(
+    cluster: Cluster, code: int, says: str, arguments: tuple[str, ...]
+) -> None:
+    await cluster.start()
+    await cluster.create("t/n")
+    before = cluster.history()
+    result = await loadmanager(cluster, *arguments)
+    assert result.exit_code == code, result.output
+    assert says in result.stderr
+    assert result.stdout == ""
+    assert cluster.history() == before
+
+
+async def test_a_lookup_without_an_owner_in_time_is_unavailable(cluster: Cluster) -> None:
+    await cluster.start(lookup_timeout_s=0.1)
+    await cluster.create("t/n")
+    cluster.brokers[0].host.gate.clear()
+    result = await loadmanager(cluster, "topics", "lookup", "t/n/a")
+    assert result.exit_code == 3
+    assert "no owner" in result.stderr
+
+
+def test_nobody_there_is_unavailable() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # and not listening
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        result = CliRunner().invoke(main, ["--admin-url", url, "brokers", "list"])
+    assert result.exit_code == 3
+    assert url in result.stderr
+    assert "--admin-url" in result.stderr
+
+
+def test_a_url_that_is_none_is_wrong_usage() -> None:
+    assert CliRunner().invoke(main, ["brokers", "list", "--admin-url", "nonsense"]).exit_code == 2
+
+
+def test_help_lists_every_command_and_the_exit_codes() -> None:
+    shown = CliRunner().invoke(main, ["--help"]).stdout
+    assert all(name in shown for name in COMMANDS)
+    assert "Exit codes" in shown
+
+
+# --- as a process
+
+
+async def test_the_command_imports_nothing_heavy_before_it_needs_it() -> None:
+    heavy = {"aiohttp", "fastapi", "uvicorn", "rich", "pydantic", "prometheus_client", "loadmanager.node"}
+    code = f"import sys, api.cli.main; print(sorted({heavy!r} & set(sys.modules)))"
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
+    assert (await process.communicate())[0].decode().strip() == "[]"
+
+
+@asynccontextmanager
+async def broker_process(
+    tmp_path: Path, *arguments: str, **environment: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", "from api.cli.main import main; main()", "broker"),
+        *("--log", f"sqlite:{tmp_path / 'lm.db'}", *arguments),
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await asyncio.wait_for(process.communicate(), WAIT_S)
+
+
+async def ready_name(process: asyncio.subprocess.Process) -> str:
+    """The broker's name, once it says that it is ready."""
+    assert process.stderr is not None
+    async with asyncio.timeout(WAIT_S):
+        async for line in process.stderr:
+            if line.decode().strip().endswith("is ready"):
+                return line.decode().split()[1]
+    raise AssertionError("it never got ready")
+
+
+async def end_of(process: asyncio.subprocess.Process) -> tuple[int | None, str]:
+    _, errors = await asyncio.wait_for(process.communicate(), WAIT_S)
+    return process.returncode, errors.decode()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_broker_serves_until_it_is_told_to_stop(tmp_path: Path, number: signal.Signals) -> None:
+    async with broker_process(tmp_path, "--listen", "127.0.0.1:0", "--cluster", "here") as process:
+        url = f"http://{await ready_name(process)}"
+        shown = await asyncio.to_thread(CliRunner().invoke, main, ["--admin-url", url, "channel", "status"])
+        assert shown.exit_code == 0, shown.output
+        assert "here" in shown.stdout
+        process.send_signal(number)
+        code, errors = await end_of(process)
+        assert code == 0, errors
+        assert "leaving" in errors
+
+
+async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import time\n"
+        "class Slow:\n"
+        "    def prepare(self, bundle): pass\n"
+        "    def acquire(self, bundle, token, hand_off): pass\n"
+        "    def release(self, bundle, to): time.sleep(60)\n"
+        "    def abandon(self, bundle): time.sleep(60)\n"
+        "    def load(self): return {}\n"
+    )
+    arguments = ("--listen", "127.0.0.1:0", "--host", "slow:Slow", "--set", "host_release_timeout_s=60")
+    async with broker_process(tmp_path, *arguments, PYTHONPATH=f"{tmp_path}:{ROOT}") as process:
+        ask = ["--admin-url", f"http://{await ready_name(process)}"]
+        for more in (["namespaces", "create", "t/n"], ["topics", "lookup", "t/n/a"]):
+            assert (await asyncio.to_thread(CliRunner().invoke, main, [*ask, *more])).exit_code == 0
+        process.send_signal(signal.SIGTERM)
+        listed = ["namespaces", "list"]
+        await asyncio.to_thread(CliRunner().invoke, main, [*ask, *listed])  # it has seen the first signal by now
+        assert process.returncode is None
+        process.send_signal(signal.SIGTERM)
+        assert (await end_of(process))[0] == 128 + signal.SIGTERM
+
+
+async def test_a_port_that_is_taken_is_one_clear_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        async with broker_process(tmp_path, "--listen", address) as process:
+            code, errors = await end_of(process)
+    assert code == 1
+    assert errors.strip().splitlines() == [f"Error: cannot listen on {address}: Address already in use"]
+
+
+@pytest.mark.parametrize(
+    ("code", "says", "arguments"),
+    [
+        (1, "127.0.0.1:1", ("--coordination", "zookeeper://127.0.0.1:1", "--set", "start_timeout_s=0.5")),
+        (
+            1,
+            "127.0.0.1:1",
+            ("--log", "kafka://127.0.0.1:1", "--coordination", "sqlite:x", "--set", "start_timeout_s=1"),
+        ),
+        (1, "nonsense", ("--log", "nonsense:x")),
+        (1, "--insecure", ("--listen", "0.0.0.0:0")),
+        (1, "no_such_module", ("--host", "no_such_module:Host")),
+        (2, "module:factory", ("--host", "nonsense")),
+        (2, "proof_validity_s", ("--set", "proof_validity_s=never")),
+        (2, "no_such_setting", ("--set", "no_such_setting=1")),
+        (2, "name=value", ("--set", "nonsense")),
+    ],
+)
+async def test_what_keeps_a_broker_from_starting_is_said_clearly(
+    tmp_path: Path, code: int, says: str, arguments: tuple[str, ...]
+) -> None:
+    async with broker_process(tmp_path, "--advertised", "127.0.0.1:0", *arguments) as process:
+        found, errors = await end_of(process)
+    assert found == code, errors
+    assert says in errors
+    assert "Traceback" not in errors
+    assert code == 2 or errors.strip().splitlines()[-1].startswith("Error: ")
+
+
+async def test_a_log_of_another_cluster_is_refused_and_left_alone(tmp_path: Path) -> None:
+    async with broker_process(tmp_path, "--listen", "127.0.0.1:0", "--cluster", "one") as process:
+        await ready_name(process)
+        process.terminate()
+        assert (await end_of(process))[0] == 0
+    async with broker_process(tmp_path, "--listen", "127.0.0.1:0", "--cluster", "two") as process:
+        code, errors = await end_of(process)
+    assert code == 1
+    assert "belongs to cluster 'one'" in errors
+    assert "Traceback" not in errors

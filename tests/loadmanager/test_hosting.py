@@ -1,0 +1,145 @@
+"""Hooks that hang, raise, cancel themselves, or run on the wrong loop: none holds up or breaks the caller."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from loadmanager.hosting import HookFailed, HostRunner
+
+
+@pytest.fixture
+def runner() -> Iterator[HostRunner]:
+    runner = HostRunner()
+    yield runner
+    runner.close()
+
+
+@pytest.fixture
+def service_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """The service's own loop, on a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    yield loop
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+async def its_thread() -> int:
+    return threading.get_ident()
+
+
+async def test_a_coroutine_hook_returns_its_answer(runner: HostRunner):
+    async def hook(what: str) -> str:
+        return what
+
+    assert await runner.call(hook, "x", timeout_s=1) == "x"
+
+
+async def test_a_plain_hook_runs_on_another_thread(runner: HostRunner):
+    assert await runner.call(threading.get_ident, timeout_s=1) != threading.get_ident()
+
+
+async def test_a_coroutine_hook_runs_on_the_services_loop(service_loop: asyncio.AbstractEventLoop):
+    runner = HostRunner(service_loop)
+    assert await runner.call(its_thread, timeout_s=1) != threading.get_ident()
+
+
+async def test_a_plain_function_around_a_coroutine_runs_it_on_the_services_loop(
+    service_loop: asyncio.AbstractEventLoop,
+):
+    runner = HostRunner(service_loop)
+    expected = await runner.call(its_thread, timeout_s=1)
+    assert await runner.call(lambda: its_thread(), timeout_s=1) == expected
+    assert await runner.call(functools.partial(its_thread), timeout_s=1) == expected
+    runner.close()
+
+
+async def test_a_coroutine_hook_that_hangs_is_cut_off(runner: HostRunner):
+    ended = asyncio.Event()
+
+    async def hook() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    with pytest.raises(HookFailed, match=r"hook did not return within 0\.01 s"):
+        await runner.call(hook, timeout_s=0.01)
+    assert ended.is_set()
+
+
+async def test_a_plain_hook_that_hangs_is_left_behind(runner: HostRunner):
+    go_on = threading.Event()
+    try:
+        with pytest.raises(HookFailed, match="did not return"):
+            await runner.call(go_on.wait, timeout_s=0.01)
+        assert await runner.call(threading.get_ident, timeout_s=5), "others are served meanwhile"
+    finally:
+        go_on.set()
+
+
+@pytest.mark.parametrize("error", [ValueError("no room"), TimeoutError("its own")])
+async def test_what_a_hook_raises_is_told(runner: HostRunner, error: Exception):
+    async def hook() -> None:
+        raise error
+
+    def plain() -> None:
+        raise error
+
+    for each in (hook, plain):
+        with pytest.raises(HookFailed, match=f"raised {type(error).__name__}: {error}"):
+            await runner.call(each, timeout_s=5)
+
+
+async def test_a_hook_that_is_cancelled_by_the_service_has_failed_and_the_caller_goes_on(
+    runner: HostRunner, service_loop: asyncio.AbstractEventLoop
+):
+    async def hook() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.get_loop().call_soon(task.cancel)
+        await asyncio.Event().wait()
+
+    with pytest.raises(HookFailed, match="was cancelled by the service"):
+        await HostRunner(service_loop).call(hook, timeout_s=5)
+
+    async def raises() -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(HookFailed, match="was cancelled by the service"):
+        await runner.call(raises, timeout_s=5)
+
+
+async def test_a_caller_that_is_cancelled_stays_cancelled(runner: HostRunner):
+    begun = asyncio.Event()
+
+    async def hook() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    call = asyncio.ensure_future(runner.call(hook, timeout_s=5))
+    await begun.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
+async def test_a_hook_with_the_wrong_parameters_has_failed(runner: HostRunner):
+    async def hook() -> None: ...
+
+    with pytest.raises(HookFailed, match="TypeError"):
+        await runner.call(hook, 1, 2, timeout_s=1)
+
+
+async def test_a_service_whose_loop_is_closed_says_so():
+    loop = asyncio.new_event_loop()
+    loop.close()
+    with pytest.raises(HookFailed, match="^the service's event loop is closed$"):
+        await HostRunner(loop).call(its_thread, timeout_s=1)
