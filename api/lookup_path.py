@@ -1,13 +1,15 @@
-"""The fast path of `GET /lookup/v2/topic/…`: raw ASGI in front of FastAPI, for what clients ask all the time.
+"""The fast path of `GET /lookup/v2/topic/…`: beside FastAPI, for what clients ask all the time.
 
-Every answer is what `Lookup.peek` says at that moment; only the bytes are kept, by bundle, and used again while token
-and registration are the same objects as when they were made. Whatever is unusual (another method, a name that does not
-parse, `/bundle`, the channel's own topics, a broker that is not ready) is FastAPI's.
+Every answer is what `Lookup.peek` says at that moment; only the bytes are kept, by bundle, and used again while owner,
+token and registration are what they were made from. `at_once` is for `lookup_protocol.py`, which needs no ASGI; as an
+ASGI application it answers what has to wait. Whatever is unusual (another method, a name that does not parse,
+`/bundle`, the channel's own topics, a broker that is not ready) is FastAPI's.
 """
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 
@@ -25,13 +27,17 @@ PREFIX = b"/lookup/v2/topic/"
 KEPT = 65_536
 """Parsed paths, and answers, that are kept; beyond it all are dropped and made anew as they are asked for."""
 
+KEPT_PATH_BYTES = 512
+"""Longer paths are parsed each time, so that what is kept stays within some 40 MB whatever is asked."""
+
 
 class _Answer(msgspec.Struct, frozen=True, gc=False):
-    """The two ASGI messages of an answer, and what they were made from."""
+    """The two ASGI messages of an answer, the same as bytes (less the status line), and what they were made from."""
 
     owner: Broker
     token: Token
     peer: Peer | None
+    wire: bytes
     start: dict[str, Any]
     body: dict[str, Any]
 
@@ -46,7 +52,7 @@ class LookupPath:
         self._answers: dict[Bundle, _Answer] = {}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        topic = self._topic(scope) if scope["type"] == "http" and scope["method"] == "GET" else None
+        topic = self._topic(scope["raw_path"]) if scope["type"] == "http" and scope["method"] == "GET" else None
         if topic is None or not self._node.ready.is_set():
             await self._app(scope, receive, send)
             return
@@ -64,17 +70,30 @@ class LookupPath:
         await send(answer.start)
         await send(answer.body)
 
-    def _topic(self, scope: Any) -> Topic | None:
+    def at_once(self, raw_path: bytes) -> bytes | None:
+        """Headers and body of the answer if there is one at this moment, None if somebody else must see to it."""
+        topic = self._topic(raw_path)
+        if topic is None or not self._node.ready.is_set():
+            return None
+        lookup = self._node.current.lookup
+        located = lookup.peek(topic)
+        if located is None or located.peer is None:
+            return None
+        lookup.counts.answered += 1
+        return self._answer(located).wire
+
+    def _topic(self, raw_path: bytes) -> Topic | None:
         """The topic that is asked for, None if this is not for us."""
-        raw = cast("bytes", scope.get("raw_path") or b"")
-        if not raw.startswith(PREFIX):
+        if not raw_path.startswith(PREFIX):
             return None
         try:
-            return self._topics[raw]
+            return self._topics[raw_path]
         except KeyError:
-            if len(self._topics) >= KEPT:
-                self._topics.clear()
-            topic = self._topics[raw] = _parse(raw, cast("str", scope["path"]))
+            topic = _parse(raw_path)
+            if len(raw_path) <= KEPT_PATH_BYTES:
+                if len(self._topics) >= KEPT:
+                    self._topics.clear()
+                self._topics[raw_path] = topic
             return topic
 
     def _answer(self, located: Located) -> _Answer:
@@ -91,10 +110,10 @@ class LookupPath:
         return answer
 
 
-def _parse(raw: bytes, path: str) -> Topic | None:
-    if raw.endswith(b"/bundle"):
+def _parse(raw_path: bytes) -> Topic | None:
+    if raw_path.endswith(b"/bundle") or not raw_path.isascii():
         return None
-    domain, _, rest = path[len(PREFIX) :].partition("/")
+    domain, _, rest = unquote(raw_path[len(PREFIX) :].decode()).partition("/")
     if domain not in ("persistent", "non-persistent"):
         return None
     try:
@@ -108,10 +127,12 @@ def _make(located: Located) -> _Answer:
     body = lookup_body(known_peer(located))
     headers = [(name.lower().encode(), value.encode("ascii")) for name, value in lookup_headers(located).items()]
     headers += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    wire = b"".join([*(b"%b: %b\r\n" % header for header in headers), b"\r\n", body])
     return _Answer(
         located.owner,
         located.token,
         located.peer,
+        wire,
         {"type": "http.response.start", "status": 200, "headers": headers},
         {"type": "http.response.body", "body": body},
     )

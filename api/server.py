@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import os
 import socket
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
@@ -15,10 +16,13 @@ import msgspec
 import uvicorn
 
 from api.app import create_app
+from api.lookup_protocol import LookupProtocol
 from loadmanager.doors import listen
 from loadmanager.node import Node
 
 MAX_CONNECTIONS = 4_096
+"""Beyond it uvicorn itself answers 503, in plain text."""
+
 KEEP_ALIVE_S = 75
 UP_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 3.0
@@ -74,6 +78,7 @@ async def attach(node: Node, listening: socket.socket) -> AsyncGenerator[None]:
     server = _Server(
         uvicorn.Config(
             create_app(node),
+            http=LookupProtocol,
             lifespan="on",
             ws="none",
             log_config=None,
@@ -123,7 +128,8 @@ def bind(address: str) -> socket.socket:
     try:
         return listen(address)
     except OSError as error:
-        raise OSError(error.errno, f"cannot listen on {address}: {error.strerror or error}") from None
+        why = os.strerror(error.errno) if error.errno else str(error)
+        raise OSError(error.errno, f"cannot listen on {address}: {why}") from None
 
 
 def is_loopback(host: str) -> bool:

@@ -38,6 +38,7 @@ T = TypeVar("T")
 class Broker:
     """A broker inside an asyncio service. `async with`, or `await start()` and `await stop()`, on the service's loop.
 
+    `host` is told which bundles come and go; a service that keeps nothing by bundle needs none.
     `settings`, or settings by name (`log="sqlite:cluster.db"`, `advertised="10.0.0.7:8080"`, …); what is not given
     comes from the environment. `urls` are the service's own, by protocol: clients and other brokers get them.
     `advertised` is this broker's name and where its admin door listens; port 0 takes a free one. `bind` is where to
@@ -46,7 +47,7 @@ class Broker:
 
     def __init__(
         self,
-        host: BundleHost,
+        host: BundleHost | None = None,
         settings: Settings | None = None,
         *,
         urls: Mapping[str, str] | None = None,

@@ -14,17 +14,17 @@ from loadmanager.host import BundleHost
 from loadmanager.lookup import Located
 from loadmanager.node import Node
 from loadmanager.settings import Settings
+from loadmanager.stateless import QUIESCE_TIMEOUT_S, StatelessHost
 from statechannel.bundle import even_boundaries
 
 ADMIT_TIMEOUT_S = 5.0
 """How long a request is held for a bundle on its way here; a failover at default settings takes less."""
 
-QUIESCE_TIMEOUT_S = 4.0
-"""Below `host_release_timeout_s`, so that a `release` that waits in vain still ends by itself."""
+__all__ = ["ADMIT_TIMEOUT_S", "QUIESCE_TIMEOUT_S", "draining", "embed", "ensuring", "locating"]
 
 
 def embed(
-    host: BundleHost,
+    host: BundleHost | None,
     settings: Settings | None,
     urls: Mapping[str, str] | None,
     door: Door | bool | None,
@@ -37,7 +37,10 @@ def embed(
     elif more:
         raise TypeError(f"give settings, or {', '.join(more)} by name, not both")
     opened = installed_door() if door is None or door is True else closed_door if door is False else door
-    return Control(host, settings, urls or {}, opened, bind or settings.advertised)
+    stateless = StatelessHost()
+    control = Control(host or stateless, settings, urls or {}, opened, bind or settings.advertised)
+    stateless.control = control
+    return control
 
 
 def locating(topic: str, timeout_s: float | None) -> Callable[[Node], Coroutine[Any, Any, Located]]:

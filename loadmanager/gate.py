@@ -43,6 +43,7 @@ class Gate:
         self._assign = assign
         self._lock = threading.Lock()
         self._in_progress: dict[Bundle, int] = {}
+        self._admitted: dict[Bundle, int] = {}
         self._arrivals = Bell()
         self._idle = Bell()
         self._closed = False
@@ -61,6 +62,8 @@ class Gate:
     def _served(self, bundle: Bundle, claim: Claim | None) -> None:
         if claim is not None:
             self._arrivals.ring(bundle)
+        else:
+            self._admitted.pop(bundle, None)
 
     # --- counting
 
@@ -72,6 +75,8 @@ class Gate:
         claim = self._serving.claim(bundle)
         if claim is None:
             self.leave(bundle)
+        else:
+            self._admitted[bundle] = self._admitted.get(bundle, 0) + 1  # a count lost between threads does no harm
         return claim
 
     def leave(self, bundle: Bundle) -> None:
@@ -88,6 +93,10 @@ class Gate:
     def in_progress(self, bundle: Bundle) -> int:
         """Requests of this bundle that were let in and have not ended."""
         return self._in_progress.get(bundle, 0)
+
+    def admitted(self) -> dict[Bundle, int]:
+        """Requests that came for each bundle since it began to be served here."""
+        return self._admitted.copy()
 
     async def quiesce(self, bundle: Bundle, timeout_s: float) -> bool:
         """Wait until no request of the bundle is in progress; whether that came true in time."""

@@ -75,9 +75,9 @@ class Membership:
         return now_s - self.heard_s.get(broker, float("-inf")) <= 2 * self._validity_s
 
     def eligible(self) -> list[Peer]:
-        """Brokers that may be given bundles: registered, not condemned, not draining; by name."""
-        peers = (self.peers[name] for name in sorted(self.peers))
-        return [p for p in peers if p.broker not in self.condemned and not p.registration.draining]
+        """Brokers that may be given bundles: registered, not condemned, draining or behind; by name."""
+        peers = (self.peers[name] for name in sorted(self.peers) if self.peers[name].broker not in self.condemned)
+        return [p for p in peers if not (p.registration.draining or p.registration.behind)]
 
     def safe_mode(self, now_s: float) -> str | None:
         """Why nothing may be concluded from absence at present, None if it may."""

@@ -29,7 +29,7 @@ from loadmanager.settings import Settings
 from loadmanager.suspicion import Probe
 from loadmanager.views import Views
 from statechannel.codec import NEWEST_VERSION, OLDEST_VERSION
-from statechannel.errors import CoordinationUnavailable, Fenced, LogUnavailable
+from statechannel.errors import CoordinationUnavailable, Fenced, LogUnavailable, StateChannelError
 from statechannel.ports import Coordination, Log
 from statechannel.proofs import Proofs
 from statechannel.record import Broker
@@ -181,7 +181,7 @@ class Node:
         try:
             await self._until_answered(lambda: self.world.coordination.register(me, self.registration.encode()))
             self.note(f"started as {me}")
-            async with self._background(self._keep_registered(me)):
+            async with self._background(self._keep_registered(me)), self._background(self._watch_channel(me)):
                 fenced = await self.incarnation.run(self.ready, self._stopping, self._leave)
         except Fenced:  # before it had begun
             fenced = True
@@ -227,6 +227,22 @@ class Node:
         if self.incarnation is not None:
             self.incarnation.fence()
 
+    async def _watch_channel(self, me: Broker) -> None:
+        """While we don't get at the log, tell the others: whoever holds little and reads nothing would be given all."""
+        while True:
+            await asyncio.sleep(REGISTER_AGAIN_S if self.registration.behind else self.settings.monitor_interval_s)
+            try:
+                await self.channel.catch_up(self.settings.publish_timeout_s)
+                behind = False
+            except LogUnavailable:
+                behind = True
+            except StateChannelError:
+                return  # the replica has stopped, and with it this node
+            if behind != self.registration.behind:
+                self.note("the log does not answer: nothing can be given to us" if behind else "the log answers again")
+                self.registration = msgspec.structs.replace(self.registration, behind=behind)
+                await self._register_again(me)
+
     async def _keep_registered(self, me: Broker) -> None:
         """Register again what the coordination service has not taken yet."""
         while True:
@@ -263,7 +279,7 @@ class Node:
         try:
             await self.world.coordination.register(me, self.registration.encode())
         except CoordinationUnavailable:
-            self.note("the coordination service did not answer: others learn of the drain later")
+            self.note("the coordination service did not answer: the others learn later of what changed here")
             self._registration_pending.set()
         except Fenced:
             self.note(f"{me} was fenced meanwhile: the next incarnation registers it")

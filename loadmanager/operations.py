@@ -152,6 +152,8 @@ class Operations:
             raise Conflict(f"{name} does not answer: {self._membership.condemned.get(peer.broker, 'it is going away')}")
         if peer.registration.draining:
             raise Conflict(f"{name} is draining and takes no bundles")
+        if peer.registration.behind:
+            raise Conflict(f"{name} does not get at the channel at present: it would not notice the bundle")
         return peer.broker
 
     async def _arrived(self, bundle: Bundle, to: Broker) -> None:

@@ -23,6 +23,8 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
     capacity: Mapping[str, float] = msgspec.field(default_factory=dict)
     failure_domain: str = ""
     draining: bool = False
+    behind: bool = False
+    """It does not get at the channel at present: it would not notice what it is given."""
     started_ms: int = 0
     properties: Mapping[str, str] = msgspec.field(default_factory=dict)
 

@@ -26,7 +26,7 @@ class SyncBroker:
 
     def __init__(
         self,
-        host: BundleHost,
+        host: BundleHost | None = None,
         settings: Settings | None = None,
         *,
         urls: Mapping[str, str] | None = None,
@@ -34,7 +34,7 @@ class SyncBroker:
         bind: str | None = None,
         **more: Any,
     ) -> None:
-        for hook in (host.prepare, host.acquire, host.release, host.abandon, host.load):
+        for hook in (host.prepare, host.acquire, host.release, host.abandon, host.load) if host is not None else ():
             if iscoroutinefunction(hook):
                 raise TypeError(f"{hook.__qualname__} is a coroutine function: use Broker, or make it a plain one")
         self._control = embed(host, settings, urls, door, bind, more)

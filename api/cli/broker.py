@@ -128,8 +128,8 @@ def _run(settings: Any, host: Any, urls: dict[str, str], listen: str | None) -> 
 
 
 def _line(settings: Any, listen: str | None, error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return f"cannot listen on {listen or settings.advertised}: {error.strerror}"
+    if isinstance(error, OSError) and error.errno and error.filename is None:
+        return f"cannot listen on {listen or settings.advertised}: {os.strerror(error.errno)}"
     return " ".join(str(error).split())
 
 

@@ -25,8 +25,10 @@ def brokers() -> None:
 def list_(remote: Remote) -> None:
     """Every registered broker, and those that are gone but still hold bundles."""
     found = run(ask(remote, "GET", "/v1/brokers"))
-    columns = ("broker", "incarnation", "state", "bundles", "cpu %", "memory %", "msg/s", "up", "admin")
-    show(remote, found, columns, [_row(broker) for broker in found])
+    columns = ("broker", "start", "state", "bundles", "cpu %", "memory %", "msg/s", "up", "admin")
+    rows = [_row(broker) for broker in found]
+    shown = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
+    show(remote, found, columns[:shown], [row[:shown] for row in rows])
     for broker in found if remote.output == "table" else ():
         if broker["condemned"]:
             click.echo(broker["condemned"], err=True)
@@ -44,7 +46,7 @@ def _row(broker: dict[str, Any]) -> tuple[object, ...]:
         round(load["memory_percent"], 1) if "memory_percent" in load else None,
         rate_msg_s if load else None,
         age(broker["started_ms"]) if broker["started_ms"] else None,
-        broker["admin_url"],
+        broker["admin_url"] if broker["admin_url"] != f"http://{broker['broker']}" else None,  # mostly the same
     )
 
 

@@ -1,9 +1,8 @@
-"""Shows answers: as tables for people, as JSON for programs. A pipe gets whole lines, however long."""
+"""Shows answers: as tables for people, as JSON for programs. A row is one line, however long: names stay whole."""
 
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +11,7 @@ import click
 
 from api.cli.options import Remote
 
-_PIPE_COLUMNS = 1_000
+_WIDTH = 1_000
 
 
 def show(
@@ -77,8 +76,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         for i in range(len(columns))
     ]
     for name, right in zip(columns, numeric, strict=True):
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
+        table.add_column(name, justify="right" if right else "left")
     for row in rows:
         table.add_row(*(cell(value) for value in row))
-    width = None if sys.stdout.isatty() else _PIPE_COLUMNS
-    Console(width=width, highlight=False, markup=False, emoji=False).print(table)
+    Console(width=_WIDTH, highlight=False, markup=False, emoji=False).print(table)

@@ -137,7 +137,8 @@ class Agent:
 
     def _abandon_over_others(self, effect: Abandon) -> None:
         """At once, over a hook that runs or hangs; and again when that one has ended, for what it did in the end."""
-        if self._hooks.get(effect.bundle):
+        ending = asyncio.current_task()  # a hook that failed, and reports it here
+        if any(hook is not ending for hook in self._hooks.get(effect.bundle, ())):
             self._hook(effect.bundle, self._abandon(effect))
         self._in_turn(effect, self._abandon)
 

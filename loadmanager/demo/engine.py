@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import AsyncGenerator
@@ -45,7 +46,7 @@ def run(options: Options, console: Console | None = None) -> int:
         tell(found, console)
         if options.json is not None:
             options.json.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         console.print("stopped; all processes of the demo have ended")
         clean = True
         return 130
@@ -59,6 +60,7 @@ def run(options: Options, console: Console | None = None) -> int:
 
 async def _run(options: Options, directory: Path, console: Console) -> Summary:
     begun_s = time.monotonic()
+    _end_on(signal.SIGTERM)
     async with asyncio.TaskGroup() as tasks:
         stage = Stage(options, directory, tasks)
         try:
@@ -76,6 +78,13 @@ async def _run(options: Options, directory: Path, console: Console) -> Summary:
         log=options.log or "sqlite",
         problems=stage.problems,
     )
+
+
+def _end_on(number: signal.Signals) -> None:
+    """This signal ends the demo in order, as Ctrl-C does."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(number, task.cancel)
 
 
 async def _played(stage: Stage) -> None:

@@ -2,7 +2,8 @@
 
 * **gap** of a planned move: from the instant at which the old owner ceases to serve the bundle (before its `release`
   hook begins) to the instant at which the new one begins to (after its `acquire` hook), both taken at the change
-  itself, on the one monotonic clock of the machine. Moves whose old owner was killed have no such instant; they are failovers.
+  itself, on the one monotonic clock of the machine. Moves whose old owner was killed have no such instant; they are
+  failovers.
 * **failover**: from just before SIGKILL until every bundle that the dead broker held has answered a read of one of its
   counters, asked through a client router like any other.
 * **requests**: counted by the load generator, from the moment at which each was due.

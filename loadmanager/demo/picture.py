@@ -217,30 +217,23 @@ def _move(stage: Stage, flock: _Flock, width: int) -> Text:
     text.append(" → ", style=FAINT)
     text.append(destination, style=f"bold {colour_of(destination)}" if destination != "?" else FAINT)
     text.append(f"  {flock.count:2d} {'bundle ' if flock.count == 1 else 'bundles'} ")
-    took = f"{1000 * flock.slowest_s:.0f} ms" if flock.slowest_s is not None else "on its way"
+    took = f"{1000 * flock.slowest_s:.0f} ms" if flock.slowest_s is not None else "under way"
     text.append(f"{took:>10}  ", style="green" if flock.arrived == flock.count else "yellow")
-    text.append(_reason(stage, journey.reason), style="" if journey.planned else "red")
+    reason = {"admin": "by hand", "drain": "its broker leaves"}.get(journey.reason, stage.words(journey.reason))
+    text.append(reason, style="" if journey.planned else "red")
     text.truncate(width, overflow="ellipsis")
     return text
 
 
-def _reason(stage: Stage, reason: str) -> str:
-    """In words: brokers by their letters."""
-    for member in stage.members.values():
-        if member.name:
-            reason = reason.replace(member.name, member.label)
-    return {"admin": "by hand", "drain": "drained: its broker leaves"}.get(reason, reason)
-
-
 def _events(stage: Stage, rows: int, width: int) -> list[Text]:
-    lines = [_event(event, width) for event in reversed(list(stage.events)[-rows:])]
+    lines = [_event(stage, event, width) for event in reversed(list(stage.events)[-rows:])]
     return lines + [Text()] * (rows - len(lines))
 
 
-def _event(event: Event, width: int) -> Text:
+def _event(stage: Stage, event: Event, width: int) -> Text:
     mark, style = TONES[event.tone]
     text = Text(f"{event.at_s:5.1f}  ", style=FAINT)
-    text.append(f"{mark} {event.text}", style=style)
+    text.append(f"{mark} {stage.words(event.text)}", style=style)
     text.truncate(width, overflow="ellipsis")
     return text
 

@@ -32,7 +32,7 @@ async def show_lines(stage: Stage, console: Console) -> None:
 def _show_events(stage: Stage, console: Console, after_s: float) -> float:
     events: list[Event] = [event for event in stage.events if event.at_s > after_s]
     for event in events:
-        line(console, event.at_s, event.text)
+        line(console, event.at_s, stage.words(event.text))
     return events[-1].at_s if events else after_s
 
 

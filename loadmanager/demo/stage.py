@@ -7,7 +7,7 @@ import itertools
 import string
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -42,16 +42,22 @@ class Event(msgspec.Struct, frozen=True):
 class Member:
     """A broker's process. `state` is `starting`, `up`, `leaving`, `killed` or `left`."""
 
-    def __init__(self, label: str, child: Child) -> None:
+    def __init__(self, label: str, name: str = "") -> None:
         self.label = label
-        self.child = child
-        self.name = ""
+        self.name = name
+        self.child: Child | None = None
         self.state = "starting"
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
     def admin_url(self) -> str:
         return f"http://{self.name}"
+
+    @property
+    def process(self) -> Child:
+        """Its process. A member is shown before it has one."""
+        assert self.child is not None, f"{self.label} was not started"
+        return self.child
 
 
 class Stage:
@@ -73,6 +79,7 @@ class Stage:
         self.problems: list[str] = []
         self.began_s = time.monotonic()
         self._tasks = tasks
+        self._children: list[Child] = []
         self._generator: Child | None = None
         self._generating: asyncio.Task[int] | None = None
         self._http: HttpRouter | None = None
@@ -92,6 +99,13 @@ class Stage:
         """The letter of a broker, its address if it is none of ours."""
         return next((m.label for m in self.members.values() if m.name == broker), broker)
 
+    def words(self, text: str) -> str:
+        """A text for people: brokers by their letters."""
+        for member in self.members.values():
+            if member.name:
+                text = text.replace(member.name, member.label)
+        return text
+
     def up(self) -> list[Member]:
         """Those that serve."""
         return [m for m in self.members.values() if m.state == "up"]
@@ -102,7 +116,7 @@ class Stage:
         return next((m for m in self.up() if leader is not None and m.name == leader.name), None)
 
     def _took_the_lead(self, broker: Broker, epoch: int) -> None:
-        self.note(f"{self.label(broker.name)} leads (epoch {epoch})")
+        self.note(f"{broker.name} leads (epoch {epoch})")
 
     # --- brokers
 
@@ -117,9 +131,10 @@ class Stage:
         settings = {**self.settings, "advertised": former.name if former else "127.0.0.1:0"}
         orders = Orders(settings, str(self.store), NAMESPACE, BUNDLES)
         errors = self.directory / f"{label}.err"
-        member = self.members[label] = Member(label, placeholder := await self._spawn_member(orders, errors))
-        member.name = former.name if former else ""
-        self._tasks.create_task(self._attend(member, placeholder))
+        member = self.members[label] = Member(label, former.name if former else "")
+        argument = msgspec.json.encode(orders).decode()
+        member.child = await self._start("loadmanager.demo.member", [argument], errors)
+        self._tasks.create_task(self._attend(member, member.child))
         try:
             async with asyncio.timeout(READY_S):
                 await member.ready
@@ -127,9 +142,10 @@ class Stage:
             raise RuntimeError(f"broker {label} was not ready within {READY_S:g} s; see {errors}") from None
         return member
 
-    async def _spawn_member(self, orders: Orders, errors: Path) -> Child:
-        argument = msgspec.json.encode(orders).decode()
-        return await Child.start("loadmanager.demo.member", [argument], path=self.root, errors=errors)
+    async def _start(self, module: str, arguments: Sequence[str], errors: Path) -> Child:
+        child = await Child.start(module, arguments, path=self.root, errors=errors)
+        self._children.append(child)
+        return child
 
     async def _attend(self, member: Member, child: Child) -> None:
         code = await child.hear(lambda line: self._heard(member, line))
@@ -156,10 +172,10 @@ class Stage:
         """SIGKILL, then wait until every bundle that it held answers again, and note how long that took."""
         orphans = self.watch.held_by_name(member.name)
         begun_s = time.monotonic()
-        member.child.kill()
+        member.process.kill()
         member.state = "killed"
         who = f"leader {member.label}" if role == "leader" else member.label
-        self.note(f"SIGKILL to {who} (pid {member.child.pid}), which owned {len(orphans)} bundles", "bad")
+        self.note(f"SIGKILL to {who} (pid {member.process.pid}), which owned {len(orphans)} bundles", "bad")
         await self._until_answered(orphans, FAILOVER_S)
         self.failovers[role] = round(time.monotonic() - begun_s, 3)
         self.note(f"all {len(orphans)} answer again after {self.failovers[role]:.2f} s", "good")
@@ -169,11 +185,11 @@ class Stage:
         held = len(self.watch.held_by_name(member.name))
         begun_s = time.monotonic()
         member.state = "leaving"
-        member.child.terminate()
+        member.process.terminate()
         self.note(f"SIGTERM to {member.label}: it hands its {held} bundles over and leaves", "act")
         try:
             async with asyncio.timeout(SETTLE_S):
-                await member.child.wait()
+                await member.process.wait()
         except TimeoutError:
             self.problem(f"{member.label} did not leave within {SETTLE_S:g} s")
             return
@@ -227,7 +243,7 @@ class Stage:
         for member in self.up():
             arguments += ["--admin", member.admin_url]
         errors = self.directory / "load.err"
-        self._generator = await Child.start("examples.counter.load", arguments, path=self.root, errors=errors)
+        self._generator = await self._start("examples.counter.load", arguments, errors)
         self._generating = self._tasks.create_task(self._generator.hear(self._heard_of_load))
 
     def _heard_of_load(self, line: bytes) -> None:
@@ -252,11 +268,9 @@ class Stage:
 
     async def clear(self) -> None:
         """End all processes, whatever they are doing."""
-        children = [m.child for m in self.members.values()]
-        children += [self._generator] if self._generator is not None else []
         for member in self.members.values():
             member.state = "left"
-        await asyncio.gather(*(child.end() for child in children))
+        await asyncio.gather(*(child.end() for child in self._children))
         if self._http is not None:
             await self._http.router.close()
 

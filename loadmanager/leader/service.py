@@ -14,13 +14,14 @@ import msgspec
 from loadmanager.leader.core import LeaderCore, LeaderSettings, View
 from loadmanager.leader.duties import Hands, Placer
 from loadmanager.membership import Membership
-from statechannel.errors import CoordinationError
+from statechannel.errors import CoordinationError, LogUnavailable
 from statechannel.ports import Coordination, Leadership
 from statechannel.record import Broker
 from statechannel.service import Channel
 from statechannel.verdict import Change
 
 CAMPAIGN_S = 0.5
+NO_VERDICTS: str = "the channel gives no verdicts"
 CORE_RETRY_S = 1.0
 
 
@@ -65,8 +66,10 @@ class Leader:
         self._note = note
         self._govern = govern
         self._woken = asyncio.Event()
-        self._ended = ""
+        self._ended: str = ""
         self._shown = False
+        self._stand_back_until_s = 0.0
+        """We would win the next election too, being the first to know of it: so whoever reaches the log goes first."""
         self.leading: Leadership | None = None
         """Our own leadership once its barrier is in every partition."""
 
@@ -94,6 +97,8 @@ class Leader:
                 await self._coordination.resign(present)  # of a term that ended without our knowing how
             elif present is not None:
                 return None
+            if self._clock_s() < self._stand_back_until_s:
+                return None
             return await self._coordination.campaign(self._me)
         except CoordinationError:
             return None
@@ -106,8 +111,7 @@ class Leader:
         return self._membership.condemned.get(leader)
 
     async def _lead(self, leadership: Leadership) -> None:
-        self._ended = ""
-        self._shown = False
+        self._ended, self._shown = "", False
         core = LeaderCore(self._settings.core)
         hands = Hands(
             leadership,
@@ -133,6 +137,8 @@ class Leader:
             finally:
                 self.leading = None
         self._note(f"epoch {leadership.epoch} ended: {self._ended or 'no barrier on the channel'}")
+        if not taken or self._ended == NO_VERDICTS:
+            self._stand_back_until_s = self._clock_s() + self._settings.lead_timeout_s
         await self._resign(leadership)
 
     async def _term(self, leadership: Leadership, core: LeaderCore, hands: Hands) -> None:
@@ -143,17 +149,35 @@ class Leader:
         self._channel.listen(observe)
         try:
             async with asyncio.TaskGroup() as tasks:
-                governing = tasks.create_task(self._governed(Term(leadership, hands)))
+                beside = [
+                    tasks.create_task(self._governed(Term(leadership, hands))),
+                    tasks.create_task(self._watch_progress()),
+                ]
                 while not self._ended:
                     self._woken.clear()
                     self._tick(leadership, core, hands, tasks)
                     await _wait(self._woken, self._pause_s(core))
-                governing.cancel()
+                for work in beside:
+                    work.cancel()
         finally:
             self._channel.unlisten(observe)
 
     async def _governed(self, term: Term) -> None:
         await self._govern(term)
+
+    async def _watch_progress(self) -> None:
+        """End the term if our replica falls behind the log for good: what it does not show is nobody's duty then."""
+        behind_since_s: float | None = None
+        while True:
+            await asyncio.sleep(self._settings.monitor_interval_s if behind_since_s is None else CAMPAIGN_S)
+            asked_s = self._clock_s()
+            try:
+                await self._channel.catch_up(self._settings.lead_timeout_s)
+                behind_since_s = None
+            except LogUnavailable:
+                behind_since_s = asked_s if behind_since_s is None else behind_since_s
+                if self._clock_s() - behind_since_s >= self._settings.lead_timeout_s:
+                    return self._end(NO_VERDICTS)
 
     def _tick(self, leadership: Leadership, core: LeaderCore, hands: Hands, tasks: asyncio.TaskGroup) -> None:
         now_s = self._clock_s()
@@ -161,7 +185,7 @@ class Leader:
         if self._membership.connected and self._is_over(leadership):
             self._end(f"{self._coordination.leadership} leads")
         elif hands.unknown_since_s is not None and now_s - hands.unknown_since_s > self._settings.lead_timeout_s:
-            self._end("the channel gives no verdicts")
+            self._end(NO_VERDICTS)
         elif self._membership.safe_mode(now_s) is None:
             view = View(
                 now_s=now_s,

@@ -58,12 +58,22 @@ SETTINGS = Settings.model_construct(
 class WatchedNode(Node):
     """A node whose notes go into the run's history."""
 
-    def __init__(self, settings: Settings, host: SimulatedHost, world: Surroundings, write: Callable[[str], None]):
+    def __init__(
+        self,
+        settings: Settings,
+        host: SimulatedHost,
+        world: Surroundings,
+        write: Callable[[str], None],
+        complain: Callable[[str], None],
+    ) -> None:
         self._write = write
+        self._complain = complain
         super().__init__(settings, host, HostRunner(), world)
 
     def note(self, text: str) -> None:
         self._write(f"notes: {text}")
+        if "begins again" in text:  # a part of it raised what nobody expected, and only its supervisor caught it
+            self._complain(text)
         super().note(text)
 
 
@@ -154,7 +164,13 @@ class Cluster:
             sensors=SimulatedSensors(self._random),
         )
         settings = SETTINGS.model_copy(update={"advertised": life.name})
-        life.node = WatchedNode(settings, life.host, surroundings, lambda what: world.trace.write(process.name, what))
+        life.node = WatchedNode(
+            settings,
+            life.host,
+            surroundings,
+            lambda what: world.trace.write(process.name, what),
+            lambda what: self._complain(f"{process.name}: {what}"),
+        )
         self._born(life)
         await life.node.run()
 

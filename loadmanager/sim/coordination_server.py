@@ -169,6 +169,11 @@ class SimulatedCoordinationServer:
         self._changed()
         return True
 
+    @property
+    def current_epoch(self) -> int:
+        """The epoch of the newest leadership, whether or not it has ended."""
+        return self._epoch
+
     # --- watches and time
     def _check_current(self, broker: Broker) -> None:
         current = self._numbers.get(broker.name, 0)

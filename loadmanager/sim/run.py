@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from random import Random
 
@@ -19,12 +19,13 @@ from loadmanager.sim.cluster import PARTITIONS, Cluster, Life, is_start_failure
 from loadmanager.sim.loop import SimulationError
 from loadmanager.sim.recovery import Recovery
 from loadmanager.sim.storm import Storm
+from loadmanager.sim.weather import Weather
 from loadmanager.sim.workload import Workload
 from loadmanager.sim.world import World
 
 STORM_S = 25.0
 REQUESTS_PER_S = 8.0
-LEAST_BROKERS, MOST_BROKERS = 3, 4
+LEAST_BROKERS, MOST_BROKERS = 2, 5
 HISTORY_LINES = 20_000
 
 
@@ -50,10 +51,14 @@ class Report(msgspec.Struct, frozen=True):
         )
 
 
-def run_seed(seed: int, *, storm_s: float = STORM_S) -> Report:
-    """Run one seed to its end, or to its first violation."""
+def run_seed(seed: int, *, storm_s: float = STORM_S, weather: Mapping[str, int] | None = None) -> Report:
+    """Run one seed to its end, or to its first violation.
+
+    The storm takes `storm_s` of virtual time. `weather` names what may happen, with weights; by default each seed
+    draws its own (see `storm.py` and `workload.py` for the names).
+    """
     with _quiet(), World(seed) as world:
-        run = Run(world, storm_s)
+        run = Run(world, storm_s, weather)
         violation: str | None = None
         try:
             world.run(run.drive())
@@ -79,16 +84,20 @@ def run_seed(seed: int, *, storm_s: float = STORM_S) -> Report:
 class Run:
     """The parts of one run, and its course."""
 
-    def __init__(self, world: World, storm_s: float = STORM_S) -> None:
+    def __init__(self, world: World, storm_s: float = STORM_S, given: Mapping[str, int] | None = None) -> None:
         self.world = world
         self.random: Random = world.random
         self.checks = Checks(world)
         self.cluster = Cluster(world, self.random, self.checks.born, self.checks.complain)
         self.checks.cluster = self.cluster
-        self.storm = Storm(world, self.cluster, self.random, self.checks.links_changed)
-        self.workload = Workload(self.cluster, self.checks, self.random)
+        weather = Weather(self.random, given)
+        self.storm = Storm(world, self.cluster, self.random, weather, self.checks.links_changed)
+        self.workload = Workload(self.cluster, self.checks, self.random, weather)
         self.recovery = Recovery(self.cluster, self.checks, self.random)
         self._storm_s = storm_s
+        unknown = sorted((given or {}).keys() - self.storm.names - self.workload.names)
+        if unknown:
+            raise ValueError(f"no such fault or request: {', '.join(unknown)}")
 
     async def drive(self) -> None:
         """From the first start to the proof of recovery. Raises Violation."""

@@ -16,6 +16,7 @@ from loadmanager.sim.coordination_server import COORDINATION_SERVER
 from loadmanager.sim.network import Faults, Latency
 from loadmanager.sim.simulated_host import GOOD_MOOD, Mood
 from loadmanager.sim.simulated_log import LOG_SERVER
+from loadmanager.sim.weather import Weather
 from loadmanager.sim.world import World
 from statechannel.ports import LogEntry, Payload
 
@@ -33,32 +34,34 @@ CALM = Latency()
 class Storm:
     """Draws and undoes faults. `links_changed` is called after each change of who reaches whom."""
 
-    def __init__(self, world: World, cluster: Cluster, random: Random, links_changed: Callable[[], None]) -> None:
+    def __init__(
+        self, world: World, cluster: Cluster, random: Random, weather: Weather, links_changed: Callable[[], None]
+    ) -> None:
         self._world = world
         self._cluster = cluster
         self._random = random
         self._links_changed = links_changed
         self._over = False
-        faults: list[tuple[int, Callable[[Life], None]]] = [
-            (4, self._crash),
-            (4, self._pause),
-            (3, self._cut_one_way),
-            (3, self._cut_server),
-            (3, self._isolate),
-            (2, self._outage),
-            (2, self._expire_session),
-            (2, self._slow_network),
-            (2, self._lossy_network),
-            (3, self._bad_mood),
-            (2, self._change_clock),
-            (2, self._twin),
-            (6, self._suspect),
-            (3, self._strike_leader),
-            (3, self._stutter),
-            (4, self._echo),
-        ]
-        self._faults = [fault for _, fault in faults]
-        self._weights = draw_weights(random, [weight for weight, _ in faults])
+        self._faults: dict[str, tuple[int, Callable[[Life], None]]] = {
+            "crash": (4, self._crash),
+            "pause": (4, self._pause),
+            "cut one way": (3, self._cut_one_way),
+            "cut": (3, self._cut_server),
+            "isolate": (3, self._isolate),
+            "outage": (2, self._outage),
+            "expire": (2, self._expire_session),
+            "slow": (2, self._slow_network),
+            "lossy": (2, self._lossy_network),
+            "mood": (3, self._bad_mood),
+            "clock": (2, self._change_clock),
+            "twin": (2, self._twin),
+            "suspect": (6, self._suspect),
+            "leader": (3, self._strike_leader),
+            "stutter": (3, self._stutter),
+            "echo": (4, self._echo),
+        }
+        self.names = frozenset(self._faults)
+        self._weights = weather.weigh({name: weight for name, (weight, _) in self._faults.items()})
         self.per_s = random.choice((0.5, 1.0, 2.0))
         """Faults a second in this run."""
 
@@ -66,8 +69,8 @@ class Storm:
         """Let one fault happen to one broker."""
         alive = [life for life in self._cluster.current.values() if not life.process.dead]
         if alive:
-            fault = self._random.choices(self._faults, self._weights)[0]
-            fault(self._random.choice(alive))
+            name = self._random.choices(list(self._weights), list(self._weights.values()))[0]
+            self._faults[name][1](self._random.choice(alive))
 
     def end(self) -> None:
         """Undo everything; the dead start again; of two lives of a name the older is killed."""
@@ -239,12 +242,3 @@ class Storm:
     def _unless_over(self, do: Callable[..., object], args: tuple[Any, ...]) -> None:
         if not self._over and not (args and isinstance(args[0], Life) and args[0].process.dead):
             do(*args)
-
-
-def draw_weights(random: Random, usual: list[int]) -> list[int]:
-    """A run's own weather: much of some things and nothing of others finds more than a little of everything.
-
-    Groce et al., Swarm Testing, ISSTA 2012.
-    """
-    drawn = [weight * random.choice((0, 0, 1, 1, 5)) for weight in usual]
-    return drawn if any(drawn) else usual

@@ -17,7 +17,7 @@ from loadmanager.incarnation import Incarnation
 from loadmanager.sim.checks import ALL_CELLS, Checks
 from loadmanager.sim.cluster import PARTITIONS, Cluster, Life
 from loadmanager.sim.storage import CELL_SIZE, topic_in
-from loadmanager.sim.storm import draw_weights
+from loadmanager.sim.weather import Weather
 from statechannel.bundle import Bundle, even_boundaries
 from statechannel.record import Action, Broker, Record, Role, Subject
 from statechannel.transitions import IN_FLIGHT, State
@@ -33,34 +33,34 @@ _ASSIGNED = frozenset({State.ASSIGNED})
 class Workload:
     """Draws requests. `counts` tells how many were answered, and how."""
 
-    def __init__(self, cluster: Cluster, checks: Checks, random: Random) -> None:
+    def __init__(self, cluster: Cluster, checks: Checks, random: Random, weather: Weather) -> None:
         self.counts: Counter[str] = Counter()
         self._cluster = cluster
         self._checks = checks
         self._random = random
-        requests: list[tuple[int, Callable[[Life], None]]] = [
-            (10, self._lookup),
-            (12, self._write),
-            (6, self._transfer),
-            (2, self._unload),
-            (2, self._split),
-            (1, self._merge),
-            (1, self._create_or_delete),
-            (1, self._drain),
-            (1, self._undrain),
-            (1, self._stop),
-            (4, self._trespass),
-        ]
-        self._requests = [request for _, request in requests]
-        self._weights = draw_weights(random, [weight for weight, _ in requests])
+        self._requests: dict[str, tuple[int, Callable[[Life], None]]] = {
+            "lookup": (10, self._lookup),
+            "write": (12, self._write),
+            "transfer": (6, self._transfer),
+            "unload": (2, self._unload),
+            "split": (2, self._split),
+            "merge": (1, self._merge),
+            "create or delete": (1, self._create_or_delete),
+            "drain": (1, self._drain),
+            "undrain": (1, self._undrain),
+            "stop": (1, self._stop),
+            "trespass": (4, self._trespass),
+        }
+        self.names = frozenset(self._requests)
+        self._weights = weather.weigh({name: weight for name, (weight, _) in self._requests.items()})
         self._unknown: list[tuple[Life, str]] = []
 
     def ask(self) -> None:
         """One request to one broker that is ready."""
         ready = self._cluster.ready()
         if ready:
-            request = self._random.choices(self._requests, self._weights)[0]
-            request(self._random.choice(ready))
+            name = self._random.choices(list(self._weights), list(self._weights.values()))[0]
+            self._requests[name][1](self._random.choice(ready))
 
     def create_namespaces(self, life: Life) -> None:
         """Ask for those that are there during the whole run."""

@@ -137,7 +137,7 @@ async def test_bundles_and_the_channel_are_shown(cluster: Cluster) -> None:
         (2, "tenant/namespace", ("namespaces", "create", "nonsense")),
         (2, "no topic", ("topics", "lookup", "nonsense")),
         (2, "0x00000000_0x40000000", ("bundles", "show", "t/n/nonsense")),
-        (2, "hash range", ("namespaces", "unload", "t/n", "-b", "0x4_0x5")),
+        (2, "0x00000000_0x40000000", ("namespaces", "unload", "t/n", "-b", "0x4_0x5")),
         (2, "--bundle", ("namespaces", "unload", "t/n", "-d", "127.0.0.1:1")),
         (2, "not both", ("namespaces", "create", "t/m", "--bundles", "2", "--boundary", "0x10000000")),
         (2, "No such command", ("nonsense",)),
@@ -314,3 +314,28 @@ async def test_a_log_of_another_cluster_is_refused_and_left_alone(tmp_path: Path
     assert code == 1
     assert "belongs to cluster 'one'" in errors
     assert "Traceback" not in errors
+
+
+async def test_a_service_is_given_its_bundles_and_the_broker_to_ask(tmp_path: Path) -> None:
+    (tmp_path / "service.py").write_text(
+        "import sys\n"
+        "class Service:\n"
+        "    def attached(self, broker): self.broker = broker\n"
+        "    async def prepare(self, bundle): pass\n"
+        "    async def acquire(self, bundle, token, hand_off): print('acquired', bundle, file=sys.stderr, flush=True)\n"
+        "    async def release(self, bundle, to): print('serving', self.broker.serving(bundle), file=sys.stderr)\n"
+        "    async def abandon(self, bundle): pass\n"
+        "    async def load(self): return {}\n"
+    )
+    arguments = ("--listen", "127.0.0.1:0", "--host", "service:Service", "--url", "http=http://service:1")
+    async with broker_process(tmp_path, *arguments, PYTHONPATH=f"{tmp_path}:{ROOT}") as process:
+        ask = ["--admin-url", f"http://{await ready_name(process)}", "-o", "json"]
+        for more in (["namespaces", "create", "t/n", "-b", "1"], ["topics", "lookup", "t/n/a"]):
+            result = await asyncio.to_thread(CliRunner().invoke, main, [*ask, *more])
+            assert result.exit_code == 0, result.output
+        assert json.loads(result.stdout)[0]["urls"] == {"http": "http://service:1"}
+        process.terminate()
+        code, errors = await end_of(process)
+    assert code == 0, errors
+    assert "acquired t/n/0x00000000_0xffffffff" in errors
+    assert "serving False" in errors, "released after it stopped serving"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 import socket
 from pathlib import Path
 from typing import Any
@@ -145,3 +146,13 @@ async def test_the_routes_describe_themselves(cluster: Cluster) -> None:
     status, described, _ = await cluster.ask("GET", "/openapi.json")
     assert status == 200
     assert "/v1/lookup" in described["paths"]
+
+
+async def test_every_route_is_in_the_docs_and_nothing_else_is(cluster: Cluster) -> None:
+    await cluster.start()
+    paths = (await cluster.ask("GET", "/openapi.json"))[1]["paths"]
+    routes = {
+        (path, ", ".join(m for m in ("GET", "POST", "PUT", "DELETE") if m.lower() in paths[path])) for path in paths
+    }
+    page = (Path(__file__).parents[2] / "docs" / "http.md").read_text()
+    assert set(re.findall(r"^\| `(/[^`]*)` \| ([A-Z, ]+) \|", page, re.MULTILINE)) == routes

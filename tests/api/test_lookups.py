@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import msgspec
 import pytest
 
+from api import lookup_path
+from api.lookup_path import LookupPath
 from statechannel.bundle import Bundle, Topic
 from tests.api.conftest import WAIT_S, Cluster, Refused
 
@@ -114,6 +117,26 @@ async def test_what_waits_too_long_is_told_when_to_come_back_and_leaves_nothing_
     assert (status, headers["Retry-After"]) == (503, "1")
     assert "assigning" in body["detail"]
     assert not cluster.brokers[0].node.channel._watchers
+
+
+async def test_what_the_fast_path_keeps_is_bounded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    await cluster.start()
+    await cluster.create("t/n", 16)
+    monkeypatch.setattr(lookup_path, "KEPT", 4)
+    path = LookupPath(cluster.brokers[0].node, None)
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    for i in range(50):
+        raw = f"{PATH}{i}"
+        await path({"type": "http", "method": "GET", "path": raw, "raw_path": raw.encode()}, None, send)
+        wanted = cluster.brokers[0].node.channel.table.locate(Topic.parse(f"t/n/{i}"))
+        assert wanted is not None
+        assert (b"x-bundle", str(wanted.bundle).encode()) in sent[-2]["headers"]
+        assert len(path._topics) <= 4
+        assert len(path._answers) <= 4
 
 
 async def test_the_bundle_range_is_bare_text(cluster: Cluster) -> None:

@@ -1,0 +1,38 @@
+"""`loadmanager demo`: the options of `loadmanager.demo`, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option("--seconds", type=float, default=40.0, show_default=True, help="How long the load runs; at least 10.")
+@click.option("--brokers", type=int, default=3, show_default=True, help="How many to begin with, 2 to 6.")
+@click.option("--rate", type=float, default=300.0, show_default=True, help="Increments per second.")
+@click.option("--plain", is_flag=True, help="Lines of text instead of the picture; also without a terminal.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures here.")
+@click.option("--log", metavar="ADDRESS", help="kafka://host:port; without it, a SQLite file that is removed again.")
+@click.option("--coordination", metavar="ADDRESS", help="zookeeper://host:port; needed with Kafka.")
+def demo(
+    seconds: float,
+    brokers: int,
+    rate: float,
+    plain: bool,
+    json_file: Path | None,
+    log: str | None,
+    coordination: str | None,
+) -> None:
+    """A cluster at work, here and now: brokers as processes, real requests, moves, two SIGKILLs, a drain.
+
+    Exit code 0 if no request failed and no increment was lost or counted twice.
+    """
+    from loadmanager.demo.engine import run
+    from loadmanager.demo.options import Options
+
+    options = Options(seconds, brokers, rate, plain, json_file, log, coordination)
+    try:
+        raise SystemExit(run(options))
+    except (ValueError, OSError) as error:
+        raise click.UsageError(str(error)) from None

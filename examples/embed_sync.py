@@ -1,0 +1,47 @@
+"""A sharded service of threads, as a Flask application behind a threaded server is one: greets by name.
+
+python -m examples.embed_sync sqlite:cluster.db             # in several terminals
+"""
+
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from loadmanager import Moved, NotServing, SyncBroker
+from loadmanager.redirection import problem_of
+
+NAMESPACE = "examples/greetings"
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request, on a thread of its own."""
+
+    def do_GET(self):
+        broker, name = self.server.broker, self.path.removeprefix("/greetings/")
+        try:
+            with broker.admit(f"{NAMESPACE}/{name}"):
+                self.answer(200, {}, f"Hello {name}, from {broker.name}\n".encode())
+        except (Moved, NotServing) as elsewhere:
+            self.answer(*problem_of(elsewhere))
+
+    def answer(self, status, headers, body):
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        """Say nothing."""
+
+
+def main(log):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    url = f"http://127.0.0.1:{server.server_port}"
+    with SyncBroker(log=log, urls={"http": url}) as server.broker:
+        server.broker.ensure_namespace(NAMESPACE)
+        print(url, server.broker.name, flush=True)
+        server.serve_forever()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

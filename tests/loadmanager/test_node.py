@@ -1,0 +1,301 @@
+"""A node's life among others: start, fences, replicas that stop, servers that are away, and what its host is told."""
+
+from __future__ import annotations
+
+import asyncio
+from zlib import crc32
+
+import pytest
+
+from loadmanager.sim.coordination_server import COORDINATION_SERVER
+from loadmanager.sim.simulated_log import LOG_SERVER
+from loadmanager.sim.world import World
+from statechannel.errors import CoordinationUnavailable, LogUnavailable, NewerRecord
+from statechannel.ports import Payload
+from statechannel.record import Broker
+from tests.loadmanager.small_world import NAMESPACE, Nodes, virtually
+
+V = 2.0
+
+
+def of_a_later_format() -> Payload:
+    head, body = b"LM63", b'{"new":1}'
+    return Payload(None, head + b" %08x " % crc32(body, crc32(head)) + body)
+
+
+def cause(error: BaseException | None) -> BaseException | None:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+# --- start
+
+
+@virtually
+async def test_a_node_waits_for_servers_that_come_late(world: World):
+    world.set_down(LOG_SERVER, True)
+    world.set_down(COORDINATION_SERVER, True)
+    nodes = Nodes(world)
+    a = nodes.start("a:1")
+    await asyncio.sleep(3)
+    world.set_down(LOG_SERVER, False)
+    await asyncio.sleep(3)
+    world.set_down(COORDINATION_SERVER, False)
+    await world.until(lambda: a.node.ready.is_set(), 10, "it started after all")
+
+
+@pytest.mark.parametrize(
+    ("server", "error"), [(LOG_SERVER, LogUnavailable), (COORDINATION_SERVER, CoordinationUnavailable)]
+)
+def test_a_node_whose_server_stays_away_ends_with_its_error(server: str, error: type[Exception]):
+    async def story(world: World) -> None:
+        world.set_down(server, True)
+        a = Nodes(world).start("a:1")
+        await world.until(lambda: a.process.dead, 15, "it gives up")
+        assert isinstance(cause(a.process.failure), error)
+        assert server in str(cause(a.process.failure))
+
+    virtually(story)()
+
+
+@pytest.mark.parametrize("server", [LOG_SERVER, COORDINATION_SERVER])
+def test_a_server_that_falters_in_the_middle_of_a_start_is_asked_again(server: str):
+    async def story(world: World) -> None:
+        nodes = Nodes(world)
+        await nodes.ready("a:1")
+        b = nodes.start("b:1")
+        await asyncio.sleep(0.002)
+        for _ in range(3):
+            world.set_down(server, True)
+            await asyncio.sleep(0.7)
+            world.set_down(server, False)
+            await asyncio.sleep(0.002)
+        await world.until(lambda: b.node.ready.is_set(), 10, "it started after all")
+
+    virtually(story)()
+
+
+@virtually
+async def test_a_node_that_is_told_to_stop_while_coordination_is_away_does_not_wait_for_it(world: World):
+    nodes = Nodes(world)
+    a, _ = await nodes.ready("a:1", "b:1")
+    world.coordination.start_incarnation("a:1", 0)  # a second process of that name
+    await world.until(lambda: a.told("was fenced"), 3, "a is fenced")
+    world.set_down(COORDINATION_SERVER, True)
+    a.process.run(a.node.stop)
+    await world.until(lambda: a.process.dead, 12, "a has left")
+    assert a.process.failure is None
+
+
+# --- fences
+
+
+@virtually
+async def test_a_fenced_node_serves_nothing_tells_its_host_and_begins_anew_with_nothing(world: World):
+    nodes = Nodes(world)
+    a, _ = await nodes.ready("a:1", "b:1")
+    (bundle,) = await nodes.own_all(1, a)
+    assert nodes.serving(bundle) == ["a:1"]
+    before = a.node.current.me
+    world.coordination.start_incarnation("a:1", before.incarnation)
+    await world.until(lambda: a.node.current.me != before and a.node.ready.is_set(), 5, "it began anew")
+    assert "abandon" in a.service.calls
+    assert a.node.current.me.incarnation > before.incarnation + 1
+    await world.until(lambda: len(nodes.serving(bundle)) == 1, 15, "somebody serves it again")
+    token = (await a.ask(lambda: a.node.current.lookup.locate(_topic(), 1))).token
+    assert token.offset > 2
+
+
+def _topic():
+    from statechannel.bundle import Topic
+
+    return Topic.parse(f"{NAMESPACE}/x")
+
+
+@virtually
+async def test_a_leader_that_is_fenced_in_place_does_not_leave_the_cluster_without_one(world: World):
+    """Its session lives on, and with it the election node of an incarnation that is over."""
+    nodes = Nodes(world)
+    await nodes.ready("a:1", "b:1", "c:1")
+    leader = nodes.leader()
+    assert leader is not None
+    before = leader.node.current.me
+    world.coordination.start_incarnation(before.name, before.incarnation)
+    await world.until(lambda: leader.node.current.me != before, 5, "it began anew")
+    await world.until(lambda: nodes.leader() is not None, 5, "somebody leads")
+
+
+@virtually
+async def test_a_node_that_is_fenced_while_it_drains_leaves_at_once_and_in_good_order(world: World):
+    nodes = Nodes(world)
+    a, b = await nodes.ready("a:1", "b:1")
+    await nodes.own_all(2, a)
+    b.service.behave["prepare"] = lambda: asyncio.sleep(1.5)
+    a.process.run(a.node.stop, 60.0)
+    await asyncio.sleep(0.2)
+    world.coordination.start_incarnation("a:1", 9)
+    await world.until(lambda: a.process.dead, 4, "a has left, long before the drain's time is over")
+    assert a.process.failure is None
+    assert a.service.calls.count("abandon") >= 2
+
+
+# --- a replica that reads no further
+
+
+@virtually
+async def test_a_newer_record_ends_the_node_after_its_host_was_told(world: World):
+    nodes = Nodes(world)
+    a, _ = await nodes.ready("a:1", "b:1")
+    (bundle,) = await nodes.own_all(1, a)
+    world.log.append("bundle-state", 0, [of_a_later_format()])
+    await world.until(lambda: nodes.serving(bundle) == [], 0.1, "nothing is served any more")
+    await world.until(lambda: a.process.dead, 10, "it has ended")
+    assert isinstance(cause(a.process.failure), NewerRecord)
+    assert a.service.calls[-1] == "abandon"
+
+
+@virtually
+async def test_nobody_is_written_to_above_the_format_that_he_reads(world: World):
+    nodes = Nodes(world)
+    (a,) = await nodes.ready("a:1")
+    world.coordination.register(1, Broker("a:1", a.node.current.me.incarnation), b'{"codec":0}')
+    await world.until(lambda: a.node.membership.peers["a:1"].registration.codec == 0, 2, "it is seen")
+    assert a.node.channel.write_version == 1, "nor below the oldest that anybody writes"
+
+
+# --- leaving
+
+
+@virtually
+async def test_a_node_leaves_without_what_it_could_move_away_and_its_host_is_told_of_the_rest(world: World):
+    nodes = Nodes(world)
+    a, b = await nodes.ready("a:1", "b:1")
+    (bundle,) = await nodes.own_all(1, a)
+    b.service.behave["prepare"] = lambda: asyncio.sleep(100)
+    a.process.run(a.node.stop, 1.0)
+    await world.until(lambda: nodes.serving(bundle) == [], 1.5, "its time is over")
+    await world.until(lambda: a.process.dead, 8, "it has left")
+    assert a.service.calls[-1] == "abandon"
+
+
+@virtually
+async def test_a_graceful_leave_hands_over_with_at_most_one_owner_at_any_instant(world: World):
+    nodes = Nodes(world)
+    a, _b, _c = await nodes.ready("a:1", "b:1", "c:1")
+    bundles = await nodes.own_all(8, a)
+    most: list[int] = []
+    world.loop.after_callback = lambda _: most.append(max(len(nodes.serving(bundle)) for bundle in bundles))
+    a.process.run(a.node.stop)
+    await world.until(lambda: a.process.dead, 5, "a has left")
+    await world.until(lambda: all(len(nodes.serving(b)) == 1 for b in bundles), 1, "all are served")
+    world.loop.after_callback = None
+    assert max(most) == 1
+    assert "abandon" not in a.service.calls
+
+
+# --- servers that are away
+
+
+@virtually
+async def test_with_coordination_away_it_serves_on_and_with_both_away_it_stops_in_time(world: World):
+    nodes = Nodes(world)
+    a, _ = await nodes.ready("a:1", "b:1")
+    (bundle,) = await nodes.own_all(1, a)
+    world.set_down(COORDINATION_SERVER, True)
+    for _ in range(100):
+        await asyncio.sleep(0.2)
+        assert nodes.serving(bundle) == ["a:1"]
+    world.set_down(LOG_SERVER, True)
+    await asyncio.sleep(V)
+    assert nodes.serving(bundle) == []
+    world.set_down(LOG_SERVER, False)
+    await world.until(lambda: nodes.serving(bundle) == ["a:1"], 3, "nobody has revoked it: it serves again")
+
+
+@virtually
+async def test_with_the_log_away_it_serves_on(world: World):
+    nodes = Nodes(world)
+    a, _ = await nodes.ready("a:1", "b:1")
+    (bundle,) = await nodes.own_all(1, a)
+    world.set_down(LOG_SERVER, True)
+    for _ in range(100):
+        await asyncio.sleep(0.2)
+        assert nodes.serving(bundle) == ["a:1"]
+
+
+@virtually
+async def test_a_bundle_that_is_acquired_while_coordination_is_away_is_proved_at_once(world: World):
+    """No-ops are written for what we hold, not only for what we already serve."""
+    nodes = Nodes(world)
+    a, b = await nodes.ready("a:1", "b:1")
+    (bundle,) = await nodes.own_all(1, a)
+    world.set_down(COORDINATION_SERVER, True)
+    await asyncio.sleep(5)
+    b.service.behave["acquire"] = lambda: asyncio.sleep(0.5)
+    await a.ask(lambda: a.node.current.operations.transfer(bundle, "b:1"))
+    assert nodes.serving(bundle) == ["b:1"]
+
+
+# --- crashes
+
+
+@virtually
+async def test_a_crashed_owner_is_replaced_within_detection_and_validity(world: World):
+    nodes = Nodes(world)
+    a, _b, _c = await nodes.ready("a:1", "b:1", "c:1")
+    if nodes.leader() is a:
+        a = nodes.by_name["b:1"]
+    bundles = await nodes.own_all(16, a)
+    world.crash(a.name)
+    await world.until(lambda: all(len(nodes.serving(b)) == 1 for b in bundles), 4, "all are served again")
+
+
+@virtually
+async def test_a_crashed_leader_is_replaced_within_detection_and_validity(world: World):
+    nodes = Nodes(world)
+    await nodes.ready("a:1", "b:1", "c:1")
+    leader = nodes.leader()
+    assert leader is not None
+    bundles = await nodes.own_all(16, leader)
+    world.crash(leader.name)
+    await world.until(lambda: all(len(nodes.serving(b)) == 1 for b in bundles), 4, "all are served again")
+
+
+@virtually
+async def test_a_paused_owner_wakes_to_find_that_it_serves_nothing(world: World):
+    nodes = Nodes(world)
+    a, _b, _c = await nodes.ready("a:1", "b:1", "c:1")
+    if nodes.leader() is a:
+        a = nodes.by_name["b:1"]
+    (bundle,) = await nodes.own_all(1, a)
+    most: list[int] = []
+    world.loop.after_callback = lambda _: most.append(len(nodes.serving(bundle)))
+    world.pause(a.name)
+    await asyncio.sleep(15)
+    world.resume(a.name)
+    await asyncio.sleep(5)
+    world.loop.after_callback = None
+    assert max(most) == 1
+    assert len(nodes.serving(bundle)) == 1
+
+
+# --- bugs of others
+
+
+@virtually
+async def test_a_strategy_that_fails_ends_neither_the_broker_nor_the_leadership_for_long(world: World):
+    nodes = Nodes(world)
+    (a,) = await nodes.ready("a:1")
+    (bundle,) = await nodes.own_all(1, a)
+    core = a.node.current
+
+    async def fail(_: object) -> None:
+        raise LookupError("a plugin's bug")
+
+    core.leader._govern = fail
+    core.leader._end("for the next term to begin")
+    await world.until(lambda: a.told("LookupError"), 5, "the bug is told")
+    core.leader._govern = core.governor.govern
+    await world.until(lambda: core.leader.leading is not None, 10, "it leads again")
+    assert nodes.serving(bundle) == ["a:1"]

@@ -1,0 +1,132 @@
+"""Accusations on evidence: refused connections in a row accuse, anything else withdraws; bad addresses harm nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+
+from loadmanager.registration import Peer, Registration
+from loadmanager.sim.world import World
+from loadmanager.suspicion import OBSERVERS, Accusation, Answer, Suspicion, observers_of, probe_port
+from statechannel.record import Broker
+from statechannel.view import TableView
+from tests.loadmanager.small_world import A, B, C, process, virtually
+
+B2 = Broker("b:1", 2)
+
+
+class Street:
+    """What a looks at: `answers` by incarnation, open unless it says else."""
+
+    def __init__(self, *brokers: Broker) -> None:
+        self.answers: dict[Broker, Answer] = {}
+        self.peers = {b.name: Peer(b, Registration()) for b in brokers}
+
+    async def probe(self, peer: Peer) -> Answer:
+        return self.answers.get(peer.broker, Answer.OPEN)
+
+
+@asynccontextmanager
+async def looking(world: World, street: Street, refusals: int = 2) -> AsyncGenerator[Suspicion]:
+    view: TableView[Accusation] = TableView(
+        world.log_client(process(world, "a:1"), request_timeout_s=0.2),
+        "accusations",
+        decode=msgspec.json.Decoder(Accusation).decode,
+        encode=msgspec.json.encode,
+        clock_ms=world.wall_ms,
+        partitions=1,
+        timeout_s=0.3,
+    )
+    await view.start()
+    suspicion = Suspicion(A, lambda: street.peers, view, street.probe, interval_s=0.1, refusals=refusals)
+    tasks = [asyncio.ensure_future(view.run()), asyncio.ensure_future(suspicion.run())]
+    yield suspicion
+    assert not any(task.done() for task in tasks)
+    for task in tasks:
+        task.cancel()
+
+
+@virtually
+async def test_refusals_in_a_row_make_an_accusation_and_an_open_port_ends_it(world: World):
+    street = Street(A, B, C)
+    async with looking(world, street) as suspicion:
+        street.answers[B] = Answer.REFUSED
+        await world.until(lambda: suspicion.accusations() == [(A, B)], 1, "b is accused")
+        street.answers.clear()
+        await world.until(lambda: suspicion.accusations() == [], 1, "it is withdrawn")
+
+
+@virtually
+async def test_a_port_that_only_does_not_answer_accuses_nobody_and_breaks_the_row(world: World):
+    street = Street(A, B)
+    async with looking(world, street, refusals=3) as suspicion:
+        for _ in range(10):
+            street.answers[B] = Answer.REFUSED
+            await asyncio.sleep(0.2)
+            street.answers[B] = Answer.SILENT
+            await asyncio.sleep(0.15)
+            assert suspicion.accusations() == []
+
+
+@virtually
+async def test_a_restarted_broker_is_accused_in_its_own_incarnation(world: World):
+    """Both incarnations share a key: withdrawing the one must not withdraw the other."""
+    street = Street(A, B)
+    async with looking(world, street, refusals=1) as suspicion:
+        street.answers = {B: Answer.REFUSED, B2: Answer.REFUSED}
+        await world.until(lambda: suspicion.accusations() == [(A, B)], 1, "the first is accused")
+        street.peers["b:1"] = Peer(B2, Registration())
+        await world.until(lambda: suspicion.accusations() == [(A, B2)], 1, "the second is accused")
+        await asyncio.sleep(1)
+        assert suspicion.accusations() == [(A, B2)]
+
+
+@virtually
+async def test_without_the_log_it_looks_on_and_tells_later(world: World):
+    street = Street(A, B)
+    async with looking(world, street) as suspicion:
+        world.set_down("log", True)
+        street.answers[B] = Answer.REFUSED
+        await asyncio.sleep(3)
+        world.set_down("log", False)
+        await world.until(lambda: suspicion.accusations() == [(A, B)], 2, "b is accused")
+
+
+@virtually
+async def test_what_is_remembered_of_those_who_left_is_nothing(world: World):
+    street = Street(A, B)
+    async with looking(world, street) as suspicion:
+        street.answers[B] = Answer.REFUSED
+        await asyncio.sleep(0.5)
+        del street.peers["b:1"]
+        await world.until(lambda: not suspicion._refused and not suspicion.accusations(), 1, "it is forgotten")
+
+
+def test_each_broker_is_observed_by_a_few_the_same_for_everybody():
+    peers = {f"h{i}:1": Peer(Broker(f"h{i}:1", 1), Registration()) for i in range(50)}
+    shuffled = dict(reversed(peers.items()))
+    for name in peers:
+        observers = observers_of(name, peers)
+        assert len(observers) == OBSERVERS
+        assert name not in observers
+        assert observers == observers_of(name, shuffled)
+    assert observers_of("a:1", {"a:1": Peer(A, Registration())}) == []
+
+
+async def test_a_port_that_is_open_refuses_or_says_nothing():
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    peer = Peer(A, Registration(admin_url=f"http://127.0.0.1:{port}"))
+    assert await probe_port(peer) is Answer.OPEN
+    server.close()
+    await server.wait_closed()
+    assert await probe_port(peer) is Answer.REFUSED
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:99999", "http://127.0.0.1:-5", "nonsense", "http://[::", "http://x:y"])
+async def test_an_address_that_is_none_is_silence_not_an_error(url: str):
+    assert await probe_port(Peer(A, Registration(admin_url=url))) is Answer.SILENT

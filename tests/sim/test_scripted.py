@@ -1,0 +1,199 @@
+"""Scripted runs: defects that random seeds found, and corners that they seldom reach, each as a short schedule."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from loadmanager.sim.checks import Checks, Violation
+from loadmanager.sim.cluster import SETTINGS, Life
+from loadmanager.sim.run import Run
+from loadmanager.sim.simulated_host import Mood
+from loadmanager.sim.world import World
+from statechannel.bundle import even_boundaries
+from statechannel.transitions import State
+from tests.sim.protocol_bugs import BUGS
+
+VALIDITY_S = SETTINGS.proof_validity_s
+NAMESPACE = "t/a"
+
+
+def scripted(script: Callable[[Run], Awaitable[None]], seed: int = 1) -> Run:
+    """Three brokers that own four bundles; then the script; then everything must recover."""
+    with World(seed) as world:
+        run = Run(world)
+
+        async def drive() -> None:
+            await run.begin(3)
+            await world.until(lambda: len(run.cluster.ready()) == 3, 30, "all are ready")
+            await settle(run)
+            await script(run)
+            run.look_after_the_dead()
+            run.checks.raise_if_broken()
+            run.storm.end()
+            await run.recovery.prove()
+
+        world.run(drive())
+        return run
+
+
+async def settle(run: Run) -> None:
+    """Every bundle is assigned, and somebody leads."""
+    await run.recovery._all_served()
+    await run.world.until(lambda: leader(run) is not None, 30, "somebody leads")
+
+
+def leader(run: Run) -> Life | None:
+    return next((x for x in run.cluster.ready() if x.node is not None and x.node.current.leader.leading), None)
+
+
+def follower(run: Run) -> Life:
+    """One that holds something and does not lead."""
+    return next(x for x in run.cluster.ready() if x is not leader(run) and run.checks.served(x))
+
+
+def isolate(run: Run, life: Life) -> None:
+    """Cut it off from both servers, until the script ends."""
+    for server in ("log", "coordination"):
+        run.world.cut(str(life), server)
+    run.checks.links_changed()
+
+
+def serves_nothing(checks: Checks, life: Life) -> bool:
+    return not checks.served(life)
+
+
+def test_a_fenced_incarnation_is_followed_by_the_next_in_the_same_process() -> None:
+    async def script(run: Run) -> None:
+        life = follower(run)
+        assert life.node is not None
+        node, me = life.node, life.node.current.me
+        life.process.pause()
+        await run.world.until(lambda: run.checks.auditor.table.count_held_by(me) == 0, 30, "its bundles are moved")
+        life.process.resume()
+        await run.world.until(lambda: life.ready and node.current.me != me, 10, "the next incarnation is ready")
+
+    scripted(script)
+
+
+def test_a_leader_that_is_fenced_does_not_keep_the_lead_in_its_session() -> None:
+    async def script(run: Run) -> None:
+        life = leader(run)
+        assert life is not None
+        name, first = life.name, run.world.coordination.current_epoch
+        run.world.coordination.start_incarnation(name, 0)  # as by a second process of that name, which then dies
+        await run.world.until(lambda: run.world.coordination.current_epoch > first, 20, "somebody else is elected")
+        await settle(run)
+
+    scripted(script)
+
+
+def test_undraining_a_broker_that_was_fenced_meanwhile_is_no_error() -> None:
+    async def script(run: Run) -> None:
+        life = follower(run)
+        assert life.node is not None
+        run.world.coordination.start_incarnation(life.name, 0)
+        await life.spawn(life.node.undrain)
+
+    scripted(script)
+
+
+def test_hooks_of_one_bundle_never_overlap_when_it_comes_back_before_they_have_ended() -> None:
+    async def script(run: Run) -> None:
+        life = follower(run)
+        bundle = run.checks.served(life)[0].bundle
+        for other in run.cluster.ready():
+            other.host.mood = Mood(hang_chance=0.5, slow_chance=1.0, slow_s=4.0)
+        for number in range(12):
+            asked = run.cluster.ready()[number % 3]
+            assert asked.node is not None
+            node, to = asked.node, run.cluster.ready()[(number // 2) % 3].name
+            asked.spawn(lambda node=node, to=to: ignoring(node.current.operations.transfer(bundle, to)))
+            await asyncio.sleep(1.5)
+
+    scripted(script)
+
+
+async def ignoring(work: Awaitable[None]) -> None:
+    try:
+        await work
+    except Exception:  # noqa: BLE001 # refusals are not what this is about
+        return
+
+
+def test_who_is_cut_off_from_both_servers_stops_within_the_validity_of_its_proofs() -> None:
+    async def script(run: Run) -> None:
+        life = follower(run)
+        isolate(run, life)
+        assert not serves_nothing(run.checks, life)
+        await asyncio.sleep(VALIDITY_S * (1 + SETTINGS.clock_drift) + 0.01)
+        assert serves_nothing(run.checks, life)
+
+    scripted(script)
+
+
+@pytest.mark.parametrize("server", ["log", "coordination"])
+def test_an_outage_of_one_server_alone_stops_nobody(server: str) -> None:
+    async def script(run: Run) -> None:
+        before = {claim.bundle for life in run.cluster.ready() for claim in run.checks.served(life)}
+        run.world.set_down(server, True)
+        for _ in range(80):
+            await asyncio.sleep(0.25)
+            after_s = run.world.now_s
+            served = {claim.bundle for life in run.cluster.ready() for claim in run.checks.served(life)}
+            assert served == before, after_s
+        run.world.set_down(server, False)
+
+    scripted(script)
+
+
+def test_a_crash_costs_detection_and_the_validity_of_a_proof_not_a_session() -> None:
+    async def script(run: Run) -> None:
+        life = follower(run)
+        assert life.node is not None
+        me = life.node.current.me
+        held = set(run.checks.auditor.table.held_by(me))
+        began_s = run.world.now_s
+        run.storm._kill(life)
+
+        def moved() -> bool:
+            served = {claim.bundle for other in run.cluster.ready() for claim in run.checks.served(other)}
+            return held <= served
+
+        await run.world.until(moved, 10, "its bundles are served again")
+        assert run.world.now_s - began_s < VALIDITY_S + 2.0
+
+    scripted(script)
+
+
+def test_two_owners_are_seen_even_without_comparing_them_with_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`Checks` finds most breaches by the log, before there are two owners; here only the owners are compared."""
+    monkeypatch.setattr(Checks, "_check_named", lambda self, life, claim: None)
+    monkeypatch.setattr("loadmanager.sim.checks.Checks.write", lambda self, *request: None)
+    BUGS["the_leader_does_not_wait"](monkeypatch)
+
+    async def script(run: Run) -> None:
+        life = follower(run)
+        life.lied_about = True
+        isolate(run, life)
+        await asyncio.sleep(VALIDITY_S)
+
+    with pytest.raises(Violation, match="TWO OWNERS"):
+        scripted(script)
+
+
+def test_a_namespace_that_is_deleted_while_its_bundles_move_is_gone_everywhere() -> None:
+    async def script(run: Run) -> None:
+        life = follower(run)
+        assert life.node is not None
+        operations = life.node.current.operations
+        await life.spawn(lambda: operations.create_namespace("t/short", even_boundaries(2)))
+        for other in run.cluster.ready():
+            assert other.node is not None
+        await life.spawn(lambda: operations.delete_namespace("t/short"))
+        assert not any(entry.bundle.namespace == "t/short" for entry in run.checks.auditor.table)
+        assert run.checks.auditor.table.in_state(State.REVOKING) == ()
+
+    scripted(script)

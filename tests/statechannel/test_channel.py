@@ -1,0 +1,101 @@
+"""From entries to verdicts: whose verdict it is, once, and what passes a replica without stopping it."""
+
+from __future__ import annotations
+
+import pytest
+
+from statechannel import codec
+from statechannel.channel import LATE_VERDICTS_KEPT, ChannelCore
+from statechannel.errors import NewerRecord
+from statechannel.ports import LogEntry
+from statechannel.record import Action, Broker, Record, Role
+from statechannel.verdict import Change, Refusal
+
+A, B = Broker("a:1", 1), Broker("b:1", 1)
+
+
+class Log:
+    """Writes entries for one core."""
+
+    def __init__(self) -> None:
+        self.core = ChannelCore(1)
+        self.end = 0
+
+    def apply(self, value: bytes | None):
+        entry = LogEntry(0, self.end, None, value, 0)
+        applied = self.core.apply(entry)
+        self.end += 1
+        return applied
+
+    def lead(self, record_id: str, epoch: int, by: Broker = A):
+        return self.apply(codec.encode(Record(record_id, Action.LEAD, by, Role.LEADER, epoch)))
+
+
+def test_a_record_that_somebody_waits_for_settles_once():
+    log = Log()
+    log.core.expect("r1")
+    assert log.lead("r1", 1).settles == "r1"
+    assert log.lead("r1", 1).settles is None
+
+
+def test_a_refused_copy_of_an_accepted_record_is_not_its_verdict():
+    log = Log()
+    log.core.expect("r1")
+    first, copy = log.lead("r1", 1), log.lead("r1", 1)
+    assert isinstance(first.verdict, Change)
+    assert isinstance(copy.verdict, Refusal)
+    assert (first.settles, copy.settles) == ("r1", None)
+
+
+def test_the_same_holds_for_a_record_that_was_given_up():
+    log = Log()
+    log.core.expect("r1")
+    log.core.give_up("r1")
+    assert log.core.settled("r1") is None
+    assert log.lead("r1", 1).settles is None
+    log.lead("r1", 1)
+    assert isinstance(log.core.settled("r1"), Change)
+
+
+def test_records_of_others_settle_nothing():
+    log = Log()
+    log.core.expect("mine")
+    assert log.lead("theirs", 1).settles is None
+    assert log.core.settled("theirs") is None
+
+
+def test_late_verdicts_are_kept_for_a_bounded_number_of_records():
+    log = Log()
+    for number in range(LATE_VERDICTS_KEPT + 1):
+        log.core.expect(f"r{number}")
+        log.core.give_up(f"r{number}")
+    log.lead("r0", 1)
+    log.lead("r1", 2)
+    assert log.core.settled("r0") is None
+    assert isinstance(log.core.settled("r1"), Change)
+
+
+def test_giving_up_what_was_settled_remembers_nothing():
+    log = Log()
+    log.core.expect("r1")
+    log.lead("r1", 1)
+    log.core.give_up("r1")
+    assert log.core.settled("r1") is None
+
+
+@pytest.mark.parametrize("value", [None, b"", b"junk", b"LM01 00000000 {}"])
+def test_what_is_no_record_is_passed_over_and_said(value: bytes | None):
+    log = Log()
+    applied = log.apply(value)
+    assert applied.verdict is None
+    assert applied.corrupt
+    assert applied.offset == 0
+    assert isinstance(log.lead("r1", 1).verdict, Change), "the replica goes on"
+
+
+def test_a_newer_record_is_not_folded():
+    log = Log()
+    log.core.newest_version = 0
+    with pytest.raises(NewerRecord):
+        log.lead("r1", 1)
+    assert log.core.table.next_offset(0) == 0
