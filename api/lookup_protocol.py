@@ -1,9 +1,9 @@
 """uvicorn's HTTP protocol with a short cut: a lookup that has an answer at this moment gets it where it was parsed.
 
-No task, no ASGI: that is most of what such a request costs (docs/decisions/0007 has the figures). The parser, time-outs,
-flow control and everything that is not such a lookup stay uvicorn's. Order is kept: nothing is answered here while an
-earlier request of the connection is still being answered. The table is looked at when the request has arrived as a
-whole: one that announces a body is uvicorn's.
+No task, no ASGI: that is most of what such a request costs (docs/decisions/0007 has the figures). The parser, the
+time-outs, flow control and everything that is not such a lookup stay uvicorn's. Order is kept: nothing is answered here
+while an earlier request of the connection is still being answered. The table is looked at when the request has arrived
+as a whole: one that announces a body is uvicorn's.
 """
 
 from __future__ import annotations

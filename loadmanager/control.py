@@ -28,7 +28,7 @@ from statechannel.errors import StateChannelError
 
 T = TypeVar("T")
 
-STOP_GRACE_S = 10.0
+STOP_GRACE_S = 5.0
 """How long leaving may take beyond the drain before it is broken off."""
 
 

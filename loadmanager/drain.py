@@ -19,6 +19,8 @@ from statechannel.verdict import Ownership
 
 SUBJECTS_A_RECORD = 500
 LOOK_S = 0.5
+LINGER_S = 0.2
+"""How long a record may take that somebody wrote who did not know of the drain yet."""
 PLACED_AT_ONCE = 200
 FIRST_REST_S, LAST_REST_S = 0.2, 5.0
 
@@ -60,11 +62,19 @@ class Drain:
         self._total = self._channel.table.count_held_by(self._me)
         try:
             async with asyncio.timeout(timeout_s):
-                while self._active and (here := self._here()):
+                while self._active and (here := await self._still_here()):
                     await self._once(here)
         except TimeoutError:
             pass
         return self.progress()
+
+    async def _still_here(self) -> list[Ownership]:
+        """As `_here`; if that is nothing, also what others sent while they had not yet heard of the drain."""
+        here = self._here()
+        if not here:
+            await asyncio.sleep(LINGER_S)
+            here = self._here()
+        return here
 
     def _here(self) -> list[Ownership]:
         """What we hold, and what is on its way to us: it would arrive after we had left."""

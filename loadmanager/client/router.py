@@ -37,12 +37,18 @@ class BudgetSpent(Unavailable):
 
 
 class Router:
-    """Routes for one process; `async with`, or `close()`. Belongs to one event loop. `admin_urls`: of some brokers."""
+    """Routes for one process; `async with`, or `close()`. `admin_urls`: of some brokers, the others are learned.
+
+    Belongs to the event loop that makes it.
+    """
 
     def __init__(self, admin_urls: Iterable[str], *, session: aiohttp.ClientSession | None = None) -> None:
+        urls = list(admin_urls)
+        if not urls:
+            raise ValueError("give the admin URL of at least one broker")
         self._own_session = session is None
         self.session = session or aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=CONNECTIONS))
-        self.directory = Directory(admin_urls, self.session)
+        self.directory = Directory(urls, self.session)
         self.routes = RouteTable()
         self._tokens = SeenTokens()
         self._lookups: dict[Span | tuple[str, int], asyncio.Task[Route]] = {}

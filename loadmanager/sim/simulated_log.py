@@ -199,7 +199,11 @@ class SimulatedLog:
         self._closed = False
 
     async def start(self, timeout_s: float) -> None:
-        await self._ask(_nothing, timeout_s)
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        while (left_s := deadline_s - asyncio.get_running_loop().time()) > 0:
+            with contextlib.suppress(LogUnavailable):  # a request may be lost; a client asks again
+                return await self._ask(_nothing, min(self._timeout_s, left_s))
+        raise LogUnavailable(f"{self.link.server} did not answer {self.link.process} within {timeout_s} s")
 
     async def open_topic(self, spec: TopicSpec) -> int:
         return await self._ask(lambda: self._server.open_topic(spec), self._timeout_s)

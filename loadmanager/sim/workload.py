@@ -23,7 +23,8 @@ from statechannel.record import Action, Broker, Record, Role, Subject
 from statechannel.transitions import IN_FLIGHT, State
 from statechannel.verdict import Ownership, Unknown
 
-FIRST_NAMESPACES = {"t/a": 4, "t/b": 4}
+FIRST_NAMESPACES = {"t/a": 4, "t/d": 4}
+"""One in each partition of the channel."""
 PASSING_NAMESPACE = "t/passing"
 LOOKUP_TIMEOUT_S = 4.0
 

@@ -110,7 +110,7 @@ class Cluster:
 
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(WAIT_S):
-            while not holds():  # noqa: ASYNC110 - what is waited for has no event
+            while not holds():
                 await asyncio.sleep(0.005)
 
     async def create(self, namespace: str, bundles: int = 4) -> tuple[Bundle, ...]:

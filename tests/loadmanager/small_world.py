@@ -1,4 +1,4 @@
-"""Small clusters on virtual time for tests of the shells: real channels and nodes, simulated servers, one story each."""
+"""Small clusters on virtual time for tests of the shells: real channels and nodes, simulated servers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from loadmanager.host import BundleLoad
 from loadmanager.hosting import HostRunner
 from loadmanager.load.model import Figures
 from loadmanager.membership import Membership
@@ -110,6 +111,8 @@ class Service:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
+        self.held: set[Bundle] = set()
+        self.cpu_percent_each = 0.0
         self.behave: dict[str, Callable[[], Awaitable[object]]] = {}
 
     async def prepare(self, bundle: Bundle) -> None:
@@ -117,15 +120,19 @@ class Service:
 
     async def acquire(self, bundle: Bundle, token: Token, hand_off: bytes | None) -> None:
         await self._note("acquire" if hand_off is None else f"acquire with {hand_off!r}", "acquire")
+        self.held.add(bundle)
 
     async def release(self, bundle: Bundle, to: object) -> Any:
+        self.held.discard(bundle)
         return await self._note("release")
 
     async def abandon(self, bundle: Bundle) -> None:
+        self.held.discard(bundle)
         await self._note("abandon")
 
-    async def load(self) -> dict[Bundle, Any]:
-        return {}
+    async def load(self) -> dict[Bundle, BundleLoad]:
+        rate_msg_s = 100 * self.cpu_percent_each
+        return {b: BundleLoad(in_rate_msg_s=rate_msg_s, cpu_percent=self.cpu_percent_each) for b in self.held}
 
     async def _note(self, what: str, hook: str = "") -> object:
         self.calls.append(what)
@@ -134,10 +141,14 @@ class Service:
 
 
 class Sensors:
-    """An idle machine."""
+    """A machine of one core, on which nothing runs but the service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
 
     def read(self) -> Figures:
-        return Figures(0.0, 20.0, 2.0, 1 << 32, 20.0, 20.0)
+        cpu_percent = len(self._service.held) * self._service.cpu_percent_each
+        return Figures(cpu_percent, 20.0, 1.0, 1 << 32, cpu_percent, 20.0)
 
 
 QUICK = Settings.model_construct(
@@ -197,7 +208,7 @@ class Nodes:
                 wall_ms=world.wall_ms,
                 nonce=f"{name}-{world.loop.executed}",
                 probe=self._probe,
-                sensors=Sensors(),
+                sensors=Sensors(service),
             )
             settings = self.settings.model_copy(update={"advertised": name})
             nodes.append(Node(settings, service, HostRunner(), surroundings))

@@ -8,6 +8,7 @@ import pytest
 
 from loadmanager.errors import Conflict
 from loadmanager.sim.coordination_server import COORDINATION_SERVER
+from loadmanager.sim.network import Faults
 from loadmanager.sim.world import World
 from statechannel.record import Action
 from statechannel.transitions import State
@@ -133,6 +134,7 @@ async def test_a_drain_that_is_called_off_stops_moving(world: World):
 async def test_the_others_learn_of_a_drain_that_began_while_coordination_was_away(world: World):
     nodes = Nodes(world)
     a, b = await nodes.ready("a:1", "b:1")
+    world.network.faults = Faults(late=0.0)  # what was asked for during the outage never arrives
     world.set_down(COORDINATION_SERVER, True)
     await a.ask(lambda: a.node.drain(1.0))
     world.set_down(COORDINATION_SERVER, False)

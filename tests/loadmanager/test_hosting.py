@@ -141,5 +141,5 @@ async def test_a_hook_with_the_wrong_parameters_has_failed(runner: HostRunner):
 async def test_a_service_whose_loop_is_closed_says_so():
     loop = asyncio.new_event_loop()
     loop.close()
-    with pytest.raises(HookFailed, match="^the service's event loop is closed$"):
+    with pytest.raises(HookFailed, match=r"^the service's event loop is closed$"):
         await HostRunner(loop).call(its_thread, timeout_s=1)

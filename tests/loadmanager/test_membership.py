@@ -131,6 +131,16 @@ def test_who_left_between_two_outages_is_not_waited_for():
     assert membership.safe_mode(6_001) is None
 
 
+def test_who_came_back_and_left_again_is_not_waited_for_after_the_next_outage():
+    membership = membership_of(A, B)
+    lose_contact(membership, 10)
+    see(membership, A, B, now_s=20)
+    see(membership, A, now_s=30)
+    lose_contact(membership, 40)
+    see(membership, A, now_s=41)
+    assert membership.safe_mode(41) is None
+
+
 def test_who_never_came_back_from_an_earlier_outage_is_not_waited_for_again():
     membership = membership_of(A, B)
     lose_contact(membership, 10)

@@ -299,3 +299,20 @@ async def test_a_strategy_that_fails_ends_neither_the_broker_nor_the_leadership_
     core.leader._govern = core.governor.govern
     await world.until(lambda: core.leader.leading is not None, 10, "it leads again")
     assert nodes.serving(bundle) == ["a:1"]
+
+
+@virtually
+async def test_a_broker_that_does_not_get_at_the_log_is_given_nothing_until_it_does(world: World):
+    """It holds the fewest bundles, so everything would be given to it, again and again, and nobody would serve."""
+    nodes = Nodes(world)
+    a, b, c = await nodes.ready("a:1", "b:1", "c:1")
+    bundles = await nodes.own_all(4, a)
+    world.cut("c:1", LOG_SERVER)
+    await world.until(lambda: b.node.peers()["c:1"].registration.behind, 12, "c says so")
+    world.crash("a:1")
+    await world.until(lambda: all(nodes.serving(x) == ["b:1"] for x in bundles), 25, "b has all")
+    world.heal("c:1", LOG_SERVER)
+    await world.until(lambda: not b.node.peers()["c:1"].registration.behind, 5, "c is back")
+    await b.ask(lambda: b.node.current.operations.transfer(bundles[0], "c:1"))
+    assert c.node.serving is not None
+    assert nodes.serving(bundles[0]) == ["c:1"]

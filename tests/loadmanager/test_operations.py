@@ -14,7 +14,7 @@ from loadmanager.membership import Membership
 from loadmanager.operations import Operations
 from loadmanager.sim.world import World
 from statechannel.bundle import Bundle, Topic, even_boundaries
-from statechannel.record import Action, Broker
+from statechannel.record import Action
 from statechannel.transitions import State
 from tests.loadmanager.small_world import ADMIN, NAMESPACE, A, B, C, Hand, membership_of, replica, virtually
 
@@ -179,7 +179,6 @@ async def test_a_move_that_the_destination_cancels_says_so(world: World):
         await one.hand.accept(Action.CANCEL, one.bundle, B)
         with pytest.raises(Conflict, match=r"did not arrive at b:1: assigned at a:1#1 after cancel"):
             await moving
-
 
 
 @virtually

@@ -1,4 +1,4 @@
-"""Placement as one broker does it: bursts spread evenly, in a time that grows with the burst and not with its square."""
+"""Placement as one broker does it: bursts spread evenly, in a time that grows with the burst, not with its square."""
 
 from __future__ import annotations
 

@@ -127,6 +127,8 @@ async def test_a_port_that_is_open_refuses_or_says_nothing():
     assert await probe_port(peer) is Answer.REFUSED
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:99999", "http://127.0.0.1:-5", "nonsense", "http://[::", "http://x:y"])
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:99999", "http://127.0.0.1:-5", "nonsense", "http://[::", "http://x:y"]
+)
 async def test_an_address_that_is_none_is_silence_not_an_error(url: str):
     assert await probe_port(Peer(A, Registration(admin_url=url))) is Answer.SILENT

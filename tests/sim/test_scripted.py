@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 
 from loadmanager.sim.checks import Checks, Violation
 from loadmanager.sim.cluster import SETTINGS, Life
+from loadmanager.sim.network import Latency
 from loadmanager.sim.run import Run
 from loadmanager.sim.simulated_host import Mood
+from loadmanager.sim.storage import cells_of, topic_in
 from loadmanager.sim.world import World
-from statechannel.bundle import even_boundaries
+from statechannel.bundle import Bundle, even_boundaries
+from statechannel.record import Action, Broker, Record, Role, Subject
 from statechannel.transitions import State
+from statechannel.verdict import Change, Ownership, Verdict
 from tests.sim.protocol_bugs import BUGS
 
 VALIDITY_S = SETTINGS.proof_validity_s
@@ -50,8 +55,9 @@ def leader(run: Run) -> Life | None:
 
 
 def follower(run: Run) -> Life:
-    """One that holds something and does not lead."""
-    return next(x for x in run.cluster.ready() if x is not leader(run) and run.checks.served(x))
+    """One that holds something, and does not lead if there is such a one."""
+    found = [x for x in run.cluster.ready() if x is not leader(run) and run.checks.served(x)]
+    return found[0] if found else next(x for x in run.cluster.ready() if run.checks.served(x))
 
 
 def isolate(run: Run, life: Life) -> None:
@@ -100,23 +106,30 @@ def test_undraining_a_broker_that_was_fenced_meanwhile_is_no_error() -> None:
     scripted(script)
 
 
-def test_hooks_of_one_bundle_never_overlap_when_it_comes_back_before_they_have_ended() -> None:
+def test_hooks_of_one_bundle_never_overlap_when_it_comes_again_before_they_have_ended() -> None:
     async def script(run: Run) -> None:
-        life = follower(run)
-        bundle = run.checks.served(life)[0].bundle
-        for other in run.cluster.ready():
-            other.host.mood = Mood(hang_chance=0.5, slow_chance=1.0, slow_s=4.0)
-        for number in range(12):
-            asked = run.cluster.ready()[number % 3]
-            assert asked.node is not None
-            node, to = asked.node, run.cluster.ready()[(number // 2) % 3].name
-            asked.spawn(lambda node=node, to=to: ignoring(node.current.operations.transfer(bundle, to)))
-            await asyncio.sleep(1.5)
+        holder = follower(run)
+        bundle = run.checks.served(holder)[0].bundle
+        target = next(life for life in run.cluster.ready() if life is not holder)
+        assert target.node is not None
+        target.host.mood = Mood(slow_chance=1.0, slow_s=2.9)
+        for action, to in [(Action.TRANSFER, target.node.current.me), (Action.CANCEL, None)] * 3:
+            entry = run.checks.auditor.table.get(bundle)
+            assert entry is not None
+            assert isinstance(await publish(holder, action, entry, to), Change)
+            await asyncio.sleep(0.05)
 
     scripted(script)
 
 
-async def ignoring(work: Awaitable[None]) -> None:
+async def publish(life: Life, action: Action, entry: Ownership, to: Broker | None) -> Verdict:
+    assert life.node is not None
+    node, subjects = life.node, (Subject(entry.bundle, entry.revision),)
+    record = Record("", action, node.current.me, Role.ADMIN, subjects=subjects, to=to)
+    return await life.spawn(lambda: node.channel.publish(record))
+
+
+async def ignoring(work: Awaitable[object]) -> None:
     try:
         await work
     except Exception:  # noqa: BLE001 # refusals are not what this is about
@@ -197,3 +210,32 @@ def test_a_namespace_that_is_deleted_while_its_bundles_move_is_gone_everywhere()
         assert run.checks.auditor.table.in_state(State.REVOKING) == ()
 
     scripted(script)
+
+
+@pytest.mark.parametrize("seed", [1, 14, 21, 40, 49, 54, 55, 68])
+def test_a_graceful_stop_leaves_nothing_behind_though_others_place_bundles_on_it(seed: int) -> None:
+    """Others hear late that it leaves, and give it what they have just unloaded."""
+
+    async def script(run: Run) -> None:
+        run.world.network.latency = Latency(mean_s=0.01)
+        life = follower(run)
+        assert life.node is not None
+        me = life.node.current.me
+        others = [other for other in run.cluster.ready() if other is not life]
+        for entry in run.checks.auditor.table:
+            other = run.random.choice(others)
+            other.spawn(partial(move_about, other, entry.bundle))
+        await asyncio.sleep(run.random.uniform(0, 0.08))
+        life.process.run(life.node.stop)
+        await run.world.until(lambda: life.process.dead, 30, "it has left")
+        await asyncio.sleep(0.5)
+        assert run.checks.auditor.table.held_by(me) == ()
+
+    scripted(script, seed)
+
+
+async def move_about(life: Life, bundle: Bundle) -> None:
+    assert life.node is not None
+    now = life.node.current
+    await ignoring(now.operations.unload(bundle))
+    await ignoring(now.lookup.locate(topic_in(bundle.namespace, cells_of(bundle)[0]), 3))

@@ -278,6 +278,24 @@ async def test_a_bundle_that_comes_back_is_acquired_when_its_abandon_has_ended(w
 
 
 @virtually
+async def test_a_hook_that_abandon_overtook_is_abandoned_again_for_what_it_did_in_the_end(world: World):
+    async with acting(world) as one:
+        assert isinstance(await one.hand.channel.publish(_lead(), 0), Change)
+
+        async def acquire() -> None:
+            await asyncio.sleep(0.5)
+            one.calls.append("has it")
+
+        one.service.behave["acquire"] = acquire
+        await one.hand.accept(Action.OWN, one.bundle, B, A)
+        await one.hand.accept(Action.REVOKE, one.bundle, B, role=Role.LEADER, epoch=1)
+        await asyncio.sleep(0.1)
+        assert one.calls == ["acquire", "abandon"]
+        await asyncio.sleep(1)
+        assert one.calls == ["acquire", "abandon", "has it", "abandon"]
+
+
+@virtually
 async def test_hooks_of_one_bundle_never_overlap_but_for_abandon(world: World):
     async with acting(world) as one:
         busy: list[str] = []

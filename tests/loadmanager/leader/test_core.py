@@ -1,4 +1,4 @@
-"""What the leader owes the cluster, and when: the wait before it releases in a dead holder's place, to the millisecond."""
+"""What the leader owes the cluster, and when: the wait before it releases in a dead holder's place to the ms."""
 
 from __future__ import annotations
 

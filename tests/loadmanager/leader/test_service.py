@@ -1,8 +1,10 @@
-"""Terms: elected, barrier, deposed, silent, evicted; duties beside each other; and what the leader does in safe mode."""
+"""Terms: elected, barrier, deposed, silent, evicted; duties beside each other; what the leader does in safe mode."""
 
 from __future__ import annotations
 
 import asyncio
+
+import pytest
 
 from loadmanager.sim.coordination_server import COORDINATION_SERVER
 from loadmanager.sim.simulated_log import LOG_SERVER
@@ -55,6 +57,34 @@ async def test_a_leader_that_gets_no_verdicts_resigns_and_another_leads(world: W
     world.crash(follower.name)
     await world.until(lambda: nodes.leader() not in (None, leader), 20, "another leads")
     await world.until(lambda: len(nodes.serving(bundle)) == 1, 25, "and repairs")
+
+
+@virtually
+async def test_a_leader_that_lost_the_log_stands_back_for_others(world: World):
+    nodes = Nodes(world)
+    (a,) = await nodes.ready("a:1")
+    world.cut("a:1", LOG_SERVER)
+    await world.until(lambda: a.told("ended: the channel gives no verdicts"), 20, "it gives up")
+    await asyncio.sleep(QUICK.lead_timeout_s - 0.1)
+    assert world.coordination._epoch == 1
+    world.heal("a:1", LOG_SERVER)
+    await world.until(lambda: nodes.leader() is a, 3, "nobody else came: it leads again")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_leader_that_lost_the_log_does_not_win_the_next_election(seed: int):
+    async def story(world: World) -> None:
+        nodes = Nodes(world)
+        _, leader = await follower_and_leader(nodes)
+        world.cut(leader.name, LOG_SERVER)
+        await world.until(lambda: leader.told("ended: the channel gives no verdicts"), 20, "it gives up")
+        await world.until(lambda: world.coordination._epoch > 1, 3, "there is another election")
+        elected = world.coordination._leadership
+        assert elected is not None
+        assert elected[0].leader != leader.node.current.me
+
+    with World(seed) as world:
+        world.run(story(world))
 
 
 @virtually

@@ -1,0 +1,132 @@
+"""The counter service: served over HTTP by real brokers, counted once whatever moves, its state handed over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from api.server import attach
+from examples.counter.audit import Acknowledged, audit
+from examples.counter.host import Counters
+from examples.counter.ledger import Ledger
+from examples.counter.load import Load
+from examples.counter.traffic import Traffic
+from examples.counter.web import served
+from loadmanager import Broker
+from loadmanager.client import HttpRouter, Router
+from tests.loadmanager.embedded import until
+
+NAMESPACE = "demo/counters"
+APPLES = f"persistent://{NAMESPACE}/apples"
+
+
+@asynccontextmanager
+async def counting(directory: Path, brokers: int = 2) -> AsyncGenerator[tuple[list[Broker], HttpRouter]]:
+    async with AsyncExitStack() as stack:
+        running = [await stack.enter_async_context(_member(directory)) for _ in range(brokers)]
+        await running[0].ensure_namespace(NAMESPACE, 8)
+        for broker in running:
+            await until(lambda b=broker: len(b.node.peers()) == brokers and len(b.node.channel.table) == 8)
+        http = await stack.enter_async_context(HttpRouter(Router(f"http://{b.name}" for b in running)))
+        yield running, http
+
+
+@asynccontextmanager
+async def _member(directory: Path) -> AsyncGenerator[Broker]:
+    async with Ledger(directory / "counters.db") as ledger:
+        counters = Counters(ledger)
+        async with served(counters) as url:
+            log = f"sqlite:{directory}/cluster.db"
+            counters.broker = Broker(counters, log=log, urls={"http": url}, door=attach, drain_timeout_s=5.0)
+            async with counters.broker as broker:
+                ledger.broker = broker.name
+                yield broker
+
+
+async def _count(http: HttpRouter, request_id: str) -> dict[str, object]:
+    answer = await http.post(APPLES, "/v1/counters", {"topic": APPLES, "id": request_id})
+    assert answer.status == 200, answer.body
+    counted: dict[str, object] = answer.json()
+    return counted
+
+
+async def test_an_increment_is_answered_with_value_broker_and_token_and_only_once(tmp_path: Path):
+    async with counting(tmp_path) as (_, http):
+        first = await _count(http, "r1")
+        assert set(first) == {"value", "broker", "token"}
+        assert first["value"] == 1
+        assert await _count(http, "r1") == first
+        assert (await _count(http, "r2"))["value"] == 2
+        read = await http.get(APPLES, f"/v1/counters?topic={APPLES}")
+        assert read.json()["value"] == 2
+
+
+async def test_a_repeated_request_after_a_move_is_believed_although_its_answer_is_old(tmp_path: Path):
+    async with counting(tmp_path) as (brokers, http):
+        first = await _count(http, "r1")
+        await _move(brokers, http)
+        assert await _count(http, "r1") == first
+        second = await _count(http, "r2")
+        assert second["value"] == 2
+        assert second["broker"] != first["broker"]
+        assert str(second["token"]) > str(first["token"])
+
+
+async def _move(brokers: list[Broker], http: HttpRouter) -> None:
+    known = await http.router.route(APPLES)
+    other = next(broker for broker in brokers if broker.name != known.broker)
+    await brokers[0].transfer(known.bundle, other.name)
+
+
+async def test_the_state_goes_with_the_hand_off_not_through_the_file(tmp_path: Path):
+    async with counting(tmp_path) as (brokers, http):
+        await _count(http, "r1")
+        bundle = (await http.router.route(APPLES)).bundle
+        await _move(brokers, http)
+        entry = brokers[0].node.channel.table.get(bundle)
+        assert entry is not None
+        loaded = [b.node.host._held[bundle] for b in brokers if bundle in b.node.host._held]  # type: ignore[attr-defined]
+        assert [held.values for held in loaded] == [{APPLES: 1}]
+
+
+async def test_nothing_fails_and_nothing_is_lost_or_doubled_while_bundles_wander(tmp_path: Path):
+    async with counting(tmp_path) as (brokers, http):
+        load = Load(http, Traffic(NAMESPACE, topics=40), rate_s=150)
+        bundles = list(brokers[0].node.channel.table)
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(load.run())
+            await until(lambda: len(load.acknowledged) > 50)
+            for entry in bundles:
+                owner = brokers[0].node.channel.table.get(entry.bundle)
+                assert owner is not None
+                if owner.holder is not None:
+                    to = next(b for b in brokers if b.name != owner.holder.name)
+                    await brokers[0].transfer(entry.bundle, to.name)
+            await brokers[1].stop()
+            done = len(load.acknowledged)
+            await until(lambda: len(load.acknowledged) > done + 50)
+            load.stop()
+            await running
+        found = load.settle(tmp_path / "counters.db")
+        assert (found.failed, found.lost, found.doubled, found.examples) == (0, 0, 0, ())
+        assert found.stored == found.ok > 100
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"no json", 400),
+        (b'{"topic": 1}', 400),
+        (b'{"topic": "nonsense", "id": "1"}', 400),
+        (b'{"topic": "no/such/namespace", "id": "1"}', 404),
+    ],
+)
+async def test_what_makes_no_sense_is_refused_by_the_service(tmp_path: Path, body: bytes, status: int):
+    async with counting(tmp_path, 1) as (_, http):
+        answer = await http.request("POST", APPLES, "/v1/counters", body)
+        assert answer.status == status
+    assert audit(tmp_path / "counters.db", list[Acknowledged]()).stored == 0
