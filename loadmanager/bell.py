@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from statechannel.bundle import Bundle
 
@@ -42,7 +42,7 @@ class Bell:
         future: asyncio.Future[None] = loop.create_future()
 
         def wake() -> None:
-            if not loop.is_closed():
+            with suppress(RuntimeError):  # the loop was closed, and nobody waits any more
                 loop.call_soon_threadsafe(_finish, future)
 
         self._hear(bundle, wake)

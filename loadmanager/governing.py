@@ -15,6 +15,7 @@ from loadmanager.balancing.observation import Observed, cluster_model
 from loadmanager.balancing.strategy import Strategy
 from loadmanager.leader.service import Term
 from loadmanager.membership import Membership
+from loadmanager.registration import Peer
 from loadmanager.settings import Settings
 from loadmanager.views import Views
 from statechannel.errors import LogError
@@ -65,9 +66,12 @@ class Governor:
 
     def decide(self) -> Decision:
         """What a round would do now; changes nothing in the cluster."""
-        live = tuple(p for p in self._membership.peers.values() if p.broker not in self._membership.condemned)
+        live = tuple(p for p in self._membership.peers.values() if self._takes_part(p))
         observed = Observed(live, self._views.brokers, self._views.bundles, self._table, self._history, self._wall_ms())
         return self._strategy.decide(cluster_model(observed), self._settings)
+
+    def _takes_part(self, peer: Peer) -> bool:
+        return peer.broker not in self._membership.condemned and not peer.registration.behind
 
     async def _begin(self, term: Term, decision: Decision) -> None:
         self._rounds += 1

@@ -26,7 +26,7 @@ from loadmanager.proving import Prover
 from loadmanager.serving import Serving
 from loadmanager.suspicion import Suspicion
 from statechannel.bundle import Bundle
-from statechannel.errors import CoordinationError
+from statechannel.errors import CoordinationError, LogError
 from statechannel.ports import Leadership
 from statechannel.proofs import Proofs
 from statechannel.record import Broker
@@ -70,6 +70,8 @@ class Incarnation:
             world.clock_s,
             lambda: {channel.table.partition_of(bundle.namespace) for bundle in channel.table.held_by(me)},
             self.fence,
+            self.agent.lapsed,
+            self.agent.renewed,
         )
         self._proofs = proofs
         self.governor = Governor(
@@ -157,7 +159,8 @@ class Incarnation:
             if leadership is not None:
                 await self._node.world.coordination.resign(leadership)
             await self._node.world.coordination.unregister(self.me)
-        except CoordinationError:
+            await self.load.withdraw()
+        except (CoordinationError, LogError):
             return  # the session ends with the process
 
     async def _host_load(self) -> Mapping[Bundle, BundleLoad]:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from loadmanager.balancing.history import MoveHistory
+from loadmanager.errors import Conflict
 from loadmanager.host import BundleHost
 from loadmanager.hosting import HostRunner
 from loadmanager.incarnation import Incarnation
@@ -270,7 +271,9 @@ class Node:
         return await incarnation.drain.run(timeout_s)
 
     async def undrain(self) -> None:
-        """Take bundles again."""
+        """Take bundles again. Raises Conflict when this broker leaves for good."""
+        if self._stopping.is_set():
+            raise Conflict(f"{self.settings.advertised} is stopping, and moves its bundles away: start it again instead")
         self.current.drain.end()
         self.registration = msgspec.structs.replace(self.registration, draining=False)
         await self._register_again(self.current.me)

@@ -1,4 +1,5 @@
 """Keeps this incarnation's proofs fresh: writes its liveness node, and no-ops to the channel when that does not answer.
+Where both fail, tells the agent, so that the host stops: the broker fences itself until a proof is fresh again.
 
 The two run side by side, so that a coordination service that hangs holds up no channel proof. What a proof is worth is
 decided in `statechannel.proofs`.
@@ -7,7 +8,7 @@ decided in `statechannel.proofs`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from statechannel.errors import CoordinationUnavailable, Fenced
 from statechannel.ports import Coordination
@@ -28,6 +29,8 @@ class Prover:
         clock_s: Callable[[], float],
         held_partitions: Callable[[], Iterable[int]],
         fenced: Callable[[], None],
+        lapsed: Callable[[Collection[int]], None],
+        renewed: Callable[[Collection[int]], None],
     ) -> None:
         self._me = me
         self._coordination = coordination
@@ -36,6 +39,9 @@ class Prover:
         self._clock_s = clock_s
         self._held_partitions = held_partitions
         self._fenced = fenced
+        self._tell_lapsed = lapsed
+        self._tell_renewed = renewed
+        self._lapsed: set[int] = set()
         self._asking: set[int] = set()
 
     async def run(self) -> None:
@@ -52,6 +58,7 @@ class Prover:
             try:
                 await self._coordination.prove(self._me)
                 self._proofs.coordination_proved(asked_s)
+                self._look()
             except Fenced:
                 self._fenced()
                 return
@@ -67,12 +74,24 @@ class Prover:
                     if partition not in self._asking:
                         self._asking.add(partition)
                         tasks.create_task(self._read_back(partition))
+            self._look()
             await asyncio.sleep(self._proofs.validity_s / 8)
+
+    def _look(self) -> None:
+        """Tell which partitions' proofs have run out, as long as they are, and which are fresh again."""
+        now_s = self._clock_s()
+        lapsed = {p for p in range(len(self._proofs.until_s)) if not self._proofs.fresh(p, now_s)}
+        renewed, self._lapsed = self._lapsed - lapsed, lapsed
+        if lapsed:
+            self._tell_lapsed(lapsed)
+        if renewed:
+            self._tell_renewed(renewed)
 
     async def _read_back(self, partition: int) -> None:
         asked_s = self._clock_s()
         try:
             if await self._channel.read_back(partition, self._me):
                 self._proofs.channel_proved(partition, asked_s)
+                self._look()
         finally:
             self._asking.discard(partition)

@@ -239,19 +239,29 @@ def _answer(batch: Sequence[_Job], outcomes: Sequence[Any]) -> None:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """The file, created with its tables if it is new. Raises sqlite3.Error."""
+    """The file, created with its tables if it is new. Raises sqlite3.Error, OSError."""
     db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = FULL")  # a commit that was answered survives a power cut
-    db.executescript(SCHEMA)
+    with open(f"{path}-turn", "w") as turn, _turn(turn.fileno()):
+        db.execute("PRAGMA journal_mode = WAL")  # fails at once where two do it at the same time: hence in turn
+        db.execute("PRAGMA synchronous = FULL")  # a commit that was answered survives a power cut
+        db.executescript(SCHEMA)
     return db
 
 
 @contextlib.contextmanager
-def _transaction(db: sqlite3.Connection, turn: int) -> Generator[None]:
-    """All or nothing. Writers queue in the kernel first (`flock`): SQLite's own waiting sleeps up to 100 ms."""
-    fcntl.flock(turn, fcntl.LOCK_EX)
+def _turn(fd: int) -> Generator[None]:
+    """Writers queue in the kernel: SQLite's own waiting sleeps in steps of up to 100 ms."""
+    fcntl.flock(fd, fcntl.LOCK_EX)
     try:
+        yield
+    finally:
+        fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+@contextlib.contextmanager
+def _transaction(db: sqlite3.Connection, turn: int) -> Generator[None]:
+    """All or nothing."""
+    with _turn(turn):
         db.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -260,8 +270,6 @@ def _transaction(db: sqlite3.Connection, turn: int) -> Generator[None]:
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise
-    finally:
-        fcntl.flock(turn, fcntl.LOCK_UN)
 
 
 def raise_token(db: sqlite3.Connection, bundle: Bundle, token: Token) -> None:

@@ -12,6 +12,7 @@ after every hook that ended, and at start for every record that names us, those 
 | Revoking(me)                  | anything           | stop serving, abandon; publish `release`             |
 | Assigned(me) (after a create) | nothing            | acquire, serve                                       |
 | anything else                 | anything           | stop serving, abandon                                |
+| (our proofs have run out)     | serving            | stop serving, abandon; acquire again when they are fresh |
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import msgspec
 
 from statechannel.bundle import Bundle
 from statechannel.record import Action, Broker
-from statechannel.transitions import State
+from statechannel.transitions import SERVING_STATES, State
 from statechannel.verdict import Ownership
 
 
@@ -35,6 +36,8 @@ class Stand(StrEnum):
     SERVING = "serving"
     RELEASING = "releasing"
     RELEASED = "released"
+    SUSPENDED = "suspended"
+    """It served and was told to abandon, because our proofs had run out; we may still be the holder."""
     FAILED = "failed"
 
 
@@ -149,7 +152,7 @@ class AgentCore:
         return []
 
     def _give(self, bundle: Bundle, entry: Ownership, at_host: Hosted | None) -> list[Effect]:
-        if at_host is None or at_host.stand in (Stand.RELEASED, Stand.FAILED):
+        if at_host is None or at_host.stand in (Stand.RELEASED, Stand.SUSPENDED, Stand.FAILED):
             hand_off = at_host.hand_off if at_host else None
             return [Stop(bundle), Publish(bundle, Action.RELEASE, entry.revision, hand_off)]
         if at_host.stand is Stand.RELEASING:
@@ -173,9 +176,31 @@ class AgentCore:
         if at_host is None:
             return []
         del self._hosted[bundle]
-        if at_host.stand in (Stand.RELEASED, Stand.FAILED):
+        if at_host.stand in (Stand.RELEASED, Stand.SUSPENDED, Stand.FAILED):
             return [Stop(bundle)]
         return [Stop(bundle), Abandon(bundle)]
+
+    # --- proofs
+
+    def suspend(self, bundle: Bundle) -> list[Effect]:
+        """Our proofs have run out: somebody else may serve this soon, so the host has to stop."""
+        at_host = self._hosted.get(bundle)
+        if at_host is None or at_host.stand is not Stand.SERVING:
+            return []
+        self._hosted[bundle] = Hosted(Stand.SUSPENDED, at_host.token)
+        return [Stop(bundle), Abandon(bundle)]
+
+    def resume(self, bundle: Bundle, entry: Ownership | None) -> list[Effect]:
+        """Our proofs are fresh again: take up what is still ours, from storage; its hand-off was used up before."""
+        at_host = self._hosted.get(bundle)
+        if at_host is None or at_host.stand is not Stand.SUSPENDED:
+            return []
+        if entry is None or entry.holder != self.me or entry.token != at_host.token:
+            return []
+        if entry.state not in SERVING_STATES:
+            return []
+        self._hosted[bundle] = Hosted(Stand.ACQUIRING, entry.token)
+        return [Acquire(bundle, entry.token, None)]
 
     # --- reports of the shell; each is followed by a reconcile
 

@@ -7,7 +7,7 @@ publishes) runs in tasks of its own, so one slow bundle holds up no other. Hooks
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, assert_never
 
@@ -87,6 +87,19 @@ class Agent:
         self._over = True
         self._serving.end_all()
         self._perform(self.core.fence())
+
+    def lapsed(self, partitions: Collection[int]) -> None:
+        """Our proofs for these partitions have run out: the host stops what it serves of them."""
+        self._each_hosted(partitions, self.core.suspend)
+
+    def renewed(self, partitions: Collection[int]) -> None:
+        """Our proofs for these partitions are fresh again: the host takes up what is still ours."""
+        self._each_hosted(partitions, lambda bundle: self.core.resume(bundle, self._channel.table.get(bundle)))
+
+    def _each_hosted(self, partitions: Collection[int], decide: Callable[[Bundle], list[Effect]]) -> None:
+        for bundle in self.core.hosted():
+            if not self._over and self._channel.table.partition_of(bundle.namespace) in partitions:
+                self._perform(decide(bundle))
 
     # --- events
 

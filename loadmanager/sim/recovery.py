@@ -125,7 +125,10 @@ class Recovery:
     # --- a graceful stop
 
     async def _one_leaves(self) -> None:
-        life = self._random.choice(self._cluster.ready())
+        staying = [life for life in self._cluster.ready() if not life.leaving]
+        if not staying:  # all were asked already
+            return
+        life = self._random.choice(staying)
         node = life.node
         assert node is not None
         me = node.current.me

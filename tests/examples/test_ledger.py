@@ -102,6 +102,14 @@ async def test_what_is_handed_over_holds_all_that_was_asked_before_and_ends_the_
         assert (await b.increment(taken, APPLES, "next")).value == 51
 
 
+async def test_several_brokers_may_create_the_file_at_the_same_moment(tmp_path: Path):
+    opened = [Ledger(tmp_path / "c.db", f"{i}:1") for i in range(8)]
+    await asyncio.gather(*(ledger.__aenter__() for ledger in opened))
+    for offset, ledger in enumerate(opened):
+        await ledger.open(WHOLE, token(offset))
+    await asyncio.gather(*(ledger.__aexit__() for ledger in opened))
+
+
 async def test_a_write_that_fails_changes_nothing_in_memory(tmp_path: Path):
     path = tmp_path / "c.db"
     async with ledgers(path, "a:1") as [ledger]:

@@ -55,7 +55,8 @@ async def test_whatever_ends_the_demo_ends_its_processes(tmp_path: Path, number:
         async with asyncio.timeout(40):
             told = b""
             while b"increments/s begin" not in told:
-                assert (line := await process.stdout.readline()), f"the demo ended too early: {told.decode()}"
+                line = await process.stdout.readline()
+                assert line, f"the demo ended too early: {told.decode()}"
                 told += line
         children = psutil.Process(process.pid).children(recursive=True)
         assert len(children) >= 3

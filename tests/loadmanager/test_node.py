@@ -316,3 +316,19 @@ async def test_a_broker_that_does_not_get_at_the_log_is_given_nothing_until_it_d
     await b.ask(lambda: b.node.current.operations.transfer(bundles[0], "c:1"))
     assert c.node.serving is not None
     assert nodes.serving(bundles[0]) == ["c:1"]
+
+
+@virtually
+async def test_a_node_cut_off_from_both_servers_tells_its_host_to_stop_and_takes_up_again_what_is_still_its(
+    world: World,
+):
+    nodes = Nodes(world)
+    (a,) = await nodes.ready("a:1")
+    (bundle,) = await nodes.own_all(1, a)
+    world.set_down(LOG_SERVER, True)
+    world.set_down(COORDINATION_SERVER, True)
+    await world.until(lambda: "abandon" in a.service.calls, 2 * V, "the host was told to stop")
+    assert nodes.serving(bundle) == []
+    world.set_down(LOG_SERVER, False)
+    world.set_down(COORDINATION_SERVER, False)
+    await world.until(lambda: nodes.serving(bundle) == ["a:1"], 10, "it serves again")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
 
 import pytest
@@ -26,6 +26,8 @@ class Proving:
     def __init__(self, proofs: Proofs, me: Broker) -> None:
         self.proofs, self.me = proofs, me
         self.fenced_s: list[float] = []
+        self.lapsed: list[Collection[int]] = []
+        self.renewed: list[Collection[int]] = []
         self.task: asyncio.Task[None]
 
 
@@ -39,7 +41,7 @@ async def proving(world: World) -> AsyncGenerator[Proving]:
         one = Proving(Proofs(1, V), me)
         prover = Prover(
             me, coordination, channel, one.proofs, world.loop.time, lambda: [0],
-            lambda: one.fenced_s.append(world.now_s),
+            lambda: one.fenced_s.append(world.now_s), one.lapsed.append, one.renewed.append,
         )  # fmt: skip
         one.task = asyncio.ensure_future(prover.run())
         yield one
@@ -103,8 +105,12 @@ async def test_cut_off_from_both_no_proof_outlives_its_validity(world: World):
         world.set_down(LOG_SERVER, True)
         await asyncio.sleep(V)
         assert not fresh(world, one)
+        await asyncio.sleep(V / 8)
+        assert one.lapsed[-1] == {0}, "the agent was told"
+        told = len(one.renewed)
         world.set_down(LOG_SERVER, False)
         await world.until(lambda: fresh(world, one), 3, "it proves again")
+        assert one.renewed[told:] == [{0}]
 
 
 @virtually

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from loadmanager.errors import Conflict
 from loadmanager.sim.checks import Checks, Violation
 from loadmanager.sim.cluster import SETTINGS, Life
 from loadmanager.sim.network import Latency
@@ -102,6 +103,23 @@ def test_undraining_a_broker_that_was_fenced_meanwhile_is_no_error() -> None:
         assert life.node is not None
         run.world.coordination.start_incarnation(life.name, 0)
         await life.spawn(life.node.undrain)
+
+    scripted(script)
+
+
+def test_a_broker_that_is_stopping_cannot_be_told_to_stay() -> None:
+    async def script(run: Run) -> None:
+        life = follower(run)
+        assert life.node is not None
+        node, me = life.node, life.node.current.me
+        life.host.mood = Mood(slow_chance=1.0, slow_s=0.5)
+        life.process.run(node.stop)
+        await asyncio.sleep(0.1)
+        undrained = life.spawn(node.undrain)
+        await run.world.until(undrained.done, 5, "it has an answer")
+        assert isinstance(undrained.exception(), Conflict)
+        await run.world.until(lambda: life.process.dead, 30, "it has left")
+        assert run.checks.auditor.table.held_by(me) == ()
 
     scripted(script)
 

@@ -27,6 +27,8 @@ from statechannel.verdict import Ownership
 
 ME, OLD_ME, OTHER = Broker("me:1", 2), Broker("me:1", 1), Broker("other:1", 1)
 BUNDLE = Bundle("t/n", 0, 0xFFFFFFFF)
+GONE = Stand.RELEASED, Stand.SUSPENDED, Stand.FAILED
+"""Where the host has nothing any more."""
 
 
 def entry(
@@ -56,6 +58,8 @@ def core_at(stand: Stand | None, token: int = 5) -> AgentCore:
     core.acquired(BUNDLE, token, failed=stand is Stand.FAILED)
     if stand in (Stand.RELEASING, Stand.RELEASED):
         core.reconcile(BUNDLE, entry(State.RELEASING, token=token))
+    if stand is Stand.SUSPENDED:
+        core.suspend(BUNDLE)
     if stand is Stand.RELEASED:
         core.released(BUNDLE, token, b"state", failed=False)
     return core
@@ -142,7 +146,7 @@ def test_what_is_revoked_is_stopped_before_its_release_is_published(stand: Stand
     if stand is not None:
         assert effects[0] == Stop(BUNDLE)
     told = Abandon(BUNDLE) in effects
-    assert told == (stand not in (None, Stand.RELEASED, Stand.FAILED))
+    assert told == (stand not in (None, *GONE))
 
 
 def test_a_child_of_a_split_is_acquired_and_served_without_any_further_record():
@@ -184,7 +188,7 @@ def test_what_is_not_ours_any_more_is_stopped_and_abandoned_where_the_host_has_s
     core = core_at(stand)
     effects = core.reconcile(BUNDLE, now)
     assert effects[0] == Stop(BUNDLE)
-    assert (Abandon(BUNDLE) in effects) == (stand not in (Stand.RELEASED, Stand.FAILED))
+    assert (Abandon(BUNDLE) in effects) == (stand not in GONE)
     assert core.hosted() == {}
     assert core.reconcile(BUNDLE, now) == []
 
@@ -333,3 +337,38 @@ def test_hosted_is_a_copy():
     core = core_at(Stand.SERVING)
     core.hosted().clear()
     assert core.hosted() == {BUNDLE: Hosted(Stand.SERVING, 5)}
+
+
+# --- proofs that run out
+
+
+def test_what_serves_when_the_proofs_run_out_is_stopped_and_abandoned_once():
+    core = core_at(Stand.SERVING)
+    assert core.suspend(BUNDLE) == [Stop(BUNDLE), Abandon(BUNDLE)]
+    assert core.suspend(BUNDLE) == []
+    assert core.reconcile(BUNDLE, entry(State.ASSIGNED)) == [], "nothing is taken up before a proof is fresh"
+
+
+@pytest.mark.parametrize("stand", [s for s in Stand if s is not Stand.SERVING])
+def test_what_does_not_serve_has_nothing_to_stop_when_the_proofs_run_out(stand: Stand):
+    assert core_at(stand).suspend(BUNDLE) == []
+
+
+def test_with_a_fresh_proof_it_is_acquired_again_from_storage_under_the_same_token():
+    core = core_at(Stand.SUSPENDED)
+    assert core.resume(BUNDLE, entry(State.ASSIGNED, hand_off=b"used up")) == [Acquire(BUNDLE, 5, None)]
+    assert core.acquired(BUNDLE, 5, failed=False) == [Serve(BUNDLE, 5)]
+
+
+@pytest.mark.parametrize(
+    "now", [None, entry(State.ASSIGNED, OTHER), entry(State.ASSIGNED, token=6), entry(State.REVOKING)]
+)
+def test_what_is_not_ours_any_more_is_not_taken_up_again(now: Ownership | None):
+    assert core_at(Stand.SUSPENDED).resume(BUNDLE, now) == []
+
+
+def test_a_suspended_bundle_is_given_away_without_a_hand_off_and_without_a_hook():
+    core = core_at(Stand.SUSPENDED)
+    assert core.reconcile(BUNDLE, entry(State.RELEASING, target=OTHER)) == [
+        Stop(BUNDLE), Publish(BUNDLE, Action.RELEASE, 7),
+    ]  # fmt: skip

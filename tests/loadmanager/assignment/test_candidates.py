@@ -74,7 +74,10 @@ def test_what_is_on_its_way_counts_for_where_it_goes(history: History) -> None:
 
 def test_load_limits_and_draining_come_from_load_view_and_registration(history: History) -> None:
     history.assign(A, BUNDLES[0])
-    loads = {A.name: BrokerLoadData(A, 0, cpu_percent=40, in_rate_msg_s=9, bundles=7), B.name: BrokerLoadData(B, 0, cpu_percent=9)}
+    loads = {
+        A.name: BrokerLoadData(A, 0, cpu_percent=40, in_rate_msg_s=9, bundles=7),
+        B.name: BrokerLoadData(B, 0, cpu_percent=9),
+    }
     peers = [Peer(A, Registration(capacity={"bundles": 10})), Peer(B, Registration(draining=True))]
     assert candidates(peers, loads, history.table) == (
         Candidate(A, bundles=1, usage=0.4, reported_bundles=7, max_bundles=10),
