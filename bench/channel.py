@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import uvloop
 
@@ -60,17 +61,31 @@ async def _plain_round_trip(log: Log, tail: AsyncIterator[Sequence[LogEntry]]) -
     return took
 
 
+async def plain_round_trips(log: Log) -> list[float]:
+    """Seconds of each."""
+    async with _plain_tail(log) as tail:
+        return [await _plain_round_trip(log, tail) for _ in range(ROUND_TRIPS)][WARM_UP:]
+
+
 async def _round_trips(log: Log, channel: Channel) -> tuple[list[float], list[float]]:
     """Ours and the plain ones, in turns."""
-    await log.open_topic(TopicSpec("plain", 1))
-    tail = log.tail("plain", [0])
     ours: list[float] = []
     plain: list[float] = []
-    for _ in range(ROUND_TRIPS):
-        ours.append(await _timed(channel.read_back(0, A)))
-        plain.append(await _plain_round_trip(log, tail))
-    await tail.aclose()  # type: ignore[attr-defined]
+    async with _plain_tail(log) as tail:
+        for _ in range(ROUND_TRIPS):
+            ours.append(await _timed(channel.read_back(0, A)))
+            plain.append(await _plain_round_trip(log, tail))
     return ours[WARM_UP:], plain[WARM_UP:]
+
+
+@asynccontextmanager
+async def _plain_tail(log: Log) -> AsyncGenerator[AsyncIterator[Sequence[LogEntry]]]:
+    await log.open_topic(TopicSpec("plain", 1))
+    tail = log.tail("plain", [0])
+    try:
+        yield tail
+    finally:
+        await tail.aclose()  # type: ignore[attr-defined]
 
 
 async def _timed(work: object) -> float:

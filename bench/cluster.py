@@ -26,9 +26,11 @@ START_S = 60.0
 class BrokerProcess:
     """One `loadmanager broker`."""
 
-    def __init__(self, carrier: Carrier, *settings: str) -> None:
+    def __init__(self, carrier: Carrier, *settings: str, host: str | None = None) -> None:
         self.name = f"127.0.0.1:{free_port()}"
         arguments = ["--advertised", self.name, "--log", carrier.log, "--coordination", carrier.coordination]
+        if host is not None:
+            arguments += ["--host", host]
         overrides = [part for setting in settings for part in ("--set", setting)]
         self.began_s = time.monotonic()
         self.process = subprocess.Popen(
@@ -74,9 +76,9 @@ class BrokerProcess:
 
 
 @contextmanager
-def cluster(carrier: Carrier, brokers: int, *settings: str) -> Iterator[list[BrokerProcess]]:
+def cluster(carrier: Carrier, brokers: int, *settings: str, host: str | None = None) -> Iterator[list[BrokerProcess]]:
     """Ready brokers, ended afterwards."""
-    processes = [BrokerProcess(carrier, *settings) for _ in range(brokers)]
+    processes = [BrokerProcess(carrier, *settings, host=host) for _ in range(brokers)]
     try:
         for each in processes:
             each.await_ready()

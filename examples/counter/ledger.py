@@ -163,8 +163,9 @@ class Ledger:
     def _commit(self, db: sqlite3.Connection, turn: int, batch: Sequence[_Job]) -> list[Any]:
         """One transaction for the batch; what each job gets: a value, or an exception."""
         made = _Made()
+        writes = any(not isinstance(job, _Closing) for job in batch)
         try:
-            with _transaction(db, turn):
+            with _transaction(db, turn) if writes else contextlib.nullcontext():
                 outcomes = [self._one(db, job, made) for job in batch]
         except (sqlite3.Error, OSError) as error:
             return [LedgerUnavailable(f"{self.path}: {error}")] * len(batch)

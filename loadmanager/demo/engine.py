@@ -27,6 +27,7 @@ from loadmanager.demo.picture import Pulse, picture
 from loadmanager.demo.plain import show_lines
 from loadmanager.demo.script import play
 from loadmanager.demo.stage import Stage
+from statechannel.errors import StateChannelError
 
 FRAME_S = 0.2
 
@@ -39,23 +40,36 @@ def run(options: Options, console: Console | None = None) -> int:
     options.check()
     console = console or Console()
     directory = Path(tempfile.mkdtemp(prefix="loadmanager-demo-"))
-    clean = False
+    worth_keeping = True
     try:
         found = asyncio.run(_run(options, directory, console))
-        clean = found.clean
         tell(found, console)
         if options.json is not None:
             options.json.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+        worth_keeping = not found.clean
+        return 0 if found.clean else 1
     except (KeyboardInterrupt, asyncio.CancelledError):
         console.print("stopped; all processes of the demo have ended")
-        clean = True
+        worth_keeping = False
         return 130
+    except ExceptionGroup as failures:
+        foreseen, bugs = failures.split(StateChannelError)
+        if foreseen is None or bugs is not None:
+            raise
+        console.print(Text(f"the demo cannot go on: {_innermost(foreseen)}", style="red"), soft_wrap=True)
+        worth_keeping = False
+        return 1
     finally:
-        if clean:
-            shutil.rmtree(directory, ignore_errors=True)
-        else:
+        if worth_keeping:
             console.print(f"what the processes wrote is kept in {directory}", soft_wrap=True)
-    return 0 if found.clean else 1
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _innermost(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 async def _run(options: Options, directory: Path, console: Console) -> Summary:

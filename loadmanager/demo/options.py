@@ -57,6 +57,12 @@ def cluster_settings(options: Options, directory: Path) -> dict[str, object]:
     return settings
 
 
+def onlooker_settings(settings: dict[str, object]) -> dict[str, object]:
+    """Those of the demo's own process: what Kafka's client would print goes into no picture."""
+    quiet = {"kafka": {"log_level": "0"}} if str(settings["log"]).startswith("kafka:") else {}
+    return {**settings, **quiet}
+
+
 def make_examples_importable() -> Path:
     """The directory that holds `examples/counter`, put on the module path. Raises RuntimeError if there is none."""
     root = Path(__file__).resolve().parents[2]

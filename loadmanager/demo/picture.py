@@ -217,12 +217,18 @@ def _move(stage: Stage, flock: _Flock, width: int) -> Text:
     text.append(" → ", style=FAINT)
     text.append(destination, style=f"bold {colour_of(destination)}" if destination != "?" else FAINT)
     text.append(f"  {flock.count:2d} {'bundle ' if flock.count == 1 else 'bundles'} ")
-    took = f"{1000 * flock.slowest_s:.0f} ms" if flock.slowest_s is not None else "under way"
+    took = _took(flock.slowest_s)
     text.append(f"{took:>10}  ", style="green" if flock.arrived == flock.count else "yellow")
     reason = {"admin": "by hand", "drain": "its broker leaves"}.get(journey.reason, stage.words(journey.reason))
     text.append(reason, style="" if journey.planned else "red")
     text.truncate(width, overflow="ellipsis")
     return text
+
+
+def _took(slowest_s: float | None) -> str:
+    if slowest_s is None:
+        return "under way"
+    return f"{1000 * slowest_s:.0f} ms" if slowest_s < 1 else f"{slowest_s:.1f} s"
 
 
 def _events(stage: Stage, rows: int, width: int) -> list[Text]:

@@ -15,7 +15,14 @@ import msgspec
 from loadmanager.client import HttpRouter, Router
 from loadmanager.demo.figures import LoadFigures, Served
 from loadmanager.demo.member import Orders, Told
-from loadmanager.demo.options import BUNDLES, NAMESPACE, Options, cluster_settings, make_examples_importable
+from loadmanager.demo.options import (
+    BUNDLES,
+    NAMESPACE,
+    Options,
+    cluster_settings,
+    make_examples_importable,
+    onlooker_settings,
+)
 from loadmanager.demo.processes import Child
 from loadmanager.demo.watch import Watch
 from loadmanager.settings import Settings
@@ -69,7 +76,7 @@ class Stage:
         self.root = make_examples_importable()
         self.store = directory / "counters.db"
         self.settings = cluster_settings(options, directory)
-        self.watch = Watch(Settings.model_validate(self.settings), self._took_the_lead)
+        self.watch = Watch(Settings.model_validate(onlooker_settings(self.settings)), self._took_the_lead)
         self.members: dict[str, Member] = {}
         self.load = LoadFigures()
         self.events: deque[Event] = deque(maxlen=EVENTS_KEPT)
