@@ -273,7 +273,7 @@ class Node:
     async def undrain(self) -> None:
         """Take bundles again. Raises Conflict when this broker leaves for good."""
         if self._stopping.is_set():
-            raise Conflict(f"{self.settings.advertised} is stopping, its bundles are moved away: start it again instead")
+            raise Conflict(f"{self.settings.advertised} is stopping, and its bundles move away: start it again")
         self.current.drain.end()
         self.registration = msgspec.structs.replace(self.registration, draining=False)
         await self._register_again(self.current.me)

@@ -47,7 +47,6 @@ def run(options: Options, console: Console | None = None) -> int:
         if options.json is not None:
             options.json.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
         worth_keeping = not found.clean
-        return 0 if found.clean else 1
     except (KeyboardInterrupt, asyncio.CancelledError):
         console.print("stopped; all processes of the demo have ended")
         worth_keeping = False
@@ -59,6 +58,8 @@ def run(options: Options, console: Console | None = None) -> int:
         console.print(Text(f"the demo cannot go on: {_innermost(foreseen)}", style="red"), soft_wrap=True)
         worth_keeping = False
         return 1
+    else:
+        return 0 if found.clean else 1
     finally:
         if worth_keeping:
             console.print(f"what the processes wrote is kept in {directory}", soft_wrap=True)

@@ -1,0 +1,79 @@
+"""The demo's parts that decide something: what counts as a gap, and that the picture fits."""
+
+from __future__ import annotations
+
+import asyncio
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from loadmanager.demo.figures import LoadFigures, Served, gaps_ms, percentile, summary
+from loadmanager.demo.options import Options
+from loadmanager.demo.picture import Pulse, picture
+from loadmanager.demo.stage import Member, Stage, topic_in
+from statechannel.bundle import Bundle, Topic
+
+MS = 1_000_000
+
+
+def served(at_ms: int, by: str, on: bool, bundle: str = "x") -> Served:
+    return Served(at_ms * MS, bundle, by, on)
+
+
+def test_a_gap_is_from_the_old_owners_end_to_the_new_ones_beginning_in_order_of_time():
+    told = [served(30, "B", True), served(10, "A", True), served(25, "A", False), served(1, "B", False, "y")]
+    assert gaps_ms(told) == [5.0]
+
+
+def test_a_killed_owner_leaves_no_end_and_so_no_gap():
+    assert gaps_ms([served(10, "A", True), served(2_500, "B", True)]) == []
+
+
+def test_who_serves_again_what_it_served_before_made_no_move():
+    assert gaps_ms([served(10, "A", True), served(20, "A", False), served(30, "A", True)]) == []
+
+
+def test_percentiles_are_of_what_there_is():
+    assert percentile([], 0.5) is None
+    assert percentile([3.0], 0.99) == 3.0
+    assert percentile([float(i) for i in range(100)], 0.99) == 99.0
+
+
+@pytest.mark.parametrize("spoilt", [{"failed": 1}, {"lost": 1}, {"doubled": 1}, {"examples": ("late verdict",)}])
+def test_only_a_run_without_any_fault_is_clean(spoilt: dict[str, object]):
+    def of(load: LoadFigures) -> bool:
+        found = summary(load, [], transfers=1, failovers={}, ready_s=1.0, seconds=10, log="sqlite", problems=[])
+        return found.clean
+
+    assert of(LoadFigures(ok=10))
+    assert not of(LoadFigures(ok=10, **spoilt))  # type: ignore[arg-type]
+
+
+def test_every_bundle_has_a_topic_to_ask_for():
+    bundle = Bundle("demo/counters", 0x10000000, 0x18000000)
+    assert Topic.parse(topic_in(bundle)).position in bundle
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 30), (200, 50)])
+async def test_the_picture_fits_the_terminal(tmp_path: Path, width: int, height: int):
+    async with asyncio.TaskGroup() as tasks:
+        stage = Stage(Options(), tmp_path, tasks)
+        for i, label in enumerate("ABCD"):
+            member = stage.members[label] = Member(label, f"127.0.0.1:4000{i}")
+            member.state = "killed" if label == "D" else "up"
+        for i in range(40):
+            stage.note(f"event {i} of 127.0.0.1:40000 with a long story " * 4, "act")
+        stage.load = LoadFigures(ok=1_234_567, late=12_345, failed=1, in_flight=999, rate_s=300.0, p99_ms=10_000.0)
+        console = Console(file=StringIO(), width=width, height=height, force_terminal=True, color_system=None)
+        pulse = Pulse()
+        async with stage.watch.running():
+            for _ in range(300):
+                pulse.take(stage)
+            lines = console.render_lines(picture(stage, pulse, console), pad=False)
+    text = ["".join(segment.text for segment in line) for line in lines]
+    assert len(text) <= height
+    assert all(len(line) <= width for line in text)
+    assert any("D 127.0.0.1:40003 killed" in line for line in text)
+    assert any("event 39 of A" in line for line in text), "brokers have letters, and the newest event is shown"
