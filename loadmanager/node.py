@@ -30,7 +30,7 @@ from loadmanager.settings import Settings
 from loadmanager.suspicion import Probe
 from loadmanager.views import Views
 from statechannel.codec import NEWEST_VERSION, OLDEST_VERSION
-from statechannel.errors import CoordinationUnavailable, Fenced, LogUnavailable, StateChannelError
+from statechannel.errors import CoordinationUnavailable, Fenced, LogUnavailable, NameTaken, StateChannelError
 from statechannel.ports import Coordination, Log
 from statechannel.proofs import Proofs
 from statechannel.record import Broker
@@ -192,6 +192,19 @@ class Node:
             self.ready.clear()
         if fenced:
             self.note(f"{me} was fenced")
+            await self._yield_to_namesake(me)
+
+    async def _yield_to_namesake(self, me: Broker) -> None:
+        """Two processes of one name would fence each other for ever: the one that was fenced ends. Raises NameTaken.
+
+        A leader that fenced us has registered nobody; a namesake registers right after it took the number.
+        """
+        until_s = self.world.clock_s() + self.settings.proof_validity_s / 2
+        while self.world.clock_s() < until_s and not self._stopping.is_set():
+            peer = self.membership.peers.get(me.name)
+            if peer is not None and peer.broker.incarnation > me.incarnation:
+                raise NameTaken(f"another process runs as {peer.broker}; give each its own --advertised address")
+            await asyncio.sleep(self.settings.proof_validity_s / 40)
 
     async def _start_incarnation(self) -> Broker:
         name = self.settings.advertised

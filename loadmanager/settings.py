@@ -42,7 +42,7 @@ class Settings(BaseSettings):
 
     # --- proofs and failures
     proof_validity_s: float = Field(2.0, gt=0.2, le=60, description="V: how long a proof of ownership counts")
-    clock_drift: float = Field(0.05, ge=0.001, le=0.2, description="bound on the difference of two clocks' rates")
+    clock_drift: float = Field(0.05, ge=0.001, le=0.2, description="one clock may run faster than another by this part")
     session_timeout_s: float = Field(6.0, ge=1, le=60, description="coordination session")
     recovery_grace_s: float = Field(150.0, ge=0, description="wait for brokers after the coordination service returned")
     probe_interval_s: float = Field(0.25, ge=0.05, description="between two looks at another broker's port")

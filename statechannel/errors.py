@@ -11,6 +11,7 @@ StateChannelError
 │   └── TopicMismatch     an existing topic has settings that would break the protocol: an operator must act
 ├── CoordinationError
 │   ├── CoordinationUnavailable   no answer, or the session is suspended or lost: retry with back-off
+│   ├── NameTaken         another process runs under our name: this one ends, an operator must act
 │   ├── Fenced            this incarnation is not the current one any more: stop, start a new incarnation
 │   └── Deposed           this leader's epoch is not the current one any more: stop leading
 └── ForeignCluster        log, coordination and settings do not name the same cluster: an operator must act
@@ -61,6 +62,10 @@ class CoordinationError(StateChannelError):
 
 class CoordinationUnavailable(CoordinationError):
     """The coordination service did not answer, or the session is suspended or lost."""
+
+
+class NameTaken(CoordinationError):
+    """Another process was started under the same advertised name, and fenced this one."""
 
 
 class Fenced(CoordinationError):

@@ -136,7 +136,7 @@ def tell(found: Summary, console: Console) -> None:
     table.add_column(style="bright_black")
     table.add_row(
         "requests",
-        f"{found.requests_ok:,} ok   {found.requests_late:,} late (over 100 ms)   "
+        f"{found.requests_ok:,} ok   {found.requests_late:,} late (> 100 ms)   "
         f"{found.requests_failed:,} failed   slowest {found.latency_ms_worst / 1000:.2f} s",
     )
     table.add_row(

@@ -25,7 +25,7 @@ from loadmanager.sim.simulated_log import LOG_SERVER
 from loadmanager.sim.storage import Storage
 from loadmanager.sim.world import World
 from loadmanager.suspicion import Answer
-from statechannel.errors import CoordinationUnavailable, LogUnavailable
+from statechannel.errors import CoordinationUnavailable, LogUnavailable, NameTaken
 
 T = TypeVar("T")
 
@@ -212,7 +212,7 @@ _FIGURES = Figures(
 
 
 def is_start_failure(failure: BaseException | None) -> bool:
-    """Whether a process ended only because a server did not answer: an operator's supervisor starts it again."""
+    """Whether a process ended because a server did not answer, or for a namesake: a supervisor starts it again."""
     if isinstance(failure, BaseExceptionGroup):
         return all(is_start_failure(each) for each in failure.exceptions)
-    return failure is None or isinstance(failure, (LogUnavailable, CoordinationUnavailable))
+    return failure is None or isinstance(failure, (LogUnavailable, CoordinationUnavailable, NameTaken))

@@ -195,8 +195,9 @@ class Nodes:
         self.settings = settings
         self.by_name: dict[str, Started] = {}
 
-    def start(self, name: str, service: Service | None = None) -> Started:
-        world, own = self.world, process(self.world, name)
+    def start(self, name: str, service: Service | None = None, process_name: str = "") -> Started:
+        """Start a node; `process_name` tells a second process of the same name from the first."""
+        world, own = self.world, process(self.world, process_name or name)
         service = service or Service()
         nodes: list[Node] = []
 

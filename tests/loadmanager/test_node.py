@@ -10,7 +10,7 @@ import pytest
 from loadmanager.sim.coordination_server import COORDINATION_SERVER
 from loadmanager.sim.simulated_log import LOG_SERVER
 from loadmanager.sim.world import World
-from statechannel.errors import CoordinationUnavailable, LogUnavailable, NewerRecord
+from statechannel.errors import CoordinationUnavailable, LogUnavailable, NameTaken, NewerRecord
 from statechannel.ports import Payload
 from statechannel.record import Broker
 from tests.loadmanager.small_world import NAMESPACE, Nodes, virtually
@@ -332,3 +332,20 @@ async def test_a_node_cut_off_from_both_servers_tells_its_host_to_stop_and_takes
     world.set_down(LOG_SERVER, False)
     world.set_down(COORDINATION_SERVER, False)
     await world.until(lambda: nodes.serving(bundle) == ["a:1"], 10, "it serves again")
+
+
+@virtually
+async def test_of_two_processes_of_one_name_the_one_that_was_fenced_ends_and_says_why(world: World):
+    nodes = Nodes(world)
+    (first,) = await nodes.ready("a:1")
+    second = nodes.start("a:1", process_name="a:1 again")
+    await asyncio.sleep(0)
+    await world.until(lambda: second.node.ready.is_set(), 5, "the second one runs")
+    await world.until(lambda: first.process.dead, 5, "the first one has ended")
+    failure = cause(first.process.failure)
+    assert isinstance(failure, NameTaken)
+    assert "a:1#2" in str(failure)
+    assert "--advertised" in str(failure)
+    await asyncio.sleep(10)
+    assert second.node.ready.is_set()
+    assert second.node.current.me == Broker("a:1", 2), "nobody fenced it"
