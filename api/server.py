@@ -17,7 +17,7 @@ import uvicorn
 
 from api.app import create_app
 from api.lookup_protocol import LookupProtocol
-from loadmanager.doors import listen
+from loadmanager.embedding.doors import listen
 from loadmanager.node import Node
 
 MAX_CONNECTIONS = 4_096
@@ -70,7 +70,7 @@ async def serve(node: Node, host: str = "127.0.0.1", port: int = 0) -> AsyncGene
 
 @asynccontextmanager
 async def attach(node: Node, listening: socket.socket) -> AsyncGenerator[None]:
-    """Serve on a socket that listens already, while the context is open (a door, see `loadmanager.doors`).
+    """Serve on a socket that listens already, while the context is open (a door, see `loadmanager.embedding.doors`).
 
     Raises NotLoopback if others reach the socket and the setting `insecure` is off.
     """

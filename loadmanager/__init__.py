@@ -10,13 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from loadmanager.broker import Broker
+    from loadmanager.embedding.broker import Broker
+    from loadmanager.embedding.sync_broker import SyncBroker
     from loadmanager.errors import Conflict, Invalid, LoadManagerError, NotFound, Unavailable
     from loadmanager.host import BundleHost, BundleLoad, Destination
     from loadmanager.redirection import Moved, NotServing
     from loadmanager.serving import Claim
     from loadmanager.settings import Settings
-    from loadmanager.sync_broker import SyncBroker
     from statechannel.bundle import Bundle, Topic
     from statechannel.record import Token
 
@@ -41,13 +41,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "loadmanager.broker": ("Broker",),
+    "loadmanager.embedding.broker": ("Broker",),
     "loadmanager.errors": ("Conflict", "Invalid", "LoadManagerError", "NotFound", "Unavailable"),
     "loadmanager.host": ("BundleHost", "BundleLoad", "Destination"),
     "loadmanager.redirection": ("Moved", "NotServing"),
     "loadmanager.serving": ("Claim",),
     "loadmanager.settings": ("Settings",),
-    "loadmanager.sync_broker": ("SyncBroker",),
+    "loadmanager.embedding.sync_broker": ("SyncBroker",),
     "statechannel.bundle": ("Bundle", "Topic"),
     "statechannel.record": ("Token",),
 }

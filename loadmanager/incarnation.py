@@ -8,110 +8,165 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from loadmanager.agent.service import Agent, HookTimeouts
 from loadmanager.assignment.registry import PLACEMENTS
+from loadmanager.balancing.history import MoveHistory
 from loadmanager.balancing.registry import STRATEGIES
 from loadmanager.drain import Drain
 from loadmanager.governing import Governor
-from loadmanager.host import BundleLoad, Destination
+from loadmanager.host import BundleHost, BundleLoad, Destination
+from loadmanager.hosting import HostRunner
 from loadmanager.leader.core import LeaderSettings
 from loadmanager.leader.service import Leader, TermSettings
 from loadmanager.load.service import LoadService
 from loadmanager.lookup import Lookup
+from loadmanager.membership import Membership
 from loadmanager.operations import Operations
 from loadmanager.placing import Placing
 from loadmanager.proving import Prover
+from loadmanager.registration import Peer
 from loadmanager.serving import Serving
+from loadmanager.settings import Settings
+from loadmanager.surroundings import Surroundings
 from loadmanager.suspicion import Suspicion
+from loadmanager.views import Views
 from statechannel.bundle import Bundle
 from statechannel.errors import CoordinationError, LogError
 from statechannel.ports import Leadership
 from statechannel.proofs import Proofs
 from statechannel.record import Broker
-
-if TYPE_CHECKING:
-    from loadmanager.node import Node
-    from loadmanager.settings import Settings
-
+from statechannel.service import Channel
 
 BEGIN_AGAIN_S = 1.0
 _log = logging.getLogger(__name__)
 
 
-class Incarnation:
-    """The services of `me`, wired to the node's channel, views and membership."""
+class Grounds(Protocol):
+    """What an incarnation stands on and does not own: everything of the process that outlives it. `Node` is one."""
 
-    def __init__(self, me: Broker, node: Node, proofs: Proofs, serving: Serving) -> None:
+    settings: Settings
+    host: BundleHost
+    runner: HostRunner
+    world: Surroundings
+    channel: Channel
+    membership: Membership
+    views: Views
+    history: MoveHistory
+
+    def peers(self) -> dict[str, Peer]:
+        """Registered brokers by name."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Keep and log something that people want to know."""
+        ...
+
+
+class Incarnation:
+    """The services of `me`, wired to the channel, views and membership of the process."""
+
+    def __init__(self, me: Broker, grounds: Grounds, proofs: Proofs, serving: Serving) -> None:
         self.me = me
-        self._node = node
+        self._grounds = grounds
+        self._proofs = proofs
         self._over = asyncio.Event()
-        settings, channel, membership, world = node.settings, node.channel, node.membership, node.world
-        self.placing = Placing(me, channel.table, membership, node.views, PLACEMENTS.make(settings.placement))
-        self.lookup = Lookup(me, channel, membership, self.placing.place, world.clock_s)
-        self.operations = Operations(me, channel, membership, world.clock_s, settings.in_flight_timeout_s)
-        self.drain = Drain(me, channel, self.placing.place_elsewhere)
-        self.agent = Agent(
-            me,
-            channel,
+        self.placing = self._make_placing()
+        self.lookup = Lookup(me, grounds.channel, grounds.membership, self.placing.place, grounds.world.clock_s)
+        self.operations = self._make_operations()
+        self.drain = Drain(me, grounds.channel, self.placing.place_elsewhere)
+        self.agent = self._make_agent(serving)
+        self.governor = self._make_governor()
+        self.leader = self._make_leader()
+        self.load = self._make_load()
+        self._prover = self._make_prover()
+        self._suspicion = self._make_suspicion()
+
+    def _make_placing(self) -> Placing:
+        grounds, placement = self._grounds, PLACEMENTS.make(self._grounds.settings.placement)
+        return Placing(self.me, grounds.channel.table, grounds.membership, grounds.views, placement)
+
+    def _make_operations(self) -> Operations:
+        grounds, timeout_s = self._grounds, self._grounds.settings.in_flight_timeout_s
+        return Operations(self.me, grounds.channel, grounds.membership, grounds.world.clock_s, timeout_s)
+
+    def _make_agent(self, serving: Serving) -> Agent:
+        grounds, timeouts = self._grounds, _hook_timeouts(self._grounds.settings)
+        return Agent(
+            self.me,
+            grounds.channel,
             serving,
-            node.host,
-            node.runner,
-            _hook_timeouts(settings),
+            grounds.host,
+            grounds.runner,
+            timeouts,
             self._destination,
-            node.note,
+            grounds.note,
         )
-        self._prover = Prover(
-            me,
-            world.coordination,
-            channel,
-            proofs,
-            world.clock_s,
-            lambda: {channel.table.partition_of(bundle.namespace) for bundle in channel.table.held_by(me)},
+
+    def _make_prover(self) -> Prover:
+        grounds, table = self._grounds, self._grounds.channel.table
+        return Prover(
+            self.me,
+            grounds.world.coordination,
+            grounds.channel,
+            self._proofs,
+            grounds.world.clock_s,
+            lambda: {table.partition_of(bundle.namespace) for bundle in table.held_by(self.me)},
             self.fence,
             self.agent.lapsed,
             self.agent.renewed,
         )
-        self._proofs = proofs
-        self.governor = Governor(
-            channel.table,
-            membership,
-            node.views,
-            node.history,
+
+    def _make_governor(self) -> Governor:
+        grounds, settings = self._grounds, self._grounds.settings
+        return Governor(
+            grounds.channel.table,
+            grounds.membership,
+            grounds.views,
+            grounds.history,
             STRATEGIES.make(settings.balancing_strategy),
             settings,
-            (world.clock_s, world.wall_ms),
-            node.note,
+            (grounds.world.clock_s, grounds.world.wall_ms),
+            grounds.note,
         )
-        self.leader = Leader(
-            me,
-            channel,
-            world.coordination,
-            membership,
-            _term_settings(settings),
+
+    def _make_leader(self) -> Leader:
+        grounds = self._grounds
+        return Leader(
+            self.me,
+            grounds.channel,
+            grounds.world.coordination,
+            grounds.membership,
+            _term_settings(grounds.settings),
             self.placing.place_preferring,
-            world.clock_s,
-            node.note,
+            grounds.world.clock_s,
+            grounds.note,
             self.governor.govern,
         )
-        self._suspicion = Suspicion(
-            me,
-            node.peers,
-            node.views.accusations,
-            world.probe,
+
+    def _make_suspicion(self) -> Suspicion:
+        grounds, settings = self._grounds, self._grounds.settings
+        return Suspicion(
+            self.me,
+            grounds.peers,
+            grounds.views.accusations,
+            grounds.world.probe,
             interval_s=settings.probe_interval_s,
             refusals=settings.probe_refusals,
         )
-        self.load = LoadService(
-            me,
-            settings,
+
+    def _make_load(self) -> LoadService:
+        grounds = self._grounds
+        return LoadService(
+            self.me,
+            grounds.settings,
             host_load=self._host_load,
-            held=lambda: channel.table.held_by(me),
-            sensors=world.sensors,
-            brokers=node.views.brokers,
-            bundles=node.views.bundles,
-            wall_ms=world.wall_ms,
+            held=lambda: grounds.channel.table.held_by(self.me),
+            sensors=grounds.world.sensors,
+            brokers=grounds.views.brokers,
+            bundles=grounds.views.bundles,
+            wall_ms=grounds.world.wall_ms,
         )
 
     async def run(self, ready: asyncio.Event, stopping: asyncio.Event, leave: Callable[[], Awaitable[None]]) -> bool:
@@ -145,7 +200,7 @@ class Incarnation:
                 return await run()
             except Exception as error:  # noqa: BLE001 - whatever it is, it must not end this broker
                 _log.exception("%s failed", what)
-                self._node.note(f"{what} failed, and begins again: {error!r}")
+                self._grounds.note(f"{what} failed, and begins again: {error!r}")
                 await asyncio.sleep(BEGIN_AGAIN_S)
 
     def fence(self) -> None:
@@ -157,18 +212,18 @@ class Incarnation:
     async def _withdraw(self, leadership: Leadership | None) -> None:
         try:
             if leadership is not None:
-                await self._node.world.coordination.resign(leadership)
-            await self._node.world.coordination.unregister(self.me)
+                await self._grounds.world.coordination.resign(leadership)
+            await self._grounds.world.coordination.unregister(self.me)
             await self.load.withdraw()
         except (CoordinationError, LogError):
             return  # the session ends with the process
 
     async def _host_load(self) -> Mapping[Bundle, BundleLoad]:
-        node = self._node
-        return await node.runner.call(node.host.load, timeout_s=node.settings.host_release_timeout_s)
+        grounds = self._grounds
+        return await grounds.runner.call(grounds.host.load, timeout_s=grounds.settings.host_release_timeout_s)
 
     def _destination(self, broker: Broker) -> Destination:
-        peer = self._node.membership.peer(broker)
+        peer = self._grounds.membership.peer(broker)
         return Destination(broker.name, dict(peer.registration.urls) if peer else {})
 
 

@@ -22,16 +22,14 @@ from loadmanager.errors import Conflict
 from loadmanager.host import BundleHost
 from loadmanager.hosting import HostRunner
 from loadmanager.incarnation import Incarnation
-from loadmanager.load.service import Readings
 from loadmanager.membership import Membership, condemn
 from loadmanager.registration import Peer, Registration
 from loadmanager.serving import Serving
 from loadmanager.settings import Settings
-from loadmanager.suspicion import Probe
+from loadmanager.surroundings import Surroundings
 from loadmanager.views import Views
 from statechannel.codec import NEWEST_VERSION, OLDEST_VERSION
 from statechannel.errors import CoordinationUnavailable, Fenced, LogUnavailable, NameTaken, StateChannelError
-from statechannel.ports import Coordination, Log
 from statechannel.proofs import Proofs
 from statechannel.record import Broker
 from statechannel.service import Channel, ChannelSettings
@@ -51,22 +49,6 @@ class Note(msgspec.Struct, frozen=True):
 
     at_ms: int
     text: str
-
-
-class Surroundings(msgspec.Struct, frozen=True):
-    """Everything that a node takes from the world: the ports, the clocks, and ways to look around.
-
-    `clock_s` must run on during suspend and is the same clock in which proofs are counted; `nonce` must differ between
-    any two processes that ever write to the log.
-    """
-
-    log: Log
-    coordination: Coordination
-    clock_s: Callable[[], float]
-    wall_ms: Callable[[], int]
-    nonce: str
-    probe: Probe
-    sensors: Readings
 
 
 class Node:

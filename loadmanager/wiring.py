@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import secrets
-import sys
 import time
 from pathlib import Path
 
 import msgspec
 
 from loadmanager.load.sensors import Sensors
-from loadmanager.node import Surroundings
 from loadmanager.settings import Settings
+from loadmanager.surroundings import Surroundings
 from loadmanager.suspicion import probe_port
 from statechannel.ports import Coordination, Log
 from statechannel.view import wall_clock_ms
 
-SWITCH_INTERVAL_S = 0.0005
-"""How long one thread may keep the interpreter from the others. With CPython's default of 5 ms a service that computes
-without pause starves the adapters' threads, and a healthy broker would fence itself."""
-
 
 def surroundings(settings: Settings) -> Surroundings:
     """What a node of a real process needs. Raises ValueError for addresses that are none."""
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
     return Surroundings(
         log=open_log(settings),
         coordination=open_coordination(settings),

@@ -7,18 +7,32 @@ Pure: looks at the table through its reading methods and returns the transitions
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
 from statechannel.bundle import Bundle, check_namespace, check_tiling, tile
 from statechannel.errors import InvalidName, InvariantError
+from statechannel.namespace import Namespace
 from statechannel.record import NEVER, Action, Record
 from statechannel.transitions import Reshape, State, relations, reshape
 from statechannel.verdict import Ownership, Reason, Refusal, Transition
 
-if TYPE_CHECKING:
-    from statechannel.table import OwnershipTable
+
+class Known(Protocol):
+    """What a reshaping record is judged by: the ownership table, as far as it is read here."""
+
+    def get(self, bundle: Bundle) -> Ownership | None:
+        """What is known of a bundle."""
+        ...
+
+    def namespace(self, name: str) -> Namespace | None:
+        """The namespace, also if it was deleted."""
+        ...
+
+    def partition_of(self, namespace: str) -> int:
+        """Where a namespace's records stand."""
+        ...
 
 
 class Reshaped(msgspec.Struct, frozen=True, gc=False):
@@ -28,7 +42,7 @@ class Reshaped(msgspec.Struct, frozen=True, gc=False):
     transitions: tuple[Transition, ...]
 
 
-def judge(table: OwnershipTable, partition: int, offset: int, record: Record) -> Reshaped | Refusal:
+def judge(table: Known, partition: int, offset: int, record: Record) -> Reshaped | Refusal:
     """What a reshaping record does to its namespace, or why it does not count."""
     row = reshape(record.action)
     name = record.namespace or (record.subjects[0].bundle.namespace if record.subjects else None)
@@ -51,9 +65,7 @@ def judge(table: OwnershipTable, partition: int, offset: int, record: Record) ->
             raise InvariantError(f"{record.action} is no reshaping action")
 
 
-def _create_namespace(
-    table: OwnershipTable, offset: int, record: Record, name: str, row: Reshape
-) -> Reshaped | Refusal:
+def _create_namespace(table: Known, offset: int, record: Record, name: str, row: Reshape) -> Reshaped | Refusal:
     known = table.namespace(name)
     if known is not None and known.exists:
         return Refusal(Reason.NAMESPACE_EXISTS, f"{name} exists")
@@ -72,7 +84,7 @@ def _create_namespace(
     return Reshaped(name, tuple(Transition(None, _born(bundle, None, offset, record)) for bundle in bundles))
 
 
-def _delete_namespace(table: OwnershipTable, record: Record, name: str, row: Reshape) -> Reshaped | Refusal:
+def _delete_namespace(table: Known, record: Record, name: str, row: Reshape) -> Reshaped | Refusal:
     known = table.namespace(name)
     if known is None or not known.exists:
         return Refusal(Reason.NO_NAMESPACE, f"there is no namespace {name}")
@@ -87,7 +99,7 @@ def _delete_namespace(table: OwnershipTable, record: Record, name: str, row: Res
     return Reshaped(name, tuple(Transition(e, None) for e in entries))
 
 
-def _create_children(table: OwnershipTable, offset: int, record: Record, name: str, row: Reshape) -> Reshaped | Refusal:
+def _create_children(table: Known, offset: int, record: Record, name: str, row: Reshape) -> Reshaped | Refusal:
     if len(record.subjects) != 1:
         return Refusal(Reason.MALFORMED, "create names one parent")
     parent = _present(table, record, 0, row)
@@ -108,7 +120,7 @@ def _create_children(table: OwnershipTable, offset: int, record: Record, name: s
     )
 
 
-def _merge(table: OwnershipTable, offset: int, record: Record, name: str, row: Reshape) -> Reshaped | Refusal:
+def _merge(table: Known, offset: int, record: Record, name: str, row: Reshape) -> Reshaped | Refusal:
     if len(record.subjects) < 2:
         return Refusal(Reason.MALFORMED, "merge names two or more bundles")
     parts: list[Ownership] = []
@@ -131,7 +143,7 @@ def _merge(table: OwnershipTable, offset: int, record: Record, name: str, row: R
     )
 
 
-def _present(table: OwnershipTable, record: Record, index: int, row: Reshape) -> Ownership | Refusal:
+def _present(table: Known, record: Record, index: int, row: Reshape) -> Ownership | Refusal:
     """The bundle of one subject if it is there, as its author saw it, and in a state of the row."""
     subject = record.subjects[index]
     entry = table.get(subject.bundle)

@@ -14,31 +14,15 @@ from zlib import crc32
 import msgspec
 
 from statechannel import reshaping
-from statechannel.bundle import Bundle, Topic, index_of, tiles_exactly
+from statechannel.bundle import Bundle, Topic, tiles_exactly
 from statechannel.errors import InvariantError
+from statechannel.namespace import Namespace
 from statechannel.record import Action, Broker, Record, Role, Subject, Token
 from statechannel.transitions import IN_FLIGHT, Parties, Row, State, Then, relations, reshape, rows
 from statechannel.verdict import Change, Ownership, Reason, Refusal, Transition, check_entry
 
 Indexed = dict[Bundle, None]
 """An ordered set: its order follows the records replayed, never the hash seed."""
-
-
-class Namespace(msgspec.Struct, frozen=True, gc=False):
-    """A namespace's bundles, lowest first; a deleted one keeps its name and revision and has no bundles."""
-
-    name: str
-    revision: int
-    bundles: tuple[Bundle, ...] = ()
-    lower_bounds: tuple[int, ...] = ()
-
-    @property
-    def exists(self) -> bool:
-        return bool(self.bundles)
-
-    def bundle_at(self, position: int) -> Bundle:
-        """The bundle that holds a position of the ring."""
-        return self.bundles[index_of(self.lower_bounds, position)]
 
 
 class Genesis(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ PACKAGES = ("statechannel", "loadmanager", "api")
 
 FILE_LINES = 400
 FUNCTION_LINES = 60
-OVERSIZE = {"loadmanager/incarnation.py::Incarnation.__init__": 68}
+OVERSIZE: dict[str, int] = {}
 """`path` or `path::function` to its present length, where it is above the limit: it may shrink, never grow."""
 
 NAMELESS = {"utils", "util", "helpers", "helper", "common", "misc"}

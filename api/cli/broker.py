@@ -115,7 +115,7 @@ def _host(name: str) -> Any:
 
 def _run(settings: Any, host: Any, urls: dict[str, str], listen: str | None) -> int:
     from api.server import attach, check_reach
-    from loadmanager.broker import Broker
+    from loadmanager.embedding.broker import Broker
     from statechannel.errors import StateChannelError
 
     try:

@@ -23,7 +23,8 @@ class Candidate(msgspec.Struct, frozen=True):
     """A broker that might take a bundle.
 
     `usage` is a fraction, None without fresh load data; `reported_bundles` is what the broker held when that was
-    measured, and `traffic` whether these bundles had any. `bundles` is what it holds by the table, with what is on its way to it and without what is leaving.
+    measured, and `traffic` whether these bundles had any. `bundles` is what it holds by the table, with what is on its
+    way to it and without what is leaving.
     """
 
     broker: Broker

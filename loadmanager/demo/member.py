@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
-from loadmanager.broker import Broker
 from loadmanager.demo.options import make_examples_importable
+from loadmanager.embedding.broker import Broker
 from loadmanager.node import Node
 from loadmanager.serving import Claim
 from loadmanager.settings import Settings

@@ -15,7 +15,7 @@ import msgspec
 
 from loadmanager.hosting import HostRunner
 from loadmanager.load.model import Figures
-from loadmanager.node import Node, Surroundings
+from loadmanager.node import Node
 from loadmanager.registration import Peer
 from loadmanager.settings import Settings
 from loadmanager.sim.coordination_server import COORDINATION_SERVER
@@ -24,6 +24,7 @@ from loadmanager.sim.simulated_host import SimulatedHost
 from loadmanager.sim.simulated_log import LOG_SERVER
 from loadmanager.sim.storage import Storage
 from loadmanager.sim.world import World
+from loadmanager.surroundings import Surroundings
 from loadmanager.suspicion import Answer
 from statechannel.errors import CoordinationUnavailable, LogUnavailable, NameTaken
 

@@ -13,11 +13,12 @@ from loadmanager.host import BundleLoad
 from loadmanager.hosting import HostRunner
 from loadmanager.load.model import Figures
 from loadmanager.membership import Membership
-from loadmanager.node import Node, Surroundings
+from loadmanager.node import Node
 from loadmanager.registration import Registration
 from loadmanager.settings import Settings
 from loadmanager.sim.process import Process
 from loadmanager.sim.world import World
+from loadmanager.surroundings import Surroundings
 from loadmanager.suspicion import Answer
 from statechannel.bundle import Bundle, even_boundaries
 from statechannel.ports import Connection, Member

@@ -180,7 +180,7 @@ async def running(view: TableView[int]) -> AsyncIterator[TableView[int]]:
 
 async def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
     async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110 - a test's condition has no event
+        while not condition():
             await asyncio.sleep(0.005)
 
 

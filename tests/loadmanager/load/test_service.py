@@ -74,7 +74,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 async def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
     async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110 - a test's condition has no event
+        while not condition():
             await asyncio.sleep(0.005)
 
 

@@ -14,7 +14,7 @@ from statechannel.bundle import Bundle
 from statechannel.record import Token
 
 if TYPE_CHECKING:
-    from loadmanager.control import Control
+    from loadmanager.embedding.control import Control
 
 QUIESCE_TIMEOUT_S = 4.0
 """Below `host_release_timeout_s`, so that a `release` that waits in vain still ends by itself."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from types import TracebackType
 
-from loadmanager.bell import Bell
+from loadmanager.embedding.bell import Bell
 from loadmanager.errors import NotFound
 from loadmanager.node import Node
 from loadmanager.redirection import Moved, NotServing

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from loadmanager.control import Control
-from loadmanager.doors import Door, closed_door, installed_door
 from loadmanager.drain import DrainProgress
+from loadmanager.embedding.control import Control
+from loadmanager.embedding.doors import Door, closed_door, installed_door
+from loadmanager.embedding.gate import parse_topic
+from loadmanager.embedding.stateless import QUIESCE_TIMEOUT_S, StatelessHost
 from loadmanager.errors import Conflict
-from loadmanager.gate import parse_topic
 from loadmanager.host import BundleHost
 from loadmanager.lookup import Located
 from loadmanager.node import Node
 from loadmanager.settings import Settings
-from loadmanager.stateless import QUIESCE_TIMEOUT_S, StatelessHost
 from statechannel.bundle import even_boundaries
 
 ADMIT_TIMEOUT_S = 5.0

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from loadmanager.doors import Door, listen
+from loadmanager.embedding.doors import Door, listen
+from loadmanager.embedding.gate import Gate
 from loadmanager.errors import Unavailable
-from loadmanager.gate import Gate
 from loadmanager.host import BundleHost
 from loadmanager.hosting import HostRunner
 from loadmanager.node import Node
@@ -30,8 +30,8 @@ from statechannel.errors import StateChannelError
 T = TypeVar("T")
 
 SWITCH_INTERVAL_S = 0.0005
-"""How long a computing service may keep the interpreter from this thread. Python's own 5 ms, several times in each
-move, more than doubles the time for which a moving bundle is served by nobody."""
+"""How long a computing service may keep the interpreter from this thread and the adapters' ones. With Python's own
+5 ms a service that computes without pause starves them until a healthy broker fences itself."""
 
 STOP_GRACE_S = 5.0
 """How long leaving may take beyond the drain before it is broken off."""

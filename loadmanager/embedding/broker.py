@@ -21,10 +21,10 @@ from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from loadmanager.doors import Door
 from loadmanager.drain import DrainProgress
-from loadmanager.embedding import ADMIT_TIMEOUT_S, QUIESCE_TIMEOUT_S, draining, embed, ensuring, locating
-from loadmanager.gate import Admission, Gate, parse_topic
+from loadmanager.embedding.doors import Door
+from loadmanager.embedding.facade import ADMIT_TIMEOUT_S, QUIESCE_TIMEOUT_S, draining, embed, ensuring, locating
+from loadmanager.embedding.gate import Admission, Gate, parse_topic
 from loadmanager.host import BundleHost
 from loadmanager.lookup import Located
 from loadmanager.node import Node
