@@ -58,7 +58,13 @@ class Channel:
     """A replica of the ownership table that can also publish. Use: `open()`, keep `run()` running, `catch_up()`."""
 
     def __init__(
-        self, log: Log, settings: ChannelSettings, *, nonce: str, wall_ms: Callable[[], int], newest_version: int = 1
+        self,
+        log: Log,
+        settings: ChannelSettings,
+        *,
+        nonce: str,
+        wall_ms: Callable[[], int],
+        newest_version: int = codec.NEWEST_VERSION,
     ) -> None:
         self._log = log
         self._settings = settings
