@@ -55,4 +55,4 @@ class Draining:
         except StateChannelError as error:
             self._node.note(f"the drain ended: {error}")
             return
-        self._node.note(f"drained: {progress.total - progress.left} of {progress.total} bundles moved away")
+        self._node.note(f"drained: {progress}")

@@ -24,6 +24,9 @@ from statechannel.errors import InvalidName
 from statechannel.record import Broker, Token
 
 PREFIX = b"/lookup/v2/topic/"
+WHOLE = "loadmanager.whole"
+"""The ASGI extension, a function, that takes an answer's headers and body in one piece; False if it cannot now."""
+
 KEPT = 65_536
 """Parsed paths, and answers, that are kept; beyond it all are dropped and made anew as they are asked for."""
 
@@ -50,25 +53,22 @@ class LookupPath:
         self._app = app
         self._topics: dict[bytes, Topic | None] = {}
         self._answers: dict[Bundle, _Answer] = {}
+        self._bodies: dict[Broker, tuple[Peer, bytes]] = {}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         topic = self._topic(scope["raw_path"]) if scope["type"] == "http" and scope["method"] == "GET" else None
         if topic is None or not self._node.ready.is_set():
             await self._app(scope, receive, send)
             return
-        lookup = self._node.current.lookup
-        located = lookup.peek(topic)
         try:
-            if located is None:
-                located = await lookup.locate(topic, self._node.settings.lookup_timeout_s)
-            else:
-                lookup.counts.answered += 1
-            answer = self._answer(located)
+            answer = self._answer(await self._node.current.lookup.locate(topic, self._node.settings.lookup_timeout_s))
         except LoadManagerError as error:
             await respond(problem_of(error))(scope, receive, send)
             return
-        await send(answer.start)
-        await send(answer.body)
+        whole = scope.get("extensions", {}).get(WHOLE)
+        if whole is None or not whole(answer.wire):
+            await send(answer.start)
+            await send(answer.body)
 
     def at_once(self, raw_path: bytes) -> bytes | None:
         """Headers and body of the answer if there is one at this moment, None if somebody else must see to it."""
@@ -106,8 +106,18 @@ class LookupPath:
         ):
             if len(self._answers) >= KEPT:
                 self._answers.clear()
-            answer = self._answers[located.bundle] = _make(located)
+            answer = self._answers[located.bundle] = _make(located, self._body(located))
         return answer
+
+    def _body(self, located: Located) -> bytes:
+        """The same for all bundles of an owner, as long as it is registered as it was."""
+        peer = known_peer(located)
+        kept = self._bodies.get(located.owner)
+        if kept is None or kept[0] is not peer:
+            if len(self._bodies) >= KEPT:
+                self._bodies.clear()
+            kept = self._bodies[located.owner] = (peer, lookup_body(peer))
+        return kept[1]
 
 
 def _parse(raw_path: bytes) -> Topic | None:
@@ -123,8 +133,7 @@ def _parse(raw_path: bytes) -> Topic | None:
     return None if is_channel_topic(topic) else topic
 
 
-def _make(located: Located) -> _Answer:
-    body = lookup_body(known_peer(located))
+def _make(located: Located, body: bytes) -> _Answer:
     headers = [(name.lower().encode(), value.encode("ascii")) for name, value in lookup_headers(located).items()]
     headers += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     wire = b"".join([*(b"%b: %b\r\n" % header for header in headers), b"\r\n", body])

@@ -5,9 +5,11 @@ Only shapes: what fills them is in `presenting.py`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
-from pydantic import BaseModel, Field, StringConstraints
+from pydantic import BaseModel, Field, StringConstraints, model_validator
+
+from api.pulsar_policies import PULSAR_POLICIES
 
 MAX_TOPICS = 1_000
 MAX_TOPIC_CHARS = 4_096
@@ -24,10 +26,20 @@ class BundlesData(BaseModel):
 
 
 class NewNamespace(BaseModel):
-    """The part of Pulsar's Policies that means something here; the rest of them is ignored."""
+    """The part of Pulsar's Policies that means something here; the rest of them is ignored, any other name refused."""
 
     bundles: BundlesData | None = None
     numBundles: int | None = None  # noqa: N815 - Pulsar's name
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, given: Any) -> Any:
+        """A misspelt name would make a namespace that nobody wanted, and its bundles are cut for good."""
+        if isinstance(given, dict):
+            names = {str(name) for name in cast("dict[Any, Any]", given)}
+            if unknown := sorted(names - cls.model_fields.keys() - PULSAR_POLICIES):
+                raise ValueError(f"unknown: {', '.join(unknown)}; write bundles or numBundles")
+        return cast("Any", given)
 
 
 class NamespacePolicies(BaseModel):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import os
 import socket
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
@@ -57,7 +56,7 @@ async def serve(node: Node, host: str = "127.0.0.1", port: int = 0) -> AsyncGene
     """
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     check_reach(address, insecure=node.settings.insecure)
-    listening = bind(address)
+    listening = listen(address)
     try:
         node.registration = msgspec.structs.replace(
             node.registration, admin_url=url_of(listening, node.settings.advertised)
@@ -121,15 +120,6 @@ def check_reach(address: str, *, insecure: bool) -> None:
             f"{address} can be reached from other machines, and there is no authentication: "
             "listen on 127.0.0.1, or say --insecure (LOADMANAGER_INSECURE=true)"
         )
-
-
-def bind(address: str) -> socket.socket:
-    """A listening socket on `host:port`. Raises ValueError, OSError, each with the address."""
-    try:
-        return listen(address)
-    except OSError as error:
-        why = os.strerror(error.errno) if error.errno else str(error)
-        raise OSError(error.errno, f"cannot listen on {address}: {why}") from None
 
 
 def is_loopback(host: str) -> bool:

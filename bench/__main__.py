@@ -10,10 +10,12 @@ NAMES = ("channel", "lookup", "broker", "assign", "transfer", "failover")
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[*NAMES, []], default=list(NAMES))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of {', '.join(NAMES)}")
     parser.add_argument("--log", choices=("sqlite", "kafka"), default="sqlite", help="what carries the cluster")
     arguments = parser.parse_args()
-    for name in arguments.names:
+    if unknown := sorted(set(arguments.names) - set(NAMES)):
+        parser.error(f"no bench is called {', '.join(unknown)}; there are {', '.join(NAMES)}")
+    for name in arguments.names or NAMES:
         importlib.import_module(f"bench.{name}").run(arguments.log)
 
 

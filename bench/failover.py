@@ -1,20 +1,29 @@
 """A broker dies, or leaves: until every bundle has a live, serving owner again. Default settings.
 
+And whether any request of a load fails when one leaves: with the counters, on the demo's stage.
 Pulsar 4.0.7: SIGKILL 30-65 s (session 30 s) and 7 s (session 6 s), of the leader 49-97 s, SIGTERM 1.0 s.
 """
 
 from __future__ import annotations
 
+import asyncio
 import signal
+import tempfile
 import time
+from pathlib import Path
 
 from bench.cluster import BrokerProcess, await_true, cluster, create_namespace, topics_of_bundles
 from bench.figures import emit, median
+from bench.stage import staged
 from bench.stations import carrier
+from loadmanager.demo.stage import Stage
 
 BUNDLES = 256
 BROKERS = 3
 TIMES = 3
+RATE_S = 300.0
+REQUESTS = 300
+"""How many are answered before the first broker leaves, and after each one has left."""
 
 
 def run(kind: str) -> None:
@@ -34,6 +43,8 @@ def run(kind: str) -> None:
             "failover", f"{what}, {kind}", median(outages), "s", target=f"≤ {target_s:g}", met=max(outages) <= target_s,
             worst=round(max(outages), 3), bundles=held, of=BUNDLES,
         )  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="bench-failover-") as directory:
+        asyncio.run(_under_load(kind, Path(directory)))
 
 
 def _once(kind: str, how: signal.Signals, whom: str) -> tuple[float, int]:
@@ -41,18 +52,63 @@ def _once(kind: str, how: signal.Signals, whom: str) -> tuple[float, int]:
         create_namespace(brokers[0], "bench/failover", BUNDLES)
         boundaries = brokers[0].ask("GET", "/admin/v2/namespaces/bench/failover/bundles")[1]["boundaries"]
         topics = [f"persistent://{t}" for t in topics_of_bundles("bench/failover", boundaries)]
-        owners = _owners(brokers[0], topics)
+        names = {broker.name for broker in brokers}
+        await_true(lambda: _all_owned(brokers[0], topics, names), 60, "every bundle has its first owner")
         leader = brokers[0].ask("GET", "/admin/v2/brokers/leaderBroker")[1]["brokerId"]
         victim = next(b for b in brokers if (b.name == leader) == (whom == "leader"))
         witness = next(b for b in brokers if b is not victim)
+        held = _owners(witness, topics).count(victim.name)
         begin = time.monotonic()
         victim.process.send_signal(how)
-        await_true(lambda: victim.name not in _owners(witness, topics), 60, "every bundle has another owner")
-        return time.monotonic() - begin, owners.count(victim.name)
+        await_true(lambda: _all_owned(witness, topics, names - {victim.name}), 60, "every bundle has another owner")
+        return time.monotonic() - begin, held
+
+
+def _all_owned(broker: BrokerProcess, topics: list[str], by: set[str]) -> bool:
+    return set(_owners(broker, topics)) <= by
 
 
 def _owners(broker: BrokerProcess, topics: list[str]) -> list[str | None]:
-    """The owner that a lookup names, by topic; the dead broker's name stands for no answer yet."""
+    """The owner that a lookup names, by topic; None where it names none yet."""
     status, answer = broker.ask("POST", "/v1/lookup", {"topics": topics})
     assert status == 200, (status, answer)
     return [row.get("broker") for row in answer["answers"]]
+
+
+async def _under_load(kind: str, directory: Path) -> None:
+    """Brokers that own bundles leave one after another, on SIGTERM, and come back, while requests go on."""
+    with carrier(kind) as where:
+        async with staged(where, directory, brokers=BROKERS, rate_s=RATE_S) as stage:
+            await stage.start_load()
+            took_s = [await _retire(stage) for _ in range(TIMES)]
+            await _some_requests(stage)
+            await stage.finish_load()
+            load = stage.load
+            emit(
+                "failover", f"failed requests over {TIMES} SIGTERMs of owners, {kind}", load.failed, "requests",
+                target="0", met=load.failed == 0 and load.ok > 0 and not load.lost and not load.doubled, ok=load.ok,
+                late=load.late, lost=load.lost, doubled=load.doubled, worst_ms=round(load.worst_ms, 1),
+                leaving_s=round(median(took_s), 3), problems=list(stage.problems), examples=list(load.examples),
+            )  # fmt: skip
+
+
+async def _retire(stage: Stage) -> float:
+    """Seconds from the signal to the end of the process; then it is started again, and owns bundles again."""
+    await _some_requests(stage)
+    victim = max(stage.up(), key=lambda member: len(stage.watch.held_by_name(member.name)))
+    held = stage.watch.held_by_name(victim.name)
+    assert held, "every broker owns nothing"
+    begin = time.monotonic()
+    await stage.retire(victim)
+    took_s = time.monotonic() - begin
+    back = await stage.start_broker(victim)
+    for bundle in list(held)[: len(held) // 2]:
+        await stage.transfer(bundle, back)
+    return took_s
+
+
+async def _some_requests(stage: Stage) -> None:
+    enough = stage.load.ok + REQUESTS
+    async with asyncio.timeout(60):
+        while stage.load.ok < enough:  # noqa: ASYNC110 - the figures come from another process
+            await asyncio.sleep(0.05)

@@ -17,10 +17,11 @@ from pathlib import Path
 from bench.channel import plain_round_trips
 from bench.cluster import BrokerProcess, cluster, create_namespace, topics_of_bundles
 from bench.figures import emit, median, percentile
+from bench.stage import staged
 from bench.stations import Carrier, carrier
 from loadmanager import wiring
 from loadmanager.demo.figures import gaps_ms
-from loadmanager.demo.options import NAMESPACE, Options
+from loadmanager.demo.options import NAMESPACE
 from loadmanager.demo.stage import Member, Stage
 from loadmanager.settings import Settings
 from statechannel.bundle import Bundle, tile
@@ -98,17 +99,8 @@ async def _plain(where: Carrier) -> list[float]:
 
 
 async def _staged(kind: str, where: Carrier, directory: Path) -> None:
-    options = Options(brokers=3, rate_s=RATE_S, log=where.log, coordination=where.coordination)
-    async with asyncio.TaskGroup() as tasks:
-        stage = Stage(options, directory, tasks)
-        stage.settings["balancing"] = False
-        try:
-            async with stage.watch.running():
-                await stage.start_brokers(3)
-                await stage.first_owners()
-                await _loaded(kind, stage)
-        finally:
-            await stage.clear()
+    async with staged(where, directory, brokers=3, rate_s=RATE_S) as stage:
+        await _loaded(kind, stage)
 
 
 async def _loaded(kind: str, stage: Stage) -> None:

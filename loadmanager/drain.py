@@ -32,6 +32,17 @@ class DrainProgress(msgspec.Struct, frozen=True):
     total: int = 0
     left: int = 0
     done: bool = False
+    unloaded: int = 0
+    """Of those that are gone, the ones that nobody was there to take: they have no owner now."""
+
+    def __str__(self) -> str:
+        if not self.total:
+            return "no bundle was here"
+        moved = self.total - self.left - self.unloaded
+        return (
+            f"of {self.total} bundles {moved} moved to other brokers, {self.unloaded} unloaded to nobody, "
+            f"{self.left} left here"
+        )
 
 
 class Drain:
@@ -44,21 +55,26 @@ class Drain:
         self._total = 0
         self._active = False
         self._rests: dict[Bundle, tuple[float, float]] = {}
+        self._unloaded: set[Bundle] = set()
 
     def progress(self) -> DrainProgress:
         """As of now."""
         left = self._channel.table.count_held_by(self._me)
-        return DrainProgress(self._active, max(self._total, left), left, self._active and left == 0)
+        unloaded = len(self._unloaded.difference(self._channel.table.held_by(self._me))) if self._unloaded else 0
+        total = max(self._total, left + unloaded)
+        return DrainProgress(self._active, total, left, self._active and left == 0, unloaded)
 
     def end(self) -> None:
         """The drain is off: one that runs returns; progress begins anew with the next one."""
         self._active = False
         self._total = 0
+        self._unloaded.clear()
 
     async def run(self, timeout_s: float) -> DrainProgress:
         """Move everything away; returns when nothing is left, or after `timeout_s` with what is."""
         self._active = True
         self._rests.clear()
+        self._unloaded.clear()
         self._total = self._channel.table.count_held_by(self._me)
         try:
             async with asyncio.timeout(timeout_s):
@@ -102,6 +118,8 @@ class Drain:
         for (partition, action, to), subjects in moves.items():
             for begin in range(0, len(subjects), SUBJECTS_A_RECORD):
                 part = tuple(subjects[begin : begin + SUBJECTS_A_RECORD])
+                bundles = {subject.bundle for subject in part}
+                self._unloaded = self._unloaded | bundles if action is Action.UNLOAD else self._unloaded - bundles
                 await self._channel.publish(
                     Record("", action, self._me, subjects=part, to=to, reason="drain"), partition
                 )

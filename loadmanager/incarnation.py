@@ -220,7 +220,7 @@ class Incarnation:
 
     async def _host_load(self) -> Mapping[Bundle, BundleLoad]:
         grounds = self._grounds
-        return await grounds.runner.call(grounds.host.load, timeout_s=grounds.settings.host_release_timeout_s)
+        return await grounds.runner.call(grounds.host.load, timeout_s=grounds.settings.host_load_timeout_s)
 
     def _destination(self, broker: Broker) -> Destination:
         peer = self._grounds.membership.peer(broker)

@@ -98,8 +98,7 @@ class Lookup:
         counts.deferred += 1
         counts.waiting += 1
         try:
-            async with asyncio.timeout(timeout_s):
-                return await self._await(topic)
+            return await self._await(topic, timeout_s)
         except NotFound:
             counts.not_found += 1
             raise
@@ -111,24 +110,29 @@ class Lookup:
         finally:
             counts.waiting -= 1
 
-    async def _await(self, topic: Topic) -> Located:
+    async def _await(self, topic: Topic, timeout_s: float) -> Located:
+        """The answer when there is one. Raises TimeoutError."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_s
         while not self._closed:
+            located = self.peek(topic)
+            if located is not None:
+                return located
             entry = self._channel.table.locate(topic)
             if entry is None:
                 raise NotFound(f"there is no namespace {topic.namespace}; create it first")
-            changed = self._channel.next_change(entry.bundle)
-            located = self.peek(topic)
-            if located is not None:
-                changed.cancel()
-                return located
+            if loop.time() >= deadline_s:
+                raise TimeoutError
             if entry.state is State.UNASSIGNED:
                 self._assign(entry)
+            changed = self._channel.next_change(entry.bundle)
+            alarm = loop.call_at(min(deadline_s, loop.time() + RECHECK_S), _wake, changed)
             self._waits.add(changed)
             try:
-                await asyncio.wait((changed,), timeout=RECHECK_S)
+                await changed
             finally:
+                alarm.cancel()
                 self._waits.discard(changed)
-                changed.cancel()  # also when this lookup times out: else the channel would keep it
         self.counts.unavailable += 1
         raise Unavailable("this broker is leaving, or was fenced and starts anew; ask another one, or try again")
 
@@ -151,7 +155,8 @@ class Lookup:
         return 0.0 if times == 1 else min(FIRST_REST_S * 2 ** min(times - 2, 10), LAST_REST_S)
 
     async def _own(self, entry: Ownership, to: Broker, rest_s: float) -> None:
-        await asyncio.sleep(rest_s)
+        if rest_s:
+            await asyncio.sleep(rest_s)
         record = Record(
             "", Action.OWN, self._me, subjects=(Subject(entry.bundle, entry.revision),), to=to, reason="lookup"
         )
@@ -164,7 +169,11 @@ class Lookup:
         """Give up assignments in progress, and lookups that wait; what was appended may still count."""
         self._closed = True
         for waiting in tuple(self._waits):
-            if not waiting.done():
-                waiting.set_result(None)
+            _wake(waiting)
         for task in list(self._assigning.values()):
             task.cancel()
+
+
+def _wake(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)

@@ -90,10 +90,6 @@ class Membership:
         self._awaited.clear()
         return None
 
-    def safe_until_s(self) -> float:
-        """When the wait of the safe mode ends at the latest."""
-        return self._awaited_until_s
-
 
 def condemn(accusations: Iterable[tuple[Broker, Broker]], peers: Mapping[str, Peer]) -> dict[Broker, str]:
     """Incarnations that enough registered brokers found refusing connections: two, or all there are besides it.

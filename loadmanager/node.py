@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from loadmanager.balancing.history import MoveHistory
+from loadmanager.drain import DrainProgress
 from loadmanager.errors import Conflict
 from loadmanager.host import BundleHost
 from loadmanager.hosting import HostRunner
@@ -39,6 +40,8 @@ T = TypeVar("T")
 
 NOTES_KEPT = 500
 REGISTER_AGAIN_S = 0.5
+LAST_STEP_S = 0.1
+"""What a step of the start gets at least, so that it can say what it waited for."""
 REST_TIMES_KEPT = 4
 """How many rest times the history of planned moves goes back."""
 _log = logging.getLogger("loadmanager")
@@ -91,6 +94,7 @@ class Node:
         self._stopping = asyncio.Event()
         self._registration_pending = asyncio.Event()
         self._drain_timeout_s: float | None = None
+        self._start_until_s = 0.0
 
     # --- life
 
@@ -119,15 +123,15 @@ class Node:
         self._stopping.set()
 
     async def _connect(self) -> None:
-        timeout_s = self.settings.start_timeout_s
-        await self.world.log.start(timeout_s)
-        await self.world.coordination.start(timeout_s)
+        self._start_until_s = asyncio.get_running_loop().time() + self.settings.start_timeout_s
+        await self.world.log.start(self._start_left_s())
+        await self.world.coordination.start(self._start_left_s())
         await self._retried(self.channel.open)
         await self._retried(self.views.open)
 
     async def _begin(self) -> None:
         name, cluster = self.settings.advertised, self.settings.cluster
-        await self._retried(lambda: self.channel.catch_up(self.settings.start_timeout_s))
+        await self._retried(lambda: self.channel.catch_up(self._start_left_s()))
         genesis = await self._retried(lambda: self.channel.claim_cluster(cluster, Broker(name, 0)))
         await self._retried(lambda: self.world.coordination.identify(cluster, genesis.identity))
         self.channel.listen(self._saw_change)
@@ -135,15 +139,18 @@ class Node:
         self.views.accusations.on_change(lambda _key, _old, _new: self._judge())
         self._members_changed()
 
+    def _start_left_s(self) -> float:
+        """What is left of `start_timeout_s`: one deadline for all steps of the start."""
+        return max(LAST_STEP_S, self._start_until_s - asyncio.get_running_loop().time())
+
     async def _retried(self, step: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Repeat a step of the start that a server did not answer, until `start_timeout_s` are over."""
         loop, pause_s = asyncio.get_running_loop(), 0.05
-        deadline_s = loop.time() + self.settings.start_timeout_s
         while True:
             try:
                 return await step()
             except (LogUnavailable, CoordinationUnavailable) as error:
-                if loop.time() + pause_s >= deadline_s:
+                if loop.time() + pause_s >= self._start_until_s:
                     raise
                 self.note(f"starting: {error}; trying again")
                 await asyncio.sleep(pause_s)
@@ -213,7 +220,7 @@ class Node:
         assert self.incarnation is not None
         timeout_s = self._drain_timeout_s if self._drain_timeout_s is not None else self.settings.drain_timeout_s
         progress = await self.drain(timeout_s)
-        self.note(f"leaving: {progress.total - progress.left} of {progress.total} bundles moved away")
+        self.note(f"leaving: {progress}")
 
     async def _watch_replica(self) -> None:
         """A replica that reads no further ends this process: it must not act on a table that it cannot follow."""
@@ -258,8 +265,8 @@ class Node:
 
     # --- what others ask
 
-    async def drain(self, timeout_s: float) -> Any:
-        """Take no more bundles and move away all that are here; see `drain.DrainProgress`."""
+    async def drain(self, timeout_s: float) -> DrainProgress:
+        """Take no more bundles and move away all that are here."""
         incarnation = self.current
         self.registration = msgspec.structs.replace(self.registration, draining=True)
         await self._register_again(incarnation.me)

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+MAX_PORT = 65_535
+
 
 class Settings(BaseSettings):
     """How one broker runs. Durations end in `_s`, sizes in `_bytes`."""
@@ -60,6 +62,7 @@ class Settings(BaseSettings):
     host_prepare_timeout_s: float = Field(10.0, gt=0, description="until `prepare` counts as failed")
     host_acquire_timeout_s: float = Field(10.0, gt=0, description="until `acquire` counts as failed")
     host_release_timeout_s: float = Field(5.0, gt=0, description="until `release` is overtaken by `abandon`")
+    host_load_timeout_s: float = Field(5.0, gt=0, description="until `load` counts as failed; its last answer stays")
     drain_timeout_s: float = Field(60.0, gt=0, description="until a stopping broker leaves what is still there")
 
     # --- load

@@ -64,7 +64,7 @@ def observers_of(observed: str, brokers: Mapping[str, Peer]) -> list[str]:
 
 
 class Suspicion:
-    """Run `run()`; read `accusations()`."""
+    """Run `run()`; what all brokers say is in the view."""
 
     def __init__(
         self,
@@ -84,10 +84,6 @@ class Suspicion:
         self._refusals = refusals
         self._refused: dict[Broker, int] = {}
         self._accusing: set[Broker] = set()
-
-    def accusations(self) -> list[tuple[Broker, Broker]]:
-        """All present accusations, as (accuser, accused)."""
-        return [(a.accuser, a.accused) for a in self._view.values()]
 
     async def run(self) -> None:
         """Look around for ever."""

@@ -17,8 +17,6 @@ ACCUSATIONS_TOPIC = "accusations"
 ACCUSATION_TTL_S = 3_600.0
 """Accusers withdraw what does not hold any more; this is for accusers that died."""
 
-_READY_S = 30.0
-
 
 class Views:
     """Opened and run together."""

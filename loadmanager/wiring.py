@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from loadmanager.load.sensors import Sensors
-from loadmanager.settings import Settings
+from loadmanager.settings import MAX_PORT, Settings
 from loadmanager.surroundings import Surroundings
 from loadmanager.suspicion import probe_port
 from statechannel.ports import Coordination, Log
@@ -40,12 +40,12 @@ def open_log(settings: Settings) -> Log:
     if scheme == "sqlite":
         from statechannel.adapters.sqlite_log import SqliteLog
 
-        return SqliteLog(Path(rest.removeprefix("//")))
+        return SqliteLog(file_of(settings.log))
     if scheme == "kafka":
         from statechannel.adapters.kafka_log import KafkaLog
 
         return KafkaLog(
-            rest.removeprefix("//"),
+            check_servers(settings.log, rest.removeprefix("//")),
             topic_prefix=settings.topic_prefix,
             replication=1 if settings.development else settings.replication,
             min_insync=1 if settings.development else settings.min_insync_replicas,
@@ -66,18 +66,36 @@ def open_coordination(settings: Settings) -> Coordination:
     if scheme == "sqlite":
         from statechannel.adapters.sqlite_coordination import SqliteCoordination
 
-        return SqliteCoordination(Path(rest.removeprefix("//")), session_timeout_s=settings.session_timeout_s)
+        return SqliteCoordination(file_of(address), session_timeout_s=settings.session_timeout_s)
     if scheme == "zookeeper":
         from statechannel.adapters.zookeeper import ZooKeeperCoordination
 
         hosts, slash, root = rest.removeprefix("//").partition("/")
         return ZooKeeperCoordination(
-            hosts,
+            check_servers(address, hosts),
             root=slash + root if root else f"/loadmanager/{settings.cluster}",
             session_timeout_s=settings.session_timeout_s,
             client_settings={key: _typed(value) for key, value in settings.zookeeper.items()},
         )
     raise ValueError(f"{address!r} is no coordination service; write sqlite:FILE or zookeeper://host:port")
+
+
+def file_of(address: str) -> Path:
+    """The file that `sqlite:FILE` names. Raises ValueError."""
+    name = address.removeprefix("sqlite:").removeprefix("//")
+    if not name:
+        raise ValueError(f"{address!r} names no file; write sqlite:FILE")
+    return Path(name)
+
+
+def check_servers(address: str, servers: str) -> str:
+    """`servers` as they are, if each is `host:port`. Raises ValueError."""
+    for server in servers.split(","):
+        host, _, port = server.strip().rpartition(":")
+        if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= MAX_PORT:
+            scheme = address.partition(":")[0]
+            raise ValueError(f"{address!r}: {server!r} is no server; write {scheme}://host:port[,host:port…]")
+    return servers
 
 
 def _typed(text: str) -> object:

@@ -89,6 +89,7 @@ def _status() -> int:
     if len(noted) < 2 or not all(identity.is_alive() for _, identity in noted.values()):
         _say("not running; start with: python -m stack up", sys.stderr)
         return 1
+    _say("one Kafka server replicates nothing: a broker on it needs --development as well", sys.stderr)
     _say(f"--log kafka://{noted['kafka'][0]} --coordination zookeeper://{noted['zookeeper'][0]}")
     return 0
 

@@ -30,6 +30,7 @@ if command -v uv >/dev/null 2>&1; then
 else
   if [ ! -x .venv/bin/python ]; then
     if ! "$(find_python)" -m venv .venv; then
+      rm -rf .venv # half made: it has a Python without pip, which the next run would take for a whole one
       echo "The venv module is missing; on Debian: apt-get install python3-venv" >&2
       exit 1
     fi

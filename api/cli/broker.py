@@ -6,6 +6,7 @@ Whatever keeps it from starting is told in one line, with the address, on stderr
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import json
 import logging
@@ -17,7 +18,17 @@ from typing import Any
 import click
 
 from api.cli.client import Failed
+from api.cli.options import DEFAULT_URL
+from loadmanager.hosting import at_once
 
+GC_THRESHOLDS = (20_000, 20, 50)
+"""A busy broker makes little garbage in cycles but many tasks and futures; with Python's own (700, 10, 10) looking
+through them took some 5 % of an assignment."""
+
+ADDRESS = DEFAULT_URL.removeprefix("http://")
+"""Where a broker listens that was told nothing: where the other commands look for one."""
+
+HOOKS = ("prepare", "acquire", "release", "abandon", "load")
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -26,7 +37,11 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 @click.option(
     "--listen", metavar="HOST:PORT", help="Where the doors are; port 0 takes a free one.  [default: --advertised]"
 )
-@click.option("--advertised", metavar="HOST:PORT", help="By which the others know this broker.  [default: --listen]")
+@click.option(
+    "--advertised",
+    metavar="HOST:PORT",
+    help="By which the others know this broker.  [default: --listen, else 127.0.0.1:8080]",
+)
 @click.option(
     "--log", metavar="ADDRESS", help="sqlite:FILE or kafka://host:port[,…].  [default: sqlite:loadmanager.db]"
 )
@@ -47,11 +62,11 @@ def broker(
     listen: str | None, host_name: str | None, urls: tuple[str, ...], more: tuple[str, ...], verbose: bool, **given: Any
 ) -> None:
     """Run a broker process. Settings also come from the environment (LOADMANAGER_…); /v1/settings shows them all."""
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
+    _log_to_stderr(verbose)
     values = {name: value for name, value in given.items() if value is not None}
-    if listen is not None:
-        values.setdefault("advertised", listen)
     settings = _settings({**values, **_pairs(more, "--set")})
+    if "advertised" not in settings.model_fields_set:  # nor in the environment
+        settings = settings.model_copy(update={"advertised": listen or ADDRESS})
     host = _host(host_name) if host_name else Idle()
     raise SystemExit(_run(settings, host, dict(_pairs(urls, "--url")), listen))
 
@@ -59,21 +74,32 @@ def broker(
 class Idle:
     """A host that takes every bundle and does nothing with it."""
 
+    @at_once
     def prepare(self, bundle: object) -> None:
         """Nothing to warm up."""
 
+    @at_once
     def acquire(self, bundle: object, token: object, hand_off: bytes | None) -> None:
         """Taken."""
 
+    @at_once
     def release(self, bundle: object, to: object) -> None:
         """Given away."""
 
+    @at_once
     def abandon(self, bundle: object) -> None:
         """Lost."""
 
+    @at_once
     def load(self) -> dict[Any, Any]:
         """Nothing costs anything."""
         return {}
+
+
+def _log_to_stderr(verbose: bool) -> None:
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
+    if not verbose:  # it tells of each attempt to connect; our own adapter says what matters
+        logging.getLogger("kazoo").setLevel(logging.ERROR)
 
 
 def _pairs(given: tuple[str, ...], option: str) -> dict[str, Any]:
@@ -110,27 +136,43 @@ def _host(name: str) -> Any:
         make = getattr(importlib.import_module(module), factory)
     except (ImportError, AttributeError) as error:
         raise Failed(f"--host {name}: {error}") from None
-    return make()
+    try:
+        host = make()
+    except Exception as error:
+        logging.getLogger("loadmanager").debug("--host %s", name, exc_info=True)
+        raise Failed(f"--host {name}: calling it raised {type(error).__name__}: {error}") from None
+    missing = [hook for hook in HOOKS if not callable(getattr(host, hook, None))]
+    if missing:
+        raise Failed(
+            f"--host {name}: it gave {_kind(host)} without {', '.join(missing)}; see loadmanager.host.BundleHost"
+        )
+    return host
+
+
+def _kind(host: object) -> str:
+    return "None" if host is None else f"a {type(host).__name__}"
 
 
 def _run(settings: Any, host: Any, urls: dict[str, str], listen: str | None) -> int:
     from api.server import attach, check_reach
     from loadmanager.embedding.broker import Broker
+    from loadmanager.embedding.doors import parse_address
     from statechannel.errors import StateChannelError
 
+    gc.set_threshold(*GC_THRESHOLDS)
     try:
+        parse_address(settings.advertised)
         check_reach(listen or settings.advertised, insecure=settings.insecure)
         member = Broker(host, settings, urls=urls, door=attach, bind=listen)
         asyncio.run(_live(member, host))
     except (StateChannelError, OSError, ValueError) as error:
-        raise Failed(_line(settings, listen, error)) from None
+        raise Failed(_line(error)) from None
     return 0
 
 
-def _line(settings: Any, listen: str | None, error: Exception) -> str:
-    if isinstance(error, OSError) and error.errno and error.filename is None:
-        return f"cannot listen on {listen or settings.advertised}: {os.strerror(error.errno)}"
-    return " ".join(str(error).split())
+def _line(error: Exception) -> str:
+    says = error.strerror if isinstance(error, OSError) and error.filename is None else None
+    return " ".join((says or str(error)).split())
 
 
 async def _live(member: Any, host: Any) -> None:
@@ -150,7 +192,7 @@ async def _live(member: Any, host: Any) -> None:
         attached(member)
     await _first(member.start(), stopping.wait())
     if not stopping.is_set():
-        click.echo(f"broker {member.name} is ready", err=True)
+        click.echo(f"broker {member.name} is ready: {member.node.registration.admin_url}", err=True)
         await _first(member.ended(), stopping.wait())
     await member.stop()
     await member.ended()

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from api.cli.client import Failed
+
 
 @click.command()
 @click.option("--seconds", type=float, default=40.0, show_default=True, help="How long the load runs; at least 10.")
@@ -27,11 +29,18 @@ def demo(
     """A cluster at work, here and now: brokers as processes, real requests, moves, two SIGKILLs, a drain.
 
     Exit code 0 if no request failed and no increment was lost or counted twice.
+
+    On real servers its topics (demo-<hex>.*) and its ZooKeeper nodes (/loadmanager/demo-<hex>) stay: they are yours to
+    delete.
     """
     from loadmanager.demo.engine import run
-    from loadmanager.demo.options import Options
+    from loadmanager.demo.options import Options, make_examples_importable
 
     options = Options(seconds, brokers, rate, plain, json_file, log, coordination)
+    try:
+        make_examples_importable()
+    except RuntimeError as error:
+        raise Failed(str(error)) from None
     try:
         raise SystemExit(run(options))
     except (ValueError, OSError) as error:

@@ -22,7 +22,12 @@ from loadmanager.sim.run import STORM_S, Report
     help="How long faults happen in each run, in simulated seconds.",
 )
 @click.option("--jobs", default=None, type=click.IntRange(min=1), help="Processes to use.  [default: one a core]")
-@click.option("--lines", default=0, help="Print only the last lines of a failing seed's history; 0: all of it.")
+@click.option(
+    "--lines",
+    default=0,
+    type=click.IntRange(min=0),
+    help="Print only the last lines of a failing seed's history; 0: all of it.",
+)
 def sim(seed: int, count: int, seconds: float, jobs: int | None, lines: int) -> None:
     """Run simulated clusters: the real brokers on a virtual clock, with every fault that the seed draws.
 

@@ -103,8 +103,9 @@ async def create_tenant(acting: Acting, tenant: str) -> None:
 
 @router.delete("/tenants/{tenant}", status_code=204)
 async def delete_tenant(node: TheNode, tenant: str) -> None:
-    """409 as long as it has namespaces; else there is nothing to do."""
+    """409 as long as it has namespaces; without any there is no such tenant: 404."""
     namespaces = node.channel.table.namespaces(tenant)
-    if namespaces:
-        shown = ", ".join(namespaces[:8]) + (" …" if len(namespaces) > 8 else "")
-        raise Conflict(f"tenant {tenant!r} has namespaces, delete them first: {shown}")
+    if not namespaces:
+        raise NotFound(f"tenant {tenant!r} has no namespace, and so does not exist: there is nothing to delete")
+    shown = ", ".join(namespaces[:8]) + (" …" if len(namespaces) > 8 else "")
+    raise Conflict(f"tenant {tenant!r} has namespaces, delete them first: {shown}")

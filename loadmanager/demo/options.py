@@ -8,6 +8,8 @@ from pathlib import Path
 
 import msgspec
 
+from loadmanager.wiring import check_servers, file_of
+
 NAMESPACE = "demo/counters"
 BUNDLES = 48
 HEADROOM = 1.7
@@ -31,8 +33,19 @@ class Options(msgspec.Struct, frozen=True):
             raise ValueError("give the demo at least 10 seconds: a failover takes about 3, and there are two")
         if not 2 <= self.brokers <= 6:
             raise ValueError("the demo runs 2 to 6 brokers")
+        _check_address("--log", self.log, "sqlite:FILE", "kafka://host:port")
+        _check_address("--coordination", self.coordination, "sqlite:FILE", "zookeeper://host:port")
         if self.log is not None and self.log.startswith("kafka:") and self.coordination is None:
             raise ValueError("with --log kafka://…, say where ZooKeeper is: --coordination zookeeper://host:port")
+
+
+def _check_address(option: str, address: str | None, *forms: str) -> None:
+    if address is not None and not any(address.startswith(form.partition(":")[0] + ":") for form in forms):
+        raise ValueError(f"{option} {address!r} is no address; write {' or '.join(forms)}")
+    if address is not None and address.startswith("sqlite:"):
+        file_of(address)
+    elif address is not None:
+        check_servers(address, address.partition(":")[2].removeprefix("//").partition("/")[0])
 
 
 def cluster_settings(options: Options, directory: Path) -> dict[str, object]:

@@ -23,7 +23,7 @@ from typing import Any, Self, TypeVar
 
 from loadmanager.drain import DrainProgress
 from loadmanager.embedding.doors import Door
-from loadmanager.embedding.facade import ADMIT_TIMEOUT_S, QUIESCE_TIMEOUT_S, draining, embed, ensuring, locating
+from loadmanager.embedding.facade import ADMIT_TIMEOUT_S, draining, embed, ensuring, locating
 from loadmanager.embedding.gate import Admission, Gate, parse_topic
 from loadmanager.host import BundleHost
 from loadmanager.lookup import Located
@@ -78,11 +78,15 @@ class Broker:
     async def stop(self, drain_timeout_s: float | None = None) -> None:
         """Move all bundles away (for at most `drain_timeout_s`, default: the setting), then leave. Idempotent.
 
+        Returns some seconds after the drain's time at the latest, even if the control thread hangs; `ended()` tells.
         Keep the service's port open a little longer: requests of clients that do not know yet are sent on.
         """
-        self._control.stop(drain_timeout_s)
+        limit_s = self._control.stop(drain_timeout_s)
         ended = asyncio.wrap_future(self._control.ended)
-        await asyncio.wait((ended,))
+        done, _ = await asyncio.wait((ended,), timeout=limit_s)
+        if not done:
+            self._control.give_up()
+            await asyncio.wait((ended,))
         ended.exception()  # whoever wants to know asks `ended()`
 
     async def ended(self) -> None:
@@ -109,8 +113,13 @@ class Broker:
         """
         return Admission(self.gate, topic, timeout_s)
 
-    async def quiesce(self, bundle: Bundle, timeout_s: float = QUIESCE_TIMEOUT_S) -> bool:
-        """For `release`: wait until no admitted request of the bundle is in progress; whether none is."""
+    async def quiesce(self, bundle: Bundle, timeout_s: float | None = None) -> bool:
+        """For `release`: wait until no admitted request of the bundle is in progress; whether none is.
+
+        Gives up after `timeout_s`, by default somewhat before `host_release_timeout_s`.
+        """
+        if timeout_s is None:
+            timeout_s = self._control.quiesce_timeout_s
         return await self.gate.quiesce(bundle, timeout_s)
 
     # --- the cluster

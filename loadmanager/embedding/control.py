@@ -29,12 +29,16 @@ from statechannel.errors import StateChannelError
 
 T = TypeVar("T")
 
+QUIESCE_SHARE = 0.8
+"""How much of `host_release_timeout_s` a `release` may wait for requests in progress: one that waits in vain still ends
+by itself, before it is overtaken."""
+
 SWITCH_INTERVAL_S = 0.0005
 """How long a computing service may keep the interpreter from this thread and the adapters' ones. With Python's own
 5 ms a service that computes without pause starves them until a healthy broker fences itself."""
 
 STOP_GRACE_S = 5.0
-"""How long leaving may take beyond the drain before it is broken off."""
+"""How long leaving may take beyond the drain before it is broken off, and then until nobody waits for it any more."""
 
 
 class Control:
@@ -54,13 +58,17 @@ class Control:
         self._node: Node | None = None
         self._gate: Gate | None = None
         self._running = threading.Event()
+        self._ending = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="loadmanager-control", daemon=True)
 
     def start(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Begin; `loop` is where the host's coroutine hooks run. Binds the admin port. Raises OSError, ValueError.
+        """Begin; `loop` is where the host's coroutine hooks run. Binds the admin port. Raises OSError, ValueError,
+        and Unavailable if it was stopped before.
 
         Shortens the interpreter's switch interval to `SWITCH_INTERVAL_S`, for the whole process.
         """
+        if self.ended.done():
+            raise Unavailable("this broker was stopped; make another one")
         listening = listen(self._bind)
         name, _, port = self.settings.advertised.rpartition(":")
         if port == "0":
@@ -85,6 +93,11 @@ class Control:
             raise Unavailable("this broker has not started")
         return self._gate
 
+    @property
+    def quiesce_timeout_s(self) -> float:
+        """How long to wait for requests in progress, if nobody says."""
+        return QUIESCE_SHARE * self.settings.host_release_timeout_s
+
     def ask(self, work: Callable[[Node], Coroutine[Any, Any, T]]) -> Future[T]:
         """Run `work(node)` on the control loop. What it raises comes with the future; Unavailable if we have left."""
         if self._loop is None or self.ended.done():
@@ -93,14 +106,31 @@ class Control:
             return failed
         return asyncio.run_coroutine_threadsafe(work(self.node), self._loop)
 
-    def stop(self, drain_timeout_s: float | None) -> None:
-        """Leave gracefully, and break off what has not ended `STOP_GRACE_S` after the drain's time. Idempotent."""
+    def stop(self, drain_timeout_s: float | None) -> float:
+        """Leave gracefully, and break off what has not ended `STOP_GRACE_S` after the drain's time. Idempotent.
+
+        Returns the seconds after which whoever waits for `ended` should `give_up()`.
+        """
         limit_s = self.settings.drain_timeout_s if drain_timeout_s is None else drain_timeout_s
-        if not self._running.is_set():
-            self.ended.set_result(None)
-        if self._loop is not None and not self.ended.done():
+        if self._thread.ident is None:
+            self._end(None)
+        elif self._running.wait(STOP_GRACE_S) and self._loop is not None and not self.ended.done():
             with suppress(RuntimeError):  # the loop ended between the question and the call
                 self._loop.call_soon_threadsafe(self._stop, limit_s)
+        return limit_s + 2 * STOP_GRACE_S
+
+    def give_up(self) -> None:
+        """Wait no longer for a control thread that hangs: it ends with the process, and its proofs run out before."""
+        self._end(Unavailable("this broker did not leave in time: something holds up its control thread"))
+
+    def _end(self, error: BaseException | None) -> None:
+        with self._ending:
+            if self.ended.done():
+                return
+            if error is None or isinstance(error, asyncio.CancelledError):
+                self.ended.set_result(None)
+            else:
+                self.ended.set_exception(error)
 
     # --- on the control loop
 
@@ -116,10 +146,7 @@ class Control:
         self._running.set()
         if not self.started.done():
             self.started.set_exception(error or Unavailable("stopped before it had started"))
-        if error is None or isinstance(error, asyncio.CancelledError):
-            self.ended.set_result(None)
-        else:
-            self.ended.set_exception(error)
+        self._end(error)
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -9,6 +9,7 @@ connections and closes them: the other brokers look at this port to see whether 
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -16,6 +17,7 @@ from importlib.metadata import entry_points
 from typing import Any, cast
 
 from loadmanager.node import Node
+from loadmanager.settings import MAX_PORT
 
 GROUP = "loadmanager.doors"
 
@@ -44,10 +46,27 @@ async def closed_door(node: Node, listening: socket.socket) -> AsyncGenerator[No
 
 
 def listen(address: str) -> socket.socket:
-    """A listening socket on `host:port`; port 0 takes a free one. Raises OSError, ValueError."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit():
-        raise ValueError(f"{address!r} is no address; write host:port")
-    host = host.strip("[]")
+    """A listening socket on `host:port`; port 0 takes a free one. Raises OSError, ValueError, each with the address."""
+    host, port = parse_address(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, int(port)), family=family, backlog=1024)
+    try:
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot listen on {address}: {_why(error)}") from None
+
+
+def _why(error: OSError) -> str:
+    """In a few words: a name that does not resolve has a negative number, which `strerror` does not know."""
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return (error.strerror or str(error)).partition(" (while")[0]
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Host (an IPv6 one without its brackets) and port of `host:port`. Raises ValueError."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not (port.isascii() and port.isdigit()):
+        raise ValueError(f"{address!r} is no address; write host:port")
+    if int(port) > MAX_PORT:
+        raise ValueError(f"{address!r} is no address: a port is a number from 0 to {MAX_PORT}")
+    return host.strip("[]"), int(port)

@@ -9,7 +9,7 @@ from loadmanager.drain import DrainProgress
 from loadmanager.embedding.control import Control
 from loadmanager.embedding.doors import Door, closed_door, installed_door
 from loadmanager.embedding.gate import parse_topic
-from loadmanager.embedding.stateless import QUIESCE_TIMEOUT_S, StatelessHost
+from loadmanager.embedding.stateless import StatelessHost
 from loadmanager.errors import Conflict
 from loadmanager.host import BundleHost
 from loadmanager.lookup import Located
@@ -20,7 +20,7 @@ from statechannel.bundle import even_boundaries
 ADMIT_TIMEOUT_S = 5.0
 """How long a request is held for a bundle on its way here; a failover at default settings takes less."""
 
-__all__ = ["ADMIT_TIMEOUT_S", "QUIESCE_TIMEOUT_S", "draining", "embed", "ensuring", "locating"]
+__all__ = ["ADMIT_TIMEOUT_S", "draining", "embed", "ensuring", "locating"]
 
 
 def embed(

@@ -16,9 +16,6 @@ from statechannel.record import Token
 if TYPE_CHECKING:
     from loadmanager.embedding.control import Control
 
-QUIESCE_TIMEOUT_S = 4.0
-"""Below `host_release_timeout_s`, so that a `release` that waits in vain still ends by itself."""
-
 
 class StatelessHost:
     """Used where a `Broker` is given no host. Its hooks are plain functions: they run on worker threads."""
@@ -40,7 +37,7 @@ class StatelessHost:
     def release(self, bundle: Bundle, to: Destination | None) -> None:  # noqa: ARG002
         """Requests in progress end first."""
         self._held.discard(bundle)
-        self.control.gate.quiesce_blocking(bundle, QUIESCE_TIMEOUT_S)
+        self.control.gate.quiesce_blocking(bundle, self.control.quiesce_timeout_s)
 
     def abandon(self, bundle: Bundle) -> None:
         """Nothing to throw away."""

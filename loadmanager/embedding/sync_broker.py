@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 
 from loadmanager.drain import DrainProgress
 from loadmanager.embedding.doors import Door
-from loadmanager.embedding.facade import ADMIT_TIMEOUT_S, QUIESCE_TIMEOUT_S, draining, embed, ensuring, locating
+from loadmanager.embedding.facade import ADMIT_TIMEOUT_S, draining, embed, ensuring, locating
 from loadmanager.embedding.gate import Admission, parse_topic
 from loadmanager.host import BundleHost
 from loadmanager.lookup import Located
@@ -54,9 +54,12 @@ class SyncBroker:
         self._control.started.result()
 
     def stop(self, drain_timeout_s: float | None = None) -> None:
-        """Move all bundles away (for at most `drain_timeout_s`, default: the setting), then leave. Idempotent."""
-        self._control.stop(drain_timeout_s)
-        self._control.ended.exception()
+        """Move all bundles away (for at most `drain_timeout_s`, default: the setting), then leave; as `Broker.stop`."""
+        limit_s = self._control.stop(drain_timeout_s)
+        try:
+            self._control.ended.exception(limit_s)
+        except TimeoutError:
+            self._control.give_up()
 
     def serving(self, bundle: Bundle) -> bool:
         """Whether this broker may serve the bundle at this moment. Any thread; no lock, no waiting."""
@@ -72,8 +75,13 @@ class SyncBroker:
         """`with broker.admit(topic) as claim:` around a request; see `Broker.admit`."""
         return Admission(self._control.gate, topic, timeout_s)
 
-    def quiesce(self, bundle: Bundle, timeout_s: float = QUIESCE_TIMEOUT_S) -> bool:
-        """For `release`: block until no admitted request of the bundle is in progress; whether none is."""
+    def quiesce(self, bundle: Bundle, timeout_s: float | None = None) -> bool:
+        """For `release`: block until no admitted request of the bundle is in progress; whether none is.
+
+        Gives up after `timeout_s`, by default somewhat before `host_release_timeout_s`.
+        """
+        if timeout_s is None:
+            timeout_s = self._control.quiesce_timeout_s
         return self._control.gate.quiesce_blocking(bundle, timeout_s)
 
     def locate(self, topic: str, timeout_s: float | None = None) -> Located:

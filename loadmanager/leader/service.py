@@ -22,7 +22,6 @@ from statechannel.verdict import Change
 
 CAMPAIGN_S = 0.5
 NO_VERDICTS: str = "the channel gives no verdicts"
-CORE_RETRY_S = 1.0
 
 
 class TermSettings(msgspec.Struct, frozen=True):

@@ -30,7 +30,6 @@ from statechannel.ports import Log
 from statechannel.record import Broker
 from statechannel.view import TableView, wall_clock_ms
 
-_HOST_TIMEOUT_S = 5.0
 _log = logging.getLogger(__name__)
 
 
@@ -96,6 +95,7 @@ class LoadService:
         self.publish_failures = 0
         self._broker = broker
         self._interval_s = settings.load_sample_interval_s
+        self._host_timeout_s = settings.host_load_timeout_s
         self._host_load, self._held = host_load, held
         self._sensors = sensors
         self._brokers, self._bundles = brokers, bundles
@@ -130,7 +130,7 @@ class LoadService:
 
     async def _ask_host(self) -> None:
         try:
-            async with asyncio.timeout(_HOST_TIMEOUT_S):
+            async with asyncio.timeout(self._host_timeout_s):
                 self._answer = await self._host_load()
         except Exception:  # noqa: BLE001 - a service's bug must not end the reports of its broker
             self.host_failures += 1

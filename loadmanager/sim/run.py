@@ -26,7 +26,6 @@ from loadmanager.sim.world import World
 STORM_S = 25.0
 REQUESTS_PER_S = 8.0
 LEAST_BROKERS, MOST_BROKERS = 2, 5
-HISTORY_LINES = 20_000
 
 
 class Report(msgspec.Struct, frozen=True):

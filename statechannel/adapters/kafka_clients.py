@@ -9,6 +9,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from confluent_kafka import KafkaError
+
 from statechannel.errors import LogError
 
 REPEAT_S = 10.0
@@ -28,6 +30,21 @@ class Sparing(logging.Filter):
             return False
         self._last[kind] = record.created
         return True
+
+
+ALL_DOWN: int = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001 (so the client names its own, local errors)
+
+
+class Trouble:
+    """Why a client has no connection, as it last said to its `error_cb`: its requests themselves only time out."""
+
+    def __init__(self) -> None:
+        self.latest = ""
+
+    def note(self, error: KafkaError) -> None:
+        """For `error_cb`; called while the client is polled."""
+        if error.code() != ALL_DOWN:  # which comes beside the reason, and names none
+            self.latest = error.str()
 
 
 LOGGER = logging.getLogger("statechannel.kafka")

@@ -29,7 +29,7 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
-from statechannel.adapters.kafka_clients import LOGGER, MAX_MESSAGE_BYTES
+from statechannel.adapters.kafka_clients import ALL_DOWN, LOGGER, MAX_MESSAGE_BYTES, Trouble
 from statechannel.errors import LogUnavailable, TopicMismatch
 from statechannel.ports import TopicSpec
 
@@ -37,6 +37,9 @@ PRODUCTION_REPLICATION = 3
 PRODUCTION_MIN_INSYNC = 2
 OPEN_TIMEOUT_S = 15.0
 RETRY_PAUSE_S = 0.1
+CONNECT_PAUSE_S = 2.0
+"""How long the pause between two attempts gets while no server has answered at all."""
+TELL_S = 1.0
 GRACE_S = 0.5
 MOVED = frozenset(
     {
@@ -46,6 +49,7 @@ MOVED = frozenset(
         KafkaError.LEADER_NOT_AVAILABLE,
     }
 )
+UNANSWERED = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, ALL_DOWN})  # noqa: SLF001 (as in ALL_DOWN)
 
 T = TypeVar("T")
 
@@ -75,14 +79,20 @@ class Topics:
     def __init__(
         self, settings: Mapping[str, Any], bootstrap: str, policy: TopicPolicy, request_timeout_s: float
     ) -> None:
-        self._admin = AdminClient(dict(settings))
+        self._trouble = Trouble()
+        watched: dict[str, Any] = {**settings, "error_cb": self._trouble.note}
+        self._admin = AdminClient(watched)
         self._bootstrap = bootstrap
         self._policy = policy
         self._timeout_s = request_timeout_s
 
     async def connect(self, timeout_s: float) -> None:
-        """Wait for an answer. Raises LogUnavailable after `timeout_s`."""
-        await self._until_answered(self._nodes, timeout_s)
+        """Wait for an answer, and log what keeps it away. Raises LogUnavailable after `timeout_s`."""
+        telling = asyncio.create_task(self._tell_trouble(timeout_s))
+        try:
+            await self._until_answered(self._nodes, timeout_s, CONNECT_PAUSE_S)
+        finally:
+            telling.cancel()
 
     async def open(self, topic: str, spec: TopicSpec) -> int:
         """As `Log.open_topic`, with the topic's full name."""
@@ -103,9 +113,35 @@ class Topics:
             raise LogUnavailable(f"topic {topic} does not exist on Kafka at {self._bootstrap}; open it first")
         return len(description.partitions)
 
-    async def _until_answered(self, ask: Callable[[], Awaitable[T]], timeout_s: float) -> T:
+    async def _tell_trouble(self, timeout_s: float) -> None:
+        """Say why there is no answer yet; the logger lets one such line pass in ten seconds."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while True:
+            await asyncio.sleep(TELL_S)
+            left_s = max(0.0, deadline - loop.time())
+            why = self._latest_trouble() or "no answer"
+            LOGGER.warning("no Kafka at %s yet: %s; trying for %.0f s more", self._bootstrap, why, left_s)
+
+    def _latest_trouble(self) -> str:
+        """Why the client has no connection, as it last said; a client tells only when it is polled."""
+        self._admin.poll(0)
+        return self._trouble.latest
+
+    def _why(self, error: BaseException) -> str:
+        silent = isinstance(error, TimeoutError) or (
+            isinstance(error, KafkaException) and error.args[0].code() in UNANSWERED
+        )
+        return (self._latest_trouble() if silent else "") or _text(error)
+
+    async def _until_answered(
+        self, ask: Callable[[], Awaitable[T]], timeout_s: float, longest_pause_s: float = RETRY_PAUSE_S
+    ) -> T:
         """Repeat what fails for a while: elections, a controller that starts, a topic that spreads."""
         deadline = asyncio.get_running_loop().time() + timeout_s
+        pause_s = RETRY_PAUSE_S
+        self._latest_trouble()
+        self._trouble.latest = ""  # what is over explains nothing
         while True:
             try:
                 async with asyncio.timeout_at(deadline):
@@ -113,10 +149,12 @@ class Topics:
             except (KafkaException, LogUnavailable, TimeoutError) as error:
                 if asyncio.get_running_loop().time() + RETRY_PAUSE_S >= deadline:
                     raise LogUnavailable(
-                        f"Kafka at {self._bootstrap} is not available after {timeout_s:g} s: {_text(error)}"
+                        f"Kafka at {self._bootstrap} is not available after {timeout_s:g} s: {self._why(error)}"
                     ) from error
                 LOGGER.debug("Kafka at %s: %s; asking again", self._bootstrap, error)
-                await asyncio.sleep(RETRY_PAUSE_S)
+                left_s = deadline - asyncio.get_running_loop().time()
+                await asyncio.sleep(min(pause_s, left_s - RETRY_PAUSE_S / 2))
+                pause_s = min(2 * pause_s, longest_pause_s)
 
     async def _ends(self, topic: str, partitions: int) -> tuple[int, ...]:
         latest = cast(OffsetSpec, OffsetSpec.latest())

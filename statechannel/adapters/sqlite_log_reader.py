@@ -152,15 +152,19 @@ class LogReader:
             post(self._loop, _settle, request.done, ends, None)
 
     def _read(self) -> bool:
-        """Read one batch for each partition that has more; whether anything was read."""
+        """Read one batch for each partition that has more; whether some of them have still more.
+
+        What is committed from here on rings the bell, so there is no need to look again at once.
+        """
         ready: list[tuple[Tail, Sequence[LogEntry]]] = []
+        more = False
         try:
             version = self._file.data_version()
             if version != self._seen_version:
                 self._ends = dict(self._file.db.execute("SELECT id, next_offset FROM partitions").fetchall())
                 self._seen_version = version
             for tail in self._tails:
-                self._read_tail(tail, ready)
+                more |= self._read_tail(tail, ready)
         except sqlite3.Error as error:
             failure = log_error(translated(self._path, error))
             if not isinstance(failure, LogUnavailable):
@@ -169,9 +173,11 @@ class LogReader:
             self._ear.wait(_RETRY_S)
         if ready:
             post(self._loop, _deliver, ready)
-        return bool(ready)
+        return more
 
-    def _read_tail(self, tail: Tail, ready: list[tuple[Tail, Sequence[LogEntry]]]) -> None:
+    def _read_tail(self, tail: Tail, ready: list[tuple[Tail, Sequence[LogEntry]]]) -> bool:
+        """Whether there is more, and room for it."""
+        more = False
         for partition, position in enumerate(tail.positions):
             end = self._ends.get(tail.topic.first_id + partition, 0)
             if position >= end or not tail.has_room:
@@ -180,15 +186,17 @@ class LogReader:
                 batch, after = self._read_batch(tail, partition)
             except msgspec.DecodeError as error:
                 self._fail(tail, LogError(f"{self._path}: {tail.topic.name}/{partition} is damaged: {error}"))
-                return
+                return False
             if after == position and not tail.topic.compacted:
                 text = f"{self._path}: offset {position} of {tail.topic.name}/{partition} is missing; restore it"
                 self._fail(tail, LogError(text))
-                return
+                return False
             tail.positions[partition] = after if after > position else end  # what is left of it was superseded
             if batch:
                 tail.delivered += 1
                 ready.append((tail, batch))
+            more = more or tail.positions[partition] < end
+        return more and tail.has_room
 
     def _fail(self, tail: Tail, error: LogError) -> None:
         tail.delivered = _NO_ROOM_EVER

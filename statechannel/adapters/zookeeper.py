@@ -20,7 +20,7 @@ from statechannel.adapters.zookeeper_nodes import (
     encode_leadership,
     encode_member,
 )
-from statechannel.adapters.zookeeper_session import Operation, Refused, Session, check, drop, make, put
+from statechannel.adapters.zookeeper_session import LOGGER, Operation, Refused, Session, check, drop, make, put
 from statechannel.adapters.zookeeper_watches import Watches
 from statechannel.errors import (
     CoordinationError,
@@ -36,6 +36,7 @@ ATTEMPTS = 8
 """How often a transaction that lost a race is tried anew before the server counts as unavailable."""
 RAISES_AT_ONCE = 500
 MAX_DATA_BYTES = 256 * 1024
+TELL_S, TELL_AGAIN_S = 1.0, 10.0
 MAX_VERSION = 2**31 - 1
 
 
@@ -71,17 +72,32 @@ class ZooKeeperCoordination:
         self._keeper = asyncio.create_task(
             self._watches.run(self._session, self._prepare_root), name="zookeeper-watches"
         )
+        telling = asyncio.create_task(self._tell_trouble(timeout_s))
         try:
             async with asyncio.timeout(timeout_s):
                 await self._watches.connected.wait()
         except BaseException as error:
+            reason = self._trouble()
             await self.close()
             if isinstance(error, TimeoutError):
-                reason = self._watches.trouble or "it does not answer"
                 raise CoordinationUnavailable(
                     f"no ZooKeeper at {self._hosts} within {timeout_s:g} s: {reason}"
                 ) from None
             raise
+        finally:
+            telling.cancel()
+
+    async def _tell_trouble(self, timeout_s: float) -> None:
+        """While the start waits, say why: soon, then sparingly."""
+        began_s = asyncio.get_running_loop().time()
+        await asyncio.sleep(TELL_S)
+        while True:
+            left_s = max(0.0, began_s + timeout_s - asyncio.get_running_loop().time())
+            LOGGER.warning("no ZooKeeper at %s yet: %s; trying for %.0f s more", self._hosts, self._trouble(), left_s)
+            await asyncio.sleep(TELL_AGAIN_S)
+
+    def _trouble(self) -> str:
+        return self._watches.trouble or self._session.trouble or "it does not answer"
 
     async def identify(self, cluster: str, log_identity: str) -> None:
         """As `Coordination.identify`."""

@@ -92,6 +92,8 @@ class PromptHandler(SequentialThreadingHandler):
     def __init__(self, answer_timeout_s: float) -> None:
         super().__init__()
         self._answer_timeout_s = answer_timeout_s
+        self.trouble = ""
+        """Why the last attempt to connect failed, for messages."""
 
     def select(self, *arguments: Any, **named: Any) -> Any:
         """Waiting for a single socket is waiting for (the rest of) a message; the main loop waits for two."""
@@ -102,7 +104,13 @@ class PromptHandler(SequentialThreadingHandler):
     def create_connection(self, *arguments: Any, **named: Any) -> Any:
         """The time to accept a connection is bounded too."""
         named["timeout"] = min(named.get("timeout") or self._answer_timeout_s, self._answer_timeout_s)
-        return super().create_connection(*arguments, **named)
+        try:
+            connection = super().create_connection(*arguments, **named)
+        except Exception as error:
+            self.trouble = (error.strerror if isinstance(error, OSError) else None) or str(error) or repr(error)
+            raise
+        self.trouble = ""
+        return connection
 
 
 class Session:
@@ -133,6 +141,7 @@ class Session:
         self._timeout_s = request_timeout_s
         self._link_changed = link_changed
         self._client: KazooClient | None = None
+        self._handler: PromptHandler | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
@@ -140,6 +149,11 @@ class Session:
     def connected(self) -> bool:
         """Whether kazoo believes in its connection at this moment."""
         return self._client is not None and self._client.connected
+
+    @property
+    def trouble(self) -> str:
+        """Why the last attempt to connect failed, empty if it did not; for messages."""
+        return self._handler.trouble if self._handler is not None else ""
 
     @property
     def session_id(self) -> int | None:
@@ -150,7 +164,8 @@ class Session:
     def open(self) -> None:
         """Begin to connect; `link_changed` tells when that has happened."""
         self._loop = asyncio.get_running_loop()
-        self._client = client = KazooClient(handler=PromptHandler(self._timeout_s), **self._settings)
+        self._handler = PromptHandler(self._timeout_s)
+        self._client = client = KazooClient(handler=self._handler, **self._settings)
         client.add_listener(self._tell)
         client.start_async()
 

@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from api.cli.main import COMMANDS, main
+from loadmanager.demo import options
 from tests.api.conftest import WAIT_S, Cluster
 
 ROOT = Path(__file__).parents[2]
@@ -179,6 +180,17 @@ def test_a_url_that_is_none_is_wrong_usage() -> None:
     assert CliRunner().invoke(main, ["brokers", "list", "--admin-url", "nonsense"]).exit_code == 2
 
 
+def test_a_negative_number_of_lines_is_wrong_usage() -> None:
+    assert CliRunner().invoke(main, ["sim", "--lines", "-1"]).exit_code == 2
+
+
+def test_a_demo_without_its_examples_says_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "__file__", "/elsewhere/loadmanager/demo/options.py")
+    result = CliRunner().invoke(main, ["demo"])
+    assert result.exit_code == 1
+    assert "run it from a clone" in result.stderr
+
+
 def test_help_lists_every_command_and_the_exit_codes() -> None:
     shown = CliRunner().invoke(main, ["--help"]).stdout
     assert all(name in shown for name in COMMANDS)
@@ -215,14 +227,19 @@ async def broker_process(
         await asyncio.wait_for(process.communicate(), WAIT_S)
 
 
-async def ready_name(process: asyncio.subprocess.Process) -> str:
-    """The broker's name, once it says that it is ready."""
+async def said(process: asyncio.subprocess.Process, *texts: str) -> str:
+    """The first line on stderr with one of the texts."""
     assert process.stderr is not None
     async with asyncio.timeout(WAIT_S):
         async for line in process.stderr:
-            if line.decode().strip().endswith("is ready"):
-                return line.decode().split()[1]
-    raise AssertionError("it never got ready")
+            if any(text in line.decode() for text in texts):
+                return line.decode().strip()
+    raise AssertionError(f"it never said {texts}")
+
+
+async def ready_name(process: asyncio.subprocess.Process) -> str:
+    """The broker's name, once it says that it is ready."""
+    return (await said(process, " is ready: http://")).split()[1]
 
 
 async def end_of(process: asyncio.subprocess.Process) -> tuple[int | None, str]:
@@ -240,7 +257,7 @@ async def test_a_broker_serves_until_it_is_told_to_stop(tmp_path: Path, number: 
         process.send_signal(number)
         code, errors = await end_of(process)
         assert code == 0, errors
-        assert "leaving" in errors
+        assert "leaving: no bundle was here" in errors
 
 
 async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
@@ -266,6 +283,29 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         assert (await end_of(process))[0] == 128 + signal.SIGTERM
 
 
+async def test_a_plain_hook_that_hangs_for_ever_does_not_keep_the_process(tmp_path: Path) -> None:
+    (tmp_path / "stuck.py").write_text(
+        "import time\n"
+        "class Stuck:\n"
+        "    def prepare(self, bundle): pass\n"
+        "    def acquire(self, bundle, token, hand_off):\n"
+        f"        open({str(tmp_path / 'begun')!r}, 'w').close()\n"
+        "        time.sleep(3600)\n"
+        "    def release(self, bundle, to): pass\n"
+        "    def abandon(self, bundle): pass\n"
+        "    def load(self): return {}\n"
+    )
+    arguments = ("--listen", "127.0.0.1:0", "--host", "stuck:Stuck")
+    short = ("--set", "drain_timeout_s=0.5", "--set", "host_acquire_timeout_s=1", "--set", "lookup_timeout_s=0.5")
+    async with broker_process(tmp_path, *arguments, *short, PYTHONPATH=f"{tmp_path}:{ROOT}") as process:
+        ask = ["--admin-url", f"http://{await ready_name(process)}"]
+        for more in (["namespaces", "create", "t/n"], ["topics", "lookup", "t/n/a"]):
+            await asyncio.to_thread(CliRunner().invoke, main, [*ask, *more])
+        assert (tmp_path / "begun").exists(), "the hook hangs by now"
+        process.send_signal(signal.SIGTERM)
+        assert (await end_of(process))[0] == 0
+
+
 async def test_a_port_that_is_taken_is_one_clear_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -285,6 +325,17 @@ async def test_a_port_that_is_taken_is_one_clear_line(tmp_path: Path) -> None:
             ("--log", "kafka://127.0.0.1:1", "--coordination", "sqlite:x", "--set", "start_timeout_s=1"),
         ),
         (1, "nonsense", ("--log", "nonsense:x")),
+        (1, "0 to 65535", ("--advertised", "127.0.0.1:99999")),
+        (1, "0 to 65535", ("--listen", "127.0.0.1:99999")),
+        (1, "write host:port", ("--listen", "127.0.0.1:0", "--advertised", "nonsense")),
+        (1, "cannot listen on nohost.invalid:0: ", ("--listen", "nohost.invalid:0", "--insecure")),
+        (1, "kafka://host:port", ("--log", "kafka://", "--coordination", "sqlite:x")),
+        (1, "kafka://host:port", ("--log", "kafka://127.0.0.1:notaport", "--coordination", "sqlite:x")),
+        (1, "zookeeper://host:port", ("--coordination", "zookeeper://127.0.0.1:1,:2181")),
+        (1, "names no file", ("--log", "sqlite:")),
+        (1, "names no file", ("--coordination", "sqlite:")),
+        (1, "without prepare, acquire, release, abandon, load", ("--host", "os:getcwd")),
+        (1, "TypeError", ("--host", "json:loads")),
         (1, "--insecure", ("--listen", "0.0.0.0:0")),
         (1, "no_such_module", ("--host", "no_such_module:Host")),
         (2, "module:factory", ("--host", "nonsense")),
@@ -301,7 +352,42 @@ async def test_what_keeps_a_broker_from_starting_is_said_clearly(
     assert found == code, errors
     assert says in errors
     assert "Traceback" not in errors
+    assert "Unknown error" not in errors
     assert code == 2 or errors.strip().splitlines()[-1].startswith("Error: ")
+
+
+async def test_a_broker_that_is_told_nothing_is_where_the_other_commands_look(tmp_path: Path) -> None:
+    """Another program may have the port; then its address is in the message, which tells as much."""
+    async with broker_process(tmp_path) as process:
+        says = await said(process, "Error: ", " is ready: ")
+    asked = "127.0.0.1:8080"
+    assert says in (
+        f"broker {asked} is ready: http://{asked}",
+        f"Error: cannot listen on {asked}: Address already in use",
+    )
+
+
+@pytest.mark.parametrize(
+    ("server", "arguments"),
+    [
+        ("Kafka", ("--log", "kafka://127.0.0.1:1", "--coordination", "sqlite:x")),
+        ("ZooKeeper", ("--coordination", "zookeeper://127.0.0.1:1")),
+    ],
+)
+async def test_who_waits_for_an_absent_server_is_told_so_soon_and_sparingly(
+    tmp_path: Path, server: str, arguments: tuple[str, ...]
+) -> None:
+    arguments = ("--listen", "127.0.0.1:0", *arguments, "--set", "start_timeout_s=3")
+    async with broker_process(tmp_path, *arguments) as process:
+        told = await said(process, f"no {server} at 127.0.0.1:1 yet")
+        code, errors = await end_of(process)
+    assert "WARNING" in told
+    assert "Connection refused" in told
+    assert "s more" in told
+    assert code == 1
+    (line,) = errors.strip().splitlines()
+    assert line.startswith("Error: ")
+    assert "Connection refused" in line
 
 
 async def test_a_log_of_another_cluster_is_refused_and_left_alone(tmp_path: Path) -> None:

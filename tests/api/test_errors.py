@@ -14,7 +14,8 @@ import pytest
 
 from api import limits
 from api.limits import MAX_BODY_BYTES
-from api.server import NotLoopback, attach, bind, check_reach
+from api.server import NotLoopback, attach, check_reach
+from loadmanager.embedding.doors import listen
 from loadmanager.hosting import HostRunner
 from loadmanager.node import Node
 from loadmanager.operations import Operations
@@ -129,16 +130,16 @@ async def test_the_doors_do_not_open_on_a_socket_that_others_reach(tmp_path: Pat
 
 
 def test_an_address_that_is_taken_is_named() -> None:
-    with bind("127.0.0.1:0") as listening:
+    with listen("127.0.0.1:0") as listening:
         address = f"127.0.0.1:{listening.getsockname()[1]}"
         with pytest.raises(OSError, match=address):
-            bind(address)
+            listen(address)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.1:http", ""])
 def test_an_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match="host:port"):
-        bind(address)
+        listen(address)
 
 
 async def test_the_routes_describe_themselves(cluster: Cluster) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from uvicorn._types import ASGISendEvent
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from api.lookup_path import LookupPath
 from tests.api.conftest import WAIT_S, Cluster
@@ -124,6 +126,31 @@ async def test_a_lookup_behind_one_that_waits_does_not_overtake_it(cluster: Clus
     cluster.brokers[0].host.gate.set()
     assert (await connection.answer())[1]["x-bundle"].startswith("t/n/")
     assert (await connection.answer())[1]["x-bundle"] == str(bundle)
+    connection.writer.close()
+
+
+async def test_an_answer_that_had_to_wait_is_written_in_one_piece(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    send = RequestResponseCycle.send
+
+    async def note(self: RequestResponseCycle, message: ASGISendEvent) -> None:
+        sent.append(message["type"])
+        await send(self, message)
+
+    await cluster.start()
+    await cluster.create("t/n", 64)
+    monkeypatch.setattr(RequestResponseCycle, "send", note)
+    connection = await connect(cluster)
+    for round_trip in range(3):
+        connection.send(get(f"topic-{round_trip}"))
+        assert (await connection.answer())[0] == 200
+    assert sent == []
+    connection.send(get("topic-9", "Connection: close\n"))
+    assert (await connection.answer())[1]["connection"] == "close"
+    assert sent == ["http.response.start", "http.response.body"]
+    assert await asyncio.wait_for(connection.reader.read(), WAIT_S) == b""
     connection.writer.close()
 
 

@@ -64,6 +64,16 @@ async def test_a_body_that_is_no_json_is_refused(cluster: Cluster, refused: Refu
     assert "numBundles" in (await refused(400, "PUT", path, json={"numBundles": "many"}))["detail"]
 
 
+@pytest.mark.parametrize("body", [{"bundle": 4}, {"numBundles": 4, "bundle": {}}, {"bundle": 4, "persistence": {}}])
+async def test_a_name_that_means_nothing_is_refused_and_creates_nothing(
+    cluster: Cluster, refused: Refused, body: object
+) -> None:
+    await cluster.start()
+    before = cluster.history()
+    assert "unknown: bundle;" in (await refused(400, "PUT", "/admin/v2/namespaces/t/n", json=body))["detail"]
+    assert cluster.history() == before
+
+
 async def test_a_namespace_that_exists_is_a_conflict(cluster: Cluster, refused: Refused) -> None:
     await cluster.start()
     await cluster.create("t/n")

@@ -117,6 +117,22 @@ async def test_nothing_fails_and_nothing_is_lost_or_doubled_while_bundles_wander
 
 
 @pytest.mark.parametrize(
+    ("problem", "took_s", "expected"),
+    [
+        ("", 0.05, {"ok": 1, "late": 0, "failed": 0}),
+        ("", 9.9, {"ok": 1, "late": 1, "failed": 0}),
+        ("", 11.0, {"ok": 0, "late": 0, "failed": 1}),
+        ("503", 0.05, {"ok": 0, "late": 0, "failed": 1}),
+    ],
+)
+async def test_a_request_is_ok_late_or_failed_by_when_it_was_due(problem: str, took_s: float, expected: dict[str, int]):
+    async with HttpRouter(Router(["http://127.0.0.1:1"])) as http:
+        load = Load(http, Traffic(NAMESPACE), rate_s=1)
+        load._count(problem, now_s=100.0 + took_s, due_s=100.0)
+    assert {name: getattr(load.snapshot(), name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
     ("body", "status"),
     [
         (b"no json", 400),

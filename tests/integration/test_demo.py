@@ -13,13 +13,28 @@ from pathlib import Path
 import psutil
 import pytest
 
+from stack.servers import KafkaServer, ZooKeeperServer
+
 ROOT = Path(__file__).parents[2]
 DEMO = (sys.executable, "-c", "from api.cli.main import main; main()", "demo")
 
 
 async def test_a_short_demo_loses_brokers_and_no_request(tmp_path: Path):
+    await _lose_brokers_and_no_request(tmp_path)
+
+
+@pytest.mark.kafka
+@pytest.mark.zookeeper
+async def test_a_short_demo_on_real_servers_loses_brokers_and_no_request(
+    tmp_path: Path, kafka_server: KafkaServer, zookeeper_server: ZooKeeperServer
+):
+    log, coordination = f"kafka://{kafka_server.address}", f"zookeeper://{zookeeper_server.address}"
+    await _lose_brokers_and_no_request(tmp_path, "--log", log, "--coordination", coordination)
+
+
+async def _lose_brokers_and_no_request(tmp_path: Path, *options: str):
     figures = tmp_path / "figures.json"
-    code, told = await _demo("--seconds", "15", "--json", str(figures), directory=tmp_path)
+    code, told = await _demo("--seconds", "15", "--json", str(figures), *options, directory=tmp_path)
     assert code == 0, told
     found = json.loads(figures.read_text())
     assert (found["requests_failed"], found["increments_lost"], found["increments_doubled"]) == (0, 0, 0), told

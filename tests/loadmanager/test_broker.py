@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from loadmanager import Broker, Bundle, BundleLoad, Destination, Moved, NotFound, NotServing, SyncBroker, Token
+from loadmanager.errors import Unavailable
+from loadmanager.hosting import at_once
 from statechannel.errors import ForeignCluster, InvalidName
 from tests.loadmanager.embedded import NAMESPACE, TOPIC, Host, bundle_of, cluster, embedded, until
 
@@ -200,6 +202,16 @@ async def test_quiesce_gives_up_after_its_time(tmp_path: Path):
         assert await broker.quiesce(claim.bundle, timeout_s=0.05)
 
 
+async def test_a_release_that_waits_in_vain_for_requests_ends_before_it_is_overtaken(tmp_path: Path):
+    hosts = Host(), Host()
+    async with cluster(tmp_path, *hosts, host_release_timeout_s=0.5) as [source, target]:
+        async with source.admit(TOPIC) as claim:
+            await source.transfer(claim.bundle, target.name)
+            assert target.serving(claim.bundle)
+        assert hosts[1].handed == [b"from " + source.name.encode()]
+        assert not hosts[0].abandoned
+
+
 async def test_a_request_that_is_cancelled_while_it_is_held_is_not_counted(tmp_path: Path):
     class Slow(Host):
         async def acquire(self, bundle: Bundle, token: Token, hand_off: bytes | None) -> None:
@@ -229,6 +241,44 @@ async def test_stopping_moves_everything_away_and_sends_latecomers_on(tmp_path: 
         await source.stop()
         with pytest.raises(Exception, match="not running"):
             await source.locate(TOPIC)
+
+
+async def test_stopping_twice_is_as_good_as_once(tmp_path: Path):
+    unstarted, used = embedded(tmp_path), embedded(tmp_path)
+    for broker in (unstarted, used):
+        if broker is used:
+            await broker.start()
+        await broker.stop()
+        await broker.stop()
+        await asyncio.gather(broker.stop(), broker.stop())
+        await broker.ended()
+        with pytest.raises(Unavailable, match="was stopped"):
+            await broker.start()
+
+
+async def test_stopping_returns_even_if_the_control_thread_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("loadmanager.embedding.control.STOP_GRACE_S", 0.2)
+    go_on, hangs = threading.Event(), threading.Event()
+
+    @at_once
+    def load() -> dict[Bundle, BundleLoad]:
+        hangs.set()
+        go_on.wait(30)
+        return {}
+
+    broker = embedded(tmp_path, host := Host())
+    host.load = load  # type: ignore[method-assign]
+    await broker.start()
+    try:
+        assert await asyncio.to_thread(hangs.wait, 10)
+        async with asyncio.timeout(10):
+            await broker.stop(0.1)
+        with pytest.raises(Unavailable, match="did not leave in time"):
+            await broker.ended()
+    finally:
+        go_on.set()
+    await asyncio.to_thread(broker._control._thread.join, 30)
+    assert not broker._control._thread.is_alive()
 
 
 async def test_draining_keeps_the_broker_but_not_its_bundles(tmp_path: Path):
@@ -341,6 +391,14 @@ def test_a_service_without_a_host_reports_the_rate_of_its_requests(tmp_path: Pat
                 bundle = claim.bundle
         load = broker.node.host.load()
         assert load[bundle].in_rate_msg_s > 0  # type: ignore[index]
+
+
+def test_stopping_a_broker_of_threads_twice_is_as_good_as_once(tmp_path: Path):
+    broker = SyncBroker(log=f"sqlite:{tmp_path}/cluster.db", door=False)
+    broker.stop()
+    broker.stop()
+    with pytest.raises(Unavailable, match="was stopped"):
+        broker.start()
 
 
 def test_coroutine_hooks_are_not_for_a_service_of_threads(tmp_path: Path):

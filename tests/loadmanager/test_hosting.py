@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from loadmanager.hosting import HookFailed, HostRunner
+from loadmanager.workers import Workers
 
 
 @pytest.fixture
@@ -83,6 +84,61 @@ async def test_a_plain_hook_that_hangs_is_left_behind(runner: HostRunner):
         assert await runner.call(threading.get_ident, timeout_s=5), "others are served meanwhile"
     finally:
         go_on.set()
+
+
+async def test_forty_plain_hooks_that_hang_do_not_fail_the_next_one(runner: HostRunner):
+    go_on = threading.Event()
+    hanging = [asyncio.ensure_future(runner.call(go_on.wait, timeout_s=30)) for _ in range(40)]
+    try:
+        assert await runner.call(threading.get_ident, timeout_s=5)
+        assert not any(hook.done() for hook in hanging)
+    finally:
+        go_on.set()
+    assert await asyncio.gather(*hanging) == [True] * 40
+
+
+async def test_a_burst_of_quick_plain_hooks_needs_few_threads(runner: HostRunner):
+    threads = set(await asyncio.gather(*(runner.call(threading.get_ident, timeout_s=5) for _ in range(500))))
+    assert len(threads) <= 16
+
+
+async def test_when_every_worker_thread_hangs_the_failure_says_so_and_is_over_when_they_return():
+    go_on = threading.Event()
+    workers = Workers(limit=3)
+    runner = HostRunner(workers=workers)
+    try:
+        for _ in range(3):
+            with pytest.raises(HookFailed, match="did not return"):
+                await runner.call(go_on.wait, timeout_s=0.1)
+        with pytest.raises(HookFailed, match="all worker threads are taken by hooks that hang"):
+            await runner.call(threading.get_ident, timeout_s=0.1)
+    finally:
+        go_on.set()
+    assert await runner.call(threading.get_ident, timeout_s=5)
+    runner.close()
+
+
+async def test_a_plain_hook_that_was_given_up_before_it_began_is_not_run():
+    go_on, ran = threading.Event(), threading.Event()
+    runner = HostRunner(workers=Workers(limit=1))
+    try:
+        for hook in (go_on.wait, ran.set):
+            with pytest.raises(HookFailed, match="did not return"):
+                await runner.call(hook, timeout_s=0.05)
+    finally:
+        go_on.set()
+    await runner.call(threading.get_ident, timeout_s=5)
+    assert not ran.is_set()
+    runner.close()
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), StopIteration()])
+async def test_a_plain_hook_that_wants_to_end_the_process_has_only_failed(runner: HostRunner, error: BaseException):
+    def hook() -> None:
+        raise error
+
+    with pytest.raises(HookFailed, match="raised"):
+        await runner.call(hook, timeout_s=5)
 
 
 @pytest.mark.parametrize("error", [ValueError("no room"), TimeoutError("its own")])

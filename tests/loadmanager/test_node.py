@@ -59,6 +59,22 @@ def test_a_node_whose_server_stays_away_ends_with_its_error(server: str, error: 
     virtually(story)()
 
 
+def test_all_steps_of_a_start_share_one_deadline():
+    async def story(world: World) -> None:
+        world.set_down(LOG_SERVER, True)
+        world.set_down(COORDINATION_SERVER, True)
+        nodes = Nodes(world)
+        began_s = world.now_s
+        a = nodes.start("a:1")
+        await asyncio.sleep(8)
+        world.set_down(LOG_SERVER, False)
+        await world.until(lambda: a.process.dead, 5, "it gives up")
+        assert world.now_s - began_s <= nodes.settings.start_timeout_s + 2, "and a second to close"
+        assert isinstance(cause(a.process.failure), CoordinationUnavailable)
+
+    virtually(story)()
+
+
 @pytest.mark.parametrize("server", [LOG_SERVER, COORDINATION_SERVER])
 def test_a_server_that_falters_in_the_middle_of_a_start_is_asked_again(server: str):
     async def story(world: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from io import StringIO
 from pathlib import Path
 
@@ -49,6 +50,28 @@ def test_only_a_run_without_any_fault_is_clean(spoilt: dict[str, object]):
 
     assert of(LoadFigures(ok=10))
     assert not of(LoadFigures(ok=10, **spoilt))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("log", "coordination", "says"),
+    [
+        ("foo:bar", None, "--log 'foo:bar' is no address"),
+        ("cluster.db", None, "sqlite:FILE or kafka://host:port"),
+        ("sqlite:", None, "names no file"),
+        ("kafka://h:1,", "zookeeper://h:1", "kafka://host:port"),
+        ("kafka://h:1", "kafka://h:1", "zookeeper://host:port"),
+        ("kafka://h:1", "zookeeper:///root", "zookeeper://host:port"),
+        ("kafka://h:1", None, "where ZooKeeper is"),
+    ],
+)
+def test_addresses_that_are_none_are_refused_before_anything_begins(log: str, coordination: str | None, says: str):
+    with pytest.raises(ValueError, match=re.escape(says)):
+        Options(log=log, coordination=coordination).check()
+
+
+def test_addresses_of_servers_and_files_are_taken():
+    Options(log="kafka://h:1,[::1]:2", coordination="zookeeper://h:1,i:2/root").check()
+    Options(log="sqlite:x.db").check()
 
 
 def test_every_bundle_has_a_topic_to_ask_for():

@@ -21,7 +21,11 @@ from statechannel.view import TableView
 B1 = Broker("b1:6650", 7)
 BUNDLES = tile("public/default", even_boundaries(4))
 SETTINGS = Settings(
-    load_sample_interval_s=0.02, load_report_min_interval_s=0.05, load_report_max_interval_s=60, load_top_bundles=2
+    host_load_timeout_s=0.1,
+    load_sample_interval_s=0.02,
+    load_report_min_interval_s=0.05,
+    load_report_max_interval_s=60,
+    load_top_bundles=2,
 )
 
 
@@ -37,6 +41,7 @@ class Cluster:
         self.loads: dict[Bundle, BundleLoad] = {b: BundleLoad(keys=i, in_rate_msg_s=i) for i, b in enumerate(BUNDLES)}
         self.held = list(BUNDLES)
         self.failure: Exception | None = None
+        self.hangs = False
         self.brokers: TableView[BrokerLoadData] = broker_loads(log, SETTINGS)
         self.bundles: TableView[TopBundlesLoadData] = top_bundles(log, SETTINGS)
         self.service = LoadService(
@@ -50,6 +55,8 @@ class Cluster:
         )
 
     async def host_load(self) -> Mapping[Bundle, BundleLoad]:
+        if self.hangs:
+            await asyncio.Event().wait()
         if self.failure is not None:
             raise self.failure
         return self.loads
@@ -103,6 +110,13 @@ async def test_a_service_that_fails_is_counted_and_its_last_answer_stays(cluster
     cluster.held.remove(BUNDLES[0])
     await until(lambda: cluster.service.host_failures > 0 and cluster.brokers[B1.name].bundles == 3)
     assert cluster.service.loads[BUNDLES[3]].in_rate_msg_s == 3
+
+
+async def test_a_service_that_hangs_is_counted_and_the_reports_go_on(cluster: Cluster) -> None:
+    await until(lambda: B1.name in cluster.bundles)
+    cluster.hangs = True
+    cluster.held.remove(BUNDLES[0])
+    await until(lambda: cluster.service.host_failures > 1 and cluster.brokers[B1.name].bundles == 3)
 
 
 async def test_a_report_that_somebody_swept_away_comes_back(cluster: Cluster) -> None:

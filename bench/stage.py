@@ -1,0 +1,28 @@
+"""The demo's stage for a bench: counters on brokers of their own processes, without automatic moves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from bench.stations import Carrier
+from loadmanager.demo.options import Options
+from loadmanager.demo.stage import Stage
+
+
+@asynccontextmanager
+async def staged(where: Carrier, directory: Path, *, brokers: int, rate_s: float) -> AsyncGenerator[Stage]:
+    """Ready brokers that own all bundles; `start_load()` sends `rate_s` increments a second. Cleared afterwards."""
+    options = Options(brokers=brokers, rate_s=rate_s, log=where.log, coordination=where.coordination)
+    async with asyncio.TaskGroup() as tasks:
+        stage = Stage(options, directory, tasks)
+        stage.settings["balancing"] = False
+        try:
+            async with stage.watch.running():
+                await stage.start_brokers(brokers)
+                await stage.first_owners()
+                yield stage
+        finally:
+            await stage.clear()
