@@ -16,6 +16,11 @@ from loadmanager.load import cgroup
 from loadmanager.load.model import Figures
 
 
+SHORTEST_WINDOW_S = 0.5
+"""Over less than this a processor is either busy or idle. What a process burns in its first instant, measured so, would
+look like a full broker, and be believed until its next report."""
+
+
 class Sensors:
     """`read()` gives the figures since the previous call. For one thread. `capacity` overrides cores and memory."""
 
@@ -51,7 +56,7 @@ class Sensors:
 
     def _read_cpu_percent(self) -> float:
         cpu_s, at_s = self._cpu_used_s(), self._clock_s()
-        if at_s > self._at_s:
+        if at_s - self._at_s >= SHORTEST_WINDOW_S:
             used = (cpu_s - self._cpu_s) / (at_s - self._at_s) / self._cores
             self._cpu_percent = min(100.0, max(0.0, 100.0 * used))
             self._cpu_s, self._at_s = cpu_s, at_s

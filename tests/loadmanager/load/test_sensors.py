@@ -108,3 +108,13 @@ def test_a_process_without_limits_shows_its_own_work() -> None:
 def test_two_readings_at_the_same_instant_repeat_the_figure() -> None:
     sensors = Sensors(limits=cgroup.Limits(), clock_s=lambda: 1.0)
     assert sensors.read().cpu_percent == sensors.read().cpu_percent == 0.0
+
+
+def test_what_is_burnt_in_the_first_instant_is_not_taken_for_a_full_broker() -> None:
+    now = [0.0]
+    sensors = Sensors({"cpu": 1.0}, limits=cgroup.Limits(), clock_s=lambda: now[0])
+    assert sum(i * i for i in range(300_000)) > 0
+    now[0] = 0.001
+    assert sensors.read().cpu_percent == 0.0
+    now[0] = 10.0
+    assert 0.0 < sensors.read().cpu_percent < 50, "the burst counts in the window in which it is over"
