@@ -15,7 +15,6 @@ import psutil
 from loadmanager.load import cgroup
 from loadmanager.load.model import Figures
 
-
 SHORTEST_WINDOW_S = 0.5
 """Over less than this a processor is either busy or idle. What a process burns in its first instant, measured so, would
 look like a full broker, and be believed until its next report."""
