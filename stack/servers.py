@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def free_port() -> int:
     raise StackError(f"no free port on {HOST} between {PORTS.start} and {PORTS.stop}")
 
 
-class JavaServer:
+class JavaServer(ABC):
     """What both servers share: a JVM, its data directory, ports that stay the same over restarts."""
 
     name = ""
@@ -141,17 +142,20 @@ class JavaServer:
     def _pick_ports(self) -> None:
         self.port = free_port()
 
+    @abstractmethod
     def _prepare(self) -> None:
-        raise NotImplementedError
+        """Write the configuration and format the data, once the ports are picked."""
 
+    @abstractmethod
     def _arguments(self) -> Sequence[str]:
-        raise NotImplementedError
+        """What the main class is given."""
 
     def _java_options(self) -> Sequence[str]:
         return ()
 
+    @abstractmethod
     def _ask(self, connection: socket.socket) -> bool:
-        raise NotImplementedError
+        """Whether the server on the other end answers a first question."""
 
 
 class KafkaServer(JavaServer):
