@@ -3,7 +3,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 
-.PHONY: help demo test check stack stack-down bench lock runtime dev clean
+.PHONY: help demo test test-slow check stack stack-down bench sim lock runtime dev clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -25,8 +25,14 @@ check: dev ## style, types, layering
 
 test: dev ## everything, on real Kafka and ZooKeeper servers that it brings itself (needs a JDK 17+ and Maven)
 	@$(PY) -m stack jars
+	@.venv/bin/loadmanager history jars
 	@$(MAKE) --no-print-directory check
 	$(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
+
+test-slow: dev ## what takes minutes: the ingest killed at every point, and ten times on a real Kafka
+	@$(PY) -m stack jars
+	@.venv/bin/loadmanager history jars
+	$(PY) -m pytest -m slow $(ARGS)
 
 stack: dev ## Kafka and ZooKeeper on free loopback ports, data under .stack/
 	@$(PY) -m stack up
@@ -36,6 +42,9 @@ stack-down: ## stop just those
 
 bench: dev ## the figures of docs/benchmarks.md, one JSON line each
 	@$(PY) -m bench $(ARGS)
+
+sim: dev ## SEEDS simulated clusters with every fault: make sim SEEDS=5000
+	@.venv/bin/loadmanager sim --count $(or $(SEEDS),1000) --lines 300 $(ARGS)
 
 lock: ## write requirements/*.lock anew from pyproject.toml
 	@tools/lock.sh

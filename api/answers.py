@@ -5,13 +5,14 @@ Pure: from what was located to the bytes on the wire.
 
 from __future__ import annotations
 
+import re
 from urllib.parse import quote
 
 import msgspec
 
-from api.presenting import leader_of
 from api.schemas import LookupData
-from loadmanager.errors import Unavailable
+from loadmanager.channel_owner.service import owner_of
+from loadmanager.errors import NotFound, Unavailable
 from loadmanager.lookup import Located
 from loadmanager.node import Node
 from loadmanager.redirection import TOKEN_HEADER
@@ -27,6 +28,8 @@ CHANNEL_TOPICS = frozenset(
     }
 )
 """The channel's own topics, under Pulsar's name and under ours; the table that they carry cannot find them."""
+
+_PARTITION = re.compile(r"-partition-([0-9]{1,9})$")
 
 BUNDLE_HEADER = "X-Bundle"
 BROKER_HEADER = "X-Broker"
@@ -63,18 +66,26 @@ def lookup_body(peer: Peer) -> bytes:
     return msgspec.json.encode(lookup_data(peer.registration).model_dump())
 
 
-def channel_owner(node: Node) -> tuple[Broker, Peer]:
-    """Who answers for the channel's own topics: the leader, until partitions have elected owners of their own.
+def channel_owner(node: Node, topic: Topic) -> tuple[Broker, Peer]:
+    """Who answers for one of the channel's own topics: the owner of that partition, without one of partition 0.
 
-    Raises Unavailable while nobody leads.
+    Raises NotFound if there is no such partition, Unavailable while nobody owns it.
     """
-    leader = leader_of(node)
-    peer = node.membership.peers.get(leader.name) if leader is not None else None
-    if leader is None or peer is None:
-        raise Unavailable("nobody leads at the moment, so nobody answers for the channel; try again")
-    return leader, peer
+    partition, partitions = _partition_of(topic), node.channel.table.partitions
+    if partition >= partitions:
+        raise NotFound(f"the channel has the partitions 0 to {partitions - 1}, not {partition}")
+    owner = owner_of(node.world.coordination, node.membership, partition)
+    peer = node.membership.peers.get(owner.name) if owner is not None else None
+    if owner is None or peer is None:
+        raise Unavailable(f"nobody owns partition {partition} of the channel at the moment; try again")
+    return owner, peer
 
 
 def is_channel_topic(topic: Topic) -> bool:
-    """Whether this is one of the channel's own topics."""
-    return topic.full_name in CHANNEL_TOPICS
+    """Whether this is one of the channel's own topics, whole or a partition of it."""
+    return _PARTITION.sub("", topic.full_name) in CHANNEL_TOPICS
+
+
+def _partition_of(topic: Topic) -> int:
+    suffix = _PARTITION.search(topic.full_name)
+    return int(suffix[1]) if suffix else 0

@@ -15,16 +15,20 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from loadmanager.errors import Conflict, Invalid, LoadManagerError, NotFound, Unavailable
-from statechannel.errors import CoordinationUnavailable, Fenced, InvalidName, LogUnavailable
+from loadmanager.errors import Conflict, Gone, Invalid, LoadManagerError, NotFound, Unavailable
+from statechannel.errors import CoordinationUnavailable, Fenced, InvalidName, LogUnavailable, RecordTooLarge
 
 RETRY_AFTER_S = 1.0
+
+UNREADABLE = "There was an error parsing the body"
+"""What FastAPI says of a body on which the parser gave up otherwise than by a syntax error."""
 
 _TITLES = {
     400: "Bad request",
     404: "Not found",
     405: "Method not allowed",
     409: "Conflict",
+    410: "Gone",
     412: "Invalid name or range",
     413: "Body too large",
     408: "Request took too long to arrive",
@@ -49,6 +53,7 @@ def problem(status: int, detail: str, *, record_id: str | None = None, retry_aft
     """A problem of this status; its type is a URN that programs may compare."""
     title = _TITLES.get(status, "Error")
     urn = f"urn:loadmanager:problem:{title.lower().replace(' ', '-')}"
+    detail = detail.encode("utf-8", "backslashreplace").decode()  # it may quote what is no Unicode
     return Problem(urn, title, status, detail, detail, record_id, retry_after_s)
 
 
@@ -61,8 +66,12 @@ def problem_of(error: Exception) -> Problem:
             return problem(404, str(error))
         case Conflict():
             return problem(409, str(error))
+        case Gone():
+            return problem(410, str(error))
         case Unavailable():
             return problem(503, str(error), record_id=error.record_id, retry_after_s=error.retry_after_s)
+        case RecordTooLarge():
+            return problem(413, str(error))
         case LogUnavailable() | CoordinationUnavailable() | Fenced():
             return problem(503, str(error), retry_after_s=RETRY_AFTER_S)
         case _:
@@ -79,7 +88,8 @@ def respond(found: Problem, headers: Mapping[str, str] | None = None) -> Respons
 
 def install(app: FastAPI) -> None:
     """Replace FastAPI's own error answers."""
-    for kind in (LoadManagerError, InvalidName, LogUnavailable, CoordinationUnavailable, Fenced, Exception):
+    known = (LoadManagerError, InvalidName, LogUnavailable, RecordTooLarge, CoordinationUnavailable, Fenced)
+    for kind in (*known, Exception):
         app.add_exception_handler(kind, _known)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _validation)
@@ -94,6 +104,8 @@ async def _http(request: Request, error: Exception) -> Response:
     detail = str(error.detail)
     if error.status_code == 404:
         detail = f"there is nothing at {request.url.path}; see /openapi.json for what there is"
+    elif error.status_code == 400 and detail == UNREADABLE:
+        detail = "the body is no JSON that can be read: malformed, nested too deeply, not UTF-8, or a number too long"
     elif error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "another method")
         detail = f"{request.method} is not for {request.url.path}; use {allowed}"
@@ -113,4 +125,19 @@ def _line(error: dict[str, Any]) -> str:
     where = ".".join(str(part) for part in error["loc"])
     if error["type"] == "json_invalid":
         return f"the body is no JSON: {error.get('ctx', {}).get('error', 'it does not parse')}"
-    return f"{where}: {error['msg']}"
+    allowed: dict[str, Any] = error.get("ctx") or {}
+    match error["type"]:
+        case "too_long":
+            return f"{where}: at most {allowed['max_length']} are allowed, not {allowed['actual_length']}"
+        case "too_short":
+            return f"{where}: at least {allowed['min_length']} are needed, not {allowed['actual_length']}"
+        case "missing" if error["loc"] == ("body",):
+            return "this needs a JSON body"
+        case "missing":
+            return f"{where} is missing"
+        case "extra_forbidden":
+            return f"{where}: there is no such field"
+        case "value_error":
+            return f"{where}: {str(error['msg']).removeprefix('Value error, ')}"
+        case _:
+            return f"{where}: {error['msg']}"

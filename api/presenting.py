@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import asyncio
+from bisect import bisect_left
+from itertools import islice
 from typing import Any
 
 import msgspec
 
-from api.schemas import BrokerShown, BundleDetail, BundleShown, ChannelShown, PartitionShown, SkippedShown
+from api.schemas import BrokerShown, BundleDetail, BundleShown
+from loadmanager.doctor.hiding import hide
 from loadmanager.node import Node
 from loadmanager.registration import Peer
 from statechannel.bundle import Bundle
@@ -15,7 +18,7 @@ from statechannel.record import Broker
 from statechannel.transitions import State
 from statechannel.verdict import Ownership
 
-HIDDEN = "***"
+LOOKED_AT_ONCE = 2_000
 
 
 def bundle_shown(node: Node, entry: Ownership) -> BundleShown:
@@ -76,12 +79,17 @@ def broker_shown(node: Node, broker: Broker, peer: Peer | None) -> BrokerShown:
         registered=peer is not None,
         live=node.membership.is_live(broker, node.world.clock_s()),
         leader=leader_of(node) == broker,
-        draining=peer is not None and peer.registration.draining,
+        draining=peer is not None and (peer.registration.draining or _kept_drained(node, broker)),
         condemned=node.membership.condemned.get(broker),
         bundles=node.channel.table.count_held_by(broker),
         load=msgspec.to_builtins(load) if load is not None and load.broker == broker else None,
     )
     return shown if peer is None else shown.model_copy(update=_registered_fields(peer))
+
+
+def _kept_drained(node: Node, broker: Broker) -> bool:
+    policy = node.policies.current().brokers.get(broker.name)
+    return policy is not None and policy.drain
 
 
 def _registered_fields(peer: Peer) -> dict[str, Any]:
@@ -105,19 +113,28 @@ def leader_of(node: Node) -> Broker | None:
     return leadership.leader
 
 
-def bundles_after(
-    node: Node, namespace: str | None, after: Bundle | None, state: State | None, owner: str | None
-) -> Iterator[Ownership]:
-    """Bundles in the order of their names, from behind `after` on. Walks no further than it is asked."""
-    table = node.channel.table
+async def bundles_after(
+    node: Node, namespace: str | None, after: Bundle | None, state: State | None, owner: str | None, most: int
+) -> list[Ownership]:
+    """The first bundles that fit, in the order of their names, from behind `after` on.
+
+    What fits may be rare, and the last of a million: the loop gets its turn meanwhile.
+    """
+    table, found, looked_at = node.channel.table, list[Ownership](), 0
     for name in table.namespaces() if namespace is None else [namespace]:
         known = table.namespace(name)
         if known is None or (after is not None and name < after.namespace):
             continue
-        for bundle in known.bundles:
-            entry = table.get(bundle)
-            if entry is not None and (after is None or bundle > after) and _fits(entry, state, owner):
-                yield entry
+        begin = bisect_left(known.lower_bounds, after.lo) if after is not None and name == after.namespace else 0
+        for entry in islice(known.entries, begin, None):
+            if (after is None or entry.bundle > after) and _fits(entry, state, owner):
+                found.append(entry)
+            if len(found) == most:
+                return found
+            looked_at += 1
+            if looked_at % LOOKED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+    return found
 
 
 def _fits(entry: Ownership, state: State | None, owner: str | None) -> bool:
@@ -126,55 +143,10 @@ def _fits(entry: Ownership, state: State | None, owner: str | None) -> bool:
     return owner is None or (entry.holder is not None and owner in (entry.holder.name, str(entry.holder)))
 
 
-def channel_shown(node: Node, *, digests: bool) -> ChannelShown:
-    """The replica's state; digests cost a walk through all bundles."""
-    channel, table = node.channel, node.channel.table
-    counts, genesis, leader = channel.counts, table.genesis, leader_of(node)
-    return ChannelShown(
-        cluster=node.settings.cluster,
-        identity=genesis.identity if genesis else None,
-        generation=genesis.generation if genesis else None,
-        broker=str(node.current.me),
-        leader=str(leader) if leader else None,
-        connection=node.world.coordination.connection.value,
-        safe_mode=node.membership.safe_mode(node.world.clock_s()),
-        write_version=channel.write_version,
-        publishes_in_flight=channel.in_flight,
-        accepted=counts["accepted"],
-        append_failures=counts["append_failed"],
-        refused=refusals(counts),
-        skipped=counts["skipped"],
-        skipped_entries=[
-            SkippedShown(partition=s.partition, offset=s.offset, detail=s.detail) for s in channel.skipped
-        ],
-        bundles={state.value: count for state, count in table.count_by_state().items()},
-        namespaces=len(table.namespaces()),
-        last_error=channel.last_error,
-        stopped_by=str(channel.stopped_by) if channel.stopped_by else None,
-        partitions=[_partition_shown(node, p, digests) for p in range(table.partitions)],
-    )
-
-
-def refusals(counts: Mapping[str, int]) -> dict[str, int]:
-    """Refused records by reason."""
-    return {key.removeprefix("refused "): n for key, n in sorted(counts.items()) if key.startswith("refused ")}
-
-
-def _partition_shown(node: Node, partition: int, digests: bool) -> PartitionShown:
-    table = node.channel.table
-    lead = table.lead(partition)
-    return PartitionShown(
-        partition=partition,
-        next_offset=table.next_offset(partition),
-        epoch=lead.epoch,
-        leader=str(lead.leader) if lead.leader else None,
-        digest=table.digest(partition) if digests else None,
-    )
-
-
 def settings_shown(node: Node) -> dict[str, Any]:
-    """All settings; what is passed through to the clients of Kafka and ZooKeeper may be secret and is hidden."""
+    """All settings; what is passed through to the clients of Kafka and ZooKeeper may be secret and is hidden.
+
+    So are secrets within addresses and properties, as far as they can be told by their form and name.
+    """
     shown: dict[str, Any] = node.settings.model_dump(mode="json")
-    for secret in ("kafka", "zookeeper"):
-        shown[secret] = dict.fromkeys(shown[secret], HIDDEN)
-    return shown
+    return hide(shown)

@@ -5,14 +5,18 @@ Only shapes: what fills them is in `presenting.py`.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, cast
 
-from pydantic import BaseModel, Field, StringConstraints, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from api.pulsar_policies import PULSAR_POLICIES
+from loadmanager.boundaries import MOST_PARTS
+from statechannel.bundle import FULL_UPPER
 
 MAX_TOPICS = 1_000
 MAX_TOPIC_CHARS = 4_096
+MAX_PARTITIONS = 1_024
 
 
 # --- Pulsar's
@@ -22,14 +26,14 @@ class BundlesData(BaseModel):
     """`boundaries` as in `0x40000000`, from 0x00000000 to 0xffffffff; one more than `numBundles`."""
 
     boundaries: list[str] | None = None
-    numBundles: int | None = None  # noqa: N815 - Pulsar's name
+    numBundles: Annotated[int, Field(strict=True)] | None = None  # noqa: N815 - Pulsar's name
 
 
 class NewNamespace(BaseModel):
     """The part of Pulsar's Policies that means something here; the rest of them is ignored, any other name refused."""
 
     bundles: BundlesData | None = None
-    numBundles: int | None = None  # noqa: N815 - Pulsar's name
+    numBundles: Annotated[int, Field(strict=True)] | None = None  # noqa: N815 - Pulsar's name
 
     @model_validator(mode="before")
     @classmethod
@@ -143,14 +147,35 @@ class DrainShown(BaseModel):
     done: bool
 
 
+class SnapshotShown(BaseModel):
+    """A snapshot that is kept: everything below `next_offset` is in it. `at_ms` is its writer's wall clock."""
+
+    snapshot_id: str
+    next_offset: int
+    at_ms: int
+    bundles: int
+    size_bytes: int
+    chunks: int
+
+
 class PartitionShown(BaseModel):
-    """Everything below `next_offset` has been applied. `digest` is equal on all replicas at equal offsets."""
+    """Everything below `next_offset` has been applied. `digest` is equal on all replicas at equal offsets.
+
+    The log holds offsets from `begin` to below `end`; `owner` writes the snapshots, here the newest first, and trims.
+    What the log did not tell is null.
+    """
 
     partition: int
     next_offset: int
     epoch: int
     leader: str | None
     digest: str | None = None
+    begin: int | None = None
+    end: int | None = None
+    lag: int | None = None
+    owner: str | None = None
+    snapshots: list[SnapshotShown] | None = None
+    since_snapshot: int | None = None
 
 
 class SkippedShown(BaseModel):
@@ -182,7 +207,31 @@ class ChannelShown(BaseModel):
     namespaces: int
     last_error: str
     stopped_by: str | None
+    reloads: int = 0
+    readers: list[str] = []
+    log_problem: str | None = None
     partitions: list[PartitionShown]
+
+
+class ReaderPositions(BaseModel):
+    """Where a reader wants to go on, for each partition; null: at the log's begin."""
+
+    positions: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MAX_PARTITIONS)] | None = None
+
+
+class ReaderShown(BaseModel):
+    """A registered reader of the channel's log: nothing at or behind its positions is trimmed until `until_ms`."""
+
+    name: str
+    positions: list[int]
+    registered_ms: int
+    until_ms: int
+
+
+class Readers(BaseModel):
+    """By name."""
+
+    readers: list[ReaderShown]
 
 
 class LateVerdict(BaseModel):
@@ -233,3 +282,106 @@ class Notes(BaseModel):
     """Newest last."""
 
     notes: list[NoteShown]
+
+
+def _ring_position(given: Any) -> Any:
+    if not isinstance(given, str):
+        return given
+    if _POSITION.fullmatch(given) is None:
+        raise ValueError(f"{given[:40]!r} is no position; write an integer, or eight hexadecimal digits: 0x20000000")
+    return int(given, 16)
+
+
+_POSITION = re.compile(r"0x[0-9a-fA-F]{8}", re.ASCII)
+RingPosition = Annotated[int, Field(strict=True, ge=0, le=FULL_UPPER), BeforeValidator(_ring_position)]
+"""A place on the ring: a number, as Pulsar has it, or `0x40000000`."""
+
+
+class SplitWanted(BaseModel):
+    """Into how many `parts` (default 2), or at which `positions`; `unload`: take the children from their owner."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    parts: Annotated[int, Field(strict=True)] | None = None
+    positions: Annotated[list[RingPosition], Field(max_length=MOST_PARTS)] | None = None
+    algorithm: str | None = None
+    unload: bool = False
+
+
+class Children(BaseModel):
+    """What a bundle was split into, lowest first."""
+
+    children: list[str]
+
+
+class MergeWanted(BaseModel):
+    """Neighbours of one owner, by their full names, in any order."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    bundles: Annotated[list[str], Field(min_length=2, max_length=MOST_PARTS)]
+
+
+class Merged(BaseModel):
+    """The one bundle that there is now."""
+
+    bundle: str
+
+
+# --- history
+
+
+class WinnerShown(BaseModel):
+    """The record that stood in the way: at this offset it had made the bundle what the refused one did not expect."""
+
+    offset: int
+    action: str
+    actor: str
+
+
+class HistoryEntryShown(BaseModel):
+    """One record about a bundle. `appended_ms` is the log's clock, `written_ms` its author's.
+
+    `before` and `after` are the bundle's states (null: there was, or is, no such bundle), `owner` and `target` those
+    after it, `to` the destination that the record names. A refused record has a reason in `refused`, and changed
+    nothing; `copy_of` is the offset of the accepted record of which it is a copy.
+    """
+
+    offset: int
+    appended_ms: int
+    written_ms: int
+    record_id: str
+    action: str
+    actor: str
+    role: str
+    epoch: int
+    accepted: bool
+    before: str | None
+    after: str | None
+    owner: str | None
+    target: str | None
+    to: str | None
+    reason: str
+    cause: str
+    bundles: int
+    boundaries: list[str]
+    parents: list[str]
+    children: list[str]
+    refused: str | None
+    detail: str
+    winner: WinnerShown | None
+    copy_of: int | None
+
+
+class HistoryShown(BaseModel):
+    """Newest first. `next` is the `before` of the next page, null if there is none; `note` says what was trimmed."""
+
+    bundle: str
+    partition: int
+    exists: bool
+    state: str | None
+    entries: list[HistoryEntryShown]
+    next: int | None
+    log_begin: int
+    log_begin_ms: int | None
+    note: str | None

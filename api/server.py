@@ -74,9 +74,10 @@ async def attach(node: Node, listening: socket.socket) -> AsyncGenerator[None]:
     Raises NotLoopback if others reach the socket and the setting `insecure` is off.
     """
     check_reach(_address_of(listening), insecure=node.settings.insecure)
+    closing = asyncio.Event()
     server = _Server(
         uvicorn.Config(
-            create_app(node),
+            create_app(node, closing),
             http=LookupProtocol,
             lifespan="on",
             ws="none",
@@ -95,6 +96,7 @@ async def attach(node: Node, listening: socket.socket) -> AsyncGenerator[None]:
         await _until_up(server, serving)
         yield
     finally:
+        closing.set()
         server.should_exit = True
         await asyncio.wait((serving,), timeout=2 * CLOSE_TIMEOUT_S)
         if not serving.done():

@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import importlib
 
-NAMES = ("channel", "lookup", "broker", "assign", "transfer", "failover")
+NAMES = (
+    *("channel", "start", "snapshot", "soak", "lookup", "broker", "assign", "transfer", "split", "failover", "recover"),
+    *("balance", "plan_speed", "old_new", "history_audit", "ingest", "analyse", "replay"),
+)
 
 
 def main() -> None:

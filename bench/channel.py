@@ -35,7 +35,7 @@ async def _run(kind: str) -> None:
         channel = Channel(log, ChannelSettings(partitions=1), nonce="bench", wall_ms=lambda: 0)
         await channel.open()
         async with channel.running():
-            await _own_all(channel)
+            await own_all(channel)
             verdicts, floors = await _round_trips(log, channel)
             p50, floor = median(verdicts) * 1e3, median(floors) * 1e3
             emit(
@@ -94,16 +94,18 @@ async def _timed(work: object) -> float:
     return time.perf_counter() - begin
 
 
-async def _own_all(channel: Channel) -> None:
+async def own_all(channel: Channel) -> None:
+    """A namespace of so many bundles, all of them assigned to A."""
     create = Record("", Action.CREATE_NAMESPACE, A, Role.ADMIN, namespace="t/n", boundaries=even_boundaries(BUNDLES))
     await channel.publish(create)
     bundles = channel.table.namespace("t/n").bundles  # type: ignore[union-attr]
     for begin in range(0, BUNDLES, 500):
-        await _step(channel, bundles[begin : begin + 500], Action.OWN, A)
-        await _step(channel, bundles[begin : begin + 500], Action.RETURN, None)
+        await step(channel, bundles[begin : begin + 500], Action.OWN, A)
+        await step(channel, bundles[begin : begin + 500], Action.RETURN, None)
 
 
-async def _step(channel: Channel, bundles: Sequence[Bundle], action: Action, to: Broker | None) -> None:
+async def step(channel: Channel, bundles: Sequence[Bundle], action: Action, to: Broker | None) -> None:
+    """One accepted record of A for these bundles."""
     table = channel.table
     subjects = tuple(Subject(b, table.get(b).revision) for b in bundles)  # type: ignore[union-attr]
     verdict = await channel.publish(Record("", action, A, subjects=subjects, to=to))
@@ -118,8 +120,8 @@ async def _transitions(channel: Channel, bundles_a_record: int) -> float:
 
     async def to_and_fro(part: Sequence[Bundle]) -> None:
         for _ in range(rounds):
-            await _step(channel, part, Action.TRANSFER, B)
-            await _step(channel, part, Action.CANCEL, None)
+            await step(channel, part, Action.TRANSFER, B)
+            await step(channel, part, Action.CANCEL, None)
 
     parts = [bundles[begin : begin + bundles_a_record] for begin in range(0, BUNDLES, bundles_a_record)]
     begin = time.perf_counter()

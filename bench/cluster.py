@@ -187,19 +187,18 @@ def _connect(name: str) -> socket.socket:
 
 
 def _read_answer(connection: socket.socket) -> bytes:
-    data = connection.recv(65_536)
-    while True:
-        head, gap, body = data.partition(b"\r\n\r\n")
-        if gap:
-            lower = head.lower()
-            begin = lower.find(b"content-length:")
-            length = int(lower[begin + 15 :].split(b"\r\n", 1)[0]) if begin >= 0 else 0
-            if len(body) >= length:
-                return data
-        more = connection.recv(65_536)
+    data, whole = b"", -1
+    while whole < 0 or len(data) < whole:
+        more = connection.recv(1 << 20)
         if not more:
             raise RuntimeError(f"the connection was closed after {data[:200]!r}")
         data += more
+        if whole < 0 and (head := data.find(b"\r\n\r\n")) >= 0:
+            lower = data[:head].lower()
+            begin = lower.find(b"content-length:")
+            length = int(lower[begin + 15 :].split(b"\r\n", 1)[0]) if begin >= 0 else 0
+            whole = head + 4 + length
+    return data
 
 
 def _check(answer: bytes) -> None:

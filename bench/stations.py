@@ -54,11 +54,11 @@ async def open_log(kind: str) -> AsyncGenerator[Log]:
     """A started log by itself."""
     with carrier(kind) as where:
         if kind == "sqlite":
-            from statechannel.adapters.sqlite_log import SqliteLog
+            from statechannel.adapters.sqlite.log import SqliteLog
 
             log: Log = SqliteLog(Path(where.log.removeprefix("sqlite:")))
         else:
-            from statechannel.adapters.kafka_log import KafkaLog
+            from statechannel.adapters.kafka.log import KafkaLog
 
             log = KafkaLog(where.log.removeprefix("kafka://"), replication=1, min_insync=1, development=True)
         await log.start(30)

@@ -6,9 +6,9 @@ The prose around the markers is written by hand and left alone.
 
 from __future__ import annotations
 
-import re
-import sys
 from pathlib import Path
+
+from drawing import draw
 
 from statechannel.transitions import IN_FLIGHT, RESHAPING, SERVING_STATES, TABLE, Guard, Reshape, Row, State, Then, Who
 
@@ -87,24 +87,5 @@ def reshaping_arrows() -> list[str]:
 DRAWINGS = {"states": states_table, "steps": steps_table, "reshaping": reshaping_table, "diagram": diagram}
 
 
-def drawn(page: str) -> str:
-    """The page with everything between its markers drawn anew."""
-    for name, draw in DRAWINGS.items():
-        begin, end = f"<!-- drawn: {name} -->", f"<!-- end: {name} -->"
-        found = re.findall(re.escape(begin) + ".*?" + re.escape(end), page, re.DOTALL)
-        if len(found) != 1:
-            sys.exit(f"{PAGE.name} must have {begin} and {end} once")
-        page = page.replace(found[0], f"{begin}\n\n{draw()}\n\n{end}")
-    return page
-
-
-def main(arguments: list[str]) -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    if "--check" not in arguments:
-        PAGE.write_text(drawn(page), encoding="utf-8")
-    elif drawn(page) != page:
-        sys.exit(f"docs/{PAGE.name} is stale: run `python docs/draw_state_machine.py`")
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    draw(PAGE, DRAWINGS)

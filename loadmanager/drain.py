@@ -71,14 +71,14 @@ class Drain:
         self._unloaded.clear()
 
     async def run(self, timeout_s: float) -> DrainProgress:
-        """Move everything away; returns when nothing is left, or after `timeout_s` with what is."""
+        """Move everything away; returns when nothing is left, or after `timeout_s` with what is; 0 moves nothing."""
         self._active = True
         self._rests.clear()
         self._unloaded.clear()
         self._total = self._channel.table.count_held_by(self._me)
         try:
             async with asyncio.timeout(timeout_s):
-                while self._active and (here := await self._still_here()):
+                while self._active and timeout_s > 0 and (here := await self._still_here()):
                     await self._once(here)
         except TimeoutError:
             pass

@@ -4,6 +4,7 @@ LoadManagerError
 ├── Invalid        the request itself makes no sense                       (REST 400/412)
 ├── NotFound       no such namespace, bundle or broker                     (REST 404)
 ├── Conflict       it exists, but not in a state in which this can be done (REST 409)
+├── Gone           it was there once, and is not kept any more              (REST 410)
 └── Unavailable    not now: nothing was changed, or it is not known yet    (REST 503, Retry-After)
 """
 
@@ -24,6 +25,10 @@ class NotFound(LoadManagerError):
 
 class Conflict(LoadManagerError):
     """It cannot be done to this thing in its present state."""
+
+
+class Gone(LoadManagerError):
+    """It is not kept any more; asking again does not help."""
 
 
 class Unavailable(LoadManagerError):

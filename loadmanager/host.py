@@ -5,14 +5,16 @@ functions on worker threads: neither can hold up the control loop that proves ow
 within its time-out (settings `host_*_timeout_s`) counts as failed.
 
 The order for one bundle is `prepare` (optional work ahead of a planned move) -> `acquire` -> `release` or `abandon`.
+A split or merge is the same, within one broker: `release` of what is gone (to nobody), and when that has ended
+`acquire` of what came, under a new token, from storage. Hooks of ranges that overlap are not called at the same time.
 Between `acquire` returning and `release`/`abandon` being called, and only while `Broker.serving` says so, the service
 may serve the bundle's keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
-from typing import Protocol
+from collections.abc import Awaitable, Iterable, Mapping
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -39,7 +41,8 @@ class BundleLoad(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     cpu_percent: float = 0.0
     """Share of one core, 100 = one whole core."""
     hottest_keys: tuple[tuple[str, float], ...] = ()
-    """Optional: the busiest keys with their message rate, hottest first."""
+    """Optional: the busiest keys by full name, each with its message rate (in and out), hottest first. By them a single
+    key that carries most of its bundle is found, and gets a bundle of its own."""
 
     @property
     def throughput_bytes_s(self) -> float:
@@ -77,4 +80,34 @@ class BundleHost(Protocol):
 
     def load(self) -> Mapping[Bundle, BundleLoad] | Awaitable[Mapping[Bundle, BundleLoad]]:
         """The load of every bundle that is held, called once per sampling interval."""
+        ...
+
+
+@runtime_checkable
+class KnowsPositions(Protocol):
+    """What a `BundleHost` may implement as well, so that a bundle can be split by the number of its keys."""
+
+    def positions(self, bundle: Bundle) -> Iterable[int] | Awaitable[Iterable[int]]:
+        """Where the keys of a bundle that is served here are on the ring: one position for each key, in any order, the
+        CRC-32 of its full name (`Topic.position`). A sample does. Called once a split, while requests go on; what
+        is returned is read where the hook runs, all within the time-out of `prepare`. Raising calls the split off."""
+        ...
+
+
+class KeyRate(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What one key carries: messages and bytes per second, in and out together, and where it is on the ring."""
+
+    position: int
+    rate_msg_s: float = 0.0
+    rate_bytes_s: float = 0.0
+
+
+@runtime_checkable
+class KnowsRates(Protocol):
+    """What a `BundleHost` may implement as well, so that a bundle can be split by the load of its keys."""
+
+    def rates(self, bundle: Bundle) -> Iterable[KeyRate] | Awaitable[Iterable[KeyRate]]:
+        """What the keys of a bundle that is served here carry, in any order: `KeyRate`, or (position, messages/s,
+        bytes/s). Keys at rest may be left out; of very many give the busiest. Called once a split, as `positions`, and
+        asked first where a service has both. Raising calls the split off."""
         ...

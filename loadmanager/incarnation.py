@@ -8,27 +8,37 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
 
+from loadmanager.advice.leading import Advising
 from loadmanager.agent.service import Agent, HookTimeouts
-from loadmanager.assignment.registry import PLACEMENTS
 from loadmanager.balancing.history import MoveHistory
-from loadmanager.balancing.registry import STRATEGIES
+from loadmanager.boundaries import NoCuts
+from loadmanager.channel_owner.service import ChannelOwner, World
+from loadmanager.decisions.log import DecisionLog
 from loadmanager.drain import Drain
-from loadmanager.governing import Governor
-from loadmanager.host import BundleHost, BundleLoad, Destination
+from loadmanager.dynamic.live import LiveSettings
+from loadmanager.dynamic.placement import SwitchedPlacement
+from loadmanager.governing.deciding import Deciding
+from loadmanager.governing.governor import Governor
+from loadmanager.governing.shelf import PlanShelf
+from loadmanager.host import BundleHost, BundleLoad, Destination, KeyRate
 from loadmanager.hosting import HostRunner
 from loadmanager.leader.core import LeaderSettings
-from loadmanager.leader.service import Leader, TermSettings
+from loadmanager.leader.service import Leader, Term, TermSettings
 from loadmanager.load.service import LoadService
 from loadmanager.lookup import Lookup
 from loadmanager.membership import Membership
 from loadmanager.operations import Operations
 from loadmanager.placing import Placing
+from loadmanager.policies.store import PolicyStore
 from loadmanager.proving import Prover
 from loadmanager.registration import Peer
 from loadmanager.serving import Serving
 from loadmanager.settings import Settings
+from loadmanager.splitting.quarantine import Quarantine
+from loadmanager.splitting.service import Splitting
 from loadmanager.surroundings import Surroundings
 from loadmanager.suspicion import Suspicion
 from loadmanager.views import Views
@@ -39,21 +49,40 @@ from statechannel.proofs import Proofs
 from statechannel.record import Broker
 from statechannel.service import Channel
 
+if TYPE_CHECKING:
+    from loadmanager.advice.board import AdviceBoard
+
 BEGIN_AGAIN_S = 1.0
+SEEN_WITHIN_S = 2.0
+REST_TIMES_KEPT = 4
+"""How many rest times back planned moves matter."""
 _log = logging.getLogger(__name__)
 
 
 class Grounds(Protocol):
     """What an incarnation stands on and does not own: everything of the process that outlives it. `Node` is one."""
 
-    settings: Settings
+    live: LiveSettings
     host: BundleHost
     runner: HostRunner
     world: Surroundings
     channel: Channel
     membership: Membership
     views: Views
-    history: MoveHistory
+    policies: PolicyStore
+    quarantine: Quarantine
+    plans: PlanShelf
+    decisions: DecisionLog
+
+    @property
+    def advice(self) -> AdviceBoard:
+        """What the load history advises."""
+        ...
+
+    @property
+    def settings(self) -> Settings:
+        """Those that hold at this moment: ask again whenever one is needed."""
+        ...
 
     def peers(self) -> dict[str, Peer]:
         """Registered brokers by name."""
@@ -72,24 +101,52 @@ class Incarnation:
         self._grounds = grounds
         self._proofs = proofs
         self._over = asyncio.Event()
+        self._seen = asyncio.Event()
+        self.splitting = Splitting(me, grounds, lambda: self.load, self._ask_keys)
         self.placing = self._make_placing()
-        self.lookup = Lookup(me, grounds.channel, grounds.membership, self.placing.place, grounds.world.clock_s)
+        self.lookup = self._make_lookup()
         self.operations = self._make_operations()
         self.drain = Drain(me, grounds.channel, self.placing.place_elsewhere)
         self.agent = self._make_agent(serving)
+        self._history = MoveHistory(grounds.channel.table, _memory_s(grounds.settings))
         self.governor = self._make_governor()
         self.leader = self._make_leader()
         self.load = self._make_load()
+        self.advising = Advising(grounds, self.governor, self.operations)
+        self.channel_owner = self._make_channel_owner()
         self._prover = self._make_prover()
         self._suspicion = self._make_suspicion()
 
     def _make_placing(self) -> Placing:
-        grounds, placement = self._grounds, PLACEMENTS.make(self._grounds.settings.placement)
-        return Placing(self.me, grounds.channel.table, grounds.membership, grounds.views, placement)
+        grounds = self._grounds
+        placement = SwitchedPlacement(lambda: grounds.settings)
+        return Placing(
+            self.me,
+            grounds.channel.table,
+            grounds.membership,
+            grounds.views,
+            placement,
+            grounds.policies.current,
+            lambda: grounds.settings,
+            self.splitting.held_back,
+        )
+
+    def _make_lookup(self) -> Lookup:
+        grounds, placing = self._grounds, self.placing
+        return Lookup(
+            self.me,
+            grounds.channel,
+            grounds.membership,
+            placing.place,
+            grounds.world.clock_s,
+            placing.quarantine,
+            placing.why_nowhere,
+        )
 
     def _make_operations(self) -> Operations:
         grounds, timeout_s = self._grounds, self._grounds.settings.in_flight_timeout_s
-        return Operations(self.me, grounds.channel, grounds.membership, grounds.world.clock_s, timeout_s)
+        clock_s, forbids = grounds.world.clock_s, self.placing.forbids
+        return Operations(self.me, grounds.channel, grounds.membership, clock_s, timeout_s, forbids)
 
     def _make_agent(self, serving: Serving) -> Agent:
         grounds, timeouts = self._grounds, _hook_timeouts(self._grounds.settings)
@@ -102,6 +159,8 @@ class Incarnation:
             timeouts,
             self._destination,
             grounds.note,
+            lambda bundle: self.load.loads.get(bundle, BundleLoad()),
+            self.splitting.bounds_of,
         )
 
     def _make_prover(self) -> Prover:
@@ -112,24 +171,26 @@ class Incarnation:
             grounds.channel,
             self._proofs,
             grounds.world.clock_s,
-            lambda: {table.partition_of(bundle.namespace) for bundle in table.held_by(self.me)},
+            lambda: table.partitions_held_by(self.me),
             self.fence,
             self.agent.lapsed,
             self.agent.renewed,
         )
 
     def _make_governor(self) -> Governor:
-        grounds, settings = self._grounds, self._grounds.settings
-        return Governor(
+        grounds = self._grounds
+        deciding = Deciding(
             grounds.channel.table,
             grounds.membership,
             grounds.views,
-            grounds.history,
-            STRATEGIES.make(settings.balancing_strategy),
-            settings,
-            (grounds.world.clock_s, grounds.world.wall_ms),
-            grounds.note,
+            self._history,
+            lambda: grounds.settings,
+            grounds.policies.current,
+            grounds.world.wall_ms,
+            grounds.world.apart,
+            self.placing.forbids,
         )
+        return Governor(deciding, grounds.views, grounds.plans, grounds.decisions, grounds.world.clock_s, grounds.note)
 
     def _make_leader(self) -> Leader:
         grounds = self._grounds
@@ -139,11 +200,18 @@ class Incarnation:
             grounds.world.coordination,
             grounds.membership,
             _term_settings(grounds.settings),
-            self.placing.place_preferring,
+            self.placing.place_many,
             grounds.world.clock_s,
             grounds.note,
-            self.governor.govern,
+            self._govern,
         )
+
+    async def _govern(self, term: Term) -> None:
+        """What a leader does besides its duties, while a term lasts."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.governor.govern(term))
+            tasks.create_task(self.advising.lead(term))
+            tasks.create_task(self.splitting.tending(self.governor.deciding).tend(term))
 
     def _make_suspicion(self) -> Suspicion:
         grounds, settings = self._grounds, self._grounds.settings
@@ -162,24 +230,48 @@ class Incarnation:
             self.me,
             grounds.settings,
             host_load=self._host_load,
-            held=lambda: grounds.channel.table.held_by(self.me),
+            held=self._held,
             sensors=grounds.world.sensors,
             brokers=grounds.views.brokers,
             bundles=grounds.views.bundles,
             wall_ms=grounds.world.wall_ms,
+            spread=self.splitting.reshaper.spread,
+        )
+
+    def _make_channel_owner(self) -> ChannelOwner:
+        grounds, world = self._grounds, self._grounds.world
+        return ChannelOwner(
+            self.me,
+            World(
+                grounds.channel,
+                world.log,
+                world.coordination,
+                grounds.membership,
+                grounds.views.readers,
+                world.clock_s,
+                world.wall_ms,
+                world.nonce,
+                grounds.note,
+            ),
+            grounds.settings,
         )
 
     async def run(self, ready: asyncio.Event, stopping: asyncio.Event, leave: Callable[[], Awaitable[None]]) -> bool:
         """Act until fenced or, once `stopping` is set, until `leave` has returned; whether it was fenced."""
+        unfollow = self._grounds.live.on_change(lambda _old, new: self._follow(new))
         async with asyncio.TaskGroup() as tasks, self.agent.running():
             leading = tasks.create_task(self._kept_running("the leader's candidacy", self.leader.run))
             duties = [
                 tasks.create_task(self._prover.run()),
                 tasks.create_task(self._kept_running("the look at other brokers", self._suspicion.run)),
-                tasks.create_task(self._kept_running("the load report", self.load.run)),
+                tasks.create_task(self._kept_running("splitting and merging", self.splitting.reshaper.run)),
+                tasks.create_task(self._kept_running("the channel owner", self.channel_owner.run)),
             ]
-            ready.set()
             try:
+                await self._until_seen(stopping)
+                ready.set()
+                # only now: it calls the service, and a hook that blocks our loop must not keep us from being ready
+                duties.append(tasks.create_task(self._kept_running("the load report", self.load.run)))
                 await _first_of(self._over.wait(), stopping.wait())
                 if not self._over.is_set():
                     await _first_of(self._over.wait(), leave())
@@ -188,10 +280,28 @@ class Incarnation:
                     leading.cancel()
                     await self._withdraw(leadership)
             finally:
+                unfollow()
                 for duty in (leading, *duties):
                     duty.cancel()
                 self.lookup.close()
         return self._over.is_set()
+
+    async def _until_seen(self, stopping: asyncio.Event) -> None:
+        """Until we read our own registration: before that nothing could be placed on us, or moved to us by name.
+
+        At most for `SEEN_WITHIN_S`: what others gave us can be served without.
+        """
+        if not self._seen.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SEEN_WITHIN_S):
+                    await _first_of(self._seen.wait(), self._over.wait(), stopping.wait())
+
+    def members_changed(self) -> None:
+        """Who is there, or who is condemned, may have changed: whoever waits for it looks again."""
+        if self._grounds.membership.peer(self.me) is not None:
+            self._seen.set()
+        self.leader.wake()
+        self.channel_owner.wake()
 
     async def _kept_running(self, what: str, run: Callable[[], Awaitable[None]]) -> None:
         """Begin again what failed unexpectedly: ownership does not hang on it, so its bugs must not end this broker."""
@@ -202,6 +312,12 @@ class Incarnation:
                 _log.exception("%s failed", what)
                 self._grounds.note(f"{what} failed, and begins again: {error!r}")
                 await asyncio.sleep(BEGIN_AGAIN_S)
+
+    def _follow(self, settings: Settings) -> None:
+        """Hand changed settings to those who don't ask for them each time."""
+        self.load.set(settings)
+        self.agent.hooks.set(_hook_timeouts(settings))
+        self._history.set_memory(_memory_s(settings))
 
     def fence(self) -> None:
         """Stop serving from this instant; `run` ends."""
@@ -218,13 +334,27 @@ class Incarnation:
         except (CoordinationError, LogError):
             return  # the session ends with the process
 
+    def _held(self) -> tuple[Bundle, ...]:
+        """What we hold, by way of what is at our host: the table would have to be walked for it."""
+        entries = (self._grounds.channel.table.get(bundle) for bundle in self.agent.core.hosted())
+        return tuple(entry.bundle for entry in entries if entry is not None and entry.holder == self.me)
+
     async def _host_load(self) -> Mapping[Bundle, BundleLoad]:
         grounds = self._grounds
-        return await grounds.runner.call(grounds.host.load, timeout_s=grounds.settings.host_load_timeout_s)
+        measured = await grounds.runner.call(grounds.host.load, timeout_s=grounds.settings.host_load_timeout_s)
+        return self.splitting.reshaper.inherited(measured)
+
+    async def _ask_keys(self, bundle: Bundle, algorithm: str, load: BundleLoad) -> list[KeyRate] | NoCuts:
+        return await self.agent.hooks.keys(bundle, algorithm, load)
 
     def _destination(self, broker: Broker) -> Destination:
         peer = self._grounds.membership.peer(broker)
         return Destination(broker.name, dict(peer.registration.urls) if peer else {})
+
+
+def _memory_s(settings: Settings) -> float:
+    """How long a planned move matters."""
+    return REST_TIMES_KEPT * max(settings.bundle_rest_s, 60.0)
 
 
 def _hook_timeouts(settings: Settings) -> HookTimeouts:

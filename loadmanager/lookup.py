@@ -27,6 +27,7 @@ FIRST_REST_S, LAST_REST_S = 0.1, 2.0
 """An owner may come back to life without any record: so a waiting lookup looks again."""
 
 
+QUARANTINE_RETRY_S = 30.0
 DEFERRED_LIMIT = 20_000
 """Lookups that may wait at one broker at the same time; further ones are told to come back."""
 
@@ -60,12 +61,16 @@ class Lookup:
         membership: Membership,
         place: Callable[[Ownership], Broker | None],
         clock_s: Callable[[], float],
+        quarantine: Callable[[Bundle], str] = lambda _: "",
+        why_nowhere: Callable[[Ownership], str] = lambda _: "",
     ) -> None:
         self._me = me
         self._channel = channel
         self._membership = membership
         self._place = place
         self._clock_s = clock_s
+        self._quarantine = quarantine
+        self._why_nowhere = why_nowhere
         self._assigning: dict[Bundle, asyncio.Task[None]] = {}
         self._given_back: dict[Bundle, int] = {}
         self.counts = LookupCounts()
@@ -105,8 +110,7 @@ class Lookup:
         except TimeoutError:
             counts.unavailable += 1
             entry = self._channel.table.locate(topic)
-            state = f"{entry.bundle} is {entry.state}, holder {entry.holder}" if entry else "its namespace vanished"
-            raise Unavailable(f"no owner within {timeout_s:g} s: {state}; try again") from None
+            raise Unavailable(f"no owner within {timeout_s:g} s: {self._state_of(entry)}; try again") from None
         finally:
             counts.waiting -= 1
 
@@ -124,6 +128,7 @@ class Lookup:
             if loop.time() >= deadline_s:
                 raise TimeoutError
             if entry.state is State.UNASSIGNED:
+                self._refuse_quarantined(entry)
                 self._assign(entry)
             changed = self._channel.next_change(entry.bundle)
             alarm = loop.call_at(min(deadline_s, loop.time() + RECHECK_S), _wake, changed)
@@ -135,6 +140,22 @@ class Lookup:
                 self._waits.discard(changed)
         self.counts.unavailable += 1
         raise Unavailable("this broker is leaving, or was fenced and starts anew; ask another one, or try again")
+
+    def _state_of(self, entry: Ownership | None) -> str:
+        if entry is None:
+            return "its namespace vanished"
+        nowhere = self._why_nowhere(entry) if entry.state is State.UNASSIGNED else ""
+        return f"{entry.bundle} is {entry.state}, " + (nowhere or f"holder {entry.holder}")
+
+    def _refuse_quarantined(self, entry: Ownership) -> None:
+        reason = self._quarantine(entry.bundle)
+        if reason:
+            self.counts.unavailable += 1
+            raise Unavailable(
+                f"{entry.bundle} is quarantined, nobody is given it: {reason}. "
+                f"An administrator ends it: loadmanager bundles release-quarantine {entry.bundle}",
+                QUARANTINE_RETRY_S,
+            )
 
     def _assign(self, entry: Ownership) -> None:
         if entry.bundle in self._assigning:

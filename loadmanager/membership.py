@@ -56,6 +56,10 @@ class Membership:
         if change.record.action is Action.NOOP:
             self.heard_s[change.record.actor] = now_s
 
+    def missed_changes(self, now_s: float) -> None:
+        """The replica went on from a snapshot: who gave a sign of life in what it did not read is not known."""
+        self.listening_since_s = now_s
+
     # --- asking
 
     def peer(self, broker: Broker) -> Peer | None:

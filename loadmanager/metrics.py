@@ -12,8 +12,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from loadmanager.dynamic.measuring import settings_metrics
+from loadmanager.governing.measuring import balance_metrics
 from loadmanager.node import Node
 from loadmanager.registration import VERSION
+from loadmanager.splitting.measuring import splitting_metrics
 from statechannel.ports import Connection
 from statechannel.transitions import State
 
@@ -44,8 +47,18 @@ class NodeCollector(Collector):
         yield _labelled("build_info", "1, with the release", ("version",), {(VERSION,): 1})
         yield _gauge("ready", "1 while an incarnation is registered and acts", node.ready.is_set())
         if node.incarnation is not None:
-            for part in (_channel, _ownership, _proofs, _lookups, _members, _load):
+            for part in (_channel, _snapshots, _ownership, _proofs, _lookups, _members, _load):
                 yield from part(node)
+            yield from balance_metrics(node.current.governor, node.world.clock_s())
+            yield from settings_metrics(node.live)
+            yield from splitting_metrics(node.current.splitting.journal, node.quarantine)
+            yield from _advice(node)
+
+
+def _advice(node: Node) -> Iterator[Metric]:
+    from loadmanager.advice.measuring import advice_metrics  # only once it is needed: a start has no use for it
+
+    yield from advice_metrics(node.advice, node.current.advising.counts)
 
 
 def _channel(node: Node) -> Iterator[Metric]:
@@ -69,14 +82,35 @@ def _channel(node: Node) -> Iterator[Metric]:
     yield _by_partition("channel_epoch", "The leader's epoch", partitions, lambda p: table.lead(p).epoch)
 
 
+def _snapshots(node: Node) -> Iterator[Metric]:
+    """Of the channel's partitions that this broker owns: a partition without these metrics anywhere has no owner."""
+    owner, now_ms = node.current.channel_owner, node.world.wall_ms()
+    keepers, counts = owner.keepers, owner.counts
+    newest = {p: keeper.good[-1] for p, keeper in keepers.items() if keeper.good}
+    next_offset = node.channel.table.next_offset
+    yield _gauge("channel_owned_partitions", "Whose snapshots this broker writes", len(owner.offices.held))
+    yield _by_partition("channel_log_begin", "All below it is trimmed", keepers, lambda p: keepers[p].begin)
+    yield _by_partition("snapshots_kept", "Readable snapshots", keepers, lambda p: len(keepers[p].good))
+    yield _by_partition(
+        "snapshot_age_seconds", "Of the newest", newest, lambda p: max(0.0, (now_ms - newest[p].at_ms) / 1000)
+    )
+    yield _by_partition("snapshot_size_bytes", "Of the newest", newest, lambda p: newest[p].size_bytes)
+    yield _by_partition(
+        "snapshot_lag_records", "Written since", newest, lambda p: max(0, next_offset(p) - newest[p].next_offset)
+    )
+    yield _counter("snapshots_written", "And read back, since this incarnation began", counts.written)
+    yield _counter("snapshot_failures", "Attempts to write, read or trim that failed", counts.failed)
+    yield _gauge("snapshot_duration_seconds", "Of writing and reading back the last one", counts.seconds)
+    yield _gauge("snapshot_longest_pause_seconds", "That a snapshot made the loop wait", counts.longest_step_s)
+
+
 def _ownership(node: Node) -> Iterator[Metric]:
     table, me = node.channel.table, node.current.me
-    owned = dict.fromkeys(State, 0)
-    for bundle in table.held_by(me):
-        entry = table.get(bundle)
-        if entry is not None:
+    owned = {state: 0 for state in State if state is not State.UNASSIGNED}
+    for entry in table.in_flight():
+        if entry.holder == me:
             owned[entry.state] += 1
-    del owned[State.UNASSIGNED]
+    owned[State.ASSIGNED] = table.count_held_by(me) - sum(owned.values())  # without a walk past all the bundles
     yield _labelled("owned_bundles", "Held by this broker", ("state",), {(s.value,): n for s, n in owned.items()})
     served = len(node.serving.claims()) if node.serving is not None else 0
     yield _gauge("served_bundles", "Acquired by the service of this broker", served)

@@ -13,28 +13,38 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from loadmanager.balancing.history import MoveHistory
+from loadmanager.decisions.log import DecisionLog
 from loadmanager.drain import DrainProgress
+from loadmanager.dynamic.live import LiveSettings
 from loadmanager.errors import Conflict
+from loadmanager.governing.shelf import PlanShelf
 from loadmanager.host import BundleHost
 from loadmanager.hosting import HostRunner
 from loadmanager.incarnation import Incarnation
 from loadmanager.membership import Membership, condemn
+from loadmanager.policies.findings import Known
+from loadmanager.policies.model import Policies
+from loadmanager.policies.store import PolicyStore
 from loadmanager.registration import Peer, Registration
 from loadmanager.serving import Serving
 from loadmanager.settings import Settings
+from loadmanager.splitting.watching import count_deaths
 from loadmanager.surroundings import Surroundings
 from loadmanager.views import Views
-from statechannel.codec import NEWEST_VERSION, OLDEST_VERSION
+from statechannel.bundle import Bundle
+from statechannel.codec import OLDEST_VERSION
 from statechannel.errors import CoordinationUnavailable, Fenced, LogUnavailable, NameTaken, StateChannelError
 from statechannel.proofs import Proofs
 from statechannel.record import Broker
 from statechannel.service import Channel, ChannelSettings
 from statechannel.verdict import Change
+
+if TYPE_CHECKING:
+    from loadmanager.advice.board import AdviceBoard
 
 T = TypeVar("T")
 
@@ -42,8 +52,6 @@ NOTES_KEPT = 500
 REGISTER_AGAIN_S = 0.5
 LAST_STEP_S = 0.1
 """What a step of the start gets at least, so that it can say what it waited for."""
-REST_TIMES_KEPT = 4
-"""How many rest times the history of planned moves goes back."""
 _log = logging.getLogger("loadmanager")
 
 
@@ -58,12 +66,12 @@ class Node:
     """A broker. Keep `run()` running; `stop()` ends it gracefully."""
 
     def __init__(self, settings: Settings, host: BundleHost, runner: HostRunner, world: Surroundings) -> None:
-        self.settings = settings
+        self.live = LiveSettings(settings, world.log, wall_ms=world.wall_ms, nonce=world.nonce, note=self.note)
         self.host = host
         self.runner = runner
         self.world = world
         self.registration = Registration(
-            codec=NEWEST_VERSION,
+            codec=world.newest_version,
             capacity=dict(settings.capacity),
             failure_domain=settings.failure_domain,
             properties=dict(settings.properties),
@@ -78,14 +86,20 @@ class Node:
             ),
             nonce=world.nonce,
             wall_ms=world.wall_ms,
+            newest_version=world.newest_version,
         )
         self.membership = Membership(
             validity_s=settings.proof_validity_s,
             recovery_grace_s=settings.recovery_grace_s,
             now_s=world.clock_s(),
         )
-        self.history = MoveHistory(REST_TIMES_KEPT * max(settings.bundle_rest_s, 60.0))
         self.views = Views(world.log, settings, world.wall_ms)
+        self.live.on_change(lambda _old, new: self.views.follow(new))
+        self.policies = PolicyStore(world.log, self._known, wall_ms=world.wall_ms, nonce=world.nonce)
+        self.decisions = DecisionLog(world.log, lambda: self.settings.decision_retention_s, world.wall_ms, world.apart)
+        self.quarantine = count_deaths(self.channel, self.policies, lambda: self.settings)
+        self.plans = PlanShelf(world.log, lambda: self.channel.table, world.wall_ms, world.nonce)
+        self._advice: AdviceBoard | None = None
         self.incarnation: Incarnation | None = None
         self.notes: deque[Note] = deque(maxlen=NOTES_KEPT)
         self.serving: Serving | None = None
@@ -105,6 +119,10 @@ class Node:
             async with (
                 self.channel.running(),
                 self._background(self.views.run()),
+                self._background(self.live.run()),
+                self._background(self.policies.run()),
+                self._background(self.plans.documents.run()),
+                self._background(self._read_advice()),
                 self._background(self._watch_replica()),
             ):
                 await self._begin()
@@ -128,13 +146,21 @@ class Node:
         await self.world.coordination.start(self._start_left_s())
         await self._retried(self.channel.open)
         await self._retried(self.views.open)
+        await self._retried(self.live.open)
+        await self._retried(self.policies.start)
+        await self._retried(self.plans.documents.start)
+        await self._retried(self.decisions.open)
 
     async def _begin(self) -> None:
         name, cluster = self.settings.advertised, self.settings.cluster
         await self._retried(lambda: self.channel.catch_up(self._start_left_s()))
+        if not await self.live.wait_ready(self._start_left_s()):
+            self.note("the cluster's settings are not read yet: until then those of the start hold")
+        await self._retried(lambda: self.policies.wait_ready(self._start_left_s()))
         genesis = await self._retried(lambda: self.channel.claim_cluster(cluster, Broker(name, 0)))
         await self._retried(lambda: self.world.coordination.identify(cluster, genesis.identity))
         self.channel.listen(self._saw_change)
+        self.channel.replica.on_reload(self._missed_changes)
         self.world.coordination.on_change(self._members_changed)
         self.views.accusations.on_change(lambda _key, _old, _new: self._judge())
         self._members_changed()
@@ -165,6 +191,7 @@ class Node:
         proofs = Proofs(self.channel.table.partitions, self.settings.proof_validity_s)
         if self.serving is None:
             self.serving = Serving(self.channel.table, proofs, self.world.clock_s)
+            self.policies.on_change(self._share)
         else:
             self.serving.adopt(proofs)
         self.incarnation = Incarnation(me, self, proofs, self.serving)
@@ -222,6 +249,11 @@ class Node:
         progress = await self.drain(timeout_s)
         self.note(f"leaving: {progress}")
 
+    async def _read_advice(self) -> None:
+        """Once this broker acts: nothing at the start needs it."""
+        await self.ready.wait()
+        await self.advice.run()
+
     async def _watch_replica(self) -> None:
         """A replica that reads no further ends this process: it must not act on a table that it cannot follow."""
         await self.channel.stopped.wait()
@@ -265,6 +297,20 @@ class Node:
 
     # --- what others ask
 
+    @property
+    def advice(self) -> AdviceBoard:
+        """What the load history advises."""
+        if self._advice is None:
+            from loadmanager.advice.board import AdviceBoard  # only once it is needed: a start has no use for it
+
+            self._advice = AdviceBoard(self.world.log, self.settings.cluster, self.world.wall_ms)
+        return self._advice
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that hold at this moment: ask again whenever one is needed."""
+        return self.live.current
+
     async def drain(self, timeout_s: float) -> DrainProgress:
         """Take no more bundles and move away all that are here."""
         incarnation = self.current
@@ -304,11 +350,28 @@ class Node:
         self.notes.append(Note(self.world.wall_ms(), text))
         _log.info("%s: %s", self.settings.advertised, text)
 
+    def _share(self, policies: Policies) -> None:
+        assert self.serving is not None
+        self.serving.share(frozenset(name for name, each in policies.namespaces.items() if not each.exclusive))
+
+    def _known(self) -> Known:
+        """What policies are checked against."""
+        table = self.channel.table
+
+        def bundles_of(name: str) -> tuple[Bundle, ...]:
+            namespace = table.namespace(name)
+            return () if namespace is None else namespace.bundles
+
+        return Known(self.membership.peers.keys(), table.namespaces(), bundles_of, self.settings)
+
     # --- events
 
     def _saw_change(self, change: Change) -> None:
         self.membership.saw_change(change, self.world.clock_s())
-        self.history.observe(change, self.world.wall_ms())
+
+    def _missed_changes(self, partition: int) -> None:
+        self.note(f"fell behind the trimmed log: partition {partition} was loaded from a snapshot")
+        self.membership.missed_changes(self.world.clock_s())
 
     def _members_changed(self) -> None:
         coordination = self.world.coordination
@@ -321,4 +384,4 @@ class Node:
         accusations = [(a.accuser, a.accused) for a in self.views.accusations.values()]
         self.membership.condemned = condemn(accusations, self.membership.peers)
         if self.incarnation is not None:
-            self.incarnation.leader.wake()
+            self.incarnation.members_changed()

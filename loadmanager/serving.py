@@ -1,5 +1,8 @@
 """The answer to "may I serve this?", cheap enough to be asked for each request and safe to ask from any thread.
 
+A namespace may be laid down as not exclusive: then proofs that have run out do not end it, only the word of the table
+or of the coordination service does. Who is cut off from both goes on with it, beside whoever got it meanwhile.
+
 Written by the control loop only. A reader sees one dictionary look-up and one clock: no lock, no waiting.
 """
 
@@ -30,6 +33,7 @@ class Serving:
         self._proofs = proofs
         self._clock_s = clock_s
         self._claims: dict[Bundle, Claim] = {}
+        self._shared: frozenset[str] = frozenset()
         self._listeners: list[Callable[[Bundle, Claim | None], None]] = []
 
     def serving(self, bundle: Bundle) -> bool:
@@ -44,14 +48,19 @@ class Serving:
         until_s = proofs.until_s[claim.token.partition]
         # The order matters to a thread that is held up between two of these: a proof that came after the claim had
         # ended, or with the next incarnation, must not revive it. So all three held at the instant of the clock.
-        if self._clock_s() >= until_s or self._claims.get(bundle) is not claim:
+        expired = self._clock_s() >= until_s
+        if self._claims.get(bundle) is not claim or (expired and bundle.namespace not in self._shared):
             return None
         return claim
+
+    def exclusive(self, namespace: str) -> bool:
+        """Whether a bundle of the namespace is served by one broker at most; False trades that for availability."""
+        return namespace not in self._shared
 
     def claim_topic(self, topic: Topic) -> Claim | None:
         """As `claim`, for the bundle that the topic falls into."""
         namespace = self._table.namespace(topic.namespace)
-        if namespace is None or not namespace.bundles:
+        if namespace is None or not namespace.exists:
             return None
         return self.claim(namespace.bundle_at(topic.position))
 
@@ -69,6 +78,10 @@ class Serving:
         Proofs that grow old and fresh again are not told.
         """
         self._listeners.append(listener)
+
+    def share(self, namespaces: frozenset[str]) -> None:
+        """These namespaces, and no others, are not exclusive from now on."""
+        self._shared = namespaces
 
     # --- for the agent
 

@@ -3,20 +3,31 @@ a simulated one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
 
 from loadmanager.load.service import Readings
 from loadmanager.suspicion import Probe
+from statechannel.codec import NEWEST_VERSION
 from statechannel.ports import Coordination, Log
+
+Apart = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Runs work that takes long where it holds nothing up."""
+
+
+async def at_once(work: Callable[[], Any]) -> Any:
+    """For worlds without threads."""
+    return work()
 
 
 class Surroundings(msgspec.Struct, frozen=True):
     """Everything that a node takes from the world: the ports, the clocks, and ways to look around.
 
     `clock_s` must run on during suspend and is the same clock in which proofs are counted; `nonce` must differ between
-    any two processes that ever write to the log.
+    any two processes that ever write to the log. `newest_version` is the newest record format that this release reads.
+    `apart` runs what takes long: on a thread in a real process, at once in a simulated one.
     """
 
     log: Log
@@ -26,3 +37,5 @@ class Surroundings(msgspec.Struct, frozen=True):
     nonce: str
     probe: Probe
     sensors: Readings
+    newest_version: int = NEWEST_VERSION
+    apart: Apart = at_once

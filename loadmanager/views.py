@@ -1,4 +1,5 @@
-"""The table views that every broker reads: load reports, and accusations. One place for their topics and life times."""
+"""The table views that every broker reads: load reports, accusations, readers of the channel's log. One place for their
+topics and life times."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from loadmanager.channel_owner.readers import readers_view
 from loadmanager.load.service import broker_loads, top_bundles
 from loadmanager.settings import Settings
 from loadmanager.suspicion import Accusation
@@ -33,19 +35,26 @@ class Views:
             clock_ms=wall_ms,
             partitions=1,
         )
+        self.readers = readers_view(log, settings.reader_ttl_s, wall_ms)
+        self._all = (self.brokers, self.bundles, self.accusations, self.readers)
 
     async def open(self) -> None:
         """Create or check the topics. Raises LogUnavailable, TopicMismatch."""
-        for view in (self.brokers, self.bundles, self.accusations):
+        for view in self._all:
             await view.start()
 
     async def run(self) -> None:
         """Read for ever."""
         async with asyncio.TaskGroup() as tasks:
-            for view in (self.brokers, self.bundles, self.accusations):
+            for view in self._all:
                 tasks.create_task(view.run())
+
+    def follow(self, settings: Settings) -> None:
+        """Let load data live as long as these settings say, from now on."""
+        self.brokers.set_ttl(settings.load_ttl_s)
+        self.bundles.set_ttl(settings.load_ttl_s)
 
     async def sweep(self) -> None:
         """Tombstone what is too old; the leader's duty."""
-        for view in (self.brokers, self.bundles, self.accusations):
+        for view in self._all:
             await view.sweep()

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
+from loadmanager.checking.round import Auditor
 from loadmanager.load.sensors import Sensors
 from loadmanager.settings import MAX_PORT, Settings
 from loadmanager.surroundings import Surroundings
 from loadmanager.suspicion import probe_port
+from statechannel.audit import Finding
 from statechannel.ports import Coordination, Log
 from statechannel.view import wall_clock_ms
 
@@ -26,6 +31,7 @@ def surroundings(settings: Settings) -> Surroundings:
         nonce=secrets.token_hex(6),
         probe=probe_port,
         sensors=Sensors(settings.capacity),
+        apart=asyncio.to_thread,
     )
 
 
@@ -38,11 +44,16 @@ def open_log(settings: Settings) -> Log:
     """The log that the settings name; Kafka's client is only imported if it is used."""
     scheme, _, rest = settings.log.partition(":")
     if scheme == "sqlite":
-        from statechannel.adapters.sqlite_log import SqliteLog
+        from statechannel.adapters.sqlite.log import SqliteLog
 
-        return SqliteLog(file_of(settings.log))
+        return SqliteLog(
+            file_of(settings.log),
+            tombstone_s=settings.tombstone_delay_s,
+            compaction_lag_s=settings.compaction_lag_s,
+        )
     if scheme == "kafka":
-        from statechannel.adapters.kafka_log import KafkaLog
+        with _extra("kafka", settings.log):
+            from statechannel.adapters.kafka.log import KafkaLog
 
         return KafkaLog(
             check_servers(settings.log, rest.removeprefix("//")),
@@ -50,34 +61,142 @@ def open_log(settings: Settings) -> Log:
             replication=1 if settings.development else settings.replication,
             min_insync=1 if settings.development else settings.min_insync_replicas,
             development=settings.development,
+            tombstone_s=settings.tombstone_delay_s,
+            compaction_lag_s=settings.compaction_lag_s,
             client_settings=settings.kafka,
         )
-    raise ValueError(f"{settings.log!r} is no log; write sqlite:FILE or kafka://host:port")
+    raise _no_log(settings)
+
+
+def _no_log(settings: Settings) -> ValueError:
+    return ValueError(f"{settings.log!r} is no log; write sqlite:FILE or kafka://host:port")
 
 
 def open_coordination(settings: Settings) -> Coordination:
     """The coordination service that the settings name; by default a file beside the log's."""
-    address = settings.coordination
-    if address is None:
-        if not settings.log.startswith("sqlite:"):
-            raise ValueError("with a log on Kafka, say where ZooKeeper is: --coordination zookeeper://host:port")
-        address = settings.log + ".coordination"
-    scheme, _, rest = address.partition(":")
+    address = _coordination_address(settings)
+    scheme = address.partition(":")[0]
     if scheme == "sqlite":
-        from statechannel.adapters.sqlite_coordination import SqliteCoordination
+        from statechannel.adapters.sqlite.coordination import SqliteCoordination
 
         return SqliteCoordination(file_of(address), session_timeout_s=settings.session_timeout_s)
     if scheme == "zookeeper":
-        from statechannel.adapters.zookeeper import ZooKeeperCoordination
+        with _extra("zookeeper", address):
+            from statechannel.adapters.zookeeper.coordination import ZooKeeperCoordination
 
-        hosts, slash, root = rest.removeprefix("//").partition("/")
+        hosts, root = _zookeeper_place(settings, address)
         return ZooKeeperCoordination(
-            check_servers(address, hosts),
-            root=slash + root if root else f"/loadmanager/{settings.cluster}",
+            hosts,
+            root=root,
             session_timeout_s=settings.session_timeout_s,
-            client_settings={key: _typed(value) for key, value in settings.zookeeper.items()},
+            client_settings=_zookeeper_client(settings),
         )
     raise ValueError(f"{address!r} is no coordination service; write sqlite:FILE or zookeeper://host:port")
+
+
+def _coordination_address(settings: Settings) -> str:
+    if settings.coordination is not None:
+        return settings.coordination
+    if not settings.log.startswith("sqlite:"):
+        if not settings.log.startswith("kafka:"):
+            raise _no_log(settings)
+        raise ValueError("with a log on Kafka, say where ZooKeeper is: --coordination zookeeper://host:port")
+    return settings.log + ".coordination"
+
+
+def _zookeeper_place(settings: Settings, address: str) -> tuple[str, str]:
+    hosts, slash, root = address.partition(":")[2].removeprefix("//").partition("/")
+    return check_servers(address, hosts), slash + root if root else f"/loadmanager/{settings.cluster}"
+
+
+def _zookeeper_client(settings: Settings) -> dict[str, object]:
+    return {key: _typed(value) for key, value in settings.zookeeper.items()}
+
+
+def auditors(settings: Settings) -> Mapping[str, Auditor]:
+    """Who looks at the stores that the settings name, without changing them. Raises ValueError for bad addresses."""
+    log, coordination = settings.log, _coordination_address(settings)
+    by_scheme: dict[str, Callable[[Settings, str], Auditor]] = {
+        "log sqlite": _sqlite_log_auditor,
+        "log kafka": _kafka_auditor,
+        "coordination sqlite": _sqlite_coordination_auditor,
+        "coordination zookeeper": _zookeeper_auditor,
+    }
+    found: dict[str, Auditor] = {}
+    for store, address in (("log", log), ("coordination", coordination)):
+        make = by_scheme.get(f"{store} {address.partition(':')[0]}")
+        if make is None:
+            raise ValueError(f"{address!r} is no {store}; write sqlite:FILE, or kafka:// and zookeeper://host:port")
+        found[store] = make(settings, address)
+    return found
+
+
+def _sqlite_log_auditor(_: Settings, address: str) -> Auditor:
+    from statechannel.adapters.sqlite.audit import audit_log_file
+
+    path = file_of(address)
+    return lambda: _one_by_one(asyncio.to_thread(audit_log_file, path, now_ms=wall_clock_ms()))
+
+
+def _sqlite_coordination_auditor(settings: Settings, address: str) -> Auditor:
+    from statechannel.adapters.sqlite.audit import audit_coordination_file
+
+    path = file_of(address)
+    return lambda: _one_by_one(asyncio.to_thread(audit_coordination_file, path, settings.cluster))
+
+
+def _kafka_auditor(settings: Settings, address: str) -> Auditor:
+    from loadmanager.checking.topics import topics_of
+
+    with _extra("kafka", address):
+        from statechannel.adapters.kafka.audit import audit_kafka
+
+    bootstrap = check_servers(address, address.partition(":")[2].removeprefix("//"))
+    return lambda: _one_by_one(
+        audit_kafka(
+            bootstrap,
+            topics_of(settings),
+            topic_prefix=settings.topic_prefix,
+            replication=1 if settings.development else settings.replication,
+            min_insync=1 if settings.development else settings.min_insync_replicas,
+            development=settings.development,
+            compaction_lag_s=settings.compaction_lag_s,
+            client_settings=settings.kafka,
+        )
+    )
+
+
+def _zookeeper_auditor(settings: Settings, address: str) -> Auditor:
+    with _extra("zookeeper", address):
+        from statechannel.adapters.zookeeper.audit import audit_zookeeper
+        from statechannel.adapters.zookeeper.judgement import Expected
+
+    hosts, root = _zookeeper_place(settings, address)
+    expected = Expected(
+        settings.cluster,
+        session_timeout_s=settings.session_timeout_s,
+        proof_validity_s=settings.proof_validity_s,
+        development=settings.development,
+    )
+    return lambda: audit_zookeeper(hosts, root, expected, _zookeeper_client(settings))
+
+
+async def _one_by_one(findings: Awaitable[Sequence[Finding]]) -> AsyncIterator[Finding]:
+    for finding in await findings:
+        yield finding
+
+
+@contextmanager
+def _extra(name: str, address: str) -> Generator[None]:
+    """A client that is not installed is an operator's matter: which extra brings it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith(("statechannel", "loadmanager")):
+            raise
+        raise ValueError(
+            f"{address!r} needs the package {error.name}, which is not installed: pip install 'loadmanager[{name}]'"
+        ) from None
 
 
 def file_of(address: str) -> Path:

@@ -10,16 +10,17 @@ import subprocess
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from stack.jars import StackError, classpath, java
+from stack.kafka_security import PROTOCOLS, Security
 from stack.process import POLL_S, Child, Identity
 
 HOST = "127.0.0.1"
 PORTS = range(20_000, 32_000)
 """Below the range that systems take for outgoing connections: nobody takes the port of a server that is down."""
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 15.0
 ATTEMPTS = 5
 QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
@@ -162,15 +163,25 @@ class KafkaServer(JavaServer):
     """One Kafka node, broker and controller (KRaft).
 
     `proxied_at` maps names of extra listeners to the ports they are advertised at: whoever connects through a proxy
-    listening there is sent back to the proxy. The proxy forwards to `listener_port(name)`.
+    listening there is sent back to the proxy. The proxy forwards to `listener_port(name)`. With `users` (name to
+    password) there are two more listeners, `kafka_security.SASL` and `TLS`, that want to know who comes; `powerless` of
+    the users may do nothing.
     """
 
     name = "kafka"
     main_class = "kafka.Kafka"
     heap = "512m"
 
-    def __init__(self, data_dir: Path, *, proxied_at: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        proxied_at: Mapping[str, int] | None = None,
+        users: Mapping[str, str] | None = None,
+        powerless: Collection[str] = (),
+    ) -> None:
         super().__init__(data_dir)
+        self.security = Security(users, data_dir, powerless) if users else None
         self._proxied_at = dict(proxied_at or {})
         self._ports: dict[str, int] = {}
         self._config = data_dir / "server.properties"
@@ -180,10 +191,15 @@ class KafkaServer(JavaServer):
         return self._ports[name]
 
     def _pick_ports(self) -> None:
-        self._ports = {name: free_port() for name in ("CLIENT", "CONTROLLER", *self._proxied_at)}
+        self._ports = {name: free_port() for name in ("CLIENT", "CONTROLLER", *self._asking(), *self._proxied_at)}
         self.port = self._ports["CLIENT"]
 
+    def _asking(self) -> Mapping[str, str]:
+        return PROTOCOLS if self.security else {}
+
     def _prepare(self) -> None:
+        if self.security:
+            self.security.make_key()
         self._config.write_text("".join(f"{key}={value}\n" for key, value in self._settings().items()))
         if (self.data_dir / "log" / "meta.properties").exists():
             return  # data of an earlier run: kept, with its cluster id
@@ -199,15 +215,18 @@ class KafkaServer(JavaServer):
     def _settings(self) -> dict[str, str]:
         bound = {name: f"{name}://{HOST}:{port}" for name, port in self._ports.items()}
         advertised = {name: f"{name}://{HOST}:{port}" for name, port in self._proxied_at.items()}
+        asking = {name: bound[name] for name in self._asking()}
+        protocols = {**dict.fromkeys(bound, "PLAINTEXT"), **self._asking()}
         return {
+            **(self.security.settings if self.security else {}),
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.voters": f"1@{HOST}:{self._ports['CONTROLLER']}",
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "CLIENT",
             "listeners": ",".join(bound.values()),
-            "advertised.listeners": ",".join([bound["CLIENT"], *advertised.values()]),
-            "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in bound),
+            "advertised.listeners": ",".join([bound["CLIENT"], *asking.values(), *advertised.values()]),
+            "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in protocols.items()),
             "log.dirs": str(self.data_dir / "log"),
             "auto.create.topics.enable": "false",
             "offsets.topic.replication.factor": "1",

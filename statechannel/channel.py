@@ -37,24 +37,31 @@ class ChannelCore:
     def __init__(self, partitions: int, newest_version: int = codec.NEWEST_VERSION) -> None:
         self.table = OwnershipTable(partitions)
         self.newest_version = newest_version
-        self._waiting: set[str] = set()
-        self._late: OrderedDict[str, Change | Refusal | None] = OrderedDict()
+        self._waiting: dict[str, int] = {}
+        self._late: OrderedDict[str, tuple[int, Change | Refusal | None]] = OrderedDict()
 
-    def expect(self, record_id: str) -> None:
+    def expect(self, record_id: str, partition: int) -> None:
         """From now on a verdict for this record is wanted. Call it before the record is appended."""
-        self._waiting.add(record_id)
+        self._waiting[record_id] = partition
 
     def give_up(self, record_id: str) -> None:
         """Nobody waits any longer; should the record still be read, its verdict is kept for `settled`."""
-        if record_id in self._waiting:
-            self._waiting.discard(record_id)
-            self._late[record_id] = None
+        partition = self._waiting.pop(record_id, None)
+        if partition is not None:
+            self._late[record_id] = (partition, None)
             if len(self._late) > LATE_VERDICTS_KEPT:
                 self._late.popitem(last=False)
 
+    def forget(self, partition: int) -> None:
+        """A part of this partition was not read: first copies may stand in it, so a later copy's verdict is none."""
+        self._waiting = {each: where for each, where in self._waiting.items() if where != partition}
+        for record_id, (where, verdict) in list(self._late.items()):
+            if where == partition and verdict is None:
+                del self._late[record_id]
+
     def settled(self, record_id: str) -> Change | Refusal | None:
         """The verdict of a record that was given up, if it has been read since."""
-        return self._late.get(record_id)
+        return self._late[record_id][1] if record_id in self._late else None
 
     def apply(self, entry: LogEntry) -> Applied:
         """Fold the next entry. A corrupt or foreign one is passed over. Raises NewerRecord, then nothing was folded."""
@@ -67,9 +74,9 @@ class ChannelCore:
         return Applied(entry.partition, entry.offset, verdict, record, settles=self._settle(record.id, verdict))
 
     def _settle(self, record_id: str, verdict: Change | Refusal) -> str | None:
-        if record_id in self._waiting:
-            self._waiting.discard(record_id)
+        if self._waiting.pop(record_id, None) is not None:
             return record_id
-        if record_id in self._late and self._late[record_id] is None:
-            self._late[record_id] = verdict
+        partition, settled = self._late.get(record_id, (None, None))
+        if partition is not None and settled is None:
+            self._late[record_id] = (partition, verdict)
         return None

@@ -5,9 +5,14 @@ StateChannelError
 ├── InvariantError        our own core broke its law: a bug, never to be caught and ignored
 ├── CorruptRecord         bytes in the log that are no record of ours: skipped and counted by readers
 ├── NewerRecord           a record written by a newer release: the replica stops rather than mis-read it
+├── NeedsNewerFormat      a record that the agreed format cannot carry yet: upgrade the other brokers first
+├── BadSnapshot           a snapshot that is missing, truncated, damaged or foreign: refused, an operator must act
+├── LogRetired            this log was moved elsewhere: start with the new address
 ├── LogError
 │   ├── LogUnavailable    the log did not answer in time, or cannot take writes now: retry with back-off
 │   ├── RecordTooLarge    the payload exceeds what the log takes: nothing was written
+│   ├── Trimmed           the offset asked for was trimmed: start from a snapshot
+│   ├── WriterFenced      somebody else is the exclusive writer of this id now: stop writing
 │   └── TopicMismatch     an existing topic has settings that would break the protocol: an operator must act
 ├── CoordinationError
 │   ├── CoordinationUnavailable   no answer, or the session is suspended or lost: retry with back-off
@@ -40,6 +45,18 @@ class NewerRecord(StateChannelError):
     """The record is intact but of a format version that this release cannot read; upgrade this process."""
 
 
+class NeedsNewerFormat(StateChannelError):
+    """The record has what the format in which the cluster writes at present cannot carry; nothing was written."""
+
+
+class BadSnapshot(StateChannelError):
+    """The snapshot that is needed is missing, incomplete, damaged, or belongs to another log. It was not used."""
+
+
+class LogRetired(StateChannelError):
+    """The log was closed for good because the channel was moved to another one."""
+
+
 class LogError(StateChannelError):
     """Anything about the log."""
 
@@ -50,6 +67,14 @@ class LogUnavailable(LogError):
 
 class RecordTooLarge(LogError):
     """The payload is larger than the log accepts; nothing was written."""
+
+
+class Trimmed(LogError):
+    """The log no longer has the offset that was asked for; what it said stands in a snapshot."""
+
+
+class WriterFenced(LogError):
+    """Somebody else became the exclusive writer of the same id; nothing was written."""
 
 
 class TopicMismatch(LogError):

@@ -19,12 +19,14 @@ class TopicSpec(msgspec.Struct, frozen=True):
     """A topic as this system needs it.
 
     `partitions` None means: as many as exist, or the adapter's default when it creates the topic. A `compacted` topic
-    may lose all but the last entry of a key; one that is not keeps everything.
+    may lose all but the last entry of a key; one that is not keeps everything. A compacted one that is `followed` has
+    readers who want every entry: it loses none before the log's compaction lag is over.
     """
 
     name: str
     partitions: int | None = None
     compacted: bool = False
+    followed: bool = False
 
 
 class Payload(msgspec.Struct, frozen=True, gc=False):
@@ -75,19 +77,80 @@ class Log(Protocol):
         ...
 
     async def ends(self, topic: str) -> tuple[int, ...]:
-        """For each partition the offset that the next entry will have at least. Raises LogUnavailable."""
+        """For each partition the offset that the next entry will have at least. Raises LogUnavailable.
+
+        It may pass what closes a transaction, which no reader gets: where an exclusive writer writes do not wait for it
+        on a tail, but use `read`.
+        """
         ...
 
     def tail(self, topic: str, starts: Sequence[int]) -> AsyncIterator[Sequence[LogEntry]]:
         """All entries from the given offset of each partition on, for ever, in batches of one partition (<= 1,000).
 
         Rides out unavailability by itself and never skips an offset. Closing the iterator (`aclose`) frees it.
-        Raises LogError only if what comes next cannot be read at all (a start offset that was trimmed).
+        Raises Trimmed if what comes next was trimmed meanwhile, LogError if it cannot be read at all.
+        """
+        ...
+
+    # --- a log that lives for years
+
+    def read(self, topic: str, partition: int, start: int) -> AsyncIterator[Sequence[LogEntry]]:
+        """What one partition holds from an offset on at the time of the call, in batches (<= 1,000); then it ends.
+
+        `start` may be an offset that a compacted topic no longer has: it goes on with the next one. Entries of a
+        transaction appear only once it is committed. Raises Trimmed if `start` lies below the partition's begin (not
+        for compacted topics), LogUnavailable if no answer comes within the adapter's time-out.
+        """
+        ...
+
+    async def begins(self, topic: str) -> tuple[int, ...]:
+        """For each partition the lowest offset that can be read, its end if none can. Raises LogUnavailable."""
+        ...
+
+    async def offset_at(self, topic: str, partition: int, at_ms: int) -> int:
+        """The offset of the first entry that the log took at `at_ms` (its wall clock) or later, else the end.
+
+        Raises LogUnavailable.
+        """
+        ...
+
+    async def trim(self, topic: str, partition: int, before: int) -> None:
+        """Forget all entries below `before`; what lies beyond the end is not forgotten in advance. Idempotent.
+
+        Readers that stand below get Trimmed. Offsets go on as they were. Raises LogUnavailable, or TopicMismatch for a
+        compacted topic, which is not trimmed.
+        """
+        ...
+
+    async def exclusive(self, writer_id: str) -> ExclusiveWriter:
+        """Become the only writer of this id: whoever was it before is fenced from now on.
+
+        Raises LogUnavailable, or LogError where this client has no right to.
         """
         ...
 
     async def close(self) -> None:
         """Flush what was handed over, as far as it goes within a second, and free everything. Idempotent."""
+        ...
+
+
+class ExclusiveWriter(Protocol):
+    """Writes groups of entries, each all-or-nothing, as long as nobody else becomes the writer of its id.
+
+    The order that matters: whatever an earlier writer of the id has committed can be read once `Log.exclusive` has
+    returned, and nothing of it is committed later.
+    """
+
+    async def commit(self, topic: str, partition: int, payloads: Sequence[Payload]) -> None:
+        """Append all payloads in one transaction: readers see all of them, or none.
+
+        Raises WriterFenced (nothing was written; make no further attempt with this writer), RecordTooLarge (nothing was
+        written), or LogUnavailable: all or nothing was written, ask for a new writer.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Free what it holds. Idempotent."""
         ...
 
 
@@ -113,19 +176,26 @@ class Leadership(msgspec.Struct, frozen=True, gc=False):
     epoch: int
 
 
+class Identity(msgspec.Struct, frozen=True):
+    """What a coordination root belongs to: see `Coordination.identify`."""
+
+    cluster: str
+    log: str
+
+
 class Coordination(Protocol):
     """Who is alive, which incarnation of a name is current, and who leads.
 
     *Linearized, checked writes* (`start_incarnation`, `register`, `prove`, `raise_incarnation`, `campaign`, `evict`,
-    `resign`): each is one atomic transaction that checks what it depends on, or changes nothing. A success counts from
-    before the request was sent. Each raises CoordinationUnavailable when there is no answer within the adapter's
-    request time-out (`request_timeout_s`); then it may or may not have happened.
+    `resign`, `claim`, `vacate`): each is one atomic transaction that checks what it depends on, or changes nothing. A
+    success counts from before the request was sent. Each raises CoordinationUnavailable when there is no answer within
+    the adapter's request time-out (`request_timeout_s`); then it may or may not have happened.
 
-    *Liveness*: a registration and a leadership end when their session ends (the process closed it, or was not heard
-    for `session_timeout_s`); no client is told in time of its own session's end: only `prove` tells.
+    *Liveness*: a registration, a leadership and an office end when their session ends (the process closed it, or was
+    not heard for `session_timeout_s`); no client is told in time of its own session's end: only `prove` tells.
 
-    *Watches* (`members`, `leadership`, `connection`): last known values, kept fresh while connected; `changed` is
-    called on the loop after each change. They may lag: act on them, but never prove anything by them.
+    *Watches* (`members`, `leadership`, `offices`, `connection`): last known values, kept fresh while connected;
+    `changed` is called on the loop after each change. They may lag: act on them, but never prove anything by them.
     """
 
     async def start(self, timeout_s: float) -> None:
@@ -137,6 +207,10 @@ class Coordination(Protocol):
 
         Raises ForeignCluster if it is already tied to another cluster or log.
         """
+        ...
+
+    async def identity(self) -> Identity | None:
+        """To which cluster and log this root is tied, None if to none yet. Changes nothing, also not an empty root."""
         ...
 
     # --- incarnations
@@ -185,7 +259,25 @@ class Coordination(Protocol):
         """End somebody's leadership, if it is still this one (its epoch is checked); whether this call ended it."""
         ...
 
+    # --- offices
+    async def claim(self, office: str, candidate: Broker) -> bool:
+        """Take an office that nobody holds, for as long as our session lasts; whether it is ours now.
+
+        Also true if this incarnation holds it already. An office is a short name (letters, digits, `-`). Raises Fenced
+        if the candidate's incarnation is not current.
+        """
+        ...
+
+    async def vacate(self, office: str, holder: Broker) -> None:
+        """Give up our own office if we still have it. Idempotent."""
+        ...
+
     # --- watches
+    @property
+    def offices(self) -> Mapping[str, Broker]:
+        """Who holds which office, as last seen. Nothing may rest on it: whoever acts in one is fenced elsewhere."""
+        ...
+
     @property
     def members(self) -> Mapping[str, Member]:
         """Registered brokers by name, as last seen."""
@@ -202,7 +294,7 @@ class Coordination(Protocol):
         ...
 
     def on_change(self, changed: Callable[[], None]) -> None:
-        """Call `changed` on the loop after any of the three watched values changed. Several may be registered."""
+        """Call `changed` on the loop after any of the watched values changed. Several may be registered."""
         ...
 
     async def close(self) -> None:

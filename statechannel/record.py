@@ -85,6 +85,7 @@ class Action(StrEnum):
     DELETE_NAMESPACE = "delete-namespace"
     LEAD = "lead"
     GENESIS = "genesis"
+    RETIRE = "retire"
     NOOP = "noop"
 
 
@@ -109,7 +110,9 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     `id` is unique per written record and the same in every copy of it. `to` is the destination of `own`, `transfer`
     and the leader's `release`. `boundaries` are the ring positions of `create-namespace` (all of them), `split` and
-    `create` (only those between the parent's ends). `seen_namespace` is the compare-and-set of namespace records.
+    `create` (only those between the parent's ends). A `split` without them says how the holder is to find them:
+    `algorithm`, and into how many `parts`. `seen_namespace` is the compare-and-set of namespace records. `moved_to` is
+    where a `retire`d log goes on.
     `at_ms` is the writer's wall clock, for people and history only. `cause` ties the record to the decision that
     asked for it and `reason` says in words why.
     """
@@ -128,3 +131,6 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     at_ms: int = 0
     cause: str = ""
     reason: str = ""
+    algorithm: str = ""
+    parts: Count = 0
+    moved_to: str = ""

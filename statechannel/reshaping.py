@@ -7,11 +7,12 @@ Pure: looks at the table through its reading methods and returns the transitions
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from typing import Protocol
 
 import msgspec
 
-from statechannel.bundle import Bundle, check_namespace, check_tiling, tile
+from statechannel.bundle import Bundle, check_namespace, check_tiling, tile, tiles_exactly
 from statechannel.errors import InvalidName, InvariantError
 from statechannel.namespace import Namespace
 from statechannel.record import NEVER, Action, Record
@@ -179,3 +180,11 @@ def _not_allowed(record: Record, row: Reshape, entry: Ownership | None = None) -
     may = ", ".join(sorted(who.value for who in row.by))
     detail = f"{record.action} is for: {may}; not for {record.actor} as {record.role}"
     return Refusal(Reason.NOT_ALLOWED, detail, entry.bundle if entry else None, entry)
+
+
+def tiles_again(namespace: Namespace, gone: Iterable[Ownership], born: Iterable[Ownership]) -> bool:
+    """Whether what was born covers exactly what is gone: all else of the namespace stayed as it was."""
+    old, new = [entry.bundle for entry in gone], [entry.bundle for entry in born]
+    if old and new:
+        return tiles_exactly(new, old[0].lo, old[-1].hi)
+    return not namespace.exists if old else tiles_exactly(new)

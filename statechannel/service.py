@@ -1,13 +1,13 @@
-"""The channel's shell: appends what is published, reads everything back, hands out verdicts and changes in order.
+"""The channel's shell: appends what is published, and gives each its verdict, read back by the replica.
 
 One instance per process. All publishes of one loop iteration and partition travel in one append. There is no other way
-to write to the channel, and nothing here decides anything: see `channel.py` and `transitions.py`.
+to write to the channel, and nothing here decides anything: see `channel.py` and `transitions.py`. `replica.py` reads
+the log.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -16,33 +16,17 @@ import msgspec
 
 from statechannel import codec
 from statechannel.bundle import Bundle
-from statechannel.channel import Applied, ChannelCore
-from statechannel.errors import (
-    ForeignCluster,
-    InvariantError,
-    LogError,
-    LogUnavailable,
-    NewerRecord,
-    RecordTooLarge,
-    StateChannelError,
-)
-from statechannel.ports import Log, LogEntry, Payload, TopicSpec
+from statechannel.errors import ForeignCluster, LogError, LogUnavailable, RecordTooLarge, StateChannelError
+from statechannel.imported import is_unfinished
+from statechannel.partition import Genesis
+from statechannel.ports import Log, Payload
 from statechannel.record import Action, Broker, Record
-from statechannel.table import Genesis, OwnershipTable
+from statechannel.replica import Replica, Skipped
+from statechannel.snapshot import SnapshotInfo
+from statechannel.table import OwnershipTable
 from statechannel.verdict import Change, Refusal, Unknown, Verdict
 
-_log = logging.getLogger(__name__)
-
 APPEND_CHUNK = 1_000
-SKIPPED_KEPT = 100
-
-
-class Skipped(msgspec.Struct, frozen=True):
-    """An entry that was no record of ours."""
-
-    partition: int
-    offset: int
-    detail: str
 
 
 class ChannelSettings(msgspec.Struct, frozen=True):
@@ -70,39 +54,31 @@ class Channel:
         self._settings = settings
         self._nonce = nonce
         self._wall_ms = wall_ms
-        self._newest_version = newest_version
-        self._core: ChannelCore | None = None
+        self.replica = Replica(log, settings.topic, newest_version)
+        self.replica.on_verdict(self._resolve)
+        self.replica.on_reload(self._abort_of)
         self.write_version = codec.OLDEST_VERSION
         """The format in which we write: the highest that all live brokers read. The node keeps it up to date."""
         self._published = 0
         self._outbox: dict[int, list[tuple[str, Payload]]] = {}
-        self._verdicts: dict[str, asyncio.Future[Verdict]] = {}
+        self._verdicts: dict[str, tuple[int, asyncio.Future[Verdict]]] = {}
         self._deadlines: deque[tuple[float, str]] = deque()
         self._room = asyncio.Semaphore(settings.publish_limit)
-        self._listeners: list[Callable[[Change], None]] = []
-        self._watchers: dict[Bundle, dict[asyncio.Future[None], None]] = {}
         self._tasks: asyncio.TaskGroup | None = None
-        self._progress = asyncio.Event()
-        self.skipped: deque[Skipped] = deque(maxlen=SKIPPED_KEPT)
-        self.counts: Counter[str] = Counter()
-        self.stopped_by: StateChannelError | None = None
-        """Why this replica reads no further: a newer record, an unreadable log, a listener that failed. Else None."""
-        self.stopped = asyncio.Event()
         self.last_error = ""
 
     # --- life
 
     async def open(self) -> None:
-        """Create or check the channel's topic. Raises LogUnavailable, TopicMismatch."""
-        partitions = await self._log.open_topic(TopicSpec(self._settings.topic, self._settings.partitions))
-        self._core = ChannelCore(partitions, self._newest_version)
+        """Create or check the channel's topics and load the newest snapshots; what `Replica.open` raises."""
+        await self.replica.open(self._settings.partitions)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Channel]:
         """Read and publish while the context is open."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            duties = [tasks.create_task(self._read()), tasks.create_task(self._expire())]
+            duties = [tasks.create_task(self.replica.follow()), tasks.create_task(self._expire())]
             try:
                 yield self
             finally:
@@ -122,31 +98,72 @@ class Channel:
                 while any(self.table.next_offset(p) < end for p, end in enumerate(ends)):
                     if self.stopped_by is not None:
                         raise self.stopped_by
-                    self._progress.clear()
-                    await self._progress.wait()
+                    self.replica.progress.clear()
+                    await self.replica.progress.wait()
         except TimeoutError:
             raise LogUnavailable(f"the channel could not be read to its end within {timeout_s:g} s") from None
 
     async def claim_cluster(self, cluster: str, actor: Broker) -> Genesis:
-        """Tie the log to this cluster, or check that it is: the first genesis record wins. Raises ForeignCluster."""
+        """Tie the log to this cluster, or check that it is: the first genesis record wins.
+
+        Raises ForeignCluster, LogUnavailable (also while an import fills the log), or BadSnapshot if the snapshots
+        belong to another log.
+        """
         if self.table.genesis is None:
             verdict = await self.publish(Record("", Action.GENESIS, actor, cluster=cluster), partition=0)
             if isinstance(verdict, Unknown):
                 raise LogUnavailable(f"the channel took no record: {verdict.detail}")
         genesis = self.table.genesis
         assert genesis is not None
+        self.replica.check_identity(genesis)
         if genesis.cluster != cluster:
             raise ForeignCluster(
                 f"this log belongs to cluster {genesis.cluster!r}, the settings say {cluster!r}: "
                 "correct --cluster, or use another log or topic prefix"
             )
+        if is_unfinished(self.table):
+            raise LogUnavailable(
+                "this log is being filled by an import that has not come to its end: wait for it, or run it again"
+            )
         return genesis
 
     @property
     def table(self) -> OwnershipTable:
-        """The replica. Changes only between two awaits of the reader."""
-        assert self._core is not None, "open() comes first"
-        return self._core.table
+        """The replica's table. Changes only between two awaits of its reader."""
+        return self.replica.table
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How many entries were accepted, refused and skipped, and how many appends failed."""
+        return self.replica.counts
+
+    @property
+    def skipped(self) -> deque[Skipped]:
+        """The last entries that were no records of ours."""
+        return self.replica.skipped
+
+    @property
+    def stopped_by(self) -> StateChannelError | None:
+        """Why this replica reads no further: a newer record, an unreadable log, a listener that failed. Else None."""
+        return self.replica.stopped_by
+
+    @property
+    def stopped(self) -> asyncio.Event:
+        """Set once the replica reads no further."""
+        return self.replica.stopped
+
+    @property
+    def topic(self) -> str:
+        return self.replica.topic
+
+    @property
+    def snapshots_topic(self) -> str:
+        return self.replica.snapshots_topic
+
+    @property
+    def loaded(self) -> list[SnapshotInfo | None]:
+        """Per partition the snapshot that this replica was last loaded from."""
+        return self.replica.loaded
 
     @property
     def in_flight(self) -> int:
@@ -159,9 +176,9 @@ class Channel:
         """Append a record and return what became of it, read back from the log.
 
         `id` and `at_ms` are filled in here. Unknown after `publish_timeout_s`: it may still be accepted later
-        (`settled`). Waits when `publish_limit` publishes are in flight. Raises RecordTooLarge: nothing was written.
+        (`settled`). Waits when `publish_limit` publishes are in flight. Raises RecordTooLarge or NeedsNewerFormat:
+        nothing was written.
         """
-        assert self._core is not None
         if partition is None:
             name = record.namespace or record.subjects[0].bundle.namespace
             partition = self.table.partition_of(name)
@@ -177,27 +194,25 @@ class Channel:
         return isinstance(await self._publish(Record("", Action.NOOP, actor), partition), Change)
 
     async def _publish(self, record: Record, partition: int) -> Verdict:
-        assert self._core is not None
         self._published += 1
         record_id = f"{self._nonce}-{self._published}"
         record = msgspec.structs.replace(record, id=record_id, at_ms=self._wall_ms())
         payload = Payload(None, codec.encode(record, self.write_version))
         loop = asyncio.get_running_loop()
         verdict: asyncio.Future[Verdict] = loop.create_future()
-        self._core.expect(record_id)
-        self._verdicts[record_id] = verdict
+        self.replica.core.expect(record_id, partition)
+        self._verdicts[record_id] = (partition, verdict)
         self._deadlines.append((loop.time() + self._settings.publish_timeout_s, record_id))
         self._post(partition, record_id, payload)
         try:
             return await verdict
         finally:
             self._verdicts.pop(record_id, None)
-            self._core.give_up(record_id)
+            self.replica.core.give_up(record_id)
 
     def settled(self, record_id: str) -> Change | Refusal | None:
         """What became of a record whose verdict was Unknown, None as long as it has not been read."""
-        assert self._core is not None
-        return self._core.settled(record_id)
+        return self.replica.core.settled(record_id)
 
     def _post(self, partition: int, record_id: str, payload: Payload) -> None:
         if not self._outbox:
@@ -216,17 +231,17 @@ class Channel:
     async def _append(self, partition: int, posted: Sequence[tuple[str, Payload]]) -> None:
         try:
             await self._log.append(self._settings.topic, partition, [payload for _, payload in posted])
-        except LogUnavailable as error:
-            self.last_error = str(error)
-            self.counts["append_failed"] += 1
         except RecordTooLarge as error:
             if len(posted) > 1:  # nothing was written; only the one that is too large shall fail
                 for one in posted:
                     await self._append(partition, (one,))
                 return
-            verdict = self._verdicts.get(posted[0][0])
-            if verdict is not None and not verdict.done():
-                verdict.set_exception(error)
+            waiting = self._verdicts.get(posted[0][0])
+            if waiting is not None and not waiting[1].done():
+                waiting[1].set_exception(error)
+        except LogError as error:  # also one that will not pass by itself: whoever published hears Unknown, and why
+            self.last_error = str(error)
+            self.replica.counts["append_failed"] += 1
 
     async def _expire(self) -> None:
         """Publishes that waited too long become Unknown."""
@@ -240,87 +255,30 @@ class Channel:
 
     def _resolve(self, record_id: str, verdict: Verdict) -> None:
         waiting = self._verdicts.get(record_id)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(verdict)
+        if waiting is not None and not waiting[1].done():
+            waiting[1].set_result(verdict)
 
     def _abort_waiting(self, detail: str) -> None:
         for record_id in list(self._verdicts):
             self._resolve(record_id, Unknown(record_id, detail))
 
+    def _abort_of(self, partition: int) -> None:
+        """The verdicts of what was appended to it may stand in the part that the replica did not read."""
+        self.replica.core.forget(partition)
+        for record_id, (where, _) in list(self._verdicts.items()):
+            if where == partition:
+                self._resolve(record_id, Unknown(record_id, "this replica fell behind the trimmed log: look again"))
+
     # --- reading
 
     def listen(self, listener: Callable[[Change], None]) -> None:
         """Call `listener` with every accepted change from now on, in order, right after the table took it."""
-        self._listeners.append(listener)
+        self.replica.listen(listener)
 
     def unlisten(self, listener: Callable[[Change], None]) -> None:
         """Stop calling `listener`. Idempotent."""
-        if listener in self._listeners:
-            self._listeners.remove(listener)
+        self.replica.unlisten(listener)
 
     def next_change(self, bundle: Bundle) -> asyncio.Future[None]:
         """A future that is done when the bundle changes next, or vanishes."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._watchers.setdefault(bundle, {})[future] = None
-        future.add_done_callback(lambda done: self._forget(bundle, done))
-        return future
-
-    def _forget(self, bundle: Bundle, future: asyncio.Future[None]) -> None:
-        waiting = self._watchers.get(bundle)
-        if waiting is not None:
-            waiting.pop(future, None)
-            if not waiting:
-                del self._watchers[bundle]
-
-    async def _read(self) -> None:
-        table = self.table
-        starts = [table.next_offset(p) for p in range(table.partitions)]
-        batches = self._log.tail(self._settings.topic, starts)
-        try:
-            async for batch in batches:
-                self._apply_batch(batch)
-                if self.stopped_by is not None:
-                    return
-                await asyncio.sleep(0)
-        except LogError as error:
-            self._stop(error)
-        finally:
-            await batches.aclose()  # type: ignore[attr-defined]
-
-    def _stop(self, why: StateChannelError) -> None:
-        """Read no further. Whoever runs this channel has to end: its table grows old."""
-        self.stopped_by = why
-        self.stopped.set()
-        self._progress.set()
-
-    def _apply_batch(self, batch: Sequence[LogEntry]) -> None:
-        assert self._core is not None
-        for entry in batch:
-            try:
-                self._announce(self._core.apply(entry))
-            except NewerRecord as error:
-                return self._stop(NewerRecord(f"partition {entry.partition}, offset {entry.offset}: {error}"))
-            except Exception as error:  # noqa: BLE001 - who did not hear of a change may serve what is not his: stop
-                _log.exception("the replica stops at partition %d, offset %d", entry.partition, entry.offset)
-                return self._stop(InvariantError(f"partition {entry.partition}, offset {entry.offset}: {error!r}"))
-        return self._progress.set()
-
-    def _announce(self, applied: Applied) -> None:
-        verdict = applied.verdict
-        if isinstance(verdict, Change):
-            self.counts["accepted"] += 1
-            for transition in verdict.transitions:
-                for future in self._watchers.pop(transition.bundle, ()):
-                    if not future.done():
-                        future.set_result(None)
-            for listener in tuple(self._listeners):
-                listener(verdict)
-            for refusal in verdict.refused:
-                self.counts[f"refused {refusal.reason}"] += 1
-        elif isinstance(verdict, Refusal):
-            self.counts[f"refused {verdict.reason}"] += 1
-        else:
-            self.counts["skipped"] += 1
-            self.skipped.append(Skipped(applied.partition, applied.offset, applied.corrupt))
-        if applied.settles is not None and verdict is not None:
-            self._resolve(applied.settles, verdict)
+        return self.replica.next_change(bundle)

@@ -1,14 +1,15 @@
 """The ownership table: the fold of the channel. `replay` is the only way it changes, and it decides nothing by itself:
-the rows are in `transitions.py`, the reshaping rules in `reshaping.py`.
+the rows are in `transitions.py`, the reshaping rules in `reshaping.py`. A partition can be cut out and put back
+(`cut`, `restore`): that is what a snapshot holds.
 
 Reading no clock and doing no I/O, it gives every replica, the simulator and an auditor the same answer. `get`, `locate`
-and `held_by` may be called from other threads: each answers as before or after a record, never with nothing between.
+and `held_by` may be called from other threads: each sees every bundle as before or after a record, never as nothing
+between; of a record of many bundles `held_by` may see some already and others not yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from hashlib import blake2b
+from collections.abc import Collection, Iterator
 from zlib import crc32
 
 import msgspec
@@ -16,31 +17,19 @@ import msgspec
 from statechannel import reshaping
 from statechannel.bundle import Bundle, Topic, tiles_exactly
 from statechannel.errors import InvariantError
+from statechannel.indices import Indices
+from statechannel.moves import Move
 from statechannel.namespace import Namespace
+from statechannel.partition import Genesis, Lead, NamespaceState, Partition, PartitionState
 from statechannel.record import Action, Broker, Record, Role, Subject, Token
-from statechannel.transitions import IN_FLIGHT, Parties, Row, State, Then, relations, reshape, rows
+from statechannel.stepping import find_row, step
+from statechannel.transitions import IN_FLIGHT, State, reshape
 from statechannel.verdict import Change, Ownership, Reason, Refusal, Transition, check_entry
 
-Indexed = dict[Bundle, None]
-"""An ordered set: its order follows the records replayed, never the hash seed."""
-
-
-class Genesis(msgspec.Struct, frozen=True):
-    """Which cluster this log belongs to: the first genesis record wins."""
-
-    cluster: str
-    identity: str
-    generation: int
-
-
-class Lead(msgspec.Struct, frozen=True, gc=False):
-    """A partition's barrier: only this leader's records of this epoch count."""
-
-    epoch: int = 0
-    leader: Broker | None = None
-
-
-_SUBJECTLESS = frozenset({Action.NOOP, Action.GENESIS, Action.LEAD, Action.CREATE_NAMESPACE, Action.DELETE_NAMESPACE})
+_SUBJECTLESS = frozenset(
+    {Action.NOOP, Action.GENESIS, Action.LEAD, Action.RETIRE, Action.CREATE_NAMESPACE, Action.DELETE_NAMESPACE}
+)
+SHARED_BROKERS = 10_000
 
 
 class OwnershipTable:
@@ -49,19 +38,17 @@ class OwnershipTable:
     def __init__(self, partitions: int) -> None:
         self.partitions = partitions
         self.genesis: Genesis | None = None
-        self._next_offset = [0] * partitions
-        self._leads = [Lead()] * partitions
-        self._entries: dict[Bundle, Ownership] = {}
+        self._partitions = [Partition() for _ in range(partitions)]
         self._namespaces: dict[str, Namespace] = {}
-        self._by_holder: dict[Broker, Indexed] = {}
-        self._by_state: dict[State, Indexed] = {state: {} for state in State if state is not State.ASSIGNED}
-        self._highest_incarnation: dict[str, int] = {}
+        self._indices = Indices()
+        self._brokers: dict[Broker, Broker] = {}
 
     # --- reading
 
     def get(self, bundle: Bundle) -> Ownership | None:
         """What is known of a bundle, None if there is no such bundle (any more)."""
-        return self._entries.get(bundle)
+        namespace = self._namespaces.get(bundle.namespace)
+        return namespace.get(bundle) if namespace is not None else None
 
     def namespace(self, name: str) -> Namespace | None:
         """The namespace, also if it was deleted; None if it never was."""
@@ -74,46 +61,57 @@ class OwnershipTable:
 
     def locate(self, topic: Topic) -> Ownership | None:
         """The bundle that a topic falls into; None if its namespace does not exist."""
-        while (namespace := self._namespaces.get(topic.namespace)) is not None and namespace.bundles:
-            entry = self._entries.get(namespace.bundle_at(topic.position))
-            if entry is not None or self._namespaces.get(topic.namespace) is namespace:
-                return entry  # else its bundles changed meanwhile, on another thread: look again
-        return None
+        namespace = self._namespaces.get(topic.namespace)
+        return namespace.entry_at(topic.position) if namespace is not None and namespace.exists else None
 
-    def held_by(self, broker: Broker) -> tuple[Bundle, ...]:
-        """Bundles whose holder is this incarnation, in whichever state."""
-        return tuple(self._by_holder.get(broker, ()))
+    def held_by(self, broker: Broker, partitions: Collection[int] | None = None) -> tuple[Bundle, ...]:
+        """Bundles whose holder is this incarnation, in whichever state; of some partitions only if these are given.
+
+        Walks the namespaces in which there are any.
+        """
+        return tuple(
+            entry.bundle
+            for name in self._indices.namespaces_of(broker)
+            if partitions is None or self.partition_of(name) in partitions
+            if (namespace := self._namespaces.get(name)) is not None
+            for entry in namespace.entries
+            if entry.holder == broker
+        )
 
     def count_held_by(self, broker: Broker) -> int:
-        return len(self._by_holder.get(broker, ()))
+        return self._indices.count_of(broker)
+
+    def partitions_held_by(self, broker: Broker) -> set[int]:
+        """The partitions in which this incarnation holds something; without walking the bundles."""
+        return {self.partition_of(name) for name in self._indices.namespaces_of(broker)}
 
     def holders(self) -> tuple[Broker, ...]:
         """Every incarnation that holds something."""
-        return tuple(self._by_holder)
+        return self._indices.holders()
 
     def in_state(self, state: State) -> tuple[Bundle, ...]:
-        """Bundles in one state; for `assigned`, which is not indexed, this walks all."""
-        if state is State.ASSIGNED:
-            return tuple(entry.bundle for entry in self if entry.state is state)
-        return tuple(self._by_state[state])
+        """Bundles in one state; those at rest (assigned, unassigned) are not indexed: for them this walks all."""
+        if state in IN_FLIGHT:
+            return self._indices.in_state(state)
+        return tuple(entry.bundle for entry in self if entry.state is state)
 
     def count_by_state(self) -> dict[State, int]:
-        """How many bundles are in each state; from the indices, without walking the bundles."""
-        counts = {state: len(bundles) for state, bundles in self._by_state.items()}
-        return {State.ASSIGNED: len(self._entries) - sum(counts.values()), **counts}
+        """How many bundles are in each state; without walking the bundles."""
+        return dict(self._indices.states)
 
     def in_flight(self) -> Iterator[Ownership]:
         """Everything that somebody has to move on."""
         for state in State:
             if state in IN_FLIGHT:
-                entries = (self._entries.get(bundle) for bundle in tuple(self._by_state[state]))
+                entries = (self.get(bundle) for bundle in self._indices.in_state(state))
                 yield from (entry for entry in entries if entry is not None and entry.state is state)
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return sum(self._indices.states.values())
 
     def __iter__(self) -> Iterator[Ownership]:
-        return iter(list(self._entries.values()))
+        for namespace in list(self._namespaces.values()):
+            yield from namespace.entries
 
     def partition_of(self, namespace: str) -> int:
         """The one partition that has all records of a namespace."""
@@ -121,34 +119,81 @@ class OwnershipTable:
 
     def token(self, entry: Ownership) -> Token:
         """The fencing token of an ownership."""
+        return self.token_at(entry.bundle, entry.token)
+
+    def token_at(self, bundle: Bundle, offset: int) -> Token:
+        """The fencing token of an ownership of this bundle that began at this offset."""
         generation = self.genesis.generation if self.genesis else 0
-        return Token(generation, self.partition_of(entry.bundle.namespace), entry.token)
+        return Token(generation, self.partition_of(bundle.namespace), offset)
 
     def next_offset(self, partition: int) -> int:
         """Everything below it has been replayed."""
-        return self._next_offset[partition]
+        return self._partitions[partition].next_offset
 
     def lead(self, partition: int) -> Lead:
         """The partition's present epoch and leader."""
-        return self._leads[partition]
+        return self._partitions[partition].lead
+
+    def retired(self, partition: int) -> str | None:
+        """Where the log goes on if this partition was closed for good, else None."""
+        return self._partitions[partition].retired
 
     def highest_incarnation(self, name: str) -> int:
         """The highest number of this broker name that any record showed, 0 if none did."""
-        return self._highest_incarnation.get(name, 0)
+        return max(partition.incarnations.get(name, 0) for partition in self._partitions)
+
+    def moves(self, bundle: Bundle) -> tuple[Move, ...]:
+        """The bundle's planned moves as far as they are kept, newest last."""
+        return self._partitions[self.partition_of(bundle.namespace)].moves.of(bundle)
 
     def digest(self, partition: int) -> str:
         """A hash of all that replaying this partition produced; equal on all replicas at equal offsets."""
-        mine = self.partition_of
-        content = (
-            self._leads[partition],
-            sorted((n for n in self._namespaces.values() if mine(n.name) == partition), key=lambda n: n.name),
-            sorted(
-                (e for e in self._entries.values() if mine(e.bundle.namespace) == partition),
-                key=lambda e: e.bundle,
+        return self.cut(partition).digest()
+
+    # --- snapshots
+
+    def cut(self, partition: int) -> PartitionState:
+        """All that replaying this partition produced, as it is now and stays: no later record changes it."""
+        part = self._partitions[partition]
+        return PartitionState(
+            partition=partition,
+            next_offset=part.next_offset,
+            genesis=self.genesis if partition == 0 else None,
+            lead=part.lead,
+            retired=part.retired,
+            incarnations=tuple(sorted(part.incarnations.items())),
+            namespaces=tuple(
+                NamespaceState(n.name, n.revision, n.share())
+                for n in sorted(part.namespaces.values(), key=lambda namespace: namespace.name)
             ),
-            self.genesis if partition == 0 else None,
+            leaving=part.moves.leaving,
+            arrived=part.moves.arrived,
         )
-        return blake2b(msgspec.msgpack.encode(content), digest_size=16).hexdigest()
+
+    def picture(self) -> OwnershipTable:
+        """A table with all that is known now, which no later record reaches. Quick: what does not change is shared."""
+        picture = OwnershipTable(self.partitions)
+        picture._partitions, picture._indices = [part.picture() for part in self._partitions], self._indices.copy()
+        for part in picture._partitions:
+            picture._namespaces.update(part.namespaces)
+        return picture
+
+    def restore(self, state: PartitionState) -> None:
+        """Put a partition's state in place of what is there. Raises InvariantError if that would go back."""
+        part = self._partitions[state.partition]
+        if state.next_offset < part.next_offset:
+            raise InvariantError(
+                f"partition {state.partition} is replayed up to {part.next_offset}, the snapshot only covers "
+                f"{state.next_offset}: a replica never goes back"
+            )
+        restored = Partition.of(state)
+        self._partitions[state.partition] = restored
+        self._indices.replace(part.namespaces.values(), restored.namespaces.values())
+        for name in part.namespaces.keys() - restored.namespaces.keys():
+            del self._namespaces[name]
+        self._namespaces.update(restored.namespaces)
+        if state.genesis is not None:
+            self.genesis = state.genesis
 
     # --- changing
 
@@ -161,23 +206,24 @@ class OwnershipTable:
 
         Offsets of a partition must come in increasing order (gaps are fine). Raises InvariantError if one comes again.
         """
-        self._advance(partition, offset)
-        self._note_incarnations(record)
+        part = self._advance(partition, offset)
+        if part.retired is not None:
+            return Refusal(Reason.RETIRED, f"this log was closed; it goes on at {part.retired}")
+        for broker in (record.actor, record.to):
+            if broker is not None and broker.incarnation > part.incarnations.get(broker.name, 0):
+                part.incarnations[broker.name] = broker.incarnation
         if record.action in _SUBJECTLESS:
             return self._judge_subjectless(partition, offset, record)
         if not record.subjects:
             return Refusal(Reason.MALFORMED, f"{record.action} names no bundle")
         return self._judge_many(partition, offset, record)
 
-    def _advance(self, partition: int, offset: int) -> None:
-        if offset < self._next_offset[partition]:
+    def _advance(self, partition: int, offset: int) -> Partition:
+        part = self._partitions[partition]
+        if offset < part.next_offset:
             raise InvariantError(f"offset {offset} of partition {partition} replayed twice: a replica never goes back")
-        self._next_offset[partition] = offset + 1
-
-    def _note_incarnations(self, record: Record) -> None:
-        for broker in (record.actor, record.to):
-            if broker is not None and broker.incarnation > self._highest_incarnation.get(broker.name, 0):
-                self._highest_incarnation[broker.name] = broker.incarnation
+        part.next_offset = offset + 1
+        return part
 
     def _judge_subjectless(self, partition: int, offset: int, record: Record) -> Change | Refusal:
         match record.action:
@@ -187,13 +233,16 @@ class OwnershipTable:
                 return self._take_lead(partition, offset, record)
             case Action.GENESIS:
                 return self._begin(partition, offset, record)
+            case Action.RETIRE:
+                return self._retire(partition, offset, record)
             case _:
                 return self._reshape(partition, offset, record)
 
     def _take_lead(self, partition: int, offset: int, record: Record) -> Change | Refusal:
-        if record.role is not Role.LEADER or record.epoch <= self._leads[partition].epoch:
-            return Refusal(Reason.DEPOSED, f"epoch {record.epoch} is not above {self._leads[partition].epoch}")
-        self._leads[partition] = Lead(record.epoch, record.actor)
+        part = self._partitions[partition]
+        if record.role is not Role.LEADER or record.epoch <= part.lead.epoch:
+            return Refusal(Reason.DEPOSED, f"epoch {record.epoch} is not above {part.lead.epoch}")
+        part.lead = Lead(record.epoch, record.actor)
         return Change(partition, offset, record)
 
     def _begin(self, partition: int, offset: int, record: Record) -> Change | Refusal:
@@ -202,6 +251,12 @@ class OwnershipTable:
         if self.genesis is not None:
             return Refusal(Reason.FOREIGN_CLUSTER, f"this log already belongs to cluster {self.genesis.cluster!r}")
         self.genesis = Genesis(record.cluster, record.id, record.epoch)
+        return Change(partition, offset, record)
+
+    def _retire(self, partition: int, offset: int, record: Record) -> Change | Refusal:
+        if record.role is not Role.ADMIN:
+            return Refusal(Reason.NOT_ALLOWED, f"retire is for: admin; not for {record.actor} as {record.role}")
+        self._partitions[partition].retired = record.moved_to
         return Change(partition, offset, record)
 
     def _judge_many(self, partition: int, offset: int, record: Record) -> Change | Refusal:
@@ -224,12 +279,13 @@ class OwnershipTable:
         if not transitions:
             first, *others = refused
             return msgspec.structs.replace(first, others=tuple(others)) if others else first
+        self._partitions[partition].moves.observe(record, transitions)
         return Change(partition, offset, record, tuple(transitions), tuple(refused))
 
     def _check_lead(self, partition: int, record: Record) -> Refusal | None:
         if record.role is not Role.LEADER:
             return None
-        lead = self._leads[partition]
+        lead = self._partitions[partition].lead
         if record.epoch != lead.epoch or record.actor != lead.leader:
             return Refusal(
                 Reason.DEPOSED, f"epoch {record.epoch} of {record.actor}; {lead.leader} leads in {lead.epoch}"
@@ -240,7 +296,7 @@ class OwnershipTable:
         # Before anything of another partition is looked at: how far that one is replayed differs between replicas.
         if self.partition_of(subject.bundle.namespace) != partition:
             return Refusal(Reason.WRONG_PARTITION, "this namespace's records stand elsewhere", subject.bundle)
-        entry = self._entries.get(subject.bundle)
+        entry = self.get(subject.bundle)
         if entry is None:
             return Refusal(Reason.NO_BUNDLE, f"there is no bundle {subject.bundle}", subject.bundle)
         if subject.seen != entry.revision:
@@ -249,124 +305,53 @@ class OwnershipTable:
         row = find_row(entry, record)
         if isinstance(row, Refusal):
             return row
-        return Transition(entry, step(entry, row, offset, record, subject))
+        return Transition(entry, self._sharing(step(entry, row, offset, record, subject)))
+
+    def _put(self, transition: Transition) -> None:
+        assert transition.after is not None
+        self._namespaces[transition.after.bundle.namespace].put(transition.after)
+        self._indices.move(transition.before, transition.after)
+
+    def _sharing(self, entry: Ownership) -> Ownership:
+        """The entry, with the one copy of each broker that the whole table shares: each record brings its own."""
+        if len(self._brokers) > SHARED_BROKERS:  # most are incarnations that ended long ago
+            self._brokers.clear()
+        one = self._brokers.setdefault
+        holder = one(entry.holder, entry.holder) if entry.holder is not None else None
+        return msgspec.structs.replace(entry, holder=holder, by=one(entry.by, entry.by))
 
     def _reshape(self, partition: int, offset: int, record: Record) -> Change | Refusal:
         refusal = self._check_lead(partition, record)
         outcome = refusal or reshaping.judge(self, partition, offset, record)
         if isinstance(outcome, Refusal):
             return outcome
-        born = [t for t in outcome.transitions if t.after is not None]
-        gone = [t for t in outcome.transitions if t.after is None]
-        for transition in born:
-            self._put(transition)
-        self._set_bundles(outcome.namespace, offset, outcome.transitions)
-        for transition in gone:  # last, so that a reader on another thread finds every bundle that is listed
-            self._put(transition)
-        return Change(partition, offset, record, outcome.transitions)
-
-    def _set_bundles(self, name: str, offset: int, transitions: Iterable[Transition]) -> None:
-        old = self._namespaces.get(name)
-        bundles = dict.fromkeys(old.bundles if old else ())
-        for transition in transitions:
-            if transition.after is None:
-                del bundles[transition.bundle]
-        for transition in transitions:
-            if transition.before is None:
-                bundles[transition.bundle] = None
-        ordered = tuple(sorted(bundles))
-        if ordered and not tiles_exactly(ordered):
+        part, name = self._partitions[partition], outcome.namespace
+        known = self._namespaces.get(name) or Namespace(name, offset)
+        gone = [t.before for t in outcome.transitions if t.before is not None]
+        born = [self._sharing(t.after) for t in outcome.transitions if t.after is not None]
+        of_these = [entry.bundle for entry in (gone or born)]
+        reshaped = known.reshaped(offset, of_these[0].lo, of_these[-1].hi, born)
+        if not reshaping.tiles_again(reshaped, gone, born):
             raise InvariantError(f"the bundles of {name} do not tile the ring after offset {offset}")
-        self._namespaces[name] = Namespace(name, offset, ordered, tuple(b.lo for b in ordered))
-
-    def _put(self, transition: Transition) -> None:
-        before, after = transition.before, transition.after
-        if before is not None:
-            self._unindex(before, after)
-        if after is None:
-            self._entries.pop(transition.bundle, None)
-            return
-        self._entries[after.bundle] = after
-        if after.holder is not None and (before is None or before.holder != after.holder):
-            self._by_holder.setdefault(after.holder, {})[after.bundle] = None
-        if after.state is not State.ASSIGNED:
-            self._by_state[after.state][after.bundle] = None
-
-    def _unindex(self, before: Ownership, after: Ownership | None) -> None:
-        if before.state is not State.ASSIGNED:
-            del self._by_state[before.state][before.bundle]
-        if before.holder is not None and (after is None or after.holder != before.holder):
-            held = self._by_holder[before.holder]
-            del held[before.bundle]
-            if not held:
-                del self._by_holder[before.holder]
+        for entry in born:  # first: another thread must not find a holder with nothing
+            self._indices.move(None, entry)
+        for entry in gone:
+            self._indices.move(entry, None)
+        part.namespaces[name] = self._namespaces[name] = reshaped
+        part.moves.observe(record, outcome.transitions)
+        return Change(partition, offset, record, outcome.transitions)
 
     def check_invariants(self) -> None:
         """Raise InvariantError unless every namespace tiles, every entry is well-formed and the indices agree."""
+        recounted = Indices()
         for namespace in self._namespaces.values():
-            if namespace.bundles and not tiles_exactly(namespace.bundles):
+            if namespace.exists and not tiles_exactly(namespace.bundles):
                 raise InvariantError(f"{namespace.name} does not tile the ring")
-        listed = {b for n in self._namespaces.values() for b in n.bundles}
-        if listed != set(self._entries):
-            raise InvariantError("namespaces and entries name different bundles")
-        for entry in self._entries.values():
-            check_entry(entry)
-        self._check_indices(self._entries)
-
-    def _check_indices(self, entries: Mapping[Bundle, Ownership]) -> None:
-        held = {(e.holder, b) for b, e in entries.items() if e.holder is not None}
-        if held != {(holder, b) for holder, bundles in self._by_holder.items() for b in bundles}:
-            raise InvariantError("the index by holder is wrong")
-        states = {(e.state, b) for b, e in entries.items() if e.state is not State.ASSIGNED}
-        if states != {(state, b) for state, bundles in self._by_state.items() for b in bundles}:
-            raise InvariantError("the index by state is wrong")
-
-
-def find_row(entry: Ownership, record: Record) -> Row | Refusal:
-    """The first row of the table that fits, or why none does."""
-    candidates = rows(entry.state, record.action)
-    if not candidates:
-        return Refusal(Reason.ILLEGAL, f"no arrow {record.action} from {entry.state}", entry.bundle, entry)
-    who = relations(record, entry.holder, entry.target)
-    allowed = [row for row in candidates if not row.by.isdisjoint(who)]
-    if not allowed:
-        may = ", ".join(sorted({w.value for row in candidates for w in row.by}))
-        detail = f"{record.action} from {entry.state} is for: {may}; not for {record.actor} as {record.role}"
-        return Refusal(Reason.NOT_ALLOWED, detail, entry.bundle, entry)
-    parties = Parties(entry.bundle, entry.holder, entry.target)
-    for row in allowed:
-        if row.guard is None or row.guard(parties, record):
-            return row
-    unmet = "; ".join((row.guard.__doc__ or "").strip() for row in allowed if row.guard is not None)
-    reason = Reason.BAD_BOUNDARIES if record.action is Action.SPLIT else Reason.BAD_DESTINATION
-    return Refusal(reason, f"{record.action} from {entry.state} wants: {unmet}", entry.bundle, entry)
-
-
-def step(entry: Ownership, row: Row, offset: int, record: Record, subject: Subject) -> Ownership:
-    """The bundle after a legal step."""
-    holder, target = entry.holder, None
-    match row.then:
-        case Then.HOLD_TO:
-            holder = record.to
-        case Then.HOLD_TARGET:
-            holder = entry.target
-        case Then.AIM_TO:
-            target = record.to
-        case Then.KEEP_BOTH:
-            target = entry.target
-        case Then.NOBODY:
-            holder = None
-        case Then.KEEP:
-            pass
-    return Ownership(
-        bundle=entry.bundle,
-        state=row.next,
-        holder=holder,
-        target=target,
-        revision=offset,
-        token=offset if row.fences else entry.token,
-        action=record.action,
-        by=record.actor,
-        hand_off=subject.hand_off if row.then is Then.HOLD_TARGET else None,
-        boundaries=record.boundaries if row.next is State.SPLITTING else (),
-    )
+            if list(namespace.lower_bounds) != [bundle.lo for bundle in namespace.bundles]:
+                raise InvariantError(f"{namespace.name} looks for its bundles in the wrong places")
+            if self._partitions[self.partition_of(namespace.name)].namespaces.get(namespace.name) is not namespace:
+                raise InvariantError(f"{namespace.name} is not where its partition has it")
+            for entry in namespace.entries:
+                check_entry(entry)
+            recounted.learn(namespace)
+        self._indices.check(recounted)

@@ -12,11 +12,22 @@ from statechannel.record import NEVER, Action, Broker, Record
 from statechannel.transitions import State
 
 
+class Cutting(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How a bundle in Splitting is to be cut: at `boundaries`, or where the holder finds them by `algorithm`."""
+
+    boundaries: tuple[int, ...] = ()
+    algorithm: str = ""
+    parts: int = 0
+
+
+NOT_CUT = Cutting()
+
+
 class Ownership(msgspec.Struct, frozen=True, gc=False):
-    """What the table knows of one bundle.
+    """What the table knows of one bundle. There may be a million: a field here costs 8 MB.
 
     `revision` is the offset of the last accepted record, `token` that of the record that began this ownership. `action`
-    and `by` tell what that last record was, and whose. `boundaries` are the cuts of a split in progress.
+    and `by` tell what that last record was, and whose. `cutting` is how a split in progress is to be done.
     """
 
     bundle: Bundle
@@ -28,7 +39,22 @@ class Ownership(msgspec.Struct, frozen=True, gc=False):
     action: Action
     by: Broker
     hand_off: bytes | None = None
-    boundaries: tuple[int, ...] = ()
+    cutting: Cutting | None = None
+
+    @property
+    def boundaries(self) -> tuple[int, ...]:
+        """The cuts of a split in progress, as far as they are given."""
+        return (self.cutting or NOT_CUT).boundaries
+
+    @property
+    def algorithm(self) -> str:
+        """How the holder is to find the cuts of a split in progress."""
+        return (self.cutting or NOT_CUT).algorithm
+
+    @property
+    def parts(self) -> int:
+        """Into how many parts a split in progress shall cut, 0 if that follows from the boundaries."""
+        return (self.cutting or NOT_CUT).parts
 
 
 _HOLDER_STATES = frozenset(State) - {State.UNASSIGNED}
@@ -62,6 +88,7 @@ class Reason(StrEnum):
     NOT_MERGEABLE = "not-mergeable"
     WRONG_PARTITION = "wrong-partition"
     FOREIGN_CLUSTER = "foreign-cluster"
+    RETIRED = "retired"
     MALFORMED = "malformed"
 
 

@@ -56,7 +56,8 @@ class ViewFold(Generic[T]):
     def __init__(self, decode: Callable[[bytes], T], partitions: int, ttl_ms: int | None = None) -> None:
         self._decode = decode
         self._partitions = partitions
-        self._ttl_ms = ttl_ms
+        self.ttl_ms = ttl_ms
+        """May be changed; what had grown too old already stays forgotten."""
         self._held: dict[str, _Held[T]] = {}
 
     def apply(self, entry: LogEntry, now_ms: int, age_ms: int = 0) -> Changed[T] | Skipped:
@@ -115,10 +116,10 @@ class ViewFold(Generic[T]):
 
     def next_deadline_ms(self) -> int | None:
         """When the next value grows too old; None if none will."""
-        if self._ttl_ms is None:
+        if self.ttl_ms is None:
             return None
         times = [held.value_ms for held in self._held.values() if held.value is not None]
-        return min(times) + self._ttl_ms + 1 if times else None
+        return min(times) + self.ttl_ms + 1 if times else None
 
     def _too_old(self, since_ms: int, now_ms: int) -> bool:
-        return self._ttl_ms is not None and now_ms - since_ms > self._ttl_ms
+        return self.ttl_ms is not None and now_ms - since_ms > self.ttl_ms

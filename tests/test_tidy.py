@@ -23,17 +23,37 @@ NAMELESS = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 PURE = (
     *(f"statechannel/{name}.py" for name in (
-        "bundle", "record", "codec", "transitions", "verdict", "table", "namespace", "reshaping", "channel", "proofs",
-        "view_fold",
+        "bundle", "record", "codec", "transitions", "stepping", "verdict", "table", "partition", "indices", "namespace",
+        "moves", "reshaping", "channel", "proofs", "snapshot", "snapshot_columns", "view_fold",
     )),
     "loadmanager/membership.py",
     "loadmanager/agent/core.py",
+    "loadmanager/agent/effects.py",
     "loadmanager/leader/core.py",
     "loadmanager/assignment/**/*.py",
     "loadmanager/balancing/**/*.py",
+    "loadmanager/policies/**/*.py",
     "loadmanager/load/model.py",
     "loadmanager/load/report.py",
     "loadmanager/load/usage.py",
+    "loadmanager/load/window.py",
+    "loadmanager/boundaries.py",
+    *(f"loadmanager/splitting/{name}.py" for name in (
+        "conditions", "deciding", "cutting", "dividing", "merging", "spreading", "quarantine", "blame", "ruling",
+    )),
+    *(f"loadmanager/advice/{name}.py" for name in ("bounds", "codec", "effect", "judging", "model", "states")),
+    *(f"loadmanager/decisions/{name}.py" for name in ("codec", "columns", "memory", "record")),
+    *(f"loadmanager/explaining/{name}.py" for name in (
+        "answer", "broker", "bundle", "changes", "deciding_again", "edits", "judgement", "obstacles", "projection",
+        "situation", "story", "targets", "verdicts", "what_if",
+    )),
+    *(f"loadmanager/governing/{name}.py" for name in (
+        "limits", "plan_model", "planning", "plans", "progress", "round", "shortening", "together", "vetting",
+    )),
+    *(f"loadmanager/documents/{name}.py" for name in ("fold", "model")),
+    *(f"loadmanager/dynamic/{name}.py" for name in ("model", "naming", "overlay")),
+    *(f"loadmanager/chronicle/{name}.py" for name in ("differences", "digests", "law_check", "revision")),
+    *(f"loadmanager/channel_owner/{name}.py" for name in ("election", "schedule", "retention", "reading_back")),
 )  # fmt: skip
 AMBIENT_MODULES = {"asyncio", "socket", "threading", "random", "time", "datetime", "secrets", "uuid"}
 PASSED_IN = {("random", "Random"), ("datetime", "timedelta"), ("datetime", "datetime")}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib
-import json
 import logging
 import os
 import signal
@@ -18,6 +17,7 @@ from typing import Any
 import click
 
 from api.cli.client import Failed
+from api.cli.configuring import pairs, settings_of, settings_options
 from api.cli.options import DEFAULT_URL
 from loadmanager.hosting import at_once
 
@@ -33,20 +33,9 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 @click.command()
-@click.option("--cluster", help="Name of the cluster; tied to its log for ever.  [default: standalone]")
+@settings_options
 @click.option(
     "--listen", metavar="HOST:PORT", help="Where the doors are; port 0 takes a free one.  [default: --advertised]"
-)
-@click.option(
-    "--advertised",
-    metavar="HOST:PORT",
-    help="By which the others know this broker.  [default: --listen, else 127.0.0.1:8080]",
-)
-@click.option(
-    "--log", metavar="ADDRESS", help="sqlite:FILE or kafka://host:port[,…].  [default: sqlite:loadmanager.db]"
-)
-@click.option(
-    "--coordination", metavar="ADDRESS", help="sqlite:FILE or zookeeper://host:port[,…].  [default: as --log]"
 )
 @click.option(
     "--host", "host_name", metavar="MODULE:FACTORY", help="Makes the BundleHost; without it, one that does nothing."
@@ -54,21 +43,17 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 @click.option(
     "--url", "urls", multiple=True, metavar="PROTOCOL=URL", help="Where clients reach the service; may be repeated."
 )
-@click.option("--development", is_flag=True, default=None, help="Accept a Kafka without replication.")
-@click.option("--insecure", is_flag=True, default=None, help="Listen where other machines reach it.")
-@click.option("--set", "more", multiple=True, metavar="NAME=VALUE", help="Any other setting; may be repeated.")
 @click.option("-v", "--verbose", is_flag=True, help="Log more.")
 def broker(
     listen: str | None, host_name: str | None, urls: tuple[str, ...], more: tuple[str, ...], verbose: bool, **given: Any
 ) -> None:
     """Run a broker process. Settings also come from the environment (LOADMANAGER_…); /v1/settings shows them all."""
     _log_to_stderr(verbose)
-    values = {name: value for name, value in given.items() if value is not None}
-    settings = _settings({**values, **_pairs(more, "--set")})
+    settings = settings_of(given, more)
     if "advertised" not in settings.model_fields_set:  # nor in the environment
         settings = settings.model_copy(update={"advertised": listen or ADDRESS})
     host = _host(host_name) if host_name else Idle()
-    raise SystemExit(_run(settings, host, dict(_pairs(urls, "--url")), listen))
+    raise SystemExit(_run(settings, host, pairs(urls, "--url"), listen))
 
 
 class Idle:
@@ -100,31 +85,6 @@ def _log_to_stderr(verbose: bool) -> None:
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
     if not verbose:  # it tells of each attempt to connect; our own adapter says what matters
         logging.getLogger("kazoo").setLevel(logging.ERROR)
-
-
-def _pairs(given: tuple[str, ...], option: str) -> dict[str, Any]:
-    pairs: dict[str, Any] = {}
-    for pair in given:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise click.UsageError(f"{option} {pair}: write name=value")
-        try:
-            pairs[name] = json.loads(value) if value.startswith("{") else value
-        except ValueError as error:
-            raise click.UsageError(f"{option} {pair}: the value is no JSON ({error})") from None
-    return pairs
-
-
-def _settings(values: dict[str, Any]) -> Any:
-    from pydantic import ValidationError
-
-    from loadmanager.settings import Settings
-
-    try:
-        return Settings(**values)
-    except ValidationError as error:
-        lines = [f"{'.'.join(str(part) for part in e['loc']) or 'settings'}: {e['msg']}" for e in error.errors()]
-        raise click.UsageError("; ".join(lines)) from None
 
 
 def _host(name: str) -> Any:

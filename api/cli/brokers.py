@@ -7,8 +7,10 @@ from typing import Any
 
 import click
 
+from api.cli.bundle_policies import keep_drained
 from api.cli.client import NotNow, ask, run
-from api.cli.names import segment
+from api.cli.config import PULSAR_COMMANDS
+from api.cli.names import BROKER, segment
 from api.cli.options import Remote, asks_a_broker
 from api.cli.printing import age, done, show, show_pairs
 
@@ -20,7 +22,7 @@ def brokers() -> None:
     """Members of the cluster, the leader, drains."""
 
 
-@brokers.command("list")
+@brokers.command("list", short_help="Every broker, also gone ones that hold bundles.")
 @asks_a_broker
 def list_(remote: Remote) -> None:
     """Every registered broker, and those that are gone but still hold bundles."""
@@ -67,7 +69,7 @@ def leader(remote: Remote) -> None:
     show_pairs(remote, found, [("broker", found["brokerId"]), ("admin", found["serviceUrl"])])
 
 
-@brokers.command()
+@brokers.command(short_help="Whether the asked broker could serve at this moment.")
 @asks_a_broker
 def health(remote: Remote) -> None:
     """Whether the asked broker is registered and could serve at this moment."""
@@ -75,8 +77,8 @@ def health(remote: Remote) -> None:
     done(remote, found, health=found)
 
 
-@brokers.command()
-@click.argument("broker", metavar="HOST:PORT")
+@brokers.command(short_help="Move all bundles of a broker away.")
+@click.argument("broker", metavar="HOST:PORT", type=BROKER)
 @click.option(
     "--timeout", "timeout_s", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="Give up then."
 )
@@ -84,13 +86,25 @@ def health(remote: Remote) -> None:
 @click.option("--no-wait", is_flag=True, help="Only begin.")
 @click.option("--cancel", is_flag=True, help="Call it off: take bundles again.")
 @click.option("--status", is_flag=True, help="Only show how far it has come.")
+@click.option("--keep", is_flag=True, help="As a policy: it outlives restarts of the broker, and the leader moves.")
 @asks_a_broker
 def drain(
-    remote: Remote, broker: str, timeout_s: float | None, force: bool, no_wait: bool, cancel: bool, status: bool
+    remote: Remote,
+    broker: str,
+    timeout_s: float | None,
+    force: bool,
+    no_wait: bool,
+    cancel: bool,
+    status: bool,
+    keep: bool,
 ) -> None:
     """Move all bundles of a broker away; it takes no more until --cancel."""
     path = f"/v1/brokers/{segment(broker)}/drain"
-    if cancel:
+    if keep:
+        found = run(keep_drained(remote, broker, drain=not cancel, force=force))
+        then = "takes bundles again" if cancel else "is drained, until: brokers drain --keep --cancel"
+        done(remote, f"{broker} {then}", **found)
+    elif cancel:
         run(ask(remote, "DELETE", path))
         done(remote, f"{broker} takes bundles again", broker=broker, draining=False)
     elif status:
@@ -125,3 +139,7 @@ def _show(remote: Remote, progress: dict[str, Any]) -> None:
     done(remote, text, **progress)
     if draining and left and not progress["running"]:
         raise NotNow(f"{left} bundles could not be moved away in time; try again")
+
+
+for command in PULSAR_COMMANDS:
+    brokers.add_command(command)

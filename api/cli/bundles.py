@@ -1,4 +1,4 @@
-"""`loadmanager bundles`: which bundles there are, in which state, and whose."""
+"""`loadmanager bundles`: which bundles there are, in which state, and whose; calling off what is on its way."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import Any
 
 import click
 
+from api.cli.bundle_policies import POLICY_COMMANDS
 from api.cli.client import ask, run
-from api.cli.names import BUNDLE, NAMESPACE
+from api.cli.history import history
+from api.cli.names import BROKER, BUNDLE, NAMESPACE
 from api.cli.options import Remote, asks_a_broker
-from api.cli.printing import show, show_pairs
+from api.cli.printing import done, show, show_pairs
 from statechannel.bundle import Bundle
 from statechannel.transitions import State
 
@@ -18,13 +20,13 @@ PAGE = 1_000
 
 @click.group()
 def bundles() -> None:
-    """Which bundles there are, and whose."""
+    """Which bundles there are, and whose; calling off moves and splits."""
 
 
 @bundles.command("list")
 @click.option("-n", "--namespace", metavar="TENANT/NAMESPACE", type=NAMESPACE)
 @click.option("-s", "--state", type=click.Choice([state.value for state in State]))
-@click.option("--owner", metavar="HOST:PORT")
+@click.option("--owner", metavar="HOST:PORT", type=BROKER)
 @click.option("--limit", type=click.IntRange(1), default=PAGE, show_default=True)
 @asks_a_broker
 def list_(remote: Remote, namespace: str | None, state: str | None, owner: str | None, limit: int) -> None:
@@ -73,3 +75,19 @@ def show_(remote: Remote, bundle: Bundle) -> None:
         if name != "sampled_ms":
             pairs.append((f"load {name}", value))
     show_pairs(remote, found, pairs)
+
+
+for command in POLICY_COMMANDS:
+    bundles.add_command(command)
+
+
+@bundles.command(short_help="Call off the transfer or split that it is in.")
+@click.argument("bundle", type=BUNDLE)
+@asks_a_broker
+def cancel(remote: Remote, bundle: Bundle) -> None:
+    """Call off the transfer or split that it is in; it stays where it is, whole."""
+    run(ask(remote, "POST", f"/v1/bundles/{bundle}/cancel"))
+    done(remote, f"what {bundle} was in is called off", bundle=str(bundle))
+
+
+bundles.add_command(history)

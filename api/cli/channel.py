@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from urllib.parse import quote
 
 import click
 
+from api.cli.channel_status import status
 from api.cli.client import ask, run
+from api.cli.moving import export_command, import_command
 from api.cli.options import Remote, asks_a_broker
-from api.cli.printing import show, show_pairs
+from api.cli.printing import age, done, show
+from api.cli.verifying import verify
+from api.cli.watching import watch
 
 
 @click.group()
@@ -16,39 +20,48 @@ def channel() -> None:
     """The bundle-state channel of one broker."""
 
 
-@channel.command()
-@click.option("--digest", is_flag=True, help="With a digest of each partition: equal on all replicas at equal offsets.")
+channel.add_command(export_command)
+channel.add_command(import_command)
+
+
+@channel.group()
+def readers() -> None:
+    """Readers of the channel's log, for whom it is not trimmed."""
+
+
+@readers.command("list")
 @asks_a_broker
-def status(remote: Remote, digest: bool) -> None:
-    """How far the asked broker has read, what it refused and skipped, and who leads."""
-    found = run(ask(remote, "GET", "/v1/channel", query={"digest": "true" if digest else None}))
-    show_pairs(remote, found, _pairs(found))
-    if remote.output == "table":
-        columns = ("partition", "next offset", "epoch", "leader", *(("digest",) if digest else ()))
-        rows = [(p["partition"], p["next_offset"], p["epoch"], p["leader"], p["digest"]) for p in found["partitions"]]
-        click.echo()
-        show(remote, found, columns, [row[: len(columns)] for row in rows])
+def list_readers(remote: Remote) -> None:
+    """Who has registered, and how far each has come."""
+    found = run(ask(remote, "GET", "/v1/channel/readers"))
+    rows = [(r["name"], " ".join(map(str, r["positions"])), age(r["registered_ms"])) for r in found["readers"]]
+    show(remote, found, ("reader", "positions", "registered"), rows, "no readers")
 
 
-def _pairs(found: dict[str, Any]) -> list[tuple[str, object]]:
-    states = ", ".join(f"{count} {state}" for state, count in found["bundles"].items() if count)
-    refused = ", ".join(f"{count} {reason}" for reason, count in found["refused"].items())
-    pairs: list[tuple[str, object]] = [
-        ("cluster", found["cluster"]),
-        ("broker", found["broker"]),
-        ("leader", found["leader"]),
-        ("coordination", found["connection"]),
-        ("safe mode", found["safe_mode"] or "no"),
-        ("namespaces", found["namespaces"]),
-        ("bundles", states),
-        ("accepted", found["accepted"]),
-        ("refused", refused or 0),
-        ("skipped", found["skipped"]),
-        ("in flight", found["publishes_in_flight"]),
-    ]
-    pairs += [(f"skipped {s['partition']}:{s['offset']}", s["detail"]) for s in found["skipped_entries"][-5:]]
-    if found["last_error"]:
-        pairs.append(("last error", found["last_error"]))
-    if found["stopped_by"]:
-        pairs.append(("stopped by", found["stopped_by"]))
-    return pairs
+@readers.command("add")
+@click.argument("name")
+@click.argument("positions", type=click.IntRange(0), nargs=-1)
+@asks_a_broker
+def add_reader(remote: Remote, name: str, positions: tuple[int, ...]) -> None:
+    """Register a reader, or renew and move it on.
+
+    POSITIONS are the offsets that it wants next, one for each partition; without them: where the log begins.
+    """
+    path = f"/v1/channel/readers/{quote(name, safe='')}"
+    added = run(ask(remote, "PUT", path, body={"positions": list(positions) or None}))
+    shown = " ".join(map(str, added["positions"]))
+    done(remote, f"{name} is registered at {shown}", **added)
+
+
+@readers.command("remove")
+@click.argument("name")
+@asks_a_broker
+def remove_reader(remote: Remote, name: str) -> None:
+    """Forget a reader."""
+    run(ask(remote, "DELETE", f"/v1/channel/readers/{quote(name, safe='')}"))
+    done(remote, f"{name} is forgotten", reader=name)
+
+
+channel.add_command(status)
+channel.add_command(verify)
+channel.add_command(watch)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import json
+import os
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
@@ -39,7 +41,13 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def ask(
-    remote: Remote, method: str, path: str, *, query: Mapping[str, str | None] | None = None, body: Any = None
+    remote: Remote,
+    method: str,
+    path: str,
+    *,
+    query: Mapping[str, str | None] | None = None,
+    body: Any = None,
+    headers: Mapping[str, str] | None = None,
 ) -> Any:
     """The parsed answer (text if it is no JSON, None if it is empty), redirects followed. Raises Failed.
 
@@ -54,25 +62,47 @@ async def ask(
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
             session.request(
-                method, URL(remote.admin_url + path, encoded=True).update_query(params), json=body
+                method,
+                URL(remote.admin_url + path, encoded=True).update_query(params),
+                json=body,
+                headers={**(headers or {}), "X-Author": author()},
             ) as answer,
         ):
-            return _read(answer.status, await answer.text(), answer.content_type)
+            return _read(remote, answer.status, await answer.text(errors="replace"), answer.content_type)
     except aiohttp.InvalidURL:
         raise click.UsageError(f"{remote.admin_url!r} is no URL; write --admin-url http://host:port") from None
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise NotNow(_unreachable(remote, error)) from None
+        raise NotNow(unreachable(remote, error)) from None
 
 
-def _read(status: int, text: str, kind: str) -> Any:
-    is_json = kind.endswith("json")
+def author() -> str:
+    """Who gives this command, for histories: `LOADMANAGER_AUTHOR`, else the user of this machine."""
+    try:
+        name = os.environ.get("LOADMANAGER_AUTHOR") or getpass.getuser()
+    except (KeyError, OSError):
+        name = "somebody"
+    return name.encode("ascii", "replace").decode()
+
+
+def _read(remote: Remote, status: int, text: str, kind: str) -> Any:
+    try:
+        answer = json.loads(text) if kind.endswith("json") and text else text or None
+    except ValueError:
+        raise Failed(f"what answers at {remote.admin_url} is no broker: its JSON cannot be read") from None
     if status < 400:
-        return json.loads(text) if is_json and text else text or None
-    reason = json.loads(text).get("reason", text) if is_json and text else text.strip() or f"HTTP status {status}"
-    raise (NotNow if status == 503 else Failed)(str(reason))
+        return answer
+    match answer:
+        case {"reason": str(reason)}:
+            pass
+        case str() if "\n" not in answer.strip() and not answer.lstrip().startswith("<"):
+            reason = answer
+        case _:
+            reason = f"what answers at {remote.admin_url} is no broker, or something stands in between: HTTP {status}"
+    raise (NotNow if status == 503 else Failed)(reason)
 
 
-def _unreachable(remote: Remote, error: BaseException) -> str:
+def unreachable(remote: Remote, error: BaseException) -> str:
+    """Why there was no answer, and what to do."""
     if isinstance(error, TimeoutError):
         return f"{remote.admin_url} did not answer in time"
     cause = getattr(error, "os_error", error)

@@ -2,48 +2,54 @@
 
 from __future__ import annotations
 
-import importlib
+from functools import partial
 
 import click
 
-from api.cli.options import Remote, remote_options
+from api.cli.lazy import LazyGroup
+from api.cli.options import ADMIN_URL, Remote, remote_options
 
 EXIT_CODES = """Exit codes: 0 done; 1 refused, or failed; 2 wrong usage; 3 not now: no broker answers, or it has no
 answer yet (503)."""
 
 COMMANDS = {
+    "advice": ("api.cli.advice", "advice", "What the load history advises: show, approve, reject, withdraw."),
+    "balancing": ("api.cli.balancing", "balancing", "Where balance stands."),
     "broker": ("api.cli.broker", "broker", "Run a broker process."),
     "brokers": ("api.cli.brokers", "brokers", "Members of the cluster, the leader, drains."),
     "bundles": ("api.cli.bundles", "bundles", "Which bundles there are, and whose."),
+    "clusters": ("api.cli.failure_domains", "clusters", "Failure domains, as pulsar-admin names them."),
+    "ns-isolation-policy": ("api.cli.isolation", "isolation", "Which namespaces may be on which brokers."),
+    "policies": ("api.cli.policies", "policies", "Every policy: show, set, delete, history, dry run."),
     "channel": ("api.cli.channel", "channel", "The bundle-state channel of one broker."),
+    "check": ("api.cli.check", "check", "Whether a broker with these settings would run well."),
+    "completion": ("api.cli.completion", "completion", "Let your shell complete commands and names."),
+    "config": ("api.cli.config", "config", "Settings of the cluster, changed while brokers run."),
+    "decisions": ("api.cli.decisions", "decisions", "The rounds of balancing, and why each did what."),
     "demo": ("api.cli.demo", "demo", "A whole cluster at work, here and now."),
-    "namespaces": ("api.cli.namespaces", "namespaces", "Create, delete, list, unload."),
+    "doctor": ("api.cli.doctor", "doctor", "A support bundle of the cluster, without secrets."),
+    "explain": ("api.cli.explain", "explain", "Why a bundle or broker is as it is, and what would change that."),
+    "history": ("api.cli.load_history.group", "history", "Load history on Spark: ingest, analyse, replay, advise."),
+    "migrate": ("api.cli.migrate", "migrate", "Move a stopped cluster to another log."),
+    "namespaces": ("api.cli.namespaces", "namespaces", "Create, delete, list, unload, split, merge."),
+    "pause": ("api.cli.balancing", "pause", "Begin no more automatic moves for now."),
+    "plan": ("api.cli.what_if", "plan", "Moves that are looked at first: propose, approve, run, verify, undo."),
+    "playground": ("api.cli.playground", "playground", "Balancing strategies against made-up or recorded loads."),
+    "resume": ("api.cli.balancing", "resume", "End a pause."),
     "sim": ("api.cli.sim", "sim", "Simulate the cluster with faults, from seeds."),
+    "splitting": ("api.cli.splitting", "splitting", "Splits, merges, quarantine: what happened, and why not."),
     "topics": ("api.cli.topics", "topics", "Where topics are served; move them."),
+    "unload": ("api.cli.plan", "unload", "Unload a whole namespace or broker, in waves."),
+    "what-if": ("api.cli.what_if", "what_if", "What would be decided if something were different."),
 }
 """Name: (module, the click command in it, one line for the overview)."""
 
 
-class LazyGroup(click.Group):
-    """Imports a subcommand when it is asked for, and not to list them."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in COMMANDS:
-            return None
-        module, attribute, _ = COMMANDS[cmd_name]
-        command: click.Command = getattr(importlib.import_module(module), attribute)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, _, line) in COMMANDS.items()])
+with_environment = partial(remote_options, envvar=ADMIN_URL)
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
-@remote_options
+@click.group(cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
+@with_environment
 @click.version_option(package_name="loadmanager")
 @click.pass_context
 def main(ctx: click.Context, admin_url: str | None, output: str | None) -> None:

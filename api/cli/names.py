@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import click
 
 from statechannel.bundle import Bundle, Topic, check_namespace
 from statechannel.errors import InvalidName
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 class NamespaceType(click.ParamType[str]):
@@ -22,6 +25,16 @@ class NamespaceType(click.ParamType[str]):
         except InvalidName as error:
             self.fail(str(error), param, ctx)
 
+    def shell_complete(
+        self,
+        ctx: click.Context,
+        param: click.Parameter,  # noqa: ARG002 - click's signature
+        incomplete: str,
+    ) -> list[CompletionItem]:
+        from api.cli.suggesting import namespaces
+
+        return namespaces(ctx, incomplete)
+
 
 class BundleType(click.ParamType[Bundle]):
     """`tenant/namespace/0x00000000_0x40000000`."""
@@ -33,6 +46,32 @@ class BundleType(click.ParamType[Bundle]):
             return Bundle.parse(str(value))
         except InvalidName as error:
             self.fail(str(error), param, ctx)
+
+    def shell_complete(
+        self,
+        ctx: click.Context,
+        param: click.Parameter,  # noqa: ARG002 - click's signature
+        incomplete: str,
+    ) -> list[CompletionItem]:
+        from api.cli.suggesting import bundles
+
+        return bundles(ctx, incomplete)
+
+
+class BrokerType(click.ParamType[str]):
+    """`host:port`; whether there is such a broker is the cluster's to say."""
+
+    name = "broker"
+
+    def shell_complete(
+        self,
+        ctx: click.Context,
+        param: click.Parameter,  # noqa: ARG002 - click's signature
+        incomplete: str,
+    ) -> list[CompletionItem]:
+        from api.cli.suggesting import brokers
+
+        return brokers(ctx, incomplete)
 
 
 class TopicType(click.ParamType[Topic]):
@@ -49,6 +88,7 @@ class TopicType(click.ParamType[Topic]):
 
 NAMESPACE = NamespaceType()
 BUNDLE = BundleType()
+BROKER = BrokerType()
 TOPIC = TopicType()
 
 

@@ -10,6 +10,7 @@ import click
 import msgspec
 
 DEFAULT_URL = "http://127.0.0.1:8080"
+ADMIN_URL = "LOADMANAGER_ADMIN_URL"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -25,13 +26,13 @@ class Remote(msgspec.Struct, frozen=True):
         return Remote((admin_url or self.admin_url).rstrip("/"), output or self.output)
 
 
-def remote_options(command: F) -> F:
-    """Add `--admin-url` and `-o`."""
+def remote_options(command: F, envvar: str | None = None) -> F:
+    """Add `--admin-url` and `-o`. Only one level reads the environment: else that overrules what another was given."""
     url = click.option(
         "--admin-url",
-        envvar="LOADMANAGER_ADMIN_URL",
+        envvar=envvar,
         metavar="URL",
-        help=f"Any broker of the cluster.  [default: {DEFAULT_URL}; env LOADMANAGER_ADMIN_URL]",
+        help=f"Any broker of the cluster.  [default: {DEFAULT_URL}; env {ADMIN_URL}]",
     )
     form = click.option("-o", "--output", type=click.Choice(["table", "json"]), help="For people, or for programs.")
     return url(form(command))

@@ -1,8 +1,13 @@
-"""Shows answers: as tables for people, as JSON for programs. A row is one line, however long: names stay whole."""
+"""Shows answers: as tables for people, as JSON for programs. A row is one line, however long: names stay whole.
+In a terminal nothing but a row wraps."""
 
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +17,8 @@ import click
 from api.cli.options import Remote
 
 _WIDTH = 1_000
+_TRAILING_BLANKS = re.compile(r" +((?:\x1b\[[0-9;]*m)*)$")
+"""Before the end of what is bold, too."""
 
 
 def show(
@@ -21,7 +28,8 @@ def show(
     if remote.output == "json":
         click.echo(json.dumps(answer, indent=2))
     elif not rows:
-        click.echo(empty, err=True)
+        if empty:
+            click.echo(empty, err=True)
     else:
         _table(columns, rows)
 
@@ -79,4 +87,24 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         table.add_column(name, justify="right" if right else "left")
     for row in rows:
         table.add_row(*(cell(value) for value in row))
-    Console(width=_WIDTH, highlight=False, markup=False, emoji=False).print(table)
+    console = Console(width=_WIDTH, highlight=False, markup=False, emoji=False)
+    with console.capture() as captured:
+        console.print(table)
+    for number, line in enumerate(captured.get().splitlines()):
+        # What only fills a line up would wrap in a terminal that is narrower than the table: blanks, and the rule.
+        click.echo(line[: terminal_columns()] if number == 1 else _TRAILING_BLANKS.sub(r"\1", line))
+
+
+def hanging(begin: str, margin: str, text: str) -> str:
+    """The text behind `begin`; in a terminal wrapped at words, its further lines behind the margin."""
+    columns = terminal_columns()
+    if columns is None or columns < len(margin) + 20:
+        return begin + text
+    return textwrap.fill(
+        text, columns, initial_indent=begin, subsequent_indent=margin, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def terminal_columns() -> int | None:
+    """How wide the terminal is; None if people don't look at one."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

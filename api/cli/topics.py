@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from api.cli.client import EXIT_REFUSED, EXIT_UNAVAILABLE, ask, run
-from api.cli.names import TOPIC, topic_path
+from api.cli.names import BROKER, TOPIC, topic_path
 from api.cli.options import Remote, asks_a_broker
 from api.cli.printing import done, show
 from statechannel.bundle import Topic
@@ -18,7 +18,7 @@ def topics() -> None:
     """Where topics are served; move them."""
 
 
-@topics.command()
+@topics.command(short_help="Which broker serves these topics; assigns if need be.")
 @click.argument("names", metavar="TOPIC…", type=TOPIC, nargs=-1, required=True)
 @asks_a_broker
 def lookup(remote: Remote, names: tuple[Topic, ...]) -> None:
@@ -41,14 +41,15 @@ def lookup(remote: Remote, names: tuple[Topic, ...]) -> None:
         raise SystemExit(EXIT_UNAVAILABLE if unavailable else EXIT_REFUSED)
 
 
-@topics.command()
+@topics.command(short_help="Take the topic's bundle from its owner, or move it.")
 @click.argument("name", metavar="TOPIC", type=TOPIC)
-@click.option("-d", "--dest", "destination", metavar="HOST:PORT", help="The broker that shall own it.")
+@click.option("-d", "--dest", "destination", metavar="HOST:PORT", type=BROKER, help="The broker that shall own it.")
+@click.option("--force", is_flag=True, help="Also where a policy forbids it; the record says so.")
 @asks_a_broker
-def unload(remote: Remote, name: Topic, destination: str | None) -> None:
+def unload(remote: Remote, name: Topic, destination: str | None, force: bool) -> None:
     """Move the topic's bundle to --dest, or take it from its owner."""
     path = f"/admin/v2/{topic_path(name)}/unload"
-    run(ask(remote, "PUT", path, query={"destinationBroker": destination}))
+    run(ask(remote, "PUT", path, query={"destinationBroker": destination, "force": "true" if force else None}))
     moved = f"moved to {destination}" if destination else "unloaded; the next lookup assigns it"
     done(remote, f"the bundle of {name} was {moved}", topic=str(name), destination=destination)
 

@@ -1,18 +1,27 @@
-"""`/v1/channel`, `/v1/notes`, `/v1/settings`, `/metrics`: this broker's own condition."""
+"""`/v1/channel`, the readers of its log, `/v1/notes`, `/v1/settings`, `/metrics`: this broker's own condition."""
 
 from __future__ import annotations
 
+import asyncio
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
+import msgspec
 from fastapi import APIRouter, Query, Request, Response
 from prometheus_client.exposition import choose_encoder
 
-from api.doorway import AnyNode, TheNode
-from api.presenting import channel_shown, settings_shown
-from api.schemas import ChannelShown, LateVerdict, Notes, NoteShown
+from api.doorway import Acting, AnyNode, TheNode
+from api.presenting import settings_shown
+from api.presenting_channel import channel_shown
+from api.schemas import ChannelShown, LateVerdict, Notes, NoteShown, ReaderPositions, Readers, ReaderShown
+from loadmanager.channel_owner.readers import ChannelReader, ReaderRegistry
+from loadmanager.chronicle.digests import namespace_digests, partition_digests
+from loadmanager.chronicle.outlook import look
+from loadmanager.chronicle.snapshot_lists import SnapshotLists
 from loadmanager.errors import NotFound
-from loadmanager.node import NOTES_KEPT
+from loadmanager.node import NOTES_KEPT, Node
+from statechannel.bundle import check_namespace
+from statechannel.table import OwnershipTable
 from statechannel.verdict import Change
 
 router = APIRouter(tags=["this broker"])
@@ -20,10 +29,47 @@ router = APIRouter(tags=["this broker"])
 
 @router.get("/v1/channel")
 async def show_channel(
-    node: TheNode, digest: Annotated[bool, Query(description="with a digest of each partition")] = False
+    request: Request,
+    node: TheNode,
+    digest: Annotated[bool, Query(description="with a digest of each partition")] = False,
 ) -> ChannelShown:
-    """How far this replica has read, what it refused and skipped, and who leads."""
-    return channel_shown(node, digests=digest)
+    """How far this replica has read, what it refused and skipped, who leads, and what the log holds.
+
+    Each digest is of the partition as of its `next_offset`.
+    """
+    outlook = await look(node.world.log, node.channel.topic, cast("SnapshotLists", request.app.state.snapshot_lists))
+    return channel_shown(node, outlook, await _digested(node.channel.table) if digest else None)
+
+
+async def _digested(table: OwnershipTable) -> list[tuple[int, str]]:
+    """Of each partition the offset and digest of one cut; cutting takes no time, the digests are made elsewhere."""
+    digested: list[tuple[int, str]] = []
+    for partition in range(table.partitions):
+        state = table.cut(partition)
+        digested.append((state.next_offset, await asyncio.to_thread(state.digest)))
+    return digested
+
+
+@router.get("/v1/channel/digests")
+async def show_digests(
+    node: TheNode,
+    partition: Annotated[int, Query(ge=0)],
+    namespace: Annotated[str | None, Query(description="its bundles, instead of all namespaces")] = None,
+    after: Annotated[str, Query(max_length=1_000, description="the `next` of the page before")] = "",
+) -> Response:
+    """Digests of a partition's namespaces, or of a namespace's bundles: to find out where two replicas differ.
+
+    A page is about one moment, `next_offset`; the next page may be about a later one. 404 for another partition.
+    """
+    table = node.channel.table
+    if partition >= table.partitions:
+        raise NotFound(f"the channel has the partitions 0 to {table.partitions - 1}, not {partition}")
+    state = table.cut(partition)
+    if namespace is None:
+        found = await asyncio.to_thread(partition_digests, state, after)
+    else:
+        found = await asyncio.to_thread(namespace_digests, state, check_namespace(namespace), after)
+    return Response(msgspec.json.encode(found), media_type="application/json")
 
 
 @router.get("/v1/channel/records/{record_id}")
@@ -41,6 +87,47 @@ async def show_verdict(node: TheNode, record_id: str) -> LateVerdict:
     if isinstance(verdict, Change):
         return LateVerdict(record_id=record_id, verdict="accepted", detail=f"at offset {verdict.offset}")
     return LateVerdict(record_id=record_id, verdict="refused", detail=f"{verdict.reason}: {verdict.detail}")
+
+
+@router.get("/v1/channel/readers")
+async def list_readers(node: TheNode) -> Readers:
+    """Who reads the channel's log and has registered how far."""
+    found = _registry(node).all()
+    return Readers(readers=[_reader_shown(node, name, reader) for name, reader in found.items()])
+
+
+@router.get("/v1/channel/readers/{name}")
+async def show_reader(node: TheNode, name: str) -> ReaderShown:
+    """One of them."""
+    return _reader_shown(node, name, _registry(node).get(name))
+
+
+@router.put("/v1/channel/readers/{name}")
+async def register_reader(node: TheNode, acting: Acting, name: str, wanted: ReaderPositions) -> ReaderShown:
+    """Register a reader, move it on, or renew it: what it still wants is not trimmed for `reader_ttl_s`.
+
+    409 if something of it was trimmed already, 412 if the positions don't fit the channel.
+    """
+    return _reader_shown(node, name, await _registry(node).register(name, wanted.positions))
+
+
+@router.delete("/v1/channel/readers/{name}", status_code=204)
+async def remove_reader(node: TheNode, acting: Acting, name: str) -> None:
+    """Forget a reader: the log may be trimmed without regard to it."""
+    await _registry(node).remove(name)
+
+
+def _registry(node: Node) -> ReaderRegistry:
+    return ReaderRegistry(node.views.readers, node.world.log, node.channel.topic, node.world.wall_ms)
+
+
+def _reader_shown(node: Node, name: str, reader: ChannelReader) -> ReaderShown:
+    return ReaderShown(
+        name=name,
+        positions=list(reader.positions),
+        registered_ms=reader.registered_ms,
+        until_ms=reader.registered_ms + round(1000 * node.settings.reader_ttl_s),
+    )
 
 
 @router.get("/v1/notes")

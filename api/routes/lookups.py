@@ -6,21 +6,16 @@ Any broker answers, and never by a redirect: it asks its own replica, and assign
 
 from __future__ import annotations
 
-import asyncio
 from typing import Literal
 
-import msgspec
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from api.answers import channel_owner, is_channel_topic, known_peer, lookup_data, lookup_headers
+from api.batch_lookup import look_up_all
 from api.doorway import Acting, TheNode
-from api.errors import problem_of
-from api.schemas import LocatedShown, LookupAnswers, LookupData, LookupRequest
-from loadmanager.errors import LoadManagerError
-from loadmanager.lookup import Located, Lookup
+from api.schemas import LookupAnswers, LookupData, LookupRequest
 from statechannel.bundle import Topic
-from statechannel.errors import InvalidName
 
 router = APIRouter(tags=["lookup"])
 
@@ -40,8 +35,8 @@ async def look_up(
 ) -> LookupData | Response:
     """The owner of a topic. With `/bundle` behind it (not as part of the topic's name): its bundle's range, as text.
 
-    The channel's own topics answer the leader's URLs: they cannot be found through themselves, and the channel's
-    partitions have no elected owners yet. 404 for an unknown namespace, 503 if there is no owner in time.
+    The channel's own topics answer the owner of that partition (of partition 0 where none is named): they cannot be
+    found through themselves. 404 for an unknown namespace, 503 if there is no owner in time.
     """
     wants_range = topic.endswith(_SUFFIX) and _ends_in_suffix(request)
     name = topic.removesuffix(_SUFFIX) if wants_range else topic
@@ -49,7 +44,7 @@ async def look_up(
     if wants_range:
         return PlainTextResponse(acting.operations.bundle_of(wanted).bundle.range)
     if is_channel_topic(wanted):
-        _, peer = channel_owner(node)
+        _, peer = channel_owner(node, wanted)
         return lookup_data(peer.registration)
     located = await acting.lookup.locate(wanted, node.settings.lookup_timeout_s)
     response.headers.update(lookup_headers(located))
@@ -62,31 +57,10 @@ def _ends_in_suffix(request: Request) -> bool:
     return raw.endswith(_SUFFIX.encode())
 
 
-@router.post("/v1/lookup")
-async def look_up_many(node: TheNode, acting: Acting, asked: LookupRequest) -> LookupAnswers:
+@router.post("/v1/lookup", response_model=LookupAnswers)
+async def look_up_many(node: TheNode, acting: Acting, asked: LookupRequest) -> Response:
     """The owners of many topics at once; a topic that cannot be answered has a problem as its `error`."""
     timeout_s = node.settings.lookup_timeout_s
     if asked.timeout_ms is not None:
         timeout_s = min(timeout_s, asked.timeout_ms / 1000)
-    answers = await asyncio.gather(*(_answer(acting.lookup, name, timeout_s) for name in asked.topics))
-    return LookupAnswers(answers=list(answers))
-
-
-async def _answer(lookup: Lookup, name: str, timeout_s: float) -> LocatedShown:
-    try:
-        return _located(name, await lookup.locate(Topic.parse(name), timeout_s))
-    except (LoadManagerError, InvalidName) as error:
-        return LocatedShown(topic=name, error=msgspec.to_builtins(problem_of(error)))
-
-
-def _located(name: str, located: Located) -> LocatedShown:
-    registration = known_peer(located).registration
-    return LocatedShown(
-        topic=name,
-        bundle=str(located.bundle),
-        broker=located.owner.name,
-        incarnation=located.owner.incarnation,
-        admin_url=registration.admin_url,
-        urls=dict(registration.urls),
-        token=str(located.token),
-    )
+    return Response(await look_up_all(acting.lookup, asked.topics, timeout_s), media_type="application/json")

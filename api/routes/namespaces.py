@@ -9,13 +9,15 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Body, Query
 
+from api.authorship import Author
 from api.doorway import Acting, TheNode
-from api.schemas import BundlesData, NamespacePolicies, NewNamespace
+from api.schemas import BundlesData, NamespacePolicies, NewNamespace, RingPosition
+from loadmanager.boundaries import MOST_PARTS
 from loadmanager.errors import Invalid
 from loadmanager.incarnation import Incarnation
-from statechannel.bundle import DEFAULT_BUNDLES, Bundle, Topic, even_boundaries
+from statechannel.bundle import Bundle, Topic, even_boundaries
 from statechannel.table import Namespace
 
 router = APIRouter(prefix="/admin/v2", tags=["namespaces"])
@@ -23,6 +25,7 @@ router = APIRouter(prefix="/admin/v2", tags=["namespaces"])
 Destination = Annotated[
     str | None, Query(alias="destinationBroker", description="host:port of the broker that shall own it")
 ]
+Force = Annotated[bool, Query(description="also where a policy forbids it; the record says so")]
 _BOUNDARY = re.compile(r"0x[0-9a-fA-F]{8}", re.ASCII)
 
 
@@ -40,9 +43,12 @@ async def show_namespace(node: TheNode, acting: Acting, tenant: str, namespace: 
 
 
 @router.put("/namespaces/{tenant}/{namespace}", status_code=204)
-async def create_namespace(acting: Acting, tenant: str, namespace: str, wanted: NewNamespace | None = None) -> None:
-    """Create it, with the given boundaries, or so many even bundles, or four. 409 if it exists."""
-    await acting.operations.create_namespace(f"{tenant}/{namespace}", _boundaries(wanted or NewNamespace()))
+async def create_namespace(
+    node: TheNode, acting: Acting, tenant: str, namespace: str, wanted: NewNamespace | None = None
+) -> None:
+    """Create it, with these boundaries, or so many even bundles, or `namespace_default_bundles`. 409 if it exists."""
+    boundaries = _boundaries(wanted or NewNamespace(), node.settings.namespace_default_bundles)
+    await acting.operations.create_namespace(f"{tenant}/{namespace}", boundaries)
 
 
 @router.delete("/namespaces/{tenant}/{namespace}", status_code=204)
@@ -71,13 +77,36 @@ async def unload_bundle(
     tenant: str,
     namespace: str,
     bundle: str,
+    author: Author,
     destination: Destination = None,
+    force: Force = False,
 ) -> None:
     """Transfer the bundle to `destinationBroker`; without one, take it from its owner, if it has one.
 
-    409 if the destination owns it already, is draining or does not answer; 404 if there is no such bundle or broker.
+    409 if the destination owns it already, is draining or does not answer, or if a policy forbids it (it names the
+    rule; `force` overrides it); 404 if there is no such bundle or broker.
     """
-    await _move(acting, Bundle.of(f"{tenant}/{namespace}", bundle), destination)
+    await _move(acting, Bundle.of(f"{tenant}/{namespace}", bundle), destination, author, force=force)
+
+
+@router.put("/namespaces/{tenant}/{namespace}/{bundle}/split", status_code=204)
+async def split_bundle(
+    acting: Acting,
+    tenant: str,
+    namespace: str,
+    bundle: str,
+    unload: bool = False,
+    algorithm: Annotated[str | None, Query(alias="splitAlgorithmName")] = None,
+    positions: Annotated[list[RingPosition] | None, Body(max_length=MOST_PARTS)] = None,
+) -> None:
+    """Split the bundle in two, or at the positions in the body; with `unload` the parts are then unloaded.
+
+    Instead of a range: LARGEST (most keys) or HOT (most load) of those whose load is known here; 409 if none is.
+
+    More parts, and which they are: `/v1/bundles/…/split`. 409 if nobody owns it or it is on its way.
+    """
+    whole = acting.splitting.named(f"{tenant}/{namespace}", bundle)
+    await acting.operations.split(whole, positions=positions or None, algorithm=algorithm, unload=unload)
 
 
 @router.put("/{domain}/{tenant}/{namespace}/{topic:path}/unload", status_code=204)
@@ -87,16 +116,18 @@ async def unload_topic(
     tenant: str,
     namespace: str,
     topic: str,
+    author: Author,
     destination: Destination = None,
+    force: Force = False,
 ) -> None:
     """Move the topic, which is to say its whole bundle (PIP-192's `topics unload --dest`)."""
     entry = acting.operations.bundle_of(Topic.parse(f"{domain}://{tenant}/{namespace}/{topic}"))
-    await _move(acting, entry.bundle, destination)
+    await _move(acting, entry.bundle, destination, author, force=force)
 
 
-async def _move(acting: Incarnation, bundle: Bundle, destination: str | None) -> None:
+async def _move(acting: Incarnation, bundle: Bundle, destination: str | None, author: str, *, force: bool) -> None:
     if destination:
-        await acting.operations.transfer(bundle, destination)
+        await acting.operations.transfer(bundle, destination, author=author, force=force)
     else:
         await acting.operations.unload(bundle)
 
@@ -106,10 +137,10 @@ def _bundles(known: Namespace) -> BundlesData:
     return BundlesData(boundaries=[f"0x{edge:08x}" for edge in edges], numBundles=len(known.bundles))
 
 
-def _boundaries(wanted: NewNamespace) -> tuple[int, ...]:
+def _boundaries(wanted: NewNamespace, default_bundles: int) -> tuple[int, ...]:
     data = wanted.bundles or BundlesData(numBundles=wanted.numBundles)
     if not data.boundaries:
-        return even_boundaries(DEFAULT_BUNDLES if data.numBundles is None else data.numBundles)
+        return even_boundaries(default_bundles if data.numBundles is None else data.numBundles)
     if data.numBundles is not None and data.numBundles != len(data.boundaries) - 1:
         raise Invalid(
             f"{len(data.boundaries)} boundaries make {len(data.boundaries) - 1} bundles, not {data.numBundles}"

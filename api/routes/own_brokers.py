@@ -60,8 +60,9 @@ async def drain(
     elsewhere = _elsewhere(request, node, broker)
     if elsewhere is not None:
         return elsewhere
-    if not force and all(peer.broker.name == broker for peer in node.membership.eligible()):
-        raise Conflict("no other broker takes bundles: start or undrain one, or add ?force=true")
+    drained = {name for name, policy in node.policies.current().brokers.items() if policy.drain}
+    if not force and all(peer.broker.name in {broker, *drained} for peer in node.membership.eligible()):
+        raise Conflict("no other broker takes bundles: start or undrain one, or insist (?force=true, --force)")
     draining = _draining(request)
     draining.begin(timeout_s or node.settings.drain_timeout_s)
     return draining.progress().model_copy(update={"draining": True})

@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import signal
-from collections.abc import AsyncGenerator
+import sys
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from examples.counter.host import Counters
 from examples.counter.ledger import Ledger
 from examples.counter.web import served
 from loadmanager import Broker, Settings
+from statechannel.errors import StateChannelError
 
 NAMESPACE = "demo/counters"
 LINGER_S = 0.5
@@ -49,8 +52,21 @@ async def main() -> None:
     async with running(settings, given.store) as broker:
         await broker.ensure_namespace(NAMESPACE, given.bundles)
         print(f"http://{broker.name}", flush=True)
-        await stop.wait()
+        await _first_of(stop.wait(), broker.ended())
+
+
+async def _first_of(*works: Coroutine[Any, Any, object]) -> None:
+    """Until we are told to stop, or the broker ends by itself: the log was moved, say. Raises what ended it."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    done, waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in waiting:
+        task.cancel()
+    for task in done:
+        task.result()
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    try:
+        asyncio.run(main())
+    except StateChannelError as error:
+        sys.exit(str(error))

@@ -81,6 +81,11 @@ class Counters:
         self._held.pop(bundle, None)
         self._served.pop(bundle, None)
 
+    async def positions(self, bundle: Bundle) -> list[int]:
+        """Where its counters are, so that a hot bundle can be split into parts of equally many."""
+        held = self._held.get(bundle)
+        return [] if held is None else [Topic.parse(name).position for name in list(held.values)]
+
     async def load(self) -> Mapping[Bundle, BundleLoad]:
         """Rates since the last call; the process's CPU is shared out by requests."""
         now_s, cpu_s = time.monotonic(), time.process_time()
@@ -98,6 +103,6 @@ class Counters:
                 in_rate_bytes_s=100 * rate,
                 out_rate_bytes_s=100 * rate,
                 cpu_percent=100 * used_s / window_s * counts.total() / total,
-                hottest_keys=tuple((key, n / window_s) for key, n in counts.most_common(3)),
+                hottest_keys=tuple((key, 2 * n / window_s) for key, n in counts.most_common(3)),
             )
         return loads

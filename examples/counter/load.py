@@ -1,7 +1,8 @@
 """A load generator: increments at a given rate through the client router, whether or not answers come back.
 
-Counts what a caller sees: ok (a 2xx within 10 s), late (those of them that took over 100 ms), failed (all others), from
-the moment at which the request was due. A repeated attempt has the same request id. At the end it can audit the file.
+Counts what a caller sees: ok (a 2xx within the budget), late (those of them that took over 100 ms), failed (all
+others), from the moment at which the request was due. A repeated attempt has the same request id. At the end it can
+audit the file.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from examples.counter.audit import Acknowledged, audit
+from examples.counter.trace import Trace, TraceError
 from examples.counter.traffic import Traffic
 from loadmanager.client import HttpRouter, Router
 from loadmanager.errors import LoadManagerError
@@ -49,10 +51,10 @@ class Snapshot(msgspec.Struct, frozen=True):
 class Load:
     """Drives the counters. `run()` until `stop()`, then `settle()`."""
 
-    def __init__(self, http: HttpRouter, traffic: Traffic, rate_s: float) -> None:
+    def __init__(self, http: HttpRouter, traffic: Traffic | Trace, budget_s: float = BUDGET_S) -> None:
         self._http = http
         self._traffic = traffic
-        self._rate_s = rate_s
+        self._budget_s = budget_s
         self._stopping = asyncio.Event()
         self._run = secrets.token_hex(4)
         self._recent: deque[tuple[float, float]] = deque()
@@ -66,12 +68,13 @@ class Load:
         begin_s, sent = time.monotonic(), 0
         async with asyncio.TaskGroup() as requests:
             while not self._stopping.is_set():
-                now_s = time.monotonic()
-                while sent < (now_s - begin_s) * self._rate_s and self.in_flight < IN_FLIGHT:
-                    due_s = begin_s + sent / self._rate_s
+                due = self._traffic.requests_by(time.monotonic() - begin_s)
+                while sent < due and self.in_flight < IN_FLIGHT:
+                    due_s = self._traffic.time_of(sent)
                     sent += 1
                     self.in_flight += 1
-                    requests.create_task(self._one(self._traffic.pick(now_s), f"{self._run}-{sent}", due_s))
+                    topic, request_id = self._traffic.pick(due_s), f"{self._run}-{sent}"
+                    requests.create_task(self._one(topic, request_id, begin_s + due_s))
                 await asyncio.sleep(TICK_S)
 
     def stop(self) -> None:
@@ -82,7 +85,7 @@ class Load:
         problem = ""
         try:
             body = {"topic": topic, "id": request_id}
-            answer = await self._http.post(topic, "/v1/counters", body, budget_s=BUDGET_S)
+            answer = await self._http.post(topic, "/v1/counters", body, budget_s=self._budget_s)
             if 200 <= answer.status < 300:
                 self.acknowledged.append(Acknowledged(topic, request_id, answer.json()["value"]))
             else:
@@ -95,7 +98,7 @@ class Load:
 
     def _count(self, problem: str, now_s: float, due_s: float) -> None:
         took_s = now_s - due_s
-        if not problem and took_s > BUDGET_S:
+        if not problem and took_s > self._budget_s:
             problem = f"done, but {took_s:.1f} s after it was due"
         if problem:
             self.failed += 1
@@ -159,8 +162,11 @@ async def main() -> int:
     """The command. 0 if nothing failed, was lost or doubled."""
     given = _arguments()
     http = HttpRouter(Router(given.admin))
-    traffic = Traffic(given.namespace, topics=given.topics, skew=given.skew, drift_s=given.drift_s)
-    load = Load(http, traffic, given.rate)
+    try:
+        load = Load(http, _traffic(given), given.budget)
+    except TraceError as error:
+        print(error, file=sys.stderr)
+        return 2
     async with http, asyncio.TaskGroup() as tasks:
         running = tasks.create_task(load.run())
         reporting = tasks.create_task(_report(load, json=given.json))
@@ -178,11 +184,24 @@ async def main() -> int:
     return 1 if final.failed or final.lost or final.doubled else 0
 
 
+def _traffic(given: argparse.Namespace) -> Traffic | Trace:
+    """Raises TraceError."""
+    if given.trace is not None:
+        return Trace(given.trace, given.namespace, speed=given.speed, rate_s=given.rate)
+    rate_s = 300.0 if given.rate is None else given.rate
+    return Traffic(given.namespace, rate_s=rate_s, topics=given.topics, skew=given.skew, drift_s=given.drift_s)
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--admin", action="append", required=True, help="admin URL of a broker; give several")
     parser.add_argument("--store", type=Path, help="the counters' file, to audit it at the end")
-    parser.add_argument("--rate", type=float, default=300.0, help="requests per second")
+    parser.add_argument(
+        "--rate", type=float, help="requests per second, of a trace on the mean (default: 300, as traced)"
+    )
+    parser.add_argument("--trace", type=Path, metavar="FILE.csv", help="time,key,rate: replay it instead of --topics")
+    parser.add_argument("--speed", type=float, default=1.0, help="seconds of the trace that pass in one second")
+    parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds after which a request has failed")
     parser.add_argument("--seconds", type=float, help="default: until standard input ends")
     parser.add_argument("--namespace", default="demo/counters")
     parser.add_argument("--topics", type=int, default=400)

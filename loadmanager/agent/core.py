@@ -11,100 +11,55 @@ after every hook that ended, and at start for every record that names us, those 
 | Releasing(me→to)              | serving            | stop serving, release; then publish `release`        |
 | Revoking(me)                  | anything           | stop serving, abandon; publish `release`             |
 | Assigned(me) (after a create) | nothing            | acquire, serve                                       |
+| Splitting(me)                 | serving            | find the cuts; publish `create` (none: `cancel`)     |
+| gone, all in its place ours;  | acquiring, serving | stop serving, release to nobody                      |
+| ours under a newer token      |                    |                                                      |
 | anything else                 | anything           | stop serving, abandon                                |
 | (our proofs have run out)     | serving            | stop serving, abandon; acquire again when they are fresh |
+
+A split or merge leaves everything with the same broker, but what is gone has to flush under its old token before what
+came may raise the new one, or the flush would be refused. So as long as a bundle that is *gone* is being released, what
+overlaps it waits: it is neither acquired nor given on. Its end reconciles them. What is gone is reconciled before what
+came (`in_order`).
 """
 
 from __future__ import annotations
 
-from enum import StrEnum
+from collections.abc import Iterable, Sequence
 
-import msgspec
-
+from loadmanager.agent.effects import (
+    Abandon,
+    Acquire,
+    Effect,
+    Hosted,
+    Prepare,
+    Publish,
+    Release,
+    Serve,
+    Stand,
+    Stop,
+    Survey,
+)
+from loadmanager.boundaries import BY_KEYS, FEWEST_PARTS, Algorithm, NoCuts, evenly
+from loadmanager.host import KeyRate
+from loadmanager.splitting.cutting import UNBOUNDED, Bounds, cuts_of
 from statechannel.bundle import Bundle
 from statechannel.record import Action, Broker
 from statechannel.transitions import SERVING_STATES, State
-from statechannel.verdict import Ownership
+from statechannel.verdict import Ownership, Transition
 
 
-class Stand(StrEnum):
-    """Where the host stands with a bundle."""
-
-    PREPARING = "preparing"
-    PREPARED = "prepared"
-    ACQUIRING = "acquiring"
-    SERVING = "serving"
-    RELEASING = "releasing"
-    RELEASED = "released"
-    SUSPENDED = "suspended"
-    """It served and was told to abandon, because our proofs had run out; we may still be the holder."""
-    FAILED = "failed"
+def in_order(transitions: Iterable[Transition]) -> list[Transition]:
+    """What is gone first: what overlaps it has to wait for it."""
+    return sorted(transitions, key=lambda transition: transition.after is not None)
 
 
-class Hosted(msgspec.Struct, frozen=True, gc=False):
-    """A bundle at our host: where it stands, and under which token (for prepare: which transfer's revision)."""
-
-    stand: Stand
-    token: int
-    hand_off: bytes | None = None
-
-
-# --- effects, in the order in which the shell has to perform them
-
-
-class Serve(msgspec.Struct, frozen=True, gc=False):
-    """Serve from now on, under this token's offset."""
-
-    bundle: Bundle
-    token: int
-
-
-class Stop(msgspec.Struct, frozen=True, gc=False):
-    """Do not serve from now on. Takes effect before anything else happens."""
-
-    bundle: Bundle
-
-
-class Prepare(msgspec.Struct, frozen=True, gc=False):
-    """Call the host's `prepare`; report with `prepared`."""
-
-    bundle: Bundle
-    token: int
-
-
-class Acquire(msgspec.Struct, frozen=True, gc=False):
-    """Call the host's `acquire`; report with `acquired`."""
-
-    bundle: Bundle
-    token: int
-    hand_off: bytes | None
-
-
-class Release(msgspec.Struct, frozen=True, gc=False):
-    """Call the host's `release`; report with `released`."""
-
-    bundle: Bundle
-    token: int
-    to: Broker | None
-
-
-class Abandon(msgspec.Struct, frozen=True, gc=False):
-    """Call the host's `abandon`; nobody waits for it."""
-
-    bundle: Bundle
-
-
-class Publish(msgspec.Struct, frozen=True, gc=False):
-    """Publish this action for the bundle as seen at `seen`, until it is accepted or the bundle has moved on."""
-
-    bundle: Bundle
-    action: Action
-    seen: int
-    hand_off: bytes | None = None
-    reason: str = ""
-
-
-Effect = Serve | Stop | Prepare | Acquire | Release | Abandon | Publish
+_WITHDRAWAL = {
+    State.ASSIGNING: Action.RELEASE,
+    State.ASSIGNED: Action.UNLOAD,
+    State.SPLITTING: Action.CANCEL,
+}
+"""How to give back what the host declined; a split is called off first."""
 
 
 class AgentCore:
@@ -113,19 +68,40 @@ class AgentCore:
     def __init__(self, me: Broker) -> None:
         self.me = me
         self._hosted: dict[Bundle, Hosted] = {}
+        self._leaving: dict[str, set[Bundle]] = {}
+        """By namespace, what is gone from the table and still being released: what overlaps it waits."""
 
     def hosted(self) -> dict[Bundle, Hosted]:
         """Where the host stands, by bundle."""
         return dict(self._hosted)
 
-    def reconcile(self, bundle: Bundle, entry: Ownership | None) -> list[Effect]:
-        """What to do now that the table has this entry for the bundle."""
+    def reconcile(self, bundle: Bundle, entry: Ownership | None, instead: Iterable[Ownership] = ()) -> list[Effect]:
+        """What to do now that the table has this entry for the bundle; where it has none, `instead` is in its place."""
         at_host = self._hosted.get(bundle)
-        if entry is not None and entry.holder == self.me:
+        if entry is None:
+            return self._as_gone(bundle, at_host, tuple(instead))
+        if entry.holder == self.me:
             return self._as_holder(bundle, entry, at_host)
-        if entry is not None and entry.target == self.me:
+        if entry.target == self.me:
             return self._as_target(bundle, entry, at_host)
         return self._drop(bundle, at_host)
+
+    def _as_gone(self, bundle: Bundle, at_host: Hosted | None, instead: tuple[Ownership, ...]) -> list[Effect]:
+        if bundle in self._leaving.get(bundle.namespace, ()):
+            return []
+        if at_host is not None and at_host.stand in (Stand.ACQUIRING, Stand.SERVING) and self._still_ours(instead):
+            self._leaving.setdefault(bundle.namespace, set()).add(bundle)
+            self._hosted[bundle] = Hosted(Stand.RELEASING, at_host.token)
+            return [Stop(bundle), Release(bundle, at_host.token, None)]
+        return self._drop(bundle, at_host)
+
+    def _still_ours(self, instead: tuple[Ownership, ...]) -> bool:
+        return bool(instead) and all(e.holder == self.me and e.state is not State.REVOKING for e in instead)
+
+    def _must_wait(self, bundle: Bundle) -> bool:
+        """Whether something that is gone and overlaps this is still being released."""
+        leaving = self._leaving.get(bundle.namespace, ())
+        return any(other.lo < bundle.hi and bundle.lo < other.hi for other in leaving)
 
     def _as_holder(self, bundle: Bundle, entry: Ownership, at_host: Hosted | None) -> list[Effect]:
         match entry.state:
@@ -141,17 +117,30 @@ class AgentCore:
 
     def _take(self, bundle: Bundle, entry: Ownership, at_host: Hosted | None) -> list[Effect]:
         if at_host is None or at_host.token != entry.token or at_host.stand in (Stand.RELEASING, Stand.RELEASED):
-            before = [] if at_host is None or at_host.stand is not Stand.SERVING else [Stop(bundle)]
-            self._hosted[bundle] = Hosted(Stand.ACQUIRING, entry.token)
-            return [*before, Acquire(bundle, entry.token, entry.hand_off)]
-        if at_host.stand is Stand.FAILED and entry.state in (State.ASSIGNING, State.ASSIGNED):
-            action = Action.RELEASE if entry.state is State.ASSIGNING else Action.UNLOAD
-            return [Publish(bundle, action, entry.revision, reason="the host declined")]
-        if at_host.stand is Stand.SERVING and entry.state is State.ASSIGNING:
-            return [Publish(bundle, Action.RETURN, entry.revision)]
-        return []
+            return self._begin(bundle, entry, at_host)
+        match at_host.stand, entry.state:
+            case Stand.SERVING, State.ASSIGNING:
+                return [Publish(bundle, Action.RETURN, entry.revision)]
+            case Stand.SERVING, State.SPLITTING:
+                return [self._cut(bundle, entry)]
+            case Stand.FAILED, State.ASSIGNING | State.ASSIGNED | State.SPLITTING:
+                return [Publish(bundle, _WITHDRAWAL[entry.state], entry.revision, reason="the host declined")]
+            case _:
+                return []
+
+    def _begin(self, bundle: Bundle, entry: Ownership, at_host: Hosted | None) -> list[Effect]:
+        """Acquire, but not before what the host has of an earlier ownership of this range is released."""
+        if self._must_wait(bundle) or (at_host is not None and at_host.stand is Stand.RELEASING):
+            return []
+        if at_host is not None and at_host.stand in (Stand.ACQUIRING, Stand.SERVING):
+            self._hosted[bundle] = Hosted(Stand.RELEASING, at_host.token)
+            return [Stop(bundle), Release(bundle, at_host.token, None)]
+        self._hosted[bundle] = Hosted(Stand.ACQUIRING, entry.token)
+        return [Acquire(bundle, entry.token, entry.hand_off)]
 
     def _give(self, bundle: Bundle, entry: Ownership, at_host: Hosted | None) -> list[Effect]:
+        if at_host is None and self._must_wait(bundle):
+            return []
         if at_host is None or at_host.stand in (Stand.RELEASED, Stand.SUSPENDED, Stand.FAILED):
             hand_off = at_host.hand_off if at_host else None
             return [Stop(bundle), Publish(bundle, Action.RELEASE, entry.revision, hand_off)]
@@ -176,9 +165,50 @@ class AgentCore:
         if at_host is None:
             return []
         del self._hosted[bundle]
+        self._left(bundle)
         if at_host.stand in (Stand.RELEASED, Stand.SUSPENDED, Stand.FAILED):
             return [Stop(bundle)]
         return [Stop(bundle), Abandon(bundle)]
+
+    def _left(self, bundle: Bundle) -> None:
+        leaving = self._leaving.get(bundle.namespace, set())
+        leaving.discard(bundle)
+        if not leaving:
+            self._leaving.pop(bundle.namespace, None)
+
+    # --- cuts
+
+    def _cut(self, bundle: Bundle, entry: Ownership) -> Effect:
+        match entry.algorithm:
+            case _ if entry.boundaries:
+                return self._create(bundle, entry.revision, entry.boundaries)
+            case "" | Algorithm.RANGE:
+                cuts = evenly(bundle, entry.parts or FEWEST_PARTS)
+                return self._create(bundle, entry.revision, cuts)
+            case by_keys if by_keys in BY_KEYS:
+                return Survey(bundle, entry.revision, by_keys)
+            case other:
+                return self._create(bundle, entry.revision, NoCuts(f"{self.me.name} knows no algorithm {other!r}"))
+
+    def _create(self, bundle: Bundle, seen: int, cuts: tuple[int, ...] | NoCuts) -> Publish:
+        if isinstance(cuts, NoCuts):
+            return Publish(bundle, Action.CANCEL, seen, reason=cuts.reason)
+        return Publish(bundle, Action.CREATE, seen, boundaries=cuts)
+
+    def surveyed(
+        self,
+        bundle: Bundle,
+        seen: int,
+        entry: Ownership | None,
+        keys: Sequence[KeyRate] | NoCuts,
+        bounds: Bounds = UNBOUNDED,
+    ) -> list[Effect]:
+        """The host said where the bundle's keys are (or why not); what the table says now decides whether it counts."""
+        if entry is None or entry.revision != seen or entry.state is not State.SPLITTING or entry.holder != self.me:
+            return []
+        parts = entry.parts or FEWEST_PARTS
+        cuts = keys if isinstance(keys, NoCuts) else cuts_of(bundle, entry.algorithm, parts, keys, bounds)
+        return [self._create(bundle, seen, cuts)]
 
     # --- proofs
 
@@ -223,6 +253,7 @@ class AgentCore:
         if not self.stands(bundle, Stand.RELEASING, token):
             return []
         self._hosted[bundle] = Hosted(Stand.RELEASED, token, None if failed else hand_off)
+        self._left(bundle)
         return [Abandon(bundle)] if failed else []
 
     def stands(self, bundle: Bundle, stand: Stand, token: int) -> bool:

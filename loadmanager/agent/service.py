@@ -1,7 +1,8 @@
 """The agent's shell: feeds accepted changes to its core and performs the effects, in order, each within its time-out.
 
 `Serve` and `Stop` take effect in the same loop iteration in which the record was read; everything that waits (hooks,
-publishes) runs in tasks of its own, so one slow bundle holds up no other. Hooks of one bundle run one after another.
+publishes) runs in tasks of its own, so one slow bundle holds up no other. Hooks of one bundle, and of ranges that
+overlap (what a split or merge leaves behind, and what it brings), run one after another.
 """
 
 from __future__ import annotations
@@ -11,30 +12,32 @@ from collections.abc import AsyncGenerator, Callable, Collection, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, assert_never
 
-import msgspec
-
-from loadmanager.agent.core import Abandon, Acquire, AgentCore, Effect, Prepare, Publish, Release, Serve, Stand, Stop
-from loadmanager.host import BundleHost, Destination
-from loadmanager.hosting import HookFailed, HostRunner
+from loadmanager.agent.core import AgentCore, in_order
+from loadmanager.agent.effects import (
+    Abandon,
+    Acquire,
+    Effect,
+    Prepare,
+    Publish,
+    Release,
+    Serve,
+    Stand,
+    Stop,
+    Survey,
+)
+from loadmanager.agent.hooks import Hooks, HookTimeouts
+from loadmanager.agent.publishing import Publisher
+from loadmanager.agent.turns import Turns
+from loadmanager.host import BundleHost, BundleLoad, Destination
+from loadmanager.hosting import HostRunner
 from loadmanager.serving import Serving
+from loadmanager.splitting.cutting import UNBOUNDED, Bounds
 from statechannel.bundle import Bundle
-from statechannel.errors import RecordTooLarge
-from statechannel.record import MAX_HAND_OFF_BYTES, Broker, Record, Subject, Token
+from statechannel.record import Broker, Token
 from statechannel.service import Channel
-from statechannel.verdict import Change, Unknown
+from statechannel.verdict import Change, Ownership
 
 H = TypeVar("H", Prepare, Acquire, Release, Abandon)
-
-REPUBLISH_S = 0.2
-NOTES_KEPT = 200
-
-
-class HookTimeouts(msgspec.Struct, frozen=True):
-    """How long each hook may take."""
-
-    prepare_s: float
-    acquire_s: float
-    release_s: float
 
 
 class Agent:
@@ -50,18 +53,18 @@ class Agent:
         timeouts: HookTimeouts,
         destination: Callable[[Broker], Destination],
         note: Callable[[str], None],
+        load_of: Callable[[Bundle], BundleLoad] = lambda _: BundleLoad(),
+        bounds_of: Callable[[Bundle], Bounds] = lambda _: UNBOUNDED,
     ) -> None:
         self.core = AgentCore(me)
         self._channel = channel
         self._serving = serving
-        self._host = host
-        self._runner = runner
-        self._timeouts = timeouts
-        self._destination = destination
-        self._note = note
+        self.hooks = self._hooks = Hooks(host, runner, timeouts, destination, note)
+        self._load_of, self._bounds_of = load_of, bounds_of
         self._tasks: asyncio.TaskGroup | None = None
-        self._publishing: set[tuple[Bundle, int]] = set()
-        self._hooks: dict[Bundle, list[asyncio.Task[None]]] = {}
+        self._publisher = Publisher(me, channel, lambda: self._over, note)
+        self._surveying: set[tuple[Bundle, int]] = set()
+        self._turns = Turns(lambda bundle: channel.table.get(bundle) is not None)
         self._over = False
 
     @asynccontextmanager
@@ -70,14 +73,14 @@ class Agent:
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             self._channel.listen(self._changed)
-            for entry in self._channel.table:
-                if self.core.me in (entry.holder, entry.target):
-                    self._reconcile(entry.bundle)
+            self._channel.replica.on_reload(self._reloaded)
+            self._look_again(range(self._channel.table.partitions))
             try:
                 yield self
             finally:
                 self._over = True
                 self._channel.unlisten(self._changed)
+                self._channel.replica.off_reload(self._reloaded)
                 self._serving.end_all()
                 self._perform(self.core.fence())  # what is still here when a drain ran out of time
                 self._tasks = None
@@ -89,8 +92,9 @@ class Agent:
         self._perform(self.core.fence())
 
     def lapsed(self, partitions: Collection[int]) -> None:
-        """Our proofs for these partitions have run out: the host stops what it serves of them."""
-        self._each_hosted(partitions, self.core.suspend)
+        """Our proofs for these partitions have run out: the host stops what it serves exclusively of them."""
+        exclusive = self._serving.exclusive
+        self._each_hosted(partitions, lambda bundle: self.core.suspend(bundle) if exclusive(bundle.namespace) else [])
 
     def renewed(self, partitions: Collection[int]) -> None:
         """Our proofs for these partitions are fresh again: the host takes up what is still ours."""
@@ -106,12 +110,45 @@ class Agent:
     def _changed(self, change: Change) -> None:
         if self._over:
             return
-        for transition in change.transitions:
+        for transition in in_order(change.transitions):
+            if transition.after is None:
+                self._turns.went(transition.bundle)
             self._reconcile(transition.bundle)
+
+    def _reloaded(self, partition: int) -> None:
+        if not self._over:
+            self._look_again({partition})
+
+    def _look_again(self, partitions: Collection[int]) -> None:
+        """At all that names us or is at our host: there are changes that nobody announced."""
+        table, me = self._channel.table, self.core.me
+        hosted = sorted(self.core.hosted(), key=lambda b: table.get(b) is not None)  # what is gone first: `in_order`
+        named = [*table.held_by(me, partitions), *(e.bundle for e in table.in_flight() if e.target == me)]
+        for bundle in dict.fromkeys([*hosted, *named]):
+            if table.partition_of(bundle.namespace) not in partitions:
+                continue
+            if table.get(bundle) is None:
+                self._turns.went(bundle)
+            self._reconcile(bundle)
 
     def _reconcile(self, bundle: Bundle) -> None:
         if not self._over:
-            self._perform(self.core.reconcile(bundle, self._channel.table.get(bundle)))
+            entry = self._channel.table.get(bundle)
+            instead = () if entry is not None else self._in_place_of(bundle)
+            self._perform(self.core.reconcile(bundle, entry, instead))
+
+    def _in_place_of(self, gone: Bundle) -> list[Ownership]:
+        """What the table has where a bundle was."""
+        table = self._channel.table
+        namespace = table.namespace(gone.namespace)
+        found: list[Ownership] = []
+        position = gone.lo
+        while namespace is not None and namespace.exists and position < gone.hi:
+            bundle = namespace.bundle_at(position)
+            entry = table.get(bundle)
+            found += [] if entry is None else [entry]
+            position = bundle.hi
+        return found
 
     # --- effects
 
@@ -131,7 +168,9 @@ class Agent:
                 case Abandon():
                     self._abandon_over_others(effect)
                 case Publish():
-                    self._publish(effect)
+                    self._spawn(self._publisher.publish(effect))
+                case Survey():
+                    self._survey(effect)
                 case _:
                     assert_never(effect)
 
@@ -145,121 +184,65 @@ class Agent:
         return None
 
     def _in_turn(self, effect: H, hook: Callable[[H], Coroutine[Any, Any, None]]) -> None:
-        """Call a hook when all earlier ones of the same bundle have ended."""
-        self._hook(effect.bundle, _after(tuple(self._hooks.get(effect.bundle, ())), hook, effect))
+        """Call a hook when all earlier ones of the same range have ended."""
+        self._hook(effect.bundle, _after(self._turns.before(effect.bundle), hook, effect))
 
     def _abandon_over_others(self, effect: Abandon) -> None:
         """At once, over a hook that runs or hangs; and again when that one has ended, for what it did in the end."""
         ending = asyncio.current_task()  # a hook that failed, and reports it here
-        if any(hook is not ending for hook in self._hooks.get(effect.bundle, ())):
+        if any(hook is not ending for hook in self._turns.of(effect.bundle)):
             self._hook(effect.bundle, self._abandon(effect))
         self._in_turn(effect, self._abandon)
 
     def _hook(self, bundle: Bundle, hook: Coroutine[Any, Any, None]) -> None:
         task = self._spawn(hook)
         if task is not None:
-            self._hooks.setdefault(bundle, []).append(task)
-            task.add_done_callback(lambda done: self._hook_ended(bundle, done))
-
-    def _hook_ended(self, bundle: Bundle, hook: asyncio.Task[None]) -> None:
-        hooks = self._hooks[bundle]
-        hooks.remove(hook)
-        if not hooks:
-            del self._hooks[bundle]
+            self._turns.add(bundle, task)
 
     def _token(self, bundle: Bundle, offset: int) -> Token:
-        table = self._channel.table
-        generation = table.genesis.generation if table.genesis else 0
-        return Token(generation, table.partition_of(bundle.namespace), offset)
+        return self._channel.table.token_at(bundle, offset)
 
     async def _prepare(self, effect: Prepare) -> None:
-        if not self.core.stands(effect.bundle, Stand.PREPARING, effect.token):
-            return  # the bundle moved on before its turn came
-        failed = await self._failed(self._host.prepare, effect.bundle, timeout_s=self._timeouts.prepare_s)
-        if not self._over:
-            self._perform(self.core.prepared(effect.bundle, effect.token, failed))
-        self._reconcile(effect.bundle)
+        if self.core.stands(effect.bundle, Stand.PREPARING, effect.token):  # else it moved on before its turn came
+            well = await self._hooks.prepare(effect.bundle)
+            self._ended(effect.bundle, lambda: self.core.prepared(effect.bundle, effect.token, not well))
 
     async def _acquire(self, effect: Acquire) -> None:
-        if not self.core.stands(effect.bundle, Stand.ACQUIRING, effect.token):
-            return
-        token = self._token(effect.bundle, effect.token)
-        failed = await self._failed(
-            self._host.acquire, effect.bundle, token, effect.hand_off, timeout_s=self._timeouts.acquire_s
-        )
-        if not self._over:
-            self._perform(self.core.acquired(effect.bundle, effect.token, failed))
-        self._reconcile(effect.bundle)
+        if self.core.stands(effect.bundle, Stand.ACQUIRING, effect.token):
+            well = await self._hooks.acquire(effect.bundle, self._token(effect.bundle, effect.token), effect.hand_off)
+            self._ended(effect.bundle, lambda: self.core.acquired(effect.bundle, effect.token, not well))
 
     async def _release(self, effect: Release) -> None:
-        if not self.core.stands(effect.bundle, Stand.RELEASING, effect.token):
-            return
-        to = self._destination(effect.to) if effect.to is not None else None
-        hand_off: bytes | None = None
-        failed = False
-        try:
-            answer: object = await self._runner.call(
-                self._host.release, effect.bundle, to, timeout_s=self._timeouts.release_s
-            )
-            hand_off = self._checked(effect.bundle, answer)
-        except HookFailed as error:
-            failed = True
-            self._note(f"{effect.bundle}: {error}; told to abandon, moved on without a hand-off")
-        if not self._over:
-            self._perform(self.core.released(effect.bundle, effect.token, hand_off, failed))
-        self._reconcile(effect.bundle)
-
-    def _checked(self, bundle: Bundle, hand_off: object) -> bytes | None:
-        if hand_off is None:
-            return None
-        if isinstance(hand_off, bytes) and len(hand_off) <= MAX_HAND_OFF_BYTES:
-            return hand_off
-        self._note(f"{bundle}: release must return None or at most {MAX_HAND_OFF_BYTES} bytes; hand-off dropped")
-        return None
+        if self.core.stands(effect.bundle, Stand.RELEASING, effect.token):
+            well, hand_off = await self._hooks.release(effect.bundle, effect.to)
+            self._ended(effect.bundle, lambda: self.core.released(effect.bundle, effect.token, hand_off, not well))
 
     async def _abandon(self, effect: Abandon) -> None:
-        await self._failed(self._host.abandon, effect.bundle, timeout_s=self._timeouts.release_s)
+        await self._hooks.abandon(effect.bundle)
 
-    async def _failed(self, hook: Callable[..., object], bundle: Bundle, *args: object, timeout_s: float) -> bool:
-        try:
-            await self._runner.call(hook, bundle, *args, timeout_s=timeout_s)
-        except HookFailed as error:
-            self._note(f"{bundle}: {error}")
-            return True
-        return False
+    def _ended(self, bundle: Bundle, report: Callable[[], list[Effect]]) -> None:
+        """A hook has ended; `report` tells the core."""
+        if self._over:
+            return
+        self._perform(report())
+        self._reconcile(bundle)
+        if self._channel.table.get(bundle) is None:
+            for entry in self._in_place_of(bundle):  # they may have waited for this one
+                self._reconcile(entry.bundle)
 
-    def _publish(self, effect: Publish) -> None:
+    def _survey(self, effect: Survey) -> None:
         duty = (effect.bundle, effect.seen)
-        if duty not in self._publishing:
-            self._publishing.add(duty)
-            self._spawn(self._publish_until_moved_on(effect))
+        if duty not in self._surveying and not self._publisher.is_at(*duty):
+            self._surveying.add(duty)
+            self._spawn(self._ask_keys(effect))
 
-    async def _publish_until_moved_on(self, effect: Publish) -> None:
-        """A verdict, of this record or of one that came first, moves the bundle on; without one, try again."""
-        try:
-            while not self._over and self._is_present(effect):
-                record = Record(
-                    id="",
-                    action=effect.action,
-                    actor=self.core.me,
-                    subjects=(Subject(effect.bundle, effect.seen, effect.hand_off),),
-                    reason=effect.reason,
-                )
-                try:
-                    verdict = await self._channel.publish(record)
-                except RecordTooLarge as error:
-                    self._note(f"{effect.bundle}: {error}")
-                    effect = msgspec.structs.replace(effect, hand_off=None)
-                    continue
-                if not isinstance(verdict, Unknown):
-                    return
-                await asyncio.sleep(REPUBLISH_S)
-        finally:
-            self._publishing.discard((effect.bundle, effect.seen))
-
-    def _is_present(self, effect: Publish) -> bool:
-        entry = self._channel.table.get(effect.bundle)
-        return entry is not None and entry.revision == effect.seen
+    async def _ask_keys(self, effect: Survey) -> None:
+        keys = await self._hooks.keys(effect.bundle, effect.algorithm, self._load_of(effect.bundle))
+        self._surveying.discard((effect.bundle, effect.seen))
+        if not self._over:
+            entry = self._channel.table.get(effect.bundle)
+            bounds = self._bounds_of(effect.bundle)
+            self._perform(self.core.surveyed(effect.bundle, effect.seen, entry, keys, bounds))
 
 
 async def _after(

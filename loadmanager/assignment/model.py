@@ -6,7 +6,7 @@ registrations said when it looked. `Given` is what only the asker knows: what it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -40,12 +40,14 @@ class Given(msgspec.Struct, frozen=True):
     """What the asker knows about this one question.
 
     `bundles`: how many it gave to each broker that the table doesn't show yet. `declined_by`: who just refused the
-    bundle. `preferred`: the name of a broker that should get it back, as after its restart.
+    bundle. `preferred`: the name of a broker that should get it back, as after its restart. `margin`: the setting
+    `placement_margin_percent` as a fraction.
     """
 
     bundles: Mapping[Broker, int] = msgspec.field(default_factory=dict)
     declined_by: Broker | None = None
     preferred: str | None = None
+    margin: float = 0.10
 
 
 NOTHING_GIVEN = Given()
@@ -74,15 +76,18 @@ class NoPlace(msgspec.Struct, frozen=True):
     refused: tuple[RefusedCandidate, ...] = ()
 
 
+Measure = Callable[[BrokerLoadData], float]
+
+
 def candidates(
-    peers: Iterable[Peer], loads: Mapping[str, BrokerLoadData], table: OwnershipTable
+    peers: Iterable[Peer], loads: Mapping[str, BrokerLoadData], table: OwnershipTable, measure: Measure = usage
 ) -> tuple[Candidate, ...]:
     """The live brokers as candidates, in the order of `peers`. Load data of another incarnation don't count.
 
-    A broker limits itself by declaring a capacity `bundles`.
+    `measure` says how full a broker is. A broker limits itself by declaring a capacity `bundles`.
     """
     coming, leaving = _in_flight(table)
-    return tuple(_candidate(peer, loads, table, coming, leaving) for peer in peers)
+    return tuple(_candidate(peer, loads, table, coming, leaving, measure) for peer in peers)
 
 
 def _in_flight(table: OwnershipTable) -> tuple[dict[Broker, int], dict[Broker, int]]:
@@ -106,6 +111,7 @@ def _candidate(
     table: OwnershipTable,
     coming: Mapping[Broker, int],
     leaving: Mapping[Broker, int],
+    measure: Measure,
 ) -> Candidate:
     broker, registration = peer.broker, peer.registration
     load = loads.get(broker.name)
@@ -115,7 +121,7 @@ def _candidate(
     return Candidate(
         broker=broker,
         bundles=table.count_held_by(broker) + coming.get(broker, 0) - leaving.get(broker, 0),
-        usage=None if load is None else usage(load),
+        usage=None if load is None else measure(load),
         reported_bundles=0 if load is None else load.bundles,
         traffic=load is None or load.rate_msg_s > 0 or load.throughput_bytes_s > 0,
         draining=registration.draining,

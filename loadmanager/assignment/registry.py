@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from loadmanager.assignment.by_rank import Rendezvous
 from loadmanager.assignment.least_loaded import LeastLoaded
+from loadmanager.assignment.least_resource_usage import LeastResourceUsage
 from loadmanager.assignment.placement import Placement
+from loadmanager.assignment.power_of_two import PowerOfTwo
 from loadmanager.plugins import Plugins
 
-PLACEMENTS: Plugins[Placement] = Plugins("placement", "loadmanager.placements", {LeastLoaded.name: LeastLoaded})
+PLACEMENTS: Plugins[Placement] = Plugins(
+    "placement",
+    "loadmanager.placements",
+    {each.name: each for each in (LeastLoaded, LeastResourceUsage, PowerOfTwo, Rendezvous)},
+)

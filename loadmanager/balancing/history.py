@@ -1,20 +1,23 @@
-"""Which bundles planned moves brought where, and when: what the ownership table, which has no times, cannot tell.
+"""When planned moves brought a bundle where it is, and which brokers it left, from the channel's own memory of them.
 
-Fed with the accepted changes of the channel. Only moves that the leader or an administrator asked for count. A bundle
-that fled a dead broker, or one that was drained for a restart, owes nobody a rest: it may go back as soon as that
-broker is there again. Every broker can keep one of these, so that a new leader knows what the old one did.
+The memory is part of the fold (`statechannel.moves`) and of its snapshots, so a new leader, and a broker that was just
+started, know what the old ones did. Here it is only limited to the time in which a move still matters. What a bundle's
+load was when it was moved is known to the leader that moved it, and from the decisions that it recorded.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import islice
+
 import msgspec
 
+from loadmanager.load.usage import Row
 from statechannel.bundle import Bundle
-from statechannel.record import Action, Broker, Role
-from statechannel.transitions import State
-from statechannel.verdict import Change, Ownership, Transition
+from statechannel.record import Broker
+from statechannel.table import OwnershipTable
 
-_PLANNED = (Action.TRANSFER, Action.UNLOAD)
+LOADS_KEPT = 10_000
 
 
 class Arrival(msgspec.Struct, frozen=True):
@@ -27,47 +30,38 @@ class Arrival(msgspec.Struct, frozen=True):
 
 
 class MoveHistory:
-    """Remembers arrivals for `memory_s`. `now_ms` is wall-clock time, as in the load reports it is compared with."""
+    """Planned moves of the last `memory_s`, by the wall clocks of those who took the bundles."""
 
-    def __init__(self, memory_s: float) -> None:
+    def __init__(self, table: OwnershipTable, memory_s: float) -> None:
+        self._table = table
         self._memory_ms = memory_s * 1000
-        self._leaving: dict[Bundle, Broker] = {}
-        self._arrivals: dict[Bundle, Arrival] = {}
+        self._loads: dict[tuple[Bundle, Broker, Broker], Row] = {}
 
-    def observe(self, change: Change, now_ms: int) -> None:
-        """Take the next accepted change of any partition."""
-        planned = change.record.role is not Role.BROKER and change.record.action in _PLANNED
-        for transition in change.transitions:
-            self._step(transition, planned, now_ms)
-
-    def _step(self, transition: Transition, planned: bool, now_ms: int) -> None:
-        before, after = transition.before, transition.after
-        if after is None:
-            self._leaving.pop(transition.bundle, None)
-            self._arrivals.pop(transition.bundle, None)
-        elif planned and before is not None and before.holder is not None:
-            self._leaving[after.bundle] = before.holder
-        elif after.state is State.ASSIGNED:
-            self._settle(after, now_ms)
-        elif after.action is Action.REVOKE:
-            self._leaving.pop(after.bundle, None)
-
-    def _settle(self, entry: Ownership, now_ms: int) -> None:
-        source = self._leaving.pop(entry.bundle, None)
-        if source is None or entry.holder is None or source == entry.holder:
-            return
-        earlier = self.arrival(entry.bundle, now_ms)
-        left = (earlier.left if earlier else frozenset[str]()) | {source.name}
-        self._arrivals[entry.bundle] = Arrival(source, entry.holder, now_ms, left)
+    def set_memory(self, memory_s: float) -> None:
+        """Let moves matter for so long from now on."""
+        self._memory_ms = memory_s * 1000
 
     def arrival(self, bundle: Bundle, now_ms: int) -> Arrival | None:
-        """The bundle's last planned move, None if there was none or it is forgotten."""
-        arrival = self._arrivals.get(bundle)
-        if arrival is not None and now_ms - arrival.at_ms > self._memory_ms:
-            del self._arrivals[bundle]
+        """The bundle's last planned move, None if there was none or it does not matter any more."""
+        # a clock that runs ahead of ours must not let a bundle rest until ours has come so far
+        recent = [move for move in self._table.moves(bundle) if abs(now_ms - move.at_ms) <= self._memory_ms]
+        if not recent:
             return None
-        return arrival
+        last = recent[-1]
+        return Arrival(last.source, last.destination, last.at_ms, frozenset(move.source.name for move in recent))
 
-    def arrivals(self, now_ms: int) -> dict[Bundle, Arrival]:
-        """Every arrival that is remembered; forgets the others."""
-        return {bundle: each for bundle in tuple(self._arrivals) if (each := self.arrival(bundle, now_ms)) is not None}
+    def remember(self, moves: Iterable[tuple[Bundle, Broker, Broker, Row]]) -> None:
+        """Note the loads of bundles that are being moved: bundle, source, destination, load as in a model's row."""
+        for bundle, source, destination, load in moves:
+            self._loads.pop((bundle, source, destination), None)
+            self._loads[bundle, source, destination] = load
+        while len(self._loads) > LOADS_KEPT:
+            del self._loads[next(iter(self._loads))]
+
+    def newest(self, count: int) -> tuple[tuple[Bundle, Broker, Broker], ...]:
+        """The moves whose loads were noted last, the newest first: bundle, source, destination."""
+        return tuple(islice(reversed(self._loads), count))
+
+    def load_moved(self, bundle: Bundle, arrival: Arrival) -> Row | None:
+        """The bundle's load when it was decided to move it there; None if nobody remembers."""
+        return self._loads.get((bundle, arrival.source, arrival.destination))

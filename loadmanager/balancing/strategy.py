@@ -7,22 +7,24 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from loadmanager.balancing.model import ClusterModel, Decision
+from loadmanager.balancing.decision import Decision
+from loadmanager.balancing.model import ClusterModel
 from loadmanager.settings import Settings
 
 
 class Strategy(Protocol):
-    """Decides moves. The same model and settings get the same decision, so it can be run dry, and replayed."""
+    """Decides moves. The same model, settings and memory get the same decision: it can be run dry, and replayed."""
 
     @property
     def name(self) -> str:
         """What the setting `balancing_strategy` says."""
         ...
 
-    def decide(self, model: ClusterModel, settings: Settings) -> Decision:
-        """At most `balancing_moves_per_round` moves, or none and why.
+    def decide(self, model: ClusterModel, settings: Settings, memory: object = None) -> Decision:
+        """Moves, or none and why. `memory` is the last decision's, None in a leader's first round.
 
-        Owed by every strategy: no move of a bundle that is in flight or rests, none to or from a broker that is
-        draining or has no fresh load data, and none at all once the cluster is balanced by its own measure.
+        Owed by every strategy: no move of a bundle that is in flight or fixed, none to a broker that is draining,
+        paused, without fresh load data or forbidden for the bundle, and none at all once the cluster is balanced by its
+        own measure.
         """
         ...

@@ -90,16 +90,20 @@ class Router:
                 return route
 
     def _lookup(self, topic: str) -> asyncio.Task[Route]:
-        """The lookup in progress for this bundle; while its range is not known, for this part of the ring."""
+        """The lookup in progress for this bundle; while its range is not known, for this part of the ring.
+
+        One that has just ended is not in progress: to wait for it again and again would hold up the loop for ever.
+        """
         key = self.routes.span(topic) or _part_of_ring(topic)
         task = self._lookups.get(key)
-        if task is None:
+        if task is None or task.done():
             task = self._lookups[key] = asyncio.get_running_loop().create_task(self._find(topic))
             task.add_done_callback(lambda done: self._found(key, done))
         return task
 
     def _found(self, key: Span | tuple[str, int], task: asyncio.Task[Route]) -> None:
-        del self._lookups[key]
+        if self._lookups.get(key) is task:
+            del self._lookups[key]
         if not task.cancelled():
             task.exception()  # whoever waited has it; if nobody waits any more, nobody needs it
 

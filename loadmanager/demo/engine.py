@@ -1,7 +1,7 @@
 """Runs the demo: sets the stage in a temporary directory, plays the script, shows it, and tells the figures at the end.
 
 However it ends (its time, an error, Ctrl-C), all processes that it started have ended and the directory is gone; only
-after a failure is it kept, with the processes' error output, and named.
+after a failure, or where the user says so, is it kept, with the processes' error output, and named.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def run(options: Options, console: Console | None = None) -> int:
     """
     options.check()
     console = console or Console()
-    directory = Path(tempfile.mkdtemp(prefix="loadmanager-demo-"))
+    directory = _folder(options)
     worth_keeping = True
     try:
         found = asyncio.run(_run(options, directory, console))
@@ -61,10 +61,17 @@ def run(options: Options, console: Console | None = None) -> int:
     else:
         return 0 if found.clean else 1
     finally:
-        if worth_keeping:
+        if worth_keeping or options.keep is not None:
             console.print(f"what the processes wrote is kept in {directory}", soft_wrap=True)
         else:
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def _folder(options: Options) -> Path:
+    if options.keep is None:
+        return Path(tempfile.mkdtemp(prefix="loadmanager-demo-"))
+    options.keep.mkdir(parents=True, exist_ok=True)
+    return options.keep
 
 
 def _innermost(error: BaseException) -> BaseException:

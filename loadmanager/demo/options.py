@@ -17,15 +17,18 @@ HEADROOM = 1.7
 
 
 class Options(msgspec.Struct, frozen=True):
-    """As given on the command line. Without `log` everything is in SQLite files in a temporary directory."""
+    """As given on the command line. Without `log` everything is in SQLite files, in `keep` or a temporary directory."""
 
     seconds: float = 40.0
     brokers: int = 3
     rate_s: float = 300.0
+    budget_s: float = 10.0
+    """After which a request counts as failed."""
     plain: bool = False
     json: Path | None = None
     log: str | None = None
     coordination: str | None = None
+    keep: Path | None = None
 
     def check(self) -> None:
         """Raises ValueError with what to do."""
@@ -33,6 +36,8 @@ class Options(msgspec.Struct, frozen=True):
             raise ValueError("give the demo at least 10 seconds: a failover takes about 3, and there are two")
         if not 2 <= self.brokers <= 6:
             raise ValueError("the demo runs 2 to 6 brokers")
+        if self.keep is not None and self.keep.exists() and (not self.keep.is_dir() or any(self.keep.iterdir())):
+            raise ValueError(f"--keep {self.keep}: give a new or an empty folder, each demo is a cluster of its own")
         _check_address("--log", self.log, "sqlite:FILE", "kafka://host:port")
         _check_address("--coordination", self.coordination, "sqlite:FILE", "zookeeper://host:port")
         if self.log is not None and self.log.startswith("kafka:") and self.coordination is None:

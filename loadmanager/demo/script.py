@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from loadmanager.demo.options import BUNDLES, NAMESPACE
-from loadmanager.demo.stage import Member, Stage
+from loadmanager.demo.stage import SETTLE_S, Member, Stage
 
 JOIN, BY_HAND, KILL, RETURN, KILL_LEADER, RETURN_AGAIN, DRAIN = 0.10, 0.24, 0.34, 0.52, 0.58, 0.78, 0.84
 """When each act begins, as a share of the whole."""
@@ -48,7 +48,7 @@ async def overture(stage: Stage) -> None:
     await stage.start_brokers(count)
     labels = ", ".join(sorted(m.label for m in stage.up()))
     stage.note(f"{labels} are ready; {BUNDLES} bundles wait for their first lookup", "good")
-    await stage.watch.wait_for(lambda: len(stage.watch.bundles(NAMESPACE)) == BUNDLES, timeout_s=10)
+    await stage.watch.wait_for(lambda: len(stage.watch.bundles(NAMESPACE)) == BUNDLES, timeout_s=SETTLE_S)
     await stage.first_owners()
     stage.note(f"all bundles have owners; {stage.options.rate_s:g} increments/s begin", "act")
     await stage.start_load()
@@ -73,7 +73,8 @@ async def by_hand(stage: Stage, to: Member) -> None:
 
 async def kill_an_owner(stage: Stage) -> Member:
     """The follower with most bundles."""
-    followers = [m for m in stage.up() if m is not stage.leader()]
+    leader = await stage.led_by()
+    followers = [m for m in stage.up() if m is not leader]
     member = max(followers, key=lambda m: len(stage.watch.held_by_name(m.name)))
     await stage.kill(member, "broker")
     return member
@@ -88,14 +89,13 @@ async def come_back(stage: Stage, member: Member) -> None:
 
 async def kill_the_leader(stage: Stage) -> Member:
     """Whoever leads. Another one takes over the lead, then the bundles."""
-    leader = stage.leader()
-    if leader is None:
-        raise RuntimeError("nobody leads: the demo cannot go on")
+    leader = await stage.led_by()
     await stage.kill(leader, "leader")
     return leader
 
 
 async def drain(stage: Stage) -> None:
     """A follower leaves in peace."""
-    followers = [m for m in stage.up() if m is not stage.leader()]
+    leader = await stage.led_by()
+    followers = [m for m in stage.up() if m is not leader]
     await stage.retire(max(followers, key=lambda m: len(stage.watch.held_by_name(m.name))))

@@ -30,9 +30,9 @@ from statechannel.bundle import Bundle, Topic
 from statechannel.record import Broker
 
 EVENTS_KEPT = 200
-READY_S = 30.0
-FAILOVER_S = 25.0
-SETTLE_S = 15.0
+READY_S = 60.0
+FAILOVER_S = 60.0
+SETTLE_S = 60.0
 
 _told = msgspec.json.Decoder(Told)
 _figures = msgspec.json.Decoder(LoadFigures)
@@ -121,6 +121,16 @@ class Stage:
         """Whoever took the lead last, if it is still there."""
         leader = self.watch.leader
         return next((m for m in self.up() if leader is not None and m.name == leader.name), None)
+
+    async def led_by(self) -> Member:
+        """The leader, once there is one. Raises RuntimeError if nobody takes the lead in time."""
+        try:
+            await self.watch.wait_for(lambda: self.leader() is not None, SETTLE_S)
+        except TimeoutError:
+            raise RuntimeError("nobody leads: the demo cannot go on") from None
+        leader = self.leader()
+        assert leader is not None
+        return leader
 
     def _took_the_lead(self, broker: Broker, epoch: int) -> None:
         self.note(f"{broker.name} leads (epoch {epoch})")
@@ -246,7 +256,9 @@ class Stage:
 
     async def start_load(self) -> None:
         """Start the load generator."""
-        arguments = ["--json", "--rate", str(self.options.rate_s), "--store", str(self.store), "--namespace", NAMESPACE]
+        options = self.options
+        arguments = ["--json", "--rate", str(options.rate_s), "--budget", str(options.budget_s)]
+        arguments += ["--store", str(self.store), "--namespace", NAMESPACE]
         for member in self.up():
             arguments += ["--admin", member.admin_url]
         errors = self.directory / "load.err"

@@ -27,7 +27,7 @@ from statechannel.verdict import Change, Transition
 from statechannel.view import TableView, wall_clock_ms
 
 MOVES_KEPT = 100
-START_TIMEOUT_S = 15.0
+START_TIMEOUT_S = 60.0
 
 
 class Journey(msgspec.Struct):

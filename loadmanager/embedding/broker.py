@@ -30,7 +30,7 @@ from loadmanager.lookup import Located
 from loadmanager.node import Node
 from loadmanager.serving import Claim
 from loadmanager.settings import Settings
-from statechannel.bundle import DEFAULT_BUNDLES, Bundle
+from statechannel.bundle import Bundle
 
 T = TypeVar("T")
 
@@ -132,7 +132,7 @@ class Broker:
         """Take no more bundles and move all away; returns when that is done, or after `timeout_s` with what is left."""
         return await self.ask(draining(timeout_s))
 
-    async def ensure_namespace(self, namespace: str, bundles: int = DEFAULT_BUNDLES) -> None:
+    async def ensure_namespace(self, namespace: str, bundles: int | None = None) -> None:
         """Create the namespace with evenly cut bundles, unless it exists. Raises Invalid, Unavailable, InvalidName."""
         await self.ask(ensuring(namespace, bundles))
 

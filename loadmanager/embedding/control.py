@@ -96,7 +96,12 @@ class Control:
     @property
     def quiesce_timeout_s(self) -> float:
         """How long to wait for requests in progress, if nobody says."""
-        return QUIESCE_SHARE * self.settings.host_release_timeout_s
+        return QUIESCE_SHARE * self._settings_now.host_release_timeout_s
+
+    @property
+    def _settings_now(self) -> Settings:
+        """With those of the cluster, once the node has read them; a frozen value, so any thread may ask."""
+        return self.settings if self._node is None else self._node.settings
 
     def ask(self, work: Callable[[Node], Coroutine[Any, Any, T]]) -> Future[T]:
         """Run `work(node)` on the control loop. What it raises comes with the future; Unavailable if we have left."""
@@ -111,7 +116,7 @@ class Control:
 
         Returns the seconds after which whoever waits for `ended` should `give_up()`.
         """
-        limit_s = self.settings.drain_timeout_s if drain_timeout_s is None else drain_timeout_s
+        limit_s = self._settings_now.drain_timeout_s if drain_timeout_s is None else drain_timeout_s
         if self._thread.ident is None:
             self._end(None)
         elif self._running.wait(STOP_GRACE_S) and self._loop is not None and not self.ended.done():

@@ -56,15 +56,16 @@ def draining(timeout_s: float | None) -> Callable[[Node], Coroutine[Any, Any, Dr
     return lambda node: node.drain(node.settings.drain_timeout_s if timeout_s is None else timeout_s)
 
 
-def ensuring(namespace: str, bundles: int) -> Callable[[Node], Coroutine[Any, Any, None]]:
-    """Create a namespace unless it exists."""
+def ensuring(namespace: str, bundles: int | None) -> Callable[[Node], Coroutine[Any, Any, None]]:
+    """Create a namespace unless it exists, of so many bundles; without a number of `namespace_default_bundles`."""
 
     async def ensure(node: Node) -> None:
         known = node.channel.table.namespace(namespace)
         if known is not None and known.exists:
             return
         try:
-            await node.current.operations.create_namespace(namespace, even_boundaries(bundles))
+            count = node.settings.namespace_default_bundles if bundles is None else bundles
+            await node.current.operations.create_namespace(namespace, even_boundaries(count))
         except Conflict:
             return  # somebody else created it at the same moment
 

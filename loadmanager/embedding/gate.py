@@ -48,6 +48,7 @@ class Gate:
         self._idle = Bell()
         self._closed = False
         node.channel.listen(self._changed)
+        node.channel.replica.on_reload(lambda _partition: self._arrivals.ring_all())
         node.serving.listen(self._served)
 
     def close(self) -> None:
@@ -177,7 +178,7 @@ class Gate:
 
     def _bundle(self, topic: Topic) -> Bundle:
         namespace = self._table.namespace(topic.namespace)
-        if namespace is None or not namespace.bundles:
+        if namespace is None or not namespace.exists:
             raise NotFound(f"there is no namespace {topic.namespace}; create it first")
         return namespace.bundle_at(topic.position)
 

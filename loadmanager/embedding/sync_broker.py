@@ -16,7 +16,7 @@ from loadmanager.lookup import Located
 from loadmanager.node import Node
 from loadmanager.serving import Claim
 from loadmanager.settings import Settings
-from statechannel.bundle import DEFAULT_BUNDLES, Bundle
+from statechannel.bundle import Bundle
 
 T = TypeVar("T")
 
@@ -34,7 +34,8 @@ class SyncBroker:
         bind: str | None = None,
         **more: Any,
     ) -> None:
-        for hook in (host.prepare, host.acquire, host.release, host.abandon, host.load) if host is not None else ():
+        for name in ("prepare", "acquire", "release", "abandon", "load", "positions") if host is not None else ():
+            hook = getattr(host, name, None)
             if iscoroutinefunction(hook):
                 raise TypeError(f"{hook.__qualname__} is a coroutine function: use Broker, or make it a plain one")
         self._control = embed(host, settings, urls, door, bind, more)
@@ -92,7 +93,7 @@ class SyncBroker:
         """Take no more bundles and move all away; returns when that is done, or after `timeout_s` with what is left."""
         return self.ask(draining(timeout_s))
 
-    def ensure_namespace(self, namespace: str, bundles: int = DEFAULT_BUNDLES) -> None:
+    def ensure_namespace(self, namespace: str, bundles: int | None = None) -> None:
         """Create the namespace with evenly cut bundles, unless it exists. Raises Invalid, Unavailable, InvalidName."""
         self.ask(ensuring(namespace, bundles))
 

@@ -10,6 +10,7 @@ incarnation raised. A new leader starts with an empty memory, so it raises again
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -20,6 +21,12 @@ from statechannel.record import Broker
 from statechannel.table import OwnershipTable
 from statechannel.transitions import State
 from statechannel.verdict import Change, Ownership
+
+ORPHAN = "orphan: "
+"""Begins the reason of a `revoke` because its holder is dead; other revocations have other reasons."""
+
+STUCK = "stuck in flight"
+"""The reason of a `cancel` because of the time; a target that is lost has another."""
 
 REVOCABLE = frozenset({State.ASSIGNING, State.ASSIGNED, State.TRANSFERRING, State.RELEASING, State.SPLITTING})
 
@@ -104,6 +111,7 @@ class LeaderCore:
         self._asked_s: dict[tuple[str, Bundle | Broker, int], float] = {}
         self._homeless: dict[Bundle, tuple[int, str]] = {}
         self._deadlines_s: list[float] = []
+        self._revoking: Counter[Broker | None] = Counter()
 
     # --- events
 
@@ -138,6 +146,7 @@ class LeaderCore:
         self._forget(view.now_s)
         duties: list[Duty] = []
         holders = table.holders()
+        self._revoking = Counter(e.holder for e in table.in_flight() if e.state is State.REVOKING)
         self._unregistered_since_s = {b: s for b, s in self._unregistered_since_s.items() if b in holders}
         for holder in holders:
             duties += self._watch_holder(holder, table, view)
@@ -164,9 +173,11 @@ class LeaderCore:
     def _watch_holder(self, holder: Broker, table: OwnershipTable, view: View) -> Iterable[Duty]:
         reason = self.death_of(holder, view)
         if reason is not None:
+            if self._revoking[holder] == table.count_held_by(holder):
+                return []  # all of it is on its way: not to walk a million bundles in every tick until it has gone
             entries = [e for b in table.held_by(holder) if (e := table.get(b)) is not None and e.state in REVOCABLE]
             subjects = self._new("revoke", entries, view.now_s)
-            return [Revoke(holder, subjects, f"orphan: {reason}")] if subjects else []
+            return [Revoke(holder, subjects, f"{ORPHAN}{reason}")] if subjects else []
         return self._watch_cut_off(holder, table, view)
 
     def _watch_cut_off(self, holder: Broker, table: OwnershipTable, view: View) -> Iterable[Duty]:
@@ -195,10 +206,10 @@ class LeaderCore:
             case State.REVOKING:
                 return self._finish_revocation(entry, since_s, view, places)
             case State.TRANSFERRING:
-                reason = self._target_lost(entry, view) or ("stuck in flight" if overdue else None)
+                reason = self._target_lost(entry, view) or (STUCK if overdue else None)
                 return self._cancel(entry, reason, view.now_s)
             case State.SPLITTING:
-                return self._cancel(entry, "stuck in flight" if overdue else None, view.now_s)
+                return self._cancel(entry, STUCK if overdue else None, view.now_s)
             case State.ASSIGNING | State.RELEASING if overdue and entry.holder is not None:
                 subjects = self._new("revoke", [entry], view.now_s)
                 reason = f"stuck in {entry.state} for {self._settings.in_flight_timeout_s:g} s"

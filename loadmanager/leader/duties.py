@@ -5,7 +5,8 @@ duty queues behind another. A refused record needs no care: the bundle moved on,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from itertools import islice
 from typing import Any, assert_never
 
 import msgspec
@@ -16,13 +17,13 @@ from statechannel.errors import CoordinationUnavailable, Deposed
 from statechannel.ports import Coordination, Leadership
 from statechannel.record import Action, Broker, Record, Role, Subject
 from statechannel.service import Channel
-from statechannel.verdict import Ownership, Reason, Refusal, Unknown
+from statechannel.verdict import Ownership, Reason, Refusal, Unknown, Verdict
 
 SUBJECTS_A_RECORD = 500
 PLACED_AT_ONCE = 200
 Seen = tuple[Bundle, int]
-Placer = Callable[[Ownership, str | None], Broker | None]
-"""Who gets a bundle; the second argument is a broker name to prefer, None for no preference."""
+Placer = Callable[[Sequence[Ownership], str | None], Sequence[Broker | None]]
+"""Who gets each of these bundles; the second argument is a broker name to prefer, None for no preference."""
 
 
 class Hands:
@@ -129,12 +130,12 @@ class Hands:
 
     async def _grouped(self, subjects: Iterable[Seen], prefer: str | None) -> dict[Broker | None, list[Seen]]:
         groups: dict[Broker | None, list[Seen]] = {}
-        for index, (bundle, seen) in enumerate(subjects, 1):
-            entry = self._channel.table.get(bundle)
-            if entry is not None and entry.revision == seen:
-                groups.setdefault(self._place(entry, prefer), []).append((bundle, seen))
-            if index % PLACED_AT_ONCE == 0:
-                await asyncio.sleep(0)  # the proofs are written by this loop as well
+        remaining = iter(subjects)
+        while some := list(islice(remaining, PLACED_AT_ONCE)):
+            entries = [e for b, seen in some if (e := self._channel.table.get(b)) is not None and e.revision == seen]
+            for entry, to in zip(entries, self._place(entries, prefer), strict=True):
+                groups.setdefault(to, []).append((entry.bundle, entry.revision))
+            await asyncio.sleep(0)  # the proofs are written by this loop as well
         return groups
 
     async def _publish(
@@ -166,8 +167,7 @@ class Hands:
             self._silent_since_s.setdefault(partition, self._clock_s())
         else:
             self._silent_since_s.pop(partition, None)
-        if isinstance(verdict, Refusal) and verdict.reason is Reason.DEPOSED:
-            self._deposed(verdict.detail)
+        self._heeded(verdict)
         self._wake()
 
     async def take_partitions(self) -> bool:
@@ -182,11 +182,25 @@ class Hands:
                 await self._publish_one(record, partition)
         return True
 
-    async def transfer(self, bundle: Bundle, seen: int, to: Broker, reason: str, cause: str) -> bool:
-        """Begin one planned move; whether it was accepted."""
-        record = Record(
+    async def move(self, bundle: Bundle, seen: int, to: Broker | None, reason: str, cause: str) -> Verdict:
+        """Begin one planned move, to nobody (an unload) without `to`; what the channel says."""
+        action = Action.UNLOAD if to is None else Action.TRANSFER
+        return self._heeded(await self._channel.publish(self._about(bundle, seen, action, to, reason, cause)))
+
+    async def call_off(self, bundle: Bundle, seen: int, reason: str) -> Verdict:
+        """Cancel a transfer that began with the record at offset `seen`, if nothing has followed it."""
+        return self._heeded(await self._channel.publish(self._about(bundle, seen, Action.CANCEL, None, reason, "")))
+
+    def _heeded(self, verdict: Verdict) -> Verdict:
+        """Who is told by the channel that somebody else leads stops at once, whatever the election shows yet."""
+        if isinstance(verdict, Refusal) and verdict.reason is Reason.DEPOSED:
+            self._deposed(verdict.detail)
+        return verdict
+
+    def _about(self, bundle: Bundle, seen: int, action: Action, to: Broker | None, reason: str, cause: str) -> Record:
+        return Record(
             "",
-            Action.TRANSFER,
+            action,
             self._leadership.leader,
             Role.LEADER,
             epoch=self._leadership.epoch,
@@ -195,5 +209,3 @@ class Hands:
             reason=reason,
             cause=cause,
         )
-        verdict = await self._channel.publish(record)
-        return not isinstance(verdict, (Refusal, Unknown))

@@ -145,7 +145,11 @@ class Leader:
             if core.observe(change):
                 self._woken.set()
 
+        def look_again(_partition: int) -> None:
+            self._woken.set()
+
         self._channel.listen(observe)
+        self._channel.replica.on_reload(look_again)
         try:
             async with asyncio.TaskGroup() as tasks:
                 beside = [
@@ -160,6 +164,7 @@ class Leader:
                     work.cancel()
         finally:
             self._channel.unlisten(observe)
+            self._channel.replica.off_reload(look_again)
 
     async def _governed(self, term: Term) -> None:
         await self._govern(term)

@@ -6,6 +6,7 @@ broker that now runs under it. JSON, so that people and Spark read them; unknown
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Mapping
 from math import inf
 
@@ -81,6 +82,8 @@ class TopBundlesLoadData(msgspec.Struct, frozen=True, omit_defaults=True):
     bundles: tuple[LoadedBundle, ...] = ()
     total: BundleLoad = msgspec.field(default_factory=BundleLoad)
     count: int = 0
+    spread: tuple[Bundle, ...] = ()
+    """Children of splits, in `bundles` whether hot or not, that the leader is asked to find places for."""
 
 
 def credible(load: BundleLoad) -> BundleLoad:
@@ -115,22 +118,35 @@ def heat(load: BundleLoad, total: BundleLoad) -> float:
     )
 
 
+def part_of(bundle: BundleLoad, total: BundleLoad, cpu_percent: float, cores: float) -> float:
+    """How much of its broker's CPU a bundle makes, in the percent in which `cpu_percent` is given.
+
+    Where the service measures it per bundle, that, but never more than the bundle's share of what the broker uses; else
+    in proportion to messages, else to bytes. `total` is the sum over all bundles of the broker.
+    """
+    used = max(0.0, cpu_percent)
+    if total.cpu_percent > 0:
+        in_proportion = used * share(bundle.cpu_percent, total.cpu_percent)
+        # Below its proportion where the broker also has work that no bundle causes: that part does not move.
+        return min(in_proportion, bundle.cpu_percent / cores) if cores > 0 else in_proportion
+    if total.rate_msg_s > 0:
+        return used * share(bundle.rate_msg_s, total.rate_msg_s)
+    return used * share(bundle.throughput_bytes_s, total.throughput_bytes_s)
+
+
 def share(part: float, whole: float) -> float:
     """`part / whole`, 0 where there is nothing to share."""
     return part / whole if whole > 0 else 0.0
 
 
-def hottest(loads: Mapping[Bundle, BundleLoad], most: int, total: BundleLoad) -> tuple[LoadedBundle, ...]:
-    """The `most` hottest bundles in the order of `TopBundlesLoadData`, without their keys' names."""
+def hottest(loads: Mapping[Bundle, BundleLoad], most: int, total: BundleLoad) -> list[Bundle]:
+    """The `most` hottest bundles in the order of `TopBundlesLoadData`."""
 
     def order(item: tuple[Bundle, BundleLoad]) -> tuple[float, int, Bundle]:
         bundle, load = item
         return -heat(load, total), -(load.keys + load.sessions), bundle
 
-    return tuple(
-        LoadedBundle(bundle, msgspec.structs.replace(load, hottest_keys=()))
-        for bundle, load in sorted(loads.items(), key=order)[:most]
-    )
+    return [bundle for bundle, _ in heapq.nsmallest(most, loads.items(), key=order)]
 
 
 _broker_decoder = msgspec.json.Decoder(BrokerLoadData)

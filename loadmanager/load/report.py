@@ -8,23 +8,12 @@ report has vanished from the view: somebody swept it away, or the topic was lost
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
-from statistics import fmean
-
 import msgspec
 
 from loadmanager.host import BundleLoad
-from loadmanager.load.model import (
-    BrokerLoadData,
-    Figures,
-    TopBundlesLoadData,
-    credible,
-    heat,
-    hottest,
-    total_of,
-)
-from loadmanager.load.usage import RESOURCES, Weights, usage_of
+from loadmanager.load.model import BrokerLoadData, LoadedBundle, TopBundlesLoadData, heat, hottest
+from loadmanager.load.usage import RESOURCES, Weights, usages
+from loadmanager.load.window import LoadWindow, Sample
 from loadmanager.settings import Settings
 from statechannel.bundle import Bundle
 from statechannel.record import Broker
@@ -33,14 +22,6 @@ _UNWEIGHTED = Weights(memory=1.0)
 _MSG_FLOOR = 1.0
 _BYTES_FLOOR = 1024.0
 """Below these rates no relative change is worth a report: from 0.1 to 0.2 messages a second is +100 %."""
-
-
-class Sample(msgspec.Struct, frozen=True):
-    """What was measured at one moment: `at_ms` by the wall clock, the process, and each bundle that is held."""
-
-    at_ms: int
-    figures: Figures
-    loads: Mapping[Bundle, BundleLoad]
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -69,19 +50,24 @@ class Reporter:
 
     def __init__(self, broker: Broker, settings: Settings) -> None:
         self._broker = broker
+        self._window = LoadWindow(0)
+        self._last: tuple[int, Report] | None = None
+        self.spread: tuple[Bundle, ...] = ()
+        """Children of splits to ask the leader's word for: reported as far as they are held, hot or not."""
+        self.set(settings)
+
+    def set(self, settings: Settings) -> None:
+        """Go by these from now on."""
         self._min_ms = settings.load_report_min_interval_s * 1000
         self._max_ms = settings.load_report_max_interval_s * 1000
         self._threshold = settings.load_report_threshold_percent / 100
         self._top = settings.load_top_bundles
         self._declared = dict(settings.capacity)
-        self._samples: deque[tuple[int, Sample]] = deque()
-        self._last: tuple[int, Report] | None = None
+        self._window.window_ms = settings.load_window_s * 1000
 
     def observe(self, sample: Sample, now_ms: int) -> None:
-        """Take a sample. CPU and memory are averaged over the last `min_interval_s`; bundles count as sampled last."""
-        self._samples.append((now_ms, sample))
-        while self._samples[0][0] < now_ms - self._min_ms:
-            self._samples.popleft()
+        """Take a sample. What is reported are means over `load_window_s`, for the bundles that are held now."""
+        self._window.observe(sample, now_ms)
 
     def published(self, report: Report, now_ms: int) -> None:
         """The report is durable in the log."""
@@ -89,31 +75,41 @@ class Reporter:
 
     def current(self) -> Report | None:
         """The report as of the last sample; None before the first one."""
-        if not self._samples:
+        last = self._window.last
+        if last is None:
             return None
-        last = self._samples[-1][1]
-        loads = {bundle: credible(load) for bundle, load in last.loads.items()}
-        total = total_of(loads.values())
-        figures = [sample.figures for _, sample in self._samples]
-        capacity = self._declared | {"cpu": last.figures.cores, "memory_bytes": float(last.figures.memory_bytes)}
+        means = self._window.means()
+        figures, total = means.figures, means.total
         broker = BrokerLoadData(
             broker=self._broker,
-            sampled_ms=last.at_ms,
-            cpu_percent=fmean(f.cpu_percent for f in figures),
-            memory_percent=fmean(f.memory_percent for f in figures),
+            sampled_ms=last.sample.at_ms,
+            cpu_percent=figures.cpu_percent,
+            memory_percent=figures.memory_percent,
             in_rate_bytes_s=total.in_rate_bytes_s,
             out_rate_bytes_s=total.out_rate_bytes_s,
             in_rate_msg_s=total.in_rate_msg_s,
             out_rate_msg_s=total.out_rate_msg_s,
-            bundles=len(loads),
-            keys=total.keys,
-            sessions=total.sessions,
-            capacity=capacity,
-            host_cpu_percent=fmean(f.host_cpu_percent for f in figures),
-            host_memory_percent=fmean(f.host_memory_percent for f in figures),
+            bundles=len(last.held),
+            keys=last.total.keys,
+            sessions=last.total.sessions,
+            capacity=self._declared | {"cpu": figures.cores, "memory_bytes": float(figures.memory_bytes)},
+            host_cpu_percent=figures.host_cpu_percent,
+            host_memory_percent=figures.host_memory_percent,
         )
-        top = TopBundlesLoadData(self._broker, last.at_ms, hottest(loads, self._top, total), total, len(loads))
-        return Report(broker, top, frozenset(loads))
+        chosen = hottest(last.sample.loads, self._top, last.total)
+        spread = tuple(bundle for bundle in self.spread if bundle in last.held)
+        chosen += [bundle for bundle in spread if bundle not in chosen]
+        top = tuple(LoadedBundle(bundle, self._window.mean_of(bundle)) for bundle in chosen)
+        return Report(
+            broker, TopBundlesLoadData(self._broker, last.sample.at_ms, top, total, len(last.held), spread), last.held
+        )
+
+    def mean_of(self, bundle: Bundle, latest: BundleLoad) -> BundleLoad:
+        """A held bundle's mean over the window, with what cannot be averaged as in `latest`; that if it is not held."""
+        last = self._window.last
+        if last is None or bundle not in last.held:
+            return latest
+        return msgspec.structs.replace(self._window.mean_of(bundle), hottest_keys=latest.hottest_keys)
 
     def decide(self, now_ms: int, *, shown: bool) -> Publish | Hold:
         """Whether to report now. `shown`: whether the views show a report of this incarnation."""
@@ -139,7 +135,9 @@ def what_changed(last: Report, now: Report, threshold: float) -> str | None:
     """The first change that others should know of, in words; None if there is none. `threshold` is a fraction."""
     if last.held != now.held:
         return f"bundles: {len(now.held - last.held)} came, {len(last.held - now.held)} went, {len(now.held)} held"
-    old_parts, new_parts = (usage_of(each.broker, _UNWEIGHTED).parts for each in (last, now))
+    if set(now.top.spread) - set(last.top.spread):
+        return f"a split: places are wanted for {len(now.top.spread)} children"
+    old_parts, new_parts = (usages(each.broker, _UNWEIGHTED) for each in (last, now))
     for resource, old, new in zip(RESOURCES, old_parts, new_parts, strict=True):
         if abs(new - old) > threshold:
             return f"{resource}: {old:.0%} to {new:.0%}"

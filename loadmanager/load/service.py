@@ -22,7 +22,8 @@ from loadmanager.load.model import (
     decode_broker_load,
     decode_top_bundles,
 )
-from loadmanager.load.report import Hold, Publish, Report, Reporter, Sample
+from loadmanager.load.report import Hold, Publish, Report, Reporter
+from loadmanager.load.window import Sample
 from loadmanager.settings import Settings
 from statechannel.bundle import Bundle
 from statechannel.errors import LogError
@@ -45,6 +46,7 @@ def broker_loads(
         ttl_s=settings.load_ttl_s,
         clock_ms=clock_ms,
         partitions=1,
+        followed=True,
     )
 
 
@@ -60,6 +62,7 @@ def top_bundles(
         ttl_s=settings.load_ttl_s,
         clock_ms=clock_ms,
         partitions=1,
+        followed=True,
     )
 
 
@@ -87,6 +90,7 @@ class LoadService:
         brokers: TableView[BrokerLoadData],
         bundles: TableView[TopBundlesLoadData],
         wall_ms: Callable[[], int] = wall_clock_ms,
+        spread: Callable[[], tuple[Bundle, ...]] = tuple,
     ) -> None:
         self.loads: Mapping[Bundle, BundleLoad] = {}
         """Every held bundle's load, as sampled last."""
@@ -100,9 +104,20 @@ class LoadService:
         self._sensors = sensors
         self._brokers, self._bundles = brokers, bundles
         self._wall_ms = wall_ms
+        self._spread = spread
         self._reporter = Reporter(broker, settings)
         self._answer: Mapping[Bundle, BundleLoad] = {}
         self._sampled = asyncio.Event()
+
+    def set(self, settings: Settings) -> None:
+        """Go by these from the next sample on."""
+        self._interval_s = settings.load_sample_interval_s
+        self._host_timeout_s = settings.host_load_timeout_s
+        self._reporter.set(settings)
+
+    def mean_of(self, bundle: Bundle) -> BundleLoad:
+        """A held bundle's mean load over `load_window_s`, with its hottest keys as of the last sample."""
+        return self._reporter.mean_of(bundle, self.loads.get(bundle, _IDLE))
 
     @property
     def current(self) -> Report | None:
@@ -124,6 +139,7 @@ class LoadService:
         while True:
             await self._ask_host()
             self.loads = {bundle: self._answer.get(bundle, _IDLE) for bundle in self._held()}
+            self._reporter.spread = self._spread()
             self._reporter.observe(Sample(self._wall_ms(), self._sensors.read(), self.loads), self._now_ms())
             self._sampled.set()
             await asyncio.sleep(self._interval_s)

@@ -1,29 +1,39 @@
 """The auditor: the log's own truth, folded at the instant of each append, and the history that people read.
 
-It stands at the log's end, so it knows of every accepted record before any broker does. What brokers do is compared
-with it by `checks.py`.
+It stands at the log's end, so it knows of every accepted record before any broker does; it never needs a snapshot, and
+what is trimmed it has seen. What brokers do is compared with it by `checks.py`, snapshots by `snapshot_audit.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from loadmanager.sim.snapshot_audit import SnapshotAudit
 from statechannel import codec
 from statechannel.errors import CorruptRecord
 from statechannel.ports import LogEntry
 from statechannel.record import Action, Record
+from statechannel.snapshot import SNAPSHOTS
 from statechannel.table import OwnershipTable
 from statechannel.verdict import Change, Ownership, Refusal, Transition
 
 CHANNEL_TOPIC = "bundle-state"
+SNAPSHOTS_TOPIC = CHANNEL_TOPIC + SNAPSHOTS
 
 
 class Auditor:
     """Folds the channel as it is written. `changed` is called after each accepted record that changed the table."""
 
-    def __init__(self, partitions: int, write: Callable[[str], None], changed: Callable[[Change], None]) -> None:
-        self.table = OwnershipTable(partitions)
-        self.accepted: list[int] = [0] * partitions
+    def __init__(
+        self,
+        table: OwnershipTable,
+        snapshots: SnapshotAudit,
+        write: Callable[[str], None],
+        changed: Callable[[Change], None],
+    ) -> None:
+        self.table = table
+        self.snapshots = snapshots
+        self.accepted: list[int] = [0] * table.partitions
         """How many records of each partition were accepted."""
         self.refused = 0
         self._write = write
@@ -33,25 +43,37 @@ class Auditor:
 
     def appended(self, topic: str, entry: LogEntry) -> None:
         """The log took an entry."""
-        if topic != CHANNEL_TOPIC:
-            return
+        if topic == SNAPSHOTS_TOPIC:
+            self.snapshots.appended(entry)
+        elif topic == CHANNEL_TOPIC:
+            changed = self._fold(entry)
+            self.snapshots.folded(entry.partition, self.accepted[entry.partition])
+            if changed is not None:
+                self._changed(changed)
+
+    def trimmed(self, topic: str, partition: int, before: int) -> None:
+        """The log is about to forget entries."""
+        if topic == CHANNEL_TOPIC:
+            self.snapshots.trimmed(partition, before)
+
+    def _fold(self, entry: LogEntry) -> Change | None:
+        """Take the next entry of the channel; the change, if it changed any bundle."""
         try:
             record = codec.decode(entry.value)
         except CorruptRecord:
             self.table.skip(entry.partition, entry.offset)
-            return
+            return None
         verdict = self.table.replay(entry.partition, entry.offset, record)
         self._verdicts.setdefault(record.id, verdict)
         if isinstance(verdict, Refusal):
             self.refused += 1
             self._write(f"refuses {entry.partition}/{entry.offset} {_told(record)}: {verdict.reason}, {verdict.detail}")
-            return
+            return None
         self.accepted[entry.partition] += 1
         self._changes[entry.partition, entry.offset] = (self.accepted[entry.partition], verdict)
         if record.action is not Action.NOOP:
             self._write(f"accepts {entry.partition}/{entry.offset} {_told(record)}{_effects(verdict)}")
-        if verdict.transitions:
-            self._changed(verdict)
+        return verdict if verdict.transitions else None
 
     def change_at(self, partition: int, offset: int) -> tuple[int, Change] | None:
         """The accepted record of an offset, and the how-many-eth of its partition it is."""

@@ -5,23 +5,35 @@
 * Nothing is served that the host has not acquired under the same token; tokens of a place only grow; the storage never
   refuses a write of somebody who is serving.
 * Who is cut off from both servers serves nothing beyond the proofs it had.
-* Every replica accepts the same records with the same effects at the same offsets, each once and in order.
+* Every replica accepts the same records with the same effects at the same offsets, each once and in order, or goes on
+  from a snapshot that says the same as they did; and it never goes back.
+* Every snapshot says what the whole log says, and the log is never trimmed beyond what the snapshots cover.
+* No decision on balance takes a bundle back to a broker that one took it from within its rest time.
 """
 
 from __future__ import annotations
 
+import re
+from functools import partial
+
 import msgspec
 
+from loadmanager.node import Node
 from loadmanager.serving import Claim
 from loadmanager.sim.auditor import Auditor
 from loadmanager.sim.cluster import PARTITIONS, SETTINGS, Cluster, Life
 from loadmanager.sim.process import Process
+from loadmanager.sim.snapshot_audit import SnapshotAudit
 from loadmanager.sim.storage import CELLS, StaleToken, cells_of
 from loadmanager.sim.world import World
 from statechannel.bundle import Bundle
 from statechannel.errors import InvariantError
-from statechannel.record import Broker
+from statechannel.record import Action, Broker
+from statechannel.snapshot import SnapshotInfo
+from statechannel.table import OwnershipTable
 from statechannel.verdict import Change
+
+_DECISION = re.compile(r"\d+\.\d+")
 
 
 class Violation(Exception):
@@ -31,12 +43,15 @@ class Violation(Exception):
 class _Watch:
     """What was seen of a life last."""
 
-    def __init__(self, life: Life) -> None:
+    def __init__(self, life: Life, node: Node) -> None:
         self.life = life
+        self.node = node
+        self.replica = node.channel.replica
         self.claims: list[Claim] = []
         self.until_s: list[float] = []
         self.last_offset = [-1] * PARTITIONS
         self.accepted = [0] * PARTITIONS
+        self.loaded: list[SnapshotInfo | None] = []
         self.isolated_s: float | None = None
         """Since when, on its own clock, it is cut off from both servers."""
 
@@ -46,21 +61,28 @@ class Checks:
 
     def __init__(self, world: World) -> None:
         self.broken: str | None = None
+        self.loads = 0
+        """How often a partition of a replica was loaded from a snapshot."""
+        self.reloads = 0
+        """How often of these because it had fallen behind the trimmed log."""
         self.world = world
-        self.auditor = Auditor(PARTITIONS, lambda what: world.trace.write("log", what), self._log_changed)
+        table, write = OwnershipTable(PARTITIONS), partial(world.trace.write, "log")
+        audit = SnapshotAudit(table, world.wall_ms, SETTINGS.log_retention_s, self.complain, write)
+        self.auditor = Auditor(table, audit, write, self._log_changed)
         self.cluster: Cluster
         self._watches: dict[Process, _Watch] = {}
         self._tokens: dict[tuple[str, int], int] = {}
         world.log.on_append = self.auditor.appended
+        world.log.on_trim = self.auditor.trimmed
         world.loop.after_callback = self.after
 
     # --- what the rest of the run tells
 
     def born(self, life: Life) -> None:
         """Watch a life from now on."""
-        watch = self._watches[life.process] = _Watch(life)
-        life.process.on_death(lambda: self._forget(life.process))
         assert life.node is not None
+        watch = self._watches[life.process] = _Watch(life, life.node)
+        life.process.on_death(lambda: self._forget(life.process))
         life.node.channel.listen(lambda change: self._replica_changed(watch, change))
 
     def _forget(self, process: Process) -> None:
@@ -80,11 +102,14 @@ class Checks:
     def after(self, process: Process) -> None:
         """Look at a process after each of its steps: only a step of its own can make it serve more."""
         watch = self._watches.get(process)
-        if watch is not None and (serving := watch.life.node and watch.life.node.serving) is not None:
-            claims, until_s = serving.claims(), serving.until_s()
-            if claims != watch.claims or until_s != watch.until_s:
-                watch.claims, watch.until_s = claims, until_s
-                self._check_serving(watch)
+        if watch is not None:
+            if watch.replica.loaded != watch.loaded:
+                self._replica_loaded(watch)
+            if (serving := watch.node.serving) is not None:
+                claims, until_s = serving.claims(), serving.until_s()
+                if claims != watch.claims or until_s != watch.until_s:
+                    watch.claims, watch.until_s = claims, until_s
+                    self._check_serving(watch)
         if self.broken is not None:
             raise Violation(self.broken)
 
@@ -146,6 +171,7 @@ class Checks:
     # --- what the log says
 
     def _log_changed(self, change: Change) -> None:
+        self._check_rest(change)
         for transition in change.transitions:
             after = transition.after
             if after is None:
@@ -163,11 +189,49 @@ class Checks:
                 for claim in self.served(watch.life):
                     self._check_named(watch.life, claim)
 
+    def _check_rest(self, change: Change) -> None:
+        """Loads never change here, so no decision on balance takes a bundle back within its rest time."""
+        record = change.record
+        if record.action is not Action.TRANSFER or record.to is None or not _DECISION.fullmatch(record.cause):
+            return
+        rest_ms = SETTINGS.bundle_rest_s * 1000
+        for transition in change.transitions:
+            before = transition.before
+            if before is None or before.holder is None or self._drains(before.holder):
+                continue
+            moves = self.auditor.table.moves(transition.bundle)
+            rests = bool(moves) and record.at_ms - moves[-1].at_ms < rest_ms
+            left = {move.source.name for move in moves if abs(record.at_ms - move.at_ms) < rest_ms}
+            if rests and record.to.name in left:
+                self.complain(f"decision {record.cause} takes {transition.bundle} back to {record.to} within its rest")
+
+    def _drains(self, broker: Broker) -> bool:
+        nodes = (watch.node for watch in self._watches.values())
+        return any(node.registration.draining for node in nodes if node.settings.advertised == broker.name)
+
     def _check_tiling(self) -> None:
         try:
             self.auditor.table.check_invariants()
         except InvariantError as error:
             self.complain(f"the table broke its law: {error}")
+
+    def _replica_loaded(self, watch: _Watch) -> None:
+        """One or more partitions were loaded from snapshots in the step that has just ended."""
+        before, watch.loaded = watch.loaded or [None] * PARTITIONS, list(watch.replica.loaded)
+        for partition, (old, new) in enumerate(zip(before, watch.loaded, strict=True)):
+            if new is None or new == old:
+                continue
+            self.loads += 1
+            self.reloads += watch.last_offset[partition] >= 0
+            self.world.trace.write(
+                str(watch.life), f"loads snapshot {new.snapshot_id} of {partition}/{new.next_offset}"
+            )
+            self.auditor.snapshots.loaded(str(watch.life), new, watch.replica.table.cut(partition))
+            if new.next_offset <= watch.last_offset[partition]:
+                self.complain(f"the replica of {watch.life} went back to a snapshot of {partition}/{new.next_offset}")
+            elif self.broken is None:
+                watch.last_offset[partition] = new.next_offset - 1
+                watch.accepted[partition] = self.auditor.snapshots.accepted_below(partition, new.next_offset)
 
     def _replica_changed(self, watch: _Watch, change: Change) -> None:
         partition, offset = change.partition, change.offset
@@ -183,6 +247,7 @@ class Checks:
 
     def check_replicas(self) -> None:
         """Replicas that stand at the log's end have its digest, and their tables keep their own law."""
+        self.auditor.snapshots.check_chunks()
         truth = self.auditor.table
         digests = [truth.digest(p) for p in range(PARTITIONS)]
         for watch in self._watches.values():

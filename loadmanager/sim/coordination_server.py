@@ -1,4 +1,4 @@
-"""A simulated coordination server: sessions that expire by its clock, incarnations, liveness, one election.
+"""A simulated coordination server: sessions that expire by its clock, incarnations, liveness, one election, offices.
 
 Every public method that carries a request is one atomic transaction: it checks all it depends on, or changes
 nothing. What is current it decides; how a client keeps its session is `simulated_coordination.py`'s.
@@ -14,7 +14,7 @@ import msgspec
 
 from loadmanager.sim.network import Link
 from statechannel.errors import CoordinationError, Deposed, Fenced, ForeignCluster
-from statechannel.ports import Leadership, Member
+from statechannel.ports import Identity, Leadership, Member
 from statechannel.record import Broker
 
 COORDINATION_SERVER = "coordination"
@@ -30,6 +30,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     version: int
     members: dict[str, Member]
     leadership: Leadership | None
+    offices: dict[str, Broker]
 
 
 class _Session:
@@ -56,6 +57,7 @@ class SimulatedCoordinationServer:
         self._alive: dict[str, tuple[Member, int]] = {}
         self._leadership: tuple[Leadership, int] | None = None
         self._epoch = 0
+        self._offices: dict[str, tuple[Broker, int]] = {}
         self._version = 0
         self._sessions: dict[int, _Session] = {}
         self._opened = 0
@@ -80,7 +82,7 @@ class SimulatedCoordinationServer:
         session.heard_s = asyncio.get_running_loop().time()
 
     def close_session(self, number: int) -> None:
-        """End it, and with it its registrations and its leadership. Idempotent."""
+        """End it, and with it its registrations, its leadership and its offices. Idempotent."""
         if self._sessions.pop(number, None) is None:
             return
         for name in [name for name, (_, owner) in self._alive.items() if owner == number]:
@@ -89,6 +91,9 @@ class SimulatedCoordinationServer:
         if self._leadership is not None and self._leadership[1] == number:
             self._trace(f"leadership {self._leadership[0].epoch} ends with session {number}")
             self._leadership = None
+        for office in [office for office, (_, owner) in self._offices.items() if owner == number]:
+            self._trace(f"{office} is free as session {number} ends")
+            del self._offices[office]
         self._changed()
 
     def expire_sessions_of(self, process: str) -> None:
@@ -113,9 +118,16 @@ class SimulatedCoordinationServer:
                 f"{cluster} with {log_identity}; correct the settings"
             )
 
+    def identity(self) -> Identity | None:
+        return None if self._identity is None else Identity(*self._identity)
+
     def start_incarnation(self, name: str, above: int) -> Broker:
         self._numbers[name] = max(self._numbers.get(name, 0), above) + 1
         return Broker(name, self._numbers[name])
+
+    def is_current(self, broker: Broker) -> bool:
+        """Whether this incarnation of its name has not been followed by another."""
+        return self._numbers.get(broker.name, 0) == broker.incarnation
 
     def raise_incarnation(self, broker: Broker, epoch: int) -> None:
         if self._leadership is None or self._leadership[0].epoch != epoch:
@@ -174,15 +186,36 @@ class SimulatedCoordinationServer:
         """The epoch of the newest leadership, whether or not it has ended."""
         return self._epoch
 
+    # --- offices
+    def claim(self, number: int, office: str, candidate: Broker) -> bool:
+        """Give the office to the candidate, in this session, unless another has it. Raises Fenced, SessionGone."""
+        self.heard(number)
+        self._check_current(candidate)
+        holder, owner = self._offices.get(office, (candidate, -1))
+        if holder != candidate:
+            return False
+        if owner != number:
+            self._offices[office] = (candidate, number)
+            self._trace(f"{candidate} is {office}")
+            self._changed()
+        return True
+
+    def vacate(self, office: str, holder: Broker) -> None:
+        if office in self._offices and self._offices[office][0] == holder:
+            del self._offices[office]
+            self._trace(f"{holder} is {office} no longer")
+            self._changed()
+
     # --- watches and time
     def _check_current(self, broker: Broker) -> None:
-        current = self._numbers.get(broker.name, 0)
-        if current != broker.incarnation:
+        if not self.is_current(broker):
+            current = self._numbers.get(broker.name, 0)
             raise Fenced(f"{broker} is not current, {broker.name}#{current} is: stop, and start a new incarnation")
 
     def _snapshot(self) -> Snapshot:
         members = {name: self._alive[name][0] for name in sorted(self._alive)}
-        return Snapshot(self._version, members, self._leadership[0] if self._leadership else None)
+        offices = {office: self._offices[office][0] for office in sorted(self._offices)}
+        return Snapshot(self._version, members, self._leadership[0] if self._leadership else None, offices)
 
     def _changed(self) -> None:
         self._version += 1

@@ -79,18 +79,31 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def call_later(
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> ScheduledCall:
-        return self.call_at(self.time() + delay, callback, *args, context=context)
+        asking = current_process.get(self.outside)
+        return self._set_timer(asking, asking.local_s(self.now_ns) + delay, callback, args, context)
 
     def call_at(
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> ScheduledCall:
         """Call at a time on the clock of the process that asks."""
+        return self._set_timer(current_process.get(self.outside), when, callback, args, context)
+
+    def _set_timer(
+        self,
+        asking: Process,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: Context | None,
+    ) -> ScheduledCall:
+        process = asking
         if context is None:
             context = copy_context()
-        call = ScheduledCall(callback, args, context, context.get(current_process, self.outside))
+        else:
+            process = context.get(current_process, self.outside)
+        call = ScheduledCall(callback, args, context, process)
         call.due_s = when
-        due_ns = current_process.get(self.outside).true_ns(when)
-        self._timers.push(max(due_ns, self.now_ns), call)
+        self._timers.push(max(asking.true_ns(when), self.now_ns), call)
         return call
 
     def time(self) -> float:

@@ -124,9 +124,12 @@ class Recovery:
 
     # --- a graceful stop
 
+    def _is_current(self, life: Life) -> bool:
+        return life.node is not None and self._world.coordination.is_current(life.node.current.me)
+
     async def _one_leaves(self) -> None:
-        staying = [life for life in self._cluster.ready() if not life.leaving]
-        if not staying:  # all were asked already
+        staying = [life for life in self._cluster.ready() if not life.leaving and self._is_current(life)]
+        if not staying:  # all were asked already, or do not know yet that they are fenced, and then end at once
             return
         life = self._random.choice(staying)
         node = life.node
@@ -140,7 +143,7 @@ class Recovery:
         except SimulationError as error:
             self._checks.complain(str(error))
         left = self._checks.auditor.table.count_held_by(me)
-        if left:
+        if left and self._world.coordination.is_current(me):
             self._checks.complain(f"{life} stopped gracefully and left {left} bundles behind")
         if life.process.failure is not None:
             self._checks.complain(f"{life} was asked to stop and ended with {life.process.failure!r}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+from collections import Counter
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from random import Random
@@ -22,10 +23,13 @@ from loadmanager.sim.storm import Storm
 from loadmanager.sim.weather import Weather
 from loadmanager.sim.workload import Workload
 from loadmanager.sim.world import World
+from statechannel import snapshot_columns
 
 STORM_S = 25.0
 REQUESTS_PER_S = 8.0
 LEAST_BROKERS, MOST_BROKERS = 2, 5
+CHUNK_BUNDLES = 3
+"""In one chunk of a snapshot."""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -56,7 +60,7 @@ def run_seed(seed: int, *, storm_s: float = STORM_S, weather: Mapping[str, int] 
     The storm takes `storm_s` of virtual time. `weather` names what may happen, with weights; by default each seed
     draws its own (see `storm.py` and `workload.py` for the names).
     """
-    with _quiet(), World(seed) as world:
+    with _quiet(), _small_chunks(), World(seed) as world:
         run = Run(world, storm_s, weather)
         violation: str | None = None
         try:
@@ -75,7 +79,7 @@ def run_seed(seed: int, *, storm_s: float = STORM_S, weather: Mapping[str, int] 
             virtual_s=world.now_s,
             accepted=sum(run.checks.auditor.accepted),
             recovery_s=run.recovery.took_s,
-            counts=dict(sorted(run.workload.counts.items())),
+            counts=dict(sorted(run.counts().items())),
             history=tuple(world.trace.lines()) if violation is not None else (),
         )
 
@@ -136,6 +140,19 @@ class Run:
         if failure is not None and not is_start_failure(failure):
             self.checks.complain(f"{life} ended with {failure!r}: {_told(failure)}")
 
+    def counts(self) -> Counter[str]:
+        """What was asked and how it was answered; what became of the channel's log."""
+        audit = self.checks.auditor.snapshots
+        return self.workload.counts + Counter(
+            {
+                "snapshots": audit.written,
+                "trims": audit.trims,
+                "loads": self.checks.loads,
+                "reloads": self.checks.reloads,
+                **{f"struck: {what}": number for what, number in self.storm.struck.items()},
+            }
+        )
+
     def write_last_words(self) -> None:
         """Who serves what at the end, into the history."""
         write = self.world.trace.write
@@ -151,6 +168,16 @@ def _told(error: BaseException) -> str:
         return "; ".join(_told(each) for each in error.exceptions)
     cause = f", because of {_told(error.__cause__)}" if error.__cause__ is not None else ""
     return f"{type(error).__name__}: {error}{cause}"
+
+
+@contextmanager
+def _small_chunks() -> Generator[None]:
+    """Snapshots of a few bundles that still have several chunks."""
+    usual, snapshot_columns.CHUNK_BUNDLES = snapshot_columns.CHUNK_BUNDLES, CHUNK_BUNDLES
+    try:
+        yield
+    finally:
+        snapshot_columns.CHUNK_BUNDLES = usual
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import TypeVar
 from loadmanager.sim.coordination_server import COORDINATION_SERVER, SessionGone, SimulatedCoordinationServer, Snapshot
 from loadmanager.sim.network import Network, NoAnswer
 from statechannel.errors import CoordinationUnavailable
-from statechannel.ports import Connection, Leadership, Member
+from statechannel.ports import Connection, Identity, Leadership, Member
 from statechannel.record import Broker
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class SimulatedCoordination:
         self.session_timeout_s = session_timeout_s
         self._server = server
         self._session = _NO_SESSION
-        self._seen = Snapshot(-1, {}, None)
+        self._seen = Snapshot(-1, {}, None, {})
         self._connection = Connection.SUSPENDED
         self._registered: tuple[Broker, bytes] | None = None
         self._listeners: list[Callable[[], None]] = []
@@ -67,6 +67,9 @@ class SimulatedCoordination:
 
     async def identify(self, cluster: str, log_identity: str) -> None:
         await self._ask(lambda: self._server.identify(cluster, log_identity))
+
+    async def identity(self) -> Identity | None:
+        return await self._ask(self._server.identity)
 
     # --- incarnations
     async def start_incarnation(self, name: str, above: int) -> Broker:
@@ -98,7 +101,18 @@ class SimulatedCoordination:
     async def evict(self, leadership: Leadership) -> bool:
         return await self._ask(lambda: self._server.end_leadership(leadership))
 
+    # --- offices
+    async def claim(self, office: str, candidate: Broker) -> bool:
+        return await self._ask_in_session(lambda session: self._server.claim(session, office, candidate))
+
+    async def vacate(self, office: str, holder: Broker) -> None:
+        await self._ask(lambda: self._server.vacate(office, holder))
+
     # --- watches
+    @property
+    def offices(self) -> Mapping[str, Broker]:
+        return MappingProxyType(self._seen.offices)
+
     @property
     def members(self) -> Mapping[str, Member]:
         return MappingProxyType(self._seen.members)

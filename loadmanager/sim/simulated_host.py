@@ -14,7 +14,7 @@ from random import Random
 import msgspec
 
 from loadmanager.host import BundleLoad, Destination
-from loadmanager.sim.storage import Storage
+from loadmanager.sim.storage import CELL_SIZE, Storage, cells_of
 from statechannel.bundle import Bundle
 from statechannel.record import Token
 
@@ -74,6 +74,11 @@ class SimulatedHost:
 
     async def load(self) -> Mapping[Bundle, BundleLoad]:
         return {bundle: BundleLoad(in_rate_msg_s=float(bundle.lo % 97)) for bundle in self.held}
+
+    async def positions(self, bundle: Bundle) -> list[int]:
+        """The middle of each cell, so that a cut between two of them falls on a cell's edge."""
+        await self._take_time()
+        return [cell * CELL_SIZE + CELL_SIZE // 2 for cell in cells_of(bundle)]
 
     @asynccontextmanager
     async def _hook(self, name: str, bundle: Bundle) -> AsyncGenerator[None]:

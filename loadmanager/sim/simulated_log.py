@@ -1,190 +1,27 @@
-"""A simulated log server, and the client that is a `Log` for one process, with the delays and faults of its link.
+"""A `Log` for one simulated process, and its exclusive writers, with the delays and faults of its link.
 
-What the server has taken it keeps, through outages too. Offsets are dense. An append may be lost, torn (a prefix of
-it is taken), acknowledged to nobody, or taken twice, as far as `network.Faults` says.
+An append may be lost, torn (a prefix of it is taken), acknowledged to nobody, or taken twice; a transaction may be lost
+or acknowledged to nobody, and may arrive late, but it is never torn and never taken twice. How often that happens says
+`network.Faults`; what the server makes of it `log_server.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
-from random import Random
-from typing import TypeVar
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from functools import partial
+from typing import Protocol, TypeVar
 
-import msgspec
-
-from loadmanager.sim.network import Link, Network, NoAnswer
-from statechannel.errors import LogError, LogUnavailable, RecordTooLarge, TopicMismatch
+from loadmanager.sim.log_server import LOG_SERVER, SimulatedLogServer, Step
+from loadmanager.sim.log_tail import Tail
+from loadmanager.sim.network import Network, NoAnswer
+from statechannel.errors import LogUnavailable, RecordTooLarge, WriterFenced
 from statechannel.ports import LogEntry, Payload, TopicSpec
 
 T = TypeVar("T")
 
-LOG_SERVER = "log"
-DEFAULT_PARTITIONS = 4
-MAX_BATCH = 1_000
-_INBOX_BATCHES = 16
 _FLUSH_TIMEOUT_S = 1.0
-
-
-class _Topic(msgspec.Struct, eq=False):
-    spec: TopicSpec
-    partitions: list[list[LogEntry]]
-    firsts: list[int]
-
-
-class SimulatedLogServer:
-    """Topics in memory. `wall_ms` is the log's wall clock; an entry larger than `max_entry_bytes` is refused."""
-
-    def __init__(
-        self,
-        random: Random,
-        wall_ms: Callable[[], int],
-        *,
-        default_partitions: int = DEFAULT_PARTITIONS,
-        max_entry_bytes: int = 1_000_000,
-    ) -> None:
-        self.max_entry_bytes = max_entry_bytes
-        self._random = random
-        self._wall_ms = wall_ms
-        self._default_partitions = default_partitions
-        self._topics: dict[str, _Topic] = {}
-        self._tails: list[Tail] = []
-        self.on_append: Callable[[str, LogEntry], None] | None = None
-        """If set, called with each entry at the instant at which the server took it, before anybody can read it."""
-
-    def open_topic(self, spec: TopicSpec) -> int:
-        topic = self._topics.get(spec.name)
-        if topic is None:
-            count = spec.partitions or self._default_partitions
-            topic = self._topics[spec.name] = _Topic(spec, [[] for _ in range(count)], [0] * count)
-        if topic.spec.compacted != spec.compacted or spec.partitions not in (None, len(topic.partitions)):
-            raise TopicMismatch(
-                f"topic {spec.name} exists with {len(topic.partitions)} partitions, compacted={topic.spec.compacted}; "
-                f"asked for {spec.partitions}, compacted={spec.compacted}. Use another name, or delete the topic"
-            )
-        return len(topic.partitions)
-
-    def append(self, topic: str, partition: int, payloads: Sequence[Payload]) -> None:
-        entries = self._partition(topic, partition)
-        now_ms, first = self._wall_ms(), self._topics[topic].firsts[partition]
-        for payload in payloads:
-            offset = first + len(entries)
-            entries.append(LogEntry(partition, offset, payload.key, payload.value, now_ms))
-            if self.on_append is not None:
-                self.on_append(topic, entries[-1])
-        for tail in tuple(self._tails):
-            if tail.topic == topic:
-                tail.send_next()
-
-    def append_torn(self, topic: str, partition: int, payloads: Sequence[Payload]) -> None:
-        """Take a prefix, most often an empty one."""
-        if taken := payloads[: self._random.randint(-len(payloads), len(payloads) - 1)]:
-            self.append(topic, partition, taken)
-
-    def ends(self, topic: str) -> tuple[int, ...]:
-        found = self._topic(topic)
-        return tuple(first + len(part) for first, part in zip(found.firsts, found.partitions, strict=True))
-
-    def trim(self, topic: str, partition: int, before: int) -> None:
-        """Forget the entries below an offset."""
-        entries, firsts = self._partition(topic, partition), self._topics[topic].firsts
-        drop = max(0, min(before - firsts[partition], len(entries)))
-        del entries[:drop]
-        firsts[partition] += drop
-
-    def read(self, topic: str, partition: int, start: int) -> Sequence[LogEntry]:
-        """At most MAX_BATCH entries from an offset on. Raises LogError if the offset was trimmed."""
-        entries, first = self._partition(topic, partition), self._topics[topic].firsts[partition]
-        if start < first:
-            raise LogError(f"{topic}/{partition}: offset {start} was trimmed, the log begins at {first}; reload")
-        return tuple(entries[start - first : start - first + MAX_BATCH])
-
-    def attach(self, tail: Tail) -> None:
-        """Serve a reader from now on. Idempotent; a reader that was closed meanwhile is left alone."""
-        self._topic(tail.topic)
-        if tail not in self._tails and not tail.closed:
-            self._tails.append(tail)
-            tail.send_next()
-
-    def detach(self, tail: Tail) -> None:
-        if tail in self._tails:
-            self._tails.remove(tail)
-
-    def _topic(self, name: str) -> _Topic:
-        if name not in self._topics:
-            raise LogError(f"topic {name} does not exist; call open_topic first")
-        return self._topics[name]
-
-    def _partition(self, topic: str, partition: int) -> list[LogEntry]:
-        partitions = self._topic(topic).partitions
-        if not 0 <= partition < len(partitions):
-            raise LogError(f"topic {topic} has partitions 0 to {len(partitions) - 1}, not {partition}")
-        return partitions[partition]
-
-
-class Tail:
-    """One reader of one topic: the server's position in it, and the client's inbox.
-
-    One batch is under way at a time, so batches grow with load; the inbox is bounded, so a paused reader holds the
-    server's position back.
-    """
-
-    def __init__(self, server: SimulatedLogServer, link: Link, topic: str, starts: Sequence[int]) -> None:
-        self.topic = topic
-        self.closed = False
-        self._server = server
-        self._link = link
-        self._next = list(starts)
-        self._turn = 0
-        self._sending = False
-        self._inbox: deque[Sequence[LogEntry] | LogError] = deque()
-        self._arrival: asyncio.Future[None] | None = None
-
-    def send_next(self) -> None:
-        """Send the next batch, of the partitions in turn, if there is one and room for it."""
-        if self._link.closed:
-            self.close()
-        if self.closed or self._sending or len(self._inbox) >= _INBOX_BATCHES:
-            return
-        try:
-            batch = self._next_batch()
-        except LogError as unreadable:
-            batch = unreadable
-            self.close()
-        if batch:
-            self._sending = True
-            self._link.push(lambda: self._arrived(batch))
-
-    async def receive(self) -> Sequence[LogEntry]:
-        while not self._inbox:
-            self._arrival = asyncio.get_running_loop().create_future()
-            await self._arrival  # no time-out: a tail waits for ever by contract
-        batch = self._inbox.popleft()
-        self.send_next()
-        if isinstance(batch, LogError):
-            raise batch
-        return batch
-
-    def close(self) -> None:
-        self.closed = True
-        self._server.detach(self)
-
-    def _next_batch(self) -> Sequence[LogEntry]:
-        for _ in self._next:
-            self._turn = (self._turn + 1) % len(self._next)
-            if batch := self._server.read(self.topic, self._turn, self._next[self._turn]):
-                self._next[self._turn] = batch[-1].offset + 1
-                return batch
-        return ()
-
-    def _arrived(self, batch: Sequence[LogEntry] | LogError) -> None:
-        self._sending = False
-        self._inbox.append(batch)
-        if self._arrival is not None and not self._arrival.done():
-            self._arrival.set_result(None)
-        self.send_next()
 
 
 class SimulatedLog:
@@ -206,23 +43,34 @@ class SimulatedLog:
         raise LogUnavailable(f"{self.link.server} did not answer {self.link.process} within {timeout_s} s")
 
     async def open_topic(self, spec: TopicSpec) -> int:
-        return await self._ask(lambda: self._server.open_topic(spec), self._timeout_s)
+        return await self._ask(lambda: self._server.open_topic(spec))
 
     async def append(self, topic: str, partition: int, payloads: Sequence[Payload]) -> None:
         payloads, server = tuple(payloads), self._server
-        for payload in payloads:
-            size = len(payload.key or b"") + len(payload.value or b"")
-            if size > server.max_entry_bytes:
-                raise RecordTooLarge(f"{size} bytes exceed the log's {server.max_entry_bytes}; write smaller records")
-        await self._ask(
-            lambda: server.append(topic, partition, payloads),
-            self._timeout_s,
-            torn=lambda: server.append_torn(topic, partition, payloads),
-            again=lambda: server.append(topic, partition, payloads),
-        )
+        _check_sizes(payloads, server.max_entry_bytes)
+        append = partial(server.append, topic, partition, payloads)
+        await self._ask(append, torn=partial(server.append_torn, topic, partition, payloads), again=append)
 
     async def ends(self, topic: str) -> tuple[int, ...]:
-        return await self._ask(lambda: self._server.ends(topic), self._timeout_s)
+        return await self._ask(lambda: self._server.ends(topic))
+
+    async def begins(self, topic: str) -> tuple[int, ...]:
+        return await self._ask(lambda: self._server.begins(topic))
+
+    async def offset_at(self, topic: str, partition: int, at_ms: int) -> int:
+        return await self._ask(lambda: self._server.offset_at(topic, partition, at_ms))
+
+    async def trim(self, topic: str, partition: int, before: int) -> None:
+        await self._ask(self._step(Step.TRIM, partial(self._server.trim, topic, partition, before)))
+
+    async def read(self, topic: str, partition: int, start: int) -> AsyncGenerator[Sequence[LogEntry], None]:
+        """In several requests: what is compacted or trimmed between two of them is not read."""
+        at, end = start, None
+        while end is None or at < end:
+            read = partial(self._server.read_part, topic, partition, at, end)
+            batch, at, end = await self._ask(self._step(Step.READ, read))
+            if batch:
+                yield batch
 
     async def tail(self, topic: str, starts: Sequence[int]) -> AsyncGenerator[Sequence[LogEntry], None]:
         tail = Tail(self._server, self.link, topic, starts)
@@ -232,6 +80,20 @@ class SimulatedLog:
                 yield await tail.receive()
         finally:
             tail.close()
+
+    async def exclusive(self, writer_id: str) -> SimulatedWriter:
+        epoch = await self._ask(self._step(Step.BECOME_WRITER, partial(self._server.new_writer, writer_id)))
+        return SimulatedWriter(self._server, self._ask, self._step, writer_id, epoch)
+
+    def _step(self, step: Step, perform: Callable[[], T]) -> Callable[[], T]:
+        """To be performed with an announcement."""
+        server, process = self._server, self.link.process
+
+        def announce_and_perform() -> T:
+            server.reached(step, process)
+            return perform()
+
+        return announce_and_perform
 
     async def close(self) -> None:
         if self._closed:
@@ -244,7 +106,7 @@ class SimulatedLog:
     async def _attach(self, tail: Tail) -> None:
         while True:
             try:
-                return await self._ask(lambda: self._server.attach(tail), self._timeout_s)
+                return await self._ask(lambda: self._server.attach(tail))
             except LogUnavailable:
                 if self._closed:
                     raise
@@ -252,16 +114,81 @@ class SimulatedLog:
     async def _ask(
         self,
         perform: Callable[[], T],
-        timeout_s: float,
+        timeout_s: float | None = None,
+        *,
         torn: Callable[[], object] | None = None,
         again: Callable[[], object] | None = None,
     ) -> T:
         if self._closed:
             raise LogUnavailable("this log client was closed; make another one")
         try:
-            return await self.link.call(perform, timeout_s=timeout_s, torn=torn, again=again)
+            return await self.link.call(perform, timeout_s=timeout_s or self._timeout_s, torn=torn, again=again)
         except NoAnswer as silence:
             raise LogUnavailable(f"{silence}; retry with back-off") from None
+
+
+class _Ask(Protocol):
+    async def __call__(
+        self,
+        perform: Callable[[], T],
+        timeout_s: float | None = None,
+        *,
+        torn: Callable[[], object] | None = None,
+        again: Callable[[], object] | None = None,
+    ) -> T: ...
+
+
+class _Step(Protocol):
+    def __call__(self, step: Step, perform: Callable[[], T]) -> Callable[[], T]: ...
+
+
+class SimulatedWriter:
+    """An `ExclusiveWriter` of one epoch. After a commit whose outcome it does not know it takes no other one."""
+
+    def __init__(self, server: SimulatedLogServer, ask: _Ask, step: _Step, writer_id: str, epoch: int) -> None:
+        self._server = server
+        self._ask = ask
+        self._step = step
+        self._writer_id = writer_id
+        self._epoch = epoch
+        self._begun = 0
+        self._in_doubt = False
+        self._one_at_a_time = asyncio.Lock()
+
+    async def commit(self, topic: str, partition: int, payloads: Sequence[Payload]) -> None:
+        payloads, server = tuple(payloads), self._server
+        _check_sizes(payloads, server.max_entry_bytes)
+        async with self._one_at_a_time:
+            if self._in_doubt:
+                raise LogUnavailable(
+                    "an earlier commit of this writer is in doubt, or it was closed; ask for a new one"
+                )
+            self._begun += 1
+            commit = partial(server.commit, self._writer_id, self._epoch, self._begun, topic, partition, payloads)
+            torn = partial(server.commit_torn, topic, partition, payloads)
+            self._in_doubt = True  # also if this is cancelled
+            with self._heard():
+                await self._ask(self._step(Step.COMMIT, commit), torn=torn, again=commit)
+
+    @contextlib.contextmanager
+    def _heard(self) -> Generator[None]:
+        """What the server answered, be it a refusal, is no doubt."""
+        try:
+            yield
+        except WriterFenced:
+            self._in_doubt = False
+            raise
+        self._in_doubt = False
+
+    async def close(self) -> None:
+        self._in_doubt = True
+
+
+def _check_sizes(payloads: Sequence[Payload], most_bytes: int) -> None:
+    for payload in payloads:
+        size = len(payload.key or b"") + len(payload.value or b"")
+        if size > most_bytes:
+            raise RecordTooLarge(f"{size} bytes exceed the log's {most_bytes}; write smaller records")
 
 
 def _nothing() -> None:

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from loadmanager.sim.ambush import Ambush
 from loadmanager.sim.auditor import CHANNEL_TOPIC
 from loadmanager.sim.cluster import PARTITIONS, Cluster, Life
 from loadmanager.sim.coordination_server import COORDINATION_SERVER
+from loadmanager.sim.log_server import LOG_SERVER
 from loadmanager.sim.network import Faults, Latency
 from loadmanager.sim.simulated_host import GOOD_MOOD, Mood
-from loadmanager.sim.simulated_log import LOG_SERVER
 from loadmanager.sim.weather import Weather
 from loadmanager.sim.world import World
 from statechannel.ports import LogEntry, Payload
@@ -23,6 +24,7 @@ from statechannel.ports import LogEntry, Payload
 SERVERS = (LOG_SERVER, COORDINATION_SERVER)
 RESTART_S = (0.0, 6.0)
 SHORT_S, LONG_S = (0.05, 2.0), (2.0, 12.0)
+BEYOND_RETENTION_S = (8.0, 14.0)
 
 ECHOES, ECHOES_OF, ECHO_S = 30, 60, (0.0, 6.0)
 
@@ -42,6 +44,8 @@ class Storm:
         self._random = random
         self._links_changed = links_changed
         self._over = False
+        self._ambush = Ambush(world, cluster, random, self._in)
+        self.struck = self._ambush.struck
         self._faults: dict[str, tuple[int, Callable[[Life], None]]] = {
             "crash": (4, self._crash),
             "pause": (4, self._pause),
@@ -59,6 +63,9 @@ class Storm:
             "leader": (3, self._strike_leader),
             "stutter": (3, self._stutter),
             "echo": (4, self._echo),
+            "snapshot": (6, self._lie_in_wait),
+            "blackout": (1, self._blackout),
+            "behind": (2, self._fall_behind),
         }
         self.names = frozenset(self._faults)
         self._weights = weather.weigh({name: weight for name, (weight, _) in self._faults.items()})
@@ -75,6 +82,7 @@ class Storm:
     def end(self) -> None:
         """Undo everything; the dead start again; of two lives of a name the older is killed."""
         self._over = True
+        self._ambush.lift()
         world = self._world
         world.trace.write("storm", "ends")
         world.network.latency = CALM
@@ -97,6 +105,11 @@ class Storm:
     def _crash(self, life: Life) -> None:
         self._kill(life)
         self._later(RESTART_S, self._start_again, life.name)
+
+    def _blackout(self, _life: Life) -> None:
+        """Nobody is left: what is known afterwards is what the log and its snapshots say."""
+        for life in self._cluster.alive():
+            self._crash(life)
 
     def _kill(self, life: Life) -> None:
         if not life.process.dead:
@@ -152,12 +165,24 @@ class Storm:
         for server in SERVERS:
             self._cut(life, server)
 
-    def _cut(self, life: Life, server: str, requests: bool = True, answers: bool = True) -> None:
+    def _fall_behind(self, life: Life) -> None:
+        """It stays who it is, by its proofs to the other server; the others go on, and the log is trimmed meanwhile."""
+        if not any(self._world.network.is_cut(str(other), LOG_SERVER) for other in self._cluster.alive()):
+            self._cut(life, LOG_SERVER, within_s=BEYOND_RETENTION_S)
+
+    def _cut(
+        self,
+        life: Life,
+        server: str,
+        requests: bool = True,
+        answers: bool = True,
+        within_s: tuple[float, float] | None = None,
+    ) -> None:
         way = "" if requests and answers else " (its requests)" if requests else " (the answers)"
         self._world.trace.write(str(life), f"is cut off from {server}{way}")
         self._world.network.cut(str(life), server, requests=requests, answers=answers)
         self._links_changed()
-        self._later(self._random.choice((SHORT_S, LONG_S)), self._mend, life, server)
+        self._later(within_s or self._random.choice((SHORT_S, LONG_S)), self._mend, life, server)
 
     def _mend(self, life: Life, server: str) -> None:
         self._world.trace.write(str(life), f"reaches {server} again")
@@ -202,6 +227,25 @@ class Storm:
         for leader in leading:
             self._random.choice((self._crash, self._pause, self._isolate, self._suspect, self._expire_session))(leader)
 
+    def _lie_in_wait(self, _life: Life) -> None:
+        """Somebody is struck in the middle of the work on a snapshot."""
+        faults = (self._crash, self._fall_asleep, self._cut_log, self._cut_log, self._isolate, self._depose)
+        self._ambush.lay(self._random.choice(faults))
+
+    def _fall_asleep(self, life: Life) -> None:
+        self._stop_process(life)
+        self._later(LONG_S, self._go_on, life)
+
+    def _cut_log(self, life: Life) -> None:
+        """What it asks for may arrive late."""
+        ways = ((True, True), (True, False), (False, True))
+        self._cut(life, LOG_SERVER, *self._random.choice(ways))
+
+    def _depose(self, life: Life) -> None:
+        """Its offices end with its session, and it hears of it late or at once."""
+        self._expire_session(life)
+        self._random.choice((self._nothing, self._pause, self._cut_log))(life)
+
     def _stutter(self, life: Life) -> None:
         """It is taken for dead; at about that time answers reach it late, and then it reaches nobody any more."""
         self._world.trace.write(str(life), "refuses connections from now on, and hears late")
@@ -224,8 +268,9 @@ class Storm:
         """Records come once more, as from a producer that did not hear that they were taken."""
         self._world.trace.write("network", "repeats old records")
         partition = self._random.randrange(PARTITIONS)
-        end = self._world.log.ends(CHANNEL_TOPIC)[partition]
-        recent = self._world.log.read(CHANNEL_TOPIC, partition, max(0, end - ECHOES_OF))
+        log = self._world.log
+        begin, end = log.begins(CHANNEL_TOPIC)[partition], log.ends(CHANNEL_TOPIC)[partition]
+        recent = log.read(CHANNEL_TOPIC, partition, max(begin, end - ECHOES_OF))
         for entry in self._random.sample(recent, min(len(recent), ECHOES)):
             self._later(ECHO_S, self._repeat, entry)
 
@@ -237,7 +282,10 @@ class Storm:
         """Only what the compound does anyway."""
 
     def _later(self, within_s: tuple[float, float], do: Callable[..., object], *args: Any) -> None:
-        self._world.loop.call_later(self._random.uniform(*within_s), self._unless_over, do, args)
+        self._in(self._random.uniform(*within_s), do, *args)
+
+    def _in(self, delay_s: float, do: Callable[..., object], *args: Any) -> None:
+        self._world.loop.call_later(delay_s, self._unless_over, do, args)
 
     def _unless_over(self, do: Callable[..., object], args: tuple[Any, ...]) -> None:
         if not self._over and not (args and isinstance(args[0], Life) and args[0].process.dead):

@@ -6,7 +6,6 @@ exception is a defect and ends the run.
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from random import Random
@@ -16,6 +15,7 @@ from loadmanager.errors import LoadManagerError, Unavailable
 from loadmanager.incarnation import Incarnation
 from loadmanager.sim.checks import ALL_CELLS, Checks
 from loadmanager.sim.cluster import PARTITIONS, Cluster, Life
+from loadmanager.sim.cutting import draw_cut, draw_neighbours
 from loadmanager.sim.storage import CELL_SIZE, topic_in
 from loadmanager.sim.weather import Weather
 from statechannel.bundle import Bundle, even_boundaries
@@ -25,10 +25,14 @@ from statechannel.verdict import Ownership, Unknown
 
 FIRST_NAMESPACES = {"t/a": 4, "t/d": 4}
 """One in each partition of the channel."""
-PASSING_NAMESPACE = "t/passing"
+PASSING_NAMESPACES = ("t/passing", "t/short")
+"""These come and go, one in each partition too."""
+DIRECT_CHANCE = 0.3
+"""Of a split or merge to be one record of a broker's own, past the doors for administrators."""
 LOOKUP_TIMEOUT_S = 4.0
 
 _ASSIGNED = frozenset({State.ASSIGNED})
+_CANCELLABLE = frozenset({State.TRANSFERRING, State.SPLITTING})
 
 
 class Workload:
@@ -44,9 +48,10 @@ class Workload:
             "write": (12, self._write),
             "transfer": (6, self._transfer),
             "unload": (2, self._unload),
-            "split": (2, self._split),
-            "merge": (1, self._merge),
-            "create or delete": (1, self._create_or_delete),
+            "split": (3, self._split),
+            "merge": (2, self._merge),
+            "cancel": (1, self._cancel),
+            "create or delete": (2, self._create_or_delete),
             "drain": (1, self._drain),
             "undrain": (1, self._undrain),
             "stop": (1, self._stop),
@@ -125,14 +130,24 @@ class Workload:
 
     def _create_or_delete(self, life: Life) -> None:
         assert life.node is not None
-        known = life.node.channel.table.namespace(PASSING_NAMESPACE)
+        name = self._random.choice(PASSING_NAMESPACES)
+        known = life.node.channel.table.namespace(name)
         if known is not None and known.exists:
-            self._spawn(life, "delete", lambda now: now.operations.delete_namespace(PASSING_NAMESPACE))
+            self._spawn(life, "delete", lambda now: now.operations.delete_namespace(name))
         else:
-            boundaries = even_boundaries(2)
-            self._spawn(life, "create", lambda now: now.operations.create_namespace(PASSING_NAMESPACE, boundaries))
+            boundaries = even_boundaries(self._random.choice((1, 2, 4)))
+            self._spawn(life, "create", lambda now: now.operations.create_namespace(name, boundaries))
 
     def _split(self, life: Life) -> None:
+        if self._random.random() < DIRECT_CHANCE:
+            self._split_directly(life)
+            return
+        entry = self._entry(life)
+        cut = draw_cut(self._random, entry.bundle) if entry is not None else None
+        if entry is not None and cut is not None:
+            self._spawn(life, "split", lambda now: now.operations.split(entry.bundle, **cut))
+
+    def _split_directly(self, life: Life) -> None:
         """The holder cuts a bundle of its own in two, in one record."""
         assert life.node is not None
         me, table = life.node.current.me, life.node.channel.table
@@ -146,16 +161,18 @@ class Workload:
 
     def _merge(self, life: Life) -> None:
         assert life.node is not None
-        entries = sorted((e for e in life.node.channel.table if e.state is State.ASSIGNED), key=lambda e: e.bundle)
-        pairs = [
-            [left, right]
-            for left, right in itertools.pairwise(entries)
-            if left.bundle.namespace == right.bundle.namespace
-            and left.bundle.hi == right.bundle.lo
-            and left.holder == right.holder
-        ]
-        if pairs:
-            self._publish(life, Action.MERGE, Role.ADMIN, self._random.choice(pairs))
+        table = life.node.channel.table
+        parts = draw_neighbours(self._random, (e for e in table if e.state is State.ASSIGNED))
+        entries = [e for part in parts if (e := table.get(part)) is not None]
+        if entries and self._random.random() < DIRECT_CHANCE:
+            self._publish(life, Action.MERGE, Role.ADMIN, entries)
+        elif entries:
+            self._spawn(life, "merge", lambda now: now.operations.merge(parts))
+
+    def _cancel(self, life: Life) -> None:
+        entry = self._entry(life, _CANCELLABLE)
+        if entry is not None:
+            self._spawn(life, "cancel", lambda now: now.operations.cancel(entry.bundle))
 
     def _publish(
         self, life: Life, action: Action, role: Role, entries: list[Ownership], cuts: tuple[int, ...] = ()

@@ -13,11 +13,12 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from loadmanager.sim.coordination_server import COORDINATION_SERVER, SimulatedCoordinationServer
+from loadmanager.sim.log_server import LOG_SERVER, SimulatedLogServer
 from loadmanager.sim.loop import SimulationError, VirtualLoop
 from loadmanager.sim.network import NO_FAULTS, Faults, Latency, Network
 from loadmanager.sim.process import NS, Process
 from loadmanager.sim.simulated_coordination import SimulatedCoordination
-from loadmanager.sim.simulated_log import LOG_SERVER, SimulatedLog, SimulatedLogServer
+from loadmanager.sim.simulated_log import SimulatedLog
 from loadmanager.sim.trace import Trace
 
 T = TypeVar("T")

@@ -22,7 +22,7 @@ from loadmanager.wiring import surroundings
 from statechannel.bundle import Bundle, Topic, even_boundaries
 from statechannel.record import Token
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Host:
@@ -121,6 +121,11 @@ class Cluster:
         assert known is not None
         return known.bundles
 
+    async def agree(self) -> None:
+        """Return when every broker has read what the log holds now: one answers what another may not know yet."""
+        for broker in self.brokers:
+            await broker.node.channel.catch_up(WAIT_S)
+
     async def assign(self, topic: str) -> Bundle:
         """Have the topic's bundle owned by somebody, as every broker knows."""
         located = await self.brokers[0].node.current.lookup.locate(Topic.parse(topic), WAIT_S)
@@ -164,7 +169,8 @@ class Cluster:
         for broker in self.brokers:
             broker.host.gate.set()
             broker.node.stop(drain_timeout_s=0.01)
-        _, left = await asyncio.wait([broker.running for broker in self.brokers], timeout=WAIT_S)
+        running = [broker.running for broker in self.brokers]
+        left = (await asyncio.wait(running, timeout=WAIT_S))[1] if running else set[asyncio.Task[None]]()
         for broker in self.brokers:
             if broker.running in left:
                 for task in asyncio.all_tasks():

@@ -100,6 +100,8 @@ async def test_brokers_are_listed_and_drained(cluster: Cluster) -> None:
     assert result.exit_code == 0, result.output
     assert "is drained" in result.stdout
     assert not cluster.brokers[1].host.held
+    peers = cluster.brokers[0].node.membership.peers
+    await cluster.until(lambda: peers[drained].registration.draining)
     assert "draining" in (await loadmanager(cluster, "brokers", "list")).stdout
     assert (await as_json(cluster, "brokers", "drain", drained, "--status"))["done"]
     assert "again" in (await loadmanager(cluster, "brokers", "drain", drained, "--cancel")).stdout
@@ -266,7 +268,9 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         "class Slow:\n"
         "    def prepare(self, bundle): pass\n"
         "    def acquire(self, bundle, token, hand_off): pass\n"
-        "    def release(self, bundle, to): time.sleep(60)\n"
+        "    def release(self, bundle, to):\n"
+        f"        open({str(tmp_path / 'leaving')!r}, 'w').close()\n"
+        "        time.sleep(60)\n"
         "    def abandon(self, bundle): time.sleep(60)\n"
         "    def load(self): return {}\n"
     )
@@ -276,8 +280,9 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         for more in (["namespaces", "create", "t/n"], ["topics", "lookup", "t/n/a"]):
             assert (await asyncio.to_thread(CliRunner().invoke, main, [*ask, *more])).exit_code == 0
         process.send_signal(signal.SIGTERM)
-        listed = ["namespaces", "list"]
-        await asyncio.to_thread(CliRunner().invoke, main, [*ask, *listed])  # it has seen the first signal by now
+        async with asyncio.timeout(WAIT_S):
+            while not (tmp_path / "leaving").exists():  # until it has seen the first signal: two at once are one
+                await asyncio.sleep(0.01)
         assert process.returncode is None
         process.send_signal(signal.SIGTERM)
         assert (await end_of(process))[0] == 128 + signal.SIGTERM
@@ -299,9 +304,11 @@ async def test_a_plain_hook_that_hangs_for_ever_does_not_keep_the_process(tmp_pa
     short = ("--set", "drain_timeout_s=0.5", "--set", "host_acquire_timeout_s=1", "--set", "lookup_timeout_s=0.5")
     async with broker_process(tmp_path, *arguments, *short, PYTHONPATH=f"{tmp_path}:{ROOT}") as process:
         ask = ["--admin-url", f"http://{await ready_name(process)}"]
-        for more in (["namespaces", "create", "t/n"], ["topics", "lookup", "t/n/a"]):
-            await asyncio.to_thread(CliRunner().invoke, main, [*ask, *more])
-        assert (tmp_path / "begun").exists(), "the hook hangs by now"
+        made = await asyncio.to_thread(CliRunner().invoke, main, [*ask, "namespaces", "create", "t/n"])
+        assert made.exit_code == 0, made.output
+        async with asyncio.timeout(WAIT_S):
+            while not (tmp_path / "begun").exists():  # until the hook hangs
+                await asyncio.to_thread(CliRunner().invoke, main, [*ask, "topics", "lookup", "t/n/a"])
         process.send_signal(signal.SIGTERM)
         assert (await end_of(process))[0] == 0
 
@@ -377,7 +384,7 @@ async def test_a_broker_that_is_told_nothing_is_where_the_other_commands_look(tm
 async def test_who_waits_for_an_absent_server_is_told_so_soon_and_sparingly(
     tmp_path: Path, server: str, arguments: tuple[str, ...]
 ) -> None:
-    arguments = ("--listen", "127.0.0.1:0", *arguments, "--set", "start_timeout_s=3")
+    arguments = ("--listen", "127.0.0.1:0", *arguments, "--set", "start_timeout_s=6")
     async with broker_process(tmp_path, *arguments) as process:
         told = await said(process, f"no {server} at 127.0.0.1:1 yet")
         code, errors = await end_of(process)

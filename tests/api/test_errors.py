@@ -83,7 +83,7 @@ async def test_a_body_that_does_not_arrive_is_given_up(cluster: Cluster, monkeyp
     host, port = cluster.brokers[0].url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(b"POST /v1/lookup HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{")
-    answer = await asyncio.wait_for(reader.read(), 5)
+    answer = await asyncio.wait_for(reader.read(), 60)
     writer.close()
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b"did not arrive" in answer

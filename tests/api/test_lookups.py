@@ -49,6 +49,7 @@ async def test_an_unowned_bundle_is_assigned_by_the_asked_broker_with_one_record
     await cluster.start(2)
     bundle = (await cluster.create("t/n", 1))[0]
     answers = await asyncio.gather(*(cluster.ask("GET", f"{PATH}{i}", at=1) for i in range(50)))
+    await cluster.agree()  # who was not asked may have read less
     assert {(status, body["brokerUrl"]) for status, body, _ in answers} == {(200, f"pulsar://{cluster.owner(bundle)}")}
     entry = cluster.brokers[0].node.channel.table.get(bundle)
     assert entry is not None
@@ -61,6 +62,7 @@ async def test_a_move_is_followed_at_once(cluster: Cluster) -> None:
     await cluster.create("t/n")
     bundle = await cluster.assign("t/n/a")
     for _ in range(5):
+        await cluster.agree()
         to = cluster.other(cluster.owner(bundle))
         at = cluster.brokers.index(to)
         await to.node.current.operations.transfer(bundle, to.name)
@@ -113,10 +115,14 @@ async def test_what_waits_too_long_is_told_when_to_come_back_and_leaves_nothing_
     await cluster.start(lookup_timeout_s=0.1)
     await cluster.create("t/n")
     cluster.brokers[0].host.gate.clear()
+    entry = cluster.brokers[0].node.channel.table.locate(Topic.parse("t/n/a"))
+    assert entry is not None
+    assert (await cluster.ask("GET", PATH + "a"))[0] == 503
+    await cluster.until(lambda: cluster.owner(entry.bundle) is not None)  # it is on its way by now
     status, body, headers = await cluster.ask("GET", PATH + "a")
     assert (status, headers["Retry-After"]) == (503, "1")
     assert "assigning" in body["detail"]
-    assert not cluster.brokers[0].node.channel._watchers
+    assert not cluster.brokers[0].node.channel.replica._watchers
 
 
 async def test_what_the_fast_path_keeps_is_bounded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,13 +179,19 @@ async def test_a_topic_is_placed_by_its_decoded_name_and_domain(cluster: Cluster
 
 
 @pytest.mark.parametrize("topic", ["pulsar/system/loadbalancer-service-unit-state", "loadmanager/system/bundle-state"])
-async def test_the_channels_own_topics_answer_the_leader(cluster: Cluster, topic: str) -> None:
+async def test_the_channels_own_topics_answer_the_owner_of_the_partition(
+    cluster: Cluster, refused: Refused, topic: str
+) -> None:
     await cluster.start(2)
-    leadership = cluster.brokers[0].node.world.coordination.leadership
-    assert leadership is not None
-    for at in (0, 1):
-        status, body, _ = await cluster.ask("GET", f"/lookup/v2/topic/persistent/{topic}", at=at)
-        assert (status, body["brokerUrl"]) == (200, f"pulsar://{leadership.leader.name}")
+    coordination = cluster.brokers[0].node.world.coordination
+    await cluster.until(lambda: all(f"channel-owner-{p}" in coordination.offices for p in range(4)))
+    for suffix, partition in {"": 0, "-partition-0": 0, "-partition-3": 3}.items():
+        owners = {coordination.offices[f"channel-owner-{partition}"].name}
+        status, body, _ = await cluster.ask("GET", f"/lookup/v2/topic/persistent/{topic}{suffix}")
+        owners.add(coordination.offices[f"channel-owner-{partition}"].name)  # they are shared out after a start
+        assert status == 200
+        assert body["brokerUrl"] in {f"pulsar://{name}" for name in owners}
+    assert "0 to 3" in (await refused(404, "GET", f"/lookup/v2/topic/persistent/{topic}-partition-4"))["detail"]
 
 
 async def test_lookups_of_what_there_is_not_are_refused(cluster: Cluster, refused: Refused) -> None:

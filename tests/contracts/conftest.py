@@ -103,7 +103,7 @@ Until = Callable[..., Any]
 def until() -> Until:
     """`await until(client, lambda: …)`: wait for a condition on a client's watches, told by the watches."""
 
-    async def wait(client: Coordination, holds: Callable[[], bool], timeout_s: float = 20) -> None:
+    async def wait(client: Coordination, holds: Callable[[], bool], timeout_s: float = 60) -> None:
         changed = asyncio.Event()
         client.on_change(changed.set)
         async with asyncio.timeout(timeout_s):

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from statechannel.errors import CoordinationUnavailable, Deposed, Fenced, ForeignCluster
-from statechannel.ports import Connection, Coordination, Leadership, Member
+from statechannel.ports import Connection, Coordination, Identity, Leadership, Member
 from statechannel.record import Broker
 
 A, B = "broker-a:8080", "broker-b:8080"
@@ -49,6 +49,13 @@ async def test_another_cluster_or_log_is_refused_with_both_names(client, other, 
     with pytest.raises(ForeignCluster, match="production"):
         await other.identify(cluster, log)
     await other.identify("production", "log-1")
+
+
+async def test_an_identity_can_be_read_and_reading_ties_nothing(client, other):
+    assert await client.identity() is None
+    assert await client.identity() is None
+    await other.identify("production", "log-1")
+    assert await client.identity() == Identity("production", "log-1")
 
 
 async def test_of_two_that_identify_at_once_one_wins(client, other):
@@ -172,7 +179,7 @@ async def test_a_proof_registers_again_after_the_session_ended_under_the_same_nu
     await until(other, lambda: A in other.members)
     await coordinations.expire(client)
     await until(other, lambda: A not in other.members)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await prove_when_connected(client, broker)
     await until(other, lambda: other.members.get(A) == Member(broker, b"last data"))
 
@@ -332,6 +339,207 @@ async def test_an_evicted_leader_keeps_its_registration(client, other, until):
     await until(other, lambda: A in other.members and other.leadership is None)
 
 
+# --- offices
+OFFICE = "channel-owner-0"
+
+
+async def test_of_two_that_want_an_office_one_gets_it(client, other):
+    outcomes = await asyncio.gather(
+        client.claim(OFFICE, await started(client, A)), other.claim(OFFICE, await started(other, B))
+    )
+    assert sorted(outcomes) == [False, True]
+
+
+async def test_of_many_that_claim_at_once_exactly_one_wins(coordinations):
+    clients = [await coordinations.open() for _ in range(5)]
+    brokers = [await started(c, f"broker-{i}:1") for i, c in enumerate(clients)]
+    outcomes = await asyncio.gather(*(c.claim(OFFICE, b) for c, b in zip(clients, brokers, strict=True)))
+    assert sorted(outcomes) == [False] * 4 + [True]
+
+
+async def test_everybody_sees_who_holds_an_office_and_is_told_of_changes(client, other, until):
+    a = await started(client, A)
+    assert await client.claim(OFFICE, a)
+    for reader in (client, other):
+        await until(reader, lambda reader=reader: dict(reader.offices) == {OFFICE: a})
+    await client.vacate(OFFICE, a)
+    for reader in (client, other):
+        await until(reader, lambda reader=reader: not reader.offices)
+
+
+async def test_a_new_client_knows_who_holds_an_office(coordinations, client, until):
+    a = await started(client, A)
+    await client.claim(OFFICE, a)
+    newcomer = await coordinations.open()
+    await until(newcomer, lambda: newcomer.offices.get(OFFICE) == a)
+
+
+async def test_offices_cannot_be_changed_by_their_reader(client, until):
+    a = await started(client, A)
+    await client.claim(OFFICE, a)
+    await until(client, lambda: OFFICE in client.offices)
+    with pytest.raises((TypeError, AttributeError)):
+        client.offices["another"] = a
+
+
+async def test_its_holder_may_claim_an_office_again_as_when_an_answer_was_lost(client, other):
+    a, b = await started(client, A), await started(other, B)
+    assert await client.claim(OFFICE, a)  # as if this had not been heard
+    assert await client.claim(OFFICE, a)
+    assert not await other.claim(OFFICE, b)
+    await client.vacate(OFFICE, a)  # however often it was claimed
+    assert await other.claim(OFFICE, b)
+
+
+async def test_a_claim_whose_caller_gave_up_can_be_made_again(client, other, until):
+    a, b = await started(client, A), await started(other, B)
+    unheard = asyncio.ensure_future(client.claim(OFFICE, a))
+    await asyncio.sleep(0)  # it is under way
+    unheard.cancel()
+    await asyncio.wait([unheard])
+    assert await client.claim(OFFICE, a)
+    assert not await other.claim(OFFICE, b)
+    await until(other, lambda: other.offices.get(OFFICE) == a)
+
+
+async def test_an_older_incarnation_cannot_claim_and_changes_nothing(client, other, until):
+    stale = await started(client, A)
+    current = await started(other, A)
+    with pytest.raises(Fenced, match=A):
+        await client.claim(OFFICE, stale)
+    assert await other.claim(OFFICE, current)
+    with pytest.raises(Fenced, match=A):
+        await client.claim(OFFICE, stale)
+    await until(client, lambda: client.offices.get(OFFICE) == current)
+
+
+async def test_a_holder_that_was_fenced_cannot_claim_again(client, other):
+    stale = await started(client, A)
+    assert await client.claim(OFFICE, stale)
+    await other.start_incarnation(A, above=0)
+    with pytest.raises(Fenced):
+        await client.claim(OFFICE, stale)
+
+
+async def test_a_vacated_office_is_free_at_once_and_vacating_is_idempotent(client, other):
+    a, b = await started(client, A), await started(other, B)
+    assert await client.claim(OFFICE, a)
+    await client.vacate(OFFICE, a)
+    assert await other.claim(OFFICE, b)
+    await client.vacate(OFFICE, a)
+    await client.vacate("an-office-that-never-was", a)
+    assert not await client.claim(OFFICE, a)
+
+
+async def test_vacating_somebody_elses_office_does_nothing(client, other, until):
+    stale = await started(other, A)
+    a, b = await started(client, A), await started(other, B)
+    assert await client.claim(OFFICE, a)
+    await other.vacate(OFFICE, b)
+    await other.vacate(OFFICE, stale)
+    assert not await other.claim(OFFICE, b)
+    await until(other, lambda: other.offices.get(OFFICE) == a)
+
+
+async def test_a_fenced_holder_can_still_give_up_its_office(client, other):
+    stale = await started(client, A)
+    assert await client.claim(OFFICE, stale)
+    current = await started(other, A)
+    await client.vacate(OFFICE, stale)
+    assert await other.claim(OFFICE, current)
+
+
+async def test_offices_are_independent_and_one_broker_may_hold_many(client, other, until):
+    a, b = await started(client, A), await started(other, B)
+    names = [f"channel-owner-{number}" for number in range(8)]
+    assert all(await asyncio.gather(*(client.claim(name, a) for name in names)))
+    assert await other.claim("another-office", b)
+    await client.vacate(names[3], a)
+    assert await other.claim(names[3], b)
+    expected = {**dict.fromkeys(names, a), names[3]: b, "another-office": b}
+    for reader in (client, other):
+        await until(reader, lambda reader=reader: dict(reader.offices) == expected)
+
+
+async def test_an_office_that_goes_to_and_fro_ends_as_the_last_claim_says(client, other, until):
+    claimants = [(client, await started(client, A)), (other, await started(other, B))]
+    for turn in range(20):  # faster than watches follow
+        who, broker = claimants[turn % 2]
+        assert await who.claim(OFFICE, broker)
+        if turn < 19:
+            await who.vacate(OFFICE, broker)
+    for reader in (client, other):
+        await until(reader, lambda reader=reader: reader.offices.get(OFFICE) == claimants[1][1])
+
+
+async def test_offices_are_not_the_lead(client, other):
+    leadership = await leading(client, A)
+    b = await started(other, B)
+    assert await other.claim(OFFICE, b)
+    await client.resign(leadership)
+    assert not await client.claim(OFFICE, leadership.leader)
+    await other.vacate(OFFICE, b)
+    assert await client.campaign(leadership.leader) is not None
+
+
+async def test_closing_frees_an_office_at_once(client, other, until):
+    await client.claim(OFFICE, await started(client, A))
+    b = await started(other, B)
+    await until(other, lambda: OFFICE in other.offices)
+    await client.close()
+    await until(other, lambda: OFFICE not in other.offices)
+    assert await other.claim(OFFICE, b)
+
+
+async def test_an_office_is_free_when_its_holder_is_not_heard_and_others_keep_theirs(
+    coordinations, client, other, until
+):
+    a, b = await started(client, A), await started(other, B)
+    assert await client.claim(OFFICE, a)
+    assert await other.claim("another-office", b)
+    await until(other, lambda: len(other.offices) == 2)
+    await coordinations.expire(client)
+    await until(other, lambda: dict(other.offices) == {"another-office": b})
+    assert await other.claim(OFFICE, b)
+
+
+async def test_a_holder_that_lost_its_session_and_came_back_holds_nothing_until_it_claims_again(
+    coordinations, client, other, until
+):
+    a = await started(client, A)
+    assert await client.claim(OFFICE, a)
+    await until(other, lambda: OFFICE in other.offices)
+    await coordinations.expire(client)
+    await until(other, lambda: OFFICE not in other.offices)
+    async with asyncio.timeout(60):
+        await prove_when_connected(client, a)
+    for reader in (client, other):  # the proof brings the registration back, and nothing else
+        await until(reader, lambda reader=reader: A in reader.members and OFFICE not in reader.offices)
+    assert await client.claim(OFFICE, a)
+    for reader in (client, other):
+        await until(reader, lambda reader=reader: reader.offices.get(OFFICE) == a)
+
+
+async def test_a_client_that_lost_its_session_sees_what_others_hold_and_go_on_to_do(
+    coordinations, client, other, until
+):
+    a, b = await started(client, A), await started(other, B)
+    assert await client.claim(OFFICE, a)
+    await coordinations.expire(client)
+    assert await other.claim(OFFICE, b)
+    await until(client, lambda: client.offices.get(OFFICE) == b)
+    assert await other.claim("another-office", b)
+    await other.vacate(OFFICE, b)
+    await until(client, lambda: dict(client.offices) == {"another-office": b})
+
+
+async def test_a_closed_client_cannot_claim(client):
+    a = await started(client, A)
+    await client.close()
+    with pytest.raises(CoordinationUnavailable):
+        await client.claim(OFFICE, a)
+
+
 # --- the end of a session
 async def test_closing_ends_registration_and_leadership_at_once(client, other, until):
     leadership = await leading(client, A)
@@ -394,7 +602,7 @@ async def test_every_registered_listener_is_called_on_the_loop(client, other):
     for call, _ in calls:
         other.on_change(call)
     await started(client, A)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         for _, called in calls:
             assert await called is loop
 

@@ -1,44 +1,19 @@
-"""What `ports.Log` promises, sentence by sentence, on every adapter."""
+"""What `ports.Log` promises, sentence by sentence, on every adapter.
+
+What it promises of a log that lives for years is in `test_log_years_contract.py` and `test_log_exclusive_contract.py`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 
 import pytest
 
 from statechannel.errors import LogUnavailable, RecordTooLarge, TopicMismatch
 from statechannel.ports import Log, LogEntry, Payload, TopicSpec
-
-WAIT_S = 30
-
-
-def value(text: object) -> Payload:
-    return Payload(None, str(text).encode())
-
-
-def keyed(key: str, text: str | None) -> Payload:
-    return Payload(key.encode(), None if text is None else text.encode())
-
-
-def texts(entries: Sequence[LogEntry]) -> list[str]:
-    return [(entry.value or b"").decode() for entry in entries]
-
-
-async def take(tail: AsyncIterator[Sequence[LogEntry]], count: int) -> list[LogEntry]:
-    """At least `count` entries, as they come."""
-    taken: list[LogEntry] = []
-    async with asyncio.timeout(WAIT_S):
-        while len(taken) < count:
-            taken += await anext(tail)
-    return taken
-
-
-async def read(log: Log, topic: str, starts: Sequence[int], count: int) -> list[LogEntry]:
-    async with aclosing(log.tail(topic, starts)) as tail:
-        return await take(tail, count)
+from tests.contracts.entries import WAIT_S, keyed, latest, tailed, take, texts, value
 
 
 @pytest.fixture
@@ -90,7 +65,7 @@ async def test_two_clients_that_create_the_same_topic_at_once_share_it(logs):
     counts = await asyncio.gather(*(c.open_topic(TopicSpec(name, partitions=3)) for c in (one, two)))
     assert counts == [3, 3]
     await one.append(name, 0, [value("a")])
-    assert texts(await read(two, name, [0, 0, 0], 1)) == ["a"]
+    assert texts(await tailed(two, name, [0, 0, 0], 1)) == ["a"]
 
 
 async def test_topics_do_not_mix(logs, log, topic):
@@ -98,14 +73,14 @@ async def test_topics_do_not_mix(logs, log, topic):
     await log.open_topic(TopicSpec(second, partitions=1))
     await log.append(topic, 0, [value("first topic")])
     await log.append(second, 0, [value("second topic")])
-    assert texts(await read(log, topic, [0, 0], 1)) == ["first topic"]
-    assert texts(await read(log, second, [0], 1)) == ["second topic"]
+    assert texts(await tailed(log, topic, [0, 0], 1)) == ["first topic"]
+    assert texts(await tailed(log, second, [0], 1)) == ["second topic"]
 
 
 # --- what is read is what was appended
 async def test_an_entry_carries_key_value_place_and_time(log, topic):
     await log.append(topic, 1, [Payload(b"key", b"\x00\xffvalue"), Payload(None, b""), Payload(b"", None)])
-    entries = await read(log, topic, [0, 0], 3)
+    entries = await tailed(log, topic, [0, 0], 3)
     assert [(e.key, e.value) for e in entries] == [(b"key", b"\x00\xffvalue"), (None, b""), (b"", None)]
     assert {e.partition for e in entries} == {1}
     assert all(e.appended_ms > 0 for e in entries)
@@ -120,27 +95,27 @@ async def test_an_empty_append_appends_nothing(log, topic):
 # --- order
 async def test_the_payloads_of_one_append_keep_their_order(log, topic):
     await log.append(topic, 0, [value(i) for i in range(2_500)])
-    entries = await read(log, topic, [0, 0], 2_500)
+    entries = await tailed(log, topic, [0, 0], 2_500)
     assert texts(entries) == [str(i) for i in range(2_500)]
 
 
 async def test_appends_made_one_after_the_other_keep_their_order(log, topic):
     for i in range(30):
         await log.append(topic, 0, [value(i)])
-    assert texts(await read(log, topic, [0, 0], 30)) == [str(i) for i in range(30)]
+    assert texts(await tailed(log, topic, [0, 0], 30)) == [str(i) for i in range(30)]
 
 
 async def test_appends_that_do_not_wait_for_each_other_keep_their_order(log, topic):
     async with asyncio.TaskGroup() as group:
         for i in range(300):
             group.create_task(log.append(topic, 0, [value(i)]))
-    assert texts(await read(log, topic, [0, 0], 300)) == [str(i) for i in range(300)]
+    assert texts(await tailed(log, topic, [0, 0], 300)) == [str(i) for i in range(300)]
 
 
 async def test_offsets_of_a_partition_strictly_increase(log, topic):
     for i in range(5):
         await log.append(topic, 0, [value(i)] * 3)
-    offsets = [e.offset for e in await read(log, topic, [0, 0], 15)]
+    offsets = [e.offset for e in await tailed(log, topic, [0, 0], 15)]
     assert all(a < b for a, b in itertools.pairwise(offsets))
 
 
@@ -153,7 +128,7 @@ async def test_every_reader_sees_the_same_entries_in_the_same_order(logs, log, t
         for i in range(40):
             await writer.append(topic, 0, [value(f"{name}.{i}.{j}") for j in range(3)])
 
-    reads = [asyncio.ensure_future(read(reader, topic, [0, 0], 360)) for reader in writers]
+    reads = [asyncio.ensure_future(tailed(reader, topic, [0, 0], 360)) for reader in writers]
     async with asyncio.TaskGroup() as group:
         for name, writer in enumerate(writers):
             group.create_task(write(name, writer))
@@ -182,7 +157,7 @@ async def test_what_was_acknowledged_is_there_after_everybody_has_left(logs, log
     again = await logs.open()
     assert await again.open_topic(TopicSpec(topic)) == 2
     assert await again.ends(topic) == ends
-    assert sorted(texts(await read(again, topic, [0, 0], 3))) == ["a", "b", "c"]
+    assert sorted(texts(await tailed(again, topic, [0, 0], 3))) == ["a", "b", "c"]
 
 
 async def test_closing_flushes_what_was_handed_over(logs, log, topic):
@@ -193,7 +168,7 @@ async def test_closing_flushes_what_was_handed_over(logs, log, topic):
     again = await logs.open()
     await again.open_topic(TopicSpec(topic))
     assert outcomes == [None] * 20
-    assert texts(await read(again, topic, [0, 0], 20)) == [str(i) for i in range(20)]
+    assert texts(await tailed(again, topic, [0, 0], 20)) == [str(i) for i in range(20)]
 
 
 # --- visibility and tails
@@ -209,9 +184,9 @@ async def test_a_waiting_tail_sees_what_another_client_appends_without_asking(lo
 async def test_a_tail_starts_at_the_given_offset_of_each_partition(log, topic):
     await log.append(topic, 0, [value(f"zero {i}") for i in range(10)])
     await log.append(topic, 1, [value(f"one {i}") for i in range(10)])
-    entries = await read(log, topic, [0, 0], 20)
+    entries = await tailed(log, topic, [0, 0], 20)
     starts = [[e.offset for e in entries if e.partition == p][at] for p, at in ((0, 4), (1, 7))]
-    found = await read(log, topic, starts, 9)
+    found = await tailed(log, topic, starts, 9)
     assert texts([e for e in found if e.partition == 0]) == [f"zero {i}" for i in range(4, 10)]
     assert texts([e for e in found if e.partition == 1]) == [f"one {i}" for i in range(7, 10)]
 
@@ -220,7 +195,7 @@ async def test_a_tail_from_the_ends_gives_only_what_comes_after(log, topic):
     await log.append(topic, 0, [value("before")])
     ends = await log.ends(topic)
     await log.append(topic, 0, [value("after")])
-    entries = await read(log, topic, ends, 1)
+    entries = await tailed(log, topic, ends, 1)
     assert texts(entries) == ["after"]
     assert entries[0].offset >= ends[0]
 
@@ -255,7 +230,7 @@ async def test_a_closed_tail_is_free_and_the_client_goes_on(log, topic):
     with pytest.raises(StopAsyncIteration):
         await anext(tail)
     await log.append(topic, 0, [value("b")])
-    assert texts(await read(log, topic, [0, 0], 2)) == ["a", "b"]
+    assert texts(await tailed(log, topic, [0, 0], 2)) == ["a", "b"]
 
 
 async def test_a_cancelled_reader_can_be_replaced(log, topic):
@@ -267,7 +242,7 @@ async def test_a_cancelled_reader_can_be_replaced(log, topic):
         await waiting
     await tail.aclose()
     await log.append(topic, 0, [value("a")])
-    assert texts(await read(log, topic, [0, 0], 1)) == ["a"]
+    assert texts(await tailed(log, topic, [0, 0], 1)) == ["a"]
 
 
 # --- ends
@@ -276,7 +251,7 @@ async def test_ends_are_zero_or_more_and_pass_every_acknowledged_entry(log, topi
     assert len(before) == 2
     await log.append(topic, 1, [value("a"), value("b")])
     after = await log.ends(topic)
-    (*_, last) = await read(log, topic, before, 2)
+    (*_, last) = await tailed(log, topic, before, 2)
     assert after[0] == before[0]
     assert after[1] > last.offset
 
@@ -293,7 +268,7 @@ async def test_ends_show_what_another_client_has_appended(logs, log, topic):
 async def test_a_large_payload_is_taken(logs, log, topic):
     large = b"x" * (logs.max_payload_bytes * 9 // 10)
     await log.append(topic, 0, [Payload(None, large), value("next")])
-    entries = await read(log, topic, [0, 0], 2)
+    entries = await tailed(log, topic, [0, 0], 2)
     assert [e.value for e in entries] == [large, b"next"]
 
 
@@ -305,7 +280,7 @@ async def test_a_payload_that_is_too_large_is_refused_and_changes_nothing(logs, 
         await log.append(topic, 0, [value("same append"), too_large])
     assert await log.ends(topic) == ends
     await log.append(topic, 0, [value("after")])
-    assert texts(await read(log, topic, [0, 0], 2)) == ["before", "after"]
+    assert texts(await tailed(log, topic, [0, 0], 2)) == ["before", "after"]
 
 
 # --- compacted topics
@@ -315,10 +290,6 @@ async def table(logs, log) -> str:
     name = logs.topic("table")
     await log.open_topic(TopicSpec(name, partitions=1, compacted=True))
     return name
-
-
-def latest(entries: Sequence[LogEntry]) -> dict[bytes | None, bytes | None]:
-    return {entry.key: entry.value for entry in entries}
 
 
 async def read_to(log: Log, topic: str, end: int, start: int = 0) -> list[LogEntry]:
@@ -345,7 +316,7 @@ async def test_keys_of_different_partitions_do_not_supersede_each_other(logs, lo
     await log.open_topic(TopicSpec(name, partitions=2, compacted=True))
     await log.append(name, 0, [keyed("same", "in zero")])
     await log.append(name, 1, [keyed("same", "in one")])
-    assert sorted(texts(await read(log, name, [0, 0], 2))) == ["in one", "in zero"]
+    assert sorted(texts(await tailed(log, name, [0, 0], 2))) == ["in one", "in zero"]
 
 
 async def test_a_tombstone_is_seen_by_readers_and_after_it_the_key_is_gone(logs, log, table):
@@ -393,4 +364,4 @@ async def test_closing_one_client_leaves_the_others_alone(logs, log, topic):
     other = await logs.open()
     await other.close()
     await log.append(topic, 0, [value("the others go on")])
-    assert texts(await read(log, topic, [0, 0], 1)) == ["the others go on"]
+    assert texts(await tailed(log, topic, [0, 0], 1)) == ["the others go on"]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+import itertools
+import random
+import sqlite3
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
@@ -16,12 +20,21 @@ from examples.counter.ledger import Ledger
 from examples.counter.load import Load
 from examples.counter.traffic import Traffic
 from examples.counter.web import served
-from loadmanager import Broker
+from loadmanager import Broker, Bundle, Topic
+from loadmanager.boundaries import Algorithm
 from loadmanager.client import HttpRouter, Router
+from loadmanager.node import Node
+from loadmanager.operations import Operations
+from statechannel.transitions import State
+from statechannel.verdict import Ownership
 from tests.loadmanager.embedded import until
+
+T = TypeVar("T")
 
 NAMESPACE = "demo/counters"
 APPLES = f"persistent://{NAMESPACE}/apples"
+PATIENCE_S = 60.0
+"""What a request may take: a failure is one that nobody answers, not one that a busy machine answers late."""
 
 
 @asynccontextmanager
@@ -95,7 +108,7 @@ async def test_the_state_goes_with_the_hand_off_not_through_the_file(tmp_path: P
 
 async def test_nothing_fails_and_nothing_is_lost_or_doubled_while_bundles_wander(tmp_path: Path):
     async with counting(tmp_path) as (brokers, http):
-        load = Load(http, Traffic(NAMESPACE, topics=40), rate_s=150)
+        load = Load(http, Traffic(NAMESPACE, rate_s=150, topics=40), PATIENCE_S)
         bundles = list(brokers[0].node.channel.table)
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(load.run())
@@ -116,6 +129,77 @@ async def test_nothing_fails_and_nothing_is_lost_or_doubled_while_bundles_wander
         assert found.stored == found.ok > 100
 
 
+async def test_nothing_fails_and_nothing_is_lost_or_doubled_while_bundles_are_split_and_merged(tmp_path: Path):
+    async with counting(tmp_path) as (brokers, http):
+        load = Load(http, Traffic(NAMESPACE, rate_s=150, topics=60), PATIENCE_S)
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(load.run())
+            await until(lambda: len(load.acknowledged) > 50)
+            for whole in await _owned(brokers):
+                children = await _reshape(brokers, lambda o, b=whole: o.split(b, parts=4))
+                assert len(children) == 4
+                await _there_and_back(brokers, random.choice(children))
+                assert await _reshape(brokers, lambda o, c=children: o.merge(c)) == whole
+            for whole in await _owned(brokers):
+                await _reshape(brokers, lambda o, b=whole: o.split(b, parts=2, algorithm=_algorithm_for(b, load)))
+            done = len(load.acknowledged)
+            await until(lambda: len(load.acknowledged) > done + 50)
+            load.stop()
+            await running
+        found = load.settle(tmp_path / "counters.db")
+        assert (found.failed, found.lost, found.doubled, found.examples) == (0, 0, 0, ())
+        assert found.stored == found.ok > 100
+        assert len(brokers[0].node.channel.table) == 16
+        assert _tokens_that_went_back(tmp_path / "counters.db") == []
+
+
+async def _there_and_back(brokers: list[Broker], bundle: Bundle) -> None:
+    """To the other broker, where it no longer touches its neighbours, and home again."""
+    entry = await brokers[0].ask(lambda node: _entry(node, bundle))
+    home = next(broker for broker in brokers if entry.holder is not None and broker.name == entry.holder.name)
+    away = next(broker for broker in brokers if broker is not home)
+    await home.transfer(bundle, away.name)
+    await away.transfer(bundle, home.name)
+
+
+async def _entry(node: Node, bundle: Bundle) -> Ownership:
+    await node.channel.catch_up(PATIENCE_S)
+    return node.current.operations.bundle(bundle)
+
+
+def _algorithm_for(bundle: Bundle, load: Load) -> Algorithm:
+    """By the number of keys where there are enough for it."""
+    positions = {Topic.parse(answer.topic).position for answer in load.acknowledged}
+    return Algorithm.TOPIC_COUNT if sum(p in bundle for p in positions) > 1 else Algorithm.RANGE
+
+
+async def _owned(brokers: list[Broker]) -> list[Bundle]:
+    """All bundles, when each has an owner and every broker knows them."""
+    for broker in brokers:
+        await broker.ask(lambda node: node.channel.read_back(_partition(node), node.current.me))
+    table = brokers[0].node.channel.table
+    await until(lambda: all(entry.state is State.ASSIGNED for entry in table))
+    return sorted(entry.bundle for entry in table)
+
+
+def _partition(node: Node) -> int:
+    return node.channel.table.partition_of(NAMESPACE)
+
+
+async def _reshape(brokers: list[Broker], do: Callable[[Operations], Coroutine[Any, Any, T]]) -> T:
+    """Asked of either broker: it need not be the owner."""
+    asked = random.choice(brokers)
+    return await asked.ask(lambda node: do(node.current.operations))
+
+
+def _tokens_that_went_back(path: Path) -> list[tuple[str, int]]:
+    """Increments that were stored under an older token than an earlier one of the same key, with their values."""
+    with closing(sqlite3.connect(path)) as db:
+        rows = db.execute("SELECT topic, value, token FROM increment ORDER BY topic, value").fetchall()
+    pairs = itertools.pairwise(rows)
+    return [(topic, value) for (before, _, old), (topic, value, new) in pairs if before == topic and new < old]
+
+
 @pytest.mark.parametrize(
     ("problem", "took_s", "expected"),
     [
@@ -127,7 +211,7 @@ async def test_nothing_fails_and_nothing_is_lost_or_doubled_while_bundles_wander
 )
 async def test_a_request_is_ok_late_or_failed_by_when_it_was_due(problem: str, took_s: float, expected: dict[str, int]):
     async with HttpRouter(Router(["http://127.0.0.1:1"])) as http:
-        load = Load(http, Traffic(NAMESPACE), rate_s=1)
+        load = Load(http, Traffic(NAMESPACE, rate_s=1))
         load._count(problem, now_s=100.0 + took_s, due_s=100.0)
     assert {name: getattr(load.snapshot(), name) for name in expected} == expected
 

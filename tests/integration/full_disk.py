@@ -23,7 +23,7 @@ BUNDLES = tile(NAMESPACE, even_boundaries(16))
 V_S = 2.0
 
 
-async def until(holds: Callable[[], bool], within_s: float = 30.0) -> None:
+async def until(holds: Callable[[], bool], within_s: float = 60.0) -> None:
     async with asyncio.timeout(within_s):
         while not holds():
             await asyncio.sleep(0.02)

@@ -34,12 +34,14 @@ async def test_a_short_demo_on_real_servers_loses_brokers_and_no_request(
 
 async def _lose_brokers_and_no_request(tmp_path: Path, *options: str):
     figures = tmp_path / "figures.json"
-    code, told = await _demo("--seconds", "15", "--json", str(figures), *options, directory=tmp_path)
+    code, told = await _demo(
+        "--seconds", "15", "--rate", "150", "--budget", "60", "--json", str(figures), *options, directory=tmp_path
+    )
     assert code == 0, told
     found = json.loads(figures.read_text())
     assert (found["requests_failed"], found["increments_lost"], found["increments_doubled"]) == (0, 0, 0), told
     assert found["problems"] == []
-    assert found["requests_ok"] > 2_000
+    assert found["requests_ok"] > 1_000
     assert found["increments_stored"] >= found["requests_ok"]
     assert found["transfers"] >= 6
     assert 0 < found["gap_ms_p50"] <= found["gap_ms_p99"]
@@ -67,7 +69,7 @@ async def test_whatever_ends_the_demo_ends_its_processes(tmp_path: Path, number:
     process = await asyncio.create_subprocess_exec(*DEMO, cwd=ROOT, env=environment, stdout=PIPE, stderr=STDOUT)
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(90):
             told = b""
             while b"increments/s begin" not in told:
                 line = await process.stdout.readline()
@@ -76,7 +78,7 @@ async def test_whatever_ends_the_demo_ends_its_processes(tmp_path: Path, number:
         children = psutil.Process(process.pid).children(recursive=True)
         assert len(children) >= 3
         process.send_signal(number)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await process.communicate()
     finally:
         if process.returncode is None:
@@ -85,7 +87,7 @@ async def test_whatever_ends_the_demo_ends_its_processes(tmp_path: Path, number:
     if number is not signal.SIGKILL:
         assert process.returncode == 130
         assert not _left_in(tmp_path)
-    _, alive = await asyncio.to_thread(psutil.wait_procs, children, 20)
+    _, alive = await asyncio.to_thread(psutil.wait_procs, children, 60)
     assert not alive
 
 

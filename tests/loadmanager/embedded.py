@@ -87,7 +87,7 @@ def bundle_of(broker: Broker, topic: str = TOPIC) -> Bundle:
     return entry.bundle
 
 
-async def until(holds: Callable[[], bool], timeout_s: float = 10.0) -> None:
+async def until(holds: Callable[[], bool], timeout_s: float = 60.0) -> None:
     """Wait for a condition of other threads."""
     async with asyncio.timeout(timeout_s):
         while not holds():

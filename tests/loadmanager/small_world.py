@@ -21,6 +21,7 @@ from loadmanager.sim.world import World
 from loadmanager.surroundings import Surroundings
 from loadmanager.suspicion import Answer
 from statechannel.bundle import Bundle, even_boundaries
+from statechannel.codec import NEWEST_VERSION
 from statechannel.ports import Connection, Member
 from statechannel.record import NEVER, Action, Broker, Record, Role, Subject, Token
 from statechannel.service import Channel, ChannelSettings
@@ -196,8 +197,13 @@ class Nodes:
         self.settings = settings
         self.by_name: dict[str, Started] = {}
 
-    def start(self, name: str, service: Service | None = None, process_name: str = "") -> Started:
-        """Start a node; `process_name` tells a second process of the same name from the first."""
+    def start(
+        self, name: str, service: Service | None = None, process_name: str = "", *, reads: int = NEWEST_VERSION
+    ) -> Started:
+        """Start a node; `process_name` tells a second process of the same name from the first.
+
+        `reads` is the newest record format of its release.
+        """
         world, own = self.world, process(self.world, process_name or name)
         service = service or Service()
         nodes: list[Node] = []
@@ -211,6 +217,7 @@ class Nodes:
                 nonce=f"{name}-{world.loop.executed}",
                 probe=self._probe,
                 sensors=Sensors(service),
+                newest_version=reads,
             )
             settings = self.settings.model_copy(update={"advertised": name})
             nodes.append(Node(settings, service, HostRunner(), surroundings))
@@ -227,9 +234,9 @@ class Nodes:
         started = self.by_name[peer.broker.name]
         return Answer.REFUSED if started.process.dead or started.refuses_connections else Answer.OPEN
 
-    async def ready(self, *names: str) -> list[Started]:
+    async def ready(self, *names: str, reads: int = NEWEST_VERSION) -> list[Started]:
         """Start these and wait until all see each other and one leads."""
-        started = [self.start(name) for name in names]
+        started = [self.start(name, reads=reads) for name in names]
         await asyncio.sleep(0)
         await self.world.until(lambda: all(s.node.ready.is_set() for s in started), 10, "all are ready")
         await self.world.until(

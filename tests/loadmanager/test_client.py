@@ -17,7 +17,7 @@ from loadmanager import Broker, Bundle, Claim, Moved, NotFound, NotServing, Toke
 from loadmanager.client import BudgetSpent, HttpRouter, Route, Router
 from loadmanager.client.route import RouteTable, SeenTokens
 from loadmanager.redirection import TOKEN_HEADER, error_of, problem_of
-from statechannel.bundle import FULL_UPPER
+from statechannel.bundle import FULL_UPPER, Topic
 from tests.loadmanager.embedded import NAMESPACE, TOPIC, Host, bundle_of, bundles_of, cluster, until
 
 HALF = 0x80000000
@@ -159,6 +159,30 @@ async def test_many_callers_of_unknown_ranges_cost_a_bounded_number_of_lookups(t
         assert router.lookups <= 64
 
 
+async def test_a_lookup_that_has_just_ended_is_not_waited_for_by_a_topic_of_another_bundle(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    lower, upper = Bundle(NAMESPACE, 0, 1 << 25), Bundle(NAMESPACE, 1 << 25, 1 << 26)  # what one lookup may be for
+    low, high = (
+        next(name for i in range(10_000) if Topic.parse(name := f"{NAMESPACE}/{i}").position in bundle)
+        for bundle in (lower, upper)
+    )
+    late: list[asyncio.Task[Route]] = []
+
+    async with Router(["http://127.0.0.1:1"]) as router:
+
+        async def locate(topic: str, _: float) -> Route:
+            if topic == high:
+                return Route(upper, "a:1", {})
+            late.append(asyncio.create_task(router.route(high)))  # it runs before anybody hears of this answer
+            return Route(lower, "a:1", {})
+
+        monkeypatch.setattr(router.directory, "locate", locate)
+        assert (await router.route(low)).bundle == lower
+        assert (await late[0]).bundle == upper
+        assert not router._lookups
+
+
 async def test_a_move_is_followed_by_its_hint_without_a_lookup(tmp_path: Path):
     async with routed(tmp_path) as (brokers, router):
         service = Service(brokers)
@@ -221,7 +245,7 @@ async def test_the_budget_bounds_everything_and_tells_what_went_wrong(tmp_path: 
 
         with pytest.raises(BudgetSpent):
             await router.call(TOPIC, hang, budget_s=0.3)
-        assert time.monotonic() - begun_s < 5
+        assert time.monotonic() - begun_s < 15, "twice the usual budget is more"
 
 
 async def test_what_the_service_itself_raises_comes_through(tmp_path: Path):

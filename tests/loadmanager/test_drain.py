@@ -48,7 +48,19 @@ async def test_it_ends_at_its_deadline_with_what_is_left(world: World):
     progress = await a.ask(lambda: a.node.drain(1.0))
     assert 1.0 <= world.now_s - began_s < 1.3
     assert (progress.total, progress.left, progress.done) == (3, 3, False)
-    assert not a.node.channel._watchers
+    assert not a.node.channel.replica._watchers
+
+
+@virtually
+async def test_with_no_time_at_all_nothing_is_begun(world: World):
+    nodes = Nodes(world)
+    a, _b = await nodes.ready("a:1", "b:1")
+    bundles = await nodes.own_all(3, a)
+    revisions = [a.node.channel.table.get(bundle) for bundle in bundles]
+    progress = await a.ask(lambda: a.node.drain(0))
+    assert (progress.total, progress.left, progress.draining) == (3, 3, True)
+    await a.node.channel.catch_up(5)
+    assert [a.node.channel.table.get(bundle) for bundle in bundles] == revisions
 
 
 @virtually

@@ -82,7 +82,7 @@ async def test_a_bundle_in_flight_is_deferred_then_refused_with_its_state_and_wh
         assert world.now_s - began_s == pytest.approx(3, abs=0.01)
         assert refused.value.retry_after_s > 0
         await asyncio.sleep(0)
-        assert not one.hand.channel._watchers, "who gave up is forgotten"
+        assert not one.hand.channel.replica._watchers, "who gave up is forgotten"
 
 
 @virtually

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from zlib import crc32
 
 import pytest
 
+from loadmanager.policies.model import Kind, NamespacePolicy
 from loadmanager.sim.coordination_server import COORDINATION_SERVER
 from loadmanager.sim.simulated_log import LOG_SERVER
 from loadmanager.sim.world import World
 from statechannel.errors import CoordinationUnavailable, LogUnavailable, NameTaken, NewerRecord
-from statechannel.ports import Payload
+from statechannel.ports import Connection, Member, Payload
 from statechannel.record import Broker
-from tests.loadmanager.small_world import NAMESPACE, Nodes, virtually
+from tests.loadmanager.small_world import NAMESPACE, Nodes, Started, virtually
 
 V = 2.0
 
@@ -43,6 +45,44 @@ async def test_a_node_waits_for_servers_that_come_late(world: World):
     await asyncio.sleep(3)
     world.set_down(COORDINATION_SERVER, False)
     await world.until(lambda: a.node.ready.is_set(), 10, "it started after all")
+
+
+def reads_no_members(started: Started) -> Callable[[], None]:
+    """From now on; returns what ends it with the next change of members."""
+    membership, lags = started.node.membership, [True]
+    feed = membership.saw_members
+
+    def fed(members: Mapping[str, Member], connection: Connection, now_s: float) -> None:
+        feed({} if lags else members, connection, now_s)
+
+    membership.saw_members = fed  # type: ignore[method-assign]
+    return lags.clear
+
+
+@virtually
+async def test_a_node_is_ready_once_it_has_read_its_own_registration_and_can_be_given_bundles(world: World):
+    nodes = Nodes(world)
+    a = nodes.start("a:1")
+    await asyncio.sleep(0)
+    goes_on = reads_no_members(a)
+    b = nodes.start("b:1")
+    await asyncio.sleep(0)
+    await world.until(lambda: b.node.ready.is_set() and "a:1" in b.node.peers(), 10, "the other one reads of both")
+    assert not a.node.ready.is_set(), "nobody could move anything to it by name"
+    goes_on()
+    nodes.start("c:1")
+    await world.until(a.node.ready.is_set, 1, "it is ready")
+    assert "a:1" in a.node.peers()
+    await nodes.own_all(1, a)
+
+
+@virtually
+async def test_a_node_that_cannot_read_who_is_there_serves_all_the_same(world: World):
+    a = Nodes(world).start("a:1")
+    await asyncio.sleep(0)
+    reads_no_members(a)
+    await world.until(a.node.ready.is_set, 3, "it is ready")
+    assert a.node.peers() == {}
 
 
 @pytest.mark.parametrize(
@@ -348,6 +388,28 @@ async def test_a_node_cut_off_from_both_servers_tells_its_host_to_stop_and_takes
     world.set_down(LOG_SERVER, False)
     world.set_down(COORDINATION_SERVER, False)
     await world.until(lambda: nodes.serving(bundle) == ["a:1"], 10, "it serves again")
+
+
+@virtually
+async def test_a_namespace_that_is_not_exclusive_is_served_on_by_whoever_is_cut_off_from_both(world: World):
+    """And meanwhile by another one too: that is the price, and it ends when the first one hears of it."""
+    nodes = Nodes(world)
+    a, b = await nodes.ready("a:1", "b:1")
+    (bundle,) = await nodes.own_all(1, a)
+    shared = NamespacePolicy(exclusive=False)
+    await b.ask(lambda: b.node.policies.put(Kind.NAMESPACE, NAMESPACE, shared, author="test"))
+    await world.until(lambda: NAMESPACE in a.node.policies.current().namespaces, 5, "a knows of it")
+    for server in (LOG_SERVER, COORDINATION_SERVER):
+        world.cut("a:1", server)
+    await asyncio.sleep(2 * V)
+    assert all(a.node.world.clock_s() > until_s for until_s in a.node.serving.until_s()), "no proof is fresh"
+    assert nodes.serving(bundle) == ["a:1"]
+    await world.until(lambda: nodes.serving(bundle) == ["a:1", "b:1"], 60, "b got it meanwhile")
+    assert "abandon" not in a.service.calls
+    for server in (LOG_SERVER, COORDINATION_SERVER):
+        world.heal("a:1", server)
+    await world.until(lambda: nodes.serving(bundle) == ["b:1"], 30, "a heard that it is fenced")
+    assert "abandon" in a.service.calls
 
 
 @virtually

@@ -157,7 +157,7 @@ def test_what_cannot_be_done_is_refused_says_why_and_changes_nothing(
             with pytest.raises(error, match=says):
                 await ask(one.operations, one.bundle)
             assert one.hand.channel.table.next_offset(0) == before
-            assert not one.hand.channel._watchers, "nobody waits for what cannot come"
+            assert not one.hand.channel.replica._watchers, "nobody waits for what cannot come"
 
     virtually(story)()
 
@@ -188,7 +188,7 @@ async def test_what_does_not_get_done_in_time_is_unavailable_and_may_still_happe
         for ask in (one.operations.transfer(one.bundle, "b:1"), one.operations.unload(one.bundle)):
             with pytest.raises(Unavailable, match="within 3 s; it may still"):
                 await ask
-        assert not one.hand.channel._watchers
+        assert not one.hand.channel.replica._watchers
 
 
 @virtually

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
+from loadmanager.assignment.model import candidates
 from loadmanager.assignment.registry import PLACEMENTS
+from loadmanager.load.model import BrokerLoadData
 from loadmanager.placing import Placing
+from loadmanager.policies.model import NO_POLICIES, BrokerPolicy, NamespacePolicy, Policies
 from loadmanager.settings import Settings
 from loadmanager.sim.world import World
 from loadmanager.views import Views
@@ -15,9 +20,17 @@ from statechannel.verdict import Change
 from tests.loadmanager.small_world import A, B, C, Hand, membership_of, process, replica, virtually
 
 
-def placing(world: World, hand: Hand, *brokers: Broker) -> Placing:
+def placing(
+    world: World,
+    hand: Hand,
+    *brokers: Broker,
+    policies: Policies = NO_POLICIES,
+    settings: Settings | None = None,
+) -> Placing:
     views = Views(world.log_client(process(world, "views")), Settings.model_construct(), world.wall_ms)
-    return Placing(A, hand.channel.table, membership_of(*brokers), views, PLACEMENTS.make("least-loaded"))
+    placement = PLACEMENTS.make("least-loaded")
+    chosen = settings or Settings.model_construct()
+    return Placing(A, hand.channel.table, membership_of(*brokers), views, placement, lambda: policies, lambda: chosen)
 
 
 @virtually
@@ -84,6 +97,92 @@ async def test_the_work_of_a_mass_revocation_grows_with_it_not_with_its_square(w
 
 
 @virtually
+async def test_many_at_once_are_placed_as_one_after_the_other(world: World):
+    async with replica(world) as channel:
+        hand = Hand(channel)
+        bundles = await hand.create(64)
+        for bundle in bundles[:40]:
+            await hand.assign(bundle, A)
+        entries = [hand.entry(bundle) for bundle in bundles]
+        restarted = Broker("a:1", 2)
+        singly = placing(world, hand, restarted, B, C)
+        world.crash("views")
+        together = placing(world, hand, restarted, B, C)
+        expected = [singly.place_preferring(entry, "a:1") for entry in entries]
+        assert together.place_many(entries[:50], "a:1") + together.place_many(entries[50:], "a:1") == expected
+        assert together._pending == singly._pending
+        assert together.place_many(entries[:3], None) == [singly.place_preferring(entry, None) for entry in entries[:3]]
+        assert together._pending == singly._pending
+
+
+@virtually
+async def test_many_of_an_anti_affinity_group_are_spread_as_one_after_the_other(world: World):
+    apart = NamespacePolicy(anti_affinity_group="g")
+    names = [f"tenant/group-{number}" for number in range(4)]
+    policies = Policies(namespaces=dict.fromkeys(names, apart))
+    async with replica(world) as channel:
+        hand = Hand(channel)
+        bundles = [bundle for name in names for bundle in await hand.create(2, name)] + list(await hand.create(9))
+        entries = [hand.entry(bundle) for bundle in sorted(bundles, key=lambda bundle: bundle.lo)]
+        singly = placing(world, hand, A, B, C, policies=policies)
+        world.crash("views")
+        together = placing(world, hand, A, B, C, policies=policies)
+        expected = [singly.place_preferring(entry, None) for entry in entries]
+        assert together.place_many(entries, None) == expected
+        first = [owner for entry, owner in zip(entries, expected, strict=True) if entry.bundle.namespace in names][:3]
+        assert set(first) == {A, B, C}, "the group is apart"
+
+
+@virtually
+async def test_many_that_nobody_may_take_are_told_of(world: World):
+    async with replica(world) as channel:
+        hand = Hand(channel)
+        bundles = await hand.create(3)
+        for bundle in bundles:
+            await hand.assign(bundle, A)
+        one = placing(world, hand, A)
+        assert one.place_many([hand.entry(bundle) for bundle in bundles], None) == [None] * 3
+        assert one.last_refusal == "no broker is registered"
+
+
+@virtually
+async def test_looking_at_all_that_is_in_flight_costs_a_part_of_the_placements_only(world: World):
+    """Counted: 800 bundles of a dead broker; the table changes after each ten that are placed."""
+    async with replica(world) as channel:
+        hand = Hand(channel)
+        bundles = await hand.create(800)
+        for bundle in bundles:
+            await hand.assign(bundle, A)
+        lead = Record("", Action.LEAD, C, Role.LEADER, epoch=1)
+        assert isinstance(await channel.publish(lead, 0), Change)
+        subjects = tuple(Subject(bundle, hand.entry(bundle).revision) for bundle in bundles)
+        await channel.publish(Record("", Action.REVOKE, C, Role.LEADER, 1, subjects))
+        assert len(channel.table.in_state(State.REVOKING)) == 800
+        looks = 0
+
+        def counting(*arguments):
+            nonlocal looks
+            looks += 1
+            return candidates(*arguments)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("loadmanager.placing.candidates", counting)
+            one = placing(world, hand, B, C)
+            for begin in range(0, 800, 10):
+                some = [hand.entry(bundle) for bundle in bundles[begin : begin + 10]]
+                placed = one.place_many(some, None)
+                for entry, owner in zip(some, placed, strict=True):
+                    assert owner is not None
+                    subject = Subject(entry.bundle, entry.revision)
+                    record = Record("", Action.RELEASE, C, Role.LEADER, 1, (subject,), owner)
+                    assert isinstance(await channel.publish(record), Change)
+        assert 2 <= looks <= 12
+        held = Counter(hand.entry(bundle).holder for bundle in bundles)
+        assert set(held) == {B, C}
+        assert max(held.values()) - min(held.values()) <= 40
+
+
+@virtually
 async def test_a_bundle_that_must_leave_goes_to_another_and_to_nobody_if_there_is_none(world: World):
     async with replica(world) as channel:
         hand = Hand(channel)
@@ -125,3 +224,18 @@ async def test_who_could_not_prepare_is_passed_over_once(world: World):
         await hand.accept(Action.TRANSFER, bundle, A, declined)
         await hand.accept(Action.CANCEL, bundle, declined)
         assert one.place_elsewhere(hand.entry(bundle)) not in (None, declined)
+
+
+@virtually
+async def test_how_full_a_broker_is_goes_by_the_capacity_that_a_policy_lays_down_and_the_weights(world: World):
+    policies = Policies(brokers={"a:1": BrokerPolicy(capacity={"cpu": 2.0})})
+    load = BrokerLoadData(A, 1, cpu_percent=80.0, in_rate_msg_s=30.0, capacity={"cpu": 8.0, "rate_msg_s": 100.0})
+    async with replica(world) as channel:
+        hand = Hand(channel)
+        laid_down = placing(world, hand, A, policies=policies)._fullness()
+        assert laid_down(load) == pytest.approx(0.8 * 8 / 2)
+        world.crash("views")
+        assert placing(world, hand, A)._fullness()(load) == pytest.approx(0.8)
+        world.crash("views")
+        weighted = placing(world, hand, A, settings=Settings.model_construct(weight_cpu=0.0))
+        assert weighted._fullness()(load) == pytest.approx(0.3)

@@ -6,6 +6,9 @@ import pytest
 from pydantic import ValidationError
 
 from loadmanager.settings import Settings
+from loadmanager.wiring import open_log
+from statechannel.adapters.kafka.topics import _new_settings as new_settings
+from statechannel.ports import TopicSpec
 
 
 def test_the_defaults_are_valid_and_frozen():
@@ -39,3 +42,34 @@ def test_the_margin_is_a_share_of_the_validity_and_at_least_a_tenth_of_a_second(
 def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("LOADMANAGER_CLUSTER", "blue")
     assert Settings().cluster == "blue"
+
+
+def test_deletions_stay_as_long_as_the_setting_says_on_both_logs():
+    sqlite = open_log(Settings(log="sqlite:any.db", tombstone_delay_s=77.0))
+    kafka = open_log(Settings(log="kafka://127.0.0.1:9092", tombstone_delay_s=77.0))
+    assert sqlite._keeping.tombstone_ms == 77_000  # type: ignore[attr-defined]
+    policy = kafka._policy  # type: ignore[attr-defined]
+    assert new_settings(TopicSpec("t", compacted=True), 2, policy)["delete.retention.ms"] == "77000"
+    assert "delete.retention.ms" not in new_settings(TopicSpec("t"), 2, policy)
+
+
+def test_what_was_replaced_in_followed_topics_stays_as_long_as_the_setting_says_on_both_logs():
+    sqlite = open_log(Settings(log="sqlite:any.db", compaction_lag_s=88.0))
+    kafka = open_log(Settings(log="kafka://127.0.0.1:9092", compaction_lag_s=88.0))
+    assert sqlite._keeping_followed.replaced_ms == 88_000  # type: ignore[attr-defined]
+    policy = kafka._policy  # type: ignore[attr-defined]
+    followed = TopicSpec("t", compacted=True, followed=True)
+    assert new_settings(followed, 2, policy)["min.compaction.lag.ms"] == "88000"
+    assert "min.compaction.lag.ms" not in new_settings(TopicSpec("t", compacted=True), 2, policy)
+
+
+@pytest.mark.parametrize("given", [{"balancing_budget": float("inf")}, {"load_ttl_s": float("nan")}])
+def test_no_setting_is_infinite(given: dict[str, float]):
+    with pytest.raises(ValidationError, match="finite"):
+        Settings(**given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("given", "fraction"), [("tight", 0.05), ("default", 0.1), ("loose", 0.25), ("0.3", 0.3)])
+def test_the_tolerance_is_a_word_or_a_fraction(monkeypatch: pytest.MonkeyPatch, given: str, fraction: float):
+    monkeypatch.setenv("LOADMANAGER_BALANCING_TOLERANCE", given)
+    assert Settings().tolerance == fraction

@@ -6,7 +6,7 @@ writes the traces anew; the diff is the review. Commands:
     partitions N                            start with an empty log (once, first; 1 if absent)
     name x shop/orders/0x00000000_0x80000000    x stands for this bundle from here on
     ACTION [x y …] by=A#1 [as=leader|admin] [epoch=N] [to=B#1] [namespace=shop/orders] [cuts=0x…,0x…]
-           [seen=N] [hand-off=text] [partition=N]
+           [algorithm=name] [parts=N] [seen=N] [hand-off=text] [moved-to=name] [partition=N]
                                             append the record and replay it; `seen` is the present revision unless given
     copy N                                  append once more what stands at offset N
     foreign                                 append bytes that are no record
@@ -73,6 +73,7 @@ class Scenario:
 
     def record(self, action: Action, bundles: list[Bundle], options: dict[str, str]) -> Record:
         known = {"by", "as", "epoch", "to", "namespace", "cuts", "seen", "hand-off", "partition", "cluster"}
+        known |= {"algorithm", "parts", "moved-to"}
         assert options.keys() <= known, f"unknown option in {options}"
         seen = int(options["seen"]) if "seen" in options else None
         hand_off = options["hand-off"].encode() if "hand-off" in options else None
@@ -89,6 +90,9 @@ class Scenario:
             seen_namespace=seen if seen is not None else namespace.revision if namespace else NEVER,
             boundaries=tuple(int(cut, 16) for cut in options["cuts"].split(",")) if "cuts" in options else (),
             cluster=options.get("cluster"),
+            algorithm=options.get("algorithm", ""),
+            parts=int(options.get("parts", 0)),
+            moved_to=options.get("moved-to", ""),
         )
 
     def append(self, partition: int, data: bytes) -> list[str]:
@@ -123,9 +127,10 @@ class Scenario:
         return f"    {about}{refusal.reason}: {self.with_names(refusal.detail)}{won}"
 
     def show(self, entry: Ownership) -> str:
-        hand_off = f" hand-off={entry.hand_off.decode()}" if entry.hand_off is not None else ""
+        more = f" hand-off={entry.hand_off.decode()}" if entry.hand_off is not None else ""
+        more += f" algorithm={entry.algorithm} parts={entry.parts}" if entry.algorithm or entry.parts else ""
         about = f"{self.called(entry.bundle)} {self.brief(entry)} revision={entry.revision} token={entry.token}"
-        return f"{about}{hand_off}; {self.serves(entry)}"
+        return f"{about}{more}; {self.serves(entry)}"
 
     def lookup(self, topic: Topic) -> str:
         entry = self.table.locate(topic)
@@ -180,7 +185,7 @@ def test_scenario(path: Path):
 
 
 def test_there_are_scenarios_and_a_wrong_trace_fails():
-    assert len(SCENARIOS) >= 14
+    assert len(SCENARIOS) >= 16
     text = SCENARIOS[0].read_text(encoding="utf-8")
     assert play(text.replace("accepted", "refused")) != text.replace("accepted", "refused")
 

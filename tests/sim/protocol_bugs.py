@@ -14,14 +14,18 @@ import pytest
 
 from loadmanager import incarnation as incarnation_module
 from loadmanager.agent.core import AgentCore, Serve
+from loadmanager.balancing.decision import Decision, Move
+from loadmanager.balancing.model import ClusterModel
+from loadmanager.balancing.plan.planner import Plan
 from loadmanager.leader.core import REVOCABLE, LeaderCore, Place
 from loadmanager.leader.duties import Hands
 from loadmanager.proving import Prover
 from loadmanager.serving import Serving
 from loadmanager.sim.coordination_server import SimulatedCoordinationServer
-from statechannel import reshaping, table, transitions
+from statechannel import reshaping, stepping, transitions
 from statechannel.channel import ChannelCore
 from statechannel.record import Action, Record
+from statechannel.replica import Replica
 from statechannel.service import Channel
 from statechannel.table import OwnershipTable
 from statechannel.transitions import Row, State, Then, Who
@@ -70,7 +74,7 @@ def revisions_are_not_checked(patch: Patch) -> None:
     judge, present = OwnershipTable._judge_one, reshaping._present
 
     def judge_one(self: Any, partition: int, offset: int, record: Record, subject: Any) -> Any:
-        entry = self._entries.get(subject.bundle)
+        entry = self.get(subject.bundle)
         return judge(self, partition, offset, record, _as_seen(subject, entry))
 
     def present_one(known: Any, record: Record, index: int, row: Any) -> Any:
@@ -93,7 +97,7 @@ def owners_are_matched_by_name_in_the_law(patch: Patch) -> None:
         is_target = target is not None and record.actor.name == target.name
         return transitions._RELATIONS[record.role, holds, is_target]
 
-    for module in (transitions, table, reshaping):
+    for module in (transitions, stepping, reshaping):
         patch.setattr(module, "relations", relations)
 
 
@@ -109,18 +113,18 @@ def the_token_stays_when_the_holder_changes(patch: Patch) -> None:
 def a_replica_goes_back(patch: Patch) -> None:
     """Every few seconds it reads the log from its beginning again, and acts on what it finds there."""
 
-    async def read(self: Any) -> None:
+    async def follow(self: Any) -> None:
         while True:
-            self._core.table.__init__(self._core.table.partitions)
+            self.table.__init__(self.table.partitions)
             try:
                 async with asyncio.timeout(4):
-                    async for batch in self._log.tail(self._settings.topic, [0] * self._core.table.partitions):
+                    async for batch in self.log.tail(self.topic, [0] * self.table.partitions):
                         self._apply_batch(batch)
                         await asyncio.sleep(0)
             except TimeoutError:
                 continue
 
-    patch.setattr(Channel, "_read", read)
+    patch.setattr(Replica, "follow", follow)
 
 
 @bug
@@ -129,7 +133,7 @@ def a_late_copy_is_taken_for_the_verdict(patch: Patch) -> None:
 
     def settle_last(self: Any, record_id: str, verdict: Any) -> Any:
         if record_id in self._late:
-            self._late[record_id] = verdict
+            self._late[record_id] = (self._late[record_id][0], verdict)
         return settle(self, record_id, verdict)
 
     patch.setattr(ChannelCore, "_settle", settle_last)
@@ -243,10 +247,10 @@ def the_agent_serves_until_it_has_released(patch: Patch) -> None:
 def the_agent_matches_owners_by_name(patch: Patch) -> None:
     reconcile = AgentCore.reconcile
 
-    def by_name(self: Any, bundle: Any, entry: Any) -> Any:
+    def by_name(self: Any, bundle: Any, entry: Any, instead: Any = ()) -> Any:
         if entry is not None and entry.holder is not None and entry.holder.name == self.me.name:
             entry = msgspec.structs.replace(entry, holder=self.me)
-        return reconcile(self, bundle, entry)
+        return reconcile(self, bundle, entry, instead)
 
     patch.setattr(AgentCore, "reconcile", by_name)
 
@@ -261,7 +265,22 @@ def the_next_incarnation_keeps_the_claims(patch: Patch) -> None:
     patch.setattr(AgentCore, "fence", lambda self: [])
 
 
+@bug
+def decisions_forget_the_rest_times(patch: Patch) -> None:
+    patch.setattr(Plan, "decide", _restlessly)
+
+
 # --- how they are put in
+
+
+def _restlessly(self: Any, model: ClusterModel, settings: Any, memory: Any = None) -> Decision:
+    """Moves the first bundle that may move to another broker, each round."""
+    for row, bundle in enumerate(model.bundles.ids):
+        others = [broker for to, broker in enumerate(model.brokers.ids) if to != model.bundles.owner[row]]
+        if others and not model.bundles.in_flight[row]:
+            source = model.brokers.ids[model.bundles.owner[row]]
+            return Decision((Move(bundle, source, others[0], "restless"),), "restless")
+    return Decision((), "nothing there")
 
 
 class _FromTheAnswer:

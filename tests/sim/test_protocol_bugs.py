@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 
 from loadmanager.sim.run import Report, run_seed
+from tests.sim import snapshot_bugs
 from tests.sim.protocol_bugs import BUGS
 
 SEEDS_AT_MOST = 150
@@ -19,8 +20,11 @@ ECHOES = {**CALLS, "transfer": 20, "unload": 8, "echo": 8, "mood": 3, "slow": 3,
 ORPHANS = {**CALLS, "suspect": 5, "cut": 3, "isolate": 1, "stutter": 2}
 TWINS = {**CALLS, "twin": 3, "suspect": 3, "cut": 2, "isolate": 1}
 MOVES = {**CALLS, "crash": 1, "suspect": 2}
+AGES = {**CALLS, "split": 4, "merge": 3, "create or delete": 4, "snapshot": 6, "pause": 3, "crash": 2}
+HAND_OFFS = {**CALLS, "transfer": 30, "slow": 4, "mood": 4, "pause": 2}
 
 LAW_BROKEN, WRONG_SERVER = "the table broke its law", "while the log says"
+DIFFERS, UNLISTED, REPLICA = "SNAPSHOT AND REPLAY DIFFER", "the snapshots of partition", "the replica of"
 
 CAUGHT: dict[str, tuple[dict[str, int], str]] = {
     "any_broker_may_release": (INTRUDER, WRONG_SERVER),
@@ -44,6 +48,25 @@ CAUGHT: dict[str, tuple[dict[str, int], str]] = {
     "the_agent_serves_until_it_has_released": (MOVES, WRONG_SERVER),
     "the_agent_matches_owners_by_name": (TWINS, WRONG_SERVER),
     "the_next_incarnation_keeps_the_claims": (TWINS, WRONG_SERVER),
+    "decisions_forget_the_rest_times": (CALLS, "within its rest"),
+    "the_channel_is_compacted": (AGES, REPLICA),
+    "the_log_is_trimmed_beyond_the_snapshots": (AGES, "is trimmed to"),
+    "the_log_is_trimmed_before_the_list_is_committed": (AGES, "is trimmed to"),
+    "a_deposed_owner_is_not_fenced": (AGES, UNLISTED),
+    "an_owner_does_not_read_what_is_there": (AGES, UNLISTED),
+    "a_snapshot_forgets_the_epoch": (AGES, DIFFERS),
+    "a_snapshot_forgets_the_incarnations": (AGES, DIFFERS),
+    "a_snapshot_forgets_the_genesis": (AGES, DIFFERS),
+    "a_snapshot_forgets_deleted_namespaces": (AGES, DIFFERS),
+    "a_snapshot_forgets_hand_offs": (HAND_OFFS, DIFFERS),
+    "a_snapshot_forgets_how_to_split": (AGES, DIFFERS),
+    "a_snapshot_forgets_targets": (AGES, DIFFERS),
+    "a_snapshot_forgets_moves": (AGES, DIFFERS),
+    "a_snapshot_takes_revisions_for_tokens": (AGES, DIFFERS),
+    "a_reader_mixes_chunks_of_two_snapshots": (AGES, f"{DIFFERS}: the replica that"),
+    "a_replica_skips_what_was_trimmed": (AGES, REPLICA),
+    "a_replica_goes_back_to_a_snapshot": (AGES, "went back"),
+    "nobody_hears_of_a_reload": ({**CALLS, "split": 5, "merge": 5, "behind": 6}, "serve"),
 }
 
 HARMLESS = {
@@ -78,8 +101,11 @@ def test_a_guard_that_only_keeps_order_can_go_without_two_owners(name: str, monk
 
 def test_no_bug_is_left_out() -> None:
     assert BUGS.keys() == CAUGHT.keys() | HARMLESS.keys()
+    assert {bug.__module__ for bug in BUGS.values()} >= {snapshot_bugs.__name__}
 
 
-@pytest.mark.parametrize("weather", [INTRUDER, ECHOES, ORPHANS, TWINS, MOVES, {"stutter": 1, "lookup": 1}])
+@pytest.mark.parametrize(
+    "weather", [INTRUDER, ECHOES, ORPHANS, TWINS, MOVES, AGES, HAND_OFFS, {"stutter": 1, "lookup": 1}]
+)
 def test_without_a_bug_the_same_weather_breaks_nothing(weather: dict[str, int]) -> None:
     assert first_caught("none", weather, 10) is None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, TypeVar
 
 import pytest
 
@@ -14,6 +15,8 @@ from loadmanager.sim.world import World
 from statechannel.errors import CoordinationUnavailable, Fenced
 from statechannel.ports import Connection
 from statechannel.record import Broker
+
+T = TypeVar("T")
 
 A = Broker("a:1", 1)
 
@@ -167,5 +170,87 @@ def test_watches_lag_by_the_network_and_call_back_inside_the_process(world: Worl
         world.resume("b:1")
         await world.until(scene.is_gone, 1, "b has seen it")
         assert seen_s[0] == pytest.approx(expired_s + 1, abs=0.02)
+
+    world.run(drive())
+
+
+# --- offices
+
+
+def in_process(world: World, process: Process, ask: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
+    return process.run(lambda: world.loop.create_task(ask()))
+
+
+def test_an_office_is_taken_once_and_everybody_sees_by_whom(world: World) -> None:
+    scene = Registered(world)
+
+    async def drive() -> None:
+        await scene.up()
+        b = await in_process(world, scene.b, lambda: scene.observer.start_incarnation("b:1", 0))
+        assert await in_process(world, scene.a, lambda: scene.coordination.claim("clerk", A))
+        assert await in_process(world, scene.a, lambda: scene.coordination.claim("clerk", A))
+        assert not await in_process(world, scene.b, lambda: scene.observer.claim("clerk", b))
+        assert await in_process(world, scene.b, lambda: scene.observer.claim("porter", b))
+        both = {"clerk": A, "porter": b}
+        await world.until(lambda: scene.observer.offices == scene.coordination.offices == both, 5, "both see both")
+
+    world.run(drive())
+
+
+def test_an_office_ends_with_the_session_of_who_holds_it(world: World) -> None:
+    scene = Registered(world)
+
+    async def drive() -> None:
+        await scene.up()
+        b = await in_process(world, scene.b, lambda: scene.observer.start_incarnation("b:1", 0))
+        await in_process(world, scene.a, lambda: scene.coordination.claim("clerk", A))
+        world.pause("a:1")
+        await world.until(lambda: "clerk" not in scene.observer.offices, 10, "its session expires")
+        assert await in_process(world, scene.b, lambda: scene.observer.claim("clerk", b))
+        world.resume("a:1")
+        assert not await in_process(world, scene.a, lambda: scene.coordination.claim("clerk", A))
+
+    world.run(drive())
+
+
+def test_an_office_that_is_claimed_again_in_a_new_session_does_not_end_with_the_old_one(world: World) -> None:
+    scene = Registered(world)
+
+    async def drive() -> None:
+        await scene.up()
+        other = world.coordination_client(scene.a, session_timeout_s=60)
+        await in_process(world, scene.a, lambda: other.start(5))
+        await in_process(world, scene.a, lambda: scene.coordination.claim("clerk", A))
+        assert await in_process(world, scene.a, lambda: other.claim("clerk", A))
+        await in_process(world, scene.a, scene.coordination.close)
+        await world.until(lambda: "a:1" not in scene.observer.members, 5, "the first session has ended")
+        assert scene.observer.offices == {"clerk": A}
+
+    world.run(drive())
+
+
+def test_only_who_holds_an_office_vacates_it(world: World) -> None:
+    scene = Registered(world)
+
+    async def drive() -> None:
+        await scene.up()
+        await in_process(world, scene.a, lambda: scene.coordination.claim("clerk", A))
+        await in_process(world, scene.b, lambda: scene.observer.vacate("clerk", Broker("b:1", 1)))
+        await world.until(lambda: scene.observer.offices == {"clerk": A}, 5, "a holds it still")
+        for _ in range(2):
+            await in_process(world, scene.a, lambda: scene.coordination.vacate("clerk", A))
+        await world.until(lambda: scene.observer.offices == {}, 5, "it is free")
+
+    world.run(drive())
+
+
+def test_who_is_not_current_gets_no_office(world: World) -> None:
+    scene = Registered(world)
+
+    async def drive() -> None:
+        await scene.up()
+        await in_process(world, scene.b, lambda: scene.observer.raise_incarnation(A, epoch=1))
+        with pytest.raises(Fenced):
+            await in_process(world, scene.a, lambda: scene.coordination.claim("clerk", A))
 
     world.run(drive())

@@ -6,6 +6,7 @@ law as it is, `test_mutants.py` on the law with one guard taken out.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from random import Random
 
@@ -13,8 +14,9 @@ import msgspec
 
 from statechannel import table
 from statechannel.bundle import FULL_UPPER, Bundle, index_of, tiles_exactly
+from statechannel.partition import PartitionState
 from statechannel.record import NEVER, Action, Broker, Record, Role, Subject
-from statechannel.transitions import SERVING_STATES, TABLE, State, Who
+from statechannel.transitions import IN_FLIGHT, SERVING_STATES, TABLE, State, Who
 from statechannel.verdict import Change, Ownership
 
 NAMESPACES = ("shop/orders", "game/rooms")
@@ -36,15 +38,21 @@ class Auditor:
 
     def __init__(self) -> None:
         self.entries: dict[Bundle, Ownership] = {}
+        self.ever: set[Bundle] = set()
         self.leads: dict[int, tuple[int, Broker | None]] = {}
         self.tokens: dict[tuple[str, int], tuple[int, Broker | None]] = {}
         self.deleted: dict[str, int] = {}
+        self.retired: set[int] = set()
         self.accepted: set[tuple[int, str, Bundle | None]] = set()
 
     def see(self, change: Change) -> None:
         record = change.record
         what = {(change.partition, record.id, t.before.bundle if t.before else None) for t in change.transitions}
         promise(what.isdisjoint(self.accepted), "a copy of an accepted record is accepted")
+        promise(change.partition not in self.retired, "a closed log goes on")
+        if record.action is Action.RETIRE:
+            promise(record.role is Role.ADMIN, "somebody but an admin closed a log")
+            self.retired.add(change.partition)
         self.accepted |= what
         self._check_lead(change)
         for transition in change.transitions:
@@ -56,6 +64,7 @@ class Auditor:
         for transition in change.transitions:
             if transition.after is not None:
                 self.entries[transition.after.bundle] = transition.after
+                self.ever.add(transition.after.bundle)
         if record.action is Action.DELETE_NAMESPACE:
             self.deleted[record.namespace] = change.offset
         if record.action is Action.CREATE_NAMESPACE:
@@ -140,15 +149,18 @@ class History:
         chance = self.rng.random()
         if self.ledger.log and chance < 0.1:
             return self.rng.choice(self.ledger.log[-12:])[2]
-        makers = [(0.16, self.lead), (0.24, self.namespace), (0.34, self.reshape)]
+        makers = [(0.102, self.retire), (0.16, self.lead), (0.24, self.namespace), (0.34, self.reshape)]
         maker = next((maker for below, maker in makers if chance < below), self.step)
-        record = msgspec.structs.replace(maker(), id=f"r{number}")
+        record = msgspec.structs.replace(maker(), id=f"r{number}", at_ms=1_000 * number)
         return self.spoil(record) if self.rng.random() < 0.3 else record
 
     def lead(self) -> Record:
         epoch = self.highest_epoch + self.rng.choice((0, 1, 1))
         self.highest_epoch = max(epoch, self.highest_epoch)
         return Record("", Action.LEAD, self.rng.choice(BROKERS), Role.LEADER, epoch)
+
+    def retire(self) -> Record:
+        return Record("", Action.RETIRE, self.rng.choice(BROKERS), self.rng.choice(list(Role)), moved_to="elsewhere")
 
     def namespace(self) -> Record:
         name = self.rng.choice(NAMESPACES)
@@ -162,25 +174,34 @@ class History:
         return Record("", action, admin, Role.ADMIN, namespace=name, seen_namespace=seen, boundaries=edges)
 
     def cuts(self, lo: int, hi: int) -> tuple[int, ...]:
-        return tuple(p for p in sorted(self.rng.sample(POSITIONS, 4)) if lo < p < hi)
+        inside = [p for p in POSITIONS if lo < p < hi]
+        return tuple(sorted(self.rng.sample(inside, min(len(inside), self.rng.choice((0, 1, 1, 2, 3))))))
 
     def reshape(self) -> Record:
         entries = [e for e in sorted(self.ledger.table, key=lambda e: e.bundle) if e.holder is not None]
         if not entries:
             return self.namespace()
-        at = self.rng.randrange(len(entries))
         if self.rng.random() < 0.5:
-            return self.about(entries[at : at + 2], Action.MERGE, Who.HOLDER)
-        parent = entries[at]
+            return self.about(self.neighbours(entries), Action.MERGE, Who.HOLDER)
+        parent = self.rng.choice([e for e in entries if e.state in (State.ASSIGNED, State.SPLITTING)] or entries)
         record = self.about([parent], Action.CREATE, Who.HOLDER)
         return msgspec.structs.replace(record, boundaries=self.cuts(parent.bundle.lo, parent.bundle.hi))
+
+    def neighbours(self, entries: list[Ownership]) -> list[Ownership]:
+        """Two that may be merged, most of the time."""
+        pairs = list(itertools.pairwise(entries))
+        fit = [(a, b) for a, b in pairs if a.holder == b.holder and a.state is b.state is State.ASSIGNED]
+        chosen = fit if fit and self.rng.random() < 0.8 else pairs
+        return list(self.rng.choice(chosen)) if chosen else entries
 
     def step(self) -> Record:
         entries = sorted(self.ledger.table, key=lambda e: e.bundle)
         if not entries:
             return self.namespace()
         chosen = self.rng.sample(entries, min(len(entries), self.rng.choice((1, 1, 1, 3))))
-        row = self.rng.choice([row for row in TABLE if row.state is chosen[0].state])
+        rows = [row for row in TABLE if row.state is chosen[0].state]
+        planned = [row for row in rows if row.action is not Action.REVOKE]
+        row = self.rng.choice(rows if self.rng.random() < 0.3 else planned)
         return self.about(chosen, row.action, self.rng.choice(sorted(row.by)))
 
     def about(self, entries: list[Ownership], action: Action, who: Who) -> Record:
@@ -191,7 +212,16 @@ class History:
         actor = actors.get(who) or self.rng.choice(BROKERS)
         subjects = tuple(Subject(e.bundle, e.revision, self.rng.choice((None, b"x"))) for e in entries)
         to = self.rng.choice((None, *BROKERS, *BROKERS))
-        return Record("", action, actor, role, lead.epoch if role is Role.LEADER else 0, subjects, to)
+        record = Record("", action, actor, role, lead.epoch if role is Role.LEADER else 0, subjects, to)
+        return self.with_cuts(record) if action is Action.SPLIT else record
+
+    def with_cuts(self, split: Record) -> Record:
+        parent = split.subjects[0].bundle
+        boundaries = self.cuts(parent.lo, parent.hi) if self.rng.random() < 0.5 else ()
+        algorithm, parts = self.rng.choice((("", 0), ("by-load", 0), ("evenly", 3)))
+        return msgspec.structs.replace(
+            split, subjects=split.subjects[:1], boundaries=boundaries, algorithm=algorithm, parts=parts
+        )
 
     def spoil(self, record: Record) -> Record:
         broker = self.rng.choice(BROKERS)
@@ -217,21 +247,26 @@ class History:
         return msgspec.structs.replace(record, **change)
 
 
-def digests(folded: table.OwnershipTable) -> list[str]:
-    return [folded.digest(partition) for partition in range(folded.partitions)]
+def but_for_incarnations(folded: table.OwnershipTable) -> list[PartitionState]:
+    """All that a refused record must leave alone: everything but offsets and the incarnations that any record shows."""
+    cuts = (folded.cut(partition) for partition in range(folded.partitions))
+    return [msgspec.structs.replace(cut, next_offset=0, incarnations=()) for cut in cuts]
 
 
 def audit(ledger, seed: int, steps: int) -> None:
     """Play a history under the auditor. Raises Violation, or whatever the table itself raises."""
     auditor = Auditor()
     for record, home in History(ledger, seed).steps(steps):
-        before = digests(ledger.table)
+        before = but_for_incarnations(ledger.table)
+        entries_before = [tuple(namespace.entries) for cut in before for namespace in cut.namespaces]
         verdict = ledger.replay(record, home)
+        entries_cut = [tuple(namespace.entries) for cut in before for namespace in cut.namespaces]
+        promise(entries_cut == entries_before, "a later record changed a snapshot that was cut")
         if isinstance(verdict, Change):
             promise(all(ledger.table.partition_of(t.bundle.namespace) == home for t in verdict.transitions), "strayed")
             auditor.see(verdict)
         else:
-            promise(before == digests(ledger.table), "a refused record changed something")
+            promise(before == but_for_incarnations(ledger.table), "a refused record changed something")
         agree(ledger.table, auditor)
     ledger.table.check_invariants()
 
@@ -240,15 +275,21 @@ def agree(folded: table.OwnershipTable, auditor: Auditor) -> None:
     """The table's own reading methods tell what the auditor's plain dictionary tells."""
     plain = auditor.entries
     promise({e.bundle: e for e in folded} == plain, "the entries are not what the changes said")
+    promise(all(folded.get(b) == plain.get(b) for b in auditor.ever), "a bundle is found that is gone, or is not found")
     for broker in BROKERS:
         held = {b for b, e in plain.items() if e.holder == broker}
         promise(set(folded.held_by(broker)) == held, "the index by holder lies")
         promise(folded.count_held_by(broker) == len(held), "the count by holder lies")
+        homes = {folded.partition_of(bundle.namespace) for bundle in held}
+        promise(folded.partitions_held_by(broker) == homes, "the index by partition lies")
     promise(set(folded.holders()) == {e.holder for e in plain.values() if e.holder}, "the list of holders lies")
     for state in State:
-        promise(
-            set(folded.in_state(state)) == {b for b, e in plain.items() if e.state is state}, "the index by state lies"
-        )
+        those = {b for b, e in plain.items() if e.state is state}
+        promise(set(folded.in_state(state)) == those, "the index by state lies")
+        promise(folded.count_by_state()[state] == len(those), "the count by state lies")
+    promise(len(folded) == len(plain), "the count of bundles lies")
+    in_flight = {b: e for b, e in plain.items() if e.state in IN_FLIGHT}
+    promise({e.bundle: e for e in folded.in_flight()} == in_flight, "a bundle in flight was lost")
     for namespace in NAMESPACES:
         known = folded.namespace(namespace)
         listed = known.bundles if known else ()

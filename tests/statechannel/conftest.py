@@ -6,10 +6,14 @@ from collections.abc import Iterable
 
 import pytest
 
+from statechannel import snapshot_columns
 from statechannel.bundle import Bundle, even_boundaries
 from statechannel.record import NEVER, Action, Broker, Record, Role, Subject
+from statechannel.snapshot import chunk_key
 from statechannel.table import OwnershipTable
 from statechannel.verdict import Change, Ownership, Refusal
+
+from .snapshots import Topic, two_snapshots
 
 NAMESPACE = "shop/orders"
 
@@ -123,3 +127,16 @@ def ledger() -> Ledger:
 def new_ledger() -> type[Ledger]:
     """For property tests: each example makes its own."""
     return Ledger
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two bundles, so that the smallest history needs several."""
+    monkeypatch.setattr(snapshot_columns, "CHUNK_BUNDLES", 2)
+
+
+@pytest.fixture
+def topic(ledger, small_chunks) -> Topic:
+    topic = two_snapshots(ledger)
+    assert [chunk_key("new", n) in topic.keys for n in range(5)] == [True] * 4 + [False]
+    return topic

@@ -33,14 +33,14 @@ class Log:
 
 def test_a_record_that_somebody_waits_for_settles_once():
     log = Log()
-    log.core.expect("r1")
+    log.core.expect("r1", 0)
     assert log.lead("r1", 1).settles == "r1"
     assert log.lead("r1", 1).settles is None
 
 
 def test_a_refused_copy_of_an_accepted_record_is_not_its_verdict():
     log = Log()
-    log.core.expect("r1")
+    log.core.expect("r1", 0)
     first, copy = log.lead("r1", 1), log.lead("r1", 1)
     assert isinstance(first.verdict, Change)
     assert isinstance(copy.verdict, Refusal)
@@ -49,7 +49,7 @@ def test_a_refused_copy_of_an_accepted_record_is_not_its_verdict():
 
 def test_the_same_holds_for_a_record_that_was_given_up():
     log = Log()
-    log.core.expect("r1")
+    log.core.expect("r1", 0)
     log.core.give_up("r1")
     assert log.core.settled("r1") is None
     assert log.lead("r1", 1).settles is None
@@ -59,7 +59,7 @@ def test_the_same_holds_for_a_record_that_was_given_up():
 
 def test_records_of_others_settle_nothing():
     log = Log()
-    log.core.expect("mine")
+    log.core.expect("mine", 0)
     assert log.lead("theirs", 1).settles is None
     assert log.core.settled("theirs") is None
 
@@ -67,7 +67,7 @@ def test_records_of_others_settle_nothing():
 def test_late_verdicts_are_kept_for_a_bounded_number_of_records():
     log = Log()
     for number in range(LATE_VERDICTS_KEPT + 1):
-        log.core.expect(f"r{number}")
+        log.core.expect(f"r{number}", 0)
         log.core.give_up(f"r{number}")
     log.lead("r0", 1)
     log.lead("r1", 2)
@@ -77,7 +77,7 @@ def test_late_verdicts_are_kept_for_a_bounded_number_of_records():
 
 def test_giving_up_what_was_settled_remembers_nothing():
     log = Log()
-    log.core.expect("r1")
+    log.core.expect("r1", 0)
     log.lead("r1", 1)
     log.core.give_up("r1")
     assert log.core.settled("r1") is None

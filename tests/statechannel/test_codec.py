@@ -5,18 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from zlib import crc32
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from statechannel import codec
 from statechannel.bundle import FULL_UPPER, Bundle
-from statechannel.errors import CorruptRecord, InvariantError, NewerRecord, RecordTooLarge, StateChannelError
+from statechannel.errors import (
+    CorruptRecord,
+    InvariantError,
+    NeedsNewerFormat,
+    NewerRecord,
+    RecordTooLarge,
+    StateChannelError,
+)
 from statechannel.record import MAX_HAND_OFF_BYTES, NEVER, Action, Broker, Record, Role, Subject
 from statechannel.table import OwnershipTable
 from statechannel.verdict import Change
 
 RECORDED = Path(__file__).parent / "recorded"
+ACTIONS_OF = {1: set(Action) - {Action.RETIRE}, 2: set(Action)}
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 offsets = st.integers(NEVER, 2**53)
@@ -41,6 +50,9 @@ records = st.builds(
     at_ms=st.integers(0, 2**45),
     cause=texts,
     reason=texts,
+    algorithm=texts,
+    parts=st.integers(0, 2**40),
+    moved_to=texts,
 )
 SAMPLE = Record(
     "r-1",
@@ -49,6 +61,12 @@ SAMPLE = Record(
     subjects=(Subject(Bundle("shop/orders", 0, 0x80000000), 17, b"cursor=42"),),
     reason="geht über an b",
 )
+NEWER_THAN_1 = [
+    Record("r", Action.RETIRE, Broker("a", 1), Role.ADMIN),
+    Record("r", Action.RETIRE, Broker("a", 1), Role.ADMIN, moved_to="bundle-state-2"),
+    Record("r", Action.SPLIT, Broker("a", 1), algorithm="by-load"),
+    Record("r", Action.SPLIT, Broker("a", 1), parts=2),
+]
 
 
 def framed(body: bytes, head: bytes = b"LM01") -> bytes:
@@ -62,9 +80,10 @@ def test_a_record_comes_back_as_it_was_written(record: Record):
 
 
 def test_a_record_is_one_readable_line():
-    assert codec.encode(Record("r-1", Action.LEAD, Broker("a:6650", 3), Role.LEADER, 7)) == (
-        b'LM01 b2b688e3 {"id":"r-1","action":"lead","actor":["a:6650",3],"role":"leader","epoch":7}'
-    )
+    lead = Record("r-1", Action.LEAD, Broker("a:6650", 3), Role.LEADER, 7)
+    body = b'{"id":"r-1","action":"lead","actor":["a:6650",3],"role":"leader","epoch":7}'
+    assert codec.encode(lead, 1) == b"LM01 b2b688e3 " + body
+    assert codec.encode(lead, 2) == b"LM02 fb005de0 " + body
     assert b"\n" not in codec.encode(SAMPLE)
 
 
@@ -133,13 +152,13 @@ def test_what_is_too_short_or_of_somebody_else_is_corrupt(data: bytes | None):
 
 def test_an_intact_record_of_a_newer_version_says_so_whatever_its_body():
     for body in (b'{"id":"1"}', b"\x00\x01 a binary format"):
-        with pytest.raises(NewerRecord, match=r"format 2.*upgrade"):
-            codec.decode(framed(body, b"LM02"))
+        with pytest.raises(NewerRecord, match=r"format 3.*upgrade"):
+            codec.decode(framed(body, b"LM03"))
 
 
 def test_a_damaged_record_of_a_newer_version_is_corrupt_and_stops_nobody():
     with pytest.raises(CorruptRecord):
-        codec.decode(framed(b"{}", b"LM02")[:-1] + b"]")
+        codec.decode(framed(b"{}", b"LM03")[:-1] + b"]")
 
 
 def test_a_reader_that_is_told_to_read_less_treats_the_present_version_as_newer():
@@ -172,6 +191,51 @@ def test_a_larger_hand_off_is_refused_before_it_is_written_and_corrupt_if_somebo
         codec.encode(too_large)
     with pytest.raises(CorruptRecord, match="hand-off"):
         codec.decode(framed(codec._encoder.encode(too_large)))
+
+
+# --- what version 1 cannot say
+
+
+def test_the_version_is_the_oldest_that_can_carry_the_record():
+    assert codec.version_of(SAMPLE) == 1
+    for newer in NEWER_THAN_1:
+        assert codec.version_of(newer) == 2
+        assert codec.decode(codec.encode(newer, 2)) == newer
+
+
+@pytest.mark.parametrize("newer", NEWER_THAN_1)
+def test_what_the_agreed_version_cannot_carry_is_not_written(newer: Record):
+    with pytest.raises(NeedsNewerFormat, match=r"needs record format 2.*writes 1.*upgrade"):
+        codec.encode(newer, 1)
+
+
+def as_the_first_release_read_it(body: bytes) -> Record:
+    """Its decoder knew all but the last three fields, and all actions but one; fields it did not know it left out."""
+    known = [(f.name, f.type, f.default) if f.default is not msgspec.NODEFAULT else (f.name, f.type)
+             for f in msgspec.structs.fields(Record) if f.name not in ("algorithm", "parts", "moved_to")]  # fmt: skip
+    first = msgspec.json.decode(body, type=msgspec.defstruct("FirstRecord", known))
+    if first.action is Action.RETIRE:
+        raise CorruptRecord("an unknown action")
+    return Record(**{field: getattr(first, field) for field in first.__struct_fields__})
+
+
+@given(records)
+def test_every_release_reads_a_frame_of_version_1_as_the_first_one_did(record: Record):
+    body = codec._encoder.encode(record)
+    if record.action is Action.RETIRE:
+        with pytest.raises(CorruptRecord, match="no action retire"):
+            codec.decode(framed(body))
+    else:
+        assert codec.decode(framed(body)) == as_the_first_release_read_it(body)
+
+
+@pytest.mark.parametrize("field", [b'"algorithm":5', b'"parts":-1', b'"parts":"many"', b'"moved_to":null'])
+def test_a_field_that_version_1_does_not_have_may_hold_anything_in_a_frame_of_it(field: bytes):
+    body = b'{"id":"1","action":"noop","actor":["a",1],' + field + b"}"
+    assert codec.decode(framed(body)) == as_the_first_release_read_it(body)
+
+
+# --- recorded logs
 
 
 def recorded_lines(version: int) -> list[tuple[int, int, str, bytes]]:
@@ -209,8 +273,17 @@ def test_the_recorded_log_of_each_version_has_every_action_and_is_still_written_
             record = codec.decode(payload)
             seen.add(record.action)
             assert codec.encode(record, version) == payload
-    assert seen == set(Action)
+    assert seen == ACTIONS_OF[version]
+
+
+def test_the_recorded_log_of_version_2_has_each_way_to_split():
+    decoded = [codec.decode(payload) for _, _, verdict, payload in recorded_lines(2) if verdict == "change"]
+    splits = [(bool(r.boundaries), bool(r.algorithm), bool(r.parts)) for r in decoded if r.action is Action.SPLIT]
+    assert set(splits) == {(False, False, False), (True, False, False), (False, True, False), (False, True, True)}
 
 
 def test_errors_of_the_codec_belong_to_the_one_tree():
-    assert all(issubclass(e, StateChannelError) for e in (CorruptRecord, NewerRecord, RecordTooLarge, InvariantError))
+    assert all(
+        issubclass(e, StateChannelError)
+        for e in (CorruptRecord, NewerRecord, NeedsNewerFormat, RecordTooLarge, InvariantError)
+    )

@@ -1,46 +1,20 @@
 """The law with one guard taken out: the auditor must notice, or the property tests would prove nothing."""
 
 from __future__ import annotations
-import __future__
 
-import inspect
-import textwrap
-from collections.abc import Callable
-from types import ModuleType
-
-import msgspec
 import pytest
 
 from statechannel import reshaping, table, transitions
 from statechannel.errors import InvariantError
+from statechannel.indices import Indices
+from statechannel.namespace import Namespace
 from statechannel.record import NEVER
-from statechannel.transitions import Row
 
 from .auditor import Violation, audit
+from .mutation import mutate, reguard
 
 STEPS = 120
 TABLE_OF = table.OwnershipTable
-PLACES: dict[str, tuple[ModuleType, ...]] = {"relations": (transitions, table, reshaping)}
-
-
-def mutate(monkeypatch, owner: ModuleType | type, name: str, old: str, new: str) -> None:
-    """Put a copy of a function, in which `old` reads `new`, in its place, wherever it was imported."""
-    original = getattr(owner, name)
-    source = textwrap.dedent(inspect.getsource(original))
-    assert source.count(old) == 1, f"{name} does not read {old!r} once: mend this mutant"
-    scope: dict[str, object] = {**original.__globals__, "NAMED": lambda broker: broker and broker.name}
-    flags = __future__.annotations.compiler_flag
-    exec(compile(source.replace(old, new), f"<mutant of {name}>", "exec", flags), scope)
-    for place in PLACES.get(name, (owner,)):
-        monkeypatch.setattr(place, name, scope[name])
-
-
-def reguard(monkeypatch, old: Callable[..., bool], new: Callable[..., bool] | None) -> None:
-    """Put another guard into each row that has `old`."""
-    for key, known in transitions._ROWS.items():
-        swapped: tuple[Row, ...] = tuple(msgspec.structs.replace(r, guard=new) if r.guard is old else r for r in known)
-        monkeypatch.setitem(transitions._ROWS, key, swapped)
-
 
 MUTANTS = {
     "no revision check": (TABLE_OF, "_judge_one", "subject.seen != entry.revision", "False"),
@@ -55,7 +29,7 @@ MUTANTS = {
     "no epoch check": (TABLE_OF, "_check_lead", "record.epoch != lead.epoch or record.actor != lead.leader", "False"),
     "a leader by epoch alone": (TABLE_OF, "_check_lead", "record.epoch != lead.epoch or ", ""),
     "a leader by name alone": (TABLE_OF, "_check_lead", " or record.actor != lead.leader", ""),
-    "an epoch may go back": (TABLE_OF, "_take_lead", "record.epoch <= self._leads[partition].epoch", "False"),
+    "an epoch may go back": (TABLE_OF, "_take_lead", "record.epoch <= part.lead.epoch", "False"),
     "an epoch may be taken twice": (TABLE_OF, "_take_lead", "record.epoch <=", "record.epoch <"),
     "anybody may": (table, "find_row", "if not row.by.isdisjoint(who)", ""),
     "anybody may reshape": (reshaping, "_is_barred", "return row", "return False and row"),
@@ -83,7 +57,30 @@ MUTANTS = {
     "a delete under the holder": (reshaping, "_delete_namespace", "e.state not in row.states", "False"),
     "a late create": (reshaping, "_create_namespace", "record.seen_namespace != ", "None is "),
     "a namespace made twice": (reshaping, "_create_namespace", "known is not None and known.exists", "False"),
-    "a lost index": (TABLE_OF, "_unindex", "after.holder != before.holder", "False"),
+    "anybody may close a log": (TABLE_OF, "_retire", "record.role is not Role.ADMIN", "False"),
+    "a closed log goes on": (TABLE_OF, "replay", "part.retired is not None", "False"),
+    "a late record is noted in the wrong place": (Namespace, "put", "entry.bundle.lo", "entry.bundle.lo - 1"),
+    "a neighbour is found": (Namespace, "get", "entry.bundle.lo == bundle.lo and ", ""),
+    "a part is found": (Namespace, "get", " and entry.bundle.hi == bundle.hi", ""),
+    "spliced one place too far": (Namespace, "reshaped", "_entries[last + 1 :", "_entries[last + 2 :"),
+    "spliced one place too early": (Namespace, "reshaped", "_entries[:first]", "_entries[: max(0, first - 1)]"),
+    "places spliced one too far": (Namespace, "reshaped", "bounds[last + 1 :", "bounds[last + 2 :"),
+    "the last part stays": (Namespace, "reshaped", "_entries[last + 1 :", "_entries[last:"),
+    "a snapshot goes on with its table": (Namespace, "put", "if self._shared:", "if False:"),
+    "a namespace is not where its partition has it": (TABLE_OF, "_reshape", "part.namespaces[name] = ", ""),
+    "a count by holder is not taken back": (Indices, "move", "self._count(before, -1)", "pass"),
+    "a count by holder is not added": (Indices, "move", "self._count(after, 1)", "pass"),
+    "a count by state is not taken back": (Indices, "_leave", "-= 1", "-= 0"),
+    "a bundle at rest is still in flight": (
+        Indices,
+        "_leave",
+        "del self._in_flight[entry.state][entry.bundle]",
+        "pass",
+    ),
+    "a bundle in flight is not listed": (Indices, "_enter", "in self._in_flight", "is None"),
+    "a holder of nothing is still listed": (Indices, "_add", "if not held:", "if False:"),
+    "merged bundles are still counted": (TABLE_OF, "_reshape", "self._indices.move(entry, None)", "pass"),
+    "children are not counted": (TABLE_OF, "_reshape", "self._indices.move(None, entry)", "pass"),
 }
 GUARDS = {
     "a transfer to the holder": (transitions.to_is_another, transitions.to_is_given),

@@ -12,7 +12,7 @@ from loadmanager.sim.simulated_log import LOG_SERVER
 from loadmanager.sim.world import World
 from statechannel import codec
 from statechannel.bundle import even_boundaries
-from statechannel.errors import ForeignCluster, InvariantError, LogUnavailable, NewerRecord, RecordTooLarge
+from statechannel.errors import ForeignCluster, InvariantError, LogError, LogUnavailable, NewerRecord, RecordTooLarge
 from statechannel.ports import Payload
 from statechannel.record import MAX_HAND_OFF_BYTES, NEVER, Action, Broker, Record, Role, Subject
 from statechannel.service import Channel
@@ -75,6 +75,20 @@ async def test_unknown_says_what_the_log_answered_and_comes_in_time(world: World
         assert isinstance(verdict, Unknown)
         assert "did not answer" in verdict.detail
         assert world.now_s - began_s == pytest.approx(1.0, abs=0.05)
+
+
+@virtually
+async def test_a_log_that_refuses_for_good_leaves_the_channel_standing_and_says_why(world: World):
+    async with replica(world) as channel:
+
+        async def refuse(*_: object) -> None:
+            raise LogError("this user may not write here")
+
+        channel._log.append = refuse  # type: ignore[method-assign]
+        verdict = await channel.publish(noop(), 0)
+        assert isinstance(verdict, Unknown)
+        assert "may not write" in verdict.detail
+        assert channel.counts["append_failed"] == 1
 
 
 @virtually
@@ -156,8 +170,7 @@ async def test_a_record_that_cannot_be_written_leaves_nothing_behind(world: Worl
         with pytest.raises(RecordTooLarge):
             await channel.publish(Record("", Action.RELEASE, A, subjects=(subject,)))
         assert not channel._verdicts
-        assert channel._core is not None
-        assert not channel._core._waiting
+        assert not channel.replica.core._waiting
 
 
 @virtually
@@ -178,7 +191,7 @@ async def test_waiting_for_a_change_that_never_comes_leaves_nothing_behind(world
         for _ in range(3):
             channel.next_change(bundle).cancel()
         await asyncio.sleep(0)
-        assert not channel._watchers
+        assert not channel.replica._watchers
 
 
 @virtually
@@ -226,19 +239,6 @@ async def test_a_newer_record_stops_the_replica_with_its_place_and_what_to_do(wo
         with pytest.raises(NewerRecord):
             await channel.catch_up(1)
         assert not await channel.read_back(0, A), "nothing is proved by a replica that does not read"
-
-
-@virtually
-async def test_a_log_that_lost_what_comes_next_stops_the_replica(world: World):
-    async with replica(world) as channel:
-        await channel.publish(noop(), 0)
-    world.log.trim(TOPIC, 0, 1)
-    log = world.log_client(process(world, "b:1"))
-    late = Channel(log, channel._settings, nonce="late", wall_ms=world.wall_ms)
-    await late.open()
-    async with late.running():
-        await late.stopped.wait()
-        assert "was trimmed" in str(late.stopped_by)
 
 
 @virtually

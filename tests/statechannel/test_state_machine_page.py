@@ -27,7 +27,7 @@ def test_the_page_is_current():
 
 @pytest.fixture
 def copy_of_docs(tmp_path: Path) -> Path:
-    for name in ("draw_state_machine.py", "state-machine.md"):
+    for name in ("drawing.py", "draw_state_machine.py", "state-machine.md"):
         shutil.copy(DOCS / name, tmp_path / name)
     return tmp_path
 

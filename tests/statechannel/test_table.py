@@ -10,7 +10,9 @@ from statechannel.errors import InvariantError
 from statechannel.record import NEVER, Action, Broker, Record, Role, Subject, Token
 from statechannel.table import OwnershipTable
 from statechannel.transitions import State
-from statechannel.verdict import Change, Ownership, Reason, Refusal, check_entry
+from statechannel.verdict import Change, Reason, Refusal
+
+from .auditor import but_for_incarnations
 
 
 def refused(verdict: object, reason: Reason) -> Refusal:
@@ -26,7 +28,7 @@ def accepted(verdict: object) -> Change:
 
 def whole(table: OwnershipTable) -> list[object]:
     """Everything a reader can see, but for offsets and the incarnations noted."""
-    return [*(table.digest(p) for p in range(table.partitions)), table.genesis, table.holders(), list(table)]
+    return [*but_for_incarnations(table), table.genesis, table.holders(), list(table)]
 
 
 # --- first valid wins
@@ -204,7 +206,7 @@ def test_a_bundle_named_twice_in_one_record_changes_once(ledger):
 
 
 def test_a_record_without_a_bundle_is_malformed(ledger):
-    for action in set(Action) - {Action.NOOP, Action.LEAD, Action.GENESIS}:
+    for action in set(Action) - {Action.NOOP, Action.LEAD, Action.GENESIS, Action.RETIRE}:
         refused(ledger.write(action), Reason.MALFORMED)
 
 
@@ -225,7 +227,18 @@ def test_a_split_names_one_bundle_and_its_cuts_lie_inside(ledger):
     accepted(ledger.write(Action.SPLIT, x, boundaries=(5, 9)))
     assert (ledger.entry(x).state, ledger.entry(x).boundaries) == (State.SPLITTING, (5, 9))
     accepted(ledger.as_admin(Action.CANCEL, x))
-    assert ledger.entry(x).boundaries == ()
+    assert (ledger.entry(x).boundaries, ledger.entry(x).cutting) == ((), None)
+
+
+def test_a_split_may_say_how_to_find_the_cuts_and_that_is_told_until_it_ends(ledger):
+    x, _ = ledger.begin()
+    ledger.assign(x)
+    split = msgspec.structs.replace(ledger.record(Action.SPLIT, x), algorithm="by-load", parts=3)
+    accepted(ledger.replay(split))
+    entry = ledger.entry(x)
+    assert (entry.state, entry.algorithm, entry.parts, entry.boundaries) == (State.SPLITTING, "by-load", 3, ())
+    accepted(ledger.as_leader(Action.REVOKE, x))
+    assert (ledger.entry(x).algorithm, ledger.entry(x).parts, ledger.entry(x).cutting) == ("", 0, None)
 
 
 # --- partitions, offsets, genesis
@@ -285,11 +298,57 @@ def test_a_genesis_without_a_cluster_or_in_another_partition_is_malformed(new_le
     assert ledger.table.genesis is None
 
 
-def test_a_noop_is_accepted_and_changes_nothing(ledger):
+def test_a_noop_is_accepted_and_changes_nothing_but_the_incarnations_known(ledger):
     ledger.begin()
-    before = whole(ledger.table)
-    accepted(ledger.replay(Record("n", Action.NOOP, ledger.A), 0))
+    before, digest = whole(ledger.table), ledger.table.digest(0)
+    accepted(ledger.replay(Record("n", Action.NOOP, Broker("d:6650", 4)), 0))
     assert whole(ledger.table) == before
+    assert ledger.table.digest(0) != digest
+    assert ledger.table.highest_incarnation("d:6650") == 4
+
+
+# --- retire
+
+
+def retire(ledger, role: Role = Role.ADMIN, partition: int = 0, to: str = "bundle-state-2"):
+    return ledger.replay(Record("end", Action.RETIRE, ledger.LEADER, role, 1, moved_to=to), partition)
+
+
+def test_only_an_admin_closes_a_log(ledger):
+    ledger.begin()
+    for role in (Role.BROKER, Role.LEADER):
+        refused(retire(ledger, role), Reason.NOT_ALLOWED)
+    assert ledger.table.retired(0) is None
+    accepted(retire(ledger))
+    assert ledger.table.retired(0) == "bundle-state-2"
+
+
+def test_nothing_counts_in_a_closed_log_nor_teaches_anything(ledger):
+    x, _ = ledger.begin()
+    ledger.write(Action.OWN, x, to=ledger.A)
+    accepted(retire(ledger))
+    digest = ledger.table.digest(0)
+    for verdict in (
+        ledger.write(Action.RETURN, x),
+        ledger.lead(2, Broker("z:6650", 9)),
+        ledger.replay(Record("n", Action.NOOP, Broker("z:6650", 9)), 0),
+        ledger.replay(Record("g", Action.GENESIS, ledger.A, epoch=1, cluster="north"), 0),
+        ledger.create_namespace("shop/carts", even_boundaries(1)),
+        retire(ledger, to="bundle-state-3"),
+    ):
+        assert "bundle-state-2" in refused(verdict, Reason.RETIRED).detail
+    assert ledger.table.digest(0) == digest
+    assert ledger.table.highest_incarnation("z:6650") == 0
+
+
+def test_a_partition_is_closed_for_itself_and_wherever_it_leads_even_nowhere(new_ledger):
+    ledger = new_ledger(partitions=2)
+    x, _ = ledger.begin()
+    home = ledger.table.partition_of(x.namespace)
+    accepted(retire(ledger, partition=1 - home, to=""))
+    assert (ledger.table.retired(1 - home), ledger.table.retired(home)) == ("", None)
+    refused(ledger.lead(5, partition=1 - home), Reason.RETIRED)
+    accepted(ledger.write(Action.OWN, x, to=ledger.A))
 
 
 # --- reading
@@ -323,82 +382,3 @@ def test_what_is_in_flight_may_be_walked_while_it_moves_on(ledger):
         walked.append(entry.bundle)
         ledger.write(Action.RETURN, [b for b in bundles if ledger.entry(b).state is State.ASSIGNING], ledger.A)
     assert walked == [bundles[0]]
-
-
-class WatchedEntries(dict):
-    """Lets a reader look between any two writes of one record, as another thread could."""
-
-    def __init__(self, entries, look) -> None:
-        super().__init__(entries)
-        self.look = look
-
-    def __setitem__(self, key, value) -> None:
-        self.look()
-        super().__setitem__(key, value)
-        self.look()
-
-    def pop(self, *args):
-        self.look()
-        gone = super().pop(*args)
-        self.look()
-        return gone
-
-
-def test_a_reader_on_another_thread_finds_every_topic_at_each_moment_of_a_split_and_a_merge(ledger):
-    x, y = ledger.begin()
-    ledger.assign(x)
-    ledger.assign(y)
-    topics = [Topic.parse(f"shop/orders/t{i}") for i in range(20)]
-    looks = []
-
-    def look() -> None:
-        looks.append([ledger.table.locate(topic) for topic in topics])
-
-    ledger.table._entries = WatchedEntries(ledger.table._entries, look)
-    accepted(ledger.write(Action.CREATE, x, boundaries=(0x20000000, 0x40000000)))
-    accepted(ledger.write(Action.MERGE, ledger.bundles()))
-    assert len(looks) > 10
-    assert all(entry is not None and entry.holder == ledger.A for found in looks for entry in found)
-
-
-# --- entries that must not be
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"state": State.UNASSIGNED},
-        {"state": State.REVOKING, "holder": None},
-        {"target": Broker("b", 1)},
-        {"state": State.TRANSFERRING},
-        {"token": 8},
-        {"token": NEVER},
-    ],
-)
-def test_an_entry_that_its_state_does_not_allow_is_a_bug_of_ours(wrong: dict[str, object]):
-    fine = Ownership(Bundle("t/n", 0, 9), State.ASSIGNED, Broker("a", 1), None, 7, 3, Action.RETURN, Broker("a", 1))
-    check_entry(fine)
-    with pytest.raises(InvariantError):
-        check_entry(msgspec.structs.replace(fine, **wrong))
-
-
-def test_the_invariants_notice_a_hole_a_lost_entry_and_a_wrong_index(ledger):
-    def break_tiling(table):
-        known = table._namespaces["shop/orders"]
-        table._namespaces["shop/orders"] = msgspec.structs.replace(known, bundles=known.bundles[1:])
-
-    damages = [
-        break_tiling,
-        lambda table: table._entries.popitem(),
-        lambda table: table._by_holder.clear(),
-        lambda table: table._by_state[State.ASSIGNING].clear(),
-    ]
-    for damage in damages:
-        fresh = type(ledger)()
-        x, y = fresh.begin()
-        fresh.assign(x)
-        fresh.write(Action.OWN, y, to=fresh.B)
-        fresh.table.check_invariants()
-        damage(fresh.table)
-        with pytest.raises(InvariantError):
-            fresh.table.check_invariants()

@@ -9,7 +9,7 @@ import pytest
 
 from statechannel.bundle import Bundle
 from statechannel.record import Action, Broker, Record, Role, Subject
-from statechannel.table import find_row, step
+from statechannel.stepping import find_row, step
 from statechannel.transitions import IN_FLIGHT, RESHAPING, SERVING_STATES, TABLE, Row, State, Then, Who, reshape, rows
 from statechannel.verdict import Ownership, Reason, Refusal, check_entry
 

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statechannel.adapters.sqlite_log import SqliteLog
+from statechannel import topic_reader
+from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.errors import InvariantError, LogUnavailable
 from statechannel.ports import LogEntry, Payload, TopicSpec
 from statechannel.view import TableView
@@ -170,7 +171,7 @@ async def running(view: TableView[int]) -> AsyncIterator[TableView[int]]:
     """The view, read up to the end as of now."""
     task = asyncio.create_task(view.run())
     try:
-        assert await view.wait_ready(10)
+        assert await view.wait_ready(60)
         yield view
     finally:
         task.cancel()
@@ -178,7 +179,7 @@ async def running(view: TableView[int]) -> AsyncIterator[TableView[int]]:
             await task
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.005)
@@ -240,6 +241,25 @@ async def test_a_value_that_grows_too_old_vanishes_and_listeners_are_told(log: S
         await until(lambda: gone == ["a"])
 
 
+async def test_a_shorter_life_holds_for_what_is_there_already(log: SqliteLog) -> None:
+    async with running(view_on(log, ttl_s=3600)) as view:
+        await view.put("a", 1)
+        await until(lambda: "a" in view)
+        gone: list[str] = []
+        view.on_change(lambda key, old, new: gone.append(key) if new is None else None)
+        view.set_ttl(0.2)
+        await until(lambda: "a" not in view)
+        await until(lambda: gone == ["a"])
+        view.set_ttl(3600)
+        await view.put("b", 2)
+        await until(lambda: dict(view) == {"b": 2})
+
+
+async def test_a_view_without_a_time_to_live_gets_none(log: SqliteLog) -> None:
+    with pytest.raises(InvariantError, match="without"):
+        view_on(log).set_ttl(1)
+
+
 async def test_the_age_of_what_was_there_before_counts_by_the_logs_time(log: SqliteLog) -> None:
     async with running(view_on(log)) as writer:
         await writer.put("old", 1)
@@ -248,6 +268,18 @@ async def test_the_age_of_what_was_there_before_counts_by_the_logs_time(log: Sql
         assert dict(view) == {}
         await view.put("new", 2)
         await until(lambda: dict(view) == {"new": 2})
+
+
+async def test_of_a_followed_topic_only_what_may_still_count_is_read_at_the_start(log: SqliteLog) -> None:
+    async with running(view_on(log, ttl_s=3600, followed=True)) as writer:
+        await writer.put("old", 1)
+        days_on = view_on(log, ttl_s=3600, followed=True, clock_ms=lambda: time.time_ns() // 1_000_000 + 172_800_000)
+        async with running(days_on) as view:
+            assert await view.sweep() == ()
+            await writer.put("new", 2)
+            await until(lambda: dict(view) == {"new": 2})
+        async with running(view_on(log, ttl_s=3600, followed=True)) as view:
+            assert dict(view) == {"old": 1, "new": 2}
 
 
 async def test_a_sweep_deletes_for_everybody_what_is_too_old_and_nothing_else(log: SqliteLog) -> None:
@@ -265,6 +297,25 @@ async def test_a_view_without_ttl_sweeps_nothing(log: SqliteLog) -> None:
     async with running(view_on(log)) as view:
         await view.put("a", 1)
         assert await view.sweep() == ()
+
+
+async def test_it_is_not_ready_before_a_late_tail_has_brought_what_is_there(
+    log: SqliteLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_reader, "_SETTLED_S", 0.01)
+    async with running(view_on(log)) as writer:
+        await writer.put("a", 1)
+    late = Late(log)
+    view = view_on(late)
+    task = asyncio.create_task(view.run())
+    try:
+        assert not await view.wait_ready(0.3), "nothing was read yet"
+        late.go.set()
+        assert await view.wait_ready(60)
+        assert dict(view) == {"a": 1}
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
 
 
 async def test_it_is_ready_although_the_last_offsets_are_gaps(log: SqliteLog) -> None:
@@ -301,7 +352,8 @@ async def test_a_log_that_does_not_answer_at_all_is_given_up_in_time(log: Sqlite
         async def append(self, topic: str, partition: int, payloads: Sequence[Payload]) -> None:
             await asyncio.Event().wait()
 
-    async with running(view_on(Silent(log), timeout_s=0.05)) as view:
+    async with running(view_on(Silent(log))) as view:
+        view._reader._timeout_s = 0.05  # from now on: what comes before may take longer
         with pytest.raises(LogUnavailable, match="no answer"):
             await view.put("a", 1)
 
@@ -323,6 +375,23 @@ class Wrapped:
 
     async def tail(self, topic: str, starts: Sequence[int]) -> AsyncIterator[Sequence[LogEntry]]:
         async for entries in self.inner.tail(topic, starts):
+            yield entries
+
+    async def read(self, topic: str, partition: int, start: int) -> AsyncIterator[Sequence[LogEntry]]:
+        async for entries in self.inner.read(topic, partition, start):
+            yield entries
+
+
+class Late(Wrapped):
+    """Its tails begin when they are let go: a slow machine, on which a first read takes long."""
+
+    def __init__(self, inner: SqliteLog) -> None:
+        super().__init__(inner)
+        self.go = asyncio.Event()
+
+    async def tail(self, topic: str, starts: Sequence[int]) -> AsyncIterator[Sequence[LogEntry]]:
+        await self.go.wait()
+        async for entries in super().tail(topic, starts):
             yield entries
 
 

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from statechannel.adapters.kafka_clients import MAX_ENTRY_BYTES
-from statechannel.adapters.kafka_log import KafkaLog
+from statechannel.adapters.kafka.clients import MAX_ENTRY_BYTES
+from statechannel.adapters.kafka.log import KafkaLog
 from statechannel.ports import Log
 
 
@@ -21,9 +21,9 @@ class KafkaLogStation:
         self._clients: list[KafkaLog] = []
 
     async def open(self) -> Log:
-        client = KafkaLog(self._bootstrap, default_partitions=2, development=True)
+        client = KafkaLog(self._bootstrap, default_partitions=2, development=True, request_timeout_s=30.0)
         self._clients.append(client)
-        await client.start(timeout_s=10)
+        await client.start(timeout_s=60)
         return client
 
     def topic(self, name: str) -> str:

@@ -10,9 +10,10 @@ from random import Random
 import pytest
 
 from loadmanager.sim.coordination_server import SimulatedCoordinationServer
+from loadmanager.sim.log_server import MAX_BATCH, SimulatedLogServer
 from loadmanager.sim.network import Network
 from loadmanager.sim.simulated_coordination import SimulatedCoordination
-from loadmanager.sim.simulated_log import SimulatedLog, SimulatedLogServer
+from loadmanager.sim.simulated_log import SimulatedLog
 
 
 class SimulatedLogStation:
@@ -20,6 +21,7 @@ class SimulatedLogStation:
         random = Random(1)
         self._network = Network(random)
         self._server = SimulatedLogServer(random, lambda: time.time_ns() // 1_000_000)
+        self._server.read_sizes = (MAX_BATCH,)  # a compaction in the middle of a read is for tests/sim
         self.max_payload_bytes = self._server.max_entry_bytes
         self._clients: list[SimulatedLog] = []
         self._topics = 0

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
 
-from statechannel.adapters import sqlite_log
-from statechannel.adapters.sqlite_coordination import SqliteCoordination
-from statechannel.adapters.sqlite_log import SqliteLog
+from statechannel.adapters.sqlite.coordination import SqliteCoordination
+from statechannel.adapters.sqlite.log import MAX_PAYLOAD_BYTES, SqliteLog
 
 
 class SqliteLogStation:
-    max_payload_bytes = sqlite_log.MAX_PAYLOAD_BYTES
+    max_payload_bytes = MAX_PAYLOAD_BYTES
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._clients: list[SqliteLog] = []
 
     async def open(self) -> SqliteLog:
-        client = SqliteLog(self._path)
+        client = SqliteLog(self._path, append_timeout_s=30.0)
         self._clients.append(client)
-        await client.start(timeout_s=10)
+        await client.start(timeout_s=60)
         return client
 
     def topic(self, name: str) -> str:
@@ -37,35 +37,40 @@ class SqliteLogStation:
 
 
 class SqliteCoordinationStation:
-    session_timeout_s = 1.0
+    session_timeout_s = 3.0
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._clients: list[SqliteCoordination] = []
 
     async def open(self) -> SqliteCoordination:
-        client = SqliteCoordination(self._path, session_timeout_s=self.session_timeout_s)
+        client = SqliteCoordination(self._path, session_timeout_s=self.session_timeout_s, request_timeout_s=30.0)
         self._clients.append(client)
-        await client.start(timeout_s=10)
+        await client.start(timeout_s=60)
         return client
 
     async def expire(self, client: SqliteCoordination) -> None:
-        """Hold its heartbeat until another client has ended the session, and that client has seen it."""
+        """Hold its heartbeat, as if for long, until another client has ended the session and has seen that."""
         witness = await self.open()
         name = f"witness-of-expiry-{uuid.uuid4().hex}"
         marker = await client.start_incarnation(name, above=0)
         await client.register(marker, b"")
         seen = asyncio.Event()
         witness.on_change(seen.set)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while name not in witness.members:
                 await seen.wait()
                 seen.clear()
             client.heartbeat_held = True
+            await asyncio.to_thread(self._unheard, client)
             while name in witness.members:
                 await seen.wait()
                 seen.clear()
         client.heartbeat_held = False
+
+    def _unheard(self, client: SqliteCoordination) -> None:
+        with closing(sqlite3.connect(self._path, isolation_level=None, timeout=60)) as db:
+            db.execute("UPDATE sessions SET heard_ms = 0 WHERE id = ?", (client.session().id,))
 
     async def aclose(self) -> None:
         for client in self._clients:

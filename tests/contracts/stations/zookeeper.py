@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from kazoo.client import KazooClient
 
-from statechannel.adapters.zookeeper import ZooKeeperCoordination
+from statechannel.adapters.zookeeper.coordination import ZooKeeperCoordination
 from statechannel.ports import Coordination
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ZooKeeperStation:
-    session_timeout_s = 1.0
+    session_timeout_s = 4.0
 
     def __init__(self, address: str, root: str) -> None:
         self._address = address
@@ -31,14 +32,14 @@ class ZooKeeperStation:
         proxy = TcpProxy(self._address)
         await proxy.start()
         client = ZooKeeperCoordination(
-            proxy.address, root=self._root, session_timeout_s=self.session_timeout_s, request_timeout_s=2.0
+            proxy.address, root=self._root, session_timeout_s=self.session_timeout_s, request_timeout_s=30.0
         )
         self._clients[client] = proxy
-        await client.start(timeout_s=10)
+        await client.start(timeout_s=60)
         return client
 
     async def expire(self, client: Coordination) -> None:
-        """Cut it off until another client has seen a liveness node of its session vanish."""
+        """Cut it off and end its session behind its back, until another client has seen a liveness node vanish."""
         from tests.faults import Cut
 
         assert isinstance(client, ZooKeeperCoordination)
@@ -47,16 +48,26 @@ class ZooKeeperStation:
         await client.register(await client.start_incarnation(name, above=0), b"")
         seen = asyncio.Event()
         witness.on_change(seen.set)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while name not in witness.members:
                 await seen.wait()
                 seen.clear()
             self._clients[client].cut(Cut.BLACKHOLE)
+            await asyncio.to_thread(self._end_session, client)
             while name in witness.members:
                 await seen.wait()
                 seen.clear()
         self._clients[client].cut(Cut.RESET)  # a healed connection would still carry what was written before
         self._clients[client].heal()
+
+    def _end_session(self, client: ZooKeeperCoordination) -> None:
+        """As the server does after the session time-out, without having to wait for it."""
+        connected = client._session._client
+        assert connected is not None
+        twin = KazooClient(self._address, client_id=connected.client_id)
+        twin.start(60)
+        twin.stop()
+        twin.close()
 
     async def aclose(self) -> None:
         for client, proxy in self._clients.items():

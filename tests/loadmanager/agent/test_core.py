@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.agent.core import (
+from loadmanager.agent.core import AgentCore
+from loadmanager.agent.effects import (
     Abandon,
     Acquire,
-    AgentCore,
     Effect,
     Hosted,
     Prepare,
@@ -163,7 +163,7 @@ def test_a_child_that_the_host_declines_is_unloaded():
     ]
 
 
-@pytest.mark.parametrize("state", [State.ASSIGNED, State.TRANSFERRING, State.SPLITTING])
+@pytest.mark.parametrize("state", [State.ASSIGNED, State.TRANSFERRING])
 def test_what_is_served_is_left_alone(state: State):
     target = OTHER if state is State.TRANSFERRING else None
     assert core_at(Stand.SERVING).reconcile(BUNDLE, entry(state, ME, target)) == []
@@ -200,8 +200,12 @@ def test_what_a_former_incarnation_of_ours_holds_is_no_business_of_ours():
 
 def test_a_new_ownership_of_the_same_bundle_is_acquired_under_its_new_token():
     core = core_at(Stand.SERVING, token=5)
-    assert core.reconcile(BUNDLE, entry(State.ASSIGNING, token=9)) == [Stop(BUNDLE), Acquire(BUNDLE, 9, None)]
-    assert core.acquired(BUNDLE, 5, failed=False) == [], "the end of the earlier acquire says nothing of this one"
+    again = entry(State.ASSIGNING, token=9)
+    assert core.reconcile(BUNDLE, again) == [Stop(BUNDLE), Release(BUNDLE, 5, None)], "flushed under its old token"
+    assert core.reconcile(BUNDLE, again) == []
+    core.released(BUNDLE, 5, b"used up", failed=False)
+    assert core.reconcile(BUNDLE, again) == [Acquire(BUNDLE, 9, None)]
+    assert core.acquired(BUNDLE, 5, failed=False) == [], "the end of an earlier acquire says nothing of this one"
     assert core.acquired(BUNDLE, 9, failed=False) == [Serve(BUNDLE, 9)]
 
 

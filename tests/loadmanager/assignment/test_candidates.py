@@ -112,4 +112,4 @@ def test_a_package_brings_its_own_strategy(monkeypatch: pytest.MonkeyPatch) -> N
     ours = EntryPoint("ours", "loadmanager.assignment.least_loaded:LeastLoaded", "loadmanager.placements")
     monkeypatch.setattr(plugins, "entry_points", lambda **wanted: EntryPoints([ours]).select(**wanted))
     assert isinstance(PLACEMENTS.make("ours"), LeastLoaded)
-    assert PLACEMENTS.names() == ["least-loaded", "ours"]
+    assert PLACEMENTS.names() == ["least-loaded", "least-resource-usage", "ours", "power-of-two", "rendezvous"]

@@ -100,3 +100,11 @@ async def test_the_picture_fits_the_terminal(tmp_path: Path, width: int, height:
     assert all(len(line) <= width for line in text)
     assert any("D 127.0.0.1:40003 killed" in line for line in text)
     assert any("event 39 of A" in line for line in text), "brokers have letters, and the newest event is shown"
+
+
+def test_what_is_kept_goes_to_a_folder_of_its_own(tmp_path: Path):
+    Options(keep=tmp_path / "new").check()
+    Options(keep=tmp_path).check()
+    (tmp_path / "cluster.db").touch()
+    with pytest.raises(ValueError, match="a new or an empty folder"):
+        Options(keep=tmp_path).check()

@@ -42,7 +42,7 @@ async def leading(world: World) -> AsyncGenerator[Leading]:
         assert leadership == Leadership(me, 1)
         one = Leading(Hand(channel), tasks)
         one.hands = Hands(
-            leadership, channel, coordination, one.core, lambda _entry, _prefer: C, world.loop.time,
+            leadership, channel, coordination, one.core, lambda entries, _prefer: [C] * len(entries), world.loop.time,
             lambda _text: None, one.wake, one.deposed.append,
         )  # fmt: skip
         assert await one.hands.take_partitions()

@@ -10,14 +10,17 @@ from hypothesis import strategies as st
 
 from loadmanager.host import BundleLoad
 from loadmanager.load.model import Figures
-from loadmanager.load.report import Hold, Publish, Reporter, Sample
+from loadmanager.load.report import Hold, Publish, Reporter
+from loadmanager.load.window import Sample
 from loadmanager.settings import Settings
 from statechannel.bundle import Bundle, even_boundaries, tile
 from statechannel.record import Broker
 
 B1 = Broker("b1:6650", 7)
 BUNDLES = tile("public/default", even_boundaries(16))
-SETTINGS = Settings(load_report_min_interval_s=5, load_report_max_interval_s=900, load_report_threshold_percent=10)
+SETTINGS = Settings(
+    load_window_s=5, load_report_min_interval_s=5, load_report_max_interval_s=900, load_report_threshold_percent=10
+)
 BUSY = {bundle: BundleLoad(in_rate_msg_s=100, in_rate_bytes_s=100_000) for bundle in BUNDLES[:10]}
 
 
@@ -113,7 +116,7 @@ def test_a_report_that_vanished_from_the_view_is_repeated() -> None:
     assert "not in the view" in decision.reason
 
 
-def test_cpu_is_averaged_over_the_minimum_interval_and_no_longer() -> None:
+def test_cpu_is_averaged_over_the_window_and_no_longer() -> None:
     reporter = Reporter(B1, SETTINGS)
     for second, cpu in enumerate([100, 100, 10, 20, 30, 20, 10, 30]):
         reporter.observe(sample(cpu=cpu), second * 1000)

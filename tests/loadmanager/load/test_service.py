@@ -13,7 +13,7 @@ from loadmanager.host import BundleLoad
 from loadmanager.load.model import BrokerLoadData, Figures, TopBundlesLoadData
 from loadmanager.load.service import LoadService, broker_loads, top_bundles
 from loadmanager.settings import Settings
-from statechannel.adapters.sqlite_log import SqliteLog
+from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.bundle import Bundle, even_boundaries, tile
 from statechannel.record import Broker
 from statechannel.view import TableView
@@ -79,7 +79,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     await log.close()
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.005)

@@ -1,0 +1,78 @@
+"""A broker's settings on the command line: `--cluster`, `--log`, `--set NAME=VALUE` …
+
+What was not given comes from the environment, as everywhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from loadmanager.settings import Settings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option("--cluster", help="Name of the cluster; tied to its log for ever.  [default: standalone]"),
+    click.option("--advertised", metavar="HOST:PORT", help="By which the others know this broker."),
+    click.option(
+        "--log", metavar="ADDRESS", help="sqlite:FILE or kafka://host:port[,…].  [default: sqlite:loadmanager.db]"
+    ),
+    click.option(
+        "--coordination", metavar="ADDRESS", help="sqlite:FILE or zookeeper://host:port[,…].  [default: as --log]"
+    ),
+    click.option("--development", is_flag=True, default=None, help="Accept a Kafka without replication."),
+    click.option("--insecure", is_flag=True, default=None, help="Listen where other machines reach it."),
+    click.option("--set", "more", multiple=True, metavar="NAME=VALUE", help="Any other setting; may be repeated."),
+)
+
+
+def settings_options(command: F) -> F:
+    """Add them; the command gives what it got to `settings_of`."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def settings_of(given: Mapping[str, Any], more: tuple[str, ...]) -> Settings:
+    """The settings that were given (None was not), over those of the environment. Raises UsageError."""
+    from pydantic import ValidationError
+
+    from loadmanager.settings import Settings
+
+    values = {name: value for name, value in given.items() if value is not None}
+    try:
+        return Settings(**{**values, **pairs(more, "--set")})
+    except ValidationError as error:
+        raise click.UsageError("; ".join(_line(e["type"], e["loc"], e["msg"]) for e in error.errors())) from None
+
+
+def _line(kind: str, place: tuple[int | str, ...], message: str) -> str:
+    """What is wrong with one setting, in our words where pydantic's are about its insides."""
+    name = ".".join(str(part) for part in place) or "settings"
+    if kind == "extra_forbidden":
+        from difflib import get_close_matches
+
+        from loadmanager.settings import Settings
+
+        near = get_close_matches(name, list(Settings.model_fields), n=3)
+        return f"there is no setting {name}" + (f"; did you mean {' or '.join(near)}?" if near else "")
+    return f"{name}: {message.removeprefix('Value error, ')}"
+
+
+def pairs(given: tuple[str, ...], option: str) -> dict[str, Any]:
+    """`name=value` each; a value that begins with a brace is JSON. Raises UsageError."""
+    found: dict[str, Any] = {}
+    for pair in given:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise click.UsageError(f"{option} {pair}: write name=value")
+        try:
+            found[name] = json.loads(value) if value.startswith("{") else value
+        except ValueError as error:
+            raise click.UsageError(f"{option} {pair}: the value is no JSON ({error})") from None
+    return found

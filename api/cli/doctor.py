@@ -1,0 +1,134 @@
+"""`loadmanager doctor`: a support bundle of a running cluster, without secrets."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from api.cli.check import quiet_clients
+from api.cli.client import Failed, NotNow, run
+from api.cli.options import DEFAULT_URL, Remote
+from api.cli.printing import cell
+
+if TYPE_CHECKING:
+    from loadmanager.doctor.collecting import Collected
+    from loadmanager.settings import Settings
+
+
+@click.command()
+@click.option(
+    "--admin-url",
+    envvar="LOADMANAGER_ADMIN_URL",
+    metavar="URL",
+    help=f"Any broker of the cluster.  [default: {DEFAULT_URL}; env LOADMANAGER_ADMIN_URL]",
+)
+@click.option(
+    "-o",
+    "--output",
+    "file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE.tar.gz",
+    help="Where to write it; must not exist.  [default: loadmanager-CLUSTER-TIME.tar.gz]",
+)
+@click.option("--check/--no-check", "checking", default=True, help="With what `loadmanager check` finds from here.")
+@click.pass_context
+def doctor(ctx: click.Context, admin_url: str | None, file: Path | None, checking: bool) -> None:
+    """Collect what every member says of itself into one file to look at, or to send to somebody.
+
+    Secrets are not in it: values passed through to Kafka and ZooKeeper, properties, users and passwords in URLs are
+    replaced by ***. A member that does not answer is noted. The check sees the stores as this machine does, with the
+    settings that the members show and the LOADMANAGER_KAFKA and LOADMANAGER_ZOOKEEPER of this environment.
+    """
+    remote = (ctx.find_object(Remote) or Remote()).with_options(admin_url, None)
+    at_ms = int(time.time() * 1000)
+    collected, cluster = run(_collect(remote.admin_url, checking))
+    from loadmanager.doctor.archive import default_name, write_archive
+    from loadmanager.doctor.hiding import hide_text
+
+    path = file or Path(default_name(cluster, at_ms))
+    try:
+        write_archive(path, collected, at_ms, hide_text(remote.admin_url))
+    except FileExistsError:
+        raise Failed(f"{path} exists already: choose another name with -o") from None
+    except OSError as error:
+        raise Failed(f"cannot write {path}: {error.strerror}") from None
+    _tell(path, collected)
+
+
+def _tell(path: Path, collected: Collected) -> None:
+    for name, content in sorted(collected.files.items()):
+        click.echo(f"{len(content):>10,}  {name}")
+    for lack in collected.missing:
+        click.echo(f"{'missing':>10}  {lack.name}: {cell(lack.reason)}")
+    click.echo(f"\n{path}: {len(collected.files)} files, {path.stat().st_size:,} bytes, only you may read it")
+
+
+async def _collect(admin_url: str, checking: bool) -> tuple[Collected, str]:
+    from aiohttp import InvalidURL
+
+    from loadmanager.doctor.collecting import collect
+    from loadmanager.doctor.hiding import secrets_in
+    from loadmanager.errors import Unavailable
+
+    local = _local_settings()
+    known = secrets_in(local.kafka, local.zookeeper) if local is not None else frozenset[str]()
+    try:
+        collected = await collect(admin_url, known)
+    except InvalidURL:
+        raise click.UsageError("that is no URL; write --admin-url http://host:port") from None
+    except Unavailable as error:
+        from loadmanager.doctor.hiding import hide_text
+
+        raise NotNow(f"{hide_text(str(error), known)}; start one, or name another with --admin-url") from None
+    settings = _settings_seen(collected)
+    if checking:
+        await _check(collected, settings, local, known)
+    return collected, str(settings.get("cluster", "cluster"))
+
+
+def _local_settings() -> Settings | None:
+    """Those of this environment: they hold what the doors of the brokers hide."""
+    from pydantic import ValidationError
+
+    from loadmanager.settings import Settings
+
+    try:
+        return Settings.model_validate({})
+    except ValidationError:
+        return None
+
+
+def _settings_seen(collected: Collected) -> dict[str, Any]:
+    for name, content in sorted(collected.files.items()):
+        if name.endswith("/settings.json"):
+            seen = json.loads(content)
+            if isinstance(seen, dict):
+                return cast("dict[str, Any]", seen)
+    return {}
+
+
+async def _check(collected: Collected, seen: Mapping[str, Any], local: Settings | None, known: frozenset[str]) -> None:
+    """What a broker with the settings seen would find from here."""
+    import msgspec
+    from pydantic import ValidationError
+
+    from loadmanager.checking.round import check
+    from loadmanager.doctor.hiding import hide
+    from loadmanager.settings import Settings
+    from loadmanager.wiring import auditors
+
+    own = {"kafka": local.kafka, "zookeeper": local.zookeeper} if local is not None else {"kafka": {}, "zookeeper": {}}
+    shared = {name: value for name, value in seen.items() if name in Settings.model_fields}
+    try:
+        settings = Settings.model_validate({**shared, **own, "properties": {}})
+        with quiet_clients():
+            findings = await check(settings, auditors(settings))
+    except (ValidationError, ValueError) as error:
+        collected.lack("check.json", str(error))
+        return
+    collected.keep("check.json", json.dumps(hide(msgspec.to_builtins(findings), known), indent=1))

@@ -1,0 +1,197 @@
+"""Runs a job: a session, the lake in it, progress for people, results published with where they come from.
+
+What refuses becomes a message and an exit code. A session that was there before is used and stays.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from api.cli.client import Failed, NotNow
+from api.cli.load_history.options import Job
+from loadmanager.errors import LoadManagerError, Unavailable
+from loadmanager.history import published
+from loadmanager.registration import VERSION
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from loadmanager.history.lake import Lake, Window
+
+INSTALL = "the load history needs the extra `history`: pip install 'loadmanager[history]'"
+JAVA = "Java is missing: install a JDK 17 or later (Debian: apt-get install openjdk-17-jre-headless)"
+
+SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""What spark-submit sets for the program that it runs."""
+
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+QUIET = f"-Dlog4j2.configurationFile={Path(published.__file__).with_name('log4j2.properties').as_uri()}"
+
+
+@contextmanager
+def opened(job: Job, *, new: bool = False) -> Generator[Lake]:
+    """The lake, in a session. Raises Failed; with `new` not because there is no lake yet."""
+    _check_there(job, new=new)
+    try:
+        from loadmanager.history.lake import Lake
+    except ImportError as error:
+        if (error.name or "").startswith(("loadmanager", "api")):
+            raise
+        raise Failed(INSTALL) from None
+    with failing(), _session(job) as spark:
+        lake = Lake(spark, job.lake if job.local is None else str(job.local.absolute()))
+        if job.local is None and not new and not lake.exists("bronze"):
+            raise Failed(_missing(job))
+        yield lake
+
+
+@contextmanager
+def failing() -> Generator[None]:
+    """What refuses inside becomes a message and an exit code. Raises Failed, NotNow."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except Unavailable as error:
+        raise NotNow(str(error)) from None
+    except (LoadManagerError, ValueError) as error:
+        raise Failed(str(error)) from None
+    except PySparkException as error:
+        raise Failed(f"Spark gave up: {_first_lines(error)}") from error
+
+
+@contextmanager
+def _session(job: Job) -> Generator[SparkSession]:
+    from pyspark.sql import SparkSession
+
+    from loadmanager.history.session import Spark, session
+
+    if not job.remote and shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        raise Failed(JAVA)
+    there = SparkSession.getActiveSession() or _submitted(job)
+    spark = there or session(Spark(**_place(job), conf=_conf(job)))
+    try:
+        yield spark
+    finally:
+        if there is None:
+            spark.stop()
+
+
+def _submitted(job: Job) -> SparkSession | None:
+    """The session that spark-submit has prepared: it says where and with what, unless --master or --remote do."""
+    from pyspark.sql import SparkSession
+
+    if SUBMITTED not in os.environ or job.master or job.remote:
+        return None
+    return SparkSession.builder.appName("loadmanager history").getOrCreate()
+
+
+def _place(job: Job) -> dict[str, str]:
+    return {name: value for name in ("master", "remote", "memory") if (value := getattr(job, name))}
+
+
+def _conf(job: Job) -> dict[str, str]:
+    given = dict(job.conf)
+    if job.remote:
+        return given
+    elsewhere = job.master is not None and not job.master.startswith("local")
+    reachable = {"spark.driver.bindAddress": "0.0.0.0", "spark.driver.host": socket.getfqdn()} if elsewhere else {}
+    return {JAVA_OPTIONS: QUIET} | reachable | given
+
+
+def window_of(job: Job) -> Window:
+    """The time that the job is about."""
+    from loadmanager.history.lake import Window
+
+    return Window(job.begin, job.end)
+
+
+def versions(lake: Lake, tables: Iterable[str]) -> dict[str, int]:
+    """Which version of each table is read, of those that are there: time travel goes back to it."""
+    from loadmanager.history import layout
+
+    found: dict[str, int] = {}
+    for table in tables:
+        if lake.exists(table):
+            history = lake.spark.sql(f"DESCRIBE HISTORY {layout.delta(lake.path(table))} LIMIT 1")
+            found[table] = int(history.select("version").collect()[0]["version"])
+    return found
+
+
+def published_in(job: Job) -> Path | None:
+    """The folder where results go; None if nobody said, and the lake is elsewhere."""
+    if job.publish is not None:
+        return job.publish
+    return job.local / published.FOLDER if job.local is not None else None
+
+
+def provenance(job: Job, name: str, versions: Mapping[str, int], *, truncated: bool, **options: Any) -> Any:
+    """Where a result comes from."""
+    return published.Provenance(
+        job=name,
+        at=datetime.now(UTC),
+        begin=job.begin,
+        end=job.end,
+        lake=job.lake,
+        lake_versions=dict(versions),
+        release=VERSION,
+        options=options,
+        truncated=truncated,
+    )
+
+
+def publish(
+    job: Job,
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    made: published.Provenance,
+    facts: Mapping[str, Any] | None = None,
+) -> Path | None:
+    """Publish it where brokers look, if there is such a place. Raises Failed."""
+    root = published_in(job)
+    if root is None:
+        return None
+    try:
+        return published.publish(root, name, rows, made, facts)
+    except OSError as error:
+        raise Failed(f"--publish {root}: {error.strerror}") from None
+
+
+def say_where(job: Job, paths: Sequence[Path | None]) -> None:
+    """Tell people where the results are, on standard error."""
+    there = [path for path in paths if path is not None]
+    if not there:
+        click.echo("nothing was published: say where with --publish, the lake is not on this disk", err=True)
+    elif len(there) == 1:
+        click.echo(f"published: {there[0]}", err=True)
+    else:
+        click.echo(f"published: {len(there)} results in {published_in(job)}", err=True)
+
+
+def _check_there(job: Job, *, new: bool) -> None:
+    """What can be told before a JVM is started."""
+    folder = job.local
+    if folder is None:
+        return
+    if folder.exists() and not folder.is_dir():
+        raise Failed(f"--lake {job.lake}: that is a file; name a folder")
+    if not new and not (folder / "tables").is_dir():
+        raise Failed(_missing(job))
+
+
+def _missing(job: Job) -> str:
+    return f"there is no lake at {job.lake}: `loadmanager history ingest --lake {job.lake} --log …` makes one"
+
+
+def _first_lines(error: BaseException, most: int = 3) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+    return "\n".join(lines[:most])

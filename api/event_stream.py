@@ -1,0 +1,94 @@
+"""An answer that does not end by itself: sends what comes, as long as the client reads and the doors are open.
+
+A client that takes nothing any more is given up; when the doors close, what is left to say is said quickly or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from starlette.responses import Response
+
+SEND_TIMEOUT_S = 30.0
+SILENCE_S = 12.0
+"""Longer than a watch is quiet by itself, shorter than clients wait: for when the next event takes long to find out."""
+
+LAST_WORDS_S = 0.3
+
+
+class EventStream(Response):
+    """Server-sent events; `events` are their bytes. Ends them however it ends itself."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncGenerator[bytes, None], closing: asyncio.Event) -> None:
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._events = events
+        self._closing = closing
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG002 - ASGI's signature
+        sending = asyncio.ensure_future(self._send_all(send))
+        others = [asyncio.ensure_future(_gone(receive)), asyncio.ensure_future(self._closed())]
+        try:
+            await asyncio.wait((sending, *others), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sending, *others):
+                task.cancel()
+            await asyncio.wait((sending, *others))
+            await self._events.aclose()
+        if not sending.cancelled():
+            sending.result()
+
+    async def _send_all(self, send: Any) -> None:
+        start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        try:
+            await _within(send(start))
+            async with aclosing(self._events) as events:
+                while (event := await _coming(events, send)) is not None:
+                    await _within(send(_part(event)))
+                    await asyncio.sleep(0)  # the server takes what fits into its buffers without a pause
+            await _within(send({"type": "http.response.body", "body": b"", "more_body": False}))
+        except TimeoutError:
+            return  # it takes nothing any more: the connection is closed behind us
+
+    async def _closed(self) -> None:
+        await self._closing.wait()
+        await asyncio.sleep(LAST_WORDS_S)
+
+
+async def _coming(events: AsyncGenerator[bytes, None], send: Any) -> bytes | None:
+    """The next event, None behind the last; until then a comment now and then, for who takes silence for death."""
+    coming = asyncio.ensure_future(_next(events))
+    try:
+        while not (await asyncio.wait((coming,), timeout=SILENCE_S))[0]:
+            await _within(send(_part(b": still reading\n\n")))
+    finally:
+        if not coming.done():
+            coming.cancel()
+            await asyncio.wait((coming,))
+    return coming.result()
+
+
+async def _next(events: AsyncGenerator[bytes, None]) -> bytes | None:
+    async for event in events:
+        return event
+    return None
+
+
+def _part(body: bytes) -> dict[str, object]:
+    return {"type": "http.response.body", "body": body, "more_body": True}
+
+
+async def _gone(receive: Any) -> None:
+    """The client has closed the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _within(sending: Any) -> None:
+    async with asyncio.timeout(SEND_TIMEOUT_S):
+        await sending

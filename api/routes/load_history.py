@@ -1,0 +1,109 @@
+"""`/v1/history`: what the jobs of the load history published, from the folder that the setting `history_dir` names.
+
+Reads files only; neither Spark nor the lake is touched. Documents are sent as they lie there, piece by piece.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Annotated, Any, BinaryIO
+
+import msgspec
+from fastapi import APIRouter, Depends
+from fastapi.responses import Response, StreamingResponse
+
+from api.doorway import AnyNode
+from api.schemas_load_history import LoadHistoryShown, ResultListed, ResultShown
+from loadmanager.errors import NotFound
+from loadmanager.history import published
+
+router = APIRouter(prefix="/v1/history", tags=["load history"])
+
+PIECE_BYTES = 1 << 16
+JSON: dict[int | str, dict[str, Any]] = {200: {"model": ResultShown}}
+HTML: dict[int | str, dict[str, Any]] = {200: {"content": {"text/html": {}}}}
+PNG: dict[int | str, dict[str, Any]] = {200: {"content": {"image/png": {}}}}
+ALONE = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "img-src data:; frame-ancestors 'self'"
+}
+"""The report needs nothing from anywhere, so it gets nothing."""
+
+
+async def _root(node: AnyNode) -> str:
+    if node.settings.history_dir is None:
+        raise NotFound(
+            "this broker serves no load history: start it with --set history_dir=<lake>/published, the folder in which "
+            "`loadmanager history` publishes"
+        )
+    return node.settings.history_dir
+
+
+Root = Annotated[str, Depends(_root)]
+
+
+@router.get("")
+async def show_load_history(root: Root) -> LoadHistoryShown:
+    """What there is. Nothing yet is no error."""
+    results, pictures, report = await asyncio.gather(
+        asyncio.to_thread(published.listed, root),
+        asyncio.to_thread(published.pictures, root),
+        asyncio.to_thread(published.has_report, root),
+    )
+    return LoadHistoryShown(results=_shown(results), pictures=list(pictures), report=report)
+
+
+@router.get("/analyses")
+async def list_analyses(root: Root) -> list[ResultListed]:
+    """The analyses that were published."""
+    results = await asyncio.to_thread(published.listed, root)
+    return _shown(tuple(each for each in results if each.name.startswith(published.ANALYSES)))
+
+
+@router.get("/analyses/{name}", response_class=Response, responses=JSON)
+async def show_analysis(root: Root, name: str) -> Response:
+    """One of them, with its rows."""
+    return await _sent(partial(published.open_result, root, published.ANALYSES + name), "application/json")
+
+
+@router.get("/audit", response_class=Response, responses=JSON)
+async def show_audit(root: Root) -> Response:
+    """What the last audit of the channel's log found; `facts` has what was looked at."""
+    return await _sent(partial(published.open_result, root, "audit"), "application/json")
+
+
+@router.get("/replay", response_class=Response, responses=JSON)
+async def show_replay(root: Root) -> Response:
+    """How every candidate would have done, best first."""
+    return await _sent(partial(published.open_result, root, "replay"), "application/json")
+
+
+@router.get("/report", response_class=Response, responses=HTML)
+async def show_report(root: Root) -> Response:
+    """The report, a page that needs nothing else."""
+    return await _sent(partial(published.open_report, root), "text/html; charset=utf-8", ALONE)
+
+
+@router.get("/pictures/{name}.png", response_class=Response, responses=PNG)
+async def show_picture(root: Root, name: str) -> Response:
+    """One picture of the report."""
+    return await _sent(partial(published.open_picture, root, name), "image/png")
+
+
+def _shown(results: tuple[published.Listed, ...]) -> list[ResultListed]:
+    return [ResultListed.model_validate(msgspec.to_builtins(each)) for each in results]
+
+
+async def _sent(open_file: Callable[[], BinaryIO], kind: str, headers: dict[str, str] | None = None) -> Response:
+    file = await asyncio.to_thread(open_file)
+    length = {"Content-Length": str(os.fstat(file.fileno()).st_size)}
+    return StreamingResponse(_pieces(file), media_type=kind, headers=length | (headers or {}))
+
+
+def _pieces(file: BinaryIO) -> Iterator[bytes]:
+    with file:
+        while piece := file.read(PIECE_BYTES):
+            yield piece

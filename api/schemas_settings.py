@@ -1,0 +1,65 @@
+"""Settings as JSON: what they are, what they were, and how to change one. Only shapes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class SettingShown(BaseModel):
+    """One setting. `value` holds at the asked broker; `source` says who set it; `start` is what the broker was given.
+
+    `version` is to be named by whoever changes it (0: the cluster never had its own); `author`, `at_ms` and `reason`
+    are of that version. `pulsar` is the same value under Pulsar's names, in its units. `ignored`: why the cluster's
+    value does not hold at the asked broker.
+    """
+
+    name: str
+    value: Any
+    source: Literal["cluster", "start", "default"]
+    start: Any
+    default: Any
+    type: str
+    unit: str
+    bounds: list[str]
+    live: bool
+    pulsar: dict[str, Any]
+    meaning: str
+    why: str
+    version: int = 0
+    author: str | None = None
+    at_ms: int | None = None
+    reason: str | None = None
+    ignored: str | None = None
+
+
+class SettingsShown(BaseModel):
+    """All of them; `revision` is the offset of the cluster's last change that the asked broker has read, -1 if none."""
+
+    revision: int
+    settings: list[SettingShown]
+
+
+class NewValue(BaseModel):
+    """What to set. `version`: the one that is to be replaced, so that nobody's change is lost; without: whatever is."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    value: bool | int | float | str | None = Field(description="in the unit of the name that was used; null: no limit")
+    version: Annotated[int | None, Field(ge=0)] = None
+    reason: Annotated[str, Field(max_length=1_000)] = ""
+
+
+class SettingChange(BaseModel):
+    """One change in the history. `set` false: from here on each broker had its own again, and `value` is null."""
+
+    name: str
+    version: int
+    set: bool
+    value: Any
+    old: Any
+    author: str
+    at_ms: int
+    reason: str
+    offset: int

@@ -1,0 +1,233 @@
+"""The ingest against Spark's own reading and writing of the same topics, and how long a record takes to the lake.
+
+Always on a Kafka server of its own. Of the records 40 % are reports of brokers, 40 % reports of ten bundles each (so
+that silver gets some five rows a record), 20 % are of the channel, in four partitions with 2,000 bundles.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from bench.channel_log import ChannelLog, PartitionLog
+from bench.figures import emit
+from loadmanager.checking.topics import CHANNEL_TOPIC
+from loadmanager.history import jars
+from loadmanager.history.ingest import Ingest, Options, refresh_gold
+from loadmanager.history.ingest.failpoints import Failpoints
+from loadmanager.history.lake import Lake
+from loadmanager.history.session import Spark, session
+from loadmanager.history.sources import TOPICS, KafkaSource, read
+from loadmanager.host import BundleLoad
+from loadmanager.load.model import BROKERS_TOPIC, BUNDLES_TOPIC, BrokerLoadData, LoadedBundle, TopBundlesLoadData
+from statechannel.bundle import Bundle
+from statechannel.record import Broker
+
+PREFIX = "bench."
+PARTITIONS = 4
+BUNDLES = 2_000
+BUNDLES_A_REPORT = 10
+BROKERS = 100
+RECORDS = 300_000
+RATE_S = 20_000
+RUN_S = 60
+TTL_S = 1_800.0
+TRIGGER_S = 2.0
+WARM_UP = 20_000
+
+_json = msgspec.json.Encoder().encode
+
+
+def run(kind: str) -> None:
+    """All figures of this bench; the log of the others does not matter to it."""
+    from stack.servers import KafkaServer
+
+    jars.bring()
+    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
+        kafka = KafkaServer(Path(directory) / "kafka")
+        kafka.start()
+        spark = session(Spark(memory="3g", conf={"spark.sql.shuffle.partitions": "4"}))
+        spark.sparkContext.setLogLevel("ERROR")
+        try:
+            _throughput(spark, kafka.address, Path(directory))
+            _lag(spark, kafka.address, Path(directory))
+        finally:
+            spark.stop()
+            kafka.stop()
+
+
+class Clock(Failpoints):
+    """When the points of batches were passed; nothing fails at them."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.times: dict[str, list[float]] = {}
+
+    def reached(self, name: str) -> None:
+        self.times.setdefault(name, []).append(time.time())
+
+    def between(self, begin: str, end: str) -> float:
+        """Seconds from one point to the other, of all batches."""
+        return sum(b - a for a, b in zip(self.times[begin], self.times[end], strict=True))
+
+
+def _throughput(spark: SparkSession, address: str, directory: Path) -> None:
+    for prefix, records in (("warm.", WARM_UP), (PREFIX, RECORDS)):
+        topics(address, prefix)
+        produce(address, prefix, records, 0.0)
+    _ingested(spark, address, "warm.", directory / "warm")
+    source = KafkaSource(address, PREFIX)
+    floor_s = min(_timed(lambda n=n: _plain(read(spark, source), directory / f"plain-{n}")) for n in range(2))
+    clock, lake = _ingested(spark, address, PREFIX, directory / "lake")
+    assert lake.table("bronze").count() == RECORDS
+    rows = sum(lake.table(table).count() for topic in TOPICS.values() for table in topic.tables)
+    cores = int(spark.sparkContext.defaultParallelism)
+    floor = RECORDS / floor_s / cores
+    for name, took_s, target in (
+        ("bronze", clock.between("begun", "bronze"), 0.7),
+        ("bronze and silver", clock.between("begun", "progress"), 0.35),
+    ):
+        rate = RECORDS / took_s / cores
+        emit(
+            "ingest", f"Kafka to {name}, a core", rate, "records/s", floor=floor,
+            target=f"ratio ≥ {target}", met=rate >= target * floor, records=RECORDS, silver_rows=rows,
+        )  # fmt: skip
+    took_s = _timed(lambda: refresh_gold(lake, TTL_S, everything=True))
+    emit("ingest", "silver to gold, all of it", rows / took_s, "rows/s", seconds=round(took_s, 2))
+
+
+def _plain(rows: DataFrame, where: Path) -> None:
+    rows.write.parquet(str(where))
+
+
+def _ingested(spark: SparkSession, address: str, prefix: str, where: Path) -> tuple[Clock, Lake]:
+    clock, lake = Clock(), Lake(spark, str(where))
+    options = Options(partitions=PARTITIONS, load_ttl_s=TTL_S)
+    Ingest(lake, KafkaSource(address, prefix), options, clock).run_available()
+    return clock, lake
+
+
+def _lag(spark: SparkSession, address: str, directory: Path) -> None:
+    """What a record waits from its append until everything of its batch is committed."""
+    prefix, stop, clock = "lag.", threading.Event(), Clock()
+    topics(address, prefix)
+    lake = Lake(spark, str(directory / "lag"))
+    options = Options(partitions=PARTITIONS, load_ttl_s=TTL_S, trigger_s=TRIGGER_S)
+    ingest = Ingest(lake, KafkaSource(address, prefix), options, clock)
+    thread = threading.Thread(target=ingest.run, args=(stop,))
+    thread.start()
+    with _producing(address, prefix):
+        pass
+    while lake.table("bronze").count() < RATE_S * RUN_S and thread.is_alive():
+        time.sleep(1.0)
+    stop.set()
+    thread.join()
+    done = f.element_at(f.array(*map(f.lit, clock.times["progress"])), (f.col("batch") + 1).cast("int"))
+    rows = lake.table("bronze").where(f.col("batch") > 0)  # the first one compiles everything
+    waited = rows.select((done - f.col("appended_at").cast("double")).alias("s"))
+    p50, p99, longest = waited.agg(f.percentile("s", f.array(f.lit(0.5), f.lit(0.99), f.lit(1.0)))).first()[0]  # type: ignore[index]
+    emit(
+        "ingest", f"append to lake p99 at {RATE_S:,} records/s", p99, "s", target="< 15 s", met=p99 < 15.0,
+        p50_s=round(p50, 2), longest_s=round(longest, 2), batches=len(clock.times["progress"]), seconds=RUN_S,
+    )  # fmt: skip
+
+
+@contextmanager
+def _producing(address: str, prefix: str) -> Iterator[None]:
+    """Records at RATE_S for RUN_S, from a process of its own; waits for its end."""
+    process = multiprocessing.get_context("spawn").Process(
+        target=produce, args=(address, prefix, RATE_S * RUN_S, float(RATE_S))
+    )
+    process.start()
+    try:
+        yield
+    finally:
+        process.join()
+
+
+def topics(address: str, prefix: str) -> None:
+    """Make those that are read."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    wanted = {CHANNEL_TOPIC: PARTITIONS, BROKERS_TOPIC: 1, BUNDLES_TOPIC: 1}
+    admin = AdminClient({"bootstrap.servers": address})
+    made = admin.create_topics([NewTopic(prefix + name, count, 1) for name, count in wanted.items()])
+    for future in made.values():
+        future.result()
+
+
+def produce(address: str, prefix: str, count: int, rate_s: float) -> None:
+    """Write so many records of the mix; with a rate, not faster than that."""
+    from confluent_kafka import Producer
+
+    producer = Producer(
+        {
+            "bootstrap.servers": address,
+            "linger.ms": 20,
+            "compression.type": "lz4",
+            "queue.buffering.max.messages": 500_000,
+        }
+    )
+    begin = time.monotonic()
+    for number, (topic, partition, key, value) in enumerate(mixed(count)):
+        while len(producer) > 400_000:
+            producer.poll(0.1)
+        producer.produce(prefix + topic, value, key, partition)
+        if rate_s and number % 200 == 0:
+            producer.poll(0)
+            time.sleep(max(0.0, begin + number / rate_s - time.monotonic()))
+    producer.flush()
+
+
+def mixed(count: int) -> Iterator[tuple[str, int, bytes | None, bytes]]:
+    """Topic, partition, key and value of each record."""
+    log = ChannelLog(PARTITIONS, BUNDLES // PARTITIONS)
+    parts = [log.part(partition) for partition in range(PARTITIONS)]
+    makers: list[Callable[[int], tuple[str, int, bytes | None, bytes]]] = [
+        _broker_report, _bundles_report, _broker_report, _bundles_report, lambda number: _channel(parts, number)
+    ]  # fmt: skip
+    for number in range(count):
+        yield makers[number % 5](number // 5)
+
+
+def _reporter(number: int) -> tuple[Broker, int]:
+    return Broker(f"broker-{number % BROKERS}:6650", 1), time.time_ns() // 1_000_000 + number
+
+
+def _broker_report(number: int) -> tuple[str, int, bytes, bytes]:
+    broker, at_ms = _reporter(number)
+    load = BrokerLoadData(
+        broker, at_ms, 37.5 + number % 20, 41.25, 1.5e6, 2.25e6, 1200.5, 2400.25, 50, 5_000, 800,
+        {"cpu": 8.0, "memory_bytes": 3.4e10}, 55.5, 60.25,
+    )  # fmt: skip
+    return BROKERS_TOPIC, 0, broker.name.encode(), _json(load)
+
+
+def _bundles_report(number: int) -> tuple[str, int, bytes, bytes]:
+    broker, at_ms = _reporter(number)
+    cost = BundleLoad(100, 16, 25.5, 50.25, 3.1e4, 4.2e4, 1.25)
+    top = tuple(LoadedBundle(_BUNDLES[(number + rank) % len(_BUNDLES)], cost) for rank in range(BUNDLES_A_REPORT))
+    return BUNDLES_TOPIC, 0, broker.name.encode(), _json(TopBundlesLoadData(broker, at_ms, top, cost, 50))
+
+
+def _channel(parts: list[PartitionLog], number: int) -> tuple[str, int, None, bytes]:
+    offset, partition = divmod(number, PARTITIONS)
+    return CHANNEL_TOPIC, partition, None, parts[partition].value(offset)
+
+
+_BUNDLES = [Bundle("bench/load", number << 20, (number + 1) << 20) for number in range(512)]
+
+
+def _timed(work: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin

@@ -1,0 +1,40 @@
+"""Draws the table and the diagram of `docs/advice.md` from `loadmanager/advice/`, and what advice may change.
+
+`python docs/draw_advice.py` writes the page; with `--check` it writes nothing and exits 1 if the page is stale.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from drawing import draw
+
+from loadmanager.advice.bounds import NAMES, NUMBERS
+from loadmanager.advice.states import TABLE
+from loadmanager.settings import descriptions
+
+PAGE = Path(__file__).with_name("advice.md")
+
+
+def steps() -> str:
+    """A line for each row."""
+    lines = ["| from | step | by | only if | to | why |", "|---|---|---|---|---|---|"]
+    lines += [f"| {r.state} | `{r.action}` | {r.by} | {r.only_if} | {r.next} | {r.why} |" for r in TABLE]
+    return "\n".join(lines)
+
+
+def diagram() -> str:
+    """An arrow for each row."""
+    arrows = [f"    {row.state} --> {row.next}: {row.action}" for row in TABLE]
+    return "\n".join(["```mermaid", "stateDiagram-v2", "    [*] --> proposed: publish", *arrows, "```"])
+
+
+def settings() -> str:
+    """What advice may change, in the order of the settings."""
+    numbers = ", ".join(f"`{name}`" for name in descriptions() if name in NUMBERS)
+    names = ", ".join(f"`{name}`" for name in descriptions() if name in NAMES)
+    return f"Numbers: {numbers}.\n\nNames, to another one that is installed: {names}."
+
+
+if __name__ == "__main__":
+    draw(PAGE, {"steps": steps, "diagram": diagram, "settings": settings})

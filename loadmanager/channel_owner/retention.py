@@ -1,0 +1,88 @@
+"""Which snapshots of a partition to keep, and how far its log may be trimmed. Pure.
+
+The *base* is the snapshot at whose offset the log begins once it is trimmed: from it and the log, everything that is
+still in the log can be judged again. Beside it and the newest, a few in between are kept, so that the base can follow
+as time passes: without them it would have to wait until the newest is old enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+
+KEPT_AT_MOST = 10
+"""Snapshots per partition, with the one that is about to be written."""
+
+STEPS = 4
+"""Into how many parts those in between cut the retention: the log is longer than asked for by one of them."""
+
+
+class Covering(Protocol):
+    """What of a snapshot counts here: all below `next_offset` is in it, and it was written at `at_ms`."""
+
+    @property
+    def next_offset(self) -> int: ...
+    @property
+    def at_ms(self) -> int: ...
+
+
+S = TypeVar("S", bound=Covering)
+
+
+class Plan(msgspec.Struct, Generic[S], frozen=True):
+    """`keep`: what stays of the snapshots there are, oldest first, beside one that is written now.
+
+    `base`: the log may be trimmed to its offset once no older snapshot is listed; None: it may not be trimmed.
+    """
+
+    keep: tuple[S, ...]
+    base: S | None
+
+
+def plan(snapshots: Sequence[S], now_ms: int, retention_s: float, readers: Iterable[int]) -> Plan[S]:
+    """What to keep of `snapshots` (good ones, oldest first), and the base among them.
+
+    `readers` are the offsets from which registered readers still want to read. Where nothing may be let go of, the
+    oldest stays the one at which the log begins.
+    """
+    if not snapshots:
+        return Plan((), None)
+    # one that covers more is no older, whoever's clock
+    ages_ms = list(accumulate(_believed_ms(snapshots, now_ms), max))
+    horizon_ms, reader = now_ms - round(retention_s * 1000), min(readers, default=None)
+    bases = [
+        index
+        for index, snapshot in enumerate(snapshots)
+        if ages_ms[index] <= horizon_ms and (reader is None or snapshot.next_offset <= reader)
+    ]
+    first = bases[-1] if bases else 0
+    kept = _apart(list(zip(ages_ms[first:], snapshots[first:], strict=True)), round(retention_s * 1000) // STEPS)
+    return Plan(tuple(snapshot for _, snapshot in kept), snapshots[first] if bases else None)
+
+
+def _believed_ms(snapshots: Sequence[Covering], now_ms: int) -> list[int]:
+    """When each was written. What is dated later than now was so by a clock that ran ahead: then it counts as written
+    when the next one was, or now. Else one such date would keep the log from being trimmed until it has come.
+    """
+    believed_ms, later_ms = list[int](), now_ms
+    for snapshot in reversed(snapshots):
+        later_ms = snapshot.at_ms if snapshot.at_ms <= now_ms else later_ms
+        believed_ms.append(later_ms)
+    return believed_ms[::-1]
+
+
+def _apart(snapshots: list[tuple[int, S]], apart_ms: int) -> list[tuple[int, S]]:
+    """The first, the last, and those in between that are so far apart; the closest ones go if they are too many."""
+    kept = snapshots[:1]
+    for candidate in snapshots[1:-1]:
+        if candidate[0] - kept[-1][0] >= apart_ms:
+            kept.append(candidate)
+    if len(snapshots) > 1:
+        kept.append(snapshots[-1])
+    while len(kept) > KEPT_AT_MOST - 1:
+        gaps_ms = [kept[i + 1][0] - kept[i - 1][0] for i in range(1, len(kept) - 1)]
+        del kept[1 + gaps_ms.index(min(gaps_ms))]
+    return kept

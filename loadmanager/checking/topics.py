@@ -1,0 +1,36 @@
+"""Which topics a cluster has, as its brokers open them; a test compares the two."""
+
+from __future__ import annotations
+
+from loadmanager.advice.model import ADVICE_TOPIC
+from loadmanager.channel_owner.readers import TOPIC as READERS_TOPIC
+from loadmanager.decisions.log import DECISIONS
+from loadmanager.dynamic.live import SETTINGS_TOPIC
+from loadmanager.governing.plan_model import PLANS_TOPIC
+from loadmanager.load.model import BROKERS_TOPIC, BUNDLES_TOPIC
+from loadmanager.policies.store import POLICIES_TOPIC
+from loadmanager.settings import Settings
+from loadmanager.views import ACCUSATIONS_TOPIC
+from statechannel.ports import TopicSpec
+
+CHANNEL_TOPIC = "bundle-state"
+SNAPSHOTS_TOPIC = "bundle-state-snapshots"
+VIEW_TOPICS = (BROKERS_TOPIC, BUNDLES_TOPIC, ACCUSATIONS_TOPIC, READERS_TOPIC, ADVICE_TOPIC)
+
+
+FOLLOWED_TOPICS = (BROKERS_TOPIC, BUNDLES_TOPIC)
+"""Of the views those that the load history reads entry by entry."""
+
+
+def topics_of(settings: Settings) -> list[TopicSpec]:
+    """The channel and its snapshots, and the compacted topics behind the table views."""
+    views = [TopicSpec(topic, 1, compacted=True, followed=topic in FOLLOWED_TOPICS) for topic in VIEW_TOPICS]
+    return [
+        TopicSpec(CHANNEL_TOPIC, settings.partitions),
+        TopicSpec(SNAPSHOTS_TOPIC, settings.partitions, compacted=True),
+        DECISIONS,
+        TopicSpec(SETTINGS_TOPIC, 1),
+        TopicSpec(POLICIES_TOPIC, 1),
+        TopicSpec(PLANS_TOPIC, 1),
+        *views,
+    ]

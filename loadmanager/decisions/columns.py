@@ -1,0 +1,155 @@
+"""A cluster model as columns of bytes, and back: the same digest, to the last bit. Pure.
+
+The bytes of equal weight are put side by side before compression: neighbours of one column differ in their last digits
+only, and so take a third less room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmanager.balancing.constraints import Constraints
+from loadmanager.balancing.model import Brokers, Bundles, ClusterModel
+from loadmanager.decisions.errors import BadDecision
+from statechannel.bundle import Bundle
+from statechannel.record import Broker
+
+Array = NDArray[Any]
+_TYPES = {"f8": "<f8", "i8": "<i8", "i2": "<i2", "u4": "<u4", "b1": "|b1"}
+
+NONE: Mapping[str, str] = {}
+_FLOATS = ("capacity", "used", "load", "rate_msg_s", "throughput_bytes_s", "moved_s", "report_age_s")
+_FLAGS = ("known", "draining", "paused", "in_flight", "changed", "isolated")
+
+
+def _typed(*names: str) -> dict[str, str]:
+    return {name: "f8" if name in _FLOATS else "b1" if name in _FLAGS else "i8" for name in names}
+
+
+_BROKER_COLUMNS = _typed(
+    "capacity", "used", "known", "draining", "paused", "bundles", "max_bundles", "rate_msg_s", "throughput_bytes_s"
+)
+_BUNDLE_COLUMNS = _typed(
+    "namespace", "owner", "load", "rate_msg_s", "throughput_bytes_s", "in_flight", "moved_s", "changed"
+)
+_CONSTRAINT_COLUMNS = {"kind": "i8", "forbidden": "i2", "fixed": "i2", "rest_s": "f8", "weight": "f8", "group": "i8"}
+_OPTIONAL_BROKER_COLUMNS = _typed("report_age_s")
+_OPTIONAL_CONSTRAINT_COLUMNS = _typed("presence", "namespace_here", "isolated")
+
+
+class Column(msgspec.Struct, frozen=True, array_like=True):
+    """An array: its type, shape, and shuffled little-endian bytes."""
+
+    type: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+class StoredModel(msgspec.Struct, frozen=True):
+    """`at` is where each bundle's namespace stands in `homes`, `lo` and `hi` its range."""
+
+    at_ms: int
+    broker_ids: tuple[Broker, ...]
+    domains: tuple[str, ...]
+    versions: tuple[str, ...]
+    brokers: Mapping[str, Column]
+    homes: tuple[str, ...]
+    at: Column
+    lo: Column
+    hi: Column
+    namespaces: tuple[str, ...]
+    bundles: Mapping[str, Column]
+    left: tuple[tuple[int, tuple[int, ...]], ...]
+    rules: tuple[str, ...]
+    constraints: Mapping[str, Column]
+    groups: tuple[str, ...]
+    spread_over_domains: bool
+
+
+def pack(array: Array, kind: str) -> Column:
+    """The column of an array, as one of `f8 i8 i2 u4 b1`. Raises ValueError where that would change a value."""
+    chosen = np.ascontiguousarray(array).astype(_TYPES[kind], casting="same_kind", copy=False)
+    octets = np.ascontiguousarray(chosen).reshape(-1).view(np.uint8).reshape(-1, chosen.itemsize)
+    return Column(kind, tuple(int(side) for side in chosen.shape), octets.T.tobytes())
+
+
+def unpack(column: Column) -> Array:
+    """The inverse. Raises BadDecision for what is no column."""
+    if column.type not in _TYPES:
+        raise BadDecision(f"a column of the type {column.type[:10]!r}: the record is damaged, or of a newer release")
+    kind = np.dtype(_TYPES[column.type])
+    if any(side < 0 for side in column.shape) or prod(column.shape) * kind.itemsize != len(column.data):
+        raise BadDecision(f"a column of {len(column.data)} bytes cannot have the shape {column.shape}")
+    octets = np.frombuffer(column.data, np.uint8).reshape(kind.itemsize, -1)
+    return np.ascontiguousarray(octets.T).reshape(-1).view(kind).reshape(column.shape)
+
+
+def stored(model: ClusterModel) -> StoredModel:
+    """The model, for a record."""
+    brokers, bundles, constraints = model.brokers, model.bundles, model.constraints
+    places: dict[str, int] = {}
+    at = [places.setdefault(bundle.namespace, len(places)) for bundle in bundles.ids]
+    return StoredModel(
+        at_ms=model.at_ms,
+        broker_ids=brokers.ids,
+        domains=brokers.domains,
+        versions=brokers.versions,
+        brokers=_packed(brokers, _BROKER_COLUMNS, _OPTIONAL_BROKER_COLUMNS),
+        homes=tuple(places),
+        at=pack(np.array(at, np.uint32), "u4"),
+        lo=pack(np.array([bundle.lo for bundle in bundles.ids], np.uint32), "u4"),
+        hi=pack(np.array([bundle.hi for bundle in bundles.ids], np.uint32), "u4"),
+        namespaces=bundles.namespaces,
+        bundles=_packed(bundles, _BUNDLE_COLUMNS),
+        left=tuple(sorted((row, tuple(brokers)) for row, brokers in bundles.left.items())),
+        rules=constraints.rules,
+        constraints=_packed(constraints, _CONSTRAINT_COLUMNS, _OPTIONAL_CONSTRAINT_COLUMNS),
+        groups=constraints.groups,
+        spread_over_domains=constraints.spread_over_domains,
+    )
+
+
+def restored(kept: StoredModel) -> ClusterModel:
+    """The model again. Raises BadDecision where the parts do not fit together."""
+    count, rows = len(kept.broker_ids), len(kept.at.shape) == 1 and kept.at.shape[0]
+    brokers = _unpacked(kept.brokers, _BROKER_COLUMNS, _OPTIONAL_BROKER_COLUMNS)
+    bundles = _unpacked(kept.bundles, _BUNDLE_COLUMNS)
+    constraints = _unpacked(kept.constraints, _CONSTRAINT_COLUMNS, _OPTIONAL_CONSTRAINT_COLUMNS)
+    apart = ("forbidden", "presence", "namespace_here")
+    per_bundle = [*bundles.values(), *(column for name, column in constraints.items() if name not in apart)]
+    if any(len(column) != count for column in brokers.values()) or any(len(column) != rows for column in per_bundle):
+        raise BadDecision("the columns of its model are not equally long")
+    return ClusterModel(
+        Brokers(ids=kept.broker_ids, domains=kept.domains, versions=kept.versions, **brokers),
+        Bundles(ids=_ids(kept), namespaces=kept.namespaces, left=dict(kept.left), **bundles),
+        Constraints(rules=kept.rules, groups=kept.groups, spread_over_domains=kept.spread_over_domains, **constraints),
+        kept.at_ms,
+    )
+
+
+def _packed(source: object, columns: Mapping[str, str], optional: Mapping[str, str] = NONE) -> dict[str, Column]:
+    there = {name: kind for name, kind in optional.items() if getattr(source, name) is not None}
+    return {name: pack(getattr(source, name), kind) for name, kind in {**columns, **there}.items()}
+
+
+def _unpacked(
+    columns: Mapping[str, Column], wanted: Mapping[str, str], optional: Mapping[str, str] = NONE
+) -> dict[str, Any]:
+    wanted = {**wanted, **{name: kind for name, kind in optional.items() if name in columns}}
+    missing = [name for name, kind in wanted.items() if name not in columns or columns[name].type != kind]
+    if missing or any(not columns[name].shape for name in wanted):
+        raise BadDecision(f"its model lacks {', '.join(missing) or 'rows'}")
+    return {name: unpack(columns[name]) for name in wanted}
+
+
+def _ids(kept: StoredModel) -> list[Bundle]:
+    at, lo, hi = unpack(kept.at).tolist(), unpack(kept.lo).tolist(), unpack(kept.hi).tolist()
+    if not len(at) == len(lo) == len(hi) or (at and max(at) >= len(kept.homes)):
+        raise BadDecision("the names of its bundles do not fit together")
+    return [Bundle(kept.homes[home], low, high) for home, low, high in zip(at, lo, hi, strict=True)]

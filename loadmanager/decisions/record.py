@@ -1,0 +1,168 @@
+"""What is kept of one round of the leader: everything it decided from, what it decided, and what became of it. Values
+only; `codec.py` says how they look in the log.
+
+`id` is `epoch.round`, which the channel's records of the round's moves carry as their `cause`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from loadmanager.balancing.decision import Decision
+from loadmanager.balancing.model import ClusterModel
+from loadmanager.decisions.memory import NOTHING_KEPT, Memory, kept_memory
+from loadmanager.settings import Settings
+from statechannel.record import Broker
+
+_ID = re.compile(r"(\d{1,18})\.(\d{1,18})", re.ASCII)
+
+_NO_GROUNDS = frozenset(
+    {
+        *("cluster", "advertised", "log", "coordination", "partitions", "topic_prefix", "replication"),
+        *("min_insync_replicas", "development", "kafka", "zookeeper", "insecure", "start_timeout_s"),
+        *("failure_domain", "capacity", "properties"),
+    }
+)
+"""Settings that say where a broker runs and what it may reach, secrets among them: no decision rests on them."""
+
+
+class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What became of a move: `begun`, or why not (`refused`, `skipped`, `waiting` for review …); `detail` in words."""
+
+    outcome: str
+    detail: str = ""
+
+
+class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One round. `at_ms` is the leader's wall clock; `outcomes` go with `decision.moves`, in their order, and may be
+    fewer where a round was cut off.
+
+    `settings` are those that a decision may rest on, with their values (defaults change with releases). `memory` is
+    what the strategy was *given*. `model` is None where the round had none (paused, nothing known), or where it would
+    have made the record too large; `without_model` says which.
+    """
+
+    id: str
+    at_ms: int
+    leader: Broker
+    strategy: str
+    settings: Mapping[str, Any]
+    decision: Decision
+    policies_revision: int = -1
+    model: ClusterModel | None = None
+    digest: str = ""
+    """Of the model, also where that is not kept."""
+    without_model: str = ""
+    memory: Memory = NOTHING_KEPT
+    outcomes: tuple[Outcome, ...] = ()
+
+    @property
+    def epoch(self) -> int:
+        """Of the leader's term."""
+        return ordinal(self.id)[0]
+
+    @property
+    def round(self) -> int:
+        """Its number within the term, from 1."""
+        return ordinal(self.id)[1]
+
+    def restored_settings(self) -> Settings:
+        """The settings of then, over the present release's defaults for what was not there yet. Reads no environment.
+
+        What this release does not have any more is left out.
+        """
+        known = {name: value for name, value in self.settings.items() if name in Settings.model_fields}
+        return Settings.model_construct(None, **known)
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """A line for a list of decisions."""
+
+    id: str
+    at_ms: int
+    leader: str
+    strategy: str
+    reason: str
+    moves: int
+    begun: int
+    spread_before: float
+    spread_after: float
+    has_model: bool
+    offset: int
+
+
+def ordinal(decision_id: str) -> tuple[int, int]:
+    """Epoch and round, by which decisions are ordered. Raises ValueError."""
+    match = _ID.fullmatch(decision_id)
+    if match is None:
+        shown = decision_id if len(decision_id) <= 60 else f"{decision_id[:60]}…"
+        raise ValueError(f"{shown!r} is no decision; write epoch.round, such as 3.17")
+    return int(match[1]), int(match[2])
+
+
+def id_of(epoch: int, number: int) -> str:
+    """What a decision is called, and the `cause` of its moves."""
+    return f"{epoch}.{number}"
+
+
+def grounds(settings: Settings) -> Mapping[str, Any]:
+    """The settings that a decision may rest on, for a record."""
+    return settings.model_dump(mode="json", exclude=set(_NO_GROUNDS))
+
+
+def record_of(
+    decision_id: str,
+    leader: Broker,
+    at_ms: int,
+    decision: Decision,
+    *,
+    strategy: str,
+    settings: Settings,
+    model: ClusterModel | None = None,
+    memory: object = None,
+    policies_revision: int = -1,
+    outcomes: Iterable[Outcome] = (),
+    without_model: str = "",
+) -> DecisionRecord:
+    """The record of a round. `memory` is what the strategy was given. Raises ValueError for an id that is none."""
+    ordinal(decision_id)
+    return DecisionRecord(
+        id=decision_id,
+        at_ms=at_ms,
+        leader=leader,
+        strategy=strategy,
+        settings=grounds(settings),
+        decision=msgspec.structs.replace(decision, memory=None),
+        policies_revision=policies_revision,
+        model=model,
+        digest=model.digest if model is not None else "",
+        without_model=without_model if model is None else "",
+        memory=kept_memory(memory),
+        outcomes=tuple(outcomes),
+    )
+
+
+def summary_of(record: DecisionRecord, offset: int) -> Summary:
+    """A record in one line."""
+    decision = record.decision
+    return Summary(
+        id=record.id,
+        at_ms=record.at_ms,
+        leader=record.leader.name,
+        strategy=record.strategy,
+        reason=decision.reason,
+        moves=len(decision.moves),
+        begun=sum(outcome.outcome == BEGUN for outcome in record.outcomes),
+        spread_before=decision.spread_before,
+        spread_after=decision.spread_after,
+        has_model=record.model is not None,
+        offset=offset,
+    )
+
+
+BEGUN = "begun"
+"""The outcome of a move whose transfer the channel accepted."""

@@ -1,0 +1,82 @@
+"""What must not leave the house with a support bundle, and how it is taken out. Pure.
+
+Rather too much than too little: everything that is passed through to the clients of Kafka and ZooKeeper, every value of
+`properties` (people write what they like there), the user and the query in a URL, whatever stands behind a name that
+sounds like a secret, and literally every value that the asker knows to be one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any, cast
+
+HIDDEN = "***"
+
+CLOSED = frozenset({"kafka", "zookeeper", "properties"})
+"""Mappings whose names are shown and whose values are not."""
+
+_NAME = (
+    r"[\w.-]*(?:passw|passphrase|pwd|secret|credential|api[._-]?key|access[._-]?key|private[._-]?key|key[._-]?pem"
+    r"|auth[._-]?data|authorization|bearer|jaas|sasl\.|oauth)[\w.-]*"
+)
+SECRET_NAME = re.compile(_NAME, re.IGNORECASE)
+
+_VALUE = r"""[\[({][^\n]*|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|\S+"""
+_BEHIND_A_NAME = re.compile(rf"""({_NAME}["']?\s*(?:[=:]|\bis\b)\s*)({_VALUE})""", re.IGNORECASE)
+_USER_IN_URL = re.compile(r"""([a-z][a-z0-9+.-]*://)[^\s"'<>]*@""", re.IGNORECASE)
+_USER_AT_SERVER = re.compile(r"""[^\s"'<>/,@:=]+:[^\s"'<>/,@]+@(?=[\w.\[-]+)""")
+_QUERY_IN_URL = re.compile(r"""(://[^\s"'<>?]*\?)[^\s"'<>]+""")
+_PEM = re.compile(r"-----BEGIN [^-]+-----.*?(?:-----END [^-]+-----|\Z)", re.DOTALL)
+
+MIN_LENGTH = 4
+"""A shorter value that is known to be secret is not looked for in texts: it would hide half of them."""
+
+
+def hide(value: Any, known: Collection[str] = ()) -> Any:
+    """A JSON value without its secrets; the names stay. `known` are values that must not appear anywhere."""
+    match value:
+        case dict():
+            return {name: _hide_named(name, v, known) for name, v in cast("dict[str, Any]", value).items()}
+        case list():
+            return [hide(v, known) for v in cast("list[Any]", value)]
+        case str():
+            return hide_text(value, known)
+        case _:
+            return value
+
+
+def hide_text(text: str, known: Collection[str] = ()) -> str:
+    """A text without its secrets."""
+    for secret in sorted((k for k in known if len(k) >= MIN_LENGTH), key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    text = _PEM.sub(HIDDEN, text)
+    text = _USER_IN_URL.sub(rf"\1{HIDDEN}@", text)
+    text = _QUERY_IN_URL.sub(rf"\1{HIDDEN}", text)
+    text = _USER_AT_SERVER.sub(f"{HIDDEN}@", text)
+    return _BEHIND_A_NAME.sub(rf"\1{HIDDEN}", text)
+
+
+def secrets_in(*mappings: Mapping[str, str]) -> frozenset[str]:
+    """Every value of settings that are passed through to a client: which of them are secret is not ours to know.
+
+    What any cluster has (`SASL_SSL`, numbers, `true`) is no secret and would only hide other things.
+    """
+    values = {value for mapping in mappings for value in mapping.values()}
+    parts = {part for value in values for part in re.split(r"""[\s"',:;\[\](){}=]+""", value)}
+    return frozenset(v for v in values | parts if len(v) >= MIN_LENGTH and not _COMMONPLACE.fullmatch(v))
+
+
+_COMMONPLACE = re.compile(
+    r"\d+|true|false|none|plain|digest|plaintext|ssl|sasl_ssl|sasl_plaintext|scram-sha-\d+|gssapi|oauthbearer|https?"
+    r"|(?:client|server|broker|auth|scheme|user|username|password|required|org|apache|kafka|zookeeper)+",
+    re.IGNORECASE,
+)
+
+
+def _hide_named(name: str, value: Any, known: Collection[str]) -> Any:
+    if name in CLOSED and isinstance(value, dict):
+        return dict.fromkeys(cast("dict[str, Any]", value), HIDDEN)
+    if SECRET_NAME.fullmatch(name) and value is not None:
+        return HIDDEN
+    return hide(value, known)

@@ -1,0 +1,119 @@
+"""Moves ahead of tomorrow's peak: where the forecast and the placement of now put some broker beyond tolerance.
+
+They are to be made within the rest time of a bundle before the peak, so that the rounds leave them alone until then.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import numpy as np
+from pyspark.sql import functions as f
+
+from loadmanager.advice.bounds import MOST_MOVES
+from loadmanager.advice.model import Advice, Expected, Measure, MoveBundles, PreMove
+from loadmanager.history.advising.ahead import Ahead, Relief, relief
+from loadmanager.history.advising.origin import Origin
+from loadmanager.history.analyses import ANALYSES
+from loadmanager.history.analyses.analysis import Options, Tables
+from loadmanager.history.lake import Window
+from loadmanager.settings import Settings
+
+METHOD = "forecast"
+TABLES = ("bundle_minute", "broker_minute", "bundle_total")
+BUNDLES = 2_000
+"""That are forecast to carry the most; the others stay where they are."""
+BROKERS = 2_000
+NINETY_PERCENT = 1.645
+"""`low` and `high` of a forecast are so many standard deviations from what is predicted."""
+SHORTEST_MS, LONGEST_MS = 600_000, 3_600_000
+HOUR_MS = 3_600_000
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What the driver takes of the record: rows of bundles and brokers, and the hours that are forecast, in ms."""
+
+    bundles: list[str]
+    brokers: list[str]
+    hours: list[int]
+    ahead: Ahead
+
+
+def advised(tables: Tables, window: Window, options: Options, settings: Settings, origin: Origin) -> Advice | str:
+    """Advice, or why there is none."""
+    found = _found(tables, window, options, origin)
+    if found is None:
+        return "too few bundles or brokers have a forecast"
+    relieved = relief(found.ahead, options.tolerance, MOST_MOVES)
+    if relieved is None:
+        return f"in the next {len(found.hours)} hours no moves help for sure"
+    peak_ms = found.hours[relieved.hour]
+    first_ms = peak_ms - min(LONGEST_MS, max(SHORTEST_MS, round(settings.bundle_rest_s * 1000)))
+    if peak_ms <= origin.data_to_ms:
+        return "the peak is over"
+    change = MoveBundles(_moves(found, relieved), first_ms, peak_ms)
+    gain = relieved.gain
+    expected = Expected(Measure.SPREAD, relieved.before, relieved.after, gain.low, gain.high)
+    cores = float(found.ahead.predicted[:, relieved.hour].sum())
+    at = datetime.fromtimestamp(peak_ms / 1000, UTC)
+    reason = (
+        f"At {at:%Y-%m-%d %H:%M} UTC brokers are forecast to carry {cores:.3g} cores, with a "
+        f"spread of {relieved.before:.1%} where bundles are now; {len(change.moves)} moves ahead of it make that "
+        f"{relieved.after:.1%} (better by {gain.low:.1%} to {gain.high:.1%})."
+    )
+    return origin.advice(change, reason, expected, METHOD, TABLES)
+
+
+def _moves(found: Found, relieved: Relief) -> tuple[PreMove, ...]:
+    holder = found.ahead.holder
+    return tuple(
+        PreMove(found.bundles[bundle], found.brokers[int(holder[bundle])], found.brokers[to])
+        for bundle, to in relieved.moves
+    )
+
+
+def _found(tables: Tables, window: Window, options: Options, origin: Origin) -> Found | None:
+    brokers = _brokers(tables, window, origin)
+    if len(brokers) < 2:
+        return None
+    rows = {row["broker"]: number for number, row in enumerate(brokers)}
+    bundles = [row for row in _bundles(tables, window, options) if row["broker"] in rows]
+    hours = sorted({each["at_ms"] for row in bundles for each in row["ahead"]})
+    if not bundles or not hours:
+        return None
+    predicted, deviation = np.zeros((len(bundles), len(hours))), np.zeros((len(bundles), len(hours)))
+    column = {hour: number for number, hour in enumerate(hours)}
+    for number, row in enumerate(bundles):
+        for each in row["ahead"]:
+            predicted[number, column[each["at_ms"]]] = each["predicted"]
+            deviation[number, column[each["at_ms"]]] = (each["high"] - each["predicted"]) / NINETY_PERCENT
+    holder = np.array([rows[row["broker"]] for row in bundles], np.int64)
+    capacity = np.array([row["cores"] for row in brokers], np.float64)
+    used = np.array([row["used"] for row in brokers], np.float64)
+    rest = np.maximum(0.0, used - np.bincount(holder, predicted[:, 0], minlength=len(brokers)))
+    ahead = Ahead(predicted, deviation, holder, capacity, rest)
+    return Found([row["bundle"] for row in bundles], [row["broker"] for row in brokers], hours, ahead)
+
+
+def _brokers(tables: Tables, window: Window, origin: Origin) -> list[Any]:
+    """Those of the last hour: their cores, and how many they used."""
+    rows = window.cut(tables("broker_minute"), "minute").where(f.col("covered_s") > 0)
+    rows = rows.where(f.unix_millis("minute") >= origin.data_to_ms - HOUR_MS)
+    cores = f.coalesce(f.col("capacity")["cpu"], f.lit(1.0))
+    found = rows.groupBy("broker").agg(
+        f.max_by(cores, "minute").alias("cores"),
+        f.avg(f.col("cpu_percent") / 100 * cores).alias("used"),
+    )
+    return found.where((f.col("cores") > 0) & f.col("used").isNotNull()).orderBy("broker").limit(BROKERS).collect()
+
+
+def _bundles(tables: Tables, window: Window, options: Options) -> list[Any]:
+    """The bundles that will carry the most, where each is, and what it will carry by the hour."""
+    forecast = ANALYSES["forecast"].run(tables, window, msgspec.structs.replace(options, measure="cpu"))
+    hour = f.struct(f.unix_millis("at").alias("at_ms"), "predicted", "high")
+    heavy = forecast.groupBy("bundle").agg(f.sum("predicted").alias("total"), f.collect_list(hour).alias("ahead"))
+    rows = window.cut(tables("bundle_minute"), "minute").where(f.col("covered_s") > 0)
+    where = rows.groupBy("bundle").agg(f.max_by("broker", "minute").alias("broker"))
+    return heavy.join(where, "bundle").orderBy(f.desc("total"), "bundle").limit(BUNDLES).collect()

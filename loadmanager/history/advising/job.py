@@ -1,0 +1,107 @@
+"""The job: looks at the record of a window in each of the ways that there are, and collects what they advise.
+
+A kind that has too little to go on, or finds no improvement for sure, says why instead. Nothing here changes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+
+from loadmanager.advice.model import Advice
+from loadmanager.errors import Invalid
+from loadmanager.history.advising import from_bundles, from_forecast, from_replay, from_weights
+from loadmanager.history.advising.origin import Origin, origin_of
+from loadmanager.history.analyses.analysis import Options as Analysing
+from loadmanager.history.lake import ALWAYS, Lake, Window
+from loadmanager.history.replay import Options as Replaying
+from loadmanager.history.replay import ReplayResult, replay
+from loadmanager.history.replay.job import recorded_settings
+from loadmanager.settings import Settings
+
+KINDS = ("replay", "bundles", "weights", "forecast")
+
+
+class Options(msgspec.Struct, frozen=True):
+    """How to advise. `cluster`: whose data it is, as its setting `cluster` says; brokers refuse advice of others."""
+
+    cluster: str = "standalone"
+    settings: Settings | None = None
+    """The cluster's own; None: those that its last decision in the record says, over the defaults."""
+    kinds: tuple[str, ...] = KINDS
+    life_s: float = 86_400.0
+    """From the end of the data: how long advice is of use."""
+    replaying: Replaying = Replaying()
+    result: ReplayResult | None = None
+    """Of a replay with `recorded` among its candidates, made before; None: advice has its own candidates replayed."""
+
+
+class Considered(msgspec.Struct, frozen=True):
+    """What is advised; and by kind why there is none, or no more."""
+
+    advice: tuple[Advice, ...]
+    left_out: Mapping[str, str]
+
+
+def advise(lake: Lake, window: Window = ALWAYS, options: Options = Options()) -> list[Advice]:  # noqa: B008
+    """What the record of the window says should be changed; see `consider`."""
+    return list(consider(lake, window, options).advice)
+
+
+def consider(
+    lake: Lake,
+    window: Window = ALWAYS,
+    options: Options = Options(),  # noqa: B008
+    begin: Callable[[str], None] = lambda _kind: None,
+) -> Considered:
+    """As `advise`, with the reasons. `begin(kind)` is told what is looked at next. Raises Invalid for unknown kinds."""
+    unknown = set(options.kinds) - set(KINDS)
+    if unknown:
+        raise Invalid(f"there is no kind of advice {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
+    tables = {
+        *(*from_replay.TABLES, *from_bundles.TABLES, *from_weights.TABLES, *from_forecast.TABLES),
+    }
+    origin = origin_of(lake, window, options.cluster, options.life_s, sorted(tables))
+    if origin is None:
+        why = "no broker's load is recorded in this window: run `loadmanager history ingest` first"
+        return Considered((), dict.fromkeys(options.kinds, why))
+    settings = options.settings or recorded_settings(lake, window)
+    advice: list[Advice] = []
+    left_out: dict[str, str] = {}
+    for kind, found in _by_kind(lake, window, options, settings, origin, begin):
+        if isinstance(found, str):
+            left_out[kind] = found
+        else:
+            advice += found
+    return Considered(tuple(advice), left_out)
+
+
+def _by_kind(
+    lake: Lake, window: Window, options: Options, settings: Settings, origin: Origin, begin: Callable[[str], None]
+) -> Iterator[tuple[str, list[Advice] | str]]:
+    analysing = Analysing.of(settings)
+    for kind in options.kinds:
+        begin(kind)
+        found: Advice | list[Advice] | str
+        match kind:
+            case "replay":
+                found = _replayed(lake, window, options, settings, origin)
+            case "bundles":
+                found = from_bundles.advised(lake.table, window, analysing, settings, origin)
+            case "weights":
+                found = from_weights.advised(lake.table, window, analysing, settings, origin)
+            case _:
+                found = from_forecast.advised(lake.table, window, analysing, settings, origin)
+        yield kind, [found] if isinstance(found, Advice) else found
+
+
+def _replayed(lake: Lake, window: Window, options: Options, settings: Settings, origin: Origin) -> Advice | str:
+    result = options.result
+    if result is None:
+        replaying = msgspec.structs.replace(options.replaying, settings=settings)
+        try:
+            result = replay(lake, window, from_replay.candidates(settings), replaying)
+        except Invalid as error:
+            return str(error)
+    return from_replay.advised(result, settings, origin)

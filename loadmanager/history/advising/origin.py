@@ -1,0 +1,47 @@
+"""Where the data of advice comes from: whose, of which time, which versions of which tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+from pyspark.sql import functions as f
+
+from loadmanager.advice.codec import sealed
+from loadmanager.advice.model import Advice, Change, Expected, Provenance
+from loadmanager.history.lake import Lake, Window
+from loadmanager.history.layout import delta
+from loadmanager.registration import VERSION
+
+JOB = "history advise"
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """The data, and how long advice made of it is of use."""
+
+    cluster: str
+    data_from_ms: int
+    data_to_ms: int
+    life_ms: int
+    versions: dict[str, int]
+
+    def advice(self, change: Change, reason: str, expected: Expected, method: str, tables: Iterable[str]) -> Advice:
+        """Advice with its provenance and its id; the same data make the same."""
+        read = {name: self.versions[name] for name in sorted(tables) if name in self.versions}
+        provenance = Provenance(self.cluster, self.data_from_ms, self.data_to_ms, JOB, VERSION, method, read)
+        return sealed(Advice(change, reason, expected, provenance, self.data_to_ms + self.life_ms))
+
+
+def origin_of(lake: Lake, window: Window, cluster: str, life_s: float, tables: Iterable[str]) -> Origin | None:
+    """Of the brokers' reports in the window; None if there are none."""
+    at = f.unix_millis("at")
+    found = lake.table("broker_load", window).agg(f.min(at).alias("first"), f.max(at).alias("last")).collect()[0]
+    if found["first"] is None or found["first"] == found["last"]:
+        return None
+    versions = {name: _version(lake, name) for name in tables if lake.exists(name)}
+    return Origin(cluster, found["first"], found["last"], round(life_s * 1000), versions)
+
+
+def _version(lake: Lake, table: str) -> int:
+    history = lake.spark.sql(f"DESCRIBE HISTORY {delta(lake.path(table))} LIMIT 1")
+    return int(history.select("version").collect()[0]["version"])

@@ -1,0 +1,76 @@
+"""Puts advice where leaders look for it: into the topic `advice`, over the log itself or through a broker's door.
+
+Advice is its own name: publishing it twice is publishing it once. Whether anything is done with it is the cluster's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+
+import msgspec
+
+from loadmanager.advice.board import AdviceBoard
+from loadmanager.advice.model import Advice
+from loadmanager.errors import Conflict, Invalid, LoadManagerError, Unavailable
+from loadmanager.settings import Settings
+from loadmanager.wiring import open_log
+from statechannel.errors import LogError
+from statechannel.view import wall_clock_ms
+
+START_S = 10.0
+ANSWER_S = 30.0
+AUTHOR = "history advise"
+
+
+def publish(advice: Sequence[Advice], where: Settings | str) -> tuple[str, ...]:
+    """Propose each; their ids. `where`: the settings of the cluster's brokers (which name its log), or the admin URL of
+    any broker.
+
+    Raises Invalid (stale, out of bounds, of another cluster: with what is wrong), Conflict (too much waits already),
+    Unavailable; those before the one that failed are published.
+    """
+    if isinstance(where, str):
+        return tuple(_posted(each, where.rstrip("/")) for each in advice)
+    return asyncio.run(_written(advice, where))
+
+
+async def _written(advice: Sequence[Advice], settings: Settings) -> tuple[str, ...]:
+    log = open_log(settings)
+    board = AdviceBoard(log, settings.cluster, wall_clock_ms)
+    try:
+        await log.start(START_S)
+        reading = asyncio.create_task(board.run())
+        try:
+            return tuple([(await board.publish(each)).id for each in advice])
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+    except LogError as error:
+        raise Unavailable(str(error)) from None
+    finally:
+        await log.close()
+
+
+def _posted(advice: Advice, url: str) -> str:
+    headers = {"Content-Type": "application/json", "X-Author": AUTHOR}
+    request = urllib.request.Request(f"{url}/v1/advice", msgspec.json.encode(advice), headers, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
+            return str(json.load(answer)["id"])
+    except urllib.error.HTTPError as error:
+        raise _refusal(error.code, error.read()) from None
+    except (OSError, ValueError) as error:
+        raise Unavailable(f"{url} does not answer: {error}") from None
+
+
+def _refusal(status: int, body: bytes) -> LoadManagerError:
+    try:
+        detail = str(json.loads(body)["detail"])
+    except (ValueError, KeyError):
+        detail = f"status {status}"
+    kinds: dict[int, type[LoadManagerError]] = {409: Conflict, 503: Unavailable}
+    return kinds.get(status, Invalid)(detail)

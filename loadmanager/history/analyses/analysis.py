@@ -1,0 +1,71 @@
+"""What an analysis is, and what it may be told: values only.
+
+`run(tables, window, options)` is given every row of a table by `tables(name)` and takes those of the window itself:
+who holds a bundle at its begin follows from records before it. It builds a plan and runs nothing, so the caller may
+write the answer, count it, or join it with more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from pyspark.sql import DataFrame
+
+from loadmanager.history.lake import Window
+from loadmanager.load.usage import DEFAULT_WEIGHTS, Weights, weights_of
+from loadmanager.settings import Settings
+from loadmanager.splitting.conditions import Limits
+
+Tables = Callable[[str], DataFrame]
+"""All rows of a table of `schemas.py`; empty where it is not there yet. `Lake.table` is one."""
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What the analyses go by; production's settings, and how much to answer.
+
+    `measure` is what seasons and forecasts are of: a name of RESOURCES but memory.
+    """
+
+    limits: Limits
+    """What one bundle may carry before it is split."""
+    weights: Weights = DEFAULT_WEIGHTS
+    tolerance: float = 0.1
+    rest_s: float = 1800.0
+    merge_below: float = 0.1
+    """A fraction of the limits."""
+    namespace_min_bundles: int = 4
+    namespace_max_bundles: int = 128
+    measure: str = "cpu"
+    top: int = 20
+    """Hot bundles to show."""
+    horizon_h: int = 24
+    """How far forecasts go."""
+    settle_s: float = 300.0
+    """How long before and after a decision its effect is measured."""
+
+    @staticmethod
+    def of(settings: Settings) -> Options:
+        """By the settings of a cluster."""
+        return Options(
+            limits=Limits.of(settings),
+            weights=weights_of(settings),
+            tolerance=settings.tolerance,
+            rest_s=settings.bundle_rest_s,
+            merge_below=settings.merge_below_percent / 100,
+            namespace_min_bundles=settings.namespace_min_bundles,
+            namespace_max_bundles=settings.namespace_max_bundles,
+        )
+
+
+DEFAULTS = Options.of(Settings.model_construct(None))
+"""By the defaults of this release; reads no environment."""
+
+
+class Analysis(msgspec.Struct, frozen=True):
+    """`needs` are the tables that it reads, by which a caller can tell why an answer is empty."""
+
+    name: str
+    title: str
+    needs: tuple[str, ...]
+    run: Callable[[Tables, Window, Options], DataFrame]

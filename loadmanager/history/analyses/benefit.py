@@ -1,0 +1,76 @@
+"""What decisions promised, and what came of it: the spread of the brokers' usages, predicted against measured.
+
+The measured effect is that of everything that happened in those minutes, load that changed by itself as well.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from loadmanager.history.analyses import imbalance
+from loadmanager.history.analyses.analysis import Analysis, Options, Tables
+from loadmanager.history.analyses.figures import MINUTE_S, number_of
+from loadmanager.history.lake import Window
+
+SETTLING = 1
+"""Minutes after the decision's own that don't count: moves take a moment, and reports come on a change."""
+ROUNDING = 1e-9
+"""What a decision promised is nothing below this."""
+
+
+def run(tables: Tables, window: Window, options: Options) -> DataFrame:
+    """One row a decision of the window that began a move.
+
+    `predicted_before` and `predicted_after` are the decision's spreads (max/mean - 1 of the fullest resource),
+    `measured_…` the means of the same in the `settle_s` before its minute and after the one that follows it; null
+    where nothing is known of those minutes. `predicted` and `measured` are by how much it fell, `kept` is
+    measured / predicted, `gain` the sum of the moves' promised gains.
+    """
+    rows = window.cut(tables("decision")).where(f.col("begun") > 0)
+    rows = rows.dropDuplicates(["id"]).withColumn("number", number_of(f.col("at"), MINUTE_S))
+    measured = rows.join(_spreads(tables, _around(window, options), options), "number", "left")
+    measured = measured.groupBy("id").agg(
+        f.avg(f.when(f.col("before"), f.col("spread"))).alias("measured_before"),
+        f.avg(f.when(~f.col("before"), f.col("spread"))).alias("measured_after"),
+    )
+    gains = tables("move").where(f.col("outcome") == "begun").groupBy(f.col("decision").alias("id"))
+    found = rows.join(measured, "id").join(gains.agg(f.sum("gain").alias("gain")), "id", "left")
+    predicted = f.col("spread_before") - f.col("spread_after")
+    fell = f.col("measured_before") - f.col("measured_after")
+    return found.select(
+        *("id", "at", "strategy", "moves", "begun"),
+        f.col("spread_before").alias("predicted_before"),
+        f.col("spread_after").alias("predicted_after"),
+        *("measured_before", "measured_after"),
+        predicted.alias("predicted"),
+        fell.alias("measured"),
+        f.when(predicted > ROUNDING, fell / predicted).alias("kept"),
+        "gain",
+    )
+
+
+def _around(window: Window, options: Options) -> Window:
+    """The window, and as long before and after it as effects are measured."""
+    more = timedelta(seconds=options.settle_s + (SETTLING + 2) * MINUTE_S)
+    return Window(window.begin and window.begin - more, window.end and window.end + more)
+
+
+def _spreads(tables: Tables, window: Window, options: Options) -> DataFrame:
+    """The spread of each minute, once for each minute whose decision it tells of: `number`, `before`, `spread`."""
+    minutes = imbalance.run(tables, window, options).where(f.col("resource") == imbalance.FULLEST)
+    count = max(1, round(options.settle_s / MINUTE_S))
+    own = number_of(f.col("minute"), MINUTE_S)
+    before = _about(own, True, range(1, count + 1))
+    after = _about(own, False, range(-count - SETTLING, -SETTLING))
+    rows = minutes.select((f.col("max_over_mean") - 1).alias("spread"), f.array(*before, *after).alias("about"))
+    return rows.select("spread", f.inline("about"))
+
+
+def _about(own: Column, before: bool, shifts: range) -> list[Column]:
+    return [f.struct((own + shift).alias("number"), f.lit(before).alias("before")) for shift in shifts]
+
+
+ANALYSIS = Analysis("benefit", "Predicted and measured benefit", ("decision", "move", "broker_minute"), run)

@@ -1,0 +1,57 @@
+"""Brokers that the leader took bundles from because they were dead or stuck: how many, and how soon others served."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import Window as Over
+from pyspark.sql import functions as f
+
+from loadmanager.history.analyses.analysis import Analysis, Options, Tables
+from loadmanager.history.analyses.figures import seconds_between
+from loadmanager.history.analyses.gaps import PERCENTILES
+from loadmanager.history.analyses.serving import START, along, until_end, with_edges
+from loadmanager.history.lake import Window
+from statechannel.record import Action
+
+BROKER = ("broker", "incarnation")
+
+
+def run(tables: Tables, window: Window, options: Options) -> DataFrame:
+    """One row for each incarnation of a broker that bundles were revoked from, the first of them in the window.
+
+    `revoked_at`, the `leader` that did it, `bundles`, how many of them somebody serves again (`served`) and since when
+    (`restored_at`, the last of them), percentiles from revocation to service, and `back_at`: when a later incarnation
+    of that name was first given a bundle.
+    """
+    rows = with_edges(until_end(tables("transition"), window))
+    later = along().rowsBetween(Over.currentRow, Over.unboundedFollowing)
+    served_at = f.first(f.when(f.col("edge") == START, f.col("appended_at")), ignorenulls=True).over(later)
+    revoked = rows.withColumn("served_at", served_at).where(f.col("action") == str(Action.REVOKE))
+    took_s = seconds_between(f.col("appended_at"), f.col("served_at"))
+    revoked = revoked.select(
+        f.col("holder_before").alias("broker"),
+        f.col("holder_before_incarnation").alias("incarnation"),
+        *("bundle", "appended_at", "served_at", "actor"),
+        took_s.alias("took_s"),
+    )
+    deaths = revoked.groupBy(*BROKER).agg(
+        f.min("appended_at").alias("revoked_at"),
+        f.min_by("actor", "appended_at").alias("leader"),
+        f.count_distinct("bundle").alias("bundles"),
+        f.count_distinct(f.when(f.col("served_at").isNotNull(), f.col("bundle"))).alias("served"),
+        f.max("served_at").alias("restored_at"),
+        *(f.percentile("took_s", each / 100).alias(f"p{each}_s") for each in PERCENTILES),
+        f.max("took_s").alias("max_s"),
+    )
+    return window.cut(deaths.join(_back(rows, deaths), list(BROKER), "left"), "revoked_at")
+
+
+def _back(rows: DataFrame, deaths: DataFrame) -> DataFrame:
+    """When a later incarnation of a dead broker's name was first given a bundle."""
+    starts = rows.where(f.col("holder").isNotNull()).groupBy("holder", "holder_incarnation")
+    starts = starts.agg(f.min("appended_at").alias("since"))
+    later = (f.col("holder") == f.col("broker")) & (f.col("holder_incarnation") > f.col("incarnation"))
+    return deaths.select(*BROKER).join(starts, later).groupBy(*BROKER).agg(f.min("since").alias("back_at"))
+
+
+ANALYSIS = Analysis("failovers", "Failovers", ("transition",), run)

@@ -1,0 +1,73 @@
+"""What each bundle's load will be in the next hours, by the way of forecasting that was best for it in a backtest."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from loadmanager.history.analyses.analysis import Analysis, Options, Tables
+from loadmanager.history.analyses.figures import HOUR_S
+from loadmanager.history.analyses.forecasting import NINETY_PERCENT, WAYS, forecast
+from loadmanager.history.analyses.hours import NEEDS, Series, Table, answer_of, by_series, hourly
+from loadmanager.history.analyses.seasons import DAY
+from loadmanager.history.lake import Window
+
+COLUMNS = pa.schema(
+    [
+        *((name, pa.string()) for name in ("bundle", "namespace")),
+        ("at", pa.timestamp("us", "UTC")),
+        *((name, pa.float64()) for name in ("predicted", "low", "high")),
+        ("way", pa.string()),
+        *((name, pa.float64()) for name in ("mape", "mase")),
+    ]
+)
+
+
+def run(tables: Tables, window: Window, options: Options) -> DataFrame:
+    """`options.horizon_h` rows a bundle that was seen in the window's last day, from the hour after the window's last
+    one.
+
+    `at`, the hour's begin; `predicted`, the mean of `options.measure` in its natural unit; `low` and `high`, between
+    which nine of ten should fall; the `way` that was chosen, its errors `mape` and `mase` (null where history is too
+    short to tell).
+    """
+    horizon = options.horizon_h
+
+    def found(series: Series) -> Table:
+        return forecast_of(series, horizon)
+
+    return by_series(hourly(tables, window, options), from_arrow_schema(COLUMNS), found)
+
+
+def forecast_of(series: Series, horizon: int) -> Table:
+    """The answer's rows for a group of bundles."""
+    series = alive(series)
+    made = forecast(series.values, horizon)
+    rows = np.repeat(np.arange(len(series.bundles)), horizon)
+    hours = series.first + series.values.shape[1] + np.tile(np.arange(horizon), len(series.bundles))
+    namespaces = [bundle.rpartition("/")[0] for bundle in series.bundles]
+    predicted = made.predicted.ravel()
+    apart = np.nan_to_num(NINETY_PERCENT * made.deviation)[rows]
+    picked = np.arange(len(made.chosen)), made.chosen
+    return answer_of(
+        [
+            pa.array(series.bundles, pa.string()).take(pa.array(rows)),
+            pa.array(namespaces, pa.string()).take(pa.array(rows)),
+            pa.array(hours * (HOUR_S * 1_000_000)).cast(pa.timestamp("us", "UTC")),
+            *(predicted, np.maximum(0.0, predicted - apart), predicted + apart),
+            pa.array(list(WAYS)).take(pa.array(made.chosen[rows])),
+            *(errors[picked][rows] for errors in (made.mape, made.mase)),
+        ],
+        COLUMNS,
+    )
+
+
+def alive(series: Series) -> Series:
+    """The bundles that were seen in the last day: of the others, nothing is to be expected."""
+    rows = np.flatnonzero(~np.isnan(series.values[:, -DAY:]).all(axis=1))
+    return Series([series.bundles[row] for row in rows], series.first, series.values[rows])
+
+
+ANALYSIS = Analysis("forecast", "Forecast of bundles", NEEDS, run)

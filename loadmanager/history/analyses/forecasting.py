@@ -1,0 +1,144 @@
+"""Forecasts of hourly loads, and how wrong each way of making them was. Pure numpy, many bundles at once.
+
+Ways, the simplest first: the last value (`naive`), the same hour yesterday (`daily`), of the last week (`weekly`), the
+mean of that hour over a week (`profile`), and daily and weekly harmonics by least squares over four weeks (`fourier`).
+A backtest holds them against the last days: from each of up to FOLDS origins, HORIZON apart, each forecasts what came.
+The way with the least mean absolute error is chosen for each bundle, of equals the simplest.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmanager.history.analyses.hours import Floats, filled
+from loadmanager.history.analyses.seasons import DAY, WEEK
+
+FOLDS = 5
+HORIZON = DAY
+"""Of the backtest, in hours."""
+HISTORY = 4 * WEEK
+"""Hours that the regression looks back."""
+HARMONICS = {DAY: 3, WEEK: 2}
+WAYS: dict[str, int] = {"naive": 1, "daily": DAY, "weekly": WEEK, "profile": 2 * DAY, "fourier": 3 * DAY}
+"""And how many hours of history each needs."""
+NINETY_PERCENT = 1.645
+"""Standard deviations of a normal distribution, either way."""
+
+
+class Forecast(msgspec.Struct, frozen=True, eq=False):
+    """Of b bundles and w ways (rows of WAYS). Errors are NaN where the series is too short to tell."""
+
+    predicted: Floats
+    """(b, horizon), by the chosen way."""
+    deviation: Floats
+    """(b,): the root mean square error of the chosen way."""
+    chosen: NDArray[np.int64]
+    """(b,), index into WAYS."""
+    mape: Floats
+    """(b, w): mean of |error| / actual, as a fraction, where something was."""
+    mase: Floats
+    """(b, w): mean |error| over that of `x(t) = x(t - 24)` within the history before the backtest."""
+    mase_naive: Floats
+    """(b, w): the same over that of `x(t) = x(t - 1)`."""
+
+
+def forecast(values: Floats, horizon: int) -> Forecast:
+    """The next `horizon` hours of series (b, T), and the errors of the backtest. NaN is what is not known."""
+    whole = filled(values)
+    hours = whole.shape[1]
+    absolute, relative, squares = _backtest(whole, values)
+    first = max(DAY + 1, hours - FOLDS * HORIZON)
+    # errors that are only rounding are none, so that of equals the simplest wins
+    rounding = 1e-9 * np.abs(whole).mean(axis=1, keepdims=True)
+    absolute = np.where(absolute <= rounding, 0.0, absolute)
+    chosen = np.where(np.isnan(absolute), np.inf, absolute).argmin(axis=1)
+    picked = np.arange(len(whole)), chosen
+    predicted = np.empty((len(whole), horizon))
+    for number, way in enumerate(WAYS):
+        mine = chosen == number
+        if mine.any():
+            predicted[mine] = ahead(way, whole[mine], horizon)
+    return Forecast(
+        predicted=predicted,
+        deviation=np.sqrt(squares[picked]),
+        chosen=chosen,
+        mape=relative,
+        mase=_scaled(absolute, values[:, :first], DAY),
+        mase_naive=_scaled(absolute, values[:, :first], 1),
+    )
+
+
+def ahead(way: str, history: Floats, horizon: int) -> Floats:
+    """(b, horizon): what follows after a gapless history, by one way. Never below 0. Raises KeyError."""
+    steps = np.arange(horizon)
+    hours = history.shape[1]
+    if way == "fourier":
+        return _harmonics(history, horizon)
+    if way == "profile":
+        days = min(hours // DAY, WEEK // DAY)
+        recent = history[:, hours - days * DAY :].reshape(len(history), days, DAY)
+        return recent.mean(axis=1)[:, steps % DAY]
+    period = {"naive": 1, "daily": DAY, "weekly": WEEK}[way]
+    return history[:, hours - period + steps % period]
+
+
+def _backtest(whole: Floats, values: Floats) -> tuple[Floats, Floats, Floats]:
+    """(b, w) each: mean absolute, relative and square error over the hours of all origins; NaN where there are none.
+
+    All ways are judged by the same origins, so the history before the first is what decides which may take part.
+    """
+    shape = (len(whole), len(WAYS))
+    sums = {kind: np.zeros(shape) for kind in ("absolute", "relative", "squares", "count", "some")}
+    hours = whole.shape[1]
+    origins = [hours - fold * HORIZON for fold in range(FOLDS, 0, -1) if hours - fold * HORIZON > DAY]
+    able = [number for number, least in enumerate(WAYS.values()) if origins and least <= origins[0]]
+    for origin in origins:
+        actual = values[:, origin : origin + HORIZON]
+        known, positive = ~np.isnan(actual), np.nan_to_num(actual) > 0
+        for number in able:
+            error = np.abs(ahead(list(WAYS)[number], whole[:, :origin], HORIZON) - np.nan_to_num(actual))
+            error = np.where(known, error, 0.0)
+            sums["absolute"][:, number] += error.sum(axis=1)
+            sums["squares"][:, number] += (error**2).sum(axis=1)
+            sums["count"][:, number] += known.sum(axis=1)
+            part = np.divide(error, actual, out=np.zeros_like(error), where=positive)
+            sums["relative"][:, number] += part.sum(axis=1)
+            sums["some"][:, number] += positive.sum(axis=1)
+    return (
+        _ratio(sums["absolute"], sums["count"]),
+        _ratio(sums["relative"], sums["some"]),
+        _ratio(sums["squares"], sums["count"]),
+    )
+
+
+def _scaled(absolute: Floats, history: Floats, period: int) -> Floats:
+    """Errors over the mean error of a naive forecast within the history; NaN where that made none."""
+    if history.shape[1] <= period:
+        return np.full(absolute.shape, np.nan)
+    steps = np.abs(history[:, period:] - history[:, :-period])
+    count = (~np.isnan(steps)).sum(axis=1)
+    scale = np.nansum(steps, axis=1) / np.maximum(count, 1)
+    tiny = 1e-9 * np.nan_to_num(np.abs(history)).max(axis=1)
+    return _ratio(absolute, np.where(scale > tiny, scale, 0.0)[:, None])
+
+
+def _ratio(part: Floats, whole: Floats) -> Floats:
+    return np.divide(part, whole, out=np.full(part.shape, np.nan), where=whole > 0)
+
+
+def _harmonics(history: Floats, horizon: int) -> Floats:
+    recent = history[:, -HISTORY:]
+    hours = recent.shape[1]
+    periods = [period for period in HARMONICS if hours >= 2 * period]
+    angles = [
+        2 * np.pi * np.arange(hours + horizon) * harmonic / period
+        for period in periods
+        for harmonic in range(1, HARMONICS[period] + 1)
+    ]
+    waves = [wave for angle in angles for wave in (np.cos(angle), np.sin(angle))]
+    design = np.column_stack([np.ones(hours + horizon), *waves])
+    weights, *_ = np.linalg.lstsq(design[:hours], recent.T, rcond=None)
+    result: Floats = np.maximum(0.0, (design[hours:] @ weights).T)
+    return result

@@ -1,0 +1,62 @@
+"""Non-negative least squares from the sums of a regression: pure numbers, however many rows they came from.
+
+Given XᵀX, Xᵀy, yᵀy, Σy and n, the coefficients b ≥ 0 that make |y - Xb|² least (Lawson and Hanson), R², and standard
+errors of those that are above 0, with the others held at 0. Columns that carry no information get 0.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+Floats = NDArray[np.float64]
+
+NOTHING = 1e-10
+"""Directions with less than this part of the largest one's variance are rounding, and are left out."""
+
+
+class Sums(msgspec.Struct, frozen=True, eq=False):
+    """Weighted sums over the rows: `gram` (k, k) = Σ w x xᵀ, `cross` (k,) = Σ w x y, and the rest as named."""
+
+    gram: Floats
+    cross: Floats
+    squares: float
+    total: float
+    weight: float
+
+
+class Fit(msgspec.Struct, frozen=True, eq=False):
+    """`coefficients` and `errors` (k,); errors are NaN where the coefficient is 0, or where rows don't suffice."""
+
+    coefficients: Floats
+    errors: Floats
+    r2: float
+    """NaN where y does not vary."""
+    deviation: float
+    """The standard deviation of the residuals."""
+
+
+def fit(sums: Sums) -> Fit:
+    """The regression. `weight` counts as the number of rows."""
+    scale = np.sqrt(np.diag(sums.gram))
+    scale[scale == 0] = 1.0
+    gram, cross = sums.gram / np.outer(scale, scale), sums.cross / scale
+    values, vectors = np.linalg.eigh(gram)
+    kept = values > NOTHING * max(float(values[-1]), 0.0)
+    if not kept.any():
+        return Fit(np.zeros(len(cross)), np.full(len(cross), np.nan), float("nan"), float("nan"))
+    roots = np.sqrt(values[kept])
+    # |y - Xb|² = |A b - c|² + a constant, with AᵀA = XᵀX and Aᵀc = Xᵀy
+    found, _ = nnls(roots[:, None] * vectors[:, kept].T, (vectors[:, kept].T @ cross) / roots)
+    residual = max(0.0, float(sums.squares - 2 * found @ cross + found @ gram @ found))
+    spread = float(sums.squares - sums.total**2 / sums.weight)
+    active = found > 0
+    freedom = sums.weight - active.sum()
+    deviation = float(np.sqrt(residual / freedom)) if freedom > 0 else float("nan")
+    errors = np.full(len(found), np.nan)
+    if active.any() and np.isfinite(deviation):
+        errors[active] = deviation * np.sqrt(np.diag(np.linalg.pinv(gram[np.ix_(active, active)], hermitian=True)))
+    r2 = 1 - residual / spread if spread > NOTHING * max(sums.squares, 1e-300) else float("nan")
+    return Fit(found / scale, errors / scale, r2, deviation)

@@ -1,0 +1,135 @@
+"""Whether a load has a daily or a weekly season, how strong, and when its peak is. Pure numpy, many bundles at once.
+
+A straight trend is taken out first. A season of period p is believed where what is left correlates with itself p hours
+later, and the mean profile over the period explains its variance, both by CLEAR at least. What is explained is adjusted
+for the profile's degrees of freedom: noise explains nothing, and neither does a slow wander.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmanager.history.analyses.hours import Floats, filled
+
+DAY, WEEK = 24, 168
+MONDAY = 72
+"""Hours from the first Monday's begin back to 1970-01-01: a Thursday."""
+CLEAR = 0.3
+MORE = 0.05
+"""By so much must a weekly profile explain more than a daily one."""
+
+Ints = NDArray[np.int64]
+
+
+class Season(msgspec.Struct, frozen=True, eq=False):
+    """Of each bundle (b,)."""
+
+    hours: Ints
+    """With a value."""
+    mean: Floats
+    correlation_day: Floats
+    """With itself a day later, -1 to 1; NaN where the series is too short or does not vary."""
+    correlation_week: Floats
+    strength_day: Floats
+    """The part of the variance that the profile over the day explains; NaN as above."""
+    strength_week: Floats
+    period_h: Ints
+    """24, 168, or 0 for none."""
+    fourier_h: Floats
+    """The period of the strongest Fourier coefficient; NaN where nothing varies."""
+    profile: Floats
+    """(b, 24): means of the hours of the day (UTC), NaN where an hour was never seen."""
+
+
+def seasons(values: Floats, first: int) -> Season:
+    """The seasons of series (b, T) whose first hour is `first` since 1970."""
+    known = ~np.isnan(values)
+    count = known.sum(axis=1)
+    mean = np.where(known, values, 0.0).sum(axis=1) / np.maximum(count, 1)
+    rest = without_trend(values)
+    hours = first + np.arange(values.shape[1])
+    day, week = hours % DAY, (hours - MONDAY) % WEEK
+    correlation_day, correlation_week = correlation(rest, DAY), correlation(rest, WEEK)
+    strength_day, strength_week = strength(rest, day, DAY), strength(rest, week, WEEK)
+    daily = (correlation_day >= CLEAR) & (strength_day >= CLEAR)
+    weekly = (correlation_week >= CLEAR) & (strength_week >= CLEAR)
+    better = ~daily | (strength_week > strength_day + MORE)
+    period = np.where(weekly & better, WEEK, np.where(daily, DAY, 0)).astype(np.int64)
+    return Season(
+        hours=count,
+        mean=np.where(count > 0, mean, np.nan),
+        correlation_day=correlation_day,
+        correlation_week=correlation_week,
+        strength_day=strength_day,
+        strength_week=strength_week,
+        period_h=period,
+        fourier_h=strongest(rest),
+        profile=profile(values, day, DAY),
+    )
+
+
+def without_trend(values: Floats) -> Floats:
+    """The series less its straight line of least squares; NaN stays NaN. What is only rounding becomes 0."""
+    known = ~np.isnan(values)
+    count = np.maximum(known.sum(axis=1, keepdims=True), 1)
+    time = np.where(known, np.arange(values.shape[1], dtype=np.float64), 0.0)
+    level = np.where(known, values, 0.0)
+    middle, mean = time.sum(axis=1, keepdims=True) / count, level.sum(axis=1, keepdims=True) / count
+    apart, off = np.where(known, time - middle, 0.0), np.where(known, level - mean, 0.0)
+    spread = (apart * apart).sum(axis=1, keepdims=True)
+    slope = np.divide((apart * off).sum(axis=1, keepdims=True), spread, out=np.zeros_like(spread), where=spread > 0)
+    rest = off - slope * apart
+    rest[np.abs(rest) < 1e-9 * np.abs(mean)] = 0.0
+    return np.where(known, rest, np.nan)
+
+
+def correlation(rest: Floats, lag: int) -> Floats:
+    """(b,): the autocorrelation at a lag, over the pairs of which both are known; a day's worth of them at least."""
+    if rest.shape[1] <= lag:
+        return np.full(len(rest), np.nan)
+    early, late = rest[:, :-lag], rest[:, lag:]
+    both = ~np.isnan(early) & ~np.isnan(late)
+    early, late = np.where(both, early, 0.0), np.where(both, late, 0.0)
+    norm = np.sqrt((early**2).sum(axis=1) * (late**2).sum(axis=1))
+    usable = (norm > 0) & (both.sum(axis=1) >= min(lag, DAY))
+    return np.divide((early * late).sum(axis=1), norm, out=np.full(len(rest), np.nan), where=usable)
+
+
+def profile(values: Floats, phase: Ints, period: int) -> Floats:
+    """(b, period): the mean of each hour of the period."""
+    sums, counts = _folded(values, phase, period)
+    return np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
+
+
+def strength(rest: Floats, phase: Ints, period: int) -> Floats:
+    """(b,): 1 - (unexplained variance) / (variance), both per degree of freedom; NaN below two whole periods."""
+    count = (~np.isnan(rest)).sum(axis=1)
+    sums, counts = _folded(rest, phase, period)
+    means = np.divide(sums, counts, out=np.zeros(sums.shape), where=counts > 0)
+    left = np.where(np.isnan(rest), 0.0, rest - means[:, phase])
+    whole, freedom = np.nansum(rest**2, axis=1), count - (counts > 0).sum(axis=1)
+    usable = (whole > 0) & (freedom > 0) & (count >= 2 * period * 0.9)
+    unexplained = np.divide((left**2).sum(axis=1), freedom, out=np.zeros(len(rest)), where=freedom > 0)
+    variance = whole / np.maximum(count - 1, 1)
+    return 1 - np.divide(unexplained, variance, out=np.full(len(rest), np.nan), where=usable)
+
+
+def strongest(rest: Floats) -> Floats:
+    """(b,): the period in hours of the strongest Fourier coefficient of at least two periods; gaps are filled in."""
+    hours = rest.shape[1]
+    if hours < 4:
+        return np.full(len(rest), np.nan)
+    power = np.abs(np.fft.rfft(filled(rest), axis=1)) ** 2
+    power[:, :2] = 0.0
+    best = power.argmax(axis=1)
+    found: Floats = np.where(power.max(axis=1) > 0, hours / np.maximum(best, 1), np.nan)
+    return found
+
+
+def _folded(values: Floats, phase: Ints, period: int) -> tuple[Floats, Floats]:
+    fold = np.zeros((values.shape[1], period))
+    fold[np.arange(values.shape[1]), phase] = 1.0
+    known = ~np.isnan(values)
+    return np.where(known, values, 0.0) @ fold, known.astype(np.float64) @ fold

@@ -1,0 +1,44 @@
+"""Every move of a bundle from one holder to the next: how, why, how long nobody served, whether it came back.
+
+Planned moves and failovers; first assignments are none. Rows are few against the load's, but not bounded.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import Window as Over
+from pyspark.sql import functions as f
+
+from loadmanager.history.analyses.analysis import Analysis, Options, Tables
+from loadmanager.history.analyses.serving import PLANNED, moves, why
+from loadmanager.history.lake import Window
+
+
+def run(tables: Tables, window: Window, options: Options) -> DataFrame:
+    """One row a move that ended in the window.
+
+    `how`: transfer, unload or failover; `why`: the stage of the decision's move (balance, drain, …), else failover,
+    admin, `handed over` (by its holder), leader; `gap_s` from the record by which the old owner ceased to serve to
+    that by which the new one serves; `duration_s` from the one that asked; `returned`: back where a planned move took
+    it from less than `rest_s` ago; `gain` as the strategy promised, null where it did not.
+    """
+    # moves of before the window may be returned from within it
+    rows = moves(tables("transition"), Window(None, window.end))
+    promised = tables("move").select("decision", "bundle", "stage", "gain")
+    promised = promised.dropDuplicates(["decision", "bundle"])
+    rows = rows.join(promised, ["decision", "bundle"], "left")
+    planned = f.col("how").isin(*PLANNED)
+    moment = f.unix_micros("served_at")
+    recent = Over.partitionBy("bundle").orderBy(moment).rangeBetween(-round(options.rest_s * 1e6), Over.currentRow)
+    left = f.collect_set(f.when(planned, f.col("source"))).over(recent)
+    elsewhere = f.col("source") != f.col("destination")
+    rows = rows.withColumns({"why": why(f.col("stage")), "left": left})
+    rows = rows.withColumn("returned", planned & elsewhere & f.array_contains("left", f.col("destination")))
+    return window.cut(rows, "served_at").select(
+        *("bundle", "namespace", "how", "why", "decision", "actor"),
+        *("source", "source_incarnation", "destination", "destination_incarnation"),
+        *("began_at", "stopped_at", "served_at", "gap_s", "duration_s", "returned", "gain"),
+    )
+
+
+ANALYSIS = Analysis("transfers", "Transfers", ("transition", "move"), run)

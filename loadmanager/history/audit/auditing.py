@@ -1,0 +1,148 @@
+"""The audit of a channel's whole log: plan, run, and put together what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import NamedTuple
+
+import msgspec
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+from pyspark.storagelevel import StorageLevel
+
+from loadmanager.errors import Invalid
+from loadmanager.history.audit import claims as claiming
+from loadmanager.history.audit import job
+from loadmanager.history.audit.findings import COUNTS, SUMMARY, VIOLATION, Invariant
+from loadmanager.history.audit.segments import Claim, Extent, plan
+from loadmanager.history.folding.states import positions
+
+APART = 100_000
+"""Segments of one partition have at least so many offsets: each begins and ends with a whole state."""
+
+
+class Silver(NamedTuple):
+    """What the lakehouse recorded: its tables `channel` and `transition`."""
+
+    channel: DataFrame
+    transition: DataFrame
+
+
+class Audit(msgspec.Struct, frozen=True):
+    """What was found. It lies on disk until `close`."""
+
+    violations: DataFrame
+    """Rows of `findings.VIOLATION`; none if all is well."""
+    summary: DataFrame
+    """Rows of `findings.SUMMARY`: one of each partition."""
+    lists: DataFrame
+
+    def close(self) -> None:
+        """Give the disk back."""
+        self.lists.unpersist()
+
+
+def audit(
+    raw_channel: DataFrame,
+    partitions: int,
+    *,
+    snapshots: DataFrame | None = None,
+    states: DataFrame | None = None,
+    silver: Silver | None = None,
+    apart: int = APART,
+) -> Audit:
+    """Replay a log (rows of `schemas.RAW` of the channel, of bronze or of a source) and check every invariant.
+
+    `partitions` is how many the channel has. `snapshots` are rows of `schemas.RAW`, all of the snapshots topic, and
+    `states` rows of `schemas.CHANNEL_STATE`: both are held against the fold, and the log is cut at them so that pieces
+    of one partition are replayed side by side. A wrong one is reported with its offset; what a piece that begins with
+    it says besides is not to be trusted then. With `silver` every row of it must be what the replay says. Nothing runs
+    before the result is looked at, but for bounds and the list of claims. Raises Invalid.
+    """
+    if partitions < 1:
+        raise Invalid(f"a channel has 1 partition or more, not {partitions}")
+    known = [claiming.of_snapshots(snapshots)] if snapshots is not None else []
+    known += [claiming.of_states(states, apart)] if states is not None else []
+    claims = reduce(DataFrame.unionByName, known) if known else None
+    listed = claiming.listed(claims) if claims is not None else []
+    extents = _extents(raw_channel)
+    wrong = sorted(partition for partition in extents if partition >= partitions)
+    if wrong:
+        raise Invalid(f"there are records of partition {wrong[-1]}, and the channel is said to have {partitions}")
+    segments = plan(listed, extents, apart)
+    if not segments:
+        raise Invalid("there are no records of the channel to audit: ingest first, or see --log and the topic prefix")
+    until = _recorded_until(silver, states) if silver is not None else None
+    lists = job.run(raw_channel, claims, listed, silver, segments, partitions, until)
+    lists.persist(StorageLevel.DISK_ONLY)
+    early = raw_channel.sparkSession.createDataFrame(_early(listed, extents), VIOLATION)
+    violations = _of(lists, "violation").unionByName(copies(_of(lists, "accepted"))).unionByName(early)
+    ordered = violations.orderBy("partition", "offset")
+    return Audit(ordered, _summary(_of(lists, "counted"), violations), lists)
+
+
+def _of(lists: DataFrame, kind: str) -> DataFrame:
+    return lists.where(f.col(kind).isNotNull()).select(f.inline(kind))
+
+
+def _extents(raw: DataFrame) -> dict[int, Extent]:
+    found = raw.groupBy("partition").agg(f.min("offset").alias("first"), f.max("offset").alias("last")).collect()
+    return {row["partition"]: Extent(row["first"], row["last"] + 1) for row in found}
+
+
+def _recorded_until(silver: Silver, states: DataFrame | None) -> dict[int, int]:
+    """Below which offset each partition's records must be in silver."""
+    found = silver.channel.groupBy("partition").agg(f.max("offset").alias("last")).collect()
+    until = {row["partition"]: row["last"] + 1 for row in found}
+    for partition, at in (positions(states) if states is not None else {}).items():
+        until[partition] = max(at.next_offset, until.get(partition, 0))
+    return until
+
+
+def _early(claims: Sequence[Claim], extents: dict[int, Extent]) -> list[tuple[object, ...]]:
+    """What is wrong with claims before anything is folded."""
+    found: list[tuple[object, ...]] = []
+    for claim in sorted(claims):
+        extent = extents.get(claim.partition)
+        detail = claim.problem
+        if not detail and extent is not None and claim.next_offset > extent.end:
+            detail = f"it goes up to {claim.next_offset}, the log ends at {extent.end}: the log lost its end"
+        if detail:
+            said = f"{claim.who}: {detail}"
+            found.append((claim.partition, claim.next_offset, None, Invariant.SNAPSHOT.value, said, None))
+    return found
+
+
+def copies(accepted: DataFrame) -> DataFrame:
+    """Records of which two copies were accepted for the same bundle; the later is the violation."""
+    seen = accepted.groupBy("partition", "id", "what").agg(
+        f.count("*").alias("count"), f.min("offset").alias("first"), f.max("offset").alias("offset")
+    )
+    detail = f.format_string("it was accepted for %s at offset %d already", "what", "first")
+    return seen.where(f.col("count") > 1).select(
+        "partition",
+        "offset",
+        "id",
+        f.lit(Invariant.ONCE.value).alias("invariant"),
+        detail.alias("detail"),
+        f.lit(None).cast("string").alias("record"),
+    )
+
+
+def _summary(counted: DataFrame, violations: DataFrame) -> DataFrame:
+    sums = counted.groupBy("partition").agg(
+        f.count("*").alias("segments"),
+        f.min("begin").alias("begin"),
+        f.max("next_offset").alias("next_offset"),
+        *(f.sum(name).alias(name) for name in COUNTS),
+        f.max_by("digest", "segment").alias("digest"),
+    )
+    reasons = counted.select("partition", f.explode("refusals").alias("reason", "count"))
+    reasons = reasons.groupBy("partition", "reason").agg(f.sum("count").alias("count"))
+    entries = f.map_from_entries(f.collect_list(f.struct("reason", "count"))).alias("refusals")
+    refusals = reasons.groupBy("partition").agg(entries)
+    broken = violations.groupBy("partition").agg(f.count("*").alias("violations"))
+    joined = sums.join(refusals, "partition", "left").join(broken, "partition", "left")
+    filled = joined.withColumn("violations", f.coalesce("violations", f.lit(0)))
+    return filled.select(*SUMMARY.names).orderBy("partition")

@@ -1,0 +1,170 @@
+"""What was promised about every accepted record, kept apart from the law: it sees records and changes, and knows
+neither `transitions.TABLE` nor the ownership table. Were the law wrong, or its code, this would tell.
+
+Its model of a partition is the plainest possible: a dictionary of bundles.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from zlib import crc32
+
+from loadmanager.history.audit.findings import Broken, Invariant
+from loadmanager.history.audit.steps import OF_NAMESPACE, RESHAPING, check_owner, wrong_author
+from statechannel.bundle import FULL_LOWER, FULL_UPPER, Bundle
+from statechannel.partition import PartitionState
+from statechannel.record import NEVER, Action, Broker, Record, Role
+from statechannel.verdict import Change, Ownership, Transition
+
+
+class Promises:
+    """Of one partition; give it every accepted change in order."""
+
+    def __init__(self, partition: int, partitions: int) -> None:
+        self._partition = partition
+        self._partitions = partitions
+        self._entries: dict[Bundle, Ownership] = {}
+        self._counts: dict[str, int] = {}
+        self._deleted: dict[str, int] = {}
+        self._lead: tuple[int, Broker | None] = (0, None)
+        self._closed = False
+
+    def begin(self, state: PartitionState) -> None:
+        """Go on from a state."""
+        self._lead = (state.lead.epoch, state.lead.leader)
+        self._closed = state.retired is not None
+        for namespace in state.namespaces:
+            self._counts[namespace.name] = len(namespace.entries)
+            self._entries.update((entry.bundle, entry) for entry in namespace.entries)
+            if not namespace.entries:
+                self._deleted[namespace.name] = namespace.revision
+
+    def differs(self, state: PartitionState) -> str:
+        """The first bundle in which a state is not what the changes said; empty if there is none."""
+        known = {entry.bundle: entry for namespace in state.namespaces for entry in namespace.entries}
+        if known == self._entries:
+            return ""
+        bundle = min(b for b in {*known, *self._entries} if known.get(b) != self._entries.get(b))
+        return f"{bundle} was changed by no accepted record: it is {known.get(bundle)}, not {self._entries.get(bundle)}"
+
+    def see(self, change: Change) -> Iterator[Broken]:
+        """What a change breaks."""
+        record, transitions = change.record, change.transitions
+        if self._closed:
+            yield Broken(Invariant.PLACE, "the log was closed before it")
+        if record.action is Action.RETIRE:
+            self._closed = True
+            if record.role is not Role.ADMIN:
+                yield Broken(Invariant.AUTHOR, f"{record.actor} closed the log as {record.role}")
+        yield from self._check_lead(record, bool(transitions))
+        for before, after in ((t.before, t.after) for t in transitions):
+            if before is not None:
+                yield from self._check_step(record, before, after)
+        if record.action in RESHAPING:
+            yield from self._check_reshaping(change)
+        elif any(t.before is None or t.after is None or t.before.bundle != t.after.bundle for t in transitions):
+            yield Broken(Invariant.TILING, f"{record.action} changed which bundles there are")
+        self._learn(change)
+
+    def _learn(self, change: Change) -> None:
+        for transition in change.transitions:
+            if transition.before is not None and transition.after is None:
+                self._entries.pop(transition.before.bundle, None)
+                self._count(transition.before.bundle.namespace, -1)
+        for transition in change.transitions:
+            if transition.after is not None:
+                self._entries[transition.after.bundle] = transition.after
+                if transition.before is None:
+                    self._count(transition.after.bundle.namespace, 1)
+        if change.record.action is Action.DELETE_NAMESPACE and change.record.namespace is not None:
+            self._deleted[change.record.namespace] = change.offset
+
+    def _count(self, namespace: str, more: int) -> None:
+        self._counts[namespace] = self._counts.get(namespace, 0) + more
+
+    # --- epochs
+
+    def _check_lead(self, record: Record, changes: bool) -> Iterator[Broken]:
+        if record.action is Action.LEAD:
+            if record.epoch <= self._lead[0]:
+                yield Broken(Invariant.EPOCH, f"epoch {record.epoch} follows {self._lead[0]}")
+            self._lead = (record.epoch, record.actor)
+        elif record.role is Role.LEADER and changes and (record.epoch, record.actor) != self._lead:
+            epoch, leader = self._lead
+            yield Broken(
+                Invariant.EPOCH, f"{record.actor} acts as leader in epoch {record.epoch}; {leader} leads in {epoch}"
+            )
+
+    # --- one bundle
+
+    def _check_step(self, record: Record, before: Ownership, after: Ownership | None) -> Iterator[Broken]:
+        bundle = before.bundle
+        if self._entries.get(bundle) != before:
+            yield Broken(Invariant.OWNER, f"{bundle} was changed by no accepted record before it became {before.state}")
+        if crc32(bundle.namespace.encode()) % self._partitions != self._partition:
+            yield Broken(Invariant.PLACE, f"the records of {bundle.namespace} stand elsewhere")
+        if record.action is not Action.DELETE_NAMESPACE and not any(
+            s.bundle == bundle and s.seen == before.revision for s in record.subjects
+        ):
+            yield Broken(Invariant.SEEN, f"its author had not seen revision {before.revision} of {bundle}")
+        by_holder = record.role is Role.BROKER and record.actor == before.holder
+        wrong = wrong_author(record, before, by_holder)
+        if wrong:
+            yield Broken(Invariant.AUTHOR, f"{wrong}: {bundle} is {before.state} at {before.holder}")
+        yield from check_owner(record, before, after, by_holder)
+
+    # --- which bundles there are
+
+    def _check_reshaping(self, change: Change) -> Iterator[Broken]:
+        record = change.record
+        gone = sorted(t.before.bundle for t in change.transitions if t.before is not None)
+        born = sorted((t.after for t in change.transitions if t.after is not None), key=lambda entry: entry.bundle)
+        name = next((bundle.namespace for bundle in (*gone, *(entry.bundle for entry in born))), None)
+        if name is None:
+            yield Broken(Invariant.TILING, f"{record.action} changed no bundle")
+            return
+        if record.action in OF_NAMESPACE:
+            yield from self._check_namespace(change, name, len(gone))
+        wrong = _wrong_tiling(record.action, gone, [entry.bundle for entry in born])
+        if wrong:
+            yield Broken(Invariant.TILING, wrong)
+        if crc32(name.encode()) % self._partitions != self._partition:
+            yield Broken(Invariant.PLACE, f"the records of {name} stand elsewhere")
+        for entry in born:
+            if entry.token != change.offset:
+                yield Broken(Invariant.TOKEN, f"{entry.bundle} is new and has the token {entry.token}")
+            if entry.holder is not None and not self._held_before(entry.holder, change.transitions):
+                yield Broken(Invariant.OWNER, f"{entry.bundle} was born at {entry.holder}, which held none of these")
+
+    def _held_before(self, holder: Broker, transitions: Sequence[Transition]) -> bool:
+        return all(t.before.holder == holder for t in transitions if t.before is not None) and any(
+            t.before is not None for t in transitions
+        )
+
+    def _check_namespace(self, change: Change, name: str, gone: int) -> Iterator[Broken]:
+        record = change.record
+        if record.role is not Role.ADMIN:
+            yield Broken(Invariant.AUTHOR, f"{record.actor} makes or unmakes {name} as {record.role}")
+        there = self._counts.get(name, 0)
+        if record.action is Action.DELETE_NAMESPACE and gone != there:
+            yield Broken(Invariant.TILING, f"{gone} of {there} bundles of {name} are gone")
+        if record.action is Action.CREATE_NAMESPACE and there:
+            yield Broken(Invariant.TILING, f"{name} is made, and it has {there} bundles")
+        if record.action is Action.CREATE_NAMESPACE and record.seen_namespace != self._deleted.get(name, NEVER):
+            yield Broken(Invariant.SEEN, f"its author had not seen that {name} was deleted")
+
+
+def _wrong_tiling(action: Action, gone: Sequence[Bundle], born: Sequence[Bundle]) -> str:
+    """Whether what was born covers what is gone; all of the ring, for a namespace that is made or unmade."""
+    for bundles in (gone, born):
+        for left, right in itertools.pairwise(bundles):
+            if left.hi != right.lo or left.namespace != right.namespace:
+                return f"there is a hole or an overlap between {left} and {right}"
+    spans = [(bundles[0].lo, bundles[-1].hi) for bundles in (gone, born) if bundles]
+    expected = 1 if action in OF_NAMESPACE else 2
+    if len(spans) != expected or len(set(spans)) != 1:
+        return f"{action} puts {len(born)} bundles in the place of {len(gone)} that cover another range"
+    if action in OF_NAMESPACE and spans[0] != (FULL_LOWER, FULL_UPPER):
+        return f"the bundles of {action} do not cover the ring"
+    return ""

@@ -1,0 +1,173 @@
+"""Audits one segment of a partition: folds it with the production core, and holds against it what was promised of each
+record, what snapshots claim, and what the lakehouse recorded.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from loadmanager.chronicle.differences import difference
+from loadmanager.chronicle.law_check import LawCheck
+from loadmanager.history.audit.findings import COUNTS, Broken, Invariant, words
+from loadmanager.history.audit.promises import Promises
+from loadmanager.history.audit.recorded import Recorded
+from loadmanager.history.audit.segments import Segment
+from loadmanager.history.folding.lists import Row, Rows
+from loadmanager.history.folding.rows import Origin, channel_row, named, transition_rows
+from loadmanager.history.folding.states import unpacked
+from loadmanager.history.folding.verdicts import version_of
+from statechannel import codec
+from statechannel.channel import Applied, ChannelCore
+from statechannel.errors import BadSnapshot, InvariantError, NewerRecord
+from statechannel.partition import PartitionState
+from statechannel.ports import LogEntry
+from statechannel.record import Action, Record
+from statechannel.refold import Folded
+from statechannel.verdict import Change, Refusal
+
+
+class SegmentAudit:
+    """Give it, in this order: the state that it begins with; by offset claims, entries, and what was recorded of each;
+    then `finish`. `recorded_until` is how far the lakehouse has verdicts, None if nobody asks for them.
+    """
+
+    def __init__(self, segment: Segment, partitions: int, recorded_until: int | None, rows: Rows) -> None:
+        self._segment = segment
+        self._partition = segment.partition
+        self._violations, self._accepted, self._counted = rows["violation"], rows["accepted"], rows["counted"]
+        self._core = ChannelCore(partitions)
+        self._law = LawCheck()
+        self._promises = Promises(segment.partition, partitions)
+        self._counts: Counter[str] = Counter()
+        self._refusals: Counter[str] = Counter()
+        self._judging = segment.judged
+        self._last: tuple[int, bytes | None] | None = None
+        self._recorded = Recorded(recorded_until, self._tell) if recorded_until is not None else None
+
+    def begin(self, chunks: Sequence[bytes]) -> None:
+        """Go on from the state in these chunks."""
+        try:
+            state = unpacked(self._partition, chunks)
+        except (BadSnapshot, NewerRecord) as error:
+            self._stop(self._segment.begin, Invariant.SNAPSHOT, str(error))
+            return
+        self._core.table.restore(state)
+        self._promises.begin(state)
+
+    # --- entries
+
+    def take(self, offset: int, value: bytes | None, appended_us: int) -> None:
+        """The next entry; a copy of the last one counts for nothing."""
+        if self._last is not None and offset == self._last[0]:
+            if value != self._last[1]:
+                self._tell(offset, Broken(Invariant.LOG, "this offset has two different records"))
+            return
+        self._last = (offset, value)
+        self._counts["records"] += 1
+        if not self._judging:
+            self._counts["unjudged"] += 1
+            return
+        entry = LogEntry(self._partition, offset, None, value, appended_us // 1_000)
+        try:
+            applied = self._core.apply(entry)
+        except NewerRecord:
+            self._judging = False
+            self._counts["newer"] += 1
+        except InvariantError as error:
+            self._stop(offset, Invariant.LOG, f"the fold breaks its own law: {error}", codec.decode(value))
+        else:
+            self._judge(Origin(self._partition, offset, appended_us), entry, applied)
+
+    def _judge(self, origin: Origin, entry: LogEntry, applied: Applied) -> None:
+        record, verdict = applied.record, applied.verdict
+        self._law.take(Folded(entry, applied))
+        for problem in self._law.problems:
+            text = problem.removeprefix(f"offset {origin.offset}: ")
+            self._tell(origin.offset, Broken(Invariant.ENTRY, text), record)
+        self._law.problems.clear()
+        if record is None or verdict is None:
+            self._counts["corrupt"] += 1
+            fresh: tuple[Row | None, list[Row]] = None, []
+        else:
+            self._count(origin, record, verdict)
+            fresh = self._rows(origin, record, entry.value or b"", verdict)
+        if self._recorded is not None:
+            self._recorded.expect(origin.offset, record, *fresh)
+
+    def _count(self, origin: Origin, record: Record, verdict: Change | Refusal) -> None:
+        if isinstance(verdict, Refusal):
+            self._counts["refused"] += 1
+            self._refusals[verdict.reason] += 1
+            return
+        self._counts["accepted"] += 1
+        for broken in self._promises.see(verdict):
+            self._tell(origin.offset, broken, record)
+        place = (self._partition, origin.offset, record.id)
+        for transition in verdict.transitions:
+            if transition.before is not None:
+                self._accepted.append((*place, named(transition.before.bundle)))
+        if record.action is Action.CREATE_NAMESPACE:
+            self._accepted.append((*place, record.namespace))
+
+    def _rows(
+        self, origin: Origin, record: Record, value: bytes, verdict: Change | Refusal
+    ) -> tuple[Row | None, list[Row]]:
+        if self._recorded is None:
+            return None, []
+        moved = list(transition_rows(origin, verdict)) if isinstance(verdict, Change) else []
+        return channel_row(origin, record, version_of(value), verdict), moved
+
+    # --- what others say
+
+    def compare(self, who: str, next_offset: int, chunks: Sequence[bytes]) -> None:
+        """Somebody claims that the fold was this, below an offset that was reached."""
+        if not self._judging:
+            return
+        self._counts["compared"] += 1
+        try:
+            theirs = unpacked(self._partition, chunks)
+        except (BadSnapshot, NewerRecord) as error:
+            self._tell(next_offset, Broken(Invariant.SNAPSHOT, f"{who}: {error}"))
+            return
+        ours = self._cut(next_offset)
+        if ours.digest() != theirs.digest():
+            self._tell(next_offset, Broken(Invariant.SNAPSHOT, f"{who}: {difference(ours, theirs) or 'it differs'}"))
+
+    def recorded(self, row: Row) -> None:
+        """The lakehouse has this row of its table `channel`."""
+        if self._recorded is not None and self._judging:
+            self._recorded.channel(row)
+
+    def moved(self, row: Row) -> None:
+        """The lakehouse has this row of its table `transition`."""
+        if self._recorded is not None and self._judging:
+            self._recorded.transition(row)
+
+    # --- the end
+
+    def finish(self) -> None:
+        """Write down what there was."""
+        if self._recorded is not None:
+            self._recorded.settle()
+        next_offset = self._last[0] + 1 if self._last is not None else self._segment.begin
+        digest = self._cut(next_offset).digest() if self._judging else None
+        counts = (self._counts[name] for name in COUNTS)
+        place = (self._partition, self._segment.number, self._segment.begin, next_offset)
+        self._counted.append((*place, *counts, list(self._refusals.items()), digest))
+
+    def _cut(self, offset: int) -> PartitionState:
+        """The fold's state; nothing but the changes that were seen may have led to it."""
+        cut = self._core.table.cut(self._partition)
+        differs = self._promises.differs(cut)
+        if differs:
+            self._tell(offset, Broken(Invariant.OWNER, differs))
+        return cut
+
+    def _stop(self, offset: int, invariant: Invariant, detail: str, record: Record | None = None) -> None:
+        self._judging = False
+        self._tell(offset, Broken(invariant, detail), record)
+
+    def _tell(self, offset: int, broken: Broken, record: Record | None = None) -> None:
+        said = (record.id, words(record)) if record is not None else (None, None)
+        self._violations.append((self._partition, offset, said[0], broken.invariant, broken.detail, said[1]))

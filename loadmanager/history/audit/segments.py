@@ -1,0 +1,80 @@
+"""Where a log is cut, so that parts of one partition are audited side by side. Pure.
+
+A segment begins with a claim (somebody's statement of what the fold was at an offset: a snapshot, or a state that the
+ingest kept) and ends at the next one that is chosen, with which its own fold has to agree. If all agree, that is a
+proof for the whole by induction, as good as one pass. Before the first claim there must be the log's very beginning;
+what precedes the first claim in a trimmed log cannot be judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+
+class Claim(msgspec.Struct, frozen=True, order=True):
+    """`who` says what a partition was at an offset; `problem`: why that cannot be used."""
+
+    partition: int
+    next_offset: int
+    who: str
+    problem: str = ""
+
+
+class Extent(msgspec.Struct, frozen=True):
+    """The records of a partition that there are: the first offset, and that behind the last."""
+
+    begin: int
+    end: int
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """Records of `[begin, end)`; `base` is whose claim it begins with, None at the log's beginning.
+
+    Those that nobody can judge are a segment too, which is only counted.
+    """
+
+    number: int
+    partition: int
+    begin: int
+    end: int
+    base: str | None
+    judged: bool = True
+
+
+def plan(claims: Iterable[Claim], extents: Mapping[int, Extent], apart: int) -> list[Segment]:
+    """The segments of all partitions, cut at claims that are at least `apart` offsets from each other."""
+    usable = sorted(claim for claim in claims if not claim.problem)
+    segments: list[Segment] = []
+    for partition, extent in sorted(extents.items()):
+        of_this = [claim for claim in usable if claim.partition == partition]
+        segments += _of_partition(len(segments), partition, extent, of_this, apart)
+    return segments
+
+
+def _of_partition(first: int, partition: int, extent: Extent, claims: Sequence[Claim], apart: int) -> list[Segment]:
+    within = [claim for claim in claims if extent.begin <= claim.next_offset <= extent.end]
+    begin, base = extent.begin, None
+    segments: list[Segment] = []
+    if extent.begin > 0:
+        begin, base = (within[0].next_offset, within[0].who) if within else (extent.end, None)
+        if begin > extent.begin:
+            segments.append(Segment(first, partition, extent.begin, begin, None, judged=False))
+    for claim in within:
+        if claim.next_offset - begin >= apart and extent.end - claim.next_offset >= apart:
+            segments.append(Segment(first + len(segments), partition, begin, claim.next_offset, base))
+            begin, base = claim.next_offset, claim.who
+    if begin < extent.end:
+        segments.append(Segment(first + len(segments), partition, begin, extent.end, base))
+    return segments
+
+
+def place(claim: Claim, segments: Sequence[Segment]) -> Segment | None:
+    """The segment whose fold a claim is held against, of those of its partition; None where there is none."""
+    judged = [segment for segment in segments if segment.partition == claim.partition and segment.judged]
+    ending = next((s for s in judged if s.begin < claim.next_offset <= s.end), None)
+    if ending is not None or not judged:
+        return ending
+    first = judged[0]
+    return first if claim.next_offset == first.begin and claim.who != first.base else None

@@ -1,0 +1,98 @@
+"""What the records of the topics say, as rows of the tables: vectorised, by the decoders that brokers themselves use.
+
+`decode(raw)` reads each record once; `broker_load`, `bundle_load`, … are the tables' rows of what it made, or of raw
+records, and `unreadable` what no decoder could read. Whoever wants several tables of the same records decodes first and
+keeps the result. The channel's records are not read here: see `folding/`.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from loadmanager.history.decoding.records import CORRUPT, DECODED, NEWER, decoded
+from loadmanager.history.schemas import QUARANTINE, TABLES
+from loadmanager.load.model import BROKERS_TOPIC
+
+__all__ = [
+    "CORRUPT",
+    "DECODED",
+    "NEWER",
+    "audit",
+    "broker_load",
+    "bundle_load",
+    "bundle_total",
+    "decision",
+    "decode",
+    "group_lag",
+    "move",
+    "unreadable",
+]
+
+
+_ORIGIN = ("partition", "offset", "appended_at")
+
+
+def decode(raw: DataFrame) -> DataFrame:
+    """The records of `raw` (RAW) that have a decoder, as DECODED."""
+    return raw.mapInArrow(decoded, DECODED)
+
+
+def broker_load(rows: DataFrame) -> DataFrame:
+    """Load reports of brokers. A deletion is a row with `broker` alone; its `day` is of `appended_at`."""
+    records = _decoded(rows).where((f.col("topic") == BROKERS_TOPIC) & f.col("kind").isNull())
+    values = records.select(*_ORIGIN, "broker_load.*", f.col("key").cast("string"))
+    return _table("broker_load", values.withColumn("broker", f.coalesce("broker", "key")))
+
+
+def bundle_load(rows: DataFrame) -> DataFrame:
+    """The bundles of load reports, those of a report in their order."""
+    whose = [f.col(f"top_bundles.{name}") for name in ("broker", "incarnation", "at")]
+    each = _decoded(rows).select(*_ORIGIN, *whose, f.explode("top_bundles.bundles").alias("one"))
+    return _table("bundle_load", each.select("*", "one.*", "one.load.*"))
+
+
+def bundle_total(rows: DataFrame) -> DataFrame:
+    """The sums of load reports."""
+    return _table("bundle_total", _of(rows, "top_bundles").select("*", "total.*"))
+
+
+def decision(rows: DataFrame) -> DataFrame:
+    """The leader's rounds."""
+    return _table("decision", _of(rows, "decision"))
+
+
+def move(rows: DataFrame) -> DataFrame:
+    """The moves of the leader's rounds."""
+    whose = [f.col("decision.id").alias("decision"), f.col("decision.at").alias("at")]
+    each = _decoded(rows).select(*_ORIGIN, *whose, f.explode("decision.made").alias("one"))
+    return _table("move", each.select("*", "one.*"))
+
+
+def audit(rows: DataFrame) -> DataFrame:
+    """Who did what."""
+    return _table("audit", _of(rows, "audit"))
+
+
+def group_lag(rows: DataFrame) -> DataFrame:
+    """How far consumer groups are behind."""
+    return _table("group_lag", _of(rows, "group_lag"))
+
+
+def unreadable(rows: DataFrame) -> DataFrame:
+    """The records that no decoder could read, as they are, with kind and reason, for the quarantine."""
+    bad = _decoded(rows).where(f.col("kind").isNotNull())
+    return bad.withColumn("day", f.to_date("appended_at")).select(*QUARANTINE.names)
+
+
+def _decoded(rows: DataFrame) -> DataFrame:
+    return rows if "kind" in rows.columns else decode(rows)
+
+
+def _of(rows: DataFrame, column: str) -> DataFrame:
+    """The records that one column of DECODED is of: where they stand, and its fields."""
+    return _decoded(rows).where(f.col(column).isNotNull()).select(*_ORIGIN, f"{column}.*")
+
+
+def _table(name: str, values: DataFrame) -> DataFrame:
+    return values.withColumn("day", f.to_date(f.coalesce("at", "appended_at"))).select(*TABLES[name].names)

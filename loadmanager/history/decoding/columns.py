@@ -1,0 +1,97 @@
+"""Values of records as Arrow columns, all records of a batch at once. Knows no format.
+
+A `Shape` says what a record becomes: named columns, each a function of the records. What a column cannot hold (a number
+beyond 64 bits, a time beyond the year 9999) makes its record unreadable, and no other.
+"""
+
+# pyright: reportUnknownParameterType=false, reportUnknownLambdaType=false
+# (pyarrow ships no types)
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+"""The years 1 to 9999: what Spark, Python and Parquet all can read."""
+
+TIME = pa.timestamp("us", "UTC")
+
+Column = Callable[[Sequence[Any]], pa.Array]
+Value = Callable[[Any], Any]
+"""What a record has for one row of a column."""
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """What records become: a struct of columns."""
+
+    columns: Mapping[str, Column]
+
+    def of(self, records: Sequence[Any]) -> pa.StructArray:
+        """One row a record. Raises OverflowError, TypeError, ValueError for what a column cannot hold."""
+        arrays = [column(records) for column in self.columns.values()]
+        return pa.StructArray.from_arrays(arrays, names=list(self.columns))
+
+    def refusal(self, record: Any) -> str | None:
+        """Why this record cannot be a row, None if it can."""
+        for name, column in self.columns.items():
+            try:
+                column([record])
+            except (OverflowError, TypeError, ValueError) as error:
+                return f"{name} cannot be held by its column: {error}"
+        return None
+
+
+def plain(kind: pa.DataType, value: Value) -> Column:
+    """Values as they are."""
+    return lambda records: pa.array(list(map(value, records)), kind)
+
+
+number, small = partial(plain, pa.int64()), partial(plain, pa.int32())
+decimal, text, flag = partial(plain, pa.float64()), partial(plain, pa.string()), partial(plain, pa.bool_())
+
+
+def attributes(column: Callable[[Value], Column], *names: str) -> dict[str, Column]:
+    """Columns of one kind, each of the attribute of its name."""
+    return {name: column(attrgetter(name)) for name in names}
+
+
+def time(value_ms: Value) -> Column:
+    """Milliseconds since 1970."""
+
+    def column(records: Sequence[Any]) -> pa.Array:
+        found = list(map(value_ms, records))
+        if found and (min(found) < FIRST_MS or max(found) > LAST_MS):
+            raise OverflowError("it lies outside of the years 1 to 9999")
+        return pa.array([each * 1000 for each in found], pa.int64()).cast(TIME)
+
+    return column
+
+
+def mapping(value: Value) -> Column:
+    """Names with numbers."""
+    kind = pa.map_(pa.string(), pa.float64())
+    return lambda records: pa.array([list(value(record).items()) for record in records], kind)
+
+
+def inside(value: Value, shape: Shape) -> Column:
+    """A struct within the struct."""
+    return lambda records: shape.of(list(map(value, records)))
+
+
+def listed(values: Value, shape: Shape) -> Column:
+    """A list of structs."""
+
+    def column(records: Sequence[Any]) -> pa.Array:
+        found = list(map(values, records))
+        ends = [0]
+        for each in found:
+            ends.append(ends[-1] + len(each))
+        flat = shape.of([value for each in found for value in each])
+        return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), flat)
+
+    return column

@@ -1,0 +1,157 @@
+"""From raw records to decoded ones, a batch at a time: each is readable, or has the kind and the reason why it is not.
+
+A record's topic says who decodes it. What a decoder of ours refuses, in whatever way, is unreadable: as with brokers,
+no foreign bytes stop anybody. The channel's records are passed over: they mean something only in their order.
+"""
+
+# pyright: reportUnknownParameterType=false, reportUnknownLambdaType=false
+# (pyarrow ships no types)
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import ArrayType, StringType, StructField, StructType
+
+from loadmanager.decisions.codec import decode as decode_decision
+from loadmanager.decisions.errors import NewerDecision
+from loadmanager.decisions.log import DECISIONS_TOPIC
+from loadmanager.history.decoding.columns import Shape
+from loadmanager.history.decoding.decisions import DECISION
+from loadmanager.history.decoding.later import AUDIT, GROUP_LAG, decode_audit, decode_group_lag
+from loadmanager.history.decoding.loads import BROKER_LOAD, TOP_BUNDLES
+from loadmanager.history.schemas import RAW, TABLES
+from loadmanager.history.sources.topics import AUDIT_TOPIC, GROUP_LAG_TOPIC
+from loadmanager.load.model import BROKERS_TOPIC, BUNDLES_TOPIC, decode_broker_load, decode_top_bundles
+
+CORRUPT, NEWER = "corrupt", "newer"
+
+
+class Format(msgspec.Struct, frozen=True):
+    """How the records of a topic are read, and what they become. `keyed`: the key is a broker's name, and must be one;
+    no value deletes it."""
+
+    column: str
+    decode: Callable[[bytes], Any]
+    shape: Shape
+    keyed: bool = False
+
+
+FORMATS: Mapping[str, Format] = {
+    BROKERS_TOPIC: Format("broker_load", decode_broker_load, BROKER_LOAD, keyed=True),
+    BUNDLES_TOPIC: Format("top_bundles", decode_top_bundles, TOP_BUNDLES, keyed=True),
+    DECISIONS_TOPIC: Format("decision", decode_decision, DECISION),
+    AUDIT_TOPIC: Format("audit", decode_audit, AUDIT),
+    GROUP_LAG_TOPIC: Format("group_lag", decode_group_lag, GROUP_LAG),
+}
+
+
+def _fields(table: str, without: Sequence[str] = ()) -> list[StructField]:
+    apart = {"partition", "offset", "appended_at", "day", *without}
+    return [field for field in TABLES[table].fields if field.name not in apart]
+
+
+_LOAD_NAMES = ("keys", "sessions", "in_rate_msg_s", "out_rate_msg_s", "in_rate_bytes_s", "out_rate_bytes_s")
+_LOAD = StructType([TABLES["bundle_load"][name] for name in (*_LOAD_NAMES, "cpu_percent")])
+_BUNDLE = StructType(
+    [*(TABLES["bundle_load"][name] for name in ("rank", "bundle", "namespace")), StructField("load", _LOAD)]
+)
+_TOTAL = [TABLES["bundle_total"][name] for name in ("broker", "incarnation", "at", "count")]
+_STRUCTS = {
+    "broker_load": StructType(_fields("broker_load")),
+    "top_bundles": StructType([*_TOTAL, StructField("total", _LOAD), StructField("bundles", ArrayType(_BUNDLE))]),
+    "decision": StructType(
+        [*_fields("decision"), StructField("made", ArrayType(StructType(_fields("move", ("decision", "at")))))]
+    ),
+    "audit": StructType(_fields("audit")),
+    "group_lag": StructType(_fields("group_lag")),
+}
+DECODED = StructType(
+    [
+        *RAW.fields,
+        StructField("kind", StringType()),
+        StructField("reason", StringType()),
+        *(StructField(name, kind) for name, kind in _STRUCTS.items()),
+    ]
+)
+"""A raw record, and the one column of its topic that is not null. `value` is kept of unreadable records only; `kind`
+and `reason` are theirs. A deletion has neither."""
+
+_SCHEMA = to_arrow_schema(DECODED)
+
+
+def decoded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """For `mapInArrow`: batches of RAW as batches of DECODED, without the records of other topics."""
+    for batch in batches:
+        for topic in batch["topic"].unique().to_pylist():
+            if topic in FORMATS:
+                yield _decoded(batch.filter(pc.field("topic") == topic), FORMATS[topic])
+
+
+class _Read(msgspec.Struct):
+    """What became of a batch: the records that could be read, with their rows, and why others could not."""
+
+    records: list[Any]
+    rows: list[int]
+    refused: dict[int, tuple[str, str]]
+
+
+def _decoded(batch: pa.RecordBatch, form: Format) -> pa.RecordBatch:
+    keys = batch["key"].to_pylist() if form.keyed else None
+    values = batch["value"].to_pylist()
+    read = _read(keys, values, form)
+    found = _fitting(read, form.shape)
+    count = batch.num_rows
+    places: list[int | None] = [None] * count
+    for place, row in enumerate(read.rows):
+        places[row] = place
+    refusals = [read.refused.get(row, (None, None)) for row in range(count)]
+    columns: dict[str, pa.Array] = {name: batch[name] for name in RAW.names}
+    columns["value"] = pa.array([value if row in read.refused else None for row, value in enumerate(values)])
+    columns["kind"], columns["reason"] = (pa.array([each[part] for each in refusals]) for part in (0, 1))
+    columns[form.column] = found.take(pa.array(places, pa.int64()))
+    arrays = [columns[f.name].cast(f.type) if f.name in columns else pa.nulls(count, f.type) for f in _SCHEMA]
+    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+
+
+def _read(keys: Sequence[bytes | None] | None, values: Sequence[bytes | None], form: Format) -> _Read:
+    read = _Read([], [], {})
+    for row, value in enumerate(values):
+        if keys is not None and not _is_name(keys[row]):
+            read.refused[row] = (CORRUPT, "its key is no broker's name")
+        elif value is not None:
+            try:
+                read.records.append(form.decode(value))
+                read.rows.append(row)
+            except NewerDecision as error:
+                read.refused[row] = (NEWER, str(error))
+            except Exception as error:  # noqa: BLE001 - whatever foreign bytes do to a decoder, the job goes on
+                read.refused[row] = (CORRUPT, str(error) or type(error).__name__)
+        elif keys is None:
+            read.refused[row] = (CORRUPT, "it has no value, and there is nothing to delete here")
+    return read
+
+
+def _is_name(key: bytes | None) -> bool:
+    try:
+        return bool((key or b"").decode())
+    except UnicodeDecodeError:
+        return False
+
+
+def _fitting(read: _Read, shape: Shape) -> pa.StructArray:
+    """The records as columns; those that do not fit are refused one by one, which takes long and is rare."""
+    try:
+        return shape.of(read.records)
+    except (OverflowError, TypeError, ValueError):
+        reasons = [shape.refusal(record) for record in read.records]
+        for row, reason in zip(read.rows, reasons, strict=True):
+            if reason is not None:
+                read.refused[row] = (CORRUPT, reason)
+        read.records = [record for record, reason in zip(read.records, reasons, strict=True) if reason is None]
+        read.rows = [row for row, reason in zip(read.rows, reasons, strict=True) if reason is None]
+        return shape.of(read.records)

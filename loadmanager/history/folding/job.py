@@ -1,0 +1,127 @@
+"""The fold as a DataFrame job: brings each log partition to one task in offset order, and streams it through Python.
+
+A task keeps one partition's table, and some thousand rows; never a whole batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+
+import msgspec
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from loadmanager.errors import Invalid
+from loadmanager.history.folding.lists import ArrowBatch, Rows
+from loadmanager.history.folding.rows import KINDS, LISTS
+from loadmanager.history.folding.spreading import spread
+from loadmanager.history.folding.states import Position, chosen, positions
+from loadmanager.history.folding.verdicts import PartitionFold
+
+STATE, RECORD = 0, 1
+"""The kinds of a task's entries: chunks of the partition's state come before its records."""
+
+
+class Folded(msgspec.Struct, frozen=True):
+    """What a fold says. Every table is made of `lists`: persist that before you use more than one, for it is the fold
+    that takes the time."""
+
+    lists: DataFrame
+
+    @property
+    def channel(self) -> DataFrame:
+        """Rows of `schemas.CHANNEL`: every record that reads, with its verdict."""
+        return self._of("channel")
+
+    @property
+    def transition(self) -> DataFrame:
+        """Rows of `schemas.TRANSITION`."""
+        return self._of("transition")
+
+    @property
+    def state(self) -> DataFrame:
+        """Rows of `schemas.CHANNEL_STATE`: of the partitions whose state is another one now."""
+        return self._of("state")
+
+    @property
+    def unreadable(self) -> DataFrame:
+        """Rows of `schemas.QUARANTINE`."""
+        return self._of("unreadable")
+
+    def _of(self, kind: str) -> DataFrame:
+        return self.lists.where(f.col(kind).isNotNull()).select(f.inline(kind))
+
+
+def fold(
+    raw_channel: DataFrame,
+    state: DataFrame,
+    partitions: int,
+    batch: int,
+    known: Mapping[int, Position] | None = None,
+) -> Folded:
+    """Fold the records of a batch (rows of `schemas.RAW`, in any order) behind what was folded before.
+
+    `partitions` is how many the channel has. `state` may have the states of any batches: those of `batch` and later
+    ones don't count, so that a batch that is run again says the same. `known` is `positions(state, batch)`, if you
+    have it. A partition that is held before a record of a newer format goes on when it is given all records from its
+    `Position.next_offset` on, to a release that reads them; until then its records yield no rows. Raises Invalid.
+    """
+    if partitions < 1:
+        raise Invalid(f"a channel has 1 partition or more, not {partitions}")
+    known = dict(positions(state, batch) if known is None else known)
+    task_limit = int(raw_channel.sparkSession.conf.get("spark.sql.shuffle.partitions") or partitions)
+    records = raw_channel.select(
+        "partition",
+        f.lit(RECORD).alias("kind"),
+        "offset",
+        "key",
+        f.col("value").alias("data"),
+        f.unix_micros("appended_at").alias("appended_us"),
+    )
+    if known:
+        begun = chosen(state, known).select(
+            "partition",
+            f.lit(STATE).alias("kind"),
+            f.col("chunk").cast("long").alias("offset"),
+            f.lit(None).cast("binary").alias("key"),
+            "data",
+            f.lit(0).cast("long").alias("appended_us"),
+        )
+        records = begun.unionByName(records)
+    ordered = spread(records, f.col("partition"), min(partitions, task_limit))
+    ordered = ordered.sortWithinPartitions("partition", "kind", "offset")
+    return Folded(ordered.mapInArrow(partial(fold_task, partitions=partitions, batch=batch, known=known), LISTS))
+
+
+Entry = tuple[int, int, int, bytes | None, bytes | None, int]
+"""partition, kind, offset (of a state: chunk), key, data, appended_us."""
+
+
+def entries(batches: Iterable[ArrowBatch]) -> Iterator[Entry]:
+    """The rows of Arrow batches as tuples, a batch at a time."""
+    for batch in batches:
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def fold_task(
+    batches: Iterable[ArrowBatch], partitions: int, batch: int, known: Mapping[int, Position]
+) -> Iterator[ArrowBatch]:
+    """What a task does: batches of entries of whole partitions, ordered by partition, kind and offset, into LISTS."""
+    rows = Rows(KINDS)
+    for partition, of_partition in groupby(entries(batches), key=itemgetter(0)):
+        if partition >= partitions:
+            raise Invalid(f"a record of partition {partition}, and the channel is said to have {partitions}")
+        folding = PartitionFold(partition, partitions, batch, rows)
+        for kind, of_kind in groupby(of_partition, key=itemgetter(1)):
+            if kind == STATE:
+                folding.resume(known[partition], [data or b"" for _, _, _, _, data, _ in of_kind])
+                continue
+            for _, _, offset, key, data, appended_us in of_kind:
+                folding.take(offset, key, data, appended_us)
+                if rows.full:
+                    yield from rows.drain()
+        folding.finish()
+        yield from rows.drain()

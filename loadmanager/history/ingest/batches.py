@@ -1,0 +1,122 @@
+"""What is done with one batch of the stream: bronze, then silver, then the fold's state, then progress.
+
+Batches have numbers of the lake's own, which only grow, whatever checkpoint Spark has: a lost checkpoint, or one of
+another version of the plan, reads topics anew, and what the lake has is passed over by its offsets.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import msgspec
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.types import LongType
+
+from loadmanager.errors import Conflict, Invalid
+from loadmanager.history.ingest import silver
+from loadmanager.history.ingest.failpoints import Failpoints
+from loadmanager.history.ingest.progress import SILVER, WRITER, Mark, Reached, advance, arrived, reached
+from loadmanager.history.ingest.verdicts import forget
+from loadmanager.history.lake import Lake, Once
+from loadmanager.history.schemas import RAW
+from loadmanager.history.sources import Source
+
+STATES_KEPT = 25
+"""After so many batches the states of the fold are dropped that nothing goes on from."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What batches are made with. `partitions` is how many the channel has."""
+
+    source: Source
+    partitions: int
+    failpoints: Failpoints
+
+
+class Batches:
+    """For `foreachBatch`. `run` is a name that no other run has."""
+
+    def __init__(self, root: str, plan: Plan, run: str) -> None:
+        self._root = root
+        self._plan = plan
+        self._run = run
+        self._lake: Lake | None = None
+        self._reached: Reached | None = None
+
+    def __call__(self, rows: DataFrame, _: int) -> None:
+        """Take a batch. Raises Conflict if another ingest writes to the lake, Invalid if a topic was made anew."""
+        lake = self._lake_of(rows)
+        if self._reached is None:
+            self._reached = complete(lake, self._plan)
+            if self._reached.next_offsets:
+                refuse_other_log(lake, rows.where(self._reached.is_below()))
+        self._plan.failpoints.reached("begun")
+        new = rows.where(~self._reached.is_below()).persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            marks = arrived(new)
+            if marks:
+                self._keep(lake, new, self._reached.batch + 1)
+                self._reached = finish(lake, new, marks, self._reached, self._plan)
+        finally:
+            new.unpersist()
+
+    def _keep(self, lake: Lake, new: DataFrame, number: int) -> None:
+        note = f"{self._run}/{number}"
+        rows = new.select(
+            *RAW.names, f.to_date("appended_at").alias("day"), f.lit(number).cast(LongType()).alias("batch")
+        )
+        lake.append("bronze", rows, Once(WRITER, number), note)
+        if not lake.noted("bronze", note):
+            raise Conflict(f"another ingest has written batch {number} to {lake.root}: let one of the two do it")
+        self._plan.failpoints.reached("bronze")
+
+    def _lake_of(self, rows: DataFrame) -> Lake:
+        if self._lake is None:
+            self._lake = Lake(rows.sparkSession, self._root)
+        return self._lake
+
+
+def complete(lake: Lake, plan: Plan) -> Reached:
+    """Finish what a run before this one left unfinished and bronze has the records of. Says where the lake is then."""
+    before = reached(lake, SILVER)
+    number = before.batch + 1
+    rows = lake.table("bronze").where(f.col("batch") == number).select(*RAW.names).persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        marks = arrived(rows)
+        return finish(lake, rows, marks, before, plan) if marks else before
+    finally:
+        rows.unpersist()
+
+
+def finish(lake: Lake, rows: DataFrame, marks: list[Mark], before: Reached, plan: Plan) -> Reached:
+    """Write what follows from a batch that bronze has. Doing it again changes nothing."""
+    number = before.batch + 1
+    topics = frozenset(mark.topic for mark in marks)
+    batch = silver.Batch(number, rows, topics, before)
+    silver.write(lake, batch, plan.source, plan.partitions, plan.failpoints)
+    advance(lake, SILVER, number, marks)
+    plan.failpoints.reached("progress")
+    if number % STATES_KEPT == STATES_KEPT - 1:
+        with suppress(Conflict):  # their files are being joined: there is a next time
+            forget(lake, number)
+    return before.after(number, marks)
+
+
+def refuse_other_log(lake: Lake, known: DataFrame) -> None:
+    """`known`: rows of which the lake should have all. Raises Invalid where it has others at the same offsets."""
+    firsts = known.groupBy("topic", "partition").agg(
+        f.min_by(f.struct("offset", "appended_at"), "offset").alias("first")
+    )
+    sought = firsts.select("topic", "partition", "first.offset", f.col("first.appended_at").alias("now"))
+    there = lake.table("bronze").select("topic", "partition", "offset", "appended_at")
+    other = there.join(f.broadcast(sought), ["topic", "partition", "offset"]).where(
+        f.col("appended_at") != f.col("now")
+    )
+    found = other.first()
+    if found is not None:
+        raise Invalid(
+            f"{found['topic']}/{found['partition']} has another record at offset {found['offset']} than this lake: the "
+            "topic was made anew, and its history is another one; give it a lake of its own"
+        )

@@ -1,0 +1,42 @@
+"""Where a run may be made to die, so that tests see what is there after it. Without the environment variable: nowhere.
+
+`LOADMANAGER_HISTORY_FAILPOINT=name:times` ends this process, its JVM and its workers with SIGKILL when the point of
+that name is reached for the `times`-th time. No code runs afterwards, as when the machine fails.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Mapping
+
+VARIABLE = "LOADMANAGER_HISTORY_FAILPOINT"
+POINTS = ("begun", "bronze", "quarantine", "head", "silver", "state", "progress", "gold")
+"""In the order of a batch: before anything was written; then each after the commit that it is named for."""
+
+
+class Failpoints:
+    """The points that a run passes; `reached` returns, or never does."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        name, _, times = environment.get(VARIABLE, "").partition(":")
+        self._deadly = name
+        self._times = int(times or 1)
+        self._passed: Counter[str] = Counter()
+
+    def reached(self, name: str) -> None:
+        """This point is passed now."""
+        self._passed[name] += 1
+        if name == self._deadly and self._passed[name] == self._times:
+            self.die()
+
+    def die(self) -> None:
+        """End at once; with the JVM, where this process leads a group of its own."""
+        if os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+NEVER = Failpoints({})
+"""No point is deadly."""

@@ -1,0 +1,144 @@
+"""Keeps the gold tables true: makes those minutes anew that new rows of silver change, whole, from all that is known.
+
+A minute's rows are a function of the reports from one time to live before it on, so they can be made at any time and as
+often as one likes, and a run that is killed leaves nothing that the next one does not mend. How far gold is stands in
+`progress`, under the table's name; it is written last. A new report changes the minutes from its time to one time to
+live after it; the horizon, up to which all is known, changes the minutes over which it moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from loadmanager.history.ingest.failpoints import NEVER, Failpoints
+from loadmanager.history.ingest.minutes import MINUTE_US, Reach, Span, broker_minutes, bundle_minutes
+from loadmanager.history.ingest.progress import SILVER, Mark, Reached, advance, reached
+from loadmanager.history.lake import Lake
+from loadmanager.load.model import BROKERS_TOPIC, BUNDLES_TOPIC
+
+HOUR_US = 60 * MINUTE_US
+SPANS = 200
+"""More than so many are joined to one: a condition of thousands of parts takes longer than the minutes between."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+_TOPICS = {"broker_load": BROKERS_TOPIC, "bundle_total": BUNDLES_TOPIC}
+
+
+class Gold(msgspec.Struct, frozen=True):
+    """A gold table: the silver table whose rows are its reports, and how minutes are made."""
+
+    table: str
+    reports: str
+    make: Callable[[Lake, Reach, list[Span]], DataFrame]
+
+
+def refresh_gold(
+    lake: Lake, load_ttl_s: float, *, everything: bool = False, failpoints: Failpoints = NEVER
+) -> dict[str, int]:
+    """Bring gold up to what silver is complete to; per table, how many minutes were made anew.
+
+    `load_ttl_s` is the brokers' setting. With `everything` all minutes are made anew: after that setting has changed.
+    """
+    silver = reached(lake, SILVER)
+    ttl_us = round(load_ttl_s * 1_000_000)
+    return {gold.table: _refresh(lake, gold, silver, ttl_us, everything, failpoints) for gold in GOLD}
+
+
+def _refresh(lake: Lake, gold: Gold, silver: Reached, ttl_us: int, everything: bool, failpoints: Failpoints) -> int:
+    before = Reached(batch=reached(lake, gold.table).batch) if everything else reached(lake, gold.table)
+    if before.next_offsets == silver.next_offsets:
+        return 0
+    hours = _changed(lake, gold, before)
+    if not hours:
+        return 0
+    last_us = max(last for _, last in hours)
+    horizon_us = last_us if before.until_us is None else max(last_us, before.until_us)
+    known_us = horizon_us if before.until_us is None else before.until_us
+    spans = affected(hours, ttl_us, known_us, horizon_us)
+    rows = gold.make(lake, Reach(ttl_us, horizon_us), spans)
+    lake.replace(gold.table, rows, "true" if everything else " OR ".join(map(_sql, spans)))
+    failpoints.reached("gold")
+    marks = [Mark(*key, offset, 0, horizon_us) for key, offset in silver.next_offsets.items()]
+    advance(lake, gold.table, before.batch + 1, marks)
+    return sum((span.end - span.begin) // MINUTE_US for span in spans)
+
+
+def affected(hours: Iterable[tuple[int, int]], ttl_us: int, horizon_before: int, horizon: int) -> list[Span]:
+    """The minutes that change, as spans apart from each other.
+
+    `hours`: first and last time of the new reports, hour by hour. All in microseconds.
+    """
+    changed = [(first, min(last + ttl_us, horizon)) for first, last in hours] + [(horizon_before, horizon)]
+    spans: list[Span] = []
+    for span in sorted(Span(_floor(first), _floor(last) + MINUTE_US) for first, last in changed if last >= first):
+        if spans and span.begin <= spans[-1].end:
+            spans[-1] = Span(spans[-1].begin, max(spans[-1].end, span.end))
+        else:
+            spans.append(span)
+    return spans if len(spans) <= SPANS else [Span(spans[0].begin, spans[-1].end)]
+
+
+def _changed(lake: Lake, gold: Gold, before: Reached) -> list[tuple[int, int]]:
+    """First and last time of the reports that silver has and gold has not, hour by hour; one row an hour."""
+    found: list[tuple[int, int]] = []
+    for table in {gold.reports, "broker_load"}:
+        rows = lake.table(table).withColumn("topic", f.lit(_TOPICS[table])).where(~before.is_below())
+        counted = rows if table == gold.reports else rows.where(f.col("at").isNull())
+        time = counted.select(f.unix_micros(f.coalesce("at", "appended_at")).alias("us"))
+        hours = time.groupBy(f.floor(f.col("us") / HOUR_US)).agg(f.min("us"), f.max("us"))
+        found += [(row[1], row[2]) for row in hours.collect()]
+    return found
+
+
+def _near(spans: list[Span], ttl_us: int) -> Column:
+    """Of silver rows: whether they may be in force in one of the spans. By day too, by which files lie in folders."""
+    wider = [Span(span.begin - ttl_us, span.end) for span in spans]
+    days = f.col("day").between(f.lit(_time(wider[0].begin).date()), f.lit(_time(wider[-1].end).date()))
+    at, appended = (_within(f.col(name), wider) for name in ("at", "appended_at"))
+    return days & (at | (f.col("at").isNull() & appended))
+
+
+def _within(time: Column, spans: list[Span]) -> Column:
+    """`minutes.within` of a timestamp, in a form that files are skipped by."""
+    inside = f.lit(False)
+    for span in spans:
+        inside = inside | ((time >= f.lit(_time(span.begin))) & (time < f.lit(_time(span.end))))
+    return inside
+
+
+def _brokers(lake: Lake, reach: Reach, spans: list[Span]) -> DataFrame:
+    return broker_minutes(lake.table("broker_load").where(_near(spans, reach.ttl_us)), reach, spans)
+
+
+def _bundles(lake: Lake, reach: Reach, spans: list[Span]) -> DataFrame:
+    near = _near(spans, reach.ttl_us)
+    totals, bundles = (lake.table(name).where(near) for name in ("bundle_total", "bundle_load"))
+    deletions = lake.table("broker_load").where(near & f.col("at").isNull())
+    return bundle_minutes(totals, bundles, deletions, reach, spans)
+
+
+GOLD = (Gold("broker_minute", "broker_load", _brokers), Gold("bundle_minute", "bundle_total", _bundles))
+
+
+def _sql(span: Span) -> str:
+    begin, end = _time(span.begin), _time(span.end)
+    last = _time(span.end - 1)
+    return (
+        f"(day >= DATE'{begin:%Y-%m-%d}' AND day <= DATE'{last:%Y-%m-%d}' AND "
+        f"minute >= TIMESTAMP'{begin:%Y-%m-%d %H:%M:%S}' AND minute < TIMESTAMP'{end:%Y-%m-%d %H:%M:%S}')"
+    )
+
+
+def _floor(us: int) -> int:
+    return us - us % MINUTE_US
+
+
+def _time(us: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=us)

@@ -1,0 +1,76 @@
+"""Reads quarantined records of a newer format again, with the decoders of this release. Those of the channel are not
+among them: the fold waits before such a record, and goes on by itself (`verdicts.py`); here only its row is cleared.
+
+Killed at any moment it does the rest the next time: rows go into silver unless their record is there, and leave the
+quarantine when they are.
+"""
+
+from __future__ import annotations
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from loadmanager.checking.topics import CHANNEL_TOPIC
+from loadmanager.history import decoding, folding
+from loadmanager.history.decoding import NEWER
+from loadmanager.history.ingest.gold import GOLD
+from loadmanager.history.ingest.progress import Mark, advance, reached
+from loadmanager.history.ingest.silver import DECODERS, without_repeats
+from loadmanager.history.lake import Lake
+from loadmanager.history.schemas import RAW
+from loadmanager.history.sources import TOPICS
+
+
+def reread(lake: Lake) -> int:
+    """Move what this release can read from the quarantine to silver; how many records that were."""
+    _clear_channel(lake)
+    newer = lake.table("quarantine").where((f.col("kind") == NEWER) & (f.col("topic") != CHANNEL_TOPIC))
+    decoded = decoding.decode(newer.select(*RAW.names)).where(f.col("kind").isNull())
+    decoded = decoded.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        found = decoded.groupBy("topic", "partition").agg(f.min("offset"), f.count(f.lit(1))).collect()
+        if found:
+            _take_back_gold(lake, {(row[0], row[1]): row[2] for row in found})
+            _insert(lake, decoded, sorted({row[0] for row in found}))
+            _clear(lake, decoded)
+        return sum(row[3] for row in found)
+    finally:
+        decoded.unpersist()
+
+
+def _insert(lake: Lake, decoded: DataFrame, topics: list[str]) -> None:
+    first = without_repeats(lake, decoded, topics)
+    for topic in topics:
+        # The table that tells repeats comes last: killed in between, none of them is taken for a repeat of itself.
+        for table in sorted(TOPICS[topic].tables, key=lambda name: name in ("bundle_total", "decision")):
+            lake.add_new(table, DECODERS[table](first), ("partition", "offset"))
+
+
+def _clear(lake: Lake, decoded: DataFrame) -> None:
+    """Take records out of the quarantine, by their offsets: few, for a release lags behind for days at most."""
+    for row in decoded.groupBy("topic", "partition").agg(f.collect_list("offset").alias("offsets")).collect():
+        offsets = ", ".join(map(str, row["offsets"]))
+        where = f"kind = '{NEWER}' AND topic = '{row['topic']}' AND partition = {row['partition']}"
+        lake.remove("quarantine", f"{where} AND offset IN ({offsets})")
+
+
+def _clear_channel(lake: Lake) -> None:
+    waiting = lake.table("quarantine").where((f.col("kind") == NEWER) & (f.col("topic") == CHANNEL_TOPIC))
+    if waiting.isEmpty():
+        return
+    for partition, at in folding.positions(lake.table("channel_state")).items():
+        lake.remove(
+            "quarantine",
+            f"kind = '{NEWER}' AND topic = '{CHANNEL_TOPIC}' AND partition = {partition} AND offset < {at.next_offset}",
+        )
+
+
+def _take_back_gold(lake: Lake, firsts: dict[tuple[str, int], int]) -> None:
+    """Let gold count everything from these offsets on as new: before silver has it, so that a kill loses nothing."""
+    for gold in GOLD:
+        before = reached(lake, gold.table)
+        back = {key: first for key, first in firsts.items() if before.next_offsets.get(key, 0) > first}
+        if back and before.until_us is not None:
+            marks = [Mark(*key, first, 0, before.until_us) for key, first in back.items()]
+            advance(lake, gold.table, before.batch + 1, marks)

@@ -1,0 +1,150 @@
+"""Runs the ingest: one streaming query over all topics, and gold behind it. Starts, stops, says how it goes.
+
+Topics are all in one query, because a batch of one commit is cheaper than one of six, and the tables are at one moment
+then. One that does not exist yet joins the query when it comes (`sources`). The checkpoint is Spark's own and may be
+lost; `PLAN` changes when a release cannot go on from an older one's, and the topics are read anew then.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+
+import msgspec
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.utils import is_remote
+
+from loadmanager.errors import Conflict, Unavailable
+from loadmanager.history.ingest.batches import Batches, Plan, complete
+from loadmanager.history.ingest.failpoints import Failpoints
+from loadmanager.history.ingest.gold import refresh_gold
+from loadmanager.history.ingest.measuring import Gauges, exporter
+from loadmanager.history.ingest.rereading import reread
+from loadmanager.history.lake import Lake
+from loadmanager.history.sources import TOPICS, Source, stream
+
+PLAN = 1
+"""Version of the streaming plan, and so of its checkpoint."""
+
+QUERY = "ingest"
+LOOK_S = 1.0
+"""How often a run looks whether it shall stop, or has failed."""
+
+
+class Options(msgspec.Struct, frozen=True):
+    """How the ingest runs.
+
+    `partitions` is how many the channel has, `load_ttl_s` the brokers' setting. A batch takes at most
+    `max_per_trigger` records, and batches begin `trigger_s` apart, or later. Gold follows every `gold_s`. `metrics`:
+    `host:port` on which Prometheus finds them, none if empty.
+    """
+
+    partitions: int = 1
+    load_ttl_s: float = 1800.0
+    max_per_trigger: int = 200_000
+    trigger_s: float = 5.0
+    gold_s: float = 60.0
+    metrics: str = ""
+
+
+class Ingest:
+    """The ingest of one lake from one source. One at a time: a second one is refused when it writes."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        source: Source,
+        options: Options = Options(),  # noqa: B008 - a frozen value
+        failpoints: Failpoints | None = None,
+    ) -> None:
+        self._lake = lake
+        self._source = source
+        self._options = options
+        self._failpoints = failpoints or Failpoints(os.environ)
+
+    def run_available(self) -> None:
+        """Take what the topics hold now, bring gold up to it, and return. Raises as `run`."""
+        with self._running(0.0) as (query, gate):
+            try:
+                query.processAllAvailable()
+            except Exception as error:
+                raise gate.failure or _failed(error) from error
+        self._gold()
+
+    def run(self, stop: threading.Event) -> None:
+        """Go on until `stop`: the batch under way is finished then, and gold brought up to it.
+
+        Raises Conflict if another ingest writes to the lake, Invalid if a topic was made anew, Unavailable if the
+        stream fails for another reason: start again then, nothing is lost or counted twice.
+        """
+        gauges = Gauges()
+        with exporter(self._options.metrics, gauges), self._running(self._options.trigger_s) as (query, gate):
+            since_gold_s = 0.0
+            while not stop.wait(LOOK_S):
+                error = query.exception()
+                if not query.isActive or error is not None:
+                    raise gate.failure or _failed(error)
+                since_gold_s += LOOK_S
+                if since_gold_s >= self._options.gold_s:
+                    self._gold()
+                    since_gold_s = 0.0
+                if self._options.metrics:
+                    gauges.look(self._lake, query)
+        self._gold()
+
+    @contextmanager
+    def _running(self, trigger_s: float) -> Generator[tuple[StreamingQuery, Gate]]:
+        plan = Plan(self._source, self._options.partitions, self._failpoints)
+        complete(self._lake, plan)
+        reread(self._lake)
+        gate = Gate(Batches(self._lake.root, plan, uuid.uuid4().hex))
+        rows = stream(self._lake.spark, self._source, TOPICS, max_per_trigger=self._options.max_per_trigger)
+        writer = rows.writeStream.queryName(QUERY).trigger(processingTime=f"{trigger_s} seconds")
+        writer = writer.option("checkpointLocation", self._lake.checkpoint(QUERY, PLAN))
+        query = writer.foreachBatch(gate.batches if is_remote() else gate).start()
+        try:
+            yield query, gate
+        finally:
+            gate.close()
+            query.stop()
+
+    def _gold(self) -> None:
+        with suppress(Conflict):  # its files are being joined: the next time makes what this one left
+            refresh_gold(self._lake, self._options.load_ttl_s, failpoints=self._failpoints)
+
+
+class Gate:
+    """Lets batches through until it is closed, and keeps what they failed with.
+
+    Through Spark Connect batches run elsewhere, without a gate: stopping cuts one off there, which harms nothing.
+    """
+
+    def __init__(self, batches: Batches) -> None:
+        self.batches = batches
+        self.failure: Exception | None = None
+        self._closed = False
+        self._turn = threading.Lock()
+
+    def __call__(self, rows: DataFrame, number: int) -> None:
+        """The next batch. Raises Unavailable behind a closed gate: Spark does not count the batch as done."""
+        with self._turn:
+            if self._closed:
+                raise Unavailable("the ingest is stopping")
+            try:
+                self.batches(rows, number)
+            except Exception as error:
+                self.failure = error
+                raise
+
+    def close(self) -> None:
+        """Return when the batch under way is done; none comes after it."""
+        with self._turn:
+            self._closed = True
+
+
+def _failed(error: object) -> Unavailable:
+    return Unavailable(f"the stream stopped: {error}; start it again, it goes on where it was")

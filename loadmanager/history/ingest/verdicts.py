@@ -1,0 +1,88 @@
+"""The channel's part of a batch: from which state the fold goes on, with which records, and how its rows are written.
+
+* Records that a newer format made wait are folded, out of bronze, by the first release that reads them.
+* Where records are gone that nobody kept (the log was trimmed), the channel's own snapshots say what came before. Such
+  a state is written before it is used: run again, the batch finds the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from loadmanager.checking.topics import CHANNEL_TOPIC, SNAPSHOTS_TOPIC
+from loadmanager.history import folding
+from loadmanager.history.folding import Position
+from loadmanager.history.ingest.progress import WRITER
+from loadmanager.history.lake import Lake, Once
+from loadmanager.history.sources import Source
+from statechannel.codec import NEWEST_VERSION
+
+SEEDER = f"{WRITER}/seed"
+
+
+class Verdicts(msgspec.Struct, frozen=True):
+    """What a batch's fold says. `released`: with records that had waited, some of which may be written already."""
+
+    folded: folding.Folded
+    released: bool
+
+    def write(self, lake: Lake, table: str, once: Once) -> None:
+        """Write `channel` or `transition`."""
+        rows = self.folded.channel if table == "channel" else self.folded.transition
+        if self.released:
+            lake.add_new(table, rows, ("partition", "offset"))
+        else:
+            lake.append(table, rows, once)
+
+
+def verdicts(lake: Lake, batch: int, records: DataFrame | None, source: Source, partitions: int) -> Verdicts | None:
+    """Fold a batch's records of the channel, and what has waited for this release; None if there is neither.
+
+    The fold's `lists` are persisted; unpersist them.
+    """
+    state = lake.table("channel_state")
+    known = folding.positions(state, batch)
+    waiting = {number: at for number, at in known.items() if at.held is not None and at.held <= NEWEST_VERSION}
+    if records is None and not waiting:
+        return None
+    rows = _waited(lake, batch, waiting)
+    if records is not None:
+        if _seed(lake, batch, records, source, known):
+            state = lake.table("channel_state")
+            known = folding.positions(state, batch)
+        rows = records.where(~f.col("partition").isin(list(waiting))).unionByName(rows) if waiting else records
+    folded = folding.fold(rows, state, partitions, batch, known)
+    folded.lists.persist(StorageLevel.MEMORY_AND_DISK)
+    return Verdicts(folded, bool(waiting))
+
+
+def _waited(lake: Lake, batch: int, waiting: Mapping[int, Position]) -> DataFrame:
+    here = f.lit(False)
+    for number, at in waiting.items():
+        here = here | ((f.col("partition") == number) & (f.col("offset") >= at.next_offset))
+    bronze = lake.table("bronze").where((f.col("topic") == CHANNEL_TOPIC) & (f.col("batch") <= batch))
+    return bronze.where(here).drop("day", "batch")
+
+
+def _seed(lake: Lake, batch: int, records: DataFrame, source: Source, known: Mapping[int, Position]) -> bool:
+    """Write down states for partitions whose records don't follow what is known; whether there were any."""
+    lowest = records.groupBy("partition").agg(f.min("offset").alias("first")).collect()
+    firsts = {row["partition"]: row["first"] for row in lowest}
+    if all(first <= (known[number].next_offset if number in known else 0) for number, first in firsts.items()):
+        return False
+    snapshots = source.read(lake.spark, [SNAPSHOTS_TOPIC])
+    lake.append("channel_state", folding.seed(snapshots, firsts, known), Once(SEEDER, batch))
+    return True
+
+
+def forget(lake: Lake, complete: int) -> None:
+    """Drop the states that no batch behind the last complete one goes on from."""
+    latest = folding.positions(lake.table("channel_state"), complete + 1)
+    older = [f"(partition = {number} AND batch < {at.batch})" for number, at in latest.items()]
+    if older:
+        lake.remove("channel_state", " OR ".join(older))

@@ -1,0 +1,67 @@
+"""Brings the jars of `pom.xml` with Maven, once, and says where they are. Nothing is downloaded when a job runs.
+
+`loadmanager history jars` calls `bring()`; jobs call `present()`, which fails with that command if they are missing.
+They lie in `$LOADMANAGER_HISTORY_JARS`, by default in the user's cache, in a folder of the POM's own digest: two
+releases don't disturb each other.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from loadmanager.errors import Invalid
+
+POM = Path(__file__).with_name("pom.xml")
+PLACE = "LOADMANAGER_HISTORY_JARS"
+TIMEOUT_S = 600
+
+
+def folder() -> Path:
+    """Where the jars of this release lie, or will."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    root = Path(os.environ.get(PLACE) or cache / "loadmanager" / "jars")
+    return root / hashlib.sha256(POM.read_bytes()).hexdigest()[:16]
+
+
+def present() -> tuple[Path, ...]:
+    """The jars. Raises Invalid, with the command that brings them, where they are missing."""
+    where = folder()
+    if not (where / ".complete").exists():
+        raise Invalid(f"the jars that Spark needs are not in {where}: run `loadmanager history jars` once")
+    return tuple(sorted(where.glob("*.jar")))
+
+
+def bring() -> tuple[Path, ...]:
+    """The jars, downloaded where they are missing. Raises Invalid if Maven is missing or fails."""
+    where = folder()
+    where.parent.mkdir(parents=True, exist_ok=True)
+    with (where.parent / f"{where.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two runs of this machine would otherwise write the same files
+        if not (where / ".complete").exists():
+            shutil.rmtree(where, ignore_errors=True)
+            _download(where)
+            (where / ".complete").touch()
+    return present()
+
+
+def _download(where: Path) -> None:
+    mvn = shutil.which("mvn")
+    if mvn is None:
+        raise Invalid(
+            "mvn is missing: install Maven and a JDK 17+ (Debian: apt-get install openjdk-17-jdk-headless maven)"
+        )
+    run = subprocess.run(
+        [mvn, "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", f"-DoutputDirectory={where}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
+    if run.returncode != 0:
+        raise Invalid(f"Maven could not bring Spark's jars:\n{run.stdout[-2000:]}")

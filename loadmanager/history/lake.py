@@ -1,0 +1,174 @@
+"""The lakehouse: where each table lies, how it is read, and the three ways in which it is written.
+
+`Lake(spark, root)`; the root is a path or URI that Spark can write. Tables are Delta, each at a path of its own below
+`root/tables`. `table(name)` is a DataFrame of the schema of `schemas.py` also where the table is not there yet: empty
+then. How tables are made and brought up to date is in `layout.py`, who calls the writing side in `ingest/`.
+
+Each way of writing is one commit, and doing it twice is doing it once:
+
+* `append`: under a writer's name and a number, and a number that was committed is passed over;
+* `add_new`: rows whose key is not there yet (an insert-only merge: nothing is rewritten);
+* `replace`: what matches a condition, by rows that match it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import datetime
+
+import msgspec
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
+
+from loadmanager.errors import Conflict
+from loadmanager.history import layout
+from loadmanager.history.schemas import TABLES
+
+
+class Window(msgspec.Struct, frozen=True):
+    """From `begin` to before `end`, UTC; None is open."""
+
+    begin: datetime | None = None
+    end: datetime | None = None
+
+    def cut(self, rows: DataFrame, column: str = "at") -> DataFrame:
+        """The rows whose `column` lies in the window."""
+        if self.begin is not None:
+            rows = rows.where(f.col(column) >= f.lit(self.begin))
+        if self.end is not None:
+            rows = rows.where(f.col(column) < f.lit(self.end))
+        return rows
+
+
+ALWAYS = Window()
+_LATEST_COMMITS = 20
+_CONCURRENT = re.compile(r"DELTA_CONCURRENT|Concurrent\w+Exception")
+_NOT_THERE = frozenset(
+    {"PATH_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE"}
+)
+
+
+class Once(msgspec.Struct, frozen=True):
+    """Under which name and number an append is done once. Numbers of a name only grow."""
+
+    writer: str
+    number: int
+
+    def options(self) -> dict[str, str]:
+        """What Delta wants to know of it."""
+        return {"txnAppId": self.writer, "txnVersion": str(self.number)}
+
+
+class Lake:
+    """One lakehouse, in one session."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        self.spark = spark
+        self.root = root.rstrip("/")
+        self._checked = False
+        self._prepared: set[str] = set()
+
+    def path(self, table: str) -> str:
+        """Where a table lies. Raises KeyError for a name that is none."""
+        if table not in TABLES:
+            raise KeyError(table)
+        return f"{self.root}/tables/{table}"
+
+    def checkpoint(self, query: str, version: int) -> str:
+        """Where a streaming query keeps its progress; another version of the job's plan begins another one."""
+        return f"{self.root}/checkpoints/{query}/v{version}"
+
+    def exists(self, table: str) -> bool:
+        """Whether the table has been made."""
+        return self._read(table) is not None
+
+    def table(self, name: str, window: Window = ALWAYS) -> DataFrame:
+        """The rows of a table, those of a window by `at` (or `minute`), with all columns that this release knows.
+
+        A column that an older release did not write is null. Raises KeyError for a name that is none, Invalid where a
+        newer release wrote the lake in another format.
+        """
+        schema = TABLES[name]
+        found = self._read(name)
+        if found is None:
+            return self.spark.createDataFrame([], schema)
+        rows = _with_columns_of(schema, found)
+        time = next((column for column in ("at", "minute", "appended_at") if column in schema.names), None)
+        if time is None or window == ALWAYS:
+            return rows
+        return window.cut(rows, time)
+
+    def prepare(self, table: str) -> None:
+        """Make the table if it is missing, and add the columns that an older release did not know.
+
+        Whatever writes does this first. Raises Invalid for a lake that this release must not write.
+        """
+        found = self._read(table)
+        if found is None:
+            layout.make(self.spark, self.path(table), table, TABLES[table])
+        else:
+            layout.widen(self.spark, self.path(table), found.schema, table, TABLES[table])
+        self._prepared.add(table)
+
+    def append(self, table: str, rows: DataFrame, once: Once, note: str = "") -> None:
+        """Append `rows`, unless `once.writer` has appended a batch of this number or a higher one to this table.
+
+        Of two that append at the same time under one name one is refused: Conflict. `note` stands with the commit.
+        """
+        self._writing(table, rows, "append", once.options() | ({"userMetadata": note} if note else {}))
+
+    def noted(self, table: str, note: str) -> bool:
+        """Whether one of the latest commits of a table carries this note."""
+        history = self.spark.sql(f"DESCRIBE HISTORY {layout.delta(self.path(table))} LIMIT {_LATEST_COMMITS}")
+        return not history.where(f.col("userMetadata") == note).isEmpty()
+
+    def add_new(self, table: str, rows: DataFrame, key: Iterable[str]) -> None:
+        """Append those of `rows` whose `key` (columns, not null) is in the table not yet."""
+        columns = list(key)
+        there = self.table(table).select(*columns)
+        self._writing(table, rows.join(there, columns, "left_anti"), "append", {})
+
+    def replace(self, table: str, rows: DataFrame, where: str) -> None:
+        """Put `rows`, all of which match the condition, in the place of all rows that match it."""
+        self._writing(table, rows, "overwrite", {"replaceWhere": where})
+
+    def remove(self, table: str, where: str) -> None:
+        """Delete the rows that match a condition."""
+        if self.exists(table):
+            self.spark.sql(f"DELETE FROM {layout.delta(self.path(table))} WHERE {where}")
+
+    def _writing(self, table: str, rows: DataFrame, mode: str, options: dict[str, str]) -> None:
+        if table not in self._prepared:
+            self.prepare(table)
+        rows = rows.select(*(name for name in TABLES[table].names if name in rows.columns))
+        try:
+            rows.write.format("delta").mode(mode).options(**options).save(self.path(table))
+        except Exception as error:
+            if _CONCURRENT.search(str(error)):
+                raise Conflict(f"another job writes table {table} of {self.root}: let one of the two do it") from error
+            raise
+
+    def _read(self, table: str) -> DataFrame | None:
+        path = self.path(table)
+        try:
+            found = self.spark.read.format("delta").load(path)
+        except AnalysisException as error:
+            if error.getCondition() in _NOT_THERE:
+                return None
+            raise
+        if not self._checked:
+            layout.check_format(self.spark, path)
+            self._checked = True
+        return found
+
+
+def _with_columns_of(schema: StructType, rows: DataFrame) -> DataFrame:
+    return rows.select(
+        *(
+            f.col(field.name) if field.name in rows.columns else f.lit(None).cast(field.dataType).alias(field.name)
+            for field in schema.fields
+        )
+    )

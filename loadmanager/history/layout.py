@@ -1,0 +1,88 @@
+"""How the tables of the lakehouse are made, and brought up to this release. Not what is in them (`schemas.py`).
+
+A table is cut by `day`, bronze by topic too; statistics are kept only of the columns that are searched, because they
+cost as much as writing. A release adds columns at the end: an older lake gets them when a newer release first writes,
+and an older release passes over the columns that it does not know. What it could not pass over safely raises
+`FORMAT`, which stands in each table's properties: then an older release refuses the lake instead of misreading it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructField, StructType
+
+from loadmanager.errors import Invalid
+
+FORMAT = 1
+"""Of the lake as a whole: what the tables mean together, beyond their columns."""
+
+FORMAT_PROPERTY = "loadmanager.format"
+
+_SEARCHED = ("batch", "stage", "topic", "partition", "offset", "appended_at", "at", "minute")
+_BRIEF_HISTORY = {"delta.logRetentionDuration": "interval 2 days", "delta.checkpointInterval": "50"}
+"""Of what is only the ingest's own: nobody asks what it was long ago."""
+_OWN = ("channel_state", "progress")
+
+
+def cut_by(table: str, schema: StructType) -> tuple[str, ...]:
+    """The columns by which a table's files lie in folders."""
+    if "day" not in schema.names:
+        return ()
+    return ("topic", "day") if table == "bronze" else ("day",)
+
+
+def properties(table: str, schema: StructType) -> dict[str, str]:
+    """The table's properties."""
+    folders = cut_by(table, schema)
+    searched = [name for name in _SEARCHED if name in schema.names and name not in folders]
+    return {
+        FORMAT_PROPERTY: str(FORMAT),
+        "delta.enableChangeDataFeed": "false",
+        "delta.enableDeletionVectors": "false",
+        "delta.dataSkippingStatsColumns": ",".join(searched),
+        **(_BRIEF_HISTORY if table in _OWN else {}),
+    }
+
+
+def make(spark: SparkSession, path: str, table: str, schema: StructType) -> None:
+    """Make a table that is not there; one that another job makes at this moment is left as it is."""
+    given = ", ".join(f"'{key}' = '{value}'" for key, value in properties(table, schema).items())
+    folders = ", ".join(cut_by(table, schema))
+    cut = f"PARTITIONED BY ({folders})" if folders else ""
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {delta(path)} ({schema.toDDL()}) USING delta {cut} TBLPROPERTIES ({given})")
+
+
+def widen(spark: SparkSession, path: str, there: StructType, table: str, schema: StructType) -> None:
+    """Add the columns that an older release did not know. Raises Invalid where a column is of another type."""
+    known = {field.name: field.dataType for field in there.fields}
+    for field in schema.fields:
+        kind = known.get(field.name, field.dataType)
+        if kind != field.dataType:
+            raise Invalid(
+                f"column {field.name} of table {table} is {kind.simpleString()} in the lake and "
+                f"{field.dataType.simpleString()} in this release: use the release that wrote it, or another lake"
+            )
+    if missing := [field for field in schema.fields if field.name not in known]:
+        spark.sql(f"ALTER TABLE {delta(path)} ADD COLUMNS ({_listed(missing)})")
+
+
+def check_format(spark: SparkSession, path: str) -> None:
+    """Raises Invalid where a newer release wrote the lake in a way that this one cannot read."""
+    found = spark.sql(f"DESCRIBE DETAIL {delta(path)}").select("properties").first()
+    written = int((found["properties"] if found else {}).get(FORMAT_PROPERTY, FORMAT))
+    if written > FORMAT:
+        raise Invalid(
+            f"{path} is of a lake of format {written}, and this release reads up to {FORMAT}: "
+            "upgrade this job, or point it at another lake"
+        )
+
+
+def delta(path: str) -> str:
+    """A table by its path, as SQL names it."""
+    return f"delta.`{path.replace('`', '``')}`"
+
+
+def _listed(fields: Iterable[StructField]) -> str:
+    return StructType(list(fields)).toDDL()

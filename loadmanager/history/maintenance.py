@@ -1,0 +1,141 @@
+"""Keeps a lake small and quick: joins small files, removes what is old, deletes files that nothing needs. Beside a
+running ingest, at any time.
+
+* Joining changes no row, and appending goes on meanwhile. A day is joined when it has become many files: the running
+  one again and again, one before it again when something came late.
+* Old are rows of a day before the retention. Their offsets stay in `progress`: what the topics still have of them does
+  not come again. Gold stays. So does the fold's state, which needs no bronze; but records of the channel that wait for
+  a newer release stay in bronze, and nothing of their partition behind them goes.
+* Files that no version of the last `history_days` names are deleted. A run never needs an older one: it reads the
+  newest version, and what it writes is younger.
+"""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta
+
+import msgspec
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from loadmanager.checking.topics import CHANNEL_TOPIC
+from loadmanager.errors import Invalid
+from loadmanager.history import folding, layout
+from loadmanager.history.lake import Lake
+from loadmanager.history.schemas import TABLES
+
+FILES_A_DAY = 4
+FILES_TODAY = 50
+"""A day of a table with fewer files than that is left as it is."""
+
+SHORTEST_HISTORY_DAYS = 1
+OWN_TABLES = ("progress", "channel_state")
+GOLD_TABLES = ("broker_minute", "bundle_minute")
+_UNCHECKED = "spark.databricks.delta.retentionDurationCheck.enabled"
+
+
+class Retention(msgspec.Struct, frozen=True):
+    """For how many days rows are kept, by their `day`, and files of older versions, for time travel."""
+
+    bronze_days: int = 30
+    silver_days: int = 365
+    history_days: int = 7
+
+
+class Maintained(msgspec.Struct, frozen=True):
+    """What was done to a table."""
+
+    table: str
+    days_joined: int
+    rows_removed: int
+
+
+def maintain(lake: Lake, now: datetime, retention: Retention = Retention()) -> list[Maintained]:  # noqa: B008 - frozen
+    """Do all of it for every table that there is. Raises Invalid for a retention that makes no sense."""
+    if retention.history_days < SHORTEST_HISTORY_DAYS or min(retention.bronze_days, retention.silver_days) < 1:
+        raise Invalid(f"{retention} keeps less than a day: what a job reads could go while it reads")
+    done: list[Maintained] = []
+    for table in TABLES:
+        if lake.exists(table):
+            removed = _remove_old(lake, table, now, retention)
+            joined = _join_files(lake, table, now.date())
+            _vacuum(lake, table, retention.history_days)
+            done.append(Maintained(table, joined, removed))
+    return done
+
+
+def _remove_old(lake: Lake, table: str, now: datetime, retention: Retention) -> int:
+    """How many rows went."""
+    if table == "progress":
+        return _remove_superseded(lake, now, retention.bronze_days)
+    if table in GOLD_TABLES or table in OWN_TABLES:
+        return 0
+    days = retention.bronze_days if table in ("bronze", "quarantine") else retention.silver_days
+    where = f"day < DATE'{now.date() - timedelta(days=days):%Y-%m-%d}'"
+    if table in ("bronze", "quarantine"):
+        where += _but_waiting(lake)
+    return _remove(lake, table, where)
+
+
+def _but_waiting(lake: Lake) -> str:
+    """What the fold still has to read."""
+    held = {
+        n: at.next_offset for n, at in folding.positions(lake.table("channel_state")).items() if at.held is not None
+    }
+    return "".join(
+        f" AND NOT (topic = '{CHANNEL_TOPIC}' AND partition = {number} AND offset >= {offset})"
+        for number, offset in held.items()
+    )
+
+
+def _remove_superseded(lake: Lake, now: datetime, days: int) -> int:
+    """Of `progress` each stage needs the last row of a partition only; the others are kept for their figures."""
+    last = f.max("batch").alias("batch")
+    latest = lake.table("progress").groupBy("stage", "topic", "partition").agg(last).collect()
+    if not latest:
+        return 0
+    needed = " OR ".join(
+        f"(stage = '{row['stage']}' AND topic = '{row['topic']}' AND partition = {row['partition']} "
+        f"AND batch = {row['batch']})"
+        for row in latest
+    )
+    return _remove(lake, "progress", f"until < DATE'{now.date() - timedelta(days=days):%Y-%m-%d}' AND NOT ({needed})")
+
+
+def _remove(lake: Lake, table: str, where: str) -> int:
+    count = lake.table(table).where(where).count()
+    if count:
+        lake.remove(table, where)
+    return count
+
+
+def _join_files(lake: Lake, table: str, today: date) -> int:
+    """How many days had many files."""
+    path = layout.delta(lake.path(table))
+    if "day" not in TABLES[table].names:
+        lake.spark.sql(f"OPTIMIZE {path}")
+        return 1
+    days = [row["day"] for row in _files(lake, table).collect() if row["count"] >= _enough(row["day"], today)]
+    for day in days:
+        lake.spark.sql(f"OPTIMIZE {path} WHERE day = DATE'{day:%Y-%m-%d}'")
+    return len(days)
+
+
+def _enough(day: date, today: date) -> int:
+    return FILES_TODAY if day >= today else FILES_A_DAY
+
+
+def _files(lake: Lake, table: str) -> DataFrame:
+    """How many files each day has: one row a day."""
+    names = lake.table(table).select("day", f.input_file_name().alias("file")).distinct()
+    return names.where(f.col("day").isNotNull()).groupBy("day").count().orderBy("day")
+
+
+def _vacuum(lake: Lake, table: str, days: int) -> None:
+    conf = lake.spark.conf
+    before = conf.get(_UNCHECKED, "true")
+    conf.set(_UNCHECKED, "false")
+    try:
+        lake.spark.sql(f"VACUUM {layout.delta(lake.path(table))} RETAIN {days * 24} HOURS")
+    finally:
+        conf.set(_UNCHECKED, before or "true")

@@ -1,0 +1,126 @@
+"""What is replayed: a strategy with settings, as text `strategy[:setting=value,…]`, and what it then plays with.
+
+A value may be several, `a|b`: then each is a candidate, and several such settings a grid. Names and units are those of
+`loadmanager config set`. `recorded` is what the cluster really did.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from loadmanager.balancing.registry import STRATEGIES
+from loadmanager.dynamic.model import Scalar
+from loadmanager.dynamic.naming import changeable
+from loadmanager.dynamic.overlay import combined
+from loadmanager.errors import Invalid, NotFound
+from loadmanager.settings import Settings
+
+RECORDED = "recorded"
+DEFAULTS = (
+    RECORDED,
+    "plan:balancing_tolerance=tight|default|loose",
+    *("transfer", "threshold", "uniform", "avg", "overload"),
+)
+MOST = 200
+"""Candidates of one replay: a grid that is larger was not meant."""
+_STRATEGY = "balancing_strategy"
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A strategy, and the cluster's settings that are to differ, in our names and units. No settings: as they are."""
+
+    strategy: str
+    values: dict[str, Scalar] = {}
+
+    @property
+    def name(self) -> str:
+        """`plan:balancing_tolerance=tight`: what makes it again."""
+        values = ",".join(f"{name}={_text(value)}" for name, value in self.values.items())
+        return f"{self.strategy}:{values}" if values else self.strategy
+
+    @property
+    def is_recorded(self) -> bool:
+        """It is what the cluster did: nothing is played."""
+        return self.strategy == RECORDED
+
+    def settings(self, base: Settings) -> Settings:
+        """What it plays with. Raises Invalid if the values don't go with each other, or with the others of `base`."""
+        try:
+            return combined(base, {**self.values, _STRATEGY: self.strategy})
+        except ValueError as error:
+            raise Invalid(f"{self.name}: {error}") from None
+
+    def changes(self, base: Settings) -> dict[str, Scalar]:
+        """Which of the cluster's settings have to be set so that it behaves like this; none for what was recorded."""
+        if self.is_recorded:
+            return {}
+        wanted = {_STRATEGY: self.strategy, **self.values}
+        return {name: value for name, value in wanted.items() if getattr(base, name) != value}
+
+
+def commands(changes: Mapping[str, Scalar]) -> tuple[str, ...]:
+    """The commands that set them."""
+    return tuple(f"loadmanager config set {name} {_text(value)}" for name, value in changes.items())
+
+
+def parsed(given: Iterable[str], base: Settings) -> tuple[Candidate, ...]:
+    """The candidates, each once, in their order. Raises Invalid, naming what is wrong."""
+    found = dict.fromkeys(each.name for each in _all(given))
+    if len(found) > MOST:
+        raise Invalid(f"these are {len(found)} candidates; give at most {MOST}")
+    if not found:
+        raise Invalid("give at least one candidate, such as plan or plan:balancing_tolerance=tight|loose")
+    by_name = {each.name: each for each in _all(found)}
+    for each in by_name.values():
+        if not each.is_recorded:
+            each.settings(base)
+    return tuple(by_name.values())
+
+
+def _all(given: Iterable[str]) -> Iterator[Candidate]:
+    for text in given:
+        strategy, _, rest = text.partition(":")
+        if strategy != RECORDED and strategy not in STRATEGIES.names():
+            raise Invalid(
+                f"no strategy is called {strategy!r}; there are: {', '.join([RECORDED, *STRATEGIES.names()])}"
+            )
+        if strategy == RECORDED and rest:
+            raise Invalid(f"{text}: what was recorded takes no settings")
+        pairs = [_values(text, pair) for pair in rest.split(",") if pair]
+        for chosen in itertools.product(*(values for _, values in pairs)):
+            yield Candidate(strategy, dict(zip([name for name, _ in pairs], chosen, strict=True)))
+
+
+def _values(text: str, pair: str) -> tuple[str, list[Scalar]]:
+    name, equals, values = pair.partition("=")
+    if not equals or not values:
+        raise Invalid(f"{text}: write {name}=value, or {name}=one|another")
+    try:
+        setting = changeable(name)
+        return setting.setting.name, [_typed(setting.setting.default, setting.ours(each)) for each in values.split("|")]
+    except NotFound as error:
+        raise Invalid(f"{text}: {error}") from None
+
+
+def _typed(default: object, value: Scalar) -> Scalar:
+    """As the setting has it, so that the same value always has the same name: text that is a number becomes one."""
+    if not isinstance(value, str):
+        return value
+    if isinstance(default, bool):
+        return {"true": True, "yes": True, "false": False, "no": False}.get(value.lower(), value)
+    for kind in (int, float):
+        try:
+            number = kind(value)
+        except ValueError:
+            continue
+        return float(number) if isinstance(default, float) else number
+    return value
+
+
+def _text(value: Scalar) -> str:
+    if isinstance(value, bool) or value is None:
+        return "null" if value is None else str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,178 @@
+"""The least that an outcome of a window can cost, knowing all of it in advance: a lower bound of J, by an LP. Pure.
+
+Regret is a candidate's J less this bound, so it is an *upper* bound of what it lost against the best that there was.
+The bound is one of a game with fewer rules:
+* in each round the fullest broker is at least at the even level, and as full as the largest bundle makes the emptiest;
+* what was at home on a broker at the beginning fills it until it has left. It may leave in parts, does not fill the
+  broker that it goes to (beyond the even level), and costs what it costs when it is lightest in that stretch of rounds;
+* within a stretch a bundle that was away for one round was away for all, and only sums over the stretch count;
+* a broker that is not there, or has not been for a time, asks nothing of anybody: fleeing is free.
+Each true outcome is one of this game at a cost that is not higher. So no outcome is below the bound.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from loadmanager.balancing.model import Flags, Floats, Ints
+from loadmanager.history.replay.judging import Judge
+
+STRETCHES = 8
+"""Into which a window is cut; more bind the bound closer, and cost more time."""
+
+
+def least(judge: Judge, stretches: int = STRETCHES) -> float:
+    """The bound of J."""
+    stays = np.logical_and.accumulate(judge.scenario.present, axis=0)
+    floor, overload = _floor(judge), _overload(judge)
+    cuts = np.unique(np.linspace(0, judge.scenario.rounds, stretches + 1).astype(int))
+    found = _found(judge, stays, floor, overload, cuts)
+    return (found - judge.objective.imbalance * float(judge.even.sum())) / judge.scenario.rounds
+
+
+def _floor(judge: Judge) -> Floats:
+    """(T,): below which the fullest broker's usage cannot be."""
+    scenario, floor = judge.scenario, judge.even.copy()
+    for at in range(scenario.rounds):
+        there = scenario.present[at]
+        heavy = np.unique(scenario.load[at][:, judge.counted].argmax(axis=0))
+        for bundle in heavy.tolist():
+            load = scenario.load[at, bundle, judge.counted] + scenario.foreign[at][there][:, judge.counted]
+            floor[at] = max(floor[at], float((load * judge.scale[there]).max(axis=1).min()))
+    return floor
+
+
+def _overload(judge: Judge) -> Floats:
+    """(T,): below which the brokers' usages beyond `overloaded`, summed, cannot be: where all together is too much."""
+    scenario, limit = judge.scenario, judge.ruler.overloaded
+    found = np.zeros(scenario.rounds)
+    for at in range(scenario.rounds):
+        scale = judge.scale[scenario.present[at]]
+        total = scenario.total(at)[judge.counted] + scenario.foreign[at][scenario.present[at]][:, judge.counted].sum(0)
+        counts = (scale > 0).all(axis=0)
+        room = np.divide(limit, scale, out=np.full_like(scale, np.inf), where=scale > 0).sum(axis=0)
+        found[at] = (np.maximum(0.0, total - room)[counts] * scale[:, counts].min(axis=0)).max(initial=0.0)
+    return found
+
+
+class _Broker(msgspec.Struct, frozen=True, eq=False):
+    """What one broker brings into the LP: its usage if all its own stay, and what each of them has of it."""
+
+    row: int
+    bundles: Ints
+    whole: Floats
+    """(S, r): usage summed over the rounds of the stretch that it stays through."""
+    rounds: Ints
+    """(S,): how many those are."""
+    beside: Floats
+    """(S,): the floor, summed over the other rounds."""
+    parts: Floats
+    """(S, r, bundles)"""
+
+
+def _broker(judge: Judge, row: int, stays: Flags, floor: Floats, cuts: Ints) -> _Broker:
+    scenario = judge.scenario
+    mine = np.flatnonzero(scenario.home == row)
+    here = stays[:, row, None]
+    load = scenario.load[:, mine][:, :, judge.counted] * judge.scale[row] * here[:, :, None]
+    foreign = scenario.foreign[:, row][:, judge.counted] * judge.scale[row] * here
+    begins = cuts[:-1]
+    parts = np.add.reduceat(load, begins, axis=0).transpose(0, 2, 1)
+    return _Broker(
+        row=row,
+        bundles=mine,
+        whole=np.add.reduceat(foreign, begins, axis=0) + parts.sum(axis=2),
+        rounds=np.add.reduceat(here[:, 0].astype(np.int64), begins),
+        beside=np.add.reduceat(np.where(here[:, 0], 0.0, floor), begins),
+        parts=parts,
+    )
+
+
+def _found(judge: Judge, stays: Flags, floor: Floats, overload: Floats, cuts: Ints) -> float:
+    """Σ over the rounds of the bound of J, with the fullest broker's usage itself instead of its imbalance."""
+    wanted, limit = judge.objective, judge.ruler.overloaded
+    floors, overloads = np.add.reduceat(floor, cuts[:-1]), np.add.reduceat(overload, cuts[:-1])
+    idle = wanted.imbalance * float(floors.sum()) + wanted.overload * float(overloads.sum())
+    brokers = [_broker(judge, row, stays, floor, cuts) for row in np.unique(judge.scenario.home).tolist()]
+    full = [
+        each
+        for each in brokers
+        if (each.whole + each.beside[:, None] > floors[:, None] + 1e-12).any()
+        or (each.whole > limit * each.rounds[:, None]).any()
+    ]
+    if not full or not (wanted.imbalance > 0 or wanted.overload > 0):
+        return idle
+    price = np.minimum.reduceat(judge.shares, cuts[:-1], axis=0)
+    gap_s = min(judge.gaps.transfer_s, judge.gaps.unload_s)
+    price = (wanted.moved * price + wanted.gap * gap_s) / judge.hours * judge.scenario.rounds
+    return max(idle, _solved(judge, full, floors, overloads, price))
+
+
+class _Rows:
+    """Rows of the LP, each Σ value · column ≤ right."""
+
+    def __init__(self) -> None:
+        self.right: list[float] = []
+        self._parts: list[tuple[Floats, Ints, Ints]] = []
+
+    def add(self, level: int, away: Ints, part: Floats, whole: float) -> None:
+        """level ≥ whole - Σ part · away"""
+        row = np.full(len(away) + 1, len(self.right), np.int64)
+        self._parts.append((np.append(-part, -1.0), row, np.append(away, level)))
+        self.right.append(-whole)
+
+    def grows(self, away: int, leaves: int, stretches: int, size: int) -> None:
+        """leaves ≥ away - away in the stretch before; columns from these on, `size` for each stretch"""
+        begin, each = len(self.right), np.arange(stretches * size, dtype=np.int64)
+        self._parts.append((np.ones(len(each)), begin + each, away + each))
+        self._parts.append((-np.ones(len(each)), begin + each, leaves + each))
+        later = each[size:]
+        self._parts.append((-np.ones(len(later)), begin + later, away + later - size))
+        self.right += [0.0] * len(each)
+
+    def entries(self) -> tuple[Floats, tuple[Ints, Ints]]:
+        """Values, and where they are."""
+        values, rows, columns = (np.concatenate(each) for each in zip(*self._parts, strict=True))
+        return values, (rows, columns)
+
+
+def _solved(judge: Judge, full: list[_Broker], floors: Floats, overloads: Floats, price: Floats) -> float:
+    """The LP. Columns: usage of the fullest in each stretch; of each broker in `full` what it is overloaded by in each
+    stretch; of each of its bundles whether it is away in each stretch, and whether it leaves then."""
+    from scipy.optimize import linprog  # takes a moment to import
+    from scipy.sparse import coo_matrix
+
+    wanted, stretches = judge.objective, len(floors)
+    bundles = np.concatenate([each.bundles for each in full])
+    size, away = len(bundles), stretches * (1 + len(full))
+    leaves = away + stretches * size
+    cost = np.zeros(leaves + stretches * size)
+    cost[:stretches], cost[stretches:away] = wanted.imbalance, wanted.overload
+    cost[leaves:] = price[:, bundles].ravel()
+    rows, first = _Rows(), 0
+    for number, each in enumerate(full):
+        over = stretches * (1 + number)
+        for at in range(stretches):
+            inside = away + at * size + first + np.arange(len(each.bundles))
+            for resource in range(each.parts.shape[1]):
+                part = each.parts[at, resource]
+                whole = float(each.whole[at, resource])
+                rows.add(at, inside, part, whole + float(each.beside[at]))
+                rows.add(over + at, inside, part, whole - judge.ruler.overloaded * float(each.rounds[at]))
+        first += len(each.bundles)
+    rows.grows(away, leaves, stretches, size)
+    lower = np.zeros(len(cost))
+    lower[:stretches] = floors
+    upper = np.ones(len(cost))
+    upper[:away] = np.inf
+    answer: Any = linprog(
+        cost,
+        A_ub=coo_matrix(rows.entries(), shape=(len(rows.right), len(cost))).tocsr(),
+        b_ub=rows.right,
+        bounds=np.stack([lower, upper], axis=1),
+        method="highs",
+    )
+    return float(answer.fun) if answer.success else 0.0

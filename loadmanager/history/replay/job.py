@@ -1,0 +1,192 @@
+"""The replay job: cuts the record into windows, has executors play every candidate in each, ranks what came back.
+
+A task is a window with a lane of its candidates: a window's rows are brought to one executor once, and read once. With
+few windows the candidates are shared among lanes, which each get the rows. What comes back is a row for each window and
+candidate: that many the driver takes, and no more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import ceil
+from typing import Any
+
+import msgspec
+import pyarrow
+from pyspark.sql import functions as f
+
+from loadmanager.dynamic.overlay import overlaid
+from loadmanager.errors import Invalid
+from loadmanager.history.lake import ALWAYS, Lake, Window
+from loadmanager.history.replay.candidates import DEFAULTS, Candidate, parsed
+from loadmanager.history.replay.gaps import recorded_gaps
+from loadmanager.history.replay.judging import Gaps, Objective, Terms
+from loadmanager.history.replay.playing import Rules, outcomes
+from loadmanager.history.replay.ranking import config_of, ranked, verdict
+from loadmanager.history.replay.recording import Missing
+from loadmanager.history.replay.result import ReplayResult, WindowRow
+from loadmanager.history.replay.slicing import Cut, events, micros, moment
+from loadmanager.settings import Settings
+
+LONGEST_S = 4 * 3600.0
+WANTED_WINDOWS = 24
+FEWEST_ROUNDS, SHORTEST_ROUNDS = 2, 20
+TASKS_A_SLOT = 4
+_FIGURES = tuple(field.name for field in msgspec.structs.fields(Terms))
+_PLAYED = ", ".join(
+    (
+        "window int",
+        "candidate int",
+        "missing string",
+        "broke string",
+        "bound double",
+        *(f"{x} double" for x in _FIGURES),
+    )
+)
+
+
+class Options(msgspec.Struct, frozen=True):
+    """How to replay. Lengths in seconds."""
+
+    interval_s: float | None = None
+    """Between two rounds; None: the cluster's `balancing_interval_s`."""
+    window_s: float | None = None
+    """None: a 24th of what was recorded, at least 20 rounds and at most 4 hours."""
+    settings: Settings | None = None
+    """The cluster's own; None: those that its last decision in the record says, over the defaults."""
+    objective: Objective = Objective()
+    gaps: Gaps | None = None
+    """What moves cost; None: as recorded, or the playground's constants."""
+    coverage: float = 0.9
+    """Of all bundles and rounds of a window, the part of which the load must be known."""
+    parallelism: int = 8
+    """About how many tasks run at once; with few windows their candidates are shared among so many."""
+    seed: int = 0
+
+
+def replay(
+    lake: Lake,
+    window: Window = ALWAYS,
+    candidates: Sequence[str] = DEFAULTS,
+    options: Options = Options(),  # noqa: B008
+) -> ReplayResult:
+    """Plays what was recorded in the window with each candidate (`candidates.parsed`), and ranks them.
+
+    Raises Invalid for candidates that are none, and where there is nothing that can be replayed, with the reasons.
+    """
+    base = options.settings or recorded_settings(lake, window)
+    chosen = parsed(candidates, base)
+    cut = _cut(lake, window, base, options, len(chosen))
+    within = Window(moment(cut.begin_us), moment(cut.end_us))
+    gaps = options.gaps or recorded_gaps(lake, within)
+    rules = Rules(base, chosen, options.objective, gaps, options.coverage, options.seed)
+    rows, skipped = _played(lake, cut, rules)
+    if not rows:
+        raise Invalid(f"no window can be replayed: {_told(skipped)}; take another --from, --to or window length")
+    table = ranked(rows, chosen, options.seed)
+    best = next((each for each in table if not each.violations), table[0])
+    config = config_of(next(each for each in chosen if each.name == best.candidate), base)
+    return ReplayResult(
+        begin=moment(cut.begin_us).isoformat(),
+        end=moment(cut.end_us).isoformat(),
+        interval_s=cut.interval_us / 1e6,
+        window_s=cut.width_us / 1e6,
+        windows=cut.windows - sum(skipped.values()),
+        skipped=dict(skipped),
+        ranked=table,
+        rows=tuple(rows),
+        config=config,
+        verdict=verdict(table, config),
+        objective=msgspec.structs.asdict(options.objective),
+        gap_cost={"transfer_s": gaps.transfer_s, "unload_s": gaps.unload_s},
+        gap_source=gaps.source,
+        seed=options.seed,
+    )
+
+
+def recorded_settings(lake: Lake, window: Window = ALWAYS) -> Settings:
+    """The settings of the last decision before the window's end, over the defaults. What does not fit is left out."""
+    rows = lake.table("decision", Window(None, window.end)).where(f.col("settings").isNotNull())
+    found = rows.orderBy(f.col("at").desc(), f.col("offset").desc()).select("settings").limit(1).collect()
+    usual = Settings.model_construct(None)
+    return overlaid(usual, msgspec.json.decode(found[0]["settings"], type=dict[str, Any])).settings if found else usual
+
+
+def _cut(lake: Lake, window: Window, base: Settings, options: Options, candidates: int) -> Cut:
+    at = f.unix_micros("at")
+    found = lake.table("broker_load", window).agg(f.min(at).alias("first"), f.max(at).alias("last")).collect()[0]
+    if found["first"] is None:
+        raise Invalid("no broker's load is recorded in this window: run `loadmanager history ingest` first")
+    begin = micros(window.begin) if window.begin is not None else found["first"]
+    end = min(micros(window.end), found["last"] + 1) if window.end is not None else found["last"] + 1
+    interval = round((options.interval_s or base.balancing_interval_s) * 1e6)
+    rounds = (end - begin) // interval
+    if rounds < FEWEST_ROUNDS:
+        raise Invalid(
+            f"{(end - begin) / 1e6:.0f} s are recorded here, and a round takes {interval / 1e6:g} s: take more"
+        )
+    wanted = int((options.window_s or 0.0) * 1e6) // interval
+    if not wanted:
+        wanted = min(max(rounds // WANTED_WINDOWS, SHORTEST_ROUNDS), round(LONGEST_S * 1e6) // interval)
+    width = min(max(wanted, FEWEST_ROUNDS), rounds)
+    windows = rounds // width
+    lanes = min(candidates, max(1, ceil(TASKS_A_SLOT * options.parallelism / windows)))
+    ttl = round(base.load_ttl_s * 1e6)
+    return Cut(begin, width * interval, windows, interval, ttl, lanes)
+
+
+def _played(lake: Lake, cut: Cut, rules: Rules) -> tuple[list[WindowRow], Mapping[str, int]]:
+    tasks = cut.windows * cut.lanes
+    rows = events(lake, cut).repartition(tasks, "slot").groupBy("slot").applyInArrow(_player(cut, rules), _PLAYED)
+    most = cut.windows * (len(rules.candidates) + cut.lanes)
+    found = sorted(rows.limit(most).collect(), key=lambda row: (row["window"], row["candidate"]))
+    skipped = Counter(row["missing"] for row in found if row["missing"] is not None)
+    silent = cut.windows - len({row["window"] for row in found})
+    if silent:
+        skipped["nothing was recorded"] += silent
+    return [_row(row.asDict(), cut, rules.candidates) for row in found if row["missing"] is None], skipped
+
+
+def _row(row: dict[str, Any], cut: Cut, candidates: Sequence[Candidate]) -> WindowRow:
+    figures = {name: row[name] for name in _FIGURES if row[name] is not None}
+    if "moves" in figures:
+        figures["moves"] = int(figures["moves"])
+    begin = moment(cut.begin_us + row["window"] * cut.width_us).isoformat()
+    return WindowRow(begin, candidates[row["candidate"]].name, row["broke"], row["bound"], **figures)
+
+
+def _told(skipped: Mapping[str, int]) -> str:
+    return "; ".join(f"{reason} ({count} windows)" for reason, count in skipped.items())
+
+
+def _player(cut: Cut, rules: Rules) -> Callable[[Any], Any]:
+    """What runs on an executor: the rows of one slot in, one row for each of its candidates out."""
+
+    def play(table: Any) -> Any:
+        window, lane = divmod(int(table["slot"][0].as_py()), cut.lanes)
+        chosen = range(lane, len(rules.candidates), cut.lanes)
+        rows = list(_answers(table, window, lane, cut, rules, chosen))
+        return pyarrow.Table.from_pylist(rows, schema=_SCHEMA)
+
+    return play
+
+
+def _answers(
+    table: Any, window: int, lane: int, cut: Cut, rules: Rules, chosen: Sequence[int]
+) -> Iterator[dict[str, Any]]:
+    answer = outcomes(table, cut.frame(window), rules, chosen)
+    if isinstance(answer, Missing):
+        if lane == 0:
+            yield {"window": window, "candidate": -1, "missing": answer.reason}
+        return
+    for each in answer:
+        figures = {} if each.terms is None else msgspec.structs.asdict(each.terms)
+        yield {"window": window, "candidate": each.candidate, "broke": each.broke, "bound": each.bound, **figures}
+
+
+_SCHEMA = pyarrow.schema(
+    [("window", pyarrow.int32()), ("candidate", pyarrow.int32()), ("missing", pyarrow.string())]
+    + [("broke", pyarrow.string()), ("bound", pyarrow.float64())]
+    + [(name, pyarrow.float64()) for name in _FIGURES]
+)

@@ -1,0 +1,84 @@
+"""One window on one executor: makes its game, plays every candidate, judges them. One window is in memory at a time.
+
+A strategy that breaks a rule, or fails, loses that window: what it did is kept in words, and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from loadmanager.history.replay.candidates import Candidate
+from loadmanager.history.replay.hindsight import least
+from loadmanager.history.replay.judging import Gaps, Judge, Objective, Terms
+from loadmanager.history.replay.recording import Missing, RecordedGame, Step, recorded
+from loadmanager.history.replay.slices import Frame, sliced
+from loadmanager.settings import Settings
+from loadmanager.sim.balance.invariants import InvariantViolation
+from loadmanager.sim.balance.level import Ruler
+from loadmanager.sim.balance.observing import Conditions
+from loadmanager.sim.balance.playing import Run, play
+from loadmanager.sim.balance.traffic import owners_by_round
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """What holds for every window and candidate. `settings` are the cluster's own."""
+
+    settings: Settings
+    candidates: tuple[Candidate, ...]
+    objective: Objective
+    gaps: Gaps
+    coverage: float
+    seed: int = 0
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """Of one candidate in a window. `broke`: the rule it broke or the error it raised; then there are no terms."""
+
+    candidate: int
+    bound: float
+    terms: Terms | None = None
+    broke: str = ""
+
+
+def outcomes(table: Any, frame: Frame, rules: Rules, chosen: Sequence[int]) -> Missing | list[Outcome]:
+    """Plays the candidates of these numbers on the rows of one window (pyarrow.Table of `slicing.EVENT`)."""
+    game = recorded(sliced(table, frame), rules.settings.load_ttl_s, rules.coverage)
+    if isinstance(game, Missing):
+        return game
+    judge = Judge(game.scenario, Ruler.of(rules.settings), rules.objective, rules.gaps)
+    bound = least(judge)
+    return [_outcome(game, judge, bound, rules, number) for number in chosen]
+
+
+def _outcome(game: RecordedGame, judge: Judge, bound: float, rules: Rules, number: int) -> Outcome:
+    candidate = rules.candidates[number]
+    if candidate.is_recorded:
+        return Outcome(number, bound, judge.terms(game.owner, game.steps))
+    try:
+        run = played(game, candidate, rules)
+    except InvariantViolation as violation:
+        return Outcome(number, bound, broke=str(violation))
+    except Exception as error:  # noqa: BLE001 - a strategy may come from anybody, and fail as it likes
+        return Outcome(number, bound, broke=f"{candidate.strategy} failed: {type(error).__name__}: {error}")
+    return Outcome(number, bound, judge.terms(owners_by_round(run), tuple(steps(run))))
+
+
+def played(game: RecordedGame, candidate: Candidate, rules: Rules) -> Run:
+    """The candidate in this game, from the recorded placement. It sees of each broker the bundles that a report has.
+
+    Raises InvariantViolation, and whatever the strategy raises.
+    """
+    settings = candidate.settings(rules.settings)
+    conditions = Conditions(top_bundles=settings.load_top_bundles)
+    return play(
+        game.scenario, candidate.strategy, settings,
+        conditions=conditions, placement=settings.placement, seed=rules.seed,
+    )  # fmt: skip
+
+
+def steps(run: Run) -> Iterator[Step]:
+    """What was moved."""
+    return (Step(each.round, each.bundle, each.how) for each in run.moved)

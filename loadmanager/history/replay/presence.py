@@ -1,0 +1,108 @@
+"""Which brokers take part in which round, what they use and have: by their reports, and by who was revoked. Pure.
+
+A broker is there from its report on until that is taken away or too old, or until its bundles were revoked and it said
+nothing more in that incarnation. It is about to stop from its first hand-over of its own on, if it then gave away all.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from loadmanager.balancing.model import DIMENSIONS, NOWHERE, Flags, Floats, Ints
+from loadmanager.history.replay.slices import Reports, Slice
+from loadmanager.history.replay.walking import REVOKE, TRANSFER, UNLOAD
+
+ITS_OWN = "broker"
+"""The role in which a broker gives its bundles away itself."""
+
+
+class Presence(msgspec.Struct, frozen=True, eq=False):
+    """T rounds, n brokers."""
+
+    present: Flags
+    """(T, n)"""
+    used: Floats
+    """(T, n, DIMENSIONS), natural units; 0 where a broker is not there."""
+    capacity: Floats
+    """(n, DIMENSIONS), of the first report; of one that never reported the mean of the others."""
+
+
+def presence(data: Slice, ttl_us: int) -> Presence:
+    """Who is there. A report older than `ttl_us` counts no more."""
+    shape = (data.frame.rounds, len(data.brokers))
+    present, used = np.zeros(shape, np.bool_), np.zeros((*shape, DIMENSIONS))
+    capacity = np.full((shape[1], DIMENSIONS), np.nan)
+    for broker in range(shape[1]):
+        rows = np.flatnonzero((data.reports.broker == broker) & ~data.reports.gone)
+        if not len(rows):
+            continue
+        capacity[broker] = data.reports.capacity[rows[0]]
+        last = np.searchsorted(data.reports.us[rows], data.frame.times, "right") - 1
+        here = (last >= 0) & ~_is_gone(data, broker)
+        here &= data.frame.times - data.reports.us[rows[last]] <= ttl_us
+        present[:, broker] = here
+        used[here, broker] = data.reports.used[rows[last[here]]]
+    return Presence(present, used, _known(capacity))
+
+
+def _known(capacity: Floats) -> Floats:
+    silent = np.isnan(capacity[:, 0])
+    if silent.any():
+        capacity[silent] = capacity[~silent].mean(axis=0) if not silent.all() else [1.0, *[np.inf] * (DIMENSIONS - 1)]
+    return capacity
+
+
+def _is_gone(data: Slice, broker: int) -> Flags:
+    """(T,): its report was taken away, or it was revoked, and it has not come back; one round at least."""
+    times, reports = data.frame.times, data.reports
+    gone = np.zeros(len(times), np.bool_)
+    for begin, end in [*_withdrawn(reports, broker), *_revoked(data, broker)]:
+        first = int(np.searchsorted(times, begin, "left"))
+        gone[first : max(first + 1, int(np.searchsorted(times, end, "left")))] = True
+    return gone
+
+
+def _withdrawn(reports: Reports, broker: int) -> list[tuple[int, int]]:
+    """From when to when its report was taken away."""
+    mine = reports.broker == broker
+    back = reports.us[mine & ~reports.gone]
+    return [(int(us), _next(back, int(us))) for us in reports.us[mine & reports.gone]]
+
+
+def _revoked(data: Slice, broker: int) -> list[tuple[int, int]]:
+    """From when to when it was dead. One that goes on reporting in its incarnation only lost a bundle."""
+    reports, moves = data.reports, data.ownerships
+    taken = np.flatnonzero((moves.source == broker) & (moves.action == REVOKE))
+    mine = (reports.broker == broker) & ~reports.gone
+    found: dict[int, tuple[int, int]] = {}
+    for row in taken.tolist():
+        us, incarnation = int(moves.us[row]), int(moves.source_incarnation[row])
+        later = mine & (reports.us > us)
+        if incarnation not in found and not (later & (reports.incarnation <= incarnation)).any():
+            found[incarnation] = us, _next(reports.us[later], us)
+    return list(found.values())
+
+
+def _next(times: Ints, us: int) -> int:
+    later = times[times > us]
+    return int(later.min()) if len(later) else np.iinfo(np.int64).max
+
+
+def draining(data: Slice, owner: Ints, present: Flags) -> Flags:
+    """(T, n): about to stop. `owner` (T, m) is who has each tile in each round."""
+    found = np.zeros_like(present)
+    moves, times = data.ownerships, data.frame.times
+    given = (moves.role == ITS_OWN) & ((moves.action == TRANSFER) | (moves.action == UNLOAD))
+    given &= (moves.source != NOWHERE) & (moves.us >= data.frame.begin_us)
+    for broker in np.unique(moves.source[given]).tolist():
+        first = int(np.searchsorted(times, moves.us[given & (moves.source == broker)].min(), "left"))
+        held = (owner == broker).sum(axis=1)
+        empty = (held == 0) | ~present[:, broker]
+        ends = first + int(np.argmax(empty[first:])) if empty[first:].any() else None
+        if ends is None:
+            continue
+        back = (held[ends:] > 0) | ~present[ends:, broker]
+        last = ends + int(np.argmax(back)) if back.any() else len(times)
+        found[first:last, broker] = True
+    return found & present

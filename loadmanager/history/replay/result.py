@@ -1,0 +1,97 @@
+"""What a replay answers. Values only, that go into JSON as they are."""
+
+from __future__ import annotations
+
+import msgspec
+
+from loadmanager.dynamic.model import Scalar
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """A mean over windows, and between what 95 % of resampled means lie."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class Ranked(msgspec.Struct, frozen=True):
+    """One candidate over all windows that it played to the end; the best first. Units as in `judging.Terms`."""
+
+    rank: int
+    candidate: str
+    windows: int
+    violations: int
+    """Windows in which it broke a rule or failed."""
+    objective: Interval
+    regret: Interval
+    """J less the bound of the best that there was: an upper bound of what it lost."""
+    against_best: Interval
+    """J less that of the first in the table, window by window: above 0 throughout, and the first is better for sure."""
+    against_recorded: Interval | None
+    """J less that of what the cluster did; None where that was not asked."""
+    overload: float
+    imbalance: float
+    moved_an_hour: float
+    gap_s_an_hour: float
+    max_over_mean: Interval
+    std: float
+    above_percent: float
+    moves: float
+    """A window, in the mean."""
+    broke: str = ""
+    """The first rule it broke, in words."""
+
+    @property
+    def is_worse(self) -> bool:
+        """The interval says that the first is better."""
+        return self.against_best.low > 0
+
+
+class WindowRow(msgspec.Struct, frozen=True):
+    """One candidate in one window; figures are None where it broke a rule."""
+
+    begin: str
+    """ISO 8601, UTC."""
+    candidate: str
+    broke: str
+    bound: float
+    objective: float | None = None
+    overload: float | None = None
+    imbalance: float | None = None
+    moved_an_hour: float | None = None
+    gap_s_an_hour: float | None = None
+    max_over_mean: float | None = None
+    std: float | None = None
+    above_percent: float | None = None
+    moves: int | None = None
+    moved: float | None = None
+    gap_s: float | None = None
+
+
+class Config(msgspec.Struct, frozen=True):
+    """What makes the cluster behave like a candidate: settings by our names, and the commands that set them."""
+
+    candidate: str
+    settings: dict[str, Scalar]
+    commands: tuple[str, ...]
+
+
+class ReplayResult(msgspec.Struct, frozen=True):
+    """All of it. `skipped`: how many windows were left out, by why."""
+
+    begin: str
+    end: str
+    interval_s: float
+    window_s: float
+    windows: int
+    skipped: dict[str, int]
+    ranked: tuple[Ranked, ...]
+    rows: tuple[WindowRow, ...]
+    config: Config
+    verdict: str
+    """One sentence: what to do, and how sure that is."""
+    objective: dict[str, float]
+    gap_cost: dict[str, float]
+    gap_source: str
+    seed: int

@@ -1,0 +1,181 @@
+"""Cuts silver into what each window needs to be replayed by itself: its own rows, the reports that are still in force
+when it begins, and who had each bundle then. DataFrames in, one DataFrame out; nothing runs here.
+
+A row goes to its own window, and a report also to the next ones that begin within its time to live. All kinds of rows
+are in one table of the same columns, so that one shuffle brings a window's rows together, once for all its candidates.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import Window as Over
+from pyspark.sql import functions as f
+
+from loadmanager.history.lake import Lake
+from loadmanager.history.replay.slices import LISTED, OWNERSHIP, REPORT, TOTAL, Frame
+
+EVENT = {
+    "kind": "tinyint",
+    "us": "bigint",
+    "nth": "bigint",
+    "ordinal": "int",
+    "broker": "string",
+    "incarnation": "bigint",
+    "bundle": "string",
+    "gone": "boolean",
+    "source": "string",
+    "source_incarnation": "bigint",
+    "action": "string",
+    "role": "string",
+    "cpu_percent": "double",
+    "memory_percent": "double",
+    "in_rate_bytes_s": "double",
+    "out_rate_bytes_s": "double",
+    "rate_msg_s": "double",
+    "cores": "double",
+    "memory_bytes": "double",
+    "in_capacity_bytes_s": "double",
+    "out_capacity_bytes_s": "double",
+    "capacity_msg_s": "double",
+}
+"""Columns of a row, beside its `slot`: the window times the lanes, and the lane."""
+_DECLARED = {
+    "cores": "cpu",
+    "memory_bytes": "memory_bytes",
+    "in_capacity_bytes_s": "in_rate_bytes_s",
+    "out_capacity_bytes_s": "out_rate_bytes_s",
+    "capacity_msg_s": "rate_msg_s",
+}
+"""How a broker declares them (`load.usage.CAPACITIES`)."""
+_TO = ("transferring", "releasing")
+_NOBODY = ("unassigned", "revoking")
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """So many windows of equal length, one after another, and how many lanes share the candidates of each."""
+
+    begin_us: int
+    width_us: int
+    windows: int
+    interval_us: int
+    ttl_us: int
+    lanes: int = 1
+
+    @property
+    def end_us(self) -> int:
+        """Where the last one ends."""
+        return self.begin_us + self.width_us * self.windows
+
+    def frame(self, window: int) -> Frame:
+        """The rounds of a window."""
+        return Frame(self.begin_us + window * self.width_us, self.interval_us, self.width_us // self.interval_us)
+
+
+def moment(us: int) -> datetime:
+    """Microseconds as a time, UTC."""
+    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=us)
+
+
+def micros(at: datetime) -> int:
+    """A time as microseconds; without a zone it is UTC."""
+    known = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    return (known - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1)
+
+
+def events(lake: Lake, cut: Cut) -> DataFrame:
+    """`slot` and the columns of EVENT: everything that each window needs."""
+    rows = _reports(lake, cut).unionByName(_totals(lake, cut)).unionByName(_listed(lake, cut))
+    rows = rows.unionByName(_ownerships(lake, cut))
+    lane = f.explode(f.array(*[f.lit(each) for each in range(cut.lanes)])) if cut.lanes > 1 else f.lit(0)
+    return rows.withColumn("lane", lane).select(
+        (f.col("window") * cut.lanes + f.col("lane")).cast("int").alias("slot"), *EVENT
+    )
+
+
+def _as_events(rows: DataFrame, kind: int) -> DataFrame:
+    """With all columns of EVENT, null where these rows have none, and `window`."""
+    columns = [
+        (f.col(name) if name in rows.columns else f.lit(None)).cast(type_).alias(name)
+        for name, type_ in EVENT.items()
+        if name != "kind"
+    ]
+    return rows.select("window", f.lit(kind).cast("tinyint").alias("kind"), *columns)
+
+
+def _window_of(us: Column, cut: Cut) -> Column:
+    return f.floor((us - f.lit(cut.begin_us)) / f.lit(cut.width_us)).cast("int")
+
+
+def _in_windows(rows: DataFrame, first: Column, last: Column) -> DataFrame:
+    """Each row once for every window from `first` to `last`."""
+    return rows.where(last >= first).withColumn("window", f.explode(f.sequence(first, last)))
+
+
+def _reported(lake: Lake, table: str, cut: Cut) -> DataFrame:
+    """Rows of reports with `us`, for each window in which they may count; deletions have the log's time."""
+    first, last = (moment(us).date() for us in (cut.begin_us - cut.ttl_us, cut.end_us))
+    rows = lake.table(table).where(f.col("day").isNull() | f.col("day").between(f.lit(first), f.lit(last)))
+    us = f.unix_micros(f.coalesce("at", "appended_at"))
+    rows = rows.withColumn("us", us).where(f.col("us").between(cut.begin_us - cut.ttl_us, cut.end_us - 1))
+    own, still = _window_of(f.col("us"), cut), _window_of(f.col("us") + f.lit(cut.ttl_us), cut)
+    return _in_windows(
+        rows.withColumn("nth", f.col("offset")),
+        f.greatest(own, f.lit(0)),
+        f.least(f.greatest(still, own), f.lit(cut.windows - 1)),
+    )
+
+
+def _message_rate() -> Column:
+    return f.coalesce("in_rate_msg_s", f.lit(0.0)) + f.coalesce("out_rate_msg_s", f.lit(0.0))
+
+
+def _reports(lake: Lake, cut: Cut) -> DataFrame:
+    rows = _reported(lake, "broker_load", cut).withColumn("gone", f.col("incarnation").isNull())
+    rows = rows.withColumn("rate_msg_s", _message_rate())
+    for name, declared in _DECLARED.items():
+        rows = rows.withColumn(name, f.element_at("capacity", f.lit(declared)))
+    return _as_events(rows, REPORT)
+
+
+def _totals(lake: Lake, cut: Cut) -> DataFrame:
+    return _as_events(_reported(lake, "bundle_total", cut).withColumn("rate_msg_s", _message_rate()), TOTAL)
+
+
+def _listed(lake: Lake, cut: Cut) -> DataFrame:
+    return _as_events(_reported(lake, "bundle_load", cut).withColumn("rate_msg_s", _message_rate()), LISTED)
+
+
+def _ownerships(lake: Lake, cut: Cut) -> DataFrame:
+    """Transitions: each in its own window, and the last before a window also there, if the bundle was alive then.
+
+    A bundle's transitions are in the order of the log; one whose author's clock was behind counts with the one before.
+    """
+    history = Over.partitionBy("bundle").orderBy("partition", "offset", "ordinal")
+    so_far = history.rowsBetween(Over.unboundedPreceding, Over.currentRow)
+    rows = lake.table("transition").where(f.col("at") < f.lit(moment(cut.end_us)))
+    rows = rows.withColumn("us", f.max(f.unix_micros("at")).over(so_far)).where(f.col("us") < cut.end_us)
+    rows = rows.withColumn("next_us", f.lead("us").over(history))
+    own = _window_of(f.col("us"), cut)
+    until = f.least(f.coalesce(_window_of(f.col("next_us"), cut), f.lit(cut.windows - 1)), f.lit(cut.windows - 1))
+    last = f.when(f.col("state").isNull(), own).otherwise(f.greatest(own, until))
+    return _as_events(_in_windows(_places(rows), f.greatest(own, f.lit(0)), last), OWNERSHIP)
+
+
+def _places(rows: DataFrame) -> DataFrame:
+    """With where the bundle is, or is about to be: as strategies see it."""
+    state = f.col("state")
+    chosen = {
+        name: f.when(state.isin(*_TO), f.col("target" + ending)).when(~state.isin(*_NOBODY), f.col("holder" + ending))
+        for name, ending in (("broker", ""), ("incarnation", "_incarnation"))
+    }
+    return rows.select(
+        "us", "next_us", "ordinal", "bundle", "state", "action", "role",
+        f.col("offset").alias("nth"),
+        state.isNull().alias("gone"),
+        f.col("holder_before").alias("source"),
+        f.col("holder_before_incarnation").alias("source_incarnation"),
+        *[column.alias(name) for name, column in chosen.items()],
+    )  # fmt: skip

@@ -1,0 +1,130 @@
+"""Walks once through what a window's rows say, in the order of time, and notes at each round who has which tile, and
+what it costs. Pure.
+
+A load is a step function: what was reported last holds until its bundle's broker reports again. What a report does not
+list of what the broker holds has even parts of what is left of the report's total. A bundle that moved keeps its load
+until its new broker has reported.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadmanager.balancing.model import DIMENSIONS, NOWHERE, Flags, Floats, Ints
+from loadmanager.history.replay.costing import costs
+from loadmanager.history.replay.slices import OWNERSHIP, REPORT, TOTAL, Slice
+from loadmanager.history.replay.tiles import Tiles
+
+UNLOAD, REVOKE, TRANSFER = "unload", "revoke", "transfer"
+"""Actions of the channel that matter here."""
+
+
+class Walk:
+    """`run()` fills `owner`, `load`, `unloaded` and `heard`. T rounds, m tiles, n brokers."""
+
+    def __init__(self, data: Slice, tiles: Tiles) -> None:
+        rounds, size = data.frame.rounds, len(tiles)
+        self.owner: Ints = np.full((rounds, size), NOWHERE)
+        """(T, m): NOWHERE before anybody had it."""
+        self.load: Floats = np.zeros((rounds, size, DIMENSIONS))
+        """(T, m, DIMENSIONS)"""
+        self.unloaded: Flags = np.zeros((rounds, size), np.bool_)
+        """(T, m): since the round before it came to another broker, by an unload to nobody."""
+        self.heard: Flags = np.zeros((rounds, len(data.brokers)), np.bool_)
+        """(T, n): the broker has said what its bundles cost."""
+        self._data = data
+        self._tiles = tiles
+        self._at = 0
+        self._owner: Ints = np.full(size, NOWHERE)
+        self._load: Floats = np.zeros((size, DIMENSIONS))
+        self._alive: Flags = np.zeros(size, np.bool_)
+        self._part: Floats = np.ones(size)
+        """Which part of its bundle, as it is cut now, a tile is."""
+        self._leaving: Flags = np.zeros(size, np.bool_)
+        self._heard: Flags = np.zeros(len(data.brokers), np.bool_)
+        self._machine: dict[int, tuple[float, float]] = {}
+        self._listed = _runs(data)
+
+    def run(self) -> Walk:
+        """Itself, filled."""
+        times = self._data.frame.times.tolist()
+        step = {REPORT: self._report, OWNERSHIP: self._ownership, TOTAL: self._total}
+        for us, kind, row in _in_order(self._data):
+            while self._at < len(times) and times[self._at] < us:
+                self._note()
+            if self._at == len(times):
+                break
+            step[kind](row)
+        while self._at < len(times):
+            self._note()
+        return self
+
+    def _note(self) -> None:
+        at = self._at
+        self.owner[at], self.heard[at] = self._owner, self._heard
+        self.load[at] = np.where(self._alive[:, None], self._load, 0.0)
+        self._at += 1
+
+    def _report(self, row: int) -> None:
+        """How busy the machine is: what bundles' shares are told by."""
+        reports = self._data.reports
+        if not reports.gone[row]:
+            self._machine[int(reports.broker[row])] = float(reports.cpu_percent[row]), float(reports.capacity[row, 0])
+
+    def _ownership(self, row: int) -> None:
+        moves, tiles = self._data.ownerships, self._tiles
+        bundle, place = int(moves.bundle[row]), int(moves.place[row])
+        here = slice(int(tiles.first[bundle]), int(tiles.last[bundle]))
+        self._alive[here] = not moves.gone[row]
+        if moves.gone[row]:
+            return
+        self._part[here] = tiles.parts(bundle)
+        if place == NOWHERE:
+            self._leaving[here] |= moves.action[row] == UNLOAD
+            return
+        came = (self._owner[here] != NOWHERE) & (self._owner[here] != place)
+        self.unloaded[self._at, here] |= came & self._leaving[here]
+        self._owner[here] = place
+        self._leaving[here] = False
+
+    def _total(self, row: int) -> None:
+        totals, listed = self._data.totals, self._data.listed
+        broker = int(totals.broker[row])
+        if broker not in self._machine:
+            return
+        self._heard[broker] = True
+        first, last = self._listed[row]
+        rates = np.vstack([listed.rates[first:last], totals.rates[row]])
+        loads = costs(rates, totals.rates[row], *self._machine[broker])
+        rest = (self._owner == broker) & self._alive
+        for bundle, load in zip(listed.bundle[first:last].tolist(), loads, strict=False):
+            here = slice(int(self._tiles.first[bundle]), int(self._tiles.last[bundle]))
+            self._load[here] = self._tiles.parts(bundle)[:, None] * load
+            rest[here] = False
+        rows = np.flatnonzero(rest)
+        if len(rows):
+            left, part = np.maximum(0.0, loads[-1] - loads[:-1].sum(axis=0)), self._part[rows]
+            self._load[rows] = (part / part.sum())[:, None] * left
+
+
+def _in_order(data: Slice) -> list[tuple[int, int, int]]:
+    """Time, kind and row of each report, transition and total."""
+    parts = ((REPORT, data.reports.us), (OWNERSHIP, data.ownerships.us), (TOTAL, data.totals.us))
+    us = np.concatenate([times for _, times in parts])
+    kind = np.concatenate([np.full(len(times), which) for which, times in parts])
+    row = np.concatenate([np.arange(len(times)) for _, times in parts])
+    order = np.lexsort((row, kind, us))
+    return list(zip(us[order].tolist(), kind[order].tolist(), row[order].tolist(), strict=True))
+
+
+def _runs(data: Slice) -> list[tuple[int, int]]:
+    """Of each total from where to where its listed rows are. They come by broker and time (`slices.sliced`)."""
+    listed, totals = data.listed, data.totals
+    found = np.zeros((len(totals.us), 2), np.int64)
+    for broker in range(len(data.brokers)):
+        begin, end = np.searchsorted(listed.broker, [broker, broker + 1])
+        mine = np.flatnonzero(totals.broker == broker)
+        times = listed.us[begin:end]
+        found[mine, 0] = begin + np.searchsorted(times, totals.us[mine], "left")
+        found[mine, 1] = begin + np.searchsorted(times, totals.us[mine], "right")
+    return [(first, last) for first, last in found.tolist()]

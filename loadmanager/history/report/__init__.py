@@ -1,0 +1,15 @@
+"""The report: one HTML page that needs no network, and its pictures as PNGs.
+
+    lake ─▶ collecting (Spark: buckets and tops, bounded) ─▶ material ─▶ charts_* (Altair) ─▶ drawing ─▶ page
+
+What replay, audit and advice found is taken as they published it; the report runs none of them. Drawing needs Altair
+and vl-convert, of the extra `history`; nothing is fetched from anywhere, neither when it is made nor when it is read.
+"""
+
+from __future__ import annotations
+
+from loadmanager.history.report.collecting import collect
+from loadmanager.history.report.material import Found, Material
+from loadmanager.history.report.page import Made, made
+
+__all__ = ["Found", "Made", "Material", "collect", "made"]

@@ -1,0 +1,168 @@
+"""Pictures of what would be: forecasts, other strategies on the same load, and what load costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from loadmanager.history.report.drawing import (
+    BLUE,
+    COLOURS,
+    INK,
+    MUTED,
+    WIDTH,
+    Chart,
+    altair,
+    clock,
+    ms,
+    names,
+    spec_of,
+    times,
+)
+from loadmanager.history.report.material import DAY_S, HOUR_S, Material, Span
+
+LEAST_HOURS = 6
+UNITS = {
+    "cpu": "cores",
+    "memory": "bytes",
+    "bandwidth in": "bytes/s",
+    "bandwidth out": "bytes/s",
+    "message rate": "messages/s",
+}
+
+
+def forecast(material: Material) -> Chart:
+    """The hottest bundles' past and what follows, with the band in which nine of ten hours should fall."""
+    name = "forecast"
+    hours_known = len({row["at"] for row in material.history})
+    if not material.forecast or hours_known < LEAST_HOURS:
+        why = f"A forecast needs hours of load, and seasons a day or two; of these bundles {hours_known} h are known."
+        return Chart(name, "No forecast yet", why)
+    library = altair()
+    bundles = list({row["bundle"]: None for row in material.forecast})
+    errors = [row["mape"] for row in material.forecast if row["mape"] is not None]
+    how_good = (
+        f", {sum(errors) / len(errors):.0%} off as a rule in the past" if errors else ", not yet tried on the past"
+    )
+    hours = len({row["at"] for row in material.forecast})
+    title = f"The {_count(bundles)} hottest bundles, {hours} hours ahead{how_good}"
+    last = bundles[-1]
+    panels = [_panel(library, bundle, material, labels=bundle == last) for bundle in bundles]
+    note = (
+        f"Grey: what was, by hour, in {UNITS[material.measure]}. Blue: the forecast by the way that was best for this "
+        "bundle in a backtest; nine of ten hours should fall into the band."
+    )
+    return Chart(name, title, note, spec_of(library.vconcat(*panels, spacing=10).resolve_scale(x="shared")))
+
+
+def _count(bundles: list[str]) -> str:
+    return {1: "single", 2: "two", 3: "three", 4: "four"}.get(len(bundles), str(len(bundles)))
+
+
+def _panel(library: Any, bundle: str, material: Material, *, labels: bool) -> Any:
+    past = [{"at": ms(row["at"]), "load": row["load"]} for row in material.history if row["bundle"] == bundle]
+    future = [
+        {
+            "at": ms(row["at"]),
+            **{key: row[key] for key in ("predicted", "low", "high")},
+            "says": f"{clock(row['at'], DAY_S * 2)}: {row['predicted']:.3g}, {row['low']:.3g} to {row['high']:.3g}",
+        }
+        for row in material.forecast
+        if row["bundle"] == bundle
+    ]
+    moments = [row["at"] for row in (*material.history, *material.forecast)]
+    x = times(library, Span(min(moments), max(moments), HOUR_S), labels=labels)
+    ahead = library.Chart(library.Data(values=future)).encode(x=x)
+    axis = library.Axis(tickCount=3, format="~g" if material.measure == "cpu" else "~s")
+    layers = [
+        library.Chart(library.Data(values=past))
+        .mark_line(color=MUTED, strokeWidth=1.3, aria=False)
+        .encode(x=x, y=library.Y("load:Q", title=None, axis=axis)),
+        ahead.mark_area(color=BLUE, opacity=0.2, aria=False).encode(y=library.Y("low:Q", title=None), y2="high:Q"),
+        ahead.mark_line(color=BLUE, strokeWidth=1.8, aria=False).encode(y="predicted:Q"),
+        ahead.mark_point(size=50, opacity=0, filled=True).encode(y="predicted:Q", description="says:N"),
+    ]
+    heading = library.Title(bundle, anchor="start", fontSize=11, fontWeight="normal", color=INK)
+    return library.layer(*layers).properties(width=WIDTH, height=84, title=heading)
+
+
+def replay(material: Material) -> Chart:
+    """Candidates, the best first: how much each lost against the optimum in hindsight."""
+    name, found = "replay", material.found.replay
+    if found is None or not found.rows:
+        return Chart(name, "Not replayed yet", "Run `loadmanager history replay`; the next report shows its ranking.")
+    library = altair()
+    rows = [
+        {
+            "candidate": _ranked(row),
+            **row["regret"],
+            "kind": "recorded" if row["candidate"] == "recorded" else "best" if row["rank"] == 1 else "other",
+            "says": f"{row['candidate']}: regret {row['regret']['mean']:.3g} ({row['regret']['low']:.3g} to "
+            f"{row['regret']['high']:.3g}), {row['moves']:.1f} moves a window, "
+            f"fullest over mean {row['max_over_mean']['mean']:.2f}",
+        }
+        for row in found.rows
+    ]
+    scale = library.Scale(domain=["best", "recorded", "other"], range=[COLOURS[2], COLOURS[1], COLOURS[4]])
+    base = library.Chart(library.Data(values=rows)).encode(
+        y=names(library, "candidate", (row["candidate"] for row in rows)),
+        color=library.Color("kind:N", scale=scale, legend=None),
+    )
+    axis = library.Axis(grid=True, tickCount=6)
+    layers = [
+        base.mark_rule(strokeWidth=3, opacity=0.45, aria=False).encode(
+            x=library.X("low:Q", title="regret: cost above the optimum in hindsight", axis=axis), x2="high:Q"
+        ),
+        base.mark_point(filled=True, size=90, opacity=1).encode(x="mean:Q", description="says:N"),
+    ]
+    chart = library.layer(*layers).properties(width=WIDTH - 230, height=24 * len(rows) + 10)
+    note = (
+        "Each candidate plays the recorded load in the simulator, window by window, with the code that runs in "
+        "brokers. The line is the 95 % interval over windows; green is the best, orange what the cluster did."
+    )
+    return Chart(name, str(found.facts.get("verdict") or "How candidates would have done"), note, spec_of(chart))
+
+
+def _ranked(row: dict[str, Any]) -> str:
+    return f"{row['rank']}  {row['candidate']}" + ("  (broke a rule)" if row["violations"] else "")
+
+
+def capacity(material: Material) -> Chart:
+    """What each kind of load costs, by kind of broker."""
+    name = "capacity"
+    rows = [row for row in material.capacity if row["coefficient"] and row["coefficient"] > 0]
+    if not rows:
+        return Chart(name, "No capacity model yet", "It needs minutes in which brokers carried different loads.")
+    library = altair()
+    kinds = list({row["kind"]: None for row in rows})
+    known = [row["r2"] for row in rows if row["r2"] is not None]
+    explained = f"explains {min(known):.0%} of how their CPU varied" if known else "is not sure yet"
+    title = f"What load costs a broker of {' or '.join(kinds)}: the model {explained}"
+    values = [_bar(row) for row in rows]
+    base = library.Chart(library.Data(values=values)).encode(y=names(library, "term", (row["term"] for row in values)))
+    bars = base.mark_bar(height=12).encode(
+        x=library.X("coefficient:Q", title="cores", axis=library.Axis(grid=True, tickCount=5)),
+        color=library.Color("kind:N", scale=library.Scale(domain=kinds, range=list(COLOURS[: len(kinds)]))),
+        yOffset=library.YOffset("kind:N"),
+        description="says:N",
+    )
+    errors = base.mark_rule(color=MUTED, strokeWidth=2, aria=False).encode(x="low:Q", x2="high:Q", yOffset="kind:N")
+    height = library.Step(18)
+    chart = library.layer(bars, errors).properties(width=WIDTH - 200, height=height)
+    note = (
+        "A regression over broker minutes; the thin line is 95 % of the standard error. Loads that always go together "
+        "cannot be told apart: then their sum is right, and its division is not."
+    )
+    return Chart(name, title, note, spec_of(chart))
+
+
+def _bar(row: dict[str, Any]) -> dict[str, Any]:
+    error = 1.96 * (row["standard_error"] or 0.0)
+    unit = row["unit"].removeprefix("cores").strip()
+    return {
+        "term": f"{row['term']}, {unit}" if unit else row["term"],
+        "kind": row["kind"],
+        "coefficient": row["coefficient"],
+        "low": max(0.0, row["coefficient"] - error),
+        "high": row["coefficient"] + error,
+        "says": f"{row['term']}: {row['coefficient']:.3g} {row['unit']}, on {row['kind']}",
+    }

@@ -1,0 +1,189 @@
+"""Asks the lake for what a report shows. All of it is summed up and cut in Spark; only the few rows of `Material` come.
+
+Each question is a job of its own, so that people see how far it is; `asked` is told of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from loadmanager.errors import NotFound
+from loadmanager.history.analyses import ANALYSES, Options, Tables
+from loadmanager.history.analyses.figures import HOUR_S
+from loadmanager.history.analyses.figures import begin_of as number_begin
+from loadmanager.history.analyses.hours import hourly
+from loadmanager.history.lake import Window
+from loadmanager.history.report import buckets
+from loadmanager.history.report.material import (
+    BROKERS,
+    BUCKETS,
+    BUNDLES,
+    ROWS,
+    Found,
+    Material,
+    Rows,
+    Span,
+    bucket_s,
+)
+
+GAP_STEPS = 4
+"""Bars of the gaps' histogram for a factor of ten."""
+LEAST_GAP_S = 1e-3
+HOURS_BEFORE = 72
+"""Of the past that is drawn before a forecast."""
+
+QUESTIONS = ("brokers", "decisions", "transfers", "failovers", "forecast", "capacity")
+
+
+def collect(
+    tables: Tables,
+    window: Window,
+    options: Options,
+    found: Found,
+    *,
+    ttl_s: float,
+    asked: Callable[[str], None] = lambda _: None,
+) -> Material:
+    """What the report of the window shows. Raises NotFound where no broker reported in it.
+
+    `ttl_s`: how long a report holds without a next one (the setting `load_ttl_s`).
+    """
+    asked("brokers")
+    span = span_of(tables, window)
+    within = Window(span.begin, span.end)
+    usages = buckets.usages(tables, span, options.weights, ttl_s).persist()
+    try:
+        brokers, cells = _cells(usages)
+        levels = _levels(usages)
+    finally:
+        usages.unpersist()
+    asked("decisions")
+    rounds = _rounds(tables, within, span)
+    asked("transfers")
+    moves, shares, gaps = _transfers(tables, within, options, span)
+    asked("failovers")
+    failovers = _answer("failovers", tables, within, options).orderBy(f.desc("revoked_at"))
+    last_failovers = rows_of(failovers, 20)
+    asked("forecast")
+    history, forecast = _forecast(tables, within, options)
+    asked("capacity")
+    return Material(
+        span=span,
+        tolerance=options.tolerance,
+        brokers=brokers,
+        cells=cells,
+        levels=levels,
+        rounds=rounds,
+        moves=moves,
+        gap_shares=shares,
+        gaps=gaps,
+        failovers=last_failovers,
+        history=history,
+        forecast=forecast,
+        measure=options.measure,
+        capacity=rows_of(_answer("capacity", tables, within, options)),
+        found=found,
+    )
+
+
+def rows_of(answer: DataFrame, most: int = ROWS) -> Rows:
+    """At most so many rows, as plain dicts with times in UTC."""
+    return answer.limit(most).toArrow().to_pylist(maps_as_pydicts="lossy")
+
+
+def span_of(tables: Tables, window: Window) -> Span:
+    """From the window's first report to its last, or the last change of a bundle. Raises NotFound without a report."""
+    reports = window.cut(tables("broker_load"))
+    [edges] = rows_of(reports.agg(f.min("at").alias("begin"), f.max("at").alias("end")))
+    begin, end = edges["begin"], edges["end"]
+    if begin is None or end is None:
+        raise NotFound(_nothing(tables, window))
+    [moved] = rows_of(window.cut(tables("transition")).agg(f.max("at").alias("end")))
+    end = max(end, moved["end"] or end, begin + timedelta(seconds=1))
+    return Span(begin, end, bucket_s(begin, end))
+
+
+def _nothing(tables: Tables, window: Window) -> str:
+    [edges] = rows_of(tables("broker_load").agg(f.min("at").alias("begin"), f.max("at").alias("end")))
+    if edges["begin"] is None:
+        return "no broker's report is in the lake yet: run `loadmanager history ingest` first"
+    return (
+        f"no broker reported in that time; the lake has reports from {_time(edges['begin'])} to {_time(edges['end'])}"
+    )
+
+
+def _time(at: datetime) -> str:
+    return f"{at:%Y-%m-%dT%H:%M:%S}"
+
+
+def _cells(usages: DataFrame) -> tuple[int, Rows]:
+    peaks = usages.groupBy("broker").agg(f.max("usage").alias("peak"))
+    [count] = rows_of(peaks.agg(f.count("*").alias("brokers")))
+    top = peaks.orderBy(f.desc("peak"), "broker").limit(BROKERS).select("broker")
+    cells = usages.join(f.broadcast(top), "broker").select("at", "broker", f.round("usage", 4).alias("usage"))
+    return count["brokers"], rows_of(cells.orderBy("at", "broker"), BROKERS * (BUCKETS + 2))
+
+
+def _levels(usages: DataFrame) -> Rows:
+    covered, usage = f.col("covered_s"), f.col("usage")
+    time, total, squares = f.sum(covered), f.sum(covered * usage), f.sum(covered * usage * usage)
+    mean = total / time
+    levels = usages.groupBy("at").agg(
+        mean.alias("mean"),
+        f.max("usage").alias("max"),
+        f.sqrt(f.greatest(f.lit(0.0), squares / time - mean * mean)).alias("std"),
+        f.max_by("broker", "usage").alias("broker"),
+        f.count("*").alias("brokers"),
+    )
+    return rows_of(levels.orderBy("at"), BUCKETS + 2)
+
+
+def _rounds(tables: Tables, window: Window, span: Span) -> Rows:
+    rounds = window.cut(tables("decision")).where(f.col("begun") > 0).dropDuplicates(["id"])
+    at = buckets.begin_of(f.col("at"), span.bucket_s).alias("at")
+    summed = rounds.groupBy(at).agg(
+        f.count("*").alias("rounds"), f.sum("begun").alias("moves"), f.max("strategy").alias("strategy")
+    )
+    return rows_of(summed.orderBy("at"), BUCKETS + 2)
+
+
+def _transfers(tables: Tables, window: Window, options: Options, span: Span) -> tuple[Rows, Rows, Rows]:
+    moves = _answer("transfers", tables, window, options)
+    at = buckets.begin_of(f.col("served_at"), span.bucket_s).alias("at")
+    counts = moves.groupBy(at, "how").agg(f.count("*").alias("moves"))
+    step = f.floor(f.log10(f.greatest(f.col("gap_s"), f.lit(LEAST_GAP_S))) * GAP_STEPS)
+    shares = moves.where(f.col("gap_s").isNotNull()).groupBy("how", step.alias("step")).agg(f.count("*").alias("moves"))
+    shares = shares.select(
+        "how",
+        "moves",
+        f.pow(f.lit(10.0), f.col("step") / GAP_STEPS).alias("low_s"),
+        f.pow(f.lit(10.0), (f.col("step") + 1) / GAP_STEPS).alias("high_s"),
+    )
+    gaps = _answer("gaps", tables, window, options).orderBy(f.desc("moves"))
+    return rows_of(counts.orderBy("at", "how"), BUCKETS * 4), rows_of(shares.orderBy("how", "low_s")), rows_of(gaps, 50)
+
+
+def _forecast(tables: Tables, window: Window, options: Options) -> tuple[Rows, Rows]:
+    hottest = _answer("hot_bundles", tables, window, options).select("rank", "bundle").limit(BUNDLES)
+    names = [row["bundle"] for row in rows_of(hottest, BUNDLES)]
+    if not names:
+        return [], []
+    future = _answer("forecast", tables, window, options).where(f.col("bundle").isin(names))
+    predicted = rows_of(future.orderBy("bundle", "at"))
+    if not predicted:
+        return [], []
+    past = hourly(tables, window, options).where(f.col("bundle").isin(names))
+    past = past.select("bundle", number_begin(f.col("hour"), HOUR_S).alias("at"), "load")
+    first = min(row["at"] for row in predicted) - timedelta(hours=HOURS_BEFORE)
+    return rows_of(
+        past.where(f.col("at") >= f.lit(first)).orderBy("bundle", "at"), 4 * HOURS_BEFORE * BUNDLES
+    ), predicted
+
+
+def _answer(name: str, tables: Tables, window: Window, options: Options) -> Any:
+    return ANALYSES[name].run(tables, window, options)

@@ -1,0 +1,255 @@
+"""Every table of the lakehouse and its columns. A later release adds columns at the end, and takes none away.
+
+`at` is event time (the writer's wall clock), `appended_at` the log's time; both UTC. `topic`, `partition` and `offset`
+name the record that a row came from. `day` is the UTC date of `at`, by which the tables are cut. Rates are per second,
+loads as `loadmanager.load.model` has them (percentages 0 to 100). A broker is its name and its `incarnation`; a bundle
+`tenant/namespace/0x…_0x…`.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+_TEXT, _INT, _LONG, _DOUBLE, _TIME = StringType(), IntegerType(), LongType(), DoubleType(), TimestampType()
+
+
+def _columns(**types: DataType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in types.items()])
+
+
+def _with(first: StructType, **types: DataType) -> StructType:
+    return StructType([*first.fields, *_columns(**types).fields])
+
+
+_ORIGIN = _columns(partition=_INT, offset=_LONG, appended_at=_TIME)
+_RATE_NAMES = ("in_rate_msg_s", "out_rate_msg_s", "in_rate_bytes_s", "out_rate_bytes_s", "cpu_percent")
+_RATES = dict.fromkeys(_RATE_NAMES, _DOUBLE)
+
+RAW = _columns(topic=_TEXT, partition=_INT, offset=_LONG, key=BinaryType(), value=BinaryType(), appended_at=_TIME)
+"""What every source yields, and bronze keeps as it is (with `day`, of `appended_at`). `topic` without any prefix."""
+
+BRONZE = _with(RAW, day=DateType(), batch=_LONG)
+"""`batch` of the ingest brought the record."""
+
+QUARANTINE = _with(RAW, kind=_TEXT, reason=_TEXT, day=DateType())
+"""Records that could not be read: `kind` is `corrupt` or `newer` (of a format that a later release may read), or
+`missing`: trimmed or replaced before it was read, one row for each run of offsets, under the first of them."""
+
+BROKER_LOAD = _with(
+    _ORIGIN,
+    broker=_TEXT,
+    incarnation=_LONG,
+    at=_TIME,
+    cpu_percent=_DOUBLE,
+    memory_percent=_DOUBLE,
+    in_rate_bytes_s=_DOUBLE,
+    out_rate_bytes_s=_DOUBLE,
+    in_rate_msg_s=_DOUBLE,
+    out_rate_msg_s=_DOUBLE,
+    bundles=_LONG,
+    keys=_LONG,
+    sessions=_LONG,
+    capacity=MapType(_TEXT, _DOUBLE),
+    host_cpu_percent=_DOUBLE,
+    host_memory_percent=_DOUBLE,
+    day=DateType(),
+)
+"""One row a report of `load-brokers`; a deletion of the key is a row with `broker` alone (incarnation, at, … null)."""
+
+BUNDLE_LOAD = _with(
+    _ORIGIN,
+    broker=_TEXT,
+    incarnation=_LONG,
+    at=_TIME,
+    bundle=_TEXT,
+    namespace=_TEXT,
+    rank=_INT,
+    keys=_LONG,
+    sessions=_LONG,
+    **_RATES,
+    day=DateType(),
+)
+"""One row for each bundle of a report of `load-bundles`; `rank` 0 is the hottest."""
+
+BUNDLE_TOTAL = _with(
+    _ORIGIN,
+    broker=_TEXT,
+    incarnation=_LONG,
+    at=_TIME,
+    count=_LONG,
+    keys=_LONG,
+    sessions=_LONG,
+    **_RATES,
+    day=DateType(),
+)
+"""The sum over *all* bundles that a broker held, one row a report of `load-bundles`; `count` of them."""
+
+CHANNEL = _with(
+    _ORIGIN,
+    at=_TIME,
+    id=_TEXT,
+    action=_TEXT,
+    actor=_TEXT,
+    actor_incarnation=_LONG,
+    role=_TEXT,
+    epoch=_LONG,
+    bundles=ArrayType(_TEXT),
+    seen=ArrayType(_LONG),
+    to=_TEXT,
+    to_incarnation=_LONG,
+    namespace=_TEXT,
+    cause=_TEXT,
+    reason=_TEXT,
+    format=_INT,
+    verdict=_TEXT,
+    refusal=_TEXT,
+    detail=_TEXT,
+    day=DateType(),
+)
+"""One row a record of the channel. `verdict`: `accepted`, `refused`, or `unknown` where the log had been trimmed before
+it; `refusal` is its Reason, `detail` in words."""
+
+TRANSITION = _with(
+    _ORIGIN,
+    ordinal=_INT,
+    at=_TIME,
+    id=_TEXT,
+    action=_TEXT,
+    bundle=_TEXT,
+    namespace=_TEXT,
+    state_before=_TEXT,
+    state=_TEXT,
+    holder_before=_TEXT,
+    holder_before_incarnation=_LONG,
+    holder=_TEXT,
+    holder_incarnation=_LONG,
+    target=_TEXT,
+    target_incarnation=_LONG,
+    revision_before=_LONG,
+    token=_LONG,
+    actor=_TEXT,
+    role=_TEXT,
+    cause=_TEXT,
+    day=DateType(),
+)
+"""What an accepted record did to each bundle, as `statechannel.verdict` has it. `state` is null where the bundle was
+deleted, `state_before` where it was made."""
+
+DECISION = _with(
+    _ORIGIN,
+    id=_TEXT,
+    epoch=_LONG,
+    round=_LONG,
+    at=_TIME,
+    leader=_TEXT,
+    strategy=_TEXT,
+    reason=_TEXT,
+    moves=_INT,
+    begun=_INT,
+    spread_before=_DOUBLE,
+    spread_after=_DOUBLE,
+    settings=_TEXT,
+    digest=_TEXT,
+    has_model=BooleanType(),
+    policies_revision=_LONG,
+    day=DateType(),
+)
+"""One row a round of the leader; `settings` as JSON."""
+
+MOVE = _with(
+    _ORIGIN,
+    decision=_TEXT,
+    ordinal=_INT,
+    at=_TIME,
+    bundle=_TEXT,
+    source=_TEXT,
+    destination=_TEXT,
+    stage=_TEXT,
+    reason=_TEXT,
+    gain=_DOUBLE,
+    outcome=_TEXT,
+    detail=_TEXT,
+    day=DateType(),
+)
+"""One row a move of a decision. `gain` is what the strategy promised, null where it does not say."""
+
+AUDIT = _with(_ORIGIN, at=_TIME, actor=_TEXT, what=_TEXT, detail=_TEXT, day=DateType())
+GROUP_LAG = _with(
+    _ORIGIN, at=_TIME, group=_TEXT, topic=_TEXT, queue=_INT, lag=_LONG, consumer=_TEXT, generation=_LONG, day=DateType()
+)
+"""These two join when their topics do."""
+
+CHANNEL_STATE = _columns(
+    partition=_INT, batch=_LONG, next_offset=_LONG, chunk=_INT, chunks=_INT, data=BinaryType(), held=_INT
+)
+"""The fold of each partition as of the end of a batch, in the chunks of `statechannel.snapshot`; `held` is the format
+of the record at `next_offset` where the fold could not read it and waits for a later release."""
+
+PROGRESS = _columns(stage=_TEXT, batch=_LONG, topic=_TEXT, partition=_INT, next_offset=_LONG, rows=_LONG, until=_TIME)
+"""How far a stage (`silver`, or a gold table's name) is, one row for each partition that a batch moved on. `until` is
+the latest `appended_at`, of gold the time up to which minutes were made."""
+
+BROKER_MINUTE = _columns(
+    minute=_TIME,
+    broker=_TEXT,
+    incarnation=_LONG,
+    covered_s=_DOUBLE,
+    reports=_LONG,
+    cpu_percent=_DOUBLE,
+    cpu_percent_max=_DOUBLE,
+    memory_percent=_DOUBLE,
+    in_rate_bytes_s=_DOUBLE,
+    out_rate_bytes_s=_DOUBLE,
+    in_rate_msg_s=_DOUBLE,
+    out_rate_msg_s=_DOUBLE,
+    bundles=_DOUBLE,
+    capacity=MapType(_TEXT, _DOUBLE),
+    day=DateType(),
+)
+"""Time-weighted means of the step function of a broker's reports; `covered_s` of the 60 s had a report in force."""
+
+BUNDLE_MINUTE = _columns(
+    minute=_TIME,
+    bundle=_TEXT,
+    namespace=_TEXT,
+    broker=_TEXT,
+    covered_s=_DOUBLE,
+    **_RATES,
+    keys=_DOUBLE,
+    sessions=_DOUBLE,
+    day=DateType(),
+)
+"""The same for bundles, by the broker that reported them; of those that were among its hottest."""
+
+TABLES: dict[str, StructType] = {
+    "bronze": BRONZE,
+    "quarantine": QUARANTINE,
+    "broker_load": BROKER_LOAD,
+    "bundle_load": BUNDLE_LOAD,
+    "bundle_total": BUNDLE_TOTAL,
+    "channel": CHANNEL,
+    "transition": TRANSITION,
+    "decision": DECISION,
+    "move": MOVE,
+    "audit": AUDIT,
+    "group_lag": GROUP_LAG,
+    "channel_state": CHANNEL_STATE,
+    "progress": PROGRESS,
+    "broker_minute": BROKER_MINUTE,
+    "bundle_minute": BUNDLE_MINUTE,
+}
+"""By name. Tables that are cut by day have a column `day`; bronze is cut by topic too."""

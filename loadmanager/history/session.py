@@ -1,0 +1,75 @@
+"""Makes the Spark session of a job, or joins the one there is. The only place that knows Spark's configuration."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from loadmanager.errors import Invalid
+from loadmanager.history import jars
+
+EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+
+
+class Spark(msgspec.Struct, frozen=True):
+    """Where a job runs: `master` as in spark-submit, or `remote`, a Spark Connect address such as sc://host:15002.
+
+    `memory` is the driver's, of a session that this process starts. `conf` goes over everything else.
+    """
+
+    master: str = "local[2]"
+    remote: str = ""
+    memory: str = "2g"
+    name: str = "loadmanager history"
+    conf: dict[str, str] = {}
+
+
+def session(spark: Spark = Spark()) -> SparkSession:  # noqa: B008 - a frozen value
+    """The session. Raises Invalid where jars or Java are missing, or the remote does not answer.
+
+    With `remote` the server has to have been started with the jars and settings of `configuration()`.
+    """
+    if spark.remote:
+        builder = SparkSession.builder.remote(spark.remote).appName(spark.name)
+        for key, value in (_ON_THE_FLY | spark.conf).items():
+            builder = builder.config(key, value)
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        builder = SparkSession.builder.master(spark.master).appName(spark.name)
+        for key, value in (configuration(spark.memory) | spark.conf).items():
+            builder = builder.config(key, value)
+    try:
+        return builder.getOrCreate()
+    except Exception as error:
+        where = spark.remote or spark.master
+        raise Invalid(f"no Spark session at {where}: {error}. A JDK 17+ must be on the PATH") from error
+
+
+_ON_THE_FLY = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    "spark.sql.sources.partitionOverwriteMode": "static",
+}
+"""What a session may set at any time."""
+
+
+def configuration(memory: str = "2g") -> dict[str, str]:
+    """The settings that a job needs, with the jars of this machine. Raises Invalid where they are missing."""
+    return _ON_THE_FLY | {
+        "spark.jars": ",".join(str(jar) for jar in jars.present()),
+        "spark.sql.extensions": EXTENSION,
+        "spark.sql.catalog.spark_catalog": CATALOG,
+        "spark.driver.memory": memory,
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.adaptive.enabled": "true",
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.databricks.delta.schema.autoMerge.enabled": "false",
+    }

@@ -1,0 +1,67 @@
+"""Where the history comes from: topics on Kafka or in the embedded log's file, read as one schema (`schemas.RAW`).
+
+`read` is what there is now, `stream` what there is and what comes. Both yield records as they stand in the log, by
+topic without prefix, partition and offset; what is in them says `decoding/`. Records that were gone before they were
+read don't stop a job: `missing` makes them rows of the quarantine. A topic that does not exist yet is passed over and
+joins when it comes, in a running stream too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyspark.sql import DataFrame, SparkSession
+
+from loadmanager.history.sources.gaps import MISSING, missing
+from loadmanager.history.sources.kafka import KafkaSource
+from loadmanager.history.sources.sqlite import SqliteSource
+from loadmanager.history.sources.topics import TOPICS, Topic
+from loadmanager.settings import Settings
+from loadmanager.wiring import check_servers, file_of
+
+__all__ = [
+    "MISSING",
+    "TOPICS",
+    "KafkaSource",
+    "Source",
+    "SqliteSource",
+    "Topic",
+    "available",
+    "missing",
+    "read",
+    "source_of",
+    "stream",
+]
+
+Source = KafkaSource | SqliteSource
+
+
+def source_of(settings: Settings) -> Source:
+    """Where the brokers with these settings have their log. Raises ValueError for an address that is none."""
+    scheme, _, rest = settings.log.partition(":")
+    if scheme == "sqlite":
+        return SqliteSource(file_of(settings.log))
+    if scheme == "kafka":
+        servers = check_servers(settings.log, rest.removeprefix("//"))
+        return KafkaSource(servers, settings.topic_prefix, dict(settings.kafka))
+    raise ValueError(f"{settings.log!r} is no log; write sqlite:FILE or kafka://host:port")
+
+
+def available(source: Source) -> tuple[str, ...]:
+    """Those of TOPICS that exist. Raises Invalid where the source does not answer."""
+    return source.available(TOPICS)
+
+
+def read(spark: SparkSession, source: Source, topics: Iterable[str] = TOPICS) -> DataFrame:
+    """What the topics hold now, as RAW; of those that do not exist, nothing."""
+    return source.read(spark, topics)
+
+
+def stream(
+    spark: SparkSession, source: Source, topics: Iterable[str] = TOPICS, *, max_per_trigger: int | None
+) -> DataFrame:
+    """What the topics hold and will get, as a streaming DataFrame of RAW, from the beginning or from its checkpoint.
+
+    At most `max_per_trigger` offsets a batch, all that there is with None.
+    """
+    return source.stream(spark, topics, max_per_trigger)

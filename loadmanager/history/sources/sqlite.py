@@ -1,0 +1,79 @@
+"""Topics in the file of the embedded log, as a Python Data Source of Spark's: no Kafka is needed for any job.
+
+For one machine, as that log is: the file must lie at the same path for the driver and its executors. A task reads one
+stretch of a partition's offsets and yields Arrow batches; what the chunks hold, brokers' own code decodes. Offsets of a
+stream are `{topic: {partition: offset}}`, the next to be read, as Kafka's source has them. A topic that comes later
+joins by itself.
+
+Spark asks a source of this kind for its latest offset without saying how far it has read, so the reader keeps count
+itself: an answer lies at most `max_per_trigger` offsets behind what was read. With the trigger `availableNow` Spark
+asks once, and so takes one such portion a run: drain a stream with `processAllAvailable`, or without a bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from loadmanager.errors import Invalid
+from loadmanager.history.schemas import RAW
+from loadmanager.history.sources.sqlite_reading import Reading, StreamReading
+from statechannel.adapters.sqlite.file import FileUnavailable, ForeignFile
+from statechannel.adapters.sqlite.log_file import opened, stored_topic
+
+FORMAT = "loadmanager-sqlite"
+NO_BOUND = 0
+
+
+class SqliteSource(msgspec.Struct, frozen=True):
+    """The topics in the log's file at `path`."""
+
+    path: Path
+
+    def available(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Those of `names` that are topics now. Raises Invalid where the file cannot be read."""
+        try:
+            with opened(self.path) as db:
+                return tuple(name for name in names if stored_topic(db, name) is not None)
+        except (FileUnavailable, ForeignFile) as error:
+            raise Invalid(str(error)) from error
+
+    def read(self, spark: SparkSession, names: Iterable[str]) -> DataFrame:
+        """All that those topics hold now, as RAW."""
+        spark.dataSource.register(SqliteDataSource)
+        return spark.read.format(FORMAT).options(**self._options(names)).load()
+
+    def stream(self, spark: SparkSession, names: Iterable[str], max_per_trigger: int | None) -> DataFrame:
+        """All that those topics hold and will get, as a stream of RAW; at most `max_per_trigger` offsets at once."""
+        spark.dataSource.register(SqliteDataSource)
+        options = self._options(names) | {"bound": str(max_per_trigger or NO_BOUND)}
+        return spark.readStream.format(FORMAT).options(**options).load()
+
+    def _options(self, names: Iterable[str]) -> dict[str, str]:
+        return {"path": str(self.path.absolute()), "topics": ",".join(names)}
+
+
+class SqliteDataSource(DataSource):
+    """What Spark instantiates, on the driver, from the options that `SqliteSource` gives."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        return RAW
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's
+        return Reading(Path(self.options["path"]), self._topics)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's
+        return StreamReading(Path(self.options["path"]), self._topics, int(self.options["bound"]))
+
+    @property
+    def _topics(self) -> tuple[str, ...]:
+        return tuple(self.options["topics"].split(","))

@@ -1,0 +1,171 @@
+"""The reading of a log's file for Spark: which stretches of offsets there are, and each as Arrow batches."""
+
+# pyright: reportUnknownParameterType=false, reportUnknownLambdaType=false
+# (pyarrow ships no types)
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from sqlite3 import Connection
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from loadmanager.history.schemas import RAW
+from statechannel.adapters.sqlite.file import ForeignFile
+from statechannel.adapters.sqlite.log_file import Run, opened, runs, stored_topic
+from statechannel.adapters.sqlite.log_queries import begins, ends
+
+STRETCH_OFFSETS = 50_000
+STRETCHES = 64
+"""A partition's part of a batch is cut into at most so many: a compacted topic has few entries in many offsets."""
+BATCH_ROWS = 10_000
+BATCH_BYTES = 16 << 20
+
+Offsets = dict[str, dict[str, int]]
+"""Topic, partition, and the next offset to be read."""
+
+_SCHEMA = to_arrow_schema(RAW)
+
+
+class Stretch(InputPartition):
+    """The offsets from `start` on and below `before` of one partition of a topic."""
+
+    def __init__(self, topic: str, partition: int, start: int, before: int) -> None:
+        super().__init__((topic, partition, start, before))
+        self.topic, self.partition, self.start, self.before = topic, partition, start, before
+
+
+class Extent(msgspec.Struct, frozen=True):
+    """What a partition holds: from `begin` on, below `end`."""
+
+    begin: int
+    end: int
+
+
+class Reading(DataSourceReader):
+    """All that is there when the query is planned."""
+
+    def __init__(self, path: Path, topics: Sequence[str]) -> None:
+        self._path, self._topics = path, topics
+
+    def partitions(self) -> list[InputPartition]:
+        found = extents(self._path, self._topics)
+        return [
+            stretch
+            for (topic, partition), extent in found.items()
+            for stretch in stretches(topic, partition, extent.begin, extent.end)
+        ]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        return read_stretch(self._path, partition)
+
+
+class StreamReading(DataSourceStreamReader):
+    """What is there and what comes. One object for the life of a query, on the driver; `read` runs on executors."""
+
+    def __init__(self, path: Path, topics: Sequence[str], bound: int) -> None:
+        self._path, self._topics, self._bound = path, topics, bound
+        self._position: Offsets = {}
+
+    def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's
+        return {}
+
+    def latestOffset(self) -> Offsets:  # noqa: N802 - Spark's
+        found = extents(self._path, self._topics)
+        return next_position(self._path, self._position, found, self._bound)
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        """Also called with the last known offset twice, where a query goes on from its checkpoint."""
+        self._position = end
+        return [
+            stretch
+            for topic, ends_of in end.items()
+            for partition, before in ends_of.items()
+            for stretch in stretches(topic, int(partition), start.get(topic, {}).get(partition, 0), before)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_stretch(self._path, partition)
+
+
+def extents(path: Path, topics: Sequence[str]) -> dict[tuple[str, int], Extent]:
+    """Of each partition of those topics that are there."""
+    with opened(path) as db:
+        db.execute("BEGIN")  # one state of the file for all
+        return {key: extent for name in topics for key, extent in _extents_of(db, name)}
+
+
+def _extents_of(db: Connection, name: str) -> Iterator[tuple[tuple[str, int], Extent]]:
+    topic = stored_topic(db, name)
+    if topic is not None:
+        for partition, (begin, end) in enumerate(zip(begins(db, topic), ends(db, topic), strict=True)):
+            yield (name, partition), Extent(begin, end)
+
+
+def next_position(path: Path, position: Offsets, found: Mapping[tuple[str, int], Extent], bound: int) -> Offsets:
+    """How far the next batch goes: to the ends, or `bound` offsets (0: no bound) shared out as partitions are behind.
+
+    What was trimmed counts for nothing. Raises ForeignFile where the file ends before the position.
+    """
+    latest = {topic: dict(offsets) for topic, offsets in position.items()}
+    starts = {key: max(extent.begin, position.get(key[0], {}).get(str(key[1]), 0)) for key, extent in found.items()}
+    behind = {key: extent.end - starts[key] for key, extent in found.items()}
+    total = sum(max(0, count) for count in behind.values())
+    for (topic, partition), count in behind.items():
+        if count < 0:
+            raise ForeignFile(
+                f"{path}: {topic}/{partition} ends before the offset {starts[topic, partition]} that was read already: "
+                "it is another file than this query began with; give that one back, or begin with a new checkpoint"
+            )
+        share = count if bound == 0 or total <= bound else min(count, max(1, count * bound // total))
+        latest.setdefault(topic, {})[str(partition)] = starts[topic, partition] + share
+    return latest
+
+
+def stretches(topic: str, partition: int, start: int, before: int) -> Iterator[Stretch]:
+    """Cut into pieces for one task each."""
+    step = max(STRETCH_OFFSETS, -(-(before - start) // STRETCHES))
+    for low in range(start, before, step):
+        yield Stretch(topic, partition, low, min(low + step, before))
+
+
+def read_stretch(path: Path, stretch: InputPartition | None) -> Iterator[pa.RecordBatch]:
+    """What is there of it, in batches of RAW. None stands for a plan without stretches."""
+    if not isinstance(stretch, Stretch):
+        return
+    with opened(path) as db:
+        topic = stored_topic(db, stretch.topic)
+        assert topic is not None  # it had offsets
+        gathered: list[Run] = []
+        rows = size_bytes = 0
+        for run in runs(db, topic, stretch.partition, stretch.start, stretch.before):
+            gathered.append(run)
+            rows += len(run.payloads)
+            size_bytes += sum(len(value or b"") for _, value in run.payloads)
+            if rows >= BATCH_ROWS or size_bytes >= BATCH_BYTES:
+                yield record_batch(stretch, gathered)
+                gathered, rows, size_bytes = [], 0, 0
+        if gathered:
+            yield record_batch(stretch, gathered)
+
+
+def record_batch(stretch: Stretch, gathered: Sequence[Run]) -> pa.RecordBatch:
+    """The runs as columns of RAW."""
+    counts = [len(run.payloads) for run in gathered]
+    total = sum(counts)
+    offsets = np.concatenate([np.arange(run.first, run.first + len(run.payloads)) for run in gathered])
+    appended_us = np.repeat(np.array([run.appended_ms * 1000 for run in gathered], np.int64), counts)
+    keys, values = zip(*(payload for run in gathered for payload in run.payloads), strict=True)
+    columns = {
+        "topic": pa.repeat(pa.scalar(stretch.topic, pa.string()), total),
+        "partition": pa.repeat(pa.scalar(stretch.partition, pa.int32()), total),
+        "offset": pa.array(offsets, pa.int64()),
+        "key": pa.array(keys, pa.binary()),
+        "value": pa.array(values, pa.binary()),
+        "appended_at": pa.array(appended_us, pa.int64()).cast(pa.timestamp("us", "UTC")),
+    }
+    return pa.RecordBatch.from_arrays([columns[name] for name in _SCHEMA.names], schema=_SCHEMA)

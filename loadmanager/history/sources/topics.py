@@ -1,0 +1,40 @@
+"""The topics that the history is made of, whether they are there yet or not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from loadmanager.checking.topics import CHANNEL_TOPIC
+from loadmanager.decisions.log import DECISIONS_TOPIC
+from loadmanager.load.model import BROKERS_TOPIC, BUNDLES_TOPIC
+
+AUDIT_TOPIC = "audit"
+GROUP_LAG_TOPIC = "group-lag"
+
+
+class Topic(msgspec.Struct, frozen=True):
+    """A topic, and the tables that its records go to.
+
+    A `compacted` one keeps what was replaced for `compaction_lag_s` only: of what is read later only the newest value
+    of each key is left. A plain one keeps everything until it is trimmed by age.
+    """
+
+    name: str
+    tables: tuple[str, ...]
+    compacted: bool = False
+
+
+TOPICS: Mapping[str, Topic] = {
+    topic.name: topic
+    for topic in (
+        Topic(BROKERS_TOPIC, ("broker_load",), compacted=True),
+        Topic(BUNDLES_TOPIC, ("bundle_load", "bundle_total"), compacted=True),
+        Topic(CHANNEL_TOPIC, ("channel", "transition")),
+        Topic(DECISIONS_TOPIC, ("decision", "move")),
+        Topic(AUDIT_TOPIC, ("audit",)),
+        Topic(GROUP_LAG_TOPIC, ("group_lag",)),
+    )
+}
+"""By name. Nobody writes `audit` and `group-lag` in this release: they are passed over, and join when they come."""

@@ -1,0 +1,80 @@
+"""Every setting with its unit, default and bounds. Sources: environment (`LOADMANAGER_…`), command line, code; and, for
+those that are live, the cluster's own (`loadmanager.dynamic`).
+
+Pydantic checks what comes from outside; inside, settings are passed as this frozen object, never read ambiently. Each
+section of the fields has a file of its own; here is what holds between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+from pydantic import model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from loadmanager.settings.advising import Advising
+from loadmanager.settings.balancing import TOLERANCES, Balancing, Tolerance
+from loadmanager.settings.describing import Description, described
+from loadmanager.settings.load import Load
+from loadmanager.settings.place import Place
+from loadmanager.settings.reshaping import Reshaping
+from loadmanager.settings.running import Running
+from loadmanager.settings.shedding import Shedding
+
+__all__ = ["MAX_PORT", "TOLERANCES", "Description", "Settings", "Tolerance", "descriptions"]
+
+MAX_PORT = 65_535
+MOST = 1e15
+"""No number is above it: larger ones would overflow somewhere, in columns of 64 bits or in a database."""
+MOST_S = 1e9
+"""Nor a duration above this: 30 years."""
+
+
+class Settings(Advising, Reshaping, Shedding, Balancing, Load, Running, Place, BaseSettings):
+    """How one broker runs. Durations end in `_s`, sizes in `_bytes`."""
+
+    model_config = SettingsConfigDict(env_prefix="LOADMANAGER_", frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _within_reason(self) -> Settings:
+        for name, value in self:
+            most = MOST_S if descriptions()[name].unit == "s" else MOST
+            if isinstance(value, int | float) and value > most:
+                raise ValueError(f"{name} must not be above {most:g}")
+        return self
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Settings:
+        if self.load_ttl_s < 2 * self.load_report_max_interval_s:
+            most = f"load_report_max_interval_s ({self.load_report_max_interval_s:g})"
+            raise ValueError(f"load_ttl_s must be at least twice {most}")
+        if self.load_report_max_interval_s < self.load_report_min_interval_s:
+            least = f"load_report_min_interval_s ({self.load_report_min_interval_s:g})"
+            raise ValueError(f"load_report_max_interval_s must not be below {least}")
+        if self.session_timeout_s < self.proof_validity_s:
+            raise ValueError(f"session_timeout_s must not be below proof_validity_s ({self.proof_validity_s:g})")
+        if self.tombstone_delay_s <= self.in_flight_timeout_s:
+            raise ValueError(f"tombstone_delay_s must be above in_flight_timeout_s ({self.in_flight_timeout_s:g})")
+        if self.avg_high_percent < self.avg_low_percent:
+            raise ValueError(f"avg_high_percent must not be below avg_low_percent ({self.avg_low_percent:g})")
+        if not isinstance(self.balancing_tolerance, str) and not 0 < self.balancing_tolerance <= 1:
+            raise ValueError("balancing_tolerance must be tight, default, loose, or a fraction above 0 and up to 1")
+        return self
+
+    @property
+    def tolerance(self) -> float:
+        """By how much a broker may be fuller than the mean, as a fraction of the mean."""
+        chosen = self.balancing_tolerance
+        return TOLERANCES[chosen] if isinstance(chosen, str) else chosen
+
+    @property
+    def margin_s(self) -> float:
+        """What the leader waits beyond V: at least 100 ms, and enough for clocks that drift apart."""
+        return max(0.1, self.clock_drift * self.proof_validity_s)
+
+
+@cache
+def descriptions() -> Mapping[str, Description]:
+    """What is known of each setting, by its name, section by section."""
+    return {name: described(name, field) for name, field in Settings.model_fields.items()}

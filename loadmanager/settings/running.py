@@ -1,0 +1,113 @@
+"""Proofs and failures, snapshots, lookups, the service's hooks, what is kept. Mostly fixed: safety hangs on them, and
+brokers must not change them one after the other while they rely on each other's."""
+
+from __future__ import annotations
+
+from pydantic_settings import BaseSettings
+
+from loadmanager.settings.describing import PULSAR, fixed, live
+
+
+class Running(BaseSettings):
+    """How a broker proves, fails over, answers and keeps."""
+
+    # --- proofs and failures
+    proof_validity_s: float = fixed(
+        2.0, "V: how long a proof of ownership counts", "a crash costs this and the margin", gt=0.2, le=60
+    )
+    clock_drift: float = fixed(
+        0.05, "one clock may run faster than another by this part", "far beyond any quartz", ge=0.001, le=0.2
+    )
+    session_timeout_s: float = fixed(
+        6.0, "coordination session", "three proofs", pulsar={"metadataStoreSessionTimeoutMillis": 0.001}, ge=1, le=60
+    )
+    recovery_grace_s: float = fixed(
+        150.0, "wait for brokers after the coordination service returned", "time for a whole cluster to come back", ge=0
+    )
+    probe_interval_s: float = fixed(
+        0.25, "between two looks at another broker's port", "a crash is noticed within half a second", ge=0.05
+    )
+    probe_refusals: int = fixed(
+        2, "refused connections in a row that make an accusation", "one refusal may be a full backlog", ge=1
+    )
+    monitor_interval_s: float = fixed(
+        5.0,
+        "between two rounds of the ownership monitor",
+        "a round costs nothing here (Pulsar: 60 s)",
+        pulsar="loadBalancerServiceUnitStateMonitorIntervalInSeconds",
+        gt=0,
+    )
+    in_flight_timeout_s: float = fixed(
+        30.0,
+        "until a bundle in flight is cancelled or revoked",
+        PULSAR,
+        pulsar={"loadBalancerInFlightServiceUnitStateWaitingTimeInMillis": 0.001},
+        gt=0,
+    )
+    publish_timeout_s: float = fixed(
+        5.0, "until a publish without verdict is Unknown", "longer than any election of the log", gt=0
+    )
+    publish_limit: int = fixed(
+        20_000, "publishes in flight at most", "bounds memory; far above what a broker needs", ge=1
+    )
+    lead_timeout_s: float = fixed(
+        15.0, "without progress on the channel, until a leader resigns", "three publishes that came to nothing", gt=0
+    )
+
+    # --- snapshots and retention
+    snapshot_records: int = fixed(
+        50_000, "entries of a channel partition until its next snapshot", "a start reads seconds of log at most", ge=1
+    )
+    snapshot_interval_s: float = fixed(
+        3_600.0, "until the next snapshot if there was any entry", "a quiet channel has a young snapshot too", gt=0
+    )
+    snapshot_timeout_s: float = fixed(
+        60.0, "until writing or reading one snapshot counts as failed", "a million bundles take a few seconds", gt=0
+    )
+    log_retention_s: float = fixed(604_800.0, "what is younger stays in the channel's log", "a week", ge=0)
+    reader_ttl_s: float = fixed(2_592_000.0, "a registered reader that is not renewed is forgotten", "30 days", gt=0)
+
+    # --- lookups
+    lookup_timeout_s: float = live(10.0, "until a deferred lookup answers 503", "above any failover", gt=0)
+
+    # --- the service
+    host_prepare_timeout_s: float = live(
+        10.0, "until `prepare` counts as failed", "a third of in_flight_timeout_s", gt=0
+    )
+    host_acquire_timeout_s: float = live(
+        10.0, "until `acquire` counts as failed", "a third of in_flight_timeout_s", gt=0
+    )
+    host_release_timeout_s: float = live(
+        5.0,
+        "until `release` is overtaken by `abandon`",
+        "in flight for longer would be revoked",
+        pulsar={"namespaceBundleUnloadingTimeoutMs": 0.001},
+        gt=0,
+    )
+    host_load_timeout_s: float = live(
+        5.0, "until `load` counts as failed; its last answer stays", "reports go on without a service that hangs", gt=0
+    )
+    drain_timeout_s: float = live(
+        60.0,
+        "until a stopping broker leaves what is still there",
+        PULSAR,
+        pulsar={"brokerShutdownTimeoutMs": 0.001},
+        gt=0,
+    )
+
+    # --- records
+    decision_retention_s: float = live(604_800.0, "decisions are kept for explanations", "a week", gt=0)
+    tombstone_delay_s: float = fixed(
+        3600.0,
+        "deletions stay readable in compacted topics",
+        PULSAR,
+        pulsar="loadBalancerServiceUnitStateTombstoneDelayTimeInSeconds",
+        ge=30,
+    )
+    compaction_lag_s: float = fixed(
+        86_400.0,
+        "load reports that were replaced stay readable, for jobs of the load history",
+        "a job that is behind by less than a day misses nothing",
+        ge=0,
+        le=604_800,
+    )

@@ -1,0 +1,42 @@
+"""What Prometheus sees of splits, merges and quarantine at one broker, since its incarnation began."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from loadmanager.splitting.conditions import Cause
+from loadmanager.splitting.deciding import Rule
+from loadmanager.splitting.journal import Journal, What
+from loadmanager.splitting.quarantine import Quarantine
+
+PREFIX = "loadmanager_"
+
+
+def splitting_metrics(journal: Journal, quarantine: Quarantine) -> Iterator[Metric]:
+    """All of them."""
+    splits = CounterMetricFamily(PREFIX + "splits", "Splits of this broker's bundles", labels=("result", "reason"))
+    for result in ("Success", "Failure"):
+        for cause in Cause:
+            splits.add_metric((result, cause.value), journal.splits[result, cause])
+    yield splits
+    yield _counter("merges", "Merges that this broker began", journal.counts[What.MERGED])
+    yield _counter(
+        "children_spread", "Children of splits that this broker moved as leader", journal.counts[What.SPREAD]
+    )
+    yield _counter(
+        "bundles_quarantined", "Bundles that this broker locked up as leader", journal.counts[What.QUARANTINED]
+    )
+    kept = journal.split_decision.counts if journal.split_decision is not None else {}
+    stay = GaugeMetricFamily(PREFIX + "bundles_not_split", "By the last look, by rule", labels=("rule",))
+    for rule in Rule:
+        stay.add_metric((rule.value,), float(kept.get(rule, 0)))
+    yield stay
+    suspects = float(len(quarantine.suspects()))
+    yield GaugeMetricFamily(PREFIX + "bundles_suspect", "Two or more brokers in succession died with them", suspects)
+
+
+def _counter(name: str, help_text: str, value: float) -> Metric:
+    return CounterMetricFamily(PREFIX + name, help_text, value=float(value))

@@ -1,0 +1,77 @@
+"""Listeners on which Kafka asks who is there: a password (SASL/PLAIN) in the clear, and one under TLS. For tests only.
+
+The key is made anew for each server; its certificate is its own authority, and holds for the loopback address.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from stack.jars import StackError
+
+SASL = "SASL"
+TLS = "TLS"
+PROTOCOLS = {SASL: "SASL_PLAINTEXT", TLS: "SASL_SSL"}
+KEYTOOL_TIMEOUT_S = 60
+KEY_PASSWORD = "only-for-tests"
+
+
+@dataclass(frozen=True)
+class Security:
+    """The users (name to password) of one server, those of them who may do nothing, and where its key stands."""
+
+    users: Mapping[str, str]
+    directory: Path
+    powerless: Collection[str] = ()
+
+    @property
+    def certificate(self) -> Path:
+        """What a client has to trust, as PEM."""
+        return self.directory / "certificate.pem"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What the server's properties need."""
+        users = " ".join(f'user_{name}="{password}"' for name, password in self.users.items())
+        powerful = ["ANONYMOUS", *(name for name in self.users if name not in self.powerless)]
+        found = {
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": ";".join(f"User:{name}" for name in powerful),
+            "ssl.keystore.location": str(self._keystore),
+            "ssl.keystore.password": KEY_PASSWORD,
+            "ssl.key.password": KEY_PASSWORD,
+        }
+        for listener in PROTOCOLS:
+            prefix = f"listener.name.{listener.lower()}"
+            found[f"{prefix}.sasl.enabled.mechanisms"] = "PLAIN"
+            found[f"{prefix}.plain.sasl.jaas.config"] = (
+                f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};"
+            )
+        return found
+
+    def make_key(self) -> None:
+        """Make key and certificate, unless they are there. Raises StackError."""
+        if self.certificate.exists():
+            return
+        names = ["-dname", "CN=127.0.0.1", "-ext", "san=ip:127.0.0.1", "-validity", "30"]
+        self._keytool("-genkeypair", "-keyalg", "RSA", "-keysize", "2048", *names)
+        self._keytool("-exportcert", "-rfc", "-file", str(self.certificate))
+
+    @property
+    def _keystore(self) -> Path:
+        return self.directory / "keystore.p12"
+
+    def _keytool(self, *arguments: str) -> None:
+        keytool = shutil.which("keytool")
+        if keytool is None:
+            raise StackError("keytool is missing: it comes with the JDK that runs Kafka; put it on the PATH")
+        store = ["-keystore", str(self._keystore), "-storetype", "PKCS12", "-storepass", KEY_PASSWORD, "-alias", "key"]
+        run = subprocess.run(
+            [keytool, *arguments, *store], capture_output=True, text=True, check=False, timeout=KEYTOOL_TIMEOUT_S
+        )
+        if run.returncode != 0:
+            raise StackError(f"keytool made no key in {self.directory}:\n{(run.stdout + run.stderr)[-2000:]}")

@@ -1,0 +1,142 @@
+"""The administrative client of one Kafka cluster: asks again while nobody answers, and says why nobody did.
+
+Knows nothing of topics and offsets: what is asked stands in `kafka_topics`, `kafka_offsets` and `kafka_audit`.
+"""
+
+# pyright: reportPrivateImportUsage=false
+# (the client documents these names under `confluent_kafka.admin` and does not declare them exported)
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
+from typing import Any, TypeVar, cast
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import (
+    AdminClient,
+    ConfigResource,
+    DescribeClusterResult,
+    ResourceType,
+    TopicDescription,
+)
+
+from statechannel.adapters.kafka.clients import ALL_DOWN, LOGGER, Trouble
+from statechannel.errors import LogUnavailable
+
+RETRY_PAUSE_S = 0.1
+CONNECT_PAUSE_S = 2.0
+"""How long the pause between two attempts gets while no server has answered at all."""
+TELL_S = 1.0
+GRACE_S = 0.5
+FORBIDDEN = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
+RIGHTS = (
+    "allow this user Describe, DescribeConfigs, Read, Write, Create and Delete on topics that begin with the topic "
+    "prefix, and Write and Describe on transactional ids that do"
+)
+UNANSWERED = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, ALL_DOWN})  # noqa: SLF001 (as in ALL_DOWN)
+
+T = TypeVar("T")
+
+
+class Admin:
+    """One `AdminClient`. Its `client` answers with futures; `answer` waits for one, `until_answered` asks again."""
+
+    def __init__(self, settings: Mapping[str, Any], bootstrap: str, request_timeout_s: float) -> None:
+        self._trouble = Trouble()
+        watched: dict[str, Any] = {**settings, "error_cb": self._trouble.note}
+        self.client = AdminClient(watched)
+        self.bootstrap = bootstrap
+        self.timeout_s = request_timeout_s
+
+    async def connect(self, timeout_s: float) -> None:
+        """Wait for an answer, and log what keeps it away. Raises LogUnavailable after `timeout_s`."""
+        telling = asyncio.create_task(self._tell_trouble(timeout_s))
+        try:
+            await self.until_answered(self.cluster, timeout_s, CONNECT_PAUSE_S)
+        finally:
+            telling.cancel()
+
+    async def until_answered(
+        self, ask: Callable[[], Awaitable[T]], timeout_s: float, longest_pause_s: float = RETRY_PAUSE_S
+    ) -> T:
+        """Repeat what fails for a while: elections, a controller that starts, a topic that spreads."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        pause_s = RETRY_PAUSE_S
+        self._latest_trouble()
+        self._trouble.latest = ""  # what is over explains nothing
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    return await ask()
+            except (KafkaException, LogUnavailable, TimeoutError) as error:
+                if is_forbidden(error):
+                    raise LogUnavailable(f"Kafka at {self.bootstrap}: {text_of(error)} {RIGHTS}") from error
+                if asyncio.get_running_loop().time() + RETRY_PAUSE_S >= deadline:
+                    raise LogUnavailable(
+                        f"Kafka at {self.bootstrap} is not available after {timeout_s:g} s: {self._why(error)}"
+                    ) from error
+                LOGGER.debug("Kafka at %s: %s; asking again", self.bootstrap, error)
+                left_s = deadline - asyncio.get_running_loop().time()
+                await asyncio.sleep(min(pause_s, left_s - RETRY_PAUSE_S / 2))
+                pause_s = min(2 * pause_s, longest_pause_s)
+
+    async def answer(self, future: Future[T]) -> T:
+        """Wait for one of the client's futures, a little longer than the client itself does."""
+        async with asyncio.timeout(self.timeout_s + GRACE_S):
+            return await asyncio.wrap_future(future)
+
+    async def cluster(self) -> DescribeClusterResult:
+        """Who is in the cluster. Raises KafkaException or TimeoutError."""
+        return await self.answer(self.client.describe_cluster(request_timeout=self.timeout_s))
+
+    async def describe(self, topic: str) -> TopicDescription | None:
+        """A topic's partitions and replicas, None if there is no such topic. Raises KafkaException or TimeoutError."""
+        answers = self.client.describe_topics(TopicCollection([topic]), request_timeout=self.timeout_s)
+        try:
+            return cast(TopicDescription, await self.answer(answers[topic]))
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return None
+            raise
+
+    async def settings(self, kind: ResourceType, name: str) -> dict[str, str]:
+        """The settings of a topic or a broker, defaults included. Raises KafkaException or TimeoutError."""
+        resource = ConfigResource(kind, name)
+        answers = self.client.describe_configs([resource], request_timeout=self.timeout_s)
+        entries = await self.answer(answers[resource])
+        return {name: str(entry.value) for name, entry in entries.items()}
+
+    async def _tell_trouble(self, timeout_s: float) -> None:
+        """Say why there is no answer yet; the logger lets one such line pass in ten seconds."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while True:
+            await asyncio.sleep(TELL_S)
+            left_s = max(0.0, deadline - loop.time())
+            why = self._latest_trouble() or "no answer"
+            LOGGER.warning("no Kafka at %s yet: %s; trying for %.0f s more", self.bootstrap, why, left_s)
+
+    def _latest_trouble(self) -> str:
+        """Why the client has no connection, as it last said; a client tells only when it is polled."""
+        self.client.poll(0)
+        return self._trouble.latest
+
+    def _why(self, error: BaseException) -> str:
+        silent = isinstance(error, TimeoutError) or (
+            isinstance(error, KafkaException) and error.args[0].code() in UNANSWERED
+        )
+        return (self._latest_trouble() if silent else "") or text_of(error)
+
+
+def is_forbidden(error: BaseException) -> bool:
+    """Whether it is for lack of rights, which asking again does not mend."""
+    return isinstance(error, KafkaException) and error.args[0].code() in FORBIDDEN
+
+
+def text_of(error: BaseException) -> str:
+    """What Kafka's client says, without its wrapping."""
+    if isinstance(error, KafkaException):
+        cause: KafkaError = error.args[0]
+        return cause.str()
+    return str(error) or "no answer in time"

@@ -1,0 +1,166 @@
+"""One consumer on explicit offsets, on a thread of its own, handed over to the loop with a bound.
+
+Without an end it goes on for ever. With one it stops by itself, also where the last offsets before that end hold no
+entries (what closes a transaction, what was aborted, what compaction removed): Kafka's client tells when it is there.
+Outages are the client library's to ride out. An offset that Kafka no longer (or not yet) has is an error, never a jump.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, cast
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from statechannel.adapters.kafka.clients import LOGGER, Trouble
+from statechannel.adapters.kafka.handover import POLL_S, Handover
+from statechannel.errors import LogError, Trimmed
+from statechannel.ports import LogEntry
+
+BATCH_ENTRIES = 1_000
+WATERMARKS_S = 1.0
+
+AT_END: int = KafkaError._PARTITION_EOF  # noqa: SLF001 (public constants)
+UNREADABLE = frozenset(
+    {
+        KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001
+        KafkaError._LOG_TRUNCATION,  # noqa: SLF001
+        KafkaError.OFFSET_OUT_OF_RANGE,
+    }
+)
+
+
+class Tail(AsyncIterator[Sequence[LogEntry]]):
+    """Batches of one partition each. Cancelling a wait for the next one loses nothing; `aclose` ends it.
+
+    `starts` gives the first offset of each partition to read. `until`, for one partition alone, is the offset before
+    which to stop; the consumer's settings must then have `enable.partition.eof`.
+    """
+
+    def __init__(
+        self, settings: Mapping[str, Any], topic: str, starts: Mapping[int, int], until: int | None = None
+    ) -> None:
+        self.trouble = Trouble()
+        self._handover = Handover(asyncio.get_running_loop())
+        consumer = Consumer({**settings, "error_cb": _noting(self.trouble)}, logger=LOGGER)
+        positions = [TopicPartition(topic, partition, start) for partition, start in starts.items()]
+        self._thread = threading.Thread(
+            target=_read, args=(consumer, positions, until, self._handover), name=f"kafka-tail-{topic}", daemon=True
+        )
+        self._thread.start()
+
+    async def __anext__(self) -> Sequence[LogEntry]:
+        return await self._handover.take()
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether it was closed before everything was taken."""
+        return self._handover.cut_off
+
+    async def aclose(self) -> None:
+        """Free the consumer; the thread ends within moments. Idempotent."""
+        self._handover.end()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the thread; blocks."""
+        self._thread.join(timeout_s)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_handover"):
+            self._handover.end()
+
+
+def _noting(trouble: Trouble) -> Any:
+    def on_error(error: KafkaError) -> None:
+        trouble.note(error)
+        LOGGER.warning("Kafka consumer: %s", error.str())
+
+    return on_error
+
+
+def _read(consumer: Consumer, positions: Sequence[TopicPartition], until: int | None, handover: Handover) -> None:
+    try:
+        consumer.assign(list(positions))
+        while not handover.ended.is_set():
+            # `consume` alone would wait for a full batch; `poll` wakes at the first entry, the rest is there already
+            first = consumer.poll(POLL_S)
+            if first is None:
+                continue
+            messages = [first, *consumer.consume(BATCH_ENTRIES - 1, 0)]
+            for batch in _by_partition(consumer, messages, until, handover):
+                handover.give(batch)
+            if until is not None and _reaches(until, messages):
+                return handover.finish()
+    except LogError as error:
+        handover.fail(error)
+    except KafkaException as error:
+        handover.fail(LogError(f"Kafka consumer failed: {error.args[0].str()}"))
+    finally:
+        consumer.close()
+    return None
+
+
+def _by_partition(
+    consumer: Consumer, messages: Sequence[Message], until: int | None, handover: Handover
+) -> Sequence[list[LogEntry]]:
+    batches: dict[int, list[LogEntry]] = {}
+    for message in messages:
+        if (error := message.error()) is not None:
+            _judge(consumer, error, message, handover)
+            continue
+        partition, offset = cast("int", message.partition()), cast("int", message.offset())
+        if until is not None and offset >= until:
+            break
+        entry = LogEntry(partition, offset, message.key(), message.value(), message.timestamp()[1])
+        batch = batches.get(partition)
+        if batch is None:
+            batches[partition] = [entry]
+        else:
+            batch.append(entry)
+    return list(batches.values())
+
+
+def _reaches(until: int, messages: Sequence[Message]) -> bool:
+    """Whether nothing more comes before `until`."""
+    for message in messages:
+        offset, error = cast("int", message.offset()), message.error()
+        if offset >= until - 1 if error is None else error.code() == AT_END and offset >= until:
+            return True
+    return False
+
+
+def _judge(consumer: Consumer, error: KafkaError, message: Message, handover: Handover) -> None:
+    if error.code() == AT_END:
+        return
+    if error.code() in UNREADABLE:
+        raise _unreadable(consumer, error, message, handover)
+    LOGGER.warning("Kafka consumer of %s: %s", message.topic(), error.str())
+
+
+def _unreadable(consumer: Consumer, error: KafkaError, message: Message, handover: Handover) -> LogError:
+    """Why an offset cannot be read: it was trimmed, or this is not the log that it was taken from."""
+    topic, partition = cast("str", message.topic()), cast("int", message.partition())
+    offset = cast("int", message.offset())
+    where = f"{topic} partition {partition} has no offset {offset}"
+    watermarks = _watermarks(consumer, TopicPartition(topic, partition), handover)
+    if watermarks is None:
+        return LogError(f"{where} ({error.str()})")
+    begin, end = watermarks
+    if offset < begin:
+        return Trimmed(f"{where} any more, it was trimmed up to {begin}: start from a snapshot, never skip")
+    return LogError(
+        f"{where}, only {begin} to {end} ({error.str()}): the log was damaged, or replaced by another one. "
+        "Find out which before anything is written to it"
+    )
+
+
+def _watermarks(consumer: Consumer, where: TopicPartition, handover: Handover) -> tuple[int, int] | None:
+    """Asks until there is an answer; None if nobody waits for it any more."""
+    while not handover.ended.is_set():
+        try:
+            return consumer.get_watermark_offsets(where, timeout=WATERMARKS_S, cached=False)
+        except KafkaException as error:
+            LOGGER.warning("where %s begins is not answered: %s", where.topic, error.args[0].str())
+    return None

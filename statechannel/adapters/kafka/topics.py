@@ -1,0 +1,183 @@
+"""Creates topics as this system needs them, and refuses existing ones whose settings would break the protocol.
+
+Never alters or deletes a topic: the message of a refusal holds the command with which an operator can.
+"""
+
+# pyright: reportPrivateImportUsage=false
+# (the client documents these names under `confluent_kafka.admin` and does not declare them exported)
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import msgspec
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import NewTopic, ResourceType, TopicDescription
+
+from statechannel.adapters.kafka.admin import Admin, text_of
+from statechannel.adapters.kafka.clients import MAX_MESSAGE_BYTES
+from statechannel.errors import LogUnavailable, TopicMismatch
+from statechannel.ports import TopicSpec
+
+PRODUCTION_REPLICATION = 3
+PRODUCTION_MIN_INSYNC = 2
+OPEN_TIMEOUT_S = 15.0
+
+
+class TopicPolicy(msgspec.Struct, frozen=True):
+    """What new topics get. In development one node will do: numbers are lowered to what the cluster has.
+
+    Deletions stay readable in compacted topics for `tombstone_s`, and what was replaced for `compaction_lag_s` in those
+    that are followed.
+    """
+
+    default_partitions: int
+    replication: int
+    min_insync: int
+    development: bool
+    tombstone_s: float = 86_400.0
+    compaction_lag_s: float = 86_400.0
+
+    def check(self) -> None:
+        """Raises TopicMismatch if topics made by this policy would not be safe in production."""
+        unsafe = self.replication < PRODUCTION_REPLICATION or self.min_insync < PRODUCTION_MIN_INSYNC
+        if unsafe and not self.development:
+            raise TopicMismatch(
+                f"topics with replication {self.replication} and min.insync.replicas {self.min_insync} can lose "
+                f"acknowledged records: set at least {PRODUCTION_REPLICATION} and {PRODUCTION_MIN_INSYNC}, "
+                "or say that this is a development set-up"
+            )
+
+
+class Topics:
+    """Creates and checks the topics of one Kafka cluster."""
+
+    def __init__(self, admin: Admin, policy: TopicPolicy) -> None:
+        self._admin = admin
+        self._policy = policy
+
+    async def open(self, topic: str, spec: TopicSpec) -> int:
+        """As `Log.open_topic`, with the topic's full name."""
+        self._policy.check()
+        return await self._admin.until_answered(lambda: self._open(topic, spec), OPEN_TIMEOUT_S)
+
+    async def _open(self, topic: str, spec: TopicSpec) -> int:
+        description = await self._admin.describe(topic)
+        if description is None:
+            await self._create(topic, spec)
+            raise LogUnavailable(f"topic {topic} was created and is not visible yet")
+        if any(cast(object, partition.leader) is None for partition in description.partitions):
+            raise LogUnavailable(f"topic {topic} has partitions without a leader")
+        settings = await self._admin.settings(ResourceType.TOPIC, topic)
+        _Check(self._admin.bootstrap, topic, spec, self._policy).accept(description, settings)
+        return len(description.partitions)
+
+    async def _create(self, topic: str, spec: TopicSpec) -> None:
+        replication, min_insync = self._policy.replication, self._policy.min_insync
+        if self._policy.development:
+            replication = min(replication, len((await self._admin.cluster()).nodes))
+            min_insync = min(min_insync, replication)
+        new = NewTopic(
+            topic,
+            num_partitions=spec.partitions or self._policy.default_partitions,
+            replication_factor=replication,
+            config=_new_settings(spec, min_insync, self._policy),
+        )
+        answers = self._admin.client.create_topics([new], request_timeout=self._admin.timeout_s)
+        try:
+            await self._admin.answer(answers[topic])
+        except KafkaException as error:
+            match error.args[0].code():
+                case KafkaError.TOPIC_ALREADY_EXISTS:
+                    return
+                case KafkaError.INVALID_REPLICATION_FACTOR:
+                    raise TopicMismatch(
+                        f"Kafka at {self._admin.bootstrap} cannot hold {topic} with replication {replication}: "
+                        f"{text_of(error)} Add brokers, or say that this is a development set-up"
+                    ) from error
+                case _:
+                    raise
+
+
+class _Check:
+    """Judges one existing topic; each refusal says how to mend it."""
+
+    def __init__(self, bootstrap: str, topic: str, spec: TopicSpec, policy: TopicPolicy) -> None:
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._spec = spec
+        self._policy = policy
+
+    def accept(self, description: TopicDescription, settings: Mapping[str, str]) -> None:
+        """Raises TopicMismatch."""
+        self._check_settings(settings)
+        self._check_partitions(len(description.partitions))
+        if not self._policy.development:
+            self._check_replication(min(len(partition.replicas) for partition in description.partitions))
+
+    def _check_settings(self, settings: Mapping[str, str]) -> None:
+        wanted = dict(_required_settings(self._spec))
+        if not self._policy.development:
+            wanted["unclean.leader.election.enable"] = "false"
+        wrong = {name: value for name, value in wanted.items() if settings.get(name) != value}
+        if int(settings.get("max.message.bytes", "0")) < MAX_MESSAGE_BYTES:
+            wrong["max.message.bytes"] = str(MAX_MESSAGE_BYTES + 12)
+        if not self._policy.development and int(settings["min.insync.replicas"]) < PRODUCTION_MIN_INSYNC:
+            wrong["min.insync.replicas"] = str(max(self._policy.min_insync, PRODUCTION_MIN_INSYNC))
+        if wrong:
+            found = ", ".join(f"{name}={settings.get(name)}" for name in wrong)
+            mend = ",".join(f"{name}={_bracketed(value)}" for name, value in wrong.items())
+            raise TopicMismatch(
+                f"topic {self._topic} has {found}, with which this system would lose records. Mend it with: "
+                f"kafka-configs.sh --bootstrap-server {self._bootstrap} --alter --entity-type topics "
+                f"--entity-name {self._topic} --add-config {mend}"
+            )
+
+    def _check_partitions(self, found: int) -> None:
+        wanted = self._spec.partitions
+        if wanted is not None and wanted != found:
+            raise TopicMismatch(
+                f"topic {self._topic} has {found} partitions, not {wanted}, and their number is fixed at creation: "
+                f"set the partitions to {found} or choose another topic prefix; if nothing in the topic is needed: "
+                f"kafka-topics.sh --bootstrap-server {self._bootstrap} --delete --topic {self._topic}"
+            )
+
+    def _check_replication(self, found: int) -> None:
+        if found < PRODUCTION_REPLICATION:
+            raise TopicMismatch(
+                f"topic {self._topic} has replication {found}, less than {PRODUCTION_REPLICATION}: a failed disk can "
+                "lose acknowledged records. Say that this is a development set-up, or add replicas with: "
+                f"kafka-reassign-partitions.sh --bootstrap-server {self._bootstrap} --execute "
+                "--reassignment-json-file FILE (what is there now: "
+                f"kafka-topics.sh --bootstrap-server {self._bootstrap} --describe --topic {self._topic})"
+            )
+
+
+def _required_settings(spec: TopicSpec) -> Mapping[str, str]:
+    if spec.compacted:
+        return {"cleanup.policy": "compact"}
+    return {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+
+
+def _new_settings(spec: TopicSpec, min_insync: int, policy: TopicPolicy) -> dict[str, str]:
+    settings = {
+        **_required_settings(spec),
+        "min.insync.replicas": str(min_insync),
+        "unclean.leader.election.enable": "false",
+        "message.timestamp.type": "LogAppendTime",
+        "max.message.bytes": str(MAX_MESSAGE_BYTES + 12),
+        # Kafka sets up a segment's whole index file at its first 4 KiB: 40-60 ms of silence with the default of 10 MiB
+        "segment.bytes": str(64 << 20),
+        "segment.index.bytes": str(128 << 10),
+    }
+    if spec.compacted:
+        # load data is small and rewritten for ever: with the defaults (a week, a gigabyte) it would hardly be compacted
+        settings |= {"segment.ms": "3600000", "min.cleanable.dirty.ratio": "0.2"}
+        settings["delete.retention.ms"] = str(round(policy.tombstone_s * 1000))
+    if spec.compacted and spec.followed:
+        settings["min.compaction.lag.ms"] = str(round(policy.compaction_lag_s * 1000))
+    return settings
+
+
+def _bracketed(value: str) -> str:
+    return f"[{value}]" if "," in value else value

@@ -1,0 +1,204 @@
+"""One transactional producer: groups of entries, each all or nothing. Everything here blocks, and runs on one thread.
+
+What became of a group is told by what is raised. A producer that failed once is not used again: its owner makes a new
+one, which aborts what the old one left open and fences it. Being fenced is no fault, so this client logs nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from statechannel.adapters.kafka.admin import RIGHTS
+from statechannel.adapters.kafka.clients import TRANSACTION_TIMEOUT_S, Trouble
+from statechannel.errors import LogError, LogUnavailable, RecordTooLarge, WriterFenced
+from statechannel.ports import Payload
+
+SLICE_S = 0.5
+"""Blocking calls are made in slices of this, between which we look whether we are to leave."""
+POLL_S = 0.1
+TAKE_OVER_S = 15.0
+"""A cluster's first transaction creates the topic of the transaction coordinator."""
+WRITE_S = TRANSACTION_TIMEOUT_S * 3 / 4
+"""What takes longer is given up by us, before Kafka does it and we count as fenced."""
+
+FENCED = frozenset(
+    {
+        KafkaError._FENCED,  # noqa: SLF001 (public constants)
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+    }
+)
+TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
+HOPELESS = {
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: RIGHTS,
+    KafkaError.INVALID_TRANSACTION_TIMEOUT: f"set the brokers' transaction.max.timeout.ms to at least "
+    f"{TRANSACTION_TIMEOUT_S * 1_000}",
+}
+
+_quiet = logging.getLogger("statechannel.kafka.transactions")
+_quiet.setLevel(logging.CRITICAL + 1)
+
+
+class FencedWhileCommitting(WriterFenced):
+    """Fenced when the group was already handed to the coordinator: it was committed iff readers get `first`."""
+
+    def __init__(self, message: str, first: int) -> None:
+        super().__init__(message)
+        self.first = first
+
+
+class _Leaving(Exception):
+    """The owner closes, or a group took too long."""
+
+
+class Transactions:
+    """The producer of one transactional id. `leave` may be called from any thread, and ends what is under way."""
+
+    def __init__(self, settings: Mapping[str, Any], request_timeout_s: float) -> None:
+        self._id = str(settings["transactional.id"])
+        self._timeout_s = request_timeout_s
+        self._unusable: Callable[[], LogError] | None = None
+        self._leaving = threading.Event()
+        self._trouble = Trouble()
+        watched: dict[str, Any] = {**settings, "error_cb": self._trouble.note}
+        self._producer: Producer | None = Producer(watched, logger=_quiet)
+
+    def leave(self) -> None:
+        """Let what is under way fail soon."""
+        self._leaving.set()
+
+    def drop(self) -> None:
+        """Free the producer, here and not where somebody forgets this object: that blocks."""
+        self._producer = None
+
+    def take_over(self) -> None:
+        """Fence whoever used this id before. Raises LogUnavailable; LogError for what no retry mends."""
+        failed = self._repeat(self._used.init_transactions, TAKE_OVER_S)
+        if failed is None:
+            return
+        if failed.code() in HOPELESS:
+            raise LogError(f"Kafka refuses {self._id} as a writer: {failed.str()}; {HOPELESS[failed.code()]}")
+        raise LogUnavailable(
+            f"Kafka did not make us the writer {self._id}: {self._trouble.latest or failed.str()}; ask again. If it "
+            "never does, see whether the cluster has as many brokers as transaction.state.log.replication.factor says"
+        )
+
+    def commit(self, topic: str, partition: int, payloads: Sequence[Payload]) -> int:
+        """Write a group and commit it; the offset of its last entry. Readers may get it a moment later.
+
+        Raises WriterFenced or RecordTooLarge (nothing was written), FencedWhileCommitting, or LogUnavailable.
+        """
+        if self._unusable is not None:
+            raise self._unusable()
+        group = _Group(len(payloads))
+        try:
+            self._used.begin_transaction()
+            self._send(topic, partition, payloads, group)
+        except _Leaving as why:
+            raise self._abort(str(why), None) from None
+        except KafkaException as error:
+            raise self._abort(error.args[0].str(), error.args[0].code()) from error
+        if group.error is not None:
+            raise self._abort(group.error.str(), group.error.code())
+        self._end(group)
+        return group.last
+
+    @property
+    def _used(self) -> Producer:
+        if self._producer is None:
+            raise LogUnavailable(f"the writer {self._id} is closed; ask for a new one")
+        return self._producer
+
+    def _send(self, topic: str, partition: int, payloads: Sequence[Payload], group: _Group) -> None:
+        producer, deadline = self._used, time.monotonic() + WRITE_S
+
+        def poll() -> None:
+            if self._leaving.is_set():
+                raise _Leaving("the writer is being closed")
+            if time.monotonic() > deadline:
+                raise _Leaving(f"it took more than {WRITE_S:g} s; write smaller groups")
+            producer.poll(POLL_S)
+
+        for payload in payloads:
+            while True:
+                try:
+                    producer.produce(topic, payload.value, payload.key, partition, group.report)
+                    break
+                except BufferError:
+                    poll()
+        while group.left and group.error is None:
+            poll()
+
+    def _end(self, group: _Group) -> None:
+        failed = self._repeat(self._used.commit_transaction, self._timeout_s)
+        if failed is None:
+            return
+        if failed.code() in FENCED:
+            self._give_up_for(WriterFenced, f"{self._id} has another writer: {failed.str()}")
+            raise FencedWhileCommitting(f"{self._id} has another writer: {failed.str()}", group.first)
+        if failed.txn_requires_abort():
+            raise self._abort(failed.str(), failed.code())
+        raise self._give_up_for(
+            LogUnavailable,
+            f"whether {self._id} committed is not known: {self._trouble.latest or failed.str()}; ask for a new writer",
+        )
+
+    def _abort(self, why: str, code: int | None) -> LogError:
+        """Take back what was written; what to raise. Where that fails, the next writer or a time-out takes it back."""
+        failed = None
+        if code not in FENCED:
+            failed = self._repeat(self._used.abort_transaction, SLICE_S if self._leaving.is_set() else self._timeout_s)
+        if code in FENCED or (failed is not None and failed.code() in FENCED):
+            return self._give_up_for(WriterFenced, f"{self._id} has another writer: {why}; nothing was written")
+        unavailable = self._give_up_for(
+            LogUnavailable, f"{self._id} wrote nothing: {self._trouble.latest or why}; ask for a new writer"
+        )
+        return RecordTooLarge(f"{self._id} wrote nothing: {why}") if code in TOO_LARGE else unavailable
+
+    def _give_up_for(self, kind: type[LogError], message: str) -> LogError:
+        self._unusable = lambda: kind(message)
+        return kind(message)
+
+    def _repeat(self, call: Callable[[float], object], timeout_s: float) -> KafkaError | None:
+        """Make a call that may be resumed until it succeeds; else why it did not."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                call(max(POLL_S, min(SLICE_S, deadline - time.monotonic())))
+            except KafkaException as error:
+                cause: KafkaError = error.args[0]
+                if not cause.retriable() or self._leaving.is_set() or time.monotonic() > deadline:
+                    return cause
+            except SystemError:
+                # the client's wrapper trips over a report that comes together with a fatal error, which the next
+                # call then tells
+                if time.monotonic() > deadline:
+                    return KafkaError(KafkaError._FAIL)  # noqa: SLF001 (as above)
+            else:
+                return None
+
+
+class _Group:
+    """Counts the reports of one group. Reports are made inside the client's calls: they look at nothing in detail."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+        self.first = -1
+        self.last = -1
+        self.error: KafkaError | None = None
+
+    def report(self, error: KafkaError | None, message: Message) -> None:
+        self.left -= 1
+        if error is not None:
+            self.error = self.error or error
+            return
+        offset = message.offset()
+        assert offset is not None
+        self.first = offset if self.first < 0 else min(self.first, offset)
+        self.last = max(self.last, offset)

@@ -1,0 +1,204 @@
+"""`ports.Coordination` on one SQLite file that several processes of one machine share.
+
+Holds what was last seen and this session's identity. The threads that write and watch are in `desk.py`, what a
+write checks is in `registry.py`. Sessions end by time-out only; early suspicion is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from sqlite3 import Connection as SqliteConnection
+from types import MappingProxyType
+from typing import TypeVar
+
+from statechannel.adapters.sqlite import registry
+from statechannel.adapters.sqlite.desk import Desk, Request, Watch
+from statechannel.adapters.sqlite.registry import Session, Snapshot
+from statechannel.errors import CoordinationUnavailable
+from statechannel.ports import Connection, Identity, Leadership, Member
+from statechannel.record import Broker
+
+T = TypeVar("T")
+_CLOSE_S = 1.0
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def boottime_s() -> float:
+    """Seconds since this machine's boot, on a clock that runs on during suspend and is the same in all processes."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class SqliteCoordination:
+    """A coordination client with one session; any number of them, in any processes of this machine, share the file.
+
+    A session ends when it was not heard for `session_timeout_s`; it is heard six times in that time. A request gives up
+    after `request_timeout_s`. `clock` is in seconds and must be shared by all processes of the machine.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        session_timeout_s: float = 6.0,
+        request_timeout_s: float = 2.0,
+        clock: Callable[[], float] = boottime_s,
+    ) -> None:
+        self._path, self._clock = path, clock
+        self.session_timeout_s, self.request_timeout_s = session_timeout_s, request_timeout_s
+        self._session_id = secrets.token_hex(8)
+        self._boot = _BOOT_ID.read_text().strip()
+        self._last_data: dict[Broker, bytes] = {}
+        self._members: Mapping[str, Member] = MappingProxyType({})
+        self._leadership: Leadership | None = None
+        self._offices: Mapping[str, Broker] = MappingProxyType({})
+        self._link = {"reads": False, "writes": False}
+        self._changed: list[Callable[[], None]] = []
+        self._desk: Desk | None = None
+        self._watch: Watch | None = None
+        self.heartbeat_held = False
+        """Test hook: while true this client does not keep its session alive by itself, as if it were stopped."""
+
+    async def start(self, timeout_s: float) -> None:
+        """Open or create the file. Raises CoordinationUnavailable, or ForeignCluster if the file is not ours."""
+        deadline_s = time.monotonic() + timeout_s
+        self._desk = Desk(self, self._path, deadline_s)
+        await self._started(self._desk.started, timeout_s)
+        self._watch = Watch(self, self._path, deadline_s, self._desk)
+        await self._started(self._watch.started, timeout_s)
+
+    async def _started(self, started: asyncio.Future[None], timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s + 1):
+                await started
+        except TimeoutError:
+            text = f"{self._path}: could not be opened within {timeout_s:g} s; is the disk stuck?"
+            raise CoordinationUnavailable(text) from None
+
+    async def identify(self, cluster: str, log_identity: str) -> None:
+        await self._write(lambda db: registry.identify(db, cluster, log_identity))
+
+    async def identity(self) -> Identity | None:
+        return await self._write(registry.identity, durable=False, rings=False)
+
+    # --- incarnations
+    async def start_incarnation(self, name: str, above: int) -> Broker:
+        return await self._write(lambda db: registry.start_incarnation(db, name, above))
+
+    async def register(self, broker: Broker, data: bytes) -> None:
+        self._last_data[broker] = data
+        await self._write(lambda db: registry.register(db, self.session(), broker, data), durable=False)
+
+    async def prove(self, broker: Broker) -> None:
+        """As the port says; on a full disk, where nobody can be raised, the check under the write lock suffices."""
+        data = self._last_data.get(broker, b"")
+        await self._write(
+            lambda db: registry.prove(db, self.session(), broker, data),
+            durable=False,
+            rings=False,
+            on_full_disk=lambda db: registry.check_current(db, broker),
+        )
+
+    async def unregister(self, broker: Broker) -> None:
+        await self._write(lambda db: registry.unregister(db, self.session(), broker), durable=False)
+
+    async def raise_incarnation(self, broker: Broker, epoch: int) -> None:
+        await self._write(lambda db: registry.raise_incarnation(db, broker, epoch))
+
+    # --- election
+    async def campaign(self, candidate: Broker) -> Leadership | None:
+        return await self._write(lambda db: registry.campaign(db, self.session(), candidate))
+
+    async def resign(self, leadership: Leadership) -> None:
+        await self._write(lambda db: registry.resign(db, self.session(), leadership), durable=False)
+
+    async def evict(self, leadership: Leadership) -> bool:
+        return await self._write(lambda db: registry.evict(db, leadership), durable=False)
+
+    # --- offices
+    async def claim(self, office: str, candidate: Broker) -> bool:
+        return await self._write(lambda db: registry.claim(db, self.session(), office, candidate), durable=False)
+
+    async def vacate(self, office: str, holder: Broker) -> None:
+        await self._write(lambda db: registry.vacate(db, office, holder), durable=False)
+
+    # --- watches
+    @property
+    def offices(self) -> Mapping[str, Broker]:
+        return self._offices
+
+    @property
+    def members(self) -> Mapping[str, Member]:
+        return self._members
+
+    @property
+    def leadership(self) -> Leadership | None:
+        return self._leadership
+
+    @property
+    def connection(self) -> Connection:
+        return Connection.CONNECTED if all(self._link.values()) else Connection.SUSPENDED
+
+    def on_change(self, changed: Callable[[], None]) -> None:
+        self._changed.append(changed)
+
+    async def close(self) -> None:
+        desk, watch = self._desk, self._watch
+        self._desk = self._watch = None
+        for thread in (watch, desk):
+            if thread is not None:
+                thread.stop()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_CLOSE_S):
+                        await thread.stopped
+        self._link = {"reads": False, "writes": False}
+
+    # --- what the calls and the threads share
+    def session(self) -> Session:
+        """This client's session as of now."""
+        timeout_ms = int(self.session_timeout_s * 1000)
+        return Session(self._session_id, self._boot, timeout_ms, int(self._clock() * 1000))
+
+    async def _write(
+        self,
+        write: Callable[[SqliteConnection], T],
+        *,
+        durable: bool = True,
+        rings: bool = True,
+        on_full_disk: Callable[[SqliteConnection], T] | None = None,
+    ) -> T:
+        """One checked write. What need not outlive a boot (no session does) is not durable, and spares a disk flush."""
+        desk = self._desk
+        if desk is None:
+            raise CoordinationUnavailable(f"{self._path}: this client is closed or was not started")
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        deadline_s = time.monotonic() + self.request_timeout_s
+        desk.put(Request(write, durable, rings, deadline_s, done, on_full_disk))
+        try:
+            async with asyncio.timeout(self.request_timeout_s):
+                return await done
+        except TimeoutError:
+            self.note_link("writes", works=False)
+            text = f"{self._path}: no answer within {self.request_timeout_s:g} s; it may or may not have happened"
+            raise CoordinationUnavailable(text) from None
+
+    def note_link(self, half: str, *, works: bool) -> None:
+        """On the loop: reading or writing has begun to work, or ceased to."""
+        before = self.connection
+        self._link[half] = works
+        if self.connection != before:
+            self._report()
+
+    def note_snapshot(self, seen: Snapshot) -> None:
+        """On the loop: members, leadership or offices have changed."""
+        self._members, self._leadership = MappingProxyType(seen.members), seen.leadership
+        self._offices = MappingProxyType(seen.offices)
+        self._report()
+
+    def _report(self) -> None:
+        for changed in self._changed:
+            asyncio.get_running_loop().call_soon(changed)

@@ -1,0 +1,215 @@
+"""One SQLite file that several processes of one machine share: opening it, whose it is, and transactions on it.
+
+Knows nothing of logs or sessions. Every error leaves as `FileUnavailable` (passing: try again) or `ForeignFile`
+(permanent: an operator must act), both with the path and what to do; the adapters translate them at their border.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import random
+import sqlite3
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+APPLICATION_ID = 0x4C4D5343  # "LMSC"
+FORMAT_VERSION = 1
+_FIRST_RETRY_S, _LAST_RETRY_S = 0.0003, 0.002
+_CHECKPOINT_PAGES = 1_000
+_WAL_KEPT_BYTES = 8 << 20  # what a large commit needs beyond it is given back afterwards
+
+_ADVICE = {
+    sqlite3.SQLITE_FULL: "the disk is full; free some space, writing resumes by itself",
+    sqlite3.SQLITE_IOERR: "the disk refuses; check its space, quota and health",
+    sqlite3.SQLITE_READONLY: "it is read-only; make the file and its directory writable for this user",
+    sqlite3.SQLITE_BUSY: "another process keeps it locked; look for one that is stopped or very slow",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened; create its directory and make it writable for this user",
+    sqlite3.SQLITE_CORRUPT: "it is damaged; restore it from a backup",
+    sqlite3.SQLITE_NOTADB: "it is no SQLite database; choose another path",
+}
+_PERMANENT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+class FileUnavailable(Exception):
+    """The file cannot be read or written at present."""
+
+
+class FileFull(FileUnavailable):
+    """The disk takes no further write. Locking and reading still work."""
+
+
+class ForeignFile(Exception):
+    """The file is not ours, is damaged, or is of a newer release."""
+
+
+def translated(path: Path, error: sqlite3.Error) -> FileUnavailable | ForeignFile:
+    """What SQLite raised, with the path and what to do about it."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    text = f"{path}: {_ADVICE.get(code, 'SQLite refuses')} ({error})"
+    if code in _PERMANENT:
+        return ForeignFile(text)
+    return FileFull(text) if code == sqlite3.SQLITE_FULL else FileUnavailable(text)
+
+
+class SqliteFile:
+    """One connection to the file, for one thread (the one that made it).
+
+    The file is created with `schema` where it is empty; a file of another application is not touched. A file that was
+    removed or replaced after it was opened is refused by `check_same`: two processes would go on in two histories.
+    """
+
+    def __init__(self, path: Path, schema: str, deadline_s: float) -> None:
+        self.path = path
+        self._durable: bool | None = None
+        self._large = False
+        self._turn_fd = -1
+        try:
+            self.db = sqlite3.connect(path, timeout=0, isolation_level=None, cached_statements=256)
+        except sqlite3.Error as error:
+            raise translated(path, error) from error
+        try:
+            self._prepare(schema, deadline_s)
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(self, schema: str, deadline_s: float) -> None:
+        db = self.db
+        try:
+            _until(deadline_s, self._check_ours)
+            _until(deadline_s, lambda: db.execute("PRAGMA journal_mode = WAL").fetchall())
+            db.execute("PRAGMA secure_delete = OFF").fetchall()  # some builds overwrite all that is deleted
+            db.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}").fetchall()
+            with self.transaction(deadline_s):
+                self._check_ours()
+                for statement in schema.split(";"):
+                    db.execute(statement)
+                if _pragma(db, "application_id") != APPLICATION_ID:
+                    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                    db.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+            stat = os.stat(self.path)
+        except sqlite3.Error as error:
+            raise translated(self.path, error) from error
+        except OSError as error:
+            raise FileUnavailable(f"{self.path}: {error}") from error
+        self._inode = (stat.st_dev, stat.st_ino)
+
+    def _check_ours(self) -> None:
+        # in this order: another process may be making the file ours between two of these, but never the reverse
+        tables = self.db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+        application, version = _pragma(self.db, "application_id"), _pragma(self.db, "user_version")
+        if application != APPLICATION_ID and (application or tables):
+            raise ForeignFile(f"{self.path} is a database of another application; choose another path")
+        if version > FORMAT_VERSION:
+            raise ForeignFile(f"{self.path} was written by a newer release (format {version}); upgrade this one")
+
+    def check_same(self) -> None:
+        """Raises FileUnavailable if the path does not lead to the file that was opened."""
+        try:
+            stat = os.stat(self.path)
+        except OSError as error:
+            raise FileUnavailable(f"{self.path}: the file was removed; put it back ({error})") from error
+        if (stat.st_dev, stat.st_ino) != self._inode:
+            raise FileUnavailable(f"{self.path}: the file was replaced by another; restart this process")
+
+    @contextlib.contextmanager
+    def transaction(
+        self, deadline_s: float, *, durable: bool = True, large: bool = False
+    ) -> Generator[sqlite3.Connection]:
+        """One write transaction: all of it, or nothing. `durable` says whether it must survive a power cut.
+
+        After a `large` one the caller is to call `checkpoint`, which takes longer than the commit itself: SQLite would
+        do it while others still wait for their turn.
+
+        Waits for the lock until `deadline_s` (monotonic clock), or for as long as a stopped process keeps its turn.
+        Raises FileUnavailable.
+        """
+        db = self.db
+        try:
+            if durable is not self._durable:
+                db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+                self._durable = durable
+            if large is not self._large:
+                db.execute(f"PRAGMA wal_autocheckpoint = {0 if large else _CHECKPOINT_PAGES}")
+                self._large = large
+            self._take_turn()
+            _until(deadline_s, lambda: db.execute("BEGIN IMMEDIATE"))
+            try:
+                yield db
+                db.execute("COMMIT")
+            except BaseException:
+                if db.in_transaction:  # a full disk makes SQLite roll back by itself
+                    with contextlib.suppress(sqlite3.Error):
+                        db.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise translated(self.path, error) from error
+        finally:
+            self._end_turn()
+
+    def checkpoint(self) -> None:
+        """Copy what was committed to its place in the file, as far as readers allow; others may write meanwhile."""
+        with contextlib.suppress(sqlite3.Error):  # then a later one does it
+            self.db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    @contextlib.contextmanager
+    def reading(self) -> Generator[sqlite3.Connection]:
+        """The file as of one commit. Keep it short: SQLite cannot shorten its log meanwhile. Raises FileUnavailable."""
+        db = self.db
+        try:
+            db.execute("BEGIN")
+            try:
+                yield db
+            finally:
+                db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise translated(self.path, error) from error
+
+    def _take_turn(self) -> None:
+        """Queue for the write lock in the kernel, which wakes us without polling and without the interpreter lock.
+
+        It makes waiting quick and fair, nothing else: SQLite's own lock is what keeps writers apart.
+        """
+        with contextlib.suppress(OSError):
+            if self._turn_fd < 0:
+                self._turn_fd = os.open(f"{self.path}-turn", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fcntl.flock(self._turn_fd, fcntl.LOCK_EX)
+
+    def _end_turn(self) -> None:
+        if self._turn_fd >= 0:
+            with contextlib.suppress(OSError):
+                fcntl.flock(self._turn_fd, fcntl.LOCK_UN)
+
+    def data_version(self) -> int:
+        """Changes whenever another connection has committed."""
+        return _pragma(self.db, "data_version")
+
+    def close(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            self.db.close()
+        if self._turn_fd >= 0:
+            os.close(self._turn_fd)
+            self._turn_fd = -1
+
+
+def _pragma(db: sqlite3.Connection, name: str) -> int:
+    return int(db.execute(f"PRAGMA {name}").fetchone()[0])
+
+
+def _until(deadline_s: float, step: Callable[[], object]) -> None:
+    """Repeat a step while the file is locked. SQLite's own back-off sleeps up to 100 ms, too coarse for this."""
+    wait_s = _FIRST_RETRY_S
+    while True:
+        try:
+            step()
+        except sqlite3.OperationalError as error:
+            busy = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+            if not busy or time.monotonic() >= deadline_s:
+                raise
+            time.sleep(wait_s * (0.5 + random.random()))
+            wait_s = min(wait_s * 1.1, _LAST_RETRY_S)
+        else:
+            return

@@ -1,0 +1,93 @@
+"""A log's file as somebody reads it who is no client of the log: as of now, read-only, from any thread or process.
+
+Creates nothing where the file belongs to another user, waits for nobody, and keeps no broker from writing. What a topic
+is, where its partitions begin and end, and what its chunks hold is decided where brokers decide it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+
+from statechannel.adapters.sqlite.file import APPLICATION_ID, FORMAT_VERSION, FileUnavailable, ForeignFile, translated
+from statechannel.adapters.sqlite.log_queries import begins, chunks_between
+from statechannel.adapters.sqlite.topics import OFFSET_BITS, StoredTopic, find_topic
+
+_BUSY_S = 5.0
+
+
+class Run(msgspec.Struct, frozen=True, gc=False):
+    """Entries without a gap, taken by the log at one moment; the first one has the offset `first`."""
+
+    first: int
+    appended_ms: int
+    payloads: list[tuple[bytes | None, bytes | None]]
+    """Key and value of each."""
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Generator[sqlite3.Connection]:
+    """The file, to be read. Raises FileUnavailable or ForeignFile, for what happens in the body too."""
+    unchanging = not (_is_open(path) or _is_ours(path))
+    try:
+        mode = "immutable=1" if unchanging else "mode=ro"
+        uri = f"file:{quote(str(path))}?{mode}"
+        db = sqlite3.connect(uri, uri=True, timeout=_BUSY_S, isolation_level=None)
+        with contextlib.closing(db):
+            _check_format(db, path)
+            yield db
+    except sqlite3.Error as error:
+        raise translated(path, error) from error
+    if unchanging and _is_open(path):
+        raise FileUnavailable(f"{path}: a broker opened it while it was read as unchanging; read it again")
+
+
+def stored_topic(db: sqlite3.Connection, name: str) -> StoredTopic | None:
+    """A topic of the file, None if there is none of this name (yet)."""
+    there = db.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'topics'").fetchone()[0]
+    return find_topic(db, name) if there else None
+
+
+def runs(db: sqlite3.Connection, topic: StoredTopic, partition: int, start: int, before: int) -> Iterator[Run]:
+    """What a partition holds from the offset `start` on and below `before`, in order, in runs of up to 1,000 entries.
+
+    What was trimmed or superseded is not there. Raises ForeignFile for a damaged chunk.
+    """
+    base = topic.partition_id(partition) << OFFSET_BITS
+    start = max(start, begins(db, topic)[partition])
+    chunks = chunks_between(db, base, start, before)
+    with contextlib.closing(chunks):
+        try:
+            for first, appended_ms, rows in chunks:
+                low, high = max(0, start - first), before - first
+                if low < len(rows):
+                    yield Run(first + low, appended_ms, rows[low:high])
+        except msgspec.DecodeError as error:
+            raise ForeignFile(f"a chunk of {topic.name}/{partition} is damaged: {error}; restore the file") from error
+
+
+def _is_open(path: Path) -> bool:
+    return Path(f"{path}-wal").exists()
+
+
+def _is_ours(path: Path) -> bool:
+    """Then the files that SQLite puts beside it are ours too, and no broker's hindrance."""
+    try:
+        return path.stat().st_uid == os.geteuid()
+    except OSError as error:
+        raise FileUnavailable(f"{path}: {error}; is this where the brokers' log lies?") from error
+
+
+def _check_format(db: sqlite3.Connection, path: Path) -> None:
+    application = db.execute("PRAGMA application_id").fetchone()[0]
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if application != APPLICATION_ID:
+        raise ForeignFile(f"{path} is no log of ours; choose another path")
+    if version > FORMAT_VERSION:
+        raise ForeignFile(f"{path} was written by a newer release (format {version}); upgrade this one")

@@ -1,0 +1,233 @@
+"""The reading half of `SqliteLog`: one thread with a connection of its own that serves all readers of one client.
+
+It reads ahead of each up to a bound, wakes at every commit of any process (see `wakeup.py`), and looks at the file's
+`data_version` every few milliseconds besides. It rides out a file that cannot be read at present; it ends a tail only
+if what comes next was trimmed, or is not there although it must be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from statechannel.adapters.sqlite.file import FileUnavailable, ForeignFile, SqliteFile, translated
+from statechannel.adapters.sqlite.log_queries import NOTHING, Extent, extents, next_batch
+from statechannel.adapters.sqlite.log_tail import Tail
+from statechannel.adapters.sqlite.log_writer import log_error, post
+from statechannel.adapters.sqlite.topics import OFFSETS, SCHEMA
+from statechannel.adapters.sqlite.wakeup import Ear
+from statechannel.errors import LogError, LogUnavailable, Trimmed
+from statechannel.ports import LogEntry
+
+POLL_S = 0.004
+_RETRY_S = 0.05
+
+
+class Question(msgspec.Struct, eq=False):
+    """One call that asks about the file as of one commit."""
+
+    ask: Callable[[sqlite3.Connection], Any]
+    done: asyncio.Future[Any]
+
+
+class LogReader:
+    """Owns the reading connection and its thread."""
+
+    def __init__(self, path: Path, *, loop: asyncio.AbstractEventLoop) -> None:
+        self._path, self._loop, self._start_timeout_s = path, loop, 0.0
+        self._ear = Ear(path)
+        self._requests: queue.SimpleQueue[Question | tuple[Tail, bool] | None] = queue.SimpleQueue()
+        self._tails: list[Tail] = []
+        self._news: list[tuple[Tail, Sequence[LogEntry] | LogError | None]] = []
+        """What a turn has for the loop, handed over at once: batches, what ended a tail, None at the end of a read."""
+        self._seen_version = -1
+        self._extents: dict[int, Extent] = {}
+        self._thread = threading.Thread(target=self._run, name=f"log-reader {path.name}", daemon=True)
+        self.started: asyncio.Future[None] = loop.create_future()
+        self.stopped: asyncio.Future[None] = loop.create_future()
+
+    def start(self, timeout_s: float) -> None:
+        self._start_timeout_s = timeout_s
+        self._thread.start()
+
+    def ask(self, question: Question) -> None:
+        self._put(question)
+
+    def add(self, tail: Tail) -> None:
+        self._put((tail, True))
+
+    def remove(self, tail: Tail) -> None:
+        self._put((tail, False))
+
+    def stop(self) -> None:
+        self._put(None)
+
+    def nudge(self) -> None:
+        """Look again: a tail that was full has room."""
+        self._ear.nudge()
+
+    def _put(self, request: Question | tuple[Tail, bool] | None) -> None:
+        self._requests.put(request)
+        self._ear.nudge()
+
+    # --- the thread
+    def _run(self) -> None:
+        try:
+            self._file = SqliteFile(self._path, SCHEMA, time.monotonic() + self._start_timeout_s)
+        except (FileUnavailable, ForeignFile) as error:
+            self._ear.close()
+            post(self._loop, _settle, self.stopped, None, None)
+            post(self._loop, _settle, self.started, None, log_error(error))
+            return
+        self._file.db.execute("PRAGMA busy_timeout = 500")
+        post(self._loop, _settle, self.started, None, None)
+        try:
+            while self._serve_requests():
+                if not self._read():
+                    self._ear.wait(POLL_S)
+        finally:
+            self._file.close()
+            self._ear.close()
+            post(self._loop, _settle, self.stopped, None, None)
+
+    def _serve_requests(self) -> bool:
+        """False once the reader is to stop."""
+        while not self._requests.empty():
+            match self._requests.get():
+                case None:
+                    return False
+                case (tail, True):
+                    self._tails.append(tail)
+                case (tail, _):
+                    self._tails.remove(tail)
+                case Question() as question:
+                    self._answer(question)
+        return True
+
+    def _answer(self, question: Question) -> None:
+        answer, failure = None, None
+        try:
+            self._file.check_same()
+            with self._file.reading() as db:
+                answer = question.ask(db)
+        except (FileUnavailable, ForeignFile) as error:
+            failure = log_error(error)
+        except Exception as error:  # noqa: BLE001 - the thread must outlive a bug, and its caller must hear of it
+            failure = LogUnavailable(f"{self._path}: the reader failed: {error!r}")
+        post(self._loop, _settle, question.done, answer, failure)
+
+    def _read(self) -> bool:
+        """Read one batch for each partition that has more; whether some of them have still more.
+
+        What is committed from here on rings the bell, so there is no need to look again at once.
+        """
+        more = False
+        try:
+            self._refresh_extents()
+            for tail in self._tails:
+                more |= self._read_tail(tail)
+        except sqlite3.Error as error:
+            failure = log_error(translated(self._path, error))
+            if not isinstance(failure, LogUnavailable):
+                for tail in self._tails:
+                    self._fail(tail, failure)
+            self._ear.wait(_RETRY_S)
+        if self._news:
+            post(self._loop, _hand_over, self._news)
+            self._news = []
+        return more
+
+    def _refresh_extents(self) -> None:
+        version = self._file.data_version()
+        if version != self._seen_version:
+            self._extents = extents(self._file.db)
+            self._seen_version = version
+
+    def _read_tail(self, tail: Tail) -> bool:
+        """Whether there is more, and room for it."""
+        more = False
+        try:
+            for partition in tail.positions:
+                if tail.is_over or not tail.has_room:
+                    return False
+                more |= self._read_partition(tail, partition)
+        except msgspec.DecodeError as error:
+            self._fail(tail, LogError(f"{self._path}: {tail.topic.name} is damaged: {error}; restore it"))
+        except LogError as error:
+            self._fail(tail, error)
+        return more and not tail.is_over and tail.has_room
+
+    def _read_partition(self, tail: Tail, partition: int) -> bool:
+        """Read the next batch, if there is one; whether there is more. Raises Trimmed, or LogError at a hole."""
+        position, topic = tail.positions[partition], tail.topic
+        extent = self._extents.get(topic.first_id + partition, NOTHING)
+        before = tail.end_of(extent)
+        if position >= before:
+            self._end_if_read(tail)
+            return False
+        self._check_begin(tail, partition)
+        bound = before if tail.only_what_is_there else OFFSETS
+        batch = next_batch(self._file.db, topic, partition, position, bound, aligned=partition in tail.aligned)
+        if batch.after > position:
+            tail.aligned.add(partition)
+            tail.positions[partition] = batch.after
+        elif topic.compacted:
+            tail.positions[partition] = before  # what is left of it was superseded
+        else:
+            self._refresh_extents()
+            self._check_begin(tail, partition)
+            text = f"{self._path}: offset {position} of {topic.name}/{partition} is missing; restore it"
+            raise LogError(text)
+        if batch.entries:
+            tail.delivered += 1
+            self._news.append((tail, batch.entries))
+        if batch.is_last and topic.compacted:
+            self._end_if_read(tail)
+        return tail.positions[partition] < before
+
+    def _check_begin(self, tail: Tail, partition: int) -> None:
+        """Raises Trimmed where a reader of a plain topic stands below the begin."""
+        position = tail.positions[partition]
+        begin = self._extents.get(tail.topic.first_id + partition, NOTHING).begin
+        if position < begin and not tail.topic.compacted:
+            raise Trimmed(
+                f"{self._path}: offset {position} of {tail.topic.name}/{partition} was trimmed, it begins at {begin}: "
+                "start from a snapshot"
+            )
+
+    def _end_if_read(self, tail: Tail) -> None:
+        if tail.only_what_is_there:
+            tail.is_over = True
+            self._news.append((tail, None))
+
+    def _fail(self, tail: Tail, error: LogError) -> None:
+        tail.is_over = True
+        self._news.append((tail, error))
+
+
+def _hand_over(news: Sequence[tuple[Tail, Sequence[LogEntry] | LogError | None]]) -> None:
+    for tail, arrived in news:
+        match arrived:
+            case None:
+                tail.end()
+            case LogError():
+                tail.fail(arrived)
+            case batch:
+                tail.deliver(batch)
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: LogError | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)

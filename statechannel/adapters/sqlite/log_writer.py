@@ -1,0 +1,246 @@
+"""The writing half of `SqliteLog`: a thread that puts all appends that wait into one transaction (group commit).
+
+Whatever else writes (a new topic, a trim, an exclusive writer's group) is a transaction of its own, in the order in
+which it was handed over. A client has two of these threads: one appends, and for what takes long, groups of tens of MB
+and the sweeping after trims, there is another one, so that appends wait for the file's lock only. What the rows look
+like is decided in `log_inserts.py`, `log_exclusive.py` and `log_trim.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from statechannel.adapters.sqlite.file import FileUnavailable, ForeignFile, SqliteFile, translated
+from statechannel.adapters.sqlite.log_inserts import (
+    Keeping,
+    drop_dead,
+    encoded_chunks,
+    insert_chunks,
+    insert_keyed,
+)
+from statechannel.adapters.sqlite.log_trim import Sweeper
+from statechannel.adapters.sqlite.topics import SCHEMA, StoredTopic, check_topic, create_topic, find_topic
+from statechannel.adapters.sqlite.wakeup import Bell
+from statechannel.errors import LogError, LogUnavailable, TopicMismatch
+from statechannel.ports import Payload, TopicSpec
+
+_GROUP_APPENDS = 4_096
+_GROUP_BYTES = 16 << 20
+_DROP_DEAD_EVERY_S = 5.0
+
+
+class Append(msgspec.Struct, eq=False):
+    """One call of `append` on its way; `done` lives on the loop."""
+
+    partition_id: int
+    keeping: Keeping | None
+    """None for a plain topic."""
+    payloads: Sequence[Payload]
+    size_bytes: int
+    done: asyncio.Future[None]
+
+
+class OpenTopic(msgspec.Struct, eq=False):
+    """One call of `open_topic` on its way."""
+
+    spec: TopicSpec
+    done: asyncio.Future[StoredTopic]
+
+
+class Write(msgspec.Struct, eq=False):
+    """Any other write transaction on its way: its result, or the LogError that it raises, settles `done`."""
+
+    body: Callable[[sqlite3.Connection], Any]
+    done: asyncio.Future[Any]
+    prepare: Callable[[], None] | None = None
+    """What can be done before the transaction begins, and keeps others waiting."""
+    large: bool = False
+    trims: int | None = None
+    """The id of the partition that has something to be swept afterwards."""
+
+
+Item = Append | OpenTopic | Write
+Settle = Callable[[Sequence[Append], LogError | None], None]
+"""Called on the loop with the appends that a transaction took along, and why it failed if it did."""
+
+
+class LogWriter:
+    """Owns a writing connection and its thread."""
+
+    def __init__(
+        self, path: Path, *, loop: asyncio.AbstractEventLoop, settle: Settle, default_partitions: int,
+        timeout_s: float, sweeps: bool = False,
+    ) -> None:  # fmt: skip
+        self._path, self._loop, self._settle = path, loop, settle
+        self._default_partitions, self._timeout_s = default_partitions, timeout_s
+        self._queue: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
+        self._next_drop_s = self._start_timeout_s = 0.0
+        self._sweeps = sweeps
+        self._sweeper: Sweeper | None = None
+        self._thread = threading.Thread(target=self._run, name=f"log-writer {path.name}", daemon=True)
+        self.started: asyncio.Future[None] = loop.create_future()
+        self.stopped: asyncio.Future[None] = loop.create_future()
+
+    def start(self, timeout_s: float) -> None:
+        self._start_timeout_s = timeout_s
+        self._thread.start()
+
+    def put(self, item: Item) -> None:
+        """Hand over; the caller bounds how much is under way."""
+        self._queue.put(item)
+
+    def stop(self) -> None:
+        """End the thread after everything that was put before."""
+        self._queue.put(None)
+
+    # --- the thread
+    def _run(self) -> None:
+        try:
+            self._file = SqliteFile(self._path, SCHEMA, time.monotonic() + self._start_timeout_s)
+        except (FileUnavailable, ForeignFile) as error:
+            self._post(_succeed, self.stopped, None)
+            self._post(_fail, self.started, log_error(error))
+            return
+        self._sweeper = Sweeper(self._file) if self._sweeps else None
+        self._bell = Bell(self._path)
+        self._post(_succeed, self.started, None)
+        try:
+            while self._turn():
+                if self._sweeper is not None:
+                    self._sweeper.step()
+        finally:
+            self._bell.close()
+            self._file.close()
+            self._post(_succeed, self.stopped, None)
+
+    def _turn(self) -> bool:
+        """Take what waits, at most a group, and write it; False at the end."""
+        try:
+            item = self._queue.get(timeout=None if self._sweeper is None else self._sweeper.wait_s)
+        except queue.Empty:
+            return True
+        group: list[Append] = []
+        size_bytes = 0
+        while isinstance(item, Append):
+            group.append(item)
+            size_bytes += item.size_bytes
+            if len(group) >= _GROUP_APPENDS or size_bytes >= _GROUP_BYTES:
+                break
+            try:
+                item = self._queue.get_nowait()
+            except queue.Empty:
+                break
+        if group:
+            failure, _ = self._transact(lambda db: self._insert_group(db, group))
+            self._post(self._settle, group, failure)
+        if isinstance(item, OpenTopic):
+            self._open(item)
+        elif isinstance(item, Write):
+            self._write(item)
+        return item is not None
+
+    def _transact(
+        self,
+        body: Callable[[sqlite3.Connection], Any],
+        *,
+        prepare: Callable[[], None] | None = None,
+        large: bool = False,
+    ) -> tuple[LogError | None, Any]:
+        """One write transaction: why it failed, or its result."""
+        try:
+            self._file.check_same()
+            if prepare is not None:
+                prepare()
+            with self._file.transaction(time.monotonic() + self._timeout_s, large=large) as db:
+                result = body(db)
+        except (FileUnavailable, ForeignFile) as error:
+            return log_error(error), None
+        except LogError as error:
+            return error, None
+        except Exception as error:  # noqa: BLE001 - the thread must outlive a bug, and its callers must hear of it
+            return LogUnavailable(f"{self._path}: the writer failed: {error!r}"), None
+        self._bell.ring()
+        return None, result
+
+    def _insert_group(self, db: sqlite3.Connection, group: list[Append]) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        plain: dict[int, list[Payload]] = {}
+        keyed: dict[tuple[int, Keeping], list[Payload]] = {}
+        for append in group:
+            if append.keeping is None:
+                plain.setdefault(append.partition_id, []).extend(append.payloads)
+            else:
+                keyed.setdefault((append.partition_id, append.keeping), []).extend(append.payloads)
+        for partition_id, payloads in plain.items():
+            insert_chunks(db, partition_id, encoded_chunks(payloads), now_ms)
+        for (partition_id, keeping), payloads in keyed.items():
+            insert_keyed(db, partition_id, payloads, now_ms, keeping)
+        if keyed and time.monotonic() >= self._next_drop_s:
+            self._next_drop_s = time.monotonic() + _DROP_DEAD_EVERY_S
+            drop_dead(db, now_ms)
+
+    def _write(self, item: Write) -> None:
+        if item.done.done():
+            return  # its caller has given up: better not done than done late
+        failure, result = self._transact(item.body, prepare=item.prepare, large=item.large)
+        if failure is not None:
+            self._post(_fail, item.done, failure)
+            return
+        self._post(_succeed, item.done, result)
+        if item.large:
+            self._file.checkpoint()
+        if item.trims is not None and self._sweeper is not None:
+            self._sweeper.add(item.trims)
+
+    def _open(self, item: OpenTopic) -> None:
+        try:
+            self._file.check_same()
+            topic = find_topic(self._file.db, item.spec.name)
+            if topic is None:
+                with self._file.transaction(time.monotonic() + self._timeout_s) as db:
+                    topic = create_topic(db, item.spec, self._default_partitions)
+            check_topic(topic, item.spec)
+        except sqlite3.Error as error:
+            self._post(_fail, item.done, log_error(translated(self._path, error)))
+        except (FileUnavailable, ForeignFile) as error:
+            self._post(_fail, item.done, log_error(error))
+        except TopicMismatch as error:
+            self._post(_fail, item.done, error)
+        else:
+            self._post(_succeed, item.done, topic)
+
+    def _post(self, call: Callable[..., None], *arguments: Any) -> None:
+        post(self._loop, call, *arguments)
+
+
+def log_error(error: FileUnavailable | ForeignFile) -> LogError:
+    """The same in the words of the port."""
+    return TopicMismatch(str(error)) if isinstance(error, ForeignFile) else LogUnavailable(str(error))
+
+
+def post(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: Any) -> None:
+    """Run a call on the loop, from another thread; nobody waits for it any more once the loop is closed."""
+    try:
+        loop.call_soon_threadsafe(call, *arguments)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
+
+
+def _succeed(future: asyncio.Future[Any], result: Any) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[Any], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)

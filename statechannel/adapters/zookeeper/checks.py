@@ -1,0 +1,51 @@
+"""What the writes to ZooKeeper rest on: that an incarnation is current, and the versions of nodes that count."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from kazoo.exceptions import NodeExistsError
+
+from statechannel.adapters.zookeeper.nodes import Nodes
+from statechannel.adapters.zookeeper.session import Operation, Refused, Session, check
+from statechannel.errors import Deposed, Fenced
+from statechannel.record import Broker
+
+ATTEMPTS = 8
+"""How often a transaction that lost a race is tried anew before the server counts as unavailable."""
+
+
+class Checks:
+    """The checks below one root, over one link."""
+
+    def __init__(self, session: Session, nodes: Nodes) -> None:
+        self._session = session
+        self._nodes = nodes
+
+    def is_current(self, broker: Broker) -> Operation:
+        """The step of a transaction that fails unless this incarnation is the current one of its name."""
+        return check(self._nodes.id(broker.name), broker.incarnation)
+
+    async def confirm_current(self, broker: Broker) -> None:
+        """The same as a transaction of its own. Raises Fenced."""
+        try:
+            await self._session.commit(self.is_current(broker))
+        except Refused:
+            raise fenced(broker) from None
+
+    async def version(self, path: str) -> int:
+        """The version of a node, which is created if it does not exist."""
+        while True:
+            stat = await self._session.stat(path)
+            if stat is not None:
+                return stat.version
+            with suppress(NodeExistsError):
+                await self._session.create(path, b"")
+
+
+def fenced(broker: Broker) -> Fenced:
+    return Fenced(f"{broker} is not the current incarnation of its name: stop, and start a new incarnation")
+
+
+def deposed(epoch: int) -> Deposed:
+    return Deposed(f"epoch {epoch} is not the current one: stop leading")

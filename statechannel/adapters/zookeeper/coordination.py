@@ -1,0 +1,320 @@
+"""`Coordination` on ZooKeeper: which transaction makes each promise true. Every write checks what it rests on.
+
+What the nodes hold is in `zookeeper_nodes`, the link is `zookeeper_session`'s, watching `zookeeper_watches`'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
+from statechannel.adapters.zookeeper.checks import ATTEMPTS, Checks, deposed, fenced
+from statechannel.adapters.zookeeper.nodes import (
+    Nodes,
+    decode_leadership,
+    encode_leadership,
+    encode_member,
+)
+from statechannel.adapters.zookeeper.offices import Offices
+from statechannel.adapters.zookeeper.session import (
+    LOGGER,
+    Operation,
+    Refused,
+    Session,
+    check,
+    drop,
+    make,
+    put,
+)
+from statechannel.adapters.zookeeper.watches import Watches
+from statechannel.errors import CoordinationError, CoordinationUnavailable, ForeignCluster
+from statechannel.ports import Connection, Identity, Leadership, Member
+from statechannel.record import Broker
+
+RAISES_AT_ONCE = 500
+MAX_DATA_BYTES = 256 * 1024
+TELL_S, TELL_AGAIN_S = 1.0, 10.0
+MAX_VERSION = 2**31 - 1
+
+
+class ZooKeeperCoordination:
+    """A `statechannel.ports.Coordination` on the ensemble `hosts` (`host:port[,host:port...]`), below `root`.
+
+    The server may lengthen `session_timeout_s` to what its tick time allows. `client_settings` are those of
+    `zookeeper_access` (credentials, ACLs, TLS); raises CoordinationError for what it refuses of them.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        *,
+        root: str = "/loadmanager",
+        session_timeout_s: float = 6.0,
+        request_timeout_s: float = 2.0,
+        client_settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._nodes = Nodes(root)
+        self._hosts = hosts
+        self._watches = Watches(self._nodes)
+        self._session = Session(
+            hosts, session_timeout_s, request_timeout_s, client_settings or {}, self._watches.link_changed
+        )
+        self._checks = Checks(self._session, self._nodes)
+        self._offices = Offices(self._session, self._nodes, self._checks)
+        self._keeper: asyncio.Task[None] | None = None
+        self._data: dict[Broker, bytes] = {}
+        self._won: Leadership | None = None
+
+    async def start(self, timeout_s: float) -> None:
+        """As `Coordination.start`."""
+        self._session.open()
+        self._keeper = asyncio.create_task(
+            self._watches.run(self._session, self._prepare_root), name="zookeeper-watches"
+        )
+        telling = asyncio.create_task(self._tell_trouble(timeout_s))
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._watches.until_known()
+        except BaseException as error:
+            reason = self._trouble()
+            await self.close()
+            if isinstance(error, TimeoutError):
+                raise CoordinationUnavailable(
+                    f"no ZooKeeper at {self._hosts} within {timeout_s:g} s: {reason}"
+                ) from None
+            raise
+        finally:
+            telling.cancel()
+
+    async def _tell_trouble(self, timeout_s: float) -> None:
+        """While the start waits, say why: soon, then sparingly."""
+        began_s = asyncio.get_running_loop().time()
+        await asyncio.sleep(TELL_S)
+        while True:
+            left_s = max(0.0, began_s + timeout_s - asyncio.get_running_loop().time())
+            LOGGER.warning("no ZooKeeper at %s yet: %s; trying for %.0f s more", self._hosts, self._trouble(), left_s)
+            await asyncio.sleep(TELL_AGAIN_S)
+
+    def _trouble(self) -> str:
+        return self._watches.trouble or self._session.trouble or "it does not answer"
+
+    async def identify(self, cluster: str, log_identity: str) -> None:
+        """As `Coordination.identify`."""
+        ours = Identity(cluster, log_identity)
+        data = msgspec.json.encode(ours)
+        try:
+            await self._session.create(self._nodes.identity, data)
+        except NodeExistsError:
+            found, _ = await self._session.read(self._nodes.identity)
+            if (theirs := msgspec.json.decode(found, type=Identity)) != ours:
+                raise ForeignCluster(
+                    f"{self._nodes.identity} on ZooKeeper at {self._hosts} belongs to cluster {theirs.cluster!r} "
+                    f"with log {theirs.log!r}, not to {cluster!r} with {log_identity!r}: correct the settings, "
+                    "or choose another root"
+                ) from None
+
+    async def identity(self) -> Identity | None:
+        """As `Coordination.identity`."""
+        try:
+            data, _ = await self._session.read(self._nodes.identity)
+        except NoNodeError:
+            return None
+        return msgspec.json.decode(data, type=Identity)
+
+    # --- incarnations
+    async def start_incarnation(self, name: str, above: int) -> Broker:
+        """As `Coordination.start_incarnation`."""
+        return Broker(name, await self._raise_number(name, above))
+
+    async def register(self, broker: Broker, data: bytes) -> None:
+        """As `Coordination.register`; data of at most 256 KiB."""
+        if len(data) > MAX_DATA_BYTES:
+            raise CoordinationError(f"registered data of {len(data)} bytes exceeds {MAX_DATA_BYTES}: shorten it")
+        await self._replace(broker, data)
+        self._data[broker] = data
+
+    async def prove(self, broker: Broker) -> None:
+        """As `Coordination.prove`."""
+        data = self._data.get(broker, b"")
+        live = self._nodes.live(broker.name)
+        try:
+            _, written = await self._session.commit(
+                self._checks.is_current(broker), put(live, encode_member(broker, data))
+            )
+        except Refused as refused:
+            if refused.index == 0:
+                raise fenced(broker) from None
+            await self._replace(broker, data)
+            return
+        ours = self._session.session_id
+        if ours is not None and written.ephemeralOwner != ours:
+            await self._replace(broker, data)  # it would vanish with the session that made it
+
+    async def unregister(self, broker: Broker) -> None:
+        """As `Coordination.unregister`."""
+        self._data.pop(broker, None)
+        live = self._nodes.live(broker.name)
+        try:
+            await self._session.commit(self._checks.is_current(broker), drop(live))
+        except Refused as refused:
+            if refused.index == 0:
+                await self._remove_revoked(broker, live)
+
+    async def raise_incarnation(self, broker: Broker, epoch: int) -> None:
+        """As `Coordination.raise_incarnation`."""
+        leads = check(self._nodes.epoch, epoch)
+        try:
+            await self._session.commit(leads, put(self._nodes.id(broker.name), b"", broker.incarnation))
+        except Refused as refused:
+            if refused.index == 0:
+                raise deposed(epoch) from None
+            if await self._checks.version(self._nodes.id(broker.name)) > broker.incarnation:
+                return
+            try:
+                await self._raise_number(broker.name, broker.incarnation, leads)
+            except Refused:
+                raise deposed(epoch) from None
+
+    # --- election
+    async def campaign(self, candidate: Broker) -> Leadership | None:
+        """As `Coordination.campaign`."""
+        for _ in range(ATTEMPTS):
+            standing = await self._standing_leader()
+            if standing is not None and (standing.leader != candidate or standing == self._won):
+                await self._checks.confirm_current(candidate)
+                return None
+            epoch = await self._checks.version(self._nodes.epoch)
+            ours = Leadership(candidate, epoch + 1)
+            # a leadership of our own that we never heard of: the answer to an earlier campaign was lost
+            again = () if standing is None else (drop(self._nodes.leader),)
+            try:
+                await self._session.commit(
+                    self._checks.is_current(candidate),
+                    put(self._nodes.epoch, b"", epoch),
+                    *again,
+                    make(self._nodes.leader, encode_leadership(ours), ephemeral=True),
+                )
+            except Refused as refused:
+                if refused.index == 0:
+                    raise fenced(candidate) from None
+                continue
+            self._won = ours
+            return ours
+        return None
+
+    async def resign(self, leadership: Leadership) -> None:
+        """As `Coordination.resign`."""
+        await self.evict(leadership)
+
+    async def evict(self, leadership: Leadership) -> bool:
+        """As `Coordination.evict`."""
+        try:
+            await self._session.commit(check(self._nodes.epoch, leadership.epoch), drop(self._nodes.leader))
+        except Refused:
+            return False
+        return True
+
+    # --- offices
+    async def claim(self, office: str, candidate: Broker) -> bool:
+        """As `Coordination.claim`. Raises InvalidName for what is no office."""
+        return await self._offices.claim(office, candidate)
+
+    async def vacate(self, office: str, holder: Broker) -> None:
+        """As `Coordination.vacate`. Raises InvalidName for what is no office."""
+        await self._offices.vacate(office, holder)
+
+    # --- watches
+    @property
+    def offices(self) -> Mapping[str, Broker]:
+        """As `Coordination.offices`."""
+        return self._watches.offices
+
+    @property
+    def members(self) -> Mapping[str, Member]:
+        """As `Coordination.members`."""
+        return self._watches.members
+
+    @property
+    def leadership(self) -> Leadership | None:
+        """As `Coordination.leadership`."""
+        return self._watches.leadership
+
+    @property
+    def connection(self) -> Connection:
+        """As `Coordination.connection`."""
+        return self._watches.connection
+
+    def on_change(self, changed: Callable[[], None]) -> None:
+        """As `Coordination.on_change`."""
+        self._watches.on_change(changed)
+
+    async def close(self) -> None:
+        """As `Coordination.close`."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await keeper
+        await self._session.close()
+
+    # --- transactions that may have to be tried again
+    async def _raise_number(self, name: str, above: int, *guards: Operation) -> int:
+        """Raise the number of `name` by at least one, to more than `above`. Raises Refused if a guard fails."""
+        if above >= MAX_VERSION - RAISES_AT_ONCE:
+            raise CoordinationError(f"incarnation numbers of {name} are used up at {above}: use another root")
+        path = self._nodes.id(name)
+        while True:
+            missing = above + 1 - await self._checks.version(path)
+            count = min(max(1, missing), RAISES_AT_ONCE)
+            # unconditional writes: of those who raise at once, each gets a number of its own
+            results = await self._session.commit(*guards, *[put(path, b"")] * count)
+            if (number := results[-1].version) > above:
+                return number
+
+    async def _replace(self, broker: Broker, data: bytes) -> None:
+        """Put a liveness node of our session in the place of whatever is there."""
+        live = self._nodes.live(broker.name)
+        fresh = make(live, encode_member(broker, data), ephemeral=True)
+        exists = broker in self._data
+        for _ in range(ATTEMPTS):
+            try:
+                await self._session.commit(self._checks.is_current(broker), *((drop(live),) if exists else ()), fresh)
+            except Refused as refused:
+                if refused.index == 0:
+                    raise fenced(broker) from None
+                exists = isinstance(refused.cause, NodeExistsError)
+            else:
+                return
+        raise CoordinationUnavailable(f"lost {ATTEMPTS} races for the liveness node of {broker}: try again")
+
+    async def _remove_revoked(self, broker: Broker, live: str) -> None:
+        """Our incarnation was raised; the node may still be ours, or already its successor's."""
+        with suppress(NoNodeError, BadVersionError):
+            data, stat = await self._session.read(live)
+            ours = data.startswith(encode_member(broker, b""))
+            if ours and stat.ephemeralOwner == self._session.session_id:
+                await self._session.delete(live, stat.version)
+
+    async def _standing_leader(self) -> Leadership | None:
+        with suppress(NoNodeError):
+            data, _ = await self._session.read(self._nodes.leader)
+            return decode_leadership(data)
+        return None
+
+    async def _prepare_root(self) -> None:
+        if await self._session.stat(self._nodes.root) is None:
+            for path in self._nodes.ancestors():
+                await self._ensure(path, for_all=True)
+        for path in self._nodes.directories():
+            await self._ensure(path)
+
+    async def _ensure(self, path: str, *, for_all: bool = False) -> None:
+        """Looks first: who may not create below a parent is refused even where there is nothing to do."""
+        if await self._session.stat(path) is None:
+            with suppress(NodeExistsError):
+                await self._session.create(path, b"", for_all=for_all)

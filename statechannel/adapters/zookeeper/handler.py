@@ -1,0 +1,52 @@
+"""How kazoo waits and connects, made prompt: no single answer may use up a session, and TLS leaves nothing open."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from typing import Any
+
+from kazoo.handlers.threading import SequentialThreadingHandler
+
+
+class PromptHandler(SequentialThreadingHandler):
+    """kazoo's threads, with a bound on waiting for one answer.
+
+    kazoo gives a server a whole session time-out to accept a connection and to answer its first message. A server that
+    has just been restarted may leave that unanswered, and the session would be lost by waiting for it.
+    """
+
+    def __init__(self, answer_timeout_s: float, tls: ssl.SSLContext | None) -> None:
+        super().__init__()
+        self._tls = tls
+        self._answer_timeout_s = answer_timeout_s
+        self.trouble = ""
+        """Why the last attempt to connect failed, for messages."""
+
+    def select(self, *arguments: Any, **named: Any) -> Any:
+        """Waiting for a single socket is waiting for (the rest of) a message; the main loop waits for two."""
+        if len(arguments) == 4 and len(arguments[0]) + len(arguments[1]) == 1 and arguments[3] is not None:
+            arguments = (*arguments[:3], min(arguments[3], self._answer_timeout_s))
+        return super().select(*arguments, **named)
+
+    def create_connection(self, *arguments: Any, **named: Any) -> Any:
+        """The time to accept a connection is bounded too."""
+        named["timeout"] = min(named.get("timeout") or self._answer_timeout_s, self._answer_timeout_s)
+        try:
+            connection = self._secured(**named) if self._tls else super().create_connection(*arguments, **named)
+        except Exception as error:
+            self.trouble = (error.strerror if isinstance(error, OSError) else None) or str(error) or repr(error)
+            raise
+        self.trouble = ""
+        return connection
+
+    def _secured(self, address: tuple[str, int], hostname: str, timeout: float, **_files: Any) -> socket.socket:
+        """As kazoo does it, but closed where it fails, and with the files read once."""
+        assert self._tls is not None
+        plain = socket.create_connection(address, timeout=timeout)
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return self._tls.wrap_socket(plain, server_hostname=hostname)
+        except BaseException:
+            plain.close()
+            raise

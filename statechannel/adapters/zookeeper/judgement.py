@@ -1,0 +1,166 @@
+"""What it means that a ZooKeeper is as it is: findings from what was seen there. Pure; `zookeeper_audit` looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+from kazoo.security import ACL, Permissions
+
+from statechannel.adapters.zookeeper.probe import Server
+from statechannel.audit import Finding, Severity
+from statechannel.ports import Identity
+
+OLDEST = (3, 8)
+"""Older releases get no fixes any more."""
+CLOCKS_APART_MS = 1_000
+CHANGING = Permissions.WRITE | Permissions.CREATE | Permissions.DELETE | Permissions.ADMIN
+
+OK, WARNING, ERROR = Severity.OK, Severity.WARNING, Severity.ERROR
+
+
+class Expected(msgspec.Struct, frozen=True):
+    """What the settings of a broker ask of ZooKeeper. `log_identity` None: the log was not asked."""
+
+    cluster: str
+    log_identity: str | None = None
+    session_timeout_s: float = 6.0
+    proof_validity_s: float = 2.0
+    development: bool = False
+
+
+def judge_server(address: str, answer: Server | BaseException, *, any_other: bool) -> Iterator[Finding]:
+    """Whether a server is there, and of which release and in which role."""
+    subject = f"zookeeper: {address}"
+    if not isinstance(answer, Server):
+        advice = "start it, or correct the address, the firewall or TLS; brokers reach the others meanwhile"
+        if not any_other:
+            advice = "start ZooKeeper, or correct the address, the firewall or TLS: no broker can start"
+        yield Finding(subject, WARNING if any_other else ERROR, str(answer), advice)
+        return
+    answers = f"answers in {answer.answer_ms:.1f} ms"
+    if not answer.version:
+        advice = "add srvr to 4lw.commands.whitelist of the server to have its version and role looked at, too"
+        yield Finding(subject, WARNING, f"{answers}; `srvr` is switched off or not answered", advice)
+        return
+    found = f"{answers}; version {answer.version}, {answer.mode or 'role unknown'}"
+    numbers = tuple(int(part) for part in answer.version.split(".")[:2] if part.isdigit())
+    if answer.mode == "read-only":
+        yield Finding(subject, ERROR, found, "it has lost its quorum: bring the other servers back")
+    elif numbers < OLDEST:
+        yield Finding(subject, WARNING, found, "upgrade it: this release gets no fixes any more; 3.9 was tested")
+    else:
+        yield Finding(subject, OK, found)
+
+
+def judge_sessions(servers: Sequence[Server], expected: Expected) -> Iterator[Finding]:
+    """Whether the session time-out is the one asked for, on each kind of server, and what it means for proofs."""
+    asked_ms, proof_ms = int(expected.session_timeout_s * 1_000), int(expected.proof_validity_s * 1_000)
+    for granted in dict.fromkeys(server.granted for server in servers):
+        where = ", ".join(server.address for server in servers if server.granted == granted)
+        found = (
+            f"{where}: session_timeout_s={expected.session_timeout_s:g} asked for, {granted.timeout_ms / 1_000:g} s "
+            f"granted (limits {granted.shortest_ms / 1_000:g} to {granted.longest_ms / 1_000:g} s)"
+        )
+        severity, advice = OK, ""
+        if granted.timeout_ms < proof_ms:
+            severity = ERROR
+            advice = (
+                f"set maxSessionTimeout of the server to at least {asked_ms}: sessions end before proofs do "
+                f"(proof_validity_s={expected.proof_validity_s:g})"
+            )
+        elif granted.timeout_ms < asked_ms:
+            severity = WARNING
+            advice = (
+                f"set maxSessionTimeout of the server to at least {asked_ms}, or session_timeout_s to what it grants"
+            )
+        elif granted.timeout_ms > asked_ms:
+            severity = WARNING
+            advice = (
+                f"set minSessionTimeout of the server to at most {asked_ms} (by default it is twice tickTime): "
+                "leadership and offices of a crashed broker stay taken for that long"
+            )
+        yield Finding("zookeeper: sessions", severity, found, advice)
+
+
+def judge_ensemble(voters: int, listed: int, expected: Expected) -> Finding:
+    """How many failures of servers it bears."""
+    subject, found = "zookeeper: ensemble", f"{voters} voting, {listed} in the settings"
+    if voters == 1:
+        if expected.development:
+            return Finding(subject, OK, "one server (development)")
+        advice = "run three or five in production: while it is down nothing can be revoked, and no broker can start"
+        return Finding(subject, WARNING, "one server, standalone", advice)
+    if voters % 2 == 0:
+        advice = f"run {voters + 1} or {voters - 1}: an even number bears no more failures than one less"
+        return Finding(subject, WARNING, found, advice)
+    if listed < min(voters, 3):
+        advice = "name all of them in the coordination address: a broker reaches only those that it knows"
+        return Finding(subject, WARNING, found, advice)
+    return Finding(subject, OK, found)
+
+
+def judge_root(root: str, tied: Identity | None, expected: Expected, *, exists: bool) -> Finding:
+    """Whose the root is."""
+    subject = f"zookeeper: root {root}"
+    if not exists:
+        return Finding(subject, OK, "it does not exist; the first broker makes it")
+    if tied is None:
+        return Finding(subject, OK, "it exists and belongs to no cluster yet; the first broker ties it to its own")
+    found = f"it belongs to cluster {tied.cluster!r} with log {tied.log!r}"
+    if tied.cluster != expected.cluster or expected.log_identity not in (None, tied.log):
+        advice = (
+            f"these settings are of cluster {expected.cluster!r}"
+            + (f" with log {expected.log_identity!r}" if expected.log_identity else "")
+            + ": correct them, or choose another root (zookeeper://host:port/ROOT)"
+        )
+        return Finding(subject, ERROR, found, advice)
+    return Finding(subject, OK, found)
+
+
+def judge_acls(acls: Mapping[str, Sequence[ACL]], expected: Expected) -> Finding:
+    """Whether strangers can change our nodes."""
+    subject = "zookeeper: access"
+    exposed = [path for path, entries in acls.items() if any(_changes_for_all(entry) for entry in entries)]
+    if not exposed:
+        return Finding(subject, OK, f"none of {len(acls)} nodes that were looked at can be changed by everybody")
+    found = f"everybody may change {len(exposed)} of {len(acls)} nodes that were looked at, such as {exposed[0]}"
+    if expected.development:
+        return Finding(subject, OK, found)
+    advice = (
+        "give all brokers credentials (auth_data, sasl_options or a TLS certificate) and acl=creator in the zookeeper "
+        "settings; once all have them, `setAcl -R` of zkCli.sh on the root changes what exists"
+    )
+    return Finding(subject, WARNING, found, advice)
+
+
+def _changes_for_all(entry: ACL) -> bool:
+    return entry.id.scheme == "world" and bool(entry.perms & CHANGING)
+
+
+def judge_writes(times_ms: Sequence[float], expected: Expected) -> Finding:
+    """Whether a proof takes a small part of the time that it counts."""
+    ordered = sorted(times_ms)
+    p50_ms, p99_ms = ordered[len(ordered) // 2], ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]
+    proof_ms = expected.proof_validity_s * 1_000
+    found = (
+        f"a checked write takes {p50_ms:.1f} ms (p99 {p99_ms:.1f} ms of {len(ordered)}); proofs count {proof_ms:g} ms"
+    )
+    if p50_ms > proof_ms / 4:
+        advice = "give it faster disks or a nearer place, or raise proof_validity_s: brokers would fence themselves"
+        return Finding("zookeeper: writes", ERROR, found, advice)
+    if p99_ms > proof_ms / 4:
+        advice = (
+            "look at the disks (dataLogDir on one of its own) and the pauses of the servers, or raise proof_validity_s"
+        )
+        return Finding("zookeeper: writes", WARNING, found, advice)
+    return Finding("zookeeper: writes", OK, found)
+
+
+def judge_clock(apart_ms: float) -> Finding:
+    """Nothing rests on wall clocks but ages of loads, and people who read logs of both."""
+    if abs(apart_ms) <= CLOCKS_APART_MS:
+        return Finding("zookeeper: clock", OK, "it agrees with ours")
+    way = "ahead of" if apart_ms > 0 else "behind"
+    found = f"the server's wall clock is {abs(apart_ms) / 1_000:.1f} s {way} ours"
+    return Finding("zookeeper: clock", WARNING, found, "run chrony or ntpd on both machines")

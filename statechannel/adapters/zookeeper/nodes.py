@@ -1,0 +1,124 @@
+"""The nodes below a coordination root: where they are, and how what they hold is written. Asks nobody.
+
+{root}/identity             cluster and log, written once
+{root}/brokers/ids/NAME     its *version* is the current incarnation of NAME; never deleted
+{root}/brokers/live/NAME    ephemeral: NAME is registered, with its incarnation and data
+{root}/epoch                its version is the current epoch
+{root}/leader               ephemeral: who leads, and since which epoch
+{root}/offices/OFFICE       ephemeral: who holds it
+{root}/terms/OFFICE         its version rises with each claim of the office; never deleted
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+
+from statechannel.errors import InvalidName
+from statechannel.ports import Leadership, Member
+from statechannel.record import Broker
+
+LOGGER = logging.getLogger("statechannel.zookeeper")
+
+
+class Nodes:
+    """The paths below one root."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root = "/" + root.strip("/")
+        self.identity = f"{root}/identity"
+        self.ids_dir = f"{root}/brokers/ids"
+        self.live_dir = f"{root}/brokers/live"
+        self.epoch = f"{root}/epoch"
+        self.leader = f"{root}/leader"
+        self.offices_dir = f"{root}/offices"
+        self.terms_dir = f"{root}/terms"
+
+    def id(self, name: str) -> str:
+        """Where the number of a broker's name stands. Raises InvalidName."""
+        return f"{self.ids_dir}/{check_name(name)}"
+
+    def live(self, name: str) -> str:
+        """The liveness node of a broker's name. Raises InvalidName."""
+        return f"{self.live_dir}/{check_name(name)}"
+
+    def office(self, office: str) -> str:
+        """The node of an office's holder. Raises InvalidName."""
+        return f"{self.offices_dir}/{check_office(office)}"
+
+    def term(self, office: str) -> str:
+        """Where the claims of an office are counted. Raises InvalidName."""
+        return f"{self.terms_dir}/{check_office(office)}"
+
+    def ancestors(self) -> list[str]:
+        """What lies above the root, parents first. Others may have their roots there."""
+        return _with_ancestors(self.root)[:-1]
+
+    def directories(self) -> list[str]:
+        """What must exist of ours before anything else can be created, parents first."""
+        brokers = self.ids_dir.rpartition("/")[0]
+        return [self.root, brokers, self.ids_dir, self.live_dir, self.offices_dir, self.terms_dir, self.epoch]
+
+
+OFFICE = re.compile(r"[A-Za-z0-9-]{1,64}")
+
+
+def check_office(office: str) -> str:
+    """The name itself, if it is one of an office. Raises InvalidName."""
+    if not OFFICE.fullmatch(office):
+        raise InvalidName(f"{office!r} is no office; write up to 64 letters, digits and '-'")
+    return office
+
+
+def check_name(name: str) -> str:
+    """The name itself, if ZooKeeper takes it as the last part of a path. Raises InvalidName."""
+    if not name.isprintable() or name in {"", ".", ".."} or "/" in name:
+        raise InvalidName(f"{name!r} is no broker name; write host:port")
+    return name
+
+
+def encode_member(broker: Broker, data: bytes) -> bytes:
+    """A liveness node: the incarnation in digits, a line feed, the registered data."""
+    return b"%d\n%b" % (broker.incarnation, data)
+
+
+def decode_member(name: str, node: bytes) -> Member | None:
+    """The inverse; None, with a warning, for what somebody else wrote there."""
+    number, mark, data = node.partition(b"\n")
+    if not mark or not number.isdigit():
+        LOGGER.warning("liveness node of %s is not ours: %r", name, node[:40])
+        return None
+    return Member(Broker(name, int(number)), data)
+
+
+def encode_leadership(leadership: Leadership) -> bytes:
+    """The election node: broker, incarnation and epoch as `host:port#7 3`."""
+    return f"{leadership.leader} {leadership.epoch}".encode()
+
+
+def decode_leadership(node: bytes) -> Leadership | None:
+    """The inverse; None, with a warning, for what somebody else wrote there."""
+    leader, _, epoch = node.decode(errors="replace").rpartition(" ")
+    try:
+        return Leadership(Broker.parse(leader), int(epoch))
+    except (InvalidName, ValueError):
+        LOGGER.warning("election node is not ours: %r", node[:80])
+        return None
+
+
+def encode_holder(holder: Broker) -> bytes:
+    """An office's node: broker and incarnation as `host:port#7`."""
+    return str(holder).encode()
+
+
+def decode_holder(office: str, node: bytes) -> Broker | None:
+    """The inverse; None, with a warning, for what somebody else wrote there."""
+    try:
+        return Broker.parse(node.decode(errors="replace"))
+    except (InvalidName, ValueError):
+        LOGGER.warning("node of office %s is not ours: %r", office, node[:80])
+        return None
+
+
+def _with_ancestors(path: str) -> list[str]:
+    return [path[:end] for end, letter in enumerate(path) if letter == "/" and end > 0] + [path]

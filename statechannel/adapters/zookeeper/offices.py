@@ -1,0 +1,73 @@
+"""Offices on ZooKeeper: who may take one, and who may give it up.
+
+An office is an ephemeral node. Beside it stands its *term*, a node whose version every claim raises: a node that is
+made anew always has version 0, so the term is what tells a holder's node from the one of its successor.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from kazoo.exceptions import NoNodeError
+from kazoo.protocol.states import ZnodeStat
+
+from statechannel.adapters.zookeeper.checks import ATTEMPTS, Checks, fenced
+from statechannel.adapters.zookeeper.nodes import Nodes, decode_holder, encode_holder
+from statechannel.adapters.zookeeper.session import Refused, Session, check, drop, make, put
+from statechannel.errors import CoordinationUnavailable
+from statechannel.record import Broker
+
+
+class Offices:
+    """The offices below one root, over one link."""
+
+    def __init__(self, session: Session, nodes: Nodes, checks: Checks) -> None:
+        self._session = session
+        self._nodes = nodes
+        self._checks = checks
+
+    async def claim(self, office: str, candidate: Broker) -> bool:
+        """As `Coordination.claim`."""
+        node, term = self._nodes.office(office), self._nodes.term(office)
+        for _ in range(ATTEMPTS):
+            count = await self._checks.version(term)
+            standing = await self._read(node)
+            if standing is not None:
+                data, stat = standing
+                ours = decode_holder(office, data) == candidate
+                if not ours or stat.ephemeralOwner == self._session.session_id:
+                    await self._checks.confirm_current(candidate)
+                    return ours
+            # a node of ours, but of an earlier session: it would vanish with that one
+            outlived = () if standing is None else (drop(node),)
+            try:
+                await self._session.commit(
+                    self._checks.is_current(candidate),
+                    put(term, b"", count),
+                    *outlived,
+                    make(node, encode_holder(candidate), ephemeral=True),
+                )
+            except Refused as refused:
+                if refused.index == 0:
+                    raise fenced(candidate) from None
+                continue
+            return True
+        return False
+
+    async def vacate(self, office: str, holder: Broker) -> None:
+        """As `Coordination.vacate`."""
+        node, term = self._nodes.office(office), self._nodes.term(office)
+        for _ in range(ATTEMPTS):
+            counted = await self._session.stat(term)
+            standing = await self._read(node)
+            if counted is None or standing is None or decode_holder(office, standing[0]) != holder:
+                return
+            with suppress(Refused):
+                await self._session.commit(check(term, counted.version), drop(node))
+                return
+        raise CoordinationUnavailable(f"lost {ATTEMPTS} races for office {office} of {holder}: try again")
+
+    async def _read(self, node: str) -> tuple[bytes, ZnodeStat] | None:
+        with suppress(NoNodeError):
+            return await self._session.read(node)
+        return None

@@ -1,0 +1,293 @@
+"""The link to ZooKeeper: one kazoo client, its requests as awaitables of the loop, its states as calls on the loop.
+
+Knows nothing of brokers or epochs. kazoo queues what is asked while it is not connected and may send it much later;
+here such a request fails at once. A session that is lost is replaced by kazoo, a client that gave up by us.
+"""
+
+# pyright: reportUnknownLambdaType=false
+# (kazoo declares no types for its asynchronous requests)
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from kazoo.client import KazooClient, TransactionRequest
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    InvalidACLError,
+    KazooException,
+    NoAuthError,
+    OperationTimeoutError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.interfaces import IAsyncResult
+from kazoo.protocol.states import KeeperState, ZnodeStat
+from kazoo.security import ACL, OPEN_ACL_UNSAFE
+
+from statechannel.adapters.zookeeper.access import client_arguments, tls_context
+from statechannel.adapters.zookeeper.handler import PromptHandler
+from statechannel.errors import CoordinationUnavailable
+
+LOGGER = logging.getLogger("statechannel.zookeeper")
+
+RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.5}
+CLOSE_TIMEOUT_S = 2.0
+GONE = (
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooTimeoutError,
+    OperationTimeoutError,
+    SessionExpiredError,
+)
+ACCESS = (InvalidACLError, NoAuthError)
+BYSTANDERS = (RolledBackError, RuntimeInconsistency)
+
+Watch = Callable[[object], None]
+"""Called once, on a thread of kazoo's, when what was read has changed or the link was lost."""
+Operation = Callable[[TransactionRequest], None]
+"""One step of a transaction; see `check`, `put`, `make` and `drop`."""
+
+
+class Denied(CoordinationUnavailable):
+    """The server answers, but our credentials do not open these nodes: it takes an operator."""
+
+
+class Refused(Exception):
+    """A transaction changed nothing, because its step `index` failed with `cause`. Never leaves the adapter."""
+
+    def __init__(self, index: int, cause: KazooException) -> None:
+        super().__init__(f"step {index}: {cause!r}")
+        self.index = index
+        self.cause = cause
+
+
+def check(path: str, version: int) -> Operation:
+    """The node has this version."""
+    return lambda transaction: transaction.check(path, version)
+
+
+def put(path: str, data: bytes, version: int = -1) -> Operation:
+    """Write a node that exists (and has this version): its version rises by one."""
+    return lambda transaction: transaction.set_data(path, data, version)
+
+
+def make(path: str, data: bytes, *, ephemeral: bool) -> Operation:
+    """Create a node that does not exist."""
+    return lambda transaction: transaction.create(path, data, ephemeral=ephemeral)
+
+
+def drop(path: str, version: int = -1) -> Operation:
+    """Delete a node that exists (and has this version)."""
+    return lambda transaction: transaction.delete(path, version)
+
+
+class Session:
+    """`link_changed` is called on the loop when the link may have come, gone, or become doubtful."""
+
+    def __init__(
+        self,
+        hosts: str,
+        session_timeout_s: float,
+        request_timeout_s: float,
+        client_settings: Mapping[str, Any],
+        link_changed: Callable[[], None],
+    ) -> None:
+        arguments = client_arguments(client_settings)
+        self._tls = tls_context(arguments)
+        self._settings: dict[str, Any] = {
+            "randomize_hosts": True,
+            **arguments,
+            "hosts": hosts,
+            "timeout": session_timeout_s,
+            "connection_retry": RECONNECT,
+        }
+        self.address = hosts
+        self._timeout_s = request_timeout_s
+        self._link_changed = link_changed
+        self._client: KazooClient | None = None
+        self._handler: PromptHandler | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+
+    @property
+    def connected(self) -> bool:
+        """Whether kazoo believes in its connection at this moment."""
+        return self._client is not None and self._client.connected
+
+    @property
+    def trouble(self) -> str:
+        """Why the last attempt to connect failed, empty if it did not; for messages."""
+        return self._handler.trouble if self._handler is not None else ""
+
+    @property
+    def session_id(self) -> int | None:
+        """The id of the present session, as `ephemeralOwner` shows it; None while not connected."""
+        identity = self._client.client_id if self._client is not None else None
+        return None if identity is None else identity[0]
+
+    def open(self) -> None:
+        """Begin to connect; `link_changed` tells when that has happened."""
+        self._loop = asyncio.get_running_loop()
+        self._handler = PromptHandler(self._timeout_s, self._tls)
+        self._client = client = KazooClient(handler=self._handler, **self._settings)
+        client.add_listener(self._tell)
+        client.start_async()
+
+    def revive(self) -> None:
+        """Replace a client that gave up for good: refused authentication, or an answer that it could not read.
+
+        To be called when the link has been down for a while: a client that has only just begun looks the same.
+        """
+        client = self._client
+        if client is None or client.client_state not in (KeeperState.CLOSED, KeeperState.AUTH_FAILED):
+            return
+        LOGGER.warning("ZooKeeper client of %s gave up (%s); starting another", self.address, client.client_state)
+        _in_background(_finish, client)
+        self.open()
+
+    async def read(self, path: str, watch: Watch | None = None) -> tuple[bytes, ZnodeStat]:
+        """A node's data and state. Raises NoNodeError."""
+        return await self._ask(lambda client: client.get_async(path, watch=watch))
+
+    async def stat(self, path: str, watch: Watch | None = None) -> ZnodeStat | None:
+        """A node's state, or None if it does not exist."""
+        return await self._ask(lambda client: client.exists_async(path, watch=watch))
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        """The names below a node. Raises NoNodeError."""
+        return await self._ask(lambda client: client.get_children_async(path, watch=watch))
+
+    async def acl(self, path: str) -> list[ACL]:
+        """Who may do what with a node. Raises NoNodeError."""
+        acl, _ = await self._ask(lambda client: client.get_acls_async(path))
+        return acl
+
+    async def create(self, path: str, data: bytes, *, for_all: bool = False, ephemeral: bool = False) -> None:
+        """Create a node, under the ACL of the settings. Raises NodeExistsError, NoNodeError (no parent)."""
+        acl = OPEN_ACL_UNSAFE if for_all else None
+        await self._ask(lambda client: client.create_async(path, data, acl=acl, ephemeral=ephemeral))
+
+    async def delete(self, path: str, version: int) -> None:
+        """Delete a node of this version. Raises BadVersionError, NoNodeError."""
+        await self._ask(lambda client: client.delete_async(path, version=version))
+
+    async def _ask(self, issue: Callable[[KazooClient], Any]) -> Any:
+        """One request. Raises CoordinationUnavailable, or kazoo's own error if the server refused it."""
+        client, loop = self._client, asyncio.get_running_loop()
+        if client is None or self._closed or not client.connected:
+            raise CoordinationUnavailable(f"not connected to ZooKeeper at {self.address}")
+        answer: asyncio.Future[Any] = loop.create_future()
+
+        def answered(result: IAsyncResult) -> None:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(_settle, answer, result)
+
+        issue(client).rawlink(answered)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await answer
+        except TimeoutError:
+            self._link_changed()
+            raise CoordinationUnavailable(
+                f"ZooKeeper at {self.address} did not answer within {self._timeout_s:g} s"
+            ) from None
+        except AuthFailedError as error:
+            raise Denied(
+                f"ZooKeeper at {self.address} rejected our credentials: correct `auth_data` or `sasl_options` in the "
+                "zookeeper settings, or have the server's authentication corrected"
+            ) from error
+        except GONE as error:
+            raise CoordinationUnavailable(f"lost the connection to ZooKeeper at {self.address}: {error!r}") from error
+        except ACCESS as error:
+            raise self._denied(error) from error
+
+    async def commit(self, *operations: Operation) -> Sequence[Any]:
+        """All steps as one transaction, or none. Raises Refused, CoordinationUnavailable."""
+
+        def issue(client: KazooClient) -> Any:
+            transaction = client.transaction()
+            for operation in operations:
+                operation(transaction)
+            return transaction.commit_async()
+
+        results: Sequence[Any] = await self._ask(issue)
+        # kazoo returns errors as results; those of the steps around the culprit only say that it was not them
+        culprits = [
+            (index, result)
+            for index, result in enumerate(results)
+            if isinstance(result, KazooException) and not isinstance(result, BYSTANDERS)
+        ]
+        if culprits:
+            if isinstance(culprits[0][1], ACCESS):
+                raise self._denied(culprits[0][1])
+            raise Refused(*culprits[0])
+        if any(isinstance(result, Exception) for result in results) or len(results) != len(operations):
+            raise CoordinationUnavailable(f"ZooKeeper at {self.address} gave an unclear answer: {results!r}")
+        return results
+
+    def _denied(self, error: KazooException) -> Denied:
+        if isinstance(error, InvalidACLError):
+            return Denied(
+                f"ZooKeeper at {self.address} does not know who we are, so nodes cannot be made ours alone: give "
+                "credentials that it accepts (`auth_data`, `sasl_options` or a TLS certificate), or correct `acl`, "
+                "in the zookeeper settings"
+            )
+        return Denied(
+            f"ZooKeeper at {self.address} does not let us use the nodes of this cluster: in the zookeeper settings, "
+            "give the credentials that the other brokers have (`auth_data`, `sasl_options` or a TLS certificate), or "
+            "have their ACLs corrected by an administrator (`setAcl -R` in zkCli.sh)"
+        )
+
+    async def close(self) -> None:
+        """End the session, at once if the server can be reached. Idempotent."""
+        client, self._client, self._closed = self._client, None, True
+        if client is None:
+            return
+        done = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def finish() -> None:
+            _finish(client)
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(done.set)
+
+        _in_background(finish)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await done.wait()
+
+    def _tell(self, _state: object) -> None:
+        if self._loop is not None:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._link_changed)
+
+
+def _settle(answer: asyncio.Future[Any], result: IAsyncResult) -> None:
+    if answer.done():
+        return
+    try:
+        answer.set_result(result.get_nowait())
+    except Exception as error:  # noqa: BLE001 (handed on to whoever asked)
+        answer.set_exception(error)
+
+
+def _in_background(work: Callable[..., None], *arguments: object) -> None:
+    """On a thread that nobody waits for at exit: kazoo may block for a whole session time-out."""
+    threading.Thread(target=work, args=arguments, name="zookeeper-close", daemon=True).start()
+
+
+def _finish(client: KazooClient) -> None:
+    try:
+        client.stop()
+        client.close()
+    except Exception as error:  # noqa: BLE001 (we are done with it either way)
+        LOGGER.debug("closing a ZooKeeper client: %r", error)

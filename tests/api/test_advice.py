@@ -1,0 +1,179 @@
+"""`/v1/advice`, `loadmanager advice`: bad advice is refused in words and changes nothing; good advice waits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from api.cli.main import main
+from tests.api.conftest import Cluster, Refused
+
+DAY_MS = 86_400_000
+
+
+def wish(**changes: Any) -> dict[str, Any]:
+    now_ms = time.time_ns() // 1_000_000
+    made: dict[str, Any] = {
+        "change": {"type": "settings", "changes": [{"name": "balancing_tolerance", "was": "default", "to": 0.15}]},
+        "reason": "replay of a week found it better",
+        "expected": {"measure": "spread", "before": 0.3, "after": 0.2, "low": 0.05, "high": 0.15},
+        "provenance": {
+            "cluster": "standalone",
+            "data_from_ms": now_ms - 7 * DAY_MS,
+            "data_to_ms": now_ms - 1_000,
+            "job": "history advise",
+            "job_version": "0.1.0",
+            "method": "replay",
+            "tables": {"decision": 12},
+        },
+        "expires_ms": now_ms + DAY_MS,
+    }
+    for path, value in changes.items():
+        *above, last = path.split("__")
+        place = made
+        for name in above:
+            place = place[name]
+        place[last] = value
+    return made
+
+
+def setting(name: str, was: Any, to: Any) -> dict[str, Any]:
+    return {"type": "settings", "changes": [{"name": name, "was": was, "to": to}]}
+
+
+def moves(**changes: Any) -> dict[str, Any]:
+    now_ms = time.time_ns() // 1_000_000
+    move = {"bundle": "t/n/0x00000000_0x40000000", "source": "a:1", "destination": "b:1", **changes}
+    return {"type": "moves", "moves": [move], "not_before_ms": now_ms, "not_after_ms": now_ms + 1000}
+
+
+async def listed(cluster: Cluster) -> list[dict[str, Any]]:
+    status, found, _ = await cluster.ask("GET", "/v1/advice")
+    assert status == 200
+    return found
+
+
+REFUSED: list[tuple[int, dict[str, Any], str]] = [
+    (412, wish(change=setting("balancing_tolerance", "default", 0.5)), "at most 0.2 of it, not 0.5"),
+    (412, wish(change=setting("balancing_tolerance", "default", 0.01)), "at most 0.05 of it"),
+    (412, wish(change=setting("weight_cpu", 1.0, 1e9)), "out of bounds"),
+    (412, wish(change=setting("overloaded_percent", 85.0, 120.0)), "less than or equal to 100"),
+    (412, wish(change=setting("balancing_strategy", "plan", "nonsense")), "is not installed here"),
+    (412, wish(change=setting("balancing_tolerence", 0.1, 0.2)), "did you mean balancing_tolerance"),
+    (412, wish(change=setting("balancing", True, False)), "not for advice to change"),
+    (412, wish(change=setting("advice_apply", False, True)), "not for advice to change"),
+    (412, wish(change=setting("moves_in_flight", 100, 150)), "not for advice to change"),
+    (412, wish(change=setting("log", "a", "b")), "cannot change while a broker runs"),
+    (412, wish(change=setting("balancing_tolerance", "default", True)), "is no number"),
+    (412, wish(change=setting("balancing_tolerance", "default", "default")), "there is nothing to change"),
+    (412, wish(change={"type": "settings", "changes": []}), "from one to 8 settings"),
+    (412, wish(provenance__cluster="another"), "of the cluster 'another'"),
+    (412, wish(provenance__data_to_ms=time.time_ns() // 1_000_000 + DAY_MS // 2), "data of the future"),
+    (412, wish(provenance__data_from_ms=time.time_ns() // 1_000_000), "to a later data_to_ms"),
+    (412, wish(expires_ms=time.time_ns() // 1_000_000 - 500), "stale"),
+    (412, wish(expires_ms=time.time_ns() // 1_000_000 + 30 * DAY_MS), "at most 14 days"),
+    (412, wish(expected__low=-0.1), "no improvement for sure"),
+    (412, wish(expected__high=0.06), "lies between low and high"),
+    (412, wish(reason="  "), "needs a reason"),
+    (412, wish(id="0123456789abcdef"), "the digest of what it says"),
+    (412, wish(format=2), "format 2"),
+    (412, wish(change=moves(destination="a:1")), "is at a:1 already"),
+    (412, wish(change=moves(bundle="t/n/nonsense")), "is no bundle"),
+    (412, wish(change={**moves(), "not_after_ms": 5}), "within a day"),
+    (412, wish(change={"type": "splits", "namespace": "t/n", "was": 4, "cuts": []}), "cuts from one to 64"),
+    (400, wish(reason="x" * 3_000), "reason"),
+    (400, wish(change={"type": "settings", "changes": [{}] * 200}), "at most 100"),
+    (400, wish(change={"type": "drop everything"}), "type"),
+    (400, wish(expected__before="much"), "valid number"),
+    (400, wish(wat=1), "there is no such field"),
+    (412, wish(provenance__tables={f"t{n}": n for n in range(100)}), "at most 64"),
+]
+
+
+async def test_bad_advice_is_refused_in_words_and_nothing_is_changed(cluster: Cluster, refused: Refused) -> None:
+    await cluster.start(1)
+    for status, body, says in REFUSED:
+        assert says in (await refused(status, "POST", "/v1/advice", json=body))["detail"], body
+    huge = wish(reason="x" * 900_000)
+    assert "reason" in (await refused(400, "POST", "/v1/advice", json=huge))["detail"]
+    assert await listed(cluster) == []
+    status, config, _ = await cluster.ask("GET", "/v1/config")
+    assert config["revision"] == -1
+
+
+async def test_advice_is_published_once_and_waits_for_a_yes_at_every_broker(cluster: Cluster, refused: Refused) -> None:
+    await cluster.start(2)
+    body = wish()
+    answers = [await cluster.ask("POST", "/v1/advice", json=body) for _ in range(2)]
+    assert [status for status, _, _ in answers] == [201, 201]
+    advice_id = answers[0][1]["id"]
+    assert answers[1][1]["id"] == advice_id
+    await cluster.until(lambda: all(broker.node.advice.all() for broker in cluster.brokers))
+    status, found, _ = await cluster.ask("GET", "/v1/advice", at=1)
+    assert [(each["id"], each["state"], each["what"], each["may"]) for each in found] == [
+        (advice_id, "proposed", "balancing_tolerance: default → 0.15", ["approve", "reject"])
+    ]
+    with_author = {"headers": {"X-Author": "ann"}, "json": {"reason": "yes"}}
+    status, shown, _ = await cluster.ask("POST", f"/v1/advice/{advice_id}/approve", at=1, **with_author)
+    assert (status, shown["state"], shown["review"]["author"]) == (200, "approved", "ann")
+    assert shown["provenance"]["tables"] == {"decision": 12}
+    acting = [broker.node.current.advising for broker in cluster.brokers]
+    await cluster.until(lambda: any("5 are needed" in each.waiting(advice_id) for each in acting))
+    twice = await refused(409, "POST", f"/v1/advice/{advice_id}/approve", json={})
+    assert "is approved: there is no approve; possible is reject" in twice["detail"]
+    assert "possible is reject" in (await refused(409, "POST", f"/v1/advice/{advice_id}/withdraw", json={}))["detail"]
+    await refused(404, "GET", "/v1/advice/0123456789abcdef")
+    await refused(404, "POST", "/v1/advice/0123456789abcdef/approve", json={})
+    status, shown, _ = await cluster.ask("POST", f"/v1/advice/{advice_id}/reject", json={})
+    assert (status, shown["state"], shown["may"]) == (200, "rejected", [])
+    metrics = (await cluster.ask("GET", "/metrics"))[1]
+    assert 'loadmanager_advice{state="rejected"} 1.0' in metrics
+
+
+async def test_foreign_bytes_in_the_topic_are_passed_over(cluster: Cluster) -> None:
+    from statechannel.ports import Payload
+
+    await cluster.start(1)
+    _, found, _ = await cluster.ask("POST", "/v1/advice", json=wish())
+    node = cluster.brokers[0].node
+    good = f"advice/{found['id']}".encode()
+    foreign = ((b"advice/x", b"\xff"), (good, b"{}"), (good, b"[" * 100_000), (b"progress/x", b"null"))
+    for number, (key, value) in enumerate(foreign, 1):
+        await node.world.log.append("advice", 0, [Payload(key, value)])
+        await cluster.until(lambda number=number: node.advice.skipped == number)  # a later one of its key replaces it
+    assert [each["id"] for each in await listed(cluster)] == [found["id"]]
+
+
+async def test_the_command_line_shows_and_decides(cluster: Cluster, tmp_path: Path) -> None:
+    await cluster.start(1)
+    file = tmp_path / "advice.json"
+    file.write_text(json.dumps({"advice": [{"kind": "settings", "title": "…", **wish()}], "left_out": {}}))
+
+    async def command(*words: str) -> str:
+        given = ["--admin-url", cluster.brokers[0].url, "advice", *words]
+        result = await asyncio.to_thread(CliRunner().invoke, main, given)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    assert "no advice" in await command("list")
+    assert "is proposed: balancing_tolerance: default → 0.15" in await command("publish", str(file))
+    [found] = json.loads(await command("list", "-o", "json"))
+    shown = await command("show", found["id"])
+    for part in ("better by 0.05 to 0.15", "history advise 0.1.0, replay", "decision v12", "approve, reject"):
+        assert part in shown
+    assert "is approved" in await command("approve", found["id"], "--reason", "yes")
+    assert "is rejected" in await command("reject", found["id"])
+
+
+@pytest.mark.parametrize("word", ["nonsense", "withdraw"])
+async def test_the_command_line_passes_refusals_on(cluster: Cluster, word: str) -> None:
+    await cluster.start(1)
+    given = ["--admin-url", cluster.brokers[0].url, "advice", "withdraw", word]
+    result = await asyncio.to_thread(CliRunner().invoke, main, given)
+    assert (result.exit_code, "there is no advice" in result.output) == (1, True)

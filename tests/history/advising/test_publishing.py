@@ -1,0 +1,51 @@
+"""Advice goes from a job to the cluster, over the log or through a broker's door, once however often."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from loadmanager.advice.codec import sealed
+from loadmanager.advice.model import Advice, ChangeSettings, Expected, Measure, Provenance, SettingChange
+from loadmanager.errors import Invalid, Unavailable
+from loadmanager.history.advising import publish
+from loadmanager.settings import Settings
+from loadmanager.testing import embedded_cluster
+
+
+def advice(cluster: str = "standalone", to: float = 0.2) -> Advice:
+    now_ms = time.time_ns() // 1_000_000
+    return sealed(
+        Advice(
+            ChangeSettings((SettingChange("balancing_tolerance", "default", to),)),
+            "replay found it better",
+            Expected(Measure.SPREAD, 0.5, 0.3, 0.1, 0.3),
+            Provenance(cluster, now_ms - 1000, now_ms, "history advise", "0.1.0", "replay"),
+            now_ms + 3_600_000,
+        )
+    )
+
+
+async def test_it_arrives_either_way_and_once(tmp_path: Path) -> None:
+    urls = {"http": "http://127.0.0.1:1"}
+    async with embedded_cluster(None, brokers=1, bundles=1, urls=urls, directory=tmp_path) as cluster:
+        [broker], settings = cluster.brokers, Settings(log=f"sqlite:{tmp_path / 'cluster.db'}")
+        one, other = advice(), advice(to=0.15)
+        assert await asyncio.to_thread(publish, [one, other], settings) == (one.id, other.id)
+        assert await asyncio.to_thread(publish, [other, one], f"http://{broker.name}/") == (other.id, one.id)
+        await broker.ask(lambda node: node.advice.refresh())
+        assert sorted(entry.id for entry in broker.node.advice.all()) == sorted([one.id, other.id])
+        for where in (settings, f"http://{broker.name}"):
+            with pytest.raises(Invalid, match="of the cluster 'another'"):
+                await asyncio.to_thread(publish, [advice("another")], where)
+        with pytest.raises(Invalid, match=r"at most 0\.2 of it"):
+            await asyncio.to_thread(publish, [advice(to=0.9)], f"http://{broker.name}")
+        assert len(broker.node.advice.all()) == 2
+
+
+def test_nobody_answers() -> None:
+    with pytest.raises(Unavailable, match="does not answer"):
+        publish([advice()], "http://127.0.0.1:1")

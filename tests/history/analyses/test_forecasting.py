@@ -1,0 +1,128 @@
+"""Forecasts and their errors against a plain backtest, hour by hour."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from loadmanager.history.analyses.forecasting import WAYS, ahead, forecast
+from loadmanager.history.analyses.hours import Floats
+
+NAMES = list(WAYS)
+NAN = float("nan")
+
+
+def wave(hours: int, period: int = 24) -> Floats:
+    return 10 + 3 * np.sin(2 * np.pi * np.arange(hours) / period)
+
+
+def plain_backtest(series: Floats, way: str) -> tuple[float, float, float, float]:
+    """MAPE, MASE, MASE against the naive one, RMSE."""
+    hours = len(series)
+    origins = [origin for origin in range(hours - 120, hours, 24) if origin > 24]
+    errors, parts = [], []
+    for origin in origins:
+        history = [float(value) for value in series[:origin]]
+        for step in range(24):
+            if way == "naive":
+                said = history[-1]
+            elif way == "daily":
+                said = history[-24 + step]
+            elif way == "weekly":
+                said = history[-168 + step]
+            else:
+                days = min(len(history) // 24, 7)
+                said = sum(history[-24 * day + step] for day in range(1, days + 1)) / days
+            actual = float(series[origin + step])
+            errors.append(abs(said - actual))
+            if actual > 0:
+                parts.append(abs(said - actual) / actual)
+    first = max(25, hours - 120)
+    past = [float(value) for value in series[:first]]
+    daily = [abs(a - b) for a, b in zip(past[24:], past[:-24], strict=True)]
+    hourly = [abs(a - b) for a, b in zip(past[1:], past[:-1], strict=True)]
+    mean = sum(errors) / len(errors)
+    return (
+        sum(parts) / len(parts),
+        mean / (sum(daily) / len(daily)),
+        mean / (sum(hourly) / len(hourly)),
+        math.sqrt(sum(error**2 for error in errors) / len(errors)),
+    )
+
+
+@pytest.mark.parametrize("hours", [24 * 8, 24 * 21, 500])
+def test_errors_are_those_of_a_plain_backtest(hours: int) -> None:
+    rng = np.random.default_rng(hours)
+    values = np.maximum(0, np.stack([wave(hours) + rng.normal(0, 1, hours), rng.normal(5, 3, hours)]))
+    made = forecast(values, 24)
+    ways = ("naive", "daily", "profile") + (("weekly",) if hours >= 168 + 120 else ())
+    for bundle in range(2):
+        for way in ways:
+            mape, mase, naive, _ = plain_backtest(values[bundle], way)
+            at = bundle, NAMES.index(way)
+            assert (made.mape[at], made.mase[at], made.mase_naive[at]) == pytest.approx((mape, mase, naive)), way
+        least = min((w for w in NAMES if not math.isnan(made.mase[bundle, NAMES.index(w)])),
+                    key=lambda w: made.mase[bundle, NAMES.index(w)])  # fmt: skip
+        assert NAMES[made.chosen[bundle]] == least
+        if least in ways:
+            assert made.deviation[bundle] == pytest.approx(plain_backtest(values[bundle], least)[3])
+
+
+def test_a_clean_day_is_forecast_as_it_will_be() -> None:
+    made = forecast(wave(24 * 9 + 5)[None, :], 30)
+    assert made.predicted[0] == pytest.approx(wave(24 * 9 + 35)[-30:], abs=1e-6)
+    assert NAMES[made.chosen[0]] == "daily"
+    assert made.mape[0, made.chosen[0]] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_harmonics_find_a_wave_through_noise_better_than_yesterday() -> None:
+    rng = np.random.default_rng(7)
+    values = (wave(24 * 28) + rng.normal(0, 1.5, 24 * 28))[None, :]
+    made = forecast(values, 24)
+    assert NAMES[made.chosen[0]] in ("fourier", "profile")
+    assert made.predicted[0] == pytest.approx(wave(24), abs=0.8)
+
+
+def test_a_random_walk_is_best_left_where_it_is() -> None:
+    rng = np.random.default_rng(8)
+    values = 200 + rng.normal(0, 1, (12, 24 * 30)).cumsum(axis=1)
+    made = forecast(values, 24)
+    assert (made.chosen == NAMES.index("naive")).mean() > 0.7
+
+
+@pytest.mark.parametrize("hours", [1, 5, 24, 48])
+def test_too_short_a_history_gives_the_last_value_and_no_error(hours: int) -> None:
+    made = forecast(np.arange(1.0, hours + 1)[None, :], 3)
+    if hours <= 48:
+        assert NAMES[made.chosen[0]] == "naive"
+        assert made.predicted[0].tolist() == [hours] * 3
+    assert np.isnan(made.mase[0]).all() or hours == 48
+
+
+def test_what_was_not_seen_is_no_error() -> None:
+    values = np.stack([wave(24 * 10)] * 2)
+    values[1, -50:-40] = NAN
+    made = forecast(values, 24)
+    # the gap is closed on a line for those who look back, but nobody is judged by it
+    assert made.mase_naive[1, NAMES.index("naive")] != made.mase_naive[0, NAMES.index("naive")]
+    assert np.isfinite(made.predicted).all()
+
+
+def test_after_a_gap_the_last_known_value_goes_on() -> None:
+    values = np.full((1, 24 * 9), 4.0)
+    values[0, -3:] = values[0, 50:60] = NAN
+    assert forecast(values, 2).predicted[0].tolist() == [4.0, 4.0]
+
+
+def test_loads_are_never_forecast_below_zero() -> None:
+    values = np.maximum(0.0, 3 * np.sin(2 * np.pi * np.arange(24 * 9) / 24))
+    assert (ahead("fourier", values[None, :], 48) >= 0).all()
+
+
+def test_a_constant_has_no_scale_to_be_wrong_on() -> None:
+    made = forecast(np.full((1, 24 * 9), 4.0), 24)
+    assert np.isnan(made.mase).all()
+    assert made.predicted[0].tolist() == [4.0] * 24
+    assert NAMES[made.chosen[0]] == "naive"

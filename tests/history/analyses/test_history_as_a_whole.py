@@ -1,0 +1,111 @@
+"""Seasons and forecasts through Spark, benefit, groups; and every analysis on a history in which nothing is."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from loadmanager.history.analyses import ANALYSES
+from loadmanager.history.analyses.analysis import DEFAULTS
+from loadmanager.history.lake import ALWAYS, Window
+from loadmanager.history.schemas import TABLES
+from tests.history.analyses.making import answers, at, since, tables
+from tests.history.analyses.test_bundles_and_brokers import broker_minute, bundle_minute, options
+
+A, B, GONE = "t/n/0x00000000_0x40000000", "t/n/0x40000000_0x80000000", "t/n/0x80000000_0xffffffff"
+
+
+def test_every_analysis_answers_an_empty_history_with_nothing(spark: SparkSession) -> None:
+    table = tables(spark)
+    for name, analysis in ANALYSES.items():
+        assert name == analysis.name
+        assert set(analysis.needs) <= set(TABLES)
+        found = analysis.run(table, Window(at(0), at(60)), DEFAULTS)
+        assert found.columns
+        assert found.collect() == [], name
+
+
+def test_every_analysis_has_its_section() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "analyses.md").read_text(encoding="utf-8")
+    sections = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
+    assert set(ANALYSES) == set(sections) - {"Histories to try them on"}
+    assert all(f"](#{name})" in page for name in ANALYSES)
+
+
+def test_a_daily_load_is_found_and_forecast(spark: SparkSession) -> None:
+    rows = []
+    for hour in range(24 * 6 + 1):
+        wave = 100 * (2 + math.cos(2 * math.pi * (hour - 15) / 24))
+        for half, factor in ((0, 0.5), (30, 1.5)):
+            rows.append(bundle_minute(60 * hour + half, A, in_rate_msg_s=wave * factor))
+            rows.append(bundle_minute(60 * hour + half, B, in_rate_msg_s=50.0))
+            if hour < 48:
+                rows.append(bundle_minute(60 * hour + half, GONE, in_rate_msg_s=5.0))
+    table = tables(spark, bundle_minute=rows)
+    by_messages = options(measure="message rate", horizon_h=12)
+    found = answers(ANALYSES["seasonality"].run(table, ALWAYS, by_messages), "bundle")
+    assert {name: row["period_h"] for name, row in found.items()} == {A: 24, B: 0, GONE: 0}
+    assert (found[A]["peak_hour"], found[A]["trough_hour"]) == (15, 3)
+    assert found[A]["swing"] == pytest.approx(1.0, abs=0.02)
+    assert found[A]["namespace"] == "t/n"
+    assert found[GONE]["coverage"] == pytest.approx(48 / 145)
+    ahead = answers(ANALYSES["forecast"].run(table, ALWAYS, by_messages), "bundle", "at")
+    assert {name for name, _ in ahead} == {A, B}
+    for (name, moment), row in ahead.items():
+        hour = since(moment) / 3600
+        wave = 100 * (2 + math.cos(2 * math.pi * (hour - 15) / 24)) if name == A else 50.0
+        assert 145 <= hour < 157
+        assert row["predicted"] == pytest.approx(wave, rel=1e-6)
+        assert row["low"] <= row["predicted"] <= row["high"]
+    errors = answers(ANALYSES["forecast_error"].run(table, ALWAYS, by_messages), "bundle", "way")
+    assert [way for (name, way), row in errors.items() if name == A and row["chosen"]] == ["daily"]
+    assert errors[A, "naive"]["mape"] > 0.1
+
+
+def test_benefit_holds_the_minutes_before_and_after_against_the_promise(spark: SparkSession) -> None:
+    rows = []
+    for minute in range(30):
+        # until minute 10 one broker has 90 %, the other 30: max/mean - 1 is 0.5; then 66 to 54: 0.1
+        high, low = (90.0, 30.0) if minute <= 10 else (66.0, 54.0)
+        rows += [broker_minute(minute, "a", cpu_percent=high), broker_minute(minute, "b", cpu_percent=low)]
+    decision = {"at": at(10 * 60 + 20), "id": "1.2", "strategy": "plan", "moves": 2, "begun": 1}
+    decision |= {"spread_before": 0.6, "spread_after": 0.1}
+    idle = decision | {"id": "1.3", "begun": 0}
+    unknown = decision | {"id": "1.9", "at": at(7200)}
+    moves = [
+        {"decision": "1.2", "gain": 0.25, "outcome": "begun"},
+        {"decision": "1.2", "gain": 9.0, "outcome": "refused"},
+    ]
+    table = tables(spark, broker_minute=rows, decision=[decision, decision, idle, unknown], move=moves)
+    found = answers(ANALYSES["benefit"].run(table, ALWAYS, DEFAULTS), "id")
+    assert set(found) == {"1.2", "1.9"}
+    one = found["1.2"]
+    assert (one["measured_before"], one["measured_after"]) == pytest.approx((0.5, 0.1))
+    assert (one["predicted"], one["measured"], one["kept"], one["gain"]) == pytest.approx((0.5, 0.4, 0.8, 0.25))
+    cut = answers(ANALYSES["benefit"].run(table, Window(at(600), at(660)), DEFAULTS), "id")
+    assert cut == {"1.2": one}
+    assert (found["1.9"]["measured_before"], found["1.9"]["kept"]) == (None, None)
+
+
+def test_groups(spark: SparkSession) -> None:
+    rows = []
+    offset = 0
+    for moment, generation, holders, lag in (
+        (0, 1, "xy", 10), (60, 1, "xy", 20), (60, 2, "xx", 40), (120, 3, "zx", 0), (180, 3, "zx", None),
+    ):  # fmt: skip
+        for queue, consumer in enumerate(holders):
+            offset += 1
+            rows.append({"partition": 0, "offset": offset, "at": at(moment), "group": "g", "topic": "t", "queue": queue,
+                         "lag": lag, "consumer": consumer, "generation": generation})  # fmt: skip
+    rows.append({"partition": 0, "offset": 99, "at": at(5), "group": "h", "topic": "t", "queue": 0, "lag": 7})
+    found = answers(ANALYSES["groups"].run(tables(spark, group_lag=rows), ALWAYS, DEFAULTS), "group")
+    one = found["g"]
+    # 10 for a minute, 20 for no time, 40 for a minute, 0 for a minute
+    assert (one["queues"], one["lag_mean"], one["lag_max"]) == (2, pytest.approx(50 / 3), 40)
+    assert (one["rebalances"], one["rebalances_h"]) == (2, pytest.approx(2 / 0.05))
+    # x kept its first queue once and its second once, of four chances
+    assert one["stickiness"] == pytest.approx(0.5)
+    assert (found["h"]["lag_mean"], found["h"]["rebalances"], found["h"]["stickiness"]) == (7.0, 0, None)

@@ -1,0 +1,77 @@
+"""The regression finds the coefficients that were put in, says how sure it is, and never a negative cost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import nnls
+
+from loadmanager.history.analyses.regression import Floats, Sums, fit
+
+
+def sums_of(x: Floats, y: Floats, w: Floats | None = None) -> Sums:
+    w = np.ones(len(y)) if w is None else w
+    weighed = x * w[:, None]
+    return Sums(x.T @ weighed, weighed.T @ y, float(w @ y**2), float(w @ y), float(w.sum()))
+
+
+def drawn(noise: float, rows: int = 400) -> tuple[Floats, Floats, Floats]:
+    rng = np.random.default_rng(3)
+    x = np.column_stack([np.ones(rows), *(rng.uniform(0, scale, rows) for scale in (5, 80, 900))])
+    truth = np.array([0.3, 0.05, 0.0, 0.002])
+    return x, x @ truth + rng.normal(0, noise, rows) if noise else x @ truth, truth
+
+
+def test_the_coefficients_that_were_put_in_come_out() -> None:
+    x, y, truth = drawn(0.0)
+    found = fit(sums_of(x, y))
+    assert found.coefficients == pytest.approx(truth, abs=1e-7)
+    assert found.r2 == pytest.approx(1.0, abs=1e-9)
+
+
+def test_with_noise_it_is_least_squares_and_its_errors_are_the_textbook_s() -> None:
+    x, y, _ = drawn(0.2)
+    found = fit(sums_of(x, y))
+    best, _ = nnls(x, y)
+    assert found.coefficients == pytest.approx(best, abs=1e-7)
+    active = best > 0
+    residual = y - x @ best
+    variance = residual @ residual / (len(y) - active.sum())
+    errors = np.sqrt(variance * np.diag(np.linalg.inv(x[:, active].T @ x[:, active])))
+    assert found.errors[active] == pytest.approx(errors, rel=1e-6)
+    assert np.isnan(found.errors[~active]).all()
+    assert found.r2 == pytest.approx(1 - residual @ residual / ((y - y.mean()) @ (y - y.mean())), rel=1e-9)
+    assert found.deviation == pytest.approx(np.sqrt(variance), rel=1e-6)
+
+
+def test_a_negative_slope_becomes_none() -> None:
+    x = np.column_stack([np.ones(50), np.arange(50.0)])
+    found = fit(sums_of(x, 100.0 - x[:, 1]))
+    assert found.coefficients[1] == 0
+    assert found.coefficients[0] == pytest.approx((100 - x[:, 1]).mean())
+
+
+def test_loads_that_go_together_share_their_cost() -> None:
+    load = np.linspace(1, 9, 40)
+    x = np.column_stack([np.ones(40), load, 3 * load])
+    found = fit(sums_of(x, 1 + 0.5 * load))
+    assert (found.coefficients >= 0).all()
+    assert found.coefficients[1] + 3 * found.coefficients[2] == pytest.approx(0.5)
+
+
+def test_weights_count_as_rows() -> None:
+    x, y, _ = drawn(0.2, 60)
+    w = np.arange(60) % 3 + 1.0
+    again = np.repeat(np.arange(60), w.astype(int))
+    one, other = fit(sums_of(x, y, w)), fit(sums_of(x[again], y[again]))
+    assert one.coefficients == pytest.approx(other.coefficients)
+    assert one.errors == pytest.approx(other.errors, nan_ok=True)
+
+
+def test_nothing_to_learn_from() -> None:
+    x = np.column_stack([np.ones(5), np.zeros(5)])
+    found = fit(sums_of(x, np.full(5, 2.0)))
+    assert found.coefficients == pytest.approx([2.0, 0.0])
+    assert np.isnan(found.r2)
+    empty = fit(Sums(np.zeros((2, 2)), np.zeros(2), 0.0, 0.0, 3.0))
+    assert empty.coefficients.tolist() == [0.0, 0.0]

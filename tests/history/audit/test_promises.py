@@ -1,0 +1,108 @@
+"""The law with one check taken out: the audit, which does not know the law, finds what it lets through, and where."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadmanager.history.audit import Invariant
+from statechannel import reshaping, table, transitions
+from statechannel.channel import ChannelCore
+from statechannel.errors import InvariantError
+from statechannel.ports import LogEntry
+from tests.history.folding.tasks import Entry
+from tests.statechannel.mutation import mutate
+
+from .tasks import Found, audited, honest
+
+STEPS = 120
+TABLE_OF = table.OwnershipTable
+
+MUTANTS = {
+    "no revision check": (Invariant.SEEN, (TABLE_OF, "_judge_one", "subject.seen != entry.revision", "False")),
+    "a late create": (Invariant.SEEN, (reshaping, "_create_namespace", "record.seen_namespace != ", "None is ")),
+    "no epoch check": (
+        Invariant.EPOCH,
+        (TABLE_OF, "_check_lead", "record.epoch != lead.epoch or record.actor != lead.leader", "False"),
+    ),
+    "an epoch taken twice": (Invariant.EPOCH, (TABLE_OF, "_take_lead", "record.epoch <=", "record.epoch <")),
+    "anybody may": (Invariant.AUTHOR, (table, "find_row", "if not row.by.isdisjoint(who)", "")),
+    "anybody may reshape": (Invariant.AUTHOR, (reshaping, "_is_barred", "return row", "return False and row")),
+    "anybody may close a log": (
+        Invariant.AUTHOR,
+        (TABLE_OF, "_retire", "record.role is not Role.ADMIN", "False"),
+    ),
+    "a closed log goes on": (Invariant.PLACE, (TABLE_OF, "replay", "part.retired is not None", "False")),
+    "any partition will do": (
+        Invariant.PLACE,
+        (reshaping, "judge", "table.partition_of(name) != partition", "False"),
+    ),
+    "the holder by name": (
+        Invariant.OWNER,
+        (transitions, "relations", "record.actor == holder", "NAMED(record.actor) == NAMED(holder)"),
+    ),
+    "a delete under the holder": (
+        Invariant.OWNER,
+        (reshaping, "_delete_namespace", "e.state not in row.states", "False"),
+    ),
+    "the target is forgotten": (Invariant.OWNER, (table, "step", "target = entry.target", "target = None")),
+    "reshaped on its way": (Invariant.OWNER, (reshaping, "_present", "entry.state not in row.states", "False")),
+    "no new token": (Invariant.TOKEN, (table, "step", "offset if row.fences else entry.token", "entry.token")),
+    "children with their parent's token": (
+        Invariant.TOKEN,
+        (reshaping, "_born", "token=offset", "token=parent.token if parent else offset"),
+    ),
+    "a token that goes back": (Invariant.ENTRY, (table, "step", "offset if row.fences else entry.token", "0")),
+    "a revision that is none": (Invariant.ENTRY, (table, "step", "revision=offset", "revision=offset + 1")),
+    "a merge over a hole": (
+        Invariant.TILING,
+        (reshaping, "_merge", "left.bundle.hi != right.bundle.lo", "False"),
+    ),
+    "cuts outside the parent": (
+        Invariant.LOG,
+        (reshaping, "_create_children", "any(a >= b for a, b in itertools.pairwise(cuts))", "False"),
+    ),
+}
+
+
+def digests(entries: list[Entry]) -> dict[tuple[int, int], str]:
+    """Of each partition behind each entry, as far as the law goes."""
+    core, found = ChannelCore(2), dict[tuple[int, int], str]()
+    for entry in entries:
+        try:
+            core.apply(LogEntry(entry.partition, entry.offset, None, entry.value, 0))
+        except InvariantError:
+            return found
+        found[entry.partition, entry.offset] = core.table.digest(entry.partition)
+    return found
+
+
+def first_found(invariant: Invariant) -> tuple[list[Entry], Found]:
+    """A log that the mutant accepts, and what the audit says of it."""
+    for seed in range(200):
+        entries = honest(seed, STEPS)
+        found = audited(entries, apart=1_000)
+        if any(v["invariant"] == invariant for v in found.violation):
+            return entries, found
+    raise AssertionError("no history breaks it")
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_law_that_lets_something_through_is_found_out_at_the_first_record(monkeypatch, mutant: str):
+    invariant, change = MUTANTS[mutant]
+    mutate(monkeypatch, *change)
+    entries, found = first_found(invariant)
+    wrong = digests(entries)
+    monkeypatch.undo()
+    right = digests(entries)
+    for partition in {v["partition"] for v in found.violation}:
+        first = min(v["offset"] for v in found.violation if v["partition"] == partition)
+        assert first == min(at for p, at in right if p == partition and right[p, at] != wrong.get((p, at)))
+    assert all(v["record"] for v in found.violation if v["offset"] in {e.offset for e in entries})
+
+
+def test_a_refused_record_that_changes_something_is_noticed_by_the_next_change(monkeypatch):
+    put = "self._namespaces[outcome.winner.bundle.namespace].put"
+    changed = f"outcome.winner and {put}(msgspec.structs.replace(outcome.winner, hand_off=b'x'))"
+    mutate(monkeypatch, TABLE_OF, "_judge_many", "refused.append(outcome)", f"refused.append(outcome); {changed}")
+    _, found = first_found(Invariant.OWNER)
+    assert all("no accepted record" in v["detail"] for v in found.violation)

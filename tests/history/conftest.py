@@ -1,0 +1,52 @@
+"""One Spark session in each worker for all tests of the load history: a session is a JVM of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from loadmanager.history.jars import bring
+from loadmanager.history.lake import Lake
+from loadmanager.history.session import Spark, session
+
+HERE = Path(__file__).parent
+SOCKETS = (
+    "ignore:unclosed <socket.socket:ResourceWarning",
+    "ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning",
+)
+"""PySpark leaves the closing of its sockets to the garbage collector."""
+
+QUICK = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+"""A test has a few rows: compiling a query for them takes longer than to interpret it."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents and "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+            for ignored in SOCKETS:
+                item.add_marker(pytest.mark.filterwarnings(ignored))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Generator[SparkSession]:
+    bring()
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    made = session(Spark(memory="1g", conf={"spark.sql.warehouse.dir": str(warehouse)} | QUICK))
+    made.sparkContext.setLogLevel("ERROR")
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Lake:
+    """An empty lakehouse."""
+    return Lake(spark, str(tmp_path / "lake"))

@@ -1,0 +1,177 @@
+"""The audit of SQLite files: what it finds in them, and that it leaves no trace."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from statechannel.adapters.sqlite import audit as sqlite_audit
+from statechannel.adapters.sqlite.audit import audit_coordination_file, audit_log_file, file_system_of
+from statechannel.adapters.sqlite.coordination import SqliteCoordination
+from statechannel.adapters.sqlite.log import SqliteLog
+from statechannel.audit import Finding, Severity
+from statechannel.ports import Payload, TopicSpec
+
+LOCAL = "22 1 8:1 / / rw - ext4 /dev/root rw\n"
+LATE_MS = int(time.time() * 1000) + 3_600_000
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def texts(findings: Sequence[Finding], severity: Severity) -> str:
+    return "\n".join(f"{f.found} -> {f.advice}" for f in findings if f.severity is severity)
+
+
+def snapshot(directory: Path) -> dict[str, tuple[bytes, int]]:
+    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in directory.iterdir()}
+
+
+async def make_log(path: Path, *, compacted: bool = False) -> None:
+    log = SqliteLog(path)
+    await log.start(5)
+    await log.open_topic(TopicSpec("bundle-state", 2, compacted))
+    await log.append("bundle-state", 0, [Payload(b"k", b"v")])
+    await log.close()
+
+
+async def make_coordination(path: Path, cluster: str) -> None:
+    coordination = SqliteCoordination(path)
+    await coordination.start(5)
+    await coordination.identify(cluster, "log-1")
+    await coordination.close()
+
+
+def test_files_that_do_not_exist_yet_are_fine_and_stay_so(tmp_path: Path):
+    found = audit_log_file(tmp_path / "lm.db", now_ms=now_ms(), mounts=lambda: LOCAL)
+    found += audit_coordination_file(tmp_path / "lm.db.coordination", "here", mounts=lambda: LOCAL)
+    assert {f.severity for f in found} == {Severity.OK}
+    assert not list(tmp_path.iterdir())
+
+
+async def test_files_at_rest_are_read_without_a_trace(tmp_path: Path):
+    await make_log(tmp_path / "lm.db")
+    await make_coordination(tmp_path / "co.db", "here")
+    before = snapshot(tmp_path)
+    found = audit_log_file(tmp_path / "lm.db", now_ms=now_ms(), mounts=lambda: LOCAL)
+    found += audit_coordination_file(tmp_path / "co.db", "here", mounts=lambda: LOCAL)
+    assert {f.severity for f in found} == {Severity.OK}
+    assert "2 partitions" in texts(found, Severity.OK)
+    assert "cluster 'here'" in texts(found, Severity.OK)
+    assert snapshot(tmp_path) == before
+
+
+async def test_files_in_use_are_read_while_they_are_written(tmp_path: Path):
+    log = SqliteLog(tmp_path / "lm.db")
+    await log.start(5)
+    await log.open_topic(TopicSpec("bundle-state", 2))
+    await log.append("bundle-state", 1, [Payload(b"k", b"v")])
+    try:
+        found = audit_log_file(tmp_path / "lm.db", now_ms=now_ms(), mounts=lambda: LOCAL)
+    finally:
+        await log.close()
+    assert "newest entry is 0 s old" in texts(found, Severity.OK)
+
+
+async def test_another_clusters_file_is_an_error(tmp_path: Path):
+    await make_coordination(tmp_path / "co.db", "there")
+    found = audit_coordination_file(tmp_path / "co.db", "here", mounts=lambda: LOCAL)
+    assert "belongs to cluster 'there', not 'here'" in texts(found, Severity.ERROR)
+
+
+async def test_a_wall_clock_that_was_set_back_is_told(tmp_path: Path):
+    await make_log(tmp_path / "lm.db")
+    found = audit_log_file(tmp_path / "lm.db", now_ms=now_ms() - 60_000, mounts=lambda: LOCAL)
+    assert "set back" in texts(found, Severity.WARNING)
+
+
+async def test_a_channel_that_may_lose_records_is_an_error(tmp_path: Path):
+    await make_log(tmp_path / "lm.db", compacted=True)
+    found = audit_log_file(tmp_path / "lm.db", now_ms=now_ms(), mounts=lambda: LOCAL)
+    assert "compacted" in texts(found, Severity.ERROR)
+
+
+def test_what_is_no_file_of_ours_is_an_error(tmp_path: Path):
+    (tmp_path / "text").write_text("hello")
+    with sqlite3.connect(tmp_path / "other.db") as db:
+        db.execute("PRAGMA application_id = 77")
+        db.execute("CREATE TABLE t (x)")
+    db.close()
+    for name in ("text", "other.db"):
+        found = audit_log_file(tmp_path / name, now_ms=now_ms(), mounts=lambda: LOCAL)
+        assert "not one of ours" in texts(found, Severity.ERROR)
+    found = audit_log_file(tmp_path / "none" / "lm.db", now_ms=now_ms(), mounts=lambda: LOCAL)
+    assert "create it" in texts(found, Severity.ERROR)
+
+
+async def test_a_file_of_a_newer_release_is_an_error(tmp_path: Path):
+    await make_log(tmp_path / "lm.db")
+    with sqlite3.connect(tmp_path / "lm.db") as db:
+        db.execute("PRAGMA user_version = 99")
+    db.close()
+    found = audit_log_file(tmp_path / "lm.db", now_ms=now_ms(), mounts=lambda: LOCAL)
+    assert "format 99" in texts(found, Severity.ERROR)
+
+
+async def test_a_damaged_file_is_an_error(tmp_path: Path):
+    await make_log(tmp_path / "lm.db")
+    with sqlite3.connect(tmp_path / "lm.db") as db:  # what still stood beside the file would cover the damage
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    db.close()
+    content = bytearray((tmp_path / "lm.db").read_bytes())
+    content[100:4096] = bytes(3996)
+    (tmp_path / "lm.db").write_bytes(content)
+    found = audit_log_file(tmp_path / "lm.db", now_ms=now_ms(), mounts=lambda: LOCAL)
+    assert "backup" in texts(found, Severity.ERROR)
+
+
+async def test_a_file_that_every_user_may_write_is_told(tmp_path: Path):
+    await make_log(tmp_path / "lm.db")
+    (tmp_path / "lm.db").chmod(0o666)
+    found = audit_log_file(tmp_path / "lm.db", now_ms=now_ms(), mounts=lambda: LOCAL)
+    assert "chmod o-w" in texts(found, Severity.WARNING)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="permissions do not bind the superuser")
+async def test_a_file_that_is_read_only_is_an_error(tmp_path: Path):
+    await make_log(tmp_path / "lm.db")
+    (tmp_path / "lm.db").chmod(0o444)
+    found = audit_log_file(tmp_path / "lm.db", now_ms=now_ms(), mounts=lambda: LOCAL)
+    assert "not readable and writable" in texts(found, Severity.ERROR)
+
+
+@pytest.mark.parametrize(
+    ("kind", "severity"),
+    [("nfs4", Severity.ERROR), ("cifs", Severity.ERROR), ("tmpfs", Severity.WARNING), ("xfs", Severity.OK)],
+)
+def test_where_the_file_lies_is_judged(tmp_path: Path, kind: str, severity: Severity):
+    mounts = f"{LOCAL}23 22 0:5 / {os.path.realpath(tmp_path)} rw shared:1 - {kind} somewhere rw\n"
+    found = audit_log_file(tmp_path / "lm.db", now_ms=now_ms(), mounts=lambda: mounts)
+    assert kind in texts(found, severity)
+
+
+def test_the_longest_mount_point_counts_and_a_later_mount_covers_an_earlier_one():
+    mounts = (
+        f"{LOCAL}1 1 0:1 / /data rw - nfs x rw\n1 1 0:1 / /database rw - tmpfs x rw\n1 1 0:1 / /data rw - xfs x rw\n"
+    )
+    assert file_system_of("/data/lm", mounts) == "xfs"
+    assert file_system_of("/database", mounts) == "tmpfs"
+    assert file_system_of("/var", mounts) == "ext4"
+    assert file_system_of("/var", "nonsense\n") is None
+
+
+@pytest.mark.parametrize(("free", "severity"), [(1 << 20, Severity.ERROR), (200 << 20, Severity.WARNING)])
+def test_a_disk_that_is_nearly_full_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, severity: Severity
+):
+    real = os.statvfs(tmp_path)
+    fields = list(real)
+    fields[4] = free // real.f_frsize  # f_bavail
+    monkeypatch.setattr(sqlite_audit.os, "statvfs", lambda _: os.statvfs_result(fields))
+    assert "free some space" in texts(audit_log_file(tmp_path / "lm.db", now_ms=now_ms()), severity)

@@ -1,0 +1,76 @@
+"""What the table checks of itself: entries that must not be, and damage to what it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from statechannel.bundle import Bundle
+from statechannel.errors import InvariantError
+from statechannel.namespace import Namespace
+from statechannel.record import NEVER, Action, Broker
+from statechannel.table import OwnershipTable
+from statechannel.transitions import State
+from statechannel.verdict import Ownership, check_entry
+
+# --- entries that must not be
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"state": State.UNASSIGNED},
+        {"state": State.REVOKING, "holder": None},
+        {"target": Broker("b", 1)},
+        {"state": State.TRANSFERRING},
+        {"token": 8},
+        {"token": NEVER},
+    ],
+)
+def test_an_entry_that_its_state_does_not_allow_is_a_bug_of_ours(wrong: dict[str, object]):
+    fine = Ownership(Bundle("t/n", 0, 9), State.ASSIGNED, Broker("a", 1), None, 7, 3, Action.RETURN, Broker("a", 1))
+    check_entry(fine)
+    with pytest.raises(InvariantError):
+        check_entry(msgspec.structs.replace(fine, **wrong))
+
+
+def damage_bounds(table: OwnershipTable) -> None:
+    known = table.namespace("shop/orders")
+    known.lower_bounds = [0, known.lower_bounds[1] + 1]
+
+
+def damage_copy(table: OwnershipTable) -> None:
+    """The namespace that is read is not the one that the partition would put into a snapshot."""
+    known = table.namespace("shop/orders")
+    table._namespaces["shop/orders"] = Namespace(known.name, known.revision, known.entries)
+
+
+def damage_entry(table: OwnershipTable) -> None:
+    known = table.namespace("shop/orders")
+    known.put(msgspec.structs.replace(known.entries[0], holder=None))
+
+
+DAMAGES: dict[str, Callable[[OwnershipTable], object]] = {
+    "a hole": lambda table: table.namespace("shop/orders")._entries.pop(0),
+    "an overlap": lambda table: table.namespace("shop/orders")._entries.append(next(iter(table))),
+    "wrong places": damage_bounds,
+    "a second copy": damage_copy,
+    "a malformed entry": damage_entry,
+    "a lost holder": lambda table: table._indices._held.popitem(),
+    "a wrong count by holder": lambda table: table._indices._held[Broker("a:6650", 1)].update({"shop/orders": 2}),
+    "a wrong count by state": lambda table: table._indices.states.update({State.UNASSIGNED: 1}),
+    "a lost bundle in flight": lambda table: table._indices._in_flight[State.ASSIGNING].clear(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_the_invariants_notice_what_is_damaged(ledger, damage: Callable[[OwnershipTable], object]):
+    x, y = ledger.begin()
+    ledger.assign(x)
+    ledger.write(Action.OWN, y, to=ledger.B)
+    ledger.table.check_invariants()
+    damage(ledger.table)
+    with pytest.raises(InvariantError):
+        ledger.table.check_invariants()

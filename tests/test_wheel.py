@@ -1,0 +1,224 @@
+"""The wheel in an empty environment: what is in it, that it runs with its own dependencies only, and what it asks for.
+
+Built from a copy, so that nothing of an earlier build gets into it; pip (or uv) may take what it needs from its index
+or its cache. One build and one environment serve all of these tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+from api.cli.main import COMMANDS
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("api", "loadmanager", "statechannel")
+TIMEOUT_S = 300.0
+READY, READY_S = " is ready: ", 60.0
+
+pytestmark = [pytest.mark.xdist_group("wheel"), pytest.mark.timeout(2 * TIMEOUT_S)]
+
+SERVICE = """
+async def test_it_fails_over(loadmanager_cluster):
+    async with loadmanager_cluster(brokers=2, bundles=2) as cluster:
+        await cluster.kill(cluster.brokers[0])
+        await cluster.settled()
+        assert cluster.owner("test/service/alice") is cluster.brokers[0]
+"""
+
+EVERY_COMMAND = """
+from api.cli.main import COMMANDS, main
+
+for command in COMMANDS:
+    main([command, "--help"], standalone_mode=False)
+"""
+
+PYTEST_INI = """
+[pytest]
+asyncio_mode = auto
+asyncio_default_fixture_loop_scope = function
+filterwarnings = error
+"""
+
+TYPED = """
+from loadmanager import Broker, Bundle, Token
+from loadmanager.testing import embedded_cluster
+from statechannel.bundle import Topic
+
+reveal_type(Topic.parse("t/n/a").namespace)
+
+
+async def main(broker: Broker) -> None:
+    async with broker.admit("t/n/a") as claim:
+        bundle: Bundle = claim.bundle
+        wrong: int = claim.token
+        print(bundle, wrong, Token, embedded_cluster)
+"""
+
+
+def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    return subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env={**kept, **environment},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+def done(*command: str | Path, cwd: Path, **environment: str) -> str:
+    result = run(*command, cwd=cwd, **environment)
+    assert result.returncode == 0, f"{result.stdout}\n{result.stderr}"
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = tmp_path_factory.mktemp("source")
+    for package in (*PACKAGES, "tests", "bench"):  # the latter two must stay out
+        shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, source)
+    dist = tmp_path_factory.mktemp("dist")
+    if uv := shutil.which("uv"):
+        done(uv, "build", "-q", "--wheel", "-o", dist, source, cwd=source)
+    else:
+        done(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", dist, source, cwd=source)
+    [built] = dist.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the commands of an environment that holds the wheel and its base dependencies."""
+    place = tmp_path_factory.mktemp("environment") / "venv"
+    python = place / "bin" / "python"
+    done(sys.executable, "-m", "venv", "--without-pip", place, cwd=place.parent)
+    if uv := shutil.which("uv"):
+        done(uv, "pip", "install", "-q", "--python", python, wheel, cwd=place.parent)
+    else:
+        done(sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-compile", wheel, cwd=place.parent)
+    return place / "bin"
+
+
+@pytest.fixture
+def loadmanager(environment: Path) -> Path:
+    return environment / "loadmanager"
+
+
+@contextmanager
+def broker(loadmanager: Path, directory: Path) -> Iterator[str]:
+    """A broker on SQLite; gives its admin URL."""
+    told = directory / "broker.err"
+    with told.open("w") as errors:
+        process = subprocess.Popen(
+            [loadmanager, "broker", "--listen", "127.0.0.1:0", "--log", f"sqlite:{directory / 'lm.db'}"],
+            cwd=directory,
+            stderr=errors,
+        )
+    try:
+        until_s = time.monotonic() + READY_S
+        while READY not in told.read_text():
+            assert process.poll() is None, told.read_text()
+            assert time.monotonic() < until_s, told.read_text()
+            time.sleep(0.02)
+        yield told.read_text().partition(READY)[2].split()[0]
+    finally:
+        process.terminate()
+        process.wait(TIMEOUT_S)
+
+
+def test_it_holds_the_packages_with_their_types_and_nothing_else(wheel: Path):
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.partition("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == set(PACKAGES)
+    assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
+    assert not [name for name in names if "test_" in name or "conftest" in name or "/bench/" in name]
+    there = {path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    assert there <= set(names), "a package without __init__.py stays out of the wheel"
+
+
+def test_it_says_what_it_needs_and_offers(wheel: Path):
+    archive = zipfile.ZipFile(wheel)
+    [metadata] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+    said = Parser().parsestr(archive.read(metadata).decode())
+    assert {"kafka", "zookeeper", "all"} <= set(said.get_all("Provides-Extra", []))
+    base = " ".join(need for need in said.get_all("Requires-Dist", []) if "extra ==" not in need)
+    assert all(name not in base for name in ("pytest", "confluent", "kazoo", "hypothesis", "ruff"))
+    points = archive.read(metadata.replace("METADATA", "entry_points.txt")).decode()
+    assert "loadmanager = api.cli.main:main" in points
+    assert "loadmanager = loadmanager.testing.plugin" in points
+
+
+def test_its_commands_run(environment: Path, loadmanager: Path, tmp_path: Path):
+    assert "0.1.0" in done(loadmanager, "--version", cwd=tmp_path)
+    assert "--brokers" in done(loadmanager, "demo", "--help", cwd=tmp_path)
+    assert "Exit codes" in done(loadmanager, "--help", cwd=tmp_path)
+    told = done(environment / "python", "-c", EVERY_COMMAND, cwd=tmp_path)
+    assert told.count("Usage:") == len(COMMANDS)
+    assert "errors" in done(loadmanager, "check", cwd=tmp_path)
+
+
+def test_a_broker_on_sqlite_answers_a_lookup(loadmanager: Path, tmp_path: Path):
+    with broker(loadmanager, tmp_path) as url:
+        asking = {"cwd": tmp_path, "LOADMANAGER_ADMIN_URL": url}
+        done(loadmanager, "namespaces", "create", "shop/carts", **asking)
+        [answer] = json.loads(done(loadmanager, "topics", "lookup", "shop/carts/alice", "-o", "json", **asking))
+        assert f"http://{answer['broker']}" == url
+        told = done(loadmanager, "doctor", "-o", "bundle.tar.gz", **asking)
+        assert "check.json" in told
+
+
+@pytest.mark.parametrize("command", ["broker", "check"])
+@pytest.mark.parametrize(
+    ("extra", "addresses"),
+    [
+        ("kafka", ("--log", "kafka://127.0.0.1:1", "--coordination", "sqlite:co.db")),
+        ("zookeeper", ("--log", "sqlite:lm.db", "--coordination", "zookeeper://127.0.0.1:1")),
+    ],
+)
+def test_a_client_that_is_not_installed_is_one_line_that_names_the_extra(
+    loadmanager: Path, tmp_path: Path, command: str, extra: str, addresses: tuple[str, ...]
+):
+    listen = ("--listen", "127.0.0.1:0") if command == "broker" else ()
+    result = run(loadmanager, command, *listen, *addresses, cwd=tmp_path)
+    assert result.returncode == 1
+    lines = [
+        line for line in (result.stdout + result.stderr).splitlines() if f"pip install 'loadmanager[{extra}]'" in line
+    ]
+    assert len(lines) == 1, result.stdout + result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_its_types_are_seen(environment: Path, tmp_path: Path):
+    (tmp_path / "service.py").write_text(TYPED)
+    (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict"}')
+    python = environment / "python"
+    result = run(sys.executable, "-m", "pyright", "--pythonpath", python, "--outputjson", "service.py", cwd=tmp_path)
+    told = [(each["severity"], each["message"]) for each in json.loads(result.stdout)["generalDiagnostics"]]
+    assert [severity for severity, _ in told] == ["information", "error"], told
+    assert '"str"' in told[0][1]
+    assert '"Token" is not assignable to "int"' in told[1][1]
+
+
+def test_its_fixture_is_there_for_the_tests_of_a_service(environment: Path, tmp_path: Path):
+    [site] = environment.parent.glob("lib/python*/site-packages")
+    (tmp_path / "test_service.py").write_text(SERVICE)
+    (tmp_path / "pytest.ini").write_text(PYTEST_INI)
+    pytest_of_ours = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    told = done(*pytest_of_ours, cwd=tmp_path, PYTHONPATH=str(site))
+    assert "1 passed" in told
