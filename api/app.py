@@ -1,5 +1,8 @@
 """The doors of one broker: an ASGI application on the loop that runs its node.
 
+Behind it is one FastAPI application for all brokers of a process, since FastAPI takes a sixth of a second to lay out
+the routes of one; which broker a request is for, and what its doors keep, comes with the request (`doorway.Kept`).
+
 There is no authentication yet: whoever reaches the port may do everything. `server.py` therefore binds loopback only,
 unless told otherwise.
 """
@@ -7,14 +10,14 @@ unless told otherwise.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from functools import cache
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from api import errors
-from api.draining import Draining
+from api.doorway import KEPT, Kept
 from api.limits import Limits
 from api.lookup_path import LookupPath
 from api.routes import (
@@ -37,47 +40,62 @@ from api.routes import (
     tasks,
     watch,
 )
-from loadmanager.chronicle.refolding import RefoldDesk
-from loadmanager.chronicle.snapshot_lists import SnapshotLists
-from loadmanager.chronicle.watching import Watching
-from loadmanager.metrics import registry_of
-from loadmanager.node import Node
 from loadmanager.registration import VERSION
 
 
-def create_app(node: Node, closing: asyncio.Event | None = None) -> ASGIApp:
-    """The application of `node`; serve it on the loop that runs `node.run()`, with its lifespan.
+def create_app(kept: Kept) -> ASGIApp:
+    """The application of the broker that `kept` is of; serve it on the loop that runs its node, without a lifespan."""
+    app = routes_of_all()
 
-    Set `closing` before the server waits for its answers to end: those that do not end by themselves end then.
-    """
-    draining = Draining(node)
-    desk = RefoldDesk(node.world.log, node.channel.topic)
-    watching = Watching(node.channel.replica, desk, closing)
+    async def kept_by_these_doors(scope: Any, receive: Any, send: Any) -> None:
+        scope[KEPT] = kept
+        await app(scope, receive, send)
 
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-        yield
-        watching.close()
-        await draining.close()
+    return LookupPath(kept.node, Limits(kept_by_these_doors))
 
+
+@cache
+def routes_of_all() -> FastAPI:
+    """Every route, for every broker of this process."""
     app = FastAPI(
         title="loadmanager",
         version=VERSION,
         docs_url=None,  # these pages would load their scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,
-        lifespan=lifespan,
     )
-    app.state.node = node
-    app.state.draining = draining
-    app.state.refold_desk = desk
-    app.state.watching = watching
-    app.state.snapshot_lists = SnapshotLists(node.world.log, node.channel.topic)
-    app.state.metrics = registry_of(node)
     for routes in (
         *(settings, lookups, namespaces, brokers, own_bundles, own_brokers, channel, history),
         *(watch, tasks, balancing, plans, policies, pulsar_policies, explain, splitting, load_history, advice),
     ):
         app.include_router(routes.router)
     errors.install(app)
-    return LookupPath(node, Limits(app))
+    return app
+
+
+@cache
+def lay_out_routes() -> None:
+    """Do what FastAPI leaves to the first request, and what takes it a sixth of a second: in a thread, please."""
+    asyncio.run(_nothing_there())
+
+
+async def _nothing_there() -> None:
+    """A request that every route is compared with and none is for."""
+    path = "/nothing-is-there"
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [],
+    }
+    await routes_of_all()(scope, _nothing_sent, _dropped)
+
+
+async def _nothing_sent() -> Any:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+async def _dropped(_: Any) -> None:
+    pass

@@ -1,19 +1,68 @@
-"""What a route may ask for: the node, or its running incarnation. Answers 503 while there is none yet."""
+"""What a route may ask for: the node, its running incarnation, and what the doors of one broker keep. Answers 503 while
+there is no incarnation yet.
+
+All of it comes with the request: the application itself knows of no broker, and serves any number of them (`app.py`).
+"""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, cast
 
+import msgspec
 from fastapi import Depends, Request
+from prometheus_client import CollectorRegistry
 
+from api.draining import Draining
+from loadmanager.chronicle.refolding import RefoldDesk
+from loadmanager.chronicle.snapshot_lists import SnapshotLists
+from loadmanager.chronicle.watching import Watching
 from loadmanager.errors import Unavailable
 from loadmanager.incarnation import Incarnation
+from loadmanager.metrics import registry_of
 from loadmanager.node import Node
+
+KEPT = "loadmanager.kept"
+"""The key in an ASGI scope of what the doors keep."""
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What the doors of one broker keep from one request to the next. Close it with them."""
+
+    node: Node
+    draining: Draining
+    refold_desk: RefoldDesk
+    watching: Watching
+    snapshot_lists: SnapshotLists
+    metrics: CollectorRegistry
+
+    @classmethod
+    def of(cls, node: Node, closing: asyncio.Event | None = None) -> Kept:
+        """For `node`, on its loop. When `closing` is set, answers that do not end by themselves end."""
+        desk = RefoldDesk(node.world.log, node.channel.topic)
+        return cls(
+            node,
+            Draining(node),
+            desk,
+            Watching(node.channel.replica, desk, closing),
+            SnapshotLists(node.world.log, node.channel.topic),
+            registry_of(node),
+        )
+
+    async def close(self) -> None:
+        """End what runs behind requests."""
+        self.watching.close()
+        await self.draining.close()
+
+
+def kept(request: Request) -> Kept:
+    """What is kept by the doors that a request came through."""
+    return cast("Kept", request.scope[KEPT])
 
 
 def node_behind(request: Request) -> Node:
-    """The node that this application is the door of."""
-    return cast("Node", request.app.state.node)
+    """The node whose doors a request came through."""
+    return kept(request).node
 
 
 async def _any_node(request: Request) -> Node:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import msgspec
 from fastapi import Depends, Query, Request
 from fastapi.responses import Response
 
-from api.doorway import node_behind
-from loadmanager.chronicle.refolding import RefoldDesk
+from api.doorway import kept, node_behind
 from loadmanager.errors import Invalid, Unavailable
 from loadmanager.explaining.living import LiveView
 from loadmanager.explaining.reading import ChannelReader
@@ -27,7 +26,7 @@ def explainer_of(request: Request) -> Explainer:
     if node.incarnation is None:
         raise Unavailable("this broker is starting: it has not read the channel yet; try again")
     channel = node.channel
-    desk = cast("RefoldDesk", request.app.state.refold_desk)
+    desk = kept(request).refold_desk
     policies = node.policies
 
     async def documents_at(revision: int) -> Mapping[str, Policy] | None:

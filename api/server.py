@@ -14,7 +14,8 @@ from contextlib import asynccontextmanager, contextmanager
 import msgspec
 import uvicorn
 
-from api.app import create_app
+from api.app import create_app, lay_out_routes
+from api.doorway import Kept
 from api.lookup_protocol import LookupProtocol
 from loadmanager.embedding.doors import listen
 from loadmanager.node import Node
@@ -75,11 +76,12 @@ async def attach(node: Node, listening: socket.socket) -> AsyncGenerator[None]:
     """
     check_reach(_address_of(listening), insecure=node.settings.insecure)
     closing = asyncio.Event()
+    kept = Kept.of(node, closing)
     server = _Server(
         uvicorn.Config(
-            create_app(node, closing),
+            create_app(kept),
             http=LookupProtocol,
-            lifespan="on",
+            lifespan="off",
             ws="none",
             log_config=None,
             log_level="warning",
@@ -91,6 +93,7 @@ async def attach(node: Node, listening: socket.socket) -> AsyncGenerator[None]:
             timeout_graceful_shutdown=int(CLOSE_TIMEOUT_S),
         )
     )
+    laying_out = asyncio.create_task(asyncio.to_thread(lay_out_routes))
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     try:
         await _until_up(server, serving)
@@ -101,6 +104,8 @@ async def attach(node: Node, listening: socket.socket) -> AsyncGenerator[None]:
         await asyncio.wait((serving,), timeout=2 * CLOSE_TIMEOUT_S)
         if not serving.done():
             serving.cancel()
+        await kept.close()
+        await laying_out
 
 
 async def _until_up(server: _Server, serving: asyncio.Task[None]) -> None:

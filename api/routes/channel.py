@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from itertools import islice
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Query, Request, Response
 from prometheus_client.exposition import choose_encoder
 
-from api.doorway import Acting, AnyNode, TheNode
+from api.doorway import Acting, AnyNode, TheNode, kept
 from api.presenting import settings_shown
 from api.presenting_channel import channel_shown
 from api.schemas import ChannelShown, LateVerdict, Notes, NoteShown, ReaderPositions, Readers, ReaderShown
 from loadmanager.channel_owner.readers import ChannelReader, ReaderRegistry
 from loadmanager.chronicle.digests import namespace_digests, partition_digests
 from loadmanager.chronicle.outlook import look
-from loadmanager.chronicle.snapshot_lists import SnapshotLists
 from loadmanager.errors import NotFound
 from loadmanager.node import NOTES_KEPT, Node
 from statechannel.bundle import check_namespace
@@ -37,7 +36,7 @@ async def show_channel(
 
     Each digest is of the partition as of its `next_offset`.
     """
-    outlook = await look(node.world.log, node.channel.topic, cast("SnapshotLists", request.app.state.snapshot_lists))
+    outlook = await look(node.world.log, node.channel.topic, kept(request).snapshot_lists)
     return channel_shown(node, outlook, await _digested(node.channel.table) if digest else None)
 
 
@@ -147,4 +146,4 @@ async def show_settings(node: AnyNode) -> dict[str, Any]:
 async def metrics(request: Request) -> Response:
     """For Prometheus; the names are in docs/metrics.md."""
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
-    return Response(encode(request.app.state.metrics), media_type=content_type)
+    return Response(encode(kept(request).metrics), media_type=content_type)

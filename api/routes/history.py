@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
-from api.doorway import TheNode
+from api.doorway import TheNode, kept
 from api.presenting_history import history_shown
 from api.schemas import HistoryShown
 from loadmanager.chronicle.bundle_history import History, history_of
@@ -37,7 +37,7 @@ async def bundle_history(
     `next` is what to give as `before` for older ones. 404 for a bundle that nobody ever heard of.
     """
     bundle = Bundle.of(f"{tenant}/{namespace}", hash_range)
-    table, desk = node.channel.table, cast("RefoldDesk", request.app.state.refold_desk)
+    table, desk = node.channel.table, kept(request).refold_desk
     if table.namespace(bundle.namespace) is None:
         raise NotFound(f"there is no namespace {bundle.namespace}, and never was")
     found = await _found(node, desk, bundle, limit, before, since_ms)

@@ -5,12 +5,12 @@ A drain is the broker's own work, so these requests (and only these) are sent on
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
-from api.doorway import Acting, TheNode
+from api.doorway import Acting, TheNode, kept
 from api.draining import Draining
 from api.presenting import broker_shown, brokers_shown
 from api.schemas import BrokerShown, DrainShown
@@ -78,7 +78,7 @@ async def undrain(request: Request, node: TheNode, acting: Acting, broker: str) 
 
 
 def _draining(request: Request) -> Draining:
-    return cast("Draining", request.app.state.draining)
+    return kept(request).draining
 
 
 def _elsewhere(request: Request, node: Node, broker: str) -> Response | None:

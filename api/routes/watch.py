@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Annotated, cast
+from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from api.doorway import TheNode
+from api.doorway import TheNode, kept
 from api.event_stream import EventStream
 from api.watched import encode, greeting
 from loadmanager.chronicle.watch import Watch
-from loadmanager.chronicle.watching import Watching
 from loadmanager.errors import Invalid
 from statechannel.bundle import check_namespace
 
@@ -36,7 +35,7 @@ async def watch(
     """
     if namespace is not None:
         check_namespace(namespace)
-    watching = cast("Watching", request.app.state.watching)
+    watching = kept(request).watching
     try:
         begun = await watching.begin(namespace, last_event_id or since)
     except Invalid as error:

@@ -73,6 +73,7 @@ async def test_a_session_that_an_older_release_ended_comes_back_without_its_offi
         a = await client.start_incarnation(A, above=0)
         await client.register(a, b"")
         assert await client.claim("an-office", a)
+        await until(other, lambda: A in other.members and other.offices == {"an-office": a})
         session = client.session().id
         by_hand(
             path, f"DELETE FROM members WHERE session = '{session}'", f"DELETE FROM sessions WHERE id = '{session}'"
