@@ -7,7 +7,7 @@ import importlib
 
 NAMES = (
     *("channel", "start", "snapshot", "soak", "lookup", "broker", "assign", "transfer", "split", "failover", "recover"),
-    *("balance", "plan_speed", "old_new", "history_audit", "ingest", "analyse", "replay"),
+    *("balance", "plan_speed", "old_new", "history_audit", "lake_format", "ingest", "analyse", "replay"),
 )
 
 

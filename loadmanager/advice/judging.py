@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from loadmanager.advice.board import Entry
+from loadmanager.advice.bounds import CLOCKS_APART_MS
 from loadmanager.advice.model import MoveBundles, State
 from loadmanager.advice.states import OVER, UNDECIDED, UNDER_WAY, Action
 
@@ -65,14 +66,14 @@ def _ending(entry: Entry, entries: Sequence[Entry], now_ms: int) -> Ending | Non
         return None
     if now_ms >= _until_ms(entry):
         return Ending(entry, Action.EXPIRE, "its time is over, and nobody had it applied")
-    newer = next((other for other in entries if _replaces(other, entry)), None)
+    newer = next((other for other in entries if _replaces(other, entry, now_ms)), None)
     if newer is not None:
         return Ending(entry, Action.SUPERSEDE, f"advice {newer.id} is of newer data, and about the same")
     return None
 
 
-def _replaces(other: Entry, entry: Entry) -> bool:
-    newer = other.advice.provenance.data_to_ms > entry.advice.provenance.data_to_ms
+def _replaces(other: Entry, entry: Entry, now_ms: int) -> bool:
+    newer = entry.advice.provenance.data_to_ms < other.advice.provenance.data_to_ms <= now_ms + CLOCKS_APART_MS
     return newer and other.state not in GIVEN_UP and bool(other.advice.targets & entry.advice.targets)
 
 

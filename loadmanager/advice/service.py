@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 
 from loadmanager.advice.board import AdviceBoard, Entry
-from loadmanager.advice.bounds import check
+from loadmanager.advice.bounds import CLOCKS_APART_MS, check
 from loadmanager.advice.counts import AdviceCounts
 from loadmanager.advice.effect import MIN_ROUNDS, effect, measured, period, settling_ms, told
 from loadmanager.advice.hands.contract import AUTOMATIC, Done, Hand, Lost, Obstacle, Waits
@@ -26,6 +26,8 @@ from loadmanager.settings import Settings
 from statechannel.errors import StateChannelError
 
 LOOK_S = 0.5
+CLOCK_BEHIND_MS = 86_400_000
+"""Data that end later than this by a leader's clock are of the future by anybody's."""
 LOOKS = 20
 """How often within the measured time the rounds are counted, where there are too few."""
 _log = logging.getLogger(__name__)
@@ -57,7 +59,7 @@ class Following:
         self._leader = leader
         self._note = note
         self._counts = counts
-        self._look_again_ms: dict[str, int] = {}
+        self._looked_ms: dict[str, int] = {}
 
     async def follow(self) -> None:
         """Until cancelled. Nothing that goes wrong here ends the term."""
@@ -81,18 +83,28 @@ class Following:
         now_ms, enabled = self._board.wall_ms(), self._settings().advice_apply
         entries = self._board.all()
         self.waiting = {entry.id: why for entry in entries if (why := self.waiting.get(entry.id))}
-        this = turn(entries, now_ms, enabled=enabled)
-        for ending in this.endings:
-            await self._advance(ending.entry, ending.action, self._leader, ending.reason)
-        ended = {ending.entry.id for ending in this.endings}
+        late = {
+            each.entry.id for each in turn(entries, now_ms, enabled=enabled).endings if each.action is Action.EXPIRE
+        }
+        ended: set[str] = set()
         for entry in entries:
             await self._board.repair(entry.id)
-            if entry.state in UNDECIDED and entry.id not in ended and await self._is_obsolete(entry):
+            if entry.state in UNDECIDED and entry.id not in late and await self._is_obsolete(entry):
                 ended.add(entry.id)
+        # what is refused replaces nothing, so it is known first
+        this = turn(self._board.all() if ended else entries, now_ms, enabled=enabled)
+        for ending in this.endings:
+            if ending.entry.id not in ended:
+                await self._advance(ending.entry, ending.action, self._leader, ending.reason)
+                ended.add(ending.entry.id)
         for entry in this.under_way:
             await self._go_on(entry)
         for entry in this.next:
-            if entry.id not in ended and not this.under_way and await self._begin(entry):
+            if entry.id in ended:
+                continue
+            if this.under_way:
+                self._waits(entry, f"advice {this.under_way[0].id} is {this.under_way[0].state}: one at a time")
+            elif await self._begin(entry):
                 break
         for entry in this.forgotten:
             await self._board.forget(entry.id)
@@ -102,10 +114,11 @@ class Following:
     async def _is_obsolete(self, entry: Entry) -> bool:
         """Whether it can never be applied any more, which is written down; else why it waits is noted."""
         now_ms, hand = self._board.wall_ms(), self._hands[entry.advice.kind]
+        ahead_ms = entry.advice.provenance.data_to_ms - now_ms
         found: Obstacle | None
         try:
-            check(entry.advice, self._board.cluster, now_ms)
-            found = hand.obstacle(entry.advice)
+            check(entry.advice, self._board.cluster, now_ms + (ahead_ms if 0 < ahead_ms <= CLOCK_BEHIND_MS else 0))
+            found = self._not_yet(entry, now_ms) or hand.obstacle(entry.advice)
         except Invalid as error:
             found = Obstacle(Action.REFUSE, str(error))
         if found is not None and found.action is not None:
@@ -115,14 +128,22 @@ class Following:
         self._waits(entry, why or ("" if found is None else found.reason))
         return False
 
+    @staticmethod
+    def _not_yet(entry: Entry, now_ms: int) -> Obstacle | None:
+        """A leader whose clock is behind ends nobody's advice for that."""
+        ahead_ms = entry.advice.provenance.data_to_ms - now_ms
+        if ahead_ms <= CLOCKS_APART_MS:
+            return None
+        return Obstacle(
+            None, f"its data end {ahead_ms / 1000:.0f} s ahead of this leader's clock: set the clocks right"
+        )
+
     async def _begin(self, entry: Entry) -> bool:
         """Write that it is applied now, and begin; unless something stands against it."""
         hand, settings = self._hands[entry.advice.kind], self._settings()
-        why = self._held_up() or self._of_obstacle(hand.obstacle(entry.advice))
-        if why:
-            self._waits(entry, why)
-            return False
         now_ms, ruler = self._board.wall_ms(), ruler_of(settings, entry.advice.change)
+        if self._is_held_up(entry, now_ms):
+            return False
         measure_ms = round(settings.advice_measure_s * 1000)
         if not self._is_due(entry, now_ms, measure_ms):
             return False
@@ -133,6 +154,9 @@ class Following:
                 f"{baseline.rounds} rounds of the last {measure_ms / 1000:g} s can be compared with, {MIN_ROUNDS} are "
                 "needed: a round counts that looked at the cluster (balancing is on, nothing paused)",
             )
+            return False
+        # again: the rounds took their time, and somebody may have changed something
+        if self._is_held_up(entry, now_ms):
             return False
         before = hand.before(entry.advice)  # noted first: what another leader has begun since is read by the next line
         entry = await self._unchanged(entry)
@@ -152,10 +176,12 @@ class Following:
         await self._go_on(begun)
         return True
 
-    @staticmethod
-    def _of_obstacle(found: Obstacle | None) -> str:
-        """What is for good is written down at the next look."""
-        return "" if found is None else found.reason
+    def _is_held_up(self, entry: Entry, now_ms: int) -> bool:
+        """Why it cannot be begun now is noted; what is for good is written down at the next look."""
+        found = self._not_yet(entry, now_ms) or self._hands[entry.advice.kind].obstacle(entry.advice)
+        why = self._held_up() or ("" if found is None else found.reason)
+        self._waits(entry, why)
+        return bool(why)
 
     # --- going on
 
@@ -173,6 +199,7 @@ class Following:
                 pass
 
     async def _apply(self, entry: Entry, progress: Progress) -> None:
+        await self._unchanged(entry)  # a leader that was held up may have read this long ago
         match await self._hands[entry.advice.kind].apply(entry.advice, progress):
             case Done(at_ms, detail):
                 await self._advance(entry, Action.APPLIED, self._leader, detail, applied_ms=at_ms)
@@ -209,12 +236,12 @@ class Following:
         harm_percent = self._settings().advice_harm_percent
         result = effect(entry.advice.expected, baseline, found, harm_percent, ahead=_ahead(entry))
         if result.harm:
-            self._counts.harmed += 1
             entry = await self._advance(entry, Action.HARMED, self._leader, told(result), effect=result)
+            self._counts.harmed += 1
             await self._go_on(entry)
         else:
-            self._counts.kept += 1
             await self._advance(entry, Action.KEEP, self._leader, told(result), effect=result)
+            self._counts.kept += 1
 
     async def _withdraw(self, entry: Entry, progress: Progress) -> None:
         if progress.state is not State.WITHDRAWING:  # an administrator wants it
@@ -222,10 +249,11 @@ class Following:
             wish = f"{entry.review.verdict}: {entry.review.reason}" if entry.review.reason else entry.review.verdict
             progress = self._next(progress, entry.id, State.WITHDRAWING, entry.review.author, wish)
             entry = await self._write(entry, progress, wish)
+        await self._unchanged(entry)
         match await self._hands[entry.advice.kind].undo(entry.advice, progress):
             case Done(_, detail):
-                self._counts.withdrawn += 1
                 await self._advance(entry, Action.UNDONE, self._leader, detail)
+                self._counts.withdrawn += 1
             case Waits(reason):
                 self._waits(entry, reason)
 
@@ -235,10 +263,12 @@ class Following:
         return period(await self._rounds(begin_ms, end_ms, ruler), begin_ms, end_ms, ruler.tolerance)
 
     def _is_due(self, entry: Entry, now_ms: int, measure_ms: int) -> bool:
-        """Rounds are not read at each look: that is work, and they do not come faster for it."""
-        if now_ms < self._look_again_ms.get(entry.id, 0):
+        """Rounds are not read at each look: that is work, and they do not come faster for it. A clock that was set back
+        makes nobody wait until it has come so far again."""
+        last_ms = self._looked_ms.get(entry.id)
+        if last_ms is not None and last_ms <= now_ms < last_ms + measure_ms // LOOKS:
             return False
-        self._look_again_ms[entry.id] = now_ms + measure_ms // LOOKS
+        self._looked_ms[entry.id] = now_ms
         return True
 
     async def _unchanged(self, entry: Entry) -> Entry:
@@ -285,7 +315,7 @@ class Following:
         if not await self._board.advance(progress):
             raise Conflict(f"another leader has gone on with advice {entry.id}")
         self.waiting.pop(entry.id, None)
-        self._look_again_ms.pop(entry.id, None)
+        self._looked_ms.pop(entry.id, None)
         self._note(f"advice {entry.id} is {progress.state}" + (f": {reason}" if reason else ""))
         return self._board.get(entry.id)  # also with what an administrator has said by now
 

@@ -18,6 +18,8 @@ from loadmanager.errors import Invalid
 
 POM = Path(__file__).with_name("pom.xml")
 PLACE = "LOADMANAGER_HISTORY_JARS"
+COMPLETE = ".complete"
+"""Written last: the names of all jars. (That of an earlier release is empty.)"""
 TIMEOUT_S = 600
 
 
@@ -31,9 +33,18 @@ def folder() -> Path:
 def present() -> tuple[Path, ...]:
     """The jars. Raises Invalid, with the command that brings them, where they are missing."""
     where = folder()
-    if not (where / ".complete").exists():
+    if not _complete(where):
         raise Invalid(f"the jars that Spark needs are not in {where}: run `loadmanager history jars` once")
     return tuple(sorted(where.glob("*.jar")))
+
+
+def _complete(where: Path) -> bool:
+    """Whether all that was brought is there still."""
+    try:
+        names = (where / COMPLETE).read_text().split()
+    except OSError:
+        return False
+    return all((where / name).is_file() for name in names)
 
 
 def bring() -> tuple[Path, ...]:
@@ -42,10 +53,10 @@ def bring() -> tuple[Path, ...]:
     where.parent.mkdir(parents=True, exist_ok=True)
     with (where.parent / f"{where.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two runs of this machine would otherwise write the same files
-        if not (where / ".complete").exists():
+        if not _complete(where):
             shutil.rmtree(where, ignore_errors=True)
             _download(where)
-            (where / ".complete").touch()
+            (where / COMPLETE).write_text("\n".join(sorted(jar.name for jar in where.glob("*.jar"))))
     return present()
 
 
@@ -55,13 +66,14 @@ def _download(where: Path) -> None:
         raise Invalid(
             "mvn is missing: install Maven and a JDK 17+ (Debian: apt-get install openjdk-17-jdk-headless maven)"
         )
-    run = subprocess.run(
-        [mvn, "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", f"-DoutputDirectory={where}"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        timeout=TIMEOUT_S,
-    )
+    command = [mvn, "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", f"-DoutputDirectory={where}"]
+    try:
+        run = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired:
+        raise Invalid(
+            f"Maven did not bring Spark's jars within {TIMEOUT_S} s: look at the network, and try again"
+        ) from None
     if run.returncode != 0:
         raise Invalid(f"Maven could not bring Spark's jars:\n{run.stdout[-2000:]}")

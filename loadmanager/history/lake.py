@@ -14,7 +14,8 @@ Each way of writing is one commit, and doing it twice is doing it once:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from datetime import datetime
 
 import msgspec
@@ -136,16 +137,22 @@ class Lake:
         self._writing(table, rows, "overwrite", {"replaceWhere": where})
 
     def remove(self, table: str, where: str) -> None:
-        """Delete the rows that match a condition."""
+        """Delete the rows that match a condition. Raises Conflict where another job writes their files anew."""
         if self.exists(table):
-            self.spark.sql(f"DELETE FROM {layout.delta(self.path(table))} WHERE {where}")
+            with self._alone(table):
+                self.spark.sql(f"DELETE FROM {layout.delta(self.path(table))} WHERE {where}")
 
     def _writing(self, table: str, rows: DataFrame, mode: str, options: dict[str, str]) -> None:
         if table not in self._prepared:
             self.prepare(table)
         rows = rows.select(*(name for name in TABLES[table].names if name in rows.columns))
-        try:
+        with self._alone(table):
             rows.write.format("delta").mode(mode).options(**options).save(self.path(table))
+
+    @contextmanager
+    def _alone(self, table: str) -> Generator[None]:
+        try:
+            yield
         except Exception as error:
             if _CONCURRENT.search(str(error)):
                 raise Conflict(f"another job writes table {table} of {self.root}: let one of the two do it") from error

@@ -5,7 +5,8 @@ running ingest, at any time.
   one again and again, one before it again when something came late.
 * Old are rows of a day before the retention. Their offsets stay in `progress`: what the topics still have of them does
   not come again. Gold stays. So does the fold's state, which needs no bronze; but records of the channel that wait for
-  a newer release stay in bronze, and nothing of their partition behind them goes.
+  a newer release stay in bronze, and nothing of their partition behind them goes. Nor does a batch that is not
+  complete, however old its records are: silver is being made of them.
 * Files that no version of the last `history_days` names are deleted. A run never needs an older one: it reads the
   newest version, and what it writes is younger.
 """
@@ -21,6 +22,7 @@ from pyspark.sql import functions as f
 from loadmanager.checking.topics import CHANNEL_TOPIC
 from loadmanager.errors import Invalid
 from loadmanager.history import folding, layout
+from loadmanager.history.ingest.progress import SILVER, reached
 from loadmanager.history.lake import Lake
 from loadmanager.history.schemas import TABLES
 
@@ -74,6 +76,8 @@ def _remove_old(lake: Lake, table: str, now: datetime, retention: Retention) -> 
     where = f"day < DATE'{now.date() - timedelta(days=days):%Y-%m-%d}'"
     if table in ("bronze", "quarantine"):
         where += _but_waiting(lake)
+    if table == "bronze":
+        where += f" AND batch <= {reached(lake, SILVER).batch}"
     return _remove(lake, table, where)
 
 

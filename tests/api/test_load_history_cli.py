@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -11,12 +12,18 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner, Result
+from py4j.protocol import Py4JError
 
+from api.cli.client import Failed, NotNow
+from api.cli.load_history.audit import verdict_of
 from api.cli.load_history.group import COMMANDS
+from api.cli.load_history.running import failing
 from api.cli.load_history.windows import Moment, check_order
 from api.cli.main import main
+from loadmanager.errors import Unavailable
 
 SECOND = timedelta(seconds=5)
+PROPOSE = {"advise": ["--propose"]}
 
 
 def history(*arguments: str) -> Result:
@@ -87,6 +94,7 @@ def test_a_window_must_have_a_beginning_before_its_end():
         (["--from", "-1d", "--to", "-2d"], "is not before --to"),
         (["--remote", "sc://h:1", "--master", "local"], "leave --master"),
         (["--remote", "http://h:1"], "write sc://host:port"),
+        (["--remote", "sc://h:1", "--lake", "lake"], "name a whole path or URI"),
         (["--conf", "spark.x"], "write name=value"),
         (["--rows", "0"], "--rows"),
     ],
@@ -98,11 +106,61 @@ def test_wrong_use_is_told_before_anything_starts(lake: str, arguments: list[str
 
 
 def test_a_lake_must_be_named_and_there(tmp_path: Path):
-    assert history("audit").exit_code == 2
     missing = history("audit", "--lake", str(tmp_path / "nowhere"))
     assert (missing.exit_code, "history ingest --lake" in missing.output) == (1, True)
     (tmp_path / "file").touch()
     assert "that is a file" in history("analyse", "--lake", str(tmp_path / "file")).output
+
+
+def test_an_audit_needs_a_lake_or_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("LOADMANAGER_LAKE", raising=False)
+    neither = history("audit")
+    assert (neither.exit_code, "a lake with --lake, or the log itself with --log" in neither.output) == (2, True)
+    nowhere = history("audit", "--log", f"sqlite:{tmp_path / 'no.db'}")
+    assert (nowhere.exit_code, "there is no file" in nowhere.output) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("violations", "unjudged", "says"),
+    [
+        (0, 0, "7 records, 0 violations: every invariant holds"),
+        (2, 0, "7 records, 2 violations"),
+        (0, 3, "7 records, 0 violations, 3 not judged (trimmed before the first state, or behind a newer format): "),
+        (0, 7, "; nothing could be judged"),
+    ],
+)
+def test_an_audit_claims_no_more_than_it_has_judged(violations: int, unjudged: int, says: str):
+    said = verdict_of(records=7, violations=violations, unjudged=unjudged)
+    assert says in said
+    assert ("every invariant holds" in said) == (violations == 0 and unjudged < 7)
+
+
+@pytest.mark.parametrize("command", ["ingest", "audit", "advise"])
+def test_a_kafka_that_does_not_answer_is_told_before_anything_starts(tmp_path: Path, lake: str, command: str):
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        log = f"kafka://127.0.0.1:{nobody.getsockname()[1]}"
+        given = ["--lake", lake, "--log", log, "--set", "start_timeout_s=1", *PROPOSE.get(command, [])]
+        result = history(command, *given)
+    assert result.exit_code == 3
+    assert result.output.startswith("Error: ")
+    assert len(result.output.splitlines()) == 1
+    assert [path.name for path in tmp_path.rglob("*")] == ["lake", "tables"]
+
+
+def test_a_spark_server_that_does_not_answer_is_told_at_once(tmp_path: Path):
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        remote = f"sc://127.0.0.1:{nobody.getsockname()[1]}"
+        run = apart("analyse", "--lake", str(tmp_path), "--remote", remote)
+    assert run.returncode == 3
+    assert run.stderr == f"Error: no Spark Connect server answers at {remote}: Connection refused\n"
+
+
+@pytest.mark.parametrize("remote", ["sc://h:port", "sc://h:99999999"])
+def test_a_port_that_is_none_is_wrong_use(tmp_path: Path, remote: str):
+    run = apart("analyse", "--lake", str(tmp_path), "--remote", remote)
+    assert (run.returncode, "write sc://host:port" in run.stderr) == (2, True)
 
 
 def test_a_log_that_is_not_there_is_not_made(tmp_path: Path):
@@ -135,6 +193,39 @@ def test_without_jars_it_says_which_command_brings_them(lake: str, tmp_path: Pat
 def test_without_java_it_says_what_to_install(lake: str, tmp_path: Path):
     run = apart("analyse", "--lake", lake, before="import os; os.environ.pop('JAVA_HOME', None)", PATH=str(tmp_path))
     assert (run.returncode, "install a JDK 17" in run.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (
+            "An error occurred while calling o7.collectToPython.\n: org.apache.spark.SparkException: [FAILED_READ_FILE."
+            "NO_HINT] Encountered error while reading file f.parquet.  SQLSTATE: KD001\n\tat org.apache.spark.x\n",
+            "Spark gave up: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file f.parquet.; bring that "
+            "file back from a copy, or ingest into another lake",
+        ),
+        ("An error occurred while calling o7.x.\n: java.lang.OutOfMemoryError: heap\n\tat a.b", "heap"),
+        ("", "Spark gave up: no reason"),
+    ],
+)
+def test_what_spark_says_becomes_one_line(error: str, says: str):
+    with pytest.raises(Failed) as failed, failing():
+        raise Py4JError(error)
+    assert says in failed.value.message
+    assert "\n" not in failed.value.message
+
+
+def test_a_stream_that_stopped_is_told_in_one_line_with_what_to_do():
+    pages = "the stream stopped: [STREAM_FAILED] no answer\n=== Query ===\n\tat a.b\nState: OVER; start it again"
+    with pytest.raises(NotNow) as stopped, failing():
+        raise Unavailable(pages)
+    assert stopped.value.message == "the stream stopped: [STREAM_FAILED] no answer; start it again"
+    assert stopped.value.exit_code == 3
+
+
+def test_a_jvm_that_went_is_told_in_a_line():
+    with pytest.raises(Failed, match="start the job again"), failing():
+        raise ConnectionRefusedError(111, "Connection refused")
 
 
 def test_without_maven_jars_says_what_to_install(tmp_path: Path):

@@ -23,9 +23,10 @@ QUICK = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC",
 }
-"""A test has a few rows: compiling a query for them takes longer than to interpret it."""
+"""A test has a few rows: compiling a query for them takes longer than to interpret it. With one compiler the JVM would
+keep 48 MB for compiled code, which a few hundred tests fill; it compiles nothing more then, and crawls."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -15,10 +15,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from loadmanager.history.ingest import Ingest, Options
 from loadmanager.history.ingest.failpoints import POINTS, VARIABLE
 from loadmanager.history.lake import Lake
+from loadmanager.history.sources import TOPICS, KafkaSource
 from stack.servers import KafkaServer, ZooKeeperServer
-from tests.history.ingest.comparing import differences
+from tests.history.conftest import QUICK
+from tests.history.ingest.comparing import differences, missed
 from tests.integration.long_life.cluster import Cluster
 from tests.integration.long_life.commands import ROOT, loadmanager
 from tests.integration.long_life.waiting import until, until_told
@@ -27,6 +30,9 @@ from tests.integration.test_balanced_life import BUNDLES, NAMESPACE, Balanced, d
 DEADLY = tuple(f"{point}:1" for point in POINTS)
 FROM_OUTSIDE = 2
 """Kills besides, of a run whose first batch is behind it: in all there are ten."""
+PARTITIONS = 3
+"""As `settings_on` has it."""
+
 WITHIN_S = 240.0
 
 pytestmark = [
@@ -51,17 +57,12 @@ class Job:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("LOADMANAGER_")}
         if failpoint:
             environment[VARIABLE] = failpoint
-        arguments = ["history", "ingest", "--lake", str(self.lake), "--memory", "700m", *self._source, *options]
+        conf = [part for name, value in QUICK.items() for part in ("--conf", f"{name}={value}")]
+        arguments = ["history", "ingest", "--lake", str(self.lake), "--memory", "700m", *conf, *self._source, *options]
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", "from api.cli.main import main; main()", *arguments),
             cwd=ROOT, env=environment, stdout=PIPE, stderr=asyncio.subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
-
-    async def once(self) -> None:
-        """Take everything that is there."""
-        process = await self.ingest("--once")
-        told = (await process.communicate())[0].decode()
-        assert process.returncode == 0, told
 
     def commits(self) -> int:
         """How many batches bronze has."""
@@ -99,7 +100,7 @@ async def test_a_job_that_is_killed_ten_times_has_the_tables_of_one_that_was_not
 ):
     assert len(DEADLY) + FROM_OUTSIDE == 10
     settings = settings_on(kafka_server, zookeeper_server)
-    killed, whole = Job(settings, tmp_path / "killed"), Job(settings, tmp_path / "whole")
+    killed = Job(settings, tmp_path / "killed")
     async with Cluster(tmp_path, settings) as cluster:
         await cluster.start()
         here = Balanced(cluster)
@@ -114,8 +115,10 @@ async def test_a_job_that_is_killed_ten_times_has_the_tables_of_one_that_was_not
         async with drifting(cluster):
             await _killed_everywhere(killed, moved)
         await cluster.stop()
-    await killed.once()
-    await whole.once()
-    lake, other = Lake(spark, str(killed.lake)), Lake(spark, str(whole.lake))
+    source = KafkaSource(kafka_server.address, str(settings["topic_prefix"]))
+    lake, other = Lake(spark, str(killed.lake)), Lake(spark, str(tmp_path / "whole"))
+    for each in (lake, other):
+        Ingest(each, source, Options(partitions=PARTITIONS)).run_available()
     assert lake.table("transition").count() > BUNDLES
     assert differences(lake, other) == {}
+    assert missed(lake, source.read(spark, TOPICS)) == ""

@@ -11,8 +11,8 @@ from api.cli.configuring import settings_of
 from api.cli.load_history.analyse import settings_in
 from api.cli.load_history.answering import table
 from api.cli.load_history.options import Job, job_options, source_options
+from api.cli.load_history.reaching import check_answers
 from api.cli.load_history.running import opened, provenance, publish, say_where, versions, window_of
-from api.cli.stores import check_there
 
 if TYPE_CHECKING:
     from loadmanager.advice.model import Advice
@@ -49,7 +49,7 @@ def advise(
     if propose and not (log or admin_url):
         raise click.UsageError("--propose: say where, with --log or --admin-url")
     if log:
-        check_there(settings.log, "--log")
+        check_answers(settings)
     with opened(job) as lake:
         found = _considered(job, lake, more, kinds or KINDS, cluster or settings.cluster)
         made = provenance(job, "advise", versions(lake, TABLES), truncated=False, kinds=list(kinds or KINDS))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+import msgspec
 
 from api.cli.client import EXIT_REFUSED
 from api.cli.configuring import settings_of
 from api.cli.load_history.answering import Rows, table, taken
 from api.cli.load_history.options import Job, job_options, source_options
-from api.cli.load_history.running import failing, opened, provenance, publish, say_where, versions
-from api.cli.stores import check_there
+from api.cli.load_history.reaching import check_answers
+from api.cli.load_history.running import failing, opened, provenance, publish, say_where, there, versions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
 
 MOST = 1_000
 PARTITIONS = 1_024
-TABLES = ("bronze", "channel", "transition", "channel_state")
+TABLES = ("bronze", "channel", "transition", "channel_state", "quarantine")
 VIOLATIONS = ("partition", "offset", "invariant", "detail", "record")
-SUMMARY = ("partition", "begin", "next_offset", "records", "accepted", "refused", "compared", "violations")
+SUMMARY = ("partition", "begin", "next_offset", "records", "accepted", "refused", "compared", "unjudged", "violations")
 
 
 class Log(NamedTuple):
@@ -35,24 +36,32 @@ class Log(NamedTuple):
 
 
 @click.command()
-@job_options(window=False)
+@job_options(window=False, lake=False)
 @source_options
 def audit(job: Job, log: str | None, more: tuple[str, ...]) -> None:
     """Replay the channel's whole log, in parallel, and check every invariant: one owner, growing tokens, whole rings …
 
-    Of what the lake has of the log; with --log of the log itself, with its snapshots. The lake's own verdicts and
-    states are held against the replay as well. Exit code 1 if anything is broken, with offset and record.
+    Of what the lake has of the log; with --log of the log itself, with its snapshots, and then it needs no lake. The
+    lake's own verdicts and states are held against the replay as well. Exit code 1 if anything is broken, with offset
+    and record.
     """
     settings = settings_of({"log": log} if log else {}, more)
+    with_lake = there(job)
     if log:
-        check_there(settings.log, "--log")
-    with opened(job) as lake:
-        violations, truncated, summary = _audited(lake, _log(lake, settings, from_log=bool(log)))
-        made = provenance(job, "audit", versions(lake, TABLES), truncated=truncated, log=log or "")
+        check_answers(settings)
+    elif not job.lake:
+        raise click.UsageError("say what to audit: a lake with --lake, or the log itself with --log")
+    with opened(job, new=bool(log)) as lake:
+        read = versions(lake, TABLES) if with_lake else {}
+        violations, truncated, summary = _audited(lake, _log(lake, settings, from_log=bool(log)), with_lake=with_lake)
+    made = provenance(job, "audit", read, truncated=truncated, log=log or "")
     count = sum(row["violations"] for row in summary)
-    facts = {"violations": count, "records": sum(row["records"] for row in summary), "partitions": summary}
-    say_where(job, [publish(job, "audit", violations, made, facts)])
-    _show(job, violations, summary, count)
+    facts = {name: sum(row[name] for row in summary) for name in ("violations", "records", "unjudged")}
+    if with_lake or job.publish:
+        say_where(job, [publish(job, "audit", violations, made, {**facts, "partitions": summary})])
+    else:
+        click.echo(f"the log alone was audited: there is no lake{f' at {job.lake}' if job.lake else ''}", err=True)
+    _show(job, violations, summary, facts)
     if count:
         raise SystemExit(EXIT_REFUSED)
 
@@ -75,16 +84,17 @@ def _log(lake: Lake, settings: Settings, *, from_log: bool) -> Log:
     return Log(raw, None, settings.partitions or (highest or 0) + 1)  # each partition has its leaders' records
 
 
-def _audited(lake: Lake, log: Log) -> tuple[Rows, bool, Rows]:
+def _audited(lake: Lake, log: Log, *, with_lake: bool) -> tuple[Rows, bool, Rows]:
     from loadmanager.history.audit import Silver, audit
     from loadmanager.history.progress import steps
 
-    silver = Silver(lake.table("channel"), lake.table("transition"))
+    known: dict[str, Any] = {}
+    if with_lake:
+        known = {"states": lake.table("channel_state"), "quarantine": lake.table("quarantine")}
+        known["silver"] = Silver(lake.table("channel"), lake.table("transition"))
     with steps(lake.spark, 2) as progress:
         progress.begin("plan")
-        found = audit(
-            log.raw, log.partitions, snapshots=log.snapshots, states=lake.table("channel_state"), silver=silver
-        )
+        found = audit(log.raw, log.partitions, snapshots=log.snapshots, **known)
         try:
             progress.begin("replay and check")
             summary = taken(found.summary, PARTITIONS)[0]
@@ -94,20 +104,27 @@ def _audited(lake: Lake, log: Log) -> tuple[Rows, bool, Rows]:
     return violations, truncated, summary
 
 
-def _show(job: Job, violations: Rows, summary: Rows, count: int) -> None:
+def _show(job: Job, violations: Rows, summary: Rows, facts: dict[str, int]) -> None:
     answer: dict[str, Any] = {"violations": violations, "partitions": summary}
     if job.output == "json":
-        table(job, _plain(answer), (), [])
+        table(job, msgspec.to_builtins(answer), (), [])
         return
     if violations:
         table(job, answer, VIOLATIONS, violations)
         click.echo()
     table(job, answer, SUMMARY, summary)
-    records = sum(row["records"] for row in summary)
-    click.echo(f"\n{records:,} records, {count:,} violations" + ("" if count else ": every invariant holds"))
+    click.echo(f"\n{verdict_of(**facts)}")
 
 
-def _plain(answer: Any) -> Any:
-    import msgspec
-
-    return msgspec.to_builtins(answer)
+def verdict_of(*, records: int, violations: int, unjudged: int) -> str:
+    """What was found, in a line: it claims nothing of what was not judged."""
+    if violations:
+        holds = ""
+    elif unjudged == records:
+        holds = "; nothing could be judged"
+    else:
+        holds = ": every invariant holds" + (" for the others" if unjudged else "")
+    said = f"{records:,} records, {violations:,} violations"
+    if not unjudged:
+        return said + holds
+    return f"{said}, {unjudged:,} not judged (trimmed before the first state, or behind a newer format){holds}"

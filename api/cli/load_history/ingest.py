@@ -13,8 +13,9 @@ import click
 from api.cli.configuring import settings_of
 from api.cli.load_history.answering import Rows, table
 from api.cli.load_history.options import Job, job_options, source_options
+from api.cli.load_history.reaching import check_answers
 from api.cli.load_history.running import failing, opened
-from api.cli.stores import check_there, opened_log, working
+from api.cli.stores import opened_log, working
 
 if TYPE_CHECKING:
     from loadmanager.history.ingest import Options
@@ -61,9 +62,9 @@ def ingest(
     when the batch under way is committed. What cannot be read goes to the quarantine, with its offset and why.
     """
     settings = settings_of({"log": log}, more)
-    check_there(settings.log, "--log")
     if once and (metrics_port or trigger_s is not None or gold_s is not None):
         raise click.UsageError("--metrics-port, --trigger-s and --gold-s are for --follow")
+    check_answers(settings)
     given = {"max_per_trigger": max_per_trigger, "trigger_s": trigger_s, "gold_s": gold_s}
     given |= {"metrics": f"{metrics_host}:{metrics_port}" if metrics_port else None}
     with opened(job, new=True) as lake:

@@ -25,7 +25,7 @@ LAKE = "LOADMANAGER_LAKE"
 class Job(msgspec.Struct, frozen=True):
     """What every job is told."""
 
-    lake: str
+    lake: str = ""
     begin: datetime | None = None
     end: datetime | None = None
     master: str | None = None
@@ -38,7 +38,7 @@ class Job(msgspec.Struct, frozen=True):
     @property
     def local(self) -> Path | None:
         """The lake's folder, where it is on this machine's disk and not behind a Spark Connect server."""
-        if self.remote or "://" in self.lake:
+        if self.remote or not self.lake or "://" in self.lake:
             return None
         return Path(self.lake.removeprefix("file:"))
 
@@ -63,9 +63,7 @@ class Pair(click.ParamType[tuple[str, str]]):
 
 
 _LAKE = (
-    click.option(
-        "--lake", envvar=LAKE, required=True, metavar="PATH", help=f"A folder, or a URI that Spark knows.  [env {LAKE}]"
-    ),
+    click.option("--lake", envvar=LAKE, metavar="PATH", help=f"A folder, or a URI that Spark knows.  [env {LAKE}]"),
     click.option("--master", metavar="URL", help="As in spark-submit.  [default: local[2]]"),
     click.option("--remote", metavar="URL", help="A Spark Connect server instead: sc://host:15002."),
     click.option("--memory", metavar="SIZE", help="Of the driver, if this process starts it.  [default: 2g]"),
@@ -84,8 +82,10 @@ _PUBLISH = click.option(
 )
 
 
-def job_options(*, window: bool = True, publish: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add the options, and give the command a `Job` as its first argument."""
+def job_options(
+    *, window: bool = True, publish: bool = True, lake: bool = True
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the options, and give the command a `Job` as its first argument. `lake`: one has to be named."""
     options = [*_LAKE[:1], *(_WINDOW if window else ()), *([_PUBLISH] if publish else ()), *_LAKE[1:]]
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,6 +93,9 @@ def job_options(*, window: bool = True, publish: bool = True) -> Callable[[Calla
         @wraps(command)
         def working(ctx: click.Context, **given: Any) -> Any:
             own = {name: given.pop(name) for name in list(given) if name in Job.__struct_fields__}
+            own["lake"] = own["lake"] or ""
+            if lake and not own["lake"]:
+                raise click.MissingParameter(param_hint="'--lake'", param_type="option")
             remote = (ctx.find_object(Remote) or Remote()).with_options(None, own.pop("output"))
             job = Job(**own, output=remote.output)
             _check(job)
@@ -111,6 +114,10 @@ def _check(job: Job) -> None:
         raise click.UsageError("--remote names a session that runs already: leave --master and --memory out")
     if job.remote and not job.remote.startswith("sc://"):
         raise click.UsageError(f"--remote {job.remote}: write sc://host:port, as for Spark Connect")
+    if job.remote and job.lake and "://" not in job.lake and not job.lake.startswith(("/", "file:/")):
+        raise click.UsageError(
+            f"--lake {job.lake}: with --remote it lies where the server is; name a whole path or URI"
+        )
 
 
 _SOURCE = (

@@ -6,10 +6,11 @@ What refuses becomes a message and an exit code. A session that was there before
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ import click
 
 from api.cli.client import Failed, NotNow
 from api.cli.load_history.options import Job
+from api.cli.load_history.reaching import check_server
 from loadmanager.errors import LoadManagerError, Unavailable
 from loadmanager.history import published
 from loadmanager.registration import VERSION
@@ -32,6 +34,12 @@ JAVA = "Java is missing: install a JDK 17 or later (Debian: apt-get install open
 
 SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """What spark-submit sets for the program that it runs."""
+
+_CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\] .*")
+_STATE = re.compile(r" *SQLSTATE: \w+")
+_CALLING = "An error occurred while calling"
+_UNREADABLE = "[FAILED_READ_FILE"
+MOST_SAID = 500
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 QUIET = f"-Dlog4j2.configurationFile={Path(published.__file__).with_name('log4j2.properties').as_uri()}"
@@ -57,16 +65,19 @@ def opened(job: Job, *, new: bool = False) -> Generator[Lake]:
 @contextmanager
 def failing() -> Generator[None]:
     """What refuses inside becomes a message and an exit code. Raises Failed, NotNow."""
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
         yield
     except Unavailable as error:
-        raise NotNow(str(error)) from None
+        raise NotNow(_brief(str(error))) from error
     except (LoadManagerError, ValueError) as error:
         raise Failed(str(error)) from None
-    except PySparkException as error:
-        raise Failed(f"Spark gave up: {_first_lines(error)}") from error
+    except (PySparkException, Py4JError) as error:
+        raise Failed(f"Spark gave up: {_gist(str(error))}") from error
+    except ConnectionError as error:
+        raise Failed(f"Spark's JVM, or its server, ended ({error}): start the job again") from error
 
 
 @contextmanager
@@ -77,13 +88,22 @@ def _session(job: Job) -> Generator[SparkSession]:
 
     if not job.remote and shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         raise Failed(JAVA)
+    if job.remote:
+        check_server(job.remote)
     there = SparkSession.getActiveSession() or _submitted(job)
     spark = there or session(Spark(**_place(job), conf=_conf(job)))
     try:
         yield spark
     finally:
         if there is None:
-            spark.stop()
+            _stop(spark)
+
+
+def _stop(spark: SparkSession) -> None:
+    from py4j.protocol import Py4JError
+
+    with suppress(Py4JError, ConnectionError):  # it may have ended by itself
+        spark.stop()
 
 
 def _submitted(job: Job) -> SparkSession | None:
@@ -164,6 +184,8 @@ def publish(
         return published.publish(root, name, rows, made, facts)
     except OSError as error:
         raise Failed(f"--publish {root}: {error.strerror}") from None
+    except LoadManagerError as error:
+        raise Failed(str(error)) from None
 
 
 def say_where(job: Job, paths: Sequence[Path | None]) -> None:
@@ -184,14 +206,32 @@ def _check_there(job: Job, *, new: bool) -> None:
         return
     if folder.exists() and not folder.is_dir():
         raise Failed(f"--lake {job.lake}: that is a file; name a folder")
-    if not new and not (folder / "tables").is_dir():
+    if not new and not there(job):
         raise Failed(_missing(job))
+
+
+def there(job: Job) -> bool:
+    """Whether a lake is named and, as far as this machine's disk tells, there."""
+    return bool(job.lake) and (job.local is None or (job.local / "tables").is_dir())
 
 
 def _missing(job: Job) -> str:
     return f"there is no lake at {job.lake}: `loadmanager history ingest --lake {job.lake} --log …` makes one"
 
 
-def _first_lines(error: BaseException, most: int = 3) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith("at ")]
-    return "\n".join(lines[:most])
+def _brief(message: str) -> str:
+    """A message in one line: where Spark has put pages into it, its beginning, and what to do, which is its end."""
+    if "\n" not in message:
+        return message
+    begin, advice = message.splitlines()[0].strip(), message.rpartition("; ")[2]
+    return f"{begin[:MOST_SAID]}; {advice}" if "\n" not in advice else begin[:MOST_SAID]
+
+
+def _gist(said: str) -> str:
+    """What Spark says in one line: its own words where it has a name for it, else the first that are any."""
+    named = _CONDITION.search(said)
+    lines = (line.strip().removeprefix(": ") for line in said.splitlines())
+    gist = named[0] if named else next((line for line in lines if line and not line.startswith(_CALLING)), "no reason")
+    gist = _STATE.sub("", gist).strip()
+    damaged = "; bring that file back from a copy, or ingest into another lake" if _UNREADABLE in gist else ""
+    return gist + damaged

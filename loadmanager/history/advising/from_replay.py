@@ -1,12 +1,15 @@
-"""Strategy and settings, by replay: the best candidate to which one step leads, if it beats what the cluster did.
+"""Strategy and settings, by replay: the best candidate to which one step leads, if it surely beats what the cluster
+did, and what the present settings do in the same replay.
 
-Surely means: its cost is lower in the whole interval, and so is the spread, or the time above tolerance. What lies
-beyond one step is not advised: the next advice may go on from there.
+The second is what tells a better setting from a kinder game: a replay moves at once and knows what is moved, so that
+the present settings may do better in it than they did in life. Surely means: its cost is lower in the whole interval,
+and so is the spread, or the time above tolerance; what is promised is the smaller of the two gains. What lies beyond
+one step is not advised: the next advice may go on from there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from loadmanager.advice.bounds import NAMES, NUMBERS, check_steps
 from loadmanager.advice.model import Advice, ChangeSettings, Expected, Measure, SettingChange
@@ -21,6 +24,11 @@ METHOD = "replay"
 TABLES = ("broker_load", "bundle_load", "bundle_total", "transition", "decision")
 DIGITS = 4
 """Of an advised tolerance."""
+READINGS: tuple[tuple[Measure, Callable[[WindowRow], float | None]], ...] = (
+    (Measure.SPREAD, lambda row: None if row.max_over_mean is None else max(0.0, row.max_over_mean - 1)),
+    (Measure.ABOVE_TOLERANCE, lambda row: None if row.above_percent is None else row.above_percent / 100),
+)
+"""What may be promised, the first that surely falls."""
 
 
 def candidates(base: Settings) -> tuple[str, ...]:
@@ -33,28 +41,34 @@ def candidates(base: Settings) -> tuple[str, ...]:
 
 
 def advised(result: ReplayResult, base: Settings, origin: Origin) -> Advice | str:
-    """Advice, or why there is none. `base` are the settings that hold."""
+    """Advice, or why there is none: what speaks against the best. `base` are the settings that hold."""
     by_name = _candidates(result, base)
-    recorded = _rows(result, RECORDED)
-    why = "no other candidate was replayed to the end without breaking a rule"
+    present = _present(by_name, base)
+    against: list[str] = []
     for found in result.ranked:
-        candidate = by_name.get(found.candidate)
-        if candidate is None or candidate.is_recorded or found.violations:
-            continue
-        gain = found.against_recorded
-        if gain is None or not gain.high < 0:
-            why = f"{found.candidate} may be no better than what the cluster did"
+        candidate = by_name[found.candidate]
+        if candidate.is_recorded or found.candidate == present or found.violations:
             continue
         change = _change(candidate, base)
-        if change is None:
-            why = f"{found.candidate} would do better, but no single step leads there"
-            continue
-        expected = _promise(recorded, _rows(result, found.candidate))
-        if expected is None:
-            why = f"{found.candidate} costs less, but neither spread nor time above tolerance falls for sure"
-            continue
-        return origin.advice(change, _reason(result, found, expected), expected, METHOD, TABLES)
-    return why
+        expected = _promise(result, found, present)
+        if isinstance(expected, str):
+            against.append(expected)
+        elif change is None:
+            against.append(f"{found.candidate} would do better, but no single step leads there")
+        else:
+            return origin.advice(change, _reason(result, found, expected), expected, METHOD, TABLES)
+    return next(iter(against), "no other candidate was replayed to the end without breaking a rule")
+
+
+def _present(by_name: Mapping[str, Candidate], base: Settings) -> str | None:
+    """The candidate that is the settings as they are; None where it was not played."""
+    return next((name for name, each in by_name.items() if not each.is_recorded and not each.changes(base)), None)
+
+
+def _is_cheaper(result: ReplayResult, before: str, after: str) -> bool:
+    pairs = list(_pairs(_rows(result, before), _rows(result, after), lambda row: row.objective))
+    gain = mean([then - now for then, now in pairs])
+    return gain is not None and gain.low > 0
 
 
 def _factors(most: float) -> tuple[float, ...]:
@@ -86,17 +100,25 @@ def _rows(result: ReplayResult, candidate: str) -> dict[str, WindowRow]:
     return {row.begin: row for row in result.rows if row.candidate == candidate}
 
 
-def _promise(before: dict[str, WindowRow], after: dict[str, WindowRow]) -> Expected | None:
-    readings: tuple[tuple[Measure, Callable[[WindowRow], float | None]], ...] = (
-        (Measure.SPREAD, lambda row: None if row.max_over_mean is None else max(0.0, row.max_over_mean - 1)),
-        (Measure.ABOVE_TOLERANCE, lambda row: None if row.above_percent is None else row.above_percent / 100),
-    )
-    for measure, read in readings:
-        pairs = list(_pairs(before, after, read))
-        gain = mean([then - now for then, now in pairs])
-        if gain is not None and gain.low > 0:
-            return _expected(measure, pairs, gain)
-    return None
+def _promise(result: ReplayResult, found: Ranked, present: str | None) -> Expected | str:
+    """The smaller of what it gains on the record and on the present settings, or why it surely gains nothing."""
+    name, gain = found.candidate, found.against_recorded
+    if gain is None or not gain.high < 0:
+        return f"{name} may be no better than what the cluster did"
+    if present is not None and not _is_cheaper(result, present, name):
+        return f"{name} may be no better than the present settings, replayed as well"
+    after, before = _rows(result, name), [_rows(result, each) for each in (RECORDED, present) if each is not None]
+    for measure, read in READINGS:
+        gained = [_gained(measure, list(_pairs(each, after, read))) for each in before]
+        sure = [each for each in gained if each is not None]
+        if len(sure) == len(gained):
+            return min(sure, key=lambda each: each.before - each.after)
+    return f"{name} costs less, but neither spread nor time above tolerance falls for sure"
+
+
+def _gained(measure: Measure, pairs: Sequence[tuple[float, float]]) -> Expected | None:
+    gain = mean([then - now for then, now in pairs])
+    return _expected(measure, pairs, gain) if gain is not None and gain.low > 0 else None
 
 
 def _pairs(

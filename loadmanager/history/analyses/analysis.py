@@ -63,9 +63,15 @@ DEFAULTS = Options.of(Settings.model_construct(None))
 
 
 class Analysis(msgspec.Struct, frozen=True):
-    """`needs` are the tables that it reads, by which a caller can tell why an answer is empty."""
+    """`needs` are the tables that it reads, by which a caller can tell why an answer is empty; `order` are the columns
+    by which people read it: `run` sorts nothing, `ordered` does."""
 
     name: str
     title: str
     needs: tuple[str, ...]
     run: Callable[[Tables, Window, Options], DataFrame]
+    order: tuple[str, ...]
+
+    def ordered(self, tables: Tables, window: Window, options: Options) -> DataFrame:
+        """The answer in its order: what to show or cut off is then the same each time."""
+        return self.run(tables, window, options).orderBy(*self.order)

@@ -10,6 +10,7 @@ from datetime import timedelta
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from loadmanager.decisions.record import BEGUN
 from loadmanager.history.analyses import imbalance
 from loadmanager.history.analyses.analysis import Analysis, Options, Tables
 from loadmanager.history.analyses.figures import MINUTE_S, number_of
@@ -36,7 +37,8 @@ def run(tables: Tables, window: Window, options: Options) -> DataFrame:
         f.avg(f.when(f.col("before"), f.col("spread"))).alias("measured_before"),
         f.avg(f.when(~f.col("before"), f.col("spread"))).alias("measured_after"),
     )
-    gains = tables("move").where(f.col("outcome") == "begun").groupBy(f.col("decision").alias("id"))
+    begun = tables("move").where(f.col("outcome") == BEGUN).dropDuplicates(["decision", "bundle"])
+    gains = begun.groupBy(f.col("decision").alias("id"))
     found = rows.join(measured, "id").join(gains.agg(f.sum("gain").alias("gain")), "id", "left")
     predicted = f.col("spread_before") - f.col("spread_after")
     fell = f.col("measured_before") - f.col("measured_after")
@@ -73,4 +75,6 @@ def _about(own: Column, before: bool, shifts: range) -> list[Column]:
     return [f.struct((own + shift).alias("number"), f.lit(before).alias("before")) for shift in shifts]
 
 
-ANALYSIS = Analysis("benefit", "Predicted and measured benefit", ("decision", "move", "broker_minute"), run)
+ANALYSIS = Analysis(
+    "benefit", "Predicted and measured benefit", ("decision", "move", "broker_minute"), run, ("at", "id")
+)

@@ -21,7 +21,7 @@ from loadmanager.boundaries import MOST_PARTS
 from loadmanager.history.analyses.analysis import Analysis, Options, Tables
 from loadmanager.history.analyses.cluster import OF_BUNDLES, bundle_load, cluster, size, with_cpu
 from loadmanager.history.analyses.figures import BYTES_IN, BYTES_OUT, HOUR_S, MESSAGES, namespace_of, number_of, sound
-from loadmanager.history.analyses.serving import ORDER, until_end
+from loadmanager.history.analyses.serving import last_known, there
 from loadmanager.history.lake import Window
 from loadmanager.sim.balance.level import IDLE
 from loadmanager.splitting.conditions import FILL_AIMED_AT, Limits
@@ -30,7 +30,7 @@ FILLS = ("keys", "sessions", "messages", "bytes")
 
 
 def run(tables: Tables, window: Window, options: Options) -> DataFrame:
-    """One row a namespace with a measured bundle.
+    """One row a namespace with a measured bundle that is there at the window's end.
 
     `bundles` that it has (by the channel, else those measured), `measured` of them; `largest` size and which `bundle`;
     `allowed` = tolerance · even (null while the cluster is idle); `too_large` and `over_limits`, how many; `parts` more
@@ -83,7 +83,7 @@ def _bundles(tables: Tables, window: Window, options: Options) -> DataFrame:
         *(f.sum(f"load_{number}").alias(f"load_{number}") for number in OF_BUNDLES),
         *(f.max(f.col(name) / covered).alias(name) for name in FILLS),
     )
-    bundles = with_cpu(bundles, cluster(tables, window, options))
+    bundles = there(with_cpu(bundles, cluster(tables, window, options)), tables("transition"), window)
     allowed = f.when(f.col("even") >= IDLE, f.col("even") * options.tolerance)
     return bundles.select(
         *("bundle", namespace_of(f.col("bundle")).alias("namespace"), *FILLS),
@@ -125,12 +125,14 @@ def _with_merges(rows: DataFrame, options: Options) -> DataFrame:
 
 def _existing(tables: Tables, window: Window) -> DataFrame:
     """How many bundles the channel knows of in each namespace."""
-    rows = until_end(tables("transition"), window).groupBy("partition", "bundle")
-    last = rows.agg(f.max(f.struct(*ORDER, f.col("state").isNotNull().alias("there"))).alias("last"))
-    there = last.where(f.col("last.there")).groupBy(namespace_of(f.col("bundle")).alias("namespace"))
-    return there.agg(f.count("*").alias("existing"))
+    rows = last_known(tables("transition"), window).where("there")
+    return rows.groupBy(namespace_of(f.col("bundle")).alias("namespace")).agg(f.count("*").alias("existing"))
 
 
 ANALYSIS = Analysis(
-    "bundle_count", "Right number of bundles", ("bundle_minute", "broker_minute", "bundle_total", "transition"), run
+    "bundle_count",
+    "Right number of bundles",
+    ("bundle_minute", "broker_minute", "bundle_total", "transition"),
+    run,
+    ("namespace",),
 )

@@ -4,7 +4,8 @@
 
 Only the sums of its normal equations are worked out over the rows, in SQL; one small problem a kind remains. Loads that
 always go together (bytes in proportion to messages) can't be told apart: the sum of their costs is right then, its
-division is not, which their standard errors show. Minutes depend on those before, so true errors are larger.
+division is not, which `alone` shows. Minutes depend on those before, so true errors are larger. Minutes whose CPU is
+not known teach nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
 
 from loadmanager.history.analyses.analysis import Analysis, Options, Tables
-from loadmanager.history.analyses.figures import CPU, MEMORY, MINUTE_S, declared, sound, used
+from loadmanager.history.analyses.figures import CPU, MEMORY, MINUTE_S, declared, known, sound, used
 from loadmanager.history.analyses.regression import Sums, fit
 from loadmanager.history.lake import Window
 
@@ -34,24 +35,26 @@ TERMS: dict[str, str] = {
     "bundles": "cores per bundle",
 }
 """What is regressed upon, and the unit of its coefficient."""
+FIGURES = ("coefficient", "standard_error", "alone", "r2", "deviation_cores")
 ANSWER = StructType(
     [
         *(StructField(name, StringType()) for name in ("kind", "term", "unit")),
-        *(StructField(name, DoubleType()) for name in ("coefficient", "standard_error", "r2", "deviation_cores")),
+        *(StructField(name, DoubleType()) for name in FIGURES),
         *(StructField(name, LongType()) for name in ("minutes", "brokers")),
     ]
 )
-_PAIRS = tuple(itertools.combinations_with_replacement(range(len(TERMS)), 2))
+PAIRS = tuple(itertools.combinations_with_replacement(range(len(TERMS)), 2))
 
 
 def run(tables: Tables, window: Window, options: Options) -> DataFrame:
     """One row for each kind of broker (its cores and GiB of memory) and term.
 
-    `coefficient` in `unit`, its `standard_error` (null where the coefficient is 0), and of the kind: `r2`,
-    `deviation_cores` of the residuals, `minutes` and `brokers` that it was seen in. A minute weighs as much as it was
-    covered.
+    `coefficient` in `unit`, its `standard_error` with those that are 0 held there (null where it is 0 itself), `alone`,
+    the part of the term's variance that no other term goes along with (null where it does not vary), and of the kind:
+    `r2`, `deviation_cores` of the residuals, `minutes` and `brokers` that it was seen in. A minute weighs as much as it
+    was covered.
     """
-    rows = window.cut(tables("broker_minute"), "minute").where(f.col("covered_s") > 0)
+    rows = window.cut(tables("broker_minute"), "minute").where((f.col("covered_s") > 0) & known("cpu_percent"))
     terms = (
         f.lit(1.0),
         sound("in_rate_msg_s") / 1000,
@@ -71,27 +74,31 @@ def run(tables: Tables, window: Window, options: Options) -> DataFrame:
     )
     w, y = f.col("w"), f.col("y")
     x = [f.col(f"x{number}") for number in range(len(TERMS))]
-    sums = rows.groupBy("cores", "memory_gib").agg(
-        *(f.sum(w * x[i] * x[j]).alias(f"g{i}_{j}") for i, j in _PAIRS),
+    # by broker first, so that brokers are counted and not estimated
+    brokers = rows.groupBy("cores", "memory_gib", "broker").agg(
+        *(f.sum(w * x[i] * x[j]).alias(f"g{i}_{j}") for i, j in PAIRS),
         *(f.sum(w * x[i] * y).alias(f"c{i}") for i in range(len(TERMS))),
         f.sum(w * y * y).alias("squares"),
         f.sum(w * y).alias("total"),
         f.sum(w).alias("weight"),
         f.count("*").alias("minutes"),
-        f.approx_count_distinct("broker", 0.01).alias("brokers"),
     )
+    added = [name for name in brokers.columns if name not in ("cores", "memory_gib", "broker")]
+    kinds = brokers.groupBy("cores", "memory_gib")
+    sums = kinds.agg(*(f.sum(name).alias(name) for name in added), f.count("*").alias("brokers"))
     return sums.mapInArrow(_solved, ANSWER)
 
 
 def _solved(batches: Iterable[Any]) -> Iterator[Any]:
     for batch in batches:
-        rows = [row for kind in batch.to_pylist() for row in _rows(kind)]
-        yield pa.RecordBatch.from_pylist(rows, schema=_ARROW)
+        rows = [row for kind in batch.to_pylist() for row in costs_of(kind)]
+        yield pa.RecordBatch.from_pylist(rows, schema=ARROW)
 
 
-def _rows(kind: dict[str, float]) -> list[dict[str, object]]:
+def costs_of(kind: dict[str, float]) -> list[dict[str, object]]:
+    """The answer's rows for one kind, of its sums."""
     gram = np.zeros((len(TERMS), len(TERMS)))
-    for i, j in _PAIRS:
+    for i, j in PAIRS:
         gram[i, j] = gram[j, i] = kind[f"g{i}_{j}"]
     cross = np.array([kind[f"c{i}"] for i in range(len(TERMS))])
     found = fit(Sums(gram, cross, kind["squares"], kind["total"], kind["weight"]))
@@ -103,6 +110,7 @@ def _rows(kind: dict[str, float]) -> list[dict[str, object]]:
             "unit": unit,
             "coefficient": float(found.coefficients[number]),
             "standard_error": _known(found.errors[number]),
+            "alone": _known(found.alone[number]),
             "r2": _known(found.r2),
             "deviation_cores": _known(found.deviation),
             "minutes": kind["minutes"],
@@ -116,12 +124,12 @@ def _known(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-_ARROW = pa.schema(
+ARROW = pa.schema(
     [
         *((name, pa.string()) for name in ("kind", "term", "unit")),
-        *((name, pa.float64()) for name in ("coefficient", "standard_error", "r2", "deviation_cores")),
+        *((name, pa.float64()) for name in FIGURES),
         *((name, pa.int64()) for name in ("minutes", "brokers")),
     ]
 )
 
-ANALYSIS = Analysis("capacity", "Capacity model", ("broker_minute",), run)
+ANALYSIS = Analysis("capacity", "Capacity model", ("broker_minute",), run, ("kind", "term"))

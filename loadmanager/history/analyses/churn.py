@@ -38,4 +38,4 @@ def run(tables: Tables, window: Window, options: Options) -> DataFrame:
     )
 
 
-ANALYSIS = Analysis("churn", "Churn", ("transition", "move"), run)
+ANALYSIS = Analysis("churn", "Churn", ("transition", "move"), run, ("day",))

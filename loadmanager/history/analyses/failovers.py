@@ -9,7 +9,7 @@ from pyspark.sql import functions as f
 from loadmanager.history.analyses.analysis import Analysis, Options, Tables
 from loadmanager.history.analyses.figures import seconds_between
 from loadmanager.history.analyses.gaps import PERCENTILES
-from loadmanager.history.analyses.serving import START, along, until_end, with_edges
+from loadmanager.history.analyses.serving import OUTSIDE, START, along, until_end, with_edges
 from loadmanager.history.lake import Window
 from statechannel.record import Action
 
@@ -25,7 +25,11 @@ def run(tables: Tables, window: Window, options: Options) -> DataFrame:
     """
     rows = with_edges(until_end(tables("transition"), window))
     later = along().rowsBetween(Over.currentRow, Over.unboundedFollowing)
-    served_at = f.first(f.when(f.col("edge") == START, f.col("appended_at")), ignorenulls=True).over(later)
+    # a bundle that is deleted meanwhile is served no more; what has its name later is another one
+    ending = f.when(f.col("edge").isin(START, OUTSIDE), f.struct("edge", f.col("appended_at").alias("at")))
+    ended = f.first(ending, ignorenulls=True).over(later)
+    rows = rows.withColumn("ended", ended)
+    served_at = f.when(f.col("ended.edge") == START, f.col("ended.at"))
     revoked = rows.withColumn("served_at", served_at).where(f.col("action") == str(Action.REVOKE))
     took_s = seconds_between(f.col("appended_at"), f.col("served_at"))
     revoked = revoked.select(
@@ -54,4 +58,4 @@ def _back(rows: DataFrame, deaths: DataFrame) -> DataFrame:
     return deaths.select(*BROKER).join(starts, later).groupBy(*BROKER).agg(f.min("since").alias("back_at"))
 
 
-ANALYSIS = Analysis("failovers", "Failovers", ("transition",), run)
+ANALYSIS = Analysis("failovers", "Failovers", ("transition",), run, ("revoked_at", "broker", "incarnation"))

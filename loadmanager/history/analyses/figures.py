@@ -26,6 +26,12 @@ def sound(name: str | Column) -> Column:
     return f.when((value >= 0) & (value < inf), value).otherwise(0.0)
 
 
+def known(name: str) -> Column:
+    """Whether a figure is one that a service can mean."""
+    value = f.col(name)
+    return f.coalesce((value >= 0) & (value < inf), f.lit(False))
+
+
 def over(part: Column, whole: Column) -> Column:
     """`part / whole`, null where there is no whole."""
     return f.when(whole > 0, f.try_divide(part, whole))

@@ -12,6 +12,7 @@ from loadmanager.history.analyses.figures import HOUR_S
 from loadmanager.history.analyses.forecasting import NINETY_PERCENT, WAYS, forecast
 from loadmanager.history.analyses.hours import NEEDS, Series, Table, answer_of, by_series, hourly
 from loadmanager.history.analyses.seasons import DAY
+from loadmanager.history.analyses.serving import there
 from loadmanager.history.lake import Window
 
 COLUMNS = pa.schema(
@@ -26,19 +27,20 @@ COLUMNS = pa.schema(
 
 
 def run(tables: Tables, window: Window, options: Options) -> DataFrame:
-    """`options.horizon_h` rows a bundle that was seen in the window's last day, from the hour after the window's last
-    one.
+    """`options.horizon_h` rows a bundle that was seen in the window's last day and is there still, from the hour after
+    the window's last one.
 
     `at`, the hour's begin; `predicted`, the mean of `options.measure` in its natural unit; `low` and `high`, between
     which nine of ten should fall; the `way` that was chosen, its errors `mape` and `mase` (null where history is too
-    short to tell).
+    short to tell: then the range is that of the hours that are known).
     """
     horizon = options.horizon_h
 
     def found(series: Series) -> Table:
         return forecast_of(series, horizon)
 
-    return by_series(hourly(tables, window, options), from_arrow_schema(COLUMNS), found)
+    rows = there(hourly(tables, window, options), tables("transition"), window)
+    return by_series(rows, from_arrow_schema(COLUMNS), found)
 
 
 def forecast_of(series: Series, horizon: int) -> Table:
@@ -70,4 +72,4 @@ def alive(series: Series) -> Series:
     return Series([series.bundles[row] for row in rows], series.first, series.values[rows])
 
 
-ANALYSIS = Analysis("forecast", "Forecast of bundles", NEEDS, run)
+ANALYSIS = Analysis("forecast", "Forecast of bundles", (*NEEDS, "transition"), run, ("bundle", "at"))

@@ -11,6 +11,7 @@ from loadmanager.history.analyses.analysis import Analysis, Options, Tables
 from loadmanager.history.analyses.forecast import alive
 from loadmanager.history.analyses.forecasting import HORIZON, WAYS, forecast
 from loadmanager.history.analyses.hours import NEEDS, Series, Table, answer_of, by_series, hourly
+from loadmanager.history.analyses.serving import there
 from loadmanager.history.lake import Window
 
 COLUMNS = pa.schema(
@@ -29,7 +30,8 @@ def run(tables: Tables, window: Window, options: Options) -> DataFrame:
     `mase_naive` over that of "as an hour ago", both within the history before the backtest; null where that is too
     short for the way, or never changed.
     """
-    return by_series(hourly(tables, window, options), from_arrow_schema(COLUMNS), errors_of)
+    rows = there(hourly(tables, window, options), tables("transition"), window)
+    return by_series(rows, from_arrow_schema(COLUMNS), errors_of)
 
 
 def errors_of(series: Series) -> Table:
@@ -48,4 +50,4 @@ def errors_of(series: Series) -> Table:
     )
 
 
-ANALYSIS = Analysis("forecast_error", "Errors of the forecast", NEEDS, run)
+ANALYSIS = Analysis("forecast_error", "Errors of the forecast", (*NEEDS, "transition"), run, ("bundle", "way"))

@@ -2,7 +2,8 @@
 
 Ways, the simplest first: the last value (`naive`), the same hour yesterday (`daily`), of the last week (`weekly`), the
 mean of that hour over a week (`profile`), and daily and weekly harmonics by least squares over four weeks (`fourier`).
-A backtest holds them against the last days: from each of up to FOLDS origins, HORIZON apart, each forecasts what came.
+A backtest holds them against the last days: from each of up to FOLDS origins, HORIZON apart, each forecasts what came,
+from what was known before that origin alone: gaps are closed anew for each, so that none is bridged to what came later.
 The way with the least mean absolute error is chosen for each bundle, of equals the simplest.
 """
 
@@ -33,7 +34,8 @@ class Forecast(msgspec.Struct, frozen=True, eq=False):
     predicted: Floats
     """(b, horizon), by the chosen way."""
     deviation: Floats
-    """(b,): the root mean square error of the chosen way."""
+    """(b,): the root mean square error of the chosen way; where no backtest was possible, the standard deviation of the
+    hours that are known, of a single one its value."""
     chosen: NDArray[np.int64]
     """(b,), index into WAYS."""
     mape: Floats
@@ -47,9 +49,9 @@ class Forecast(msgspec.Struct, frozen=True, eq=False):
 def forecast(values: Floats, horizon: int) -> Forecast:
     """The next `horizon` hours of series (b, T), and the errors of the backtest. NaN is what is not known."""
     whole = filled(values)
-    hours = whole.shape[1]
-    absolute, relative, squares = _backtest(whole, values)
-    first = max(DAY + 1, hours - FOLDS * HORIZON)
+    origins = _origins(whole.shape[1])
+    absolute, relative, squares = _backtest(values, origins)
+    before = values[:, : origins[0]] if origins else values
     # errors that are only rounding are none, so that of equals the simplest wins
     rounding = 1e-9 * np.abs(whole).mean(axis=1, keepdims=True)
     absolute = np.where(absolute <= rounding, 0.0, absolute)
@@ -62,11 +64,11 @@ def forecast(values: Floats, horizon: int) -> Forecast:
             predicted[mine] = ahead(way, whole[mine], horizon)
     return Forecast(
         predicted=predicted,
-        deviation=np.sqrt(squares[picked]),
+        deviation=np.where(np.isnan(squares[picked]), _spread(values), np.sqrt(squares[picked])),
         chosen=chosen,
         mape=relative,
-        mase=_scaled(absolute, values[:, :first], DAY),
-        mase_naive=_scaled(absolute, values[:, :first], 1),
+        mase=_scaled(absolute, before, DAY),
+        mase_naive=_scaled(absolute, before, 1),
     )
 
 
@@ -84,21 +86,27 @@ def ahead(way: str, history: Floats, horizon: int) -> Floats:
     return history[:, hours - period + steps % period]
 
 
-def _backtest(whole: Floats, values: Floats) -> tuple[Floats, Floats, Floats]:
+def _origins(hours: int) -> list[int]:
+    """Before which hours the backtest stands, the earliest first; more than a day of history is before each."""
+    return [hours - fold * HORIZON for fold in range(FOLDS, 0, -1) if hours - fold * HORIZON > DAY]
+
+
+def _backtest(values: Floats, origins: list[int]) -> tuple[Floats, Floats, Floats]:
     """(b, w) each: mean absolute, relative and square error over the hours of all origins; NaN where there are none.
 
-    All ways are judged by the same origins, so the history before the first is what decides which may take part.
+    All ways are judged by the same origins, so the history before the first is what decides which may take part. What
+    was not seen before an origin is not judged by it.
     """
-    shape = (len(whole), len(WAYS))
+    shape = (len(values), len(WAYS))
     sums = {kind: np.zeros(shape) for kind in ("absolute", "relative", "squares", "count", "some")}
-    hours = whole.shape[1]
-    origins = [hours - fold * HORIZON for fold in range(FOLDS, 0, -1) if hours - fold * HORIZON > DAY]
     able = [number for number, least in enumerate(WAYS.values()) if origins and least <= origins[0]]
     for origin in origins:
-        actual = values[:, origin : origin + HORIZON]
-        known, positive = ~np.isnan(actual), np.nan_to_num(actual) > 0
+        history, actual = values[:, :origin], values[:, origin : origin + HORIZON]
+        seen = ~np.isnan(history).all(axis=1, keepdims=True)
+        known, positive = seen & ~np.isnan(actual), seen & (np.nan_to_num(actual) > 0)
+        past = filled(history)
         for number in able:
-            error = np.abs(ahead(list(WAYS)[number], whole[:, :origin], HORIZON) - np.nan_to_num(actual))
+            error = np.abs(ahead(list(WAYS)[number], past, HORIZON) - np.nan_to_num(actual))
             error = np.where(known, error, 0.0)
             sums["absolute"][:, number] += error.sum(axis=1)
             sums["squares"][:, number] += (error**2).sum(axis=1)
@@ -111,6 +119,15 @@ def _backtest(whole: Floats, values: Floats) -> tuple[Floats, Floats, Floats]:
         _ratio(sums["relative"], sums["some"]),
         _ratio(sums["squares"], sums["count"]),
     )
+
+
+def _spread(values: Floats) -> Floats:
+    """(b,): the standard deviation of what is known; of a single hour its value, of none 0."""
+    known = ~np.isnan(values)
+    count = known.sum(axis=1)
+    level = np.where(known, values, 0.0).sum(axis=1) / np.maximum(count, 1)
+    squares = np.where(known, (values - level[:, None]) ** 2, 0.0).sum(axis=1)
+    return np.where(count > 1, np.sqrt(squares / np.maximum(count - 1, 1)), level)
 
 
 def _scaled(absolute: Floats, history: Floats, period: int) -> Floats:

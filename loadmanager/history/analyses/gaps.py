@@ -27,4 +27,4 @@ def run(tables: Tables, window: Window, options: Options) -> DataFrame:
     )
 
 
-ANALYSIS = Analysis("gaps", "Gaps of transfers", ("transition", "move"), run)
+ANALYSIS = Analysis("gaps", "Gaps of transfers", ("transition", "move"), run, ("how", "why"))

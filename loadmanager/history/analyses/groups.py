@@ -27,7 +27,7 @@ def run(tables: Tables, window: Window, options: Options) -> DataFrame:
     """
     rows = window.cut(tables("group_lag"))
     lags = _lags(rows)
-    return lags.join(_rebalances(rows), list(GROUP), "left").join(_kept(rows), list(GROUP), "left").orderBy(*GROUP)
+    return lags.join(_rebalances(rows), list(GROUP), "left").join(_kept(rows), list(GROUP), "left")
 
 
 def _lags(rows: DataFrame) -> DataFrame:
@@ -68,4 +68,4 @@ def _kept(rows: DataFrame) -> DataFrame:
     return held.groupBy(*GROUP).agg(over(f.count_if(same), f.count("*")).alias("stickiness"))
 
 
-ANALYSIS = Analysis("groups", "Consumer groups", ("group_lag",), run)
+ANALYSIS = Analysis("groups", "Consumer groups", ("group_lag",), run, ("group", "topic"))

@@ -54,4 +54,4 @@ def _mean(number: int) -> Column:
     return f.col(f"load_{number}") / f.col("covered_s")
 
 
-ANALYSIS = Analysis("hot_bundles", "Hot bundles", ("bundle_minute", "broker_minute", "bundle_total"), run)
+ANALYSIS = Analysis("hot_bundles", "Hot bundles", ("bundle_minute", "broker_minute", "bundle_total"), run, ("rank",))

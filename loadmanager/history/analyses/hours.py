@@ -27,6 +27,8 @@ Floats = NDArray[np.float64]
 Table = Any
 """A pyarrow.Table; pyarrow ships no types."""
 GROUPS = 16
+MOST_HOURS = 24 * 7 * 60
+"""That a series has, the last ones: a clock that is years wrong must not make matrices of centuries."""
 NEEDS = ("bundle_minute", "broker_minute", "bundle_total")
 
 
@@ -41,18 +43,21 @@ class Series(msgspec.Struct, frozen=True, eq=False):
 def hourly(tables: Tables, window: Window, options: Options) -> DataFrame:
     """`bundle`, `hour` (since 1970, UTC), `load`: the mean of the measured resource over the time that was covered.
 
-    `first` and `last` are those of all, on every row, so that all series can be laid side by side.
+    `first` and `last` are those of all, on every row, so that all series can be laid side by side; what is more than
+    MOST_HOURS before the last is left out.
     """
     number = RESOURCES.index(options.measure)
     rows = window.cut(tables("bundle_minute"), "minute").where(f.col("covered_s") > 0)
     hour = number_of(f.col("minute"), HOUR_S)
     ends = rows.agg(f.min("minute").alias("from"), f.max("minute").alias("to"))
-    ends = ends.select(number_of(f.col("from"), HOUR_S).alias("first"), number_of(f.col("to"), HOUR_S).alias("last"))
+    last = number_of(f.col("to"), HOUR_S)
+    first = f.greatest(number_of(f.col("from"), HOUR_S), last - (MOST_HOURS - 1))
+    ends = ends.select(first.alias("first"), last.alias("last"))
     loads = load_seconds(rows, "bundle", hour.alias("hour"))
     if number == CPU:
         loads = with_cpu(loads, cluster(tables, window, options))
     loads = loads.select("bundle", "hour", (f.col(f"load_{number}") / f.col("covered_s")).alias("load"))
-    return loads.crossJoin(f.broadcast(ends))
+    return loads.crossJoin(f.broadcast(ends)).where(f.col("hour") >= f.col("first"))
 
 
 def by_series(rows: DataFrame, answer: StructType, work: Callable[[Series], Table]) -> DataFrame:

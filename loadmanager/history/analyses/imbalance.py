@@ -76,4 +76,4 @@ def _row(name: str, tag: str, even: Column, tolerance: float) -> Column:
     )
 
 
-ANALYSIS = Analysis("imbalance", "Imbalance over time", ("broker_minute",), run)
+ANALYSIS = Analysis("imbalance", "Imbalance over time", ("broker_minute",), run, ("minute", "resource"))

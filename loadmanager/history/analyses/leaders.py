@@ -38,4 +38,4 @@ def run(tables: Tables, window: Window, options: Options) -> DataFrame:
     return window.cut(terms, "since")
 
 
-ANALYSIS = Analysis("leaders", "Changes of the leader", ("channel",), run)
+ANALYSIS = Analysis("leaders", "Changes of the leader", ("channel",), run, ("epoch",))

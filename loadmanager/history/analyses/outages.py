@@ -28,4 +28,4 @@ def run(tables: Tables, window: Window, options: Options) -> DataFrame:
     )
 
 
-ANALYSIS = Analysis("outages", "Outages of bundles", ("transition",), run)
+ANALYSIS = Analysis("outages", "Outages of bundles", ("transition",), run, ("began_at", "bundle"))

@@ -15,7 +15,8 @@ def run(tables: Tables, window: Window, options: Options) -> DataFrame:
     """One row for each time that a bundle was in one state at one holder, cut to the window.
 
     `state`, `holder`, `incarnation`, `target`, from `since` to `until` (the log's times), `seconds`; `open` where
-    nothing followed: until the window's end, without one until the last record that is known.
+    nothing followed: until the window's end, without one until the last record that is known, of no length where that
+    is before the window.
     """
     rows = until_end(tables("transition"), window)
     rows = rows.withColumn("until", f.lead("appended_at").over(along())).where(f.col("state").isNotNull())
@@ -23,10 +24,12 @@ def run(tables: Tables, window: Window, options: Options) -> DataFrame:
         rows = rows.withColumn("end", f.lit(window.end))
     else:
         rows = rows.crossJoin(f.broadcast(tables("transition").agg(f.max("appended_at").alias("end"))))
+    opened = f.col("until").isNull()
     since, until = f.col("appended_at"), f.coalesce("until", "end")
     if window.begin is not None:
         since = f.greatest(since, f.lit(window.begin))
-        rows = rows.where(until > f.lit(window.begin))
+        rows = rows.where(opened | (until > f.lit(window.begin)))
+    until = f.greatest(since, until)
     return rows.select(
         *("bundle", "namespace", "state", "holder"),
         f.col("holder_incarnation").alias("incarnation"),
@@ -34,8 +37,8 @@ def run(tables: Tables, window: Window, options: Options) -> DataFrame:
         since.alias("since"),
         until.alias("until"),
         seconds_between(since, until).alias("seconds"),
-        f.col("until").isNull().alias("open"),
+        opened.alias("open"),
     )
 
 
-ANALYSIS = Analysis("ownership", "Ownership timeline", ("transition",), run)
+ANALYSIS = Analysis("ownership", "Ownership timeline", ("transition",), run, ("bundle", "since", "until", "open"))

@@ -1,7 +1,8 @@
 """Non-negative least squares from the sums of a regression: pure numbers, however many rows they came from.
 
 Given XᵀX, Xᵀy, yᵀy, Σy and n, the coefficients b ≥ 0 that make |y - Xb|² least (Lawson and Hanson), R², and standard
-errors of those that are above 0, with the others held at 0. Columns that carry no information get 0.
+errors of those that are above 0, with the others held at 0. Columns that carry no information get 0. Of columns that go
+together one gets what both cost, and its error does not show that: `alone` does.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ Floats = NDArray[np.float64]
 
 NOTHING = 1e-10
 """Directions with less than this part of the largest one's variance are rounding, and are left out."""
+
+ROUNDING = 1e-12
+"""Less than this part of the sum of squares is left over by rounding."""
 
 
 class Sums(msgspec.Struct, frozen=True, eq=False):
@@ -32,6 +36,9 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
 
     coefficients: Floats
     errors: Floats
+    alone: Floats
+    """(k,): the part of each column's variance that the others do not explain, 1 / VIF; NaN where it does not vary. The
+    first column is the constant."""
     r2: float
     """NaN where y does not vary."""
     deviation: float
@@ -46,11 +53,14 @@ def fit(sums: Sums) -> Fit:
     values, vectors = np.linalg.eigh(gram)
     kept = values > NOTHING * max(float(values[-1]), 0.0)
     if not kept.any():
-        return Fit(np.zeros(len(cross)), np.full(len(cross), np.nan), float("nan"), float("nan"))
+        nothing = np.full(len(cross), np.nan)
+        return Fit(np.zeros(len(cross)), nothing, nothing, float("nan"), float("nan"))
     roots = np.sqrt(values[kept])
     # |y - Xb|² = |A b - c|² + a constant, with AᵀA = XᵀX and Aᵀc = Xᵀy
     found, _ = nnls(roots[:, None] * vectors[:, kept].T, (vectors[:, kept].T @ cross) / roots)
-    residual = max(0.0, float(sums.squares - 2 * found @ cross + found @ gram @ found))
+    residual = float(sums.squares - 2 * found @ cross + found @ gram @ found)
+    if residual < ROUNDING * sums.squares:
+        residual = 0.0
     spread = float(sums.squares - sums.total**2 / sums.weight)
     active = found > 0
     freedom = sums.weight - active.sum()
@@ -59,4 +69,24 @@ def fit(sums: Sums) -> Fit:
     if active.any() and np.isfinite(deviation):
         errors[active] = deviation * np.sqrt(np.diag(np.linalg.pinv(gram[np.ix_(active, active)], hermitian=True)))
     r2 = 1 - residual / spread if spread > NOTHING * max(sums.squares, 1e-300) else float("nan")
-    return Fit(found / scale, errors / scale, r2, deviation)
+    return Fit(found / scale, errors / scale, _alone(sums.gram), r2, deviation)
+
+
+def _alone(gram: Floats) -> Floats:
+    """1 / VIF: the variance of each column that is left when the others have explained what they can."""
+    alone = np.full(len(gram), np.nan)
+    if gram[0, 0] <= 0:
+        return alone
+    centred = gram[1:, 1:] - np.outer(gram[0, 1:], gram[0, 1:]) / gram[0, 0]
+    variance = np.diag(centred)
+    varies = variance > NOTHING * np.diag(gram)[1:]
+    if not varies.any():
+        return alone
+    deviations = np.sqrt(variance[varies])
+    correlations = centred[np.ix_(varies, varies)] / np.outer(deviations, deviations)
+    for row, column in enumerate(np.flatnonzero(varies)):
+        others = np.delete(np.arange(len(correlations)), row)
+        with_others = correlations[row, others]
+        explained = with_others @ np.linalg.pinv(correlations[np.ix_(others, others)], NOTHING, hermitian=True)
+        alone[column + 1] = min(1.0, max(0.0, 1 - float(explained @ with_others)))
+    return alone

@@ -64,4 +64,4 @@ def found(series: Series) -> Table:
     )
 
 
-ANALYSIS = Analysis("seasonality", "Seasonality of bundles", NEEDS, run)
+ANALYSIS = Analysis("seasonality", "Seasonality of bundles", NEEDS, run, ("bundle",))

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from loadmanager.history.analyses.hours import Floats, filled
 
 DAY, WEEK = 24, 168
-MONDAY = 72
-"""Hours from the first Monday's begin back to 1970-01-01: a Thursday."""
 CLEAR = 0.3
 MORE = 0.05
 """By so much must a weekly profile explain more than a daily one."""
@@ -50,7 +48,7 @@ def seasons(values: Floats, first: int) -> Season:
     mean = np.where(known, values, 0.0).sum(axis=1) / np.maximum(count, 1)
     rest = without_trend(values)
     hours = first + np.arange(values.shape[1])
-    day, week = hours % DAY, (hours - MONDAY) % WEEK
+    day, week = hours % DAY, hours % WEEK
     correlation_day, correlation_week = correlation(rest, DAY), correlation(rest, WEEK)
     strength_day, strength_week = strength(rest, day, DAY), strength(rest, week, WEEK)
     daily = (correlation_day >= CLEAR) & (strength_day >= CLEAR)

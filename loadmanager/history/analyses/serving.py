@@ -31,6 +31,22 @@ def until_end(transitions: DataFrame, window: Window) -> DataFrame:
     return Window(None, window.end).cut(transitions, "appended_at")
 
 
+def last_known(transitions: DataFrame, window: Window) -> DataFrame:
+    """`bundle`, and whether it was `there` at the window's end; a bundle that was split, merged or deleted is not."""
+    rows = until_end(transitions, window).groupBy("partition", "bundle")
+    last = rows.agg(f.max(f.struct(*ORDER, f.col("state").isNotNull().alias("there"))).alias("last"))
+    return last.select("bundle", f.col("last.there").alias("there"))
+
+
+def there(rows: DataFrame, transitions: DataFrame, window: Window) -> DataFrame:
+    """The rows whose `bundle` is there at the window's end: without parents of splits, what was merged or deleted.
+
+    Bundles that the channel's record says nothing of stay.
+    """
+    gone = last_known(transitions, window).where(~f.col("there")).select("bundle")
+    return rows.join(f.broadcast(gone), "bundle", "left_anti")
+
+
 def along() -> WindowSpec:
     """Each bundle's records in the order of the log."""
     return Over.partitionBy("partition", "bundle").orderBy(*ORDER)

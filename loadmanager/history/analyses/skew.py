@@ -48,4 +48,4 @@ def _top(count: Column) -> Column:
     return f.sum(f.when(f.col("place") > f.col("bundles") - count, f.col("load")).otherwise(0.0))
 
 
-ANALYSIS = Analysis("skew", "Skew of the bundles", ("bundle_minute",), run)
+ANALYSIS = Analysis("skew", "Skew of the bundles", ("bundle_minute",), run, ("day", "resource"))

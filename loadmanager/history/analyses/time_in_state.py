@@ -29,4 +29,4 @@ def run(tables: Tables, window: Window, options: Options) -> DataFrame:
     return states.select("state", "stays", "bundles", "seconds", part.alias("part"), *states.columns[4:])
 
 
-ANALYSIS = Analysis("time_in_state", "Time in each state", ("transition",), run)
+ANALYSIS = Analysis("time_in_state", "Time in each state", ("transition",), run, ("state",))

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as f
 
+from loadmanager.decisions.record import BEGUN
 from loadmanager.history.analyses.analysis import Analysis, Options, Tables
 from loadmanager.history.analyses.serving import PLANNED, moves, why
 from loadmanager.history.lake import Window
@@ -24,9 +25,7 @@ def run(tables: Tables, window: Window, options: Options) -> DataFrame:
     """
     # moves of before the window may be returned from within it
     rows = moves(tables("transition"), Window(None, window.end))
-    promised = tables("move").select("decision", "bundle", "stage", "gain")
-    promised = promised.dropDuplicates(["decision", "bundle"])
-    rows = rows.join(promised, ["decision", "bundle"], "left")
+    rows = rows.join(promises(tables("move")), ["decision", "bundle"], "left")
     planned = f.col("how").isin(*PLANNED)
     moment = f.unix_micros("served_at")
     recent = Over.partitionBy("bundle").orderBy(moment).rangeBetween(-round(options.rest_s * 1e6), Over.currentRow)
@@ -41,4 +40,11 @@ def run(tables: Tables, window: Window, options: Options) -> DataFrame:
     )
 
 
-ANALYSIS = Analysis("transfers", "Transfers", ("transition", "move"), run)
+def promises(moves: DataFrame) -> DataFrame:
+    """`stage` and `gain` of each `decision` and `bundle`: of several the one that was begun, the first of equals."""
+    first = f.struct(f.coalesce(f.col("outcome") == BEGUN, f.lit(False)), -f.col("ordinal"), -f.col("offset"))
+    one = moves.groupBy("decision", "bundle").agg(f.max_by(f.struct("stage", "gain"), first).alias("one"))
+    return one.select("decision", "bundle", "one.stage", "one.gain")
+
+
+ANALYSIS = Analysis("transfers", "Transfers", ("transition", "move"), run, ("served_at", "bundle"))

@@ -11,12 +11,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.storagelevel import StorageLevel
 
+from loadmanager.checking.topics import CHANNEL_TOPIC
 from loadmanager.errors import Invalid
 from loadmanager.history.audit import claims as claiming
 from loadmanager.history.audit import job
 from loadmanager.history.audit.findings import COUNTS, SUMMARY, VIOLATION, Invariant
-from loadmanager.history.audit.segments import Claim, Extent, plan
+from loadmanager.history.audit.segments import Claim, Extent, plan, without
 from loadmanager.history.folding.states import positions
+from loadmanager.history.sources import MISSING
 
 APART = 100_000
 """Segments of one partition have at least so many offsets: each begins and ends with a whole state."""
@@ -50,6 +52,7 @@ def audit(
     snapshots: DataFrame | None = None,
     states: DataFrame | None = None,
     silver: Silver | None = None,
+    quarantine: DataFrame | None = None,
     apart: int = APART,
 ) -> Audit:
     """Replay a log (rows of `schemas.RAW` of the channel, of bronze or of a source) and check every invariant.
@@ -57,8 +60,11 @@ def audit(
     `partitions` is how many the channel has. `snapshots` are rows of `schemas.RAW`, all of the snapshots topic, and
     `states` rows of `schemas.CHANNEL_STATE`: both are held against the fold, and the log is cut at them so that pieces
     of one partition are replayed side by side. A wrong one is reported with its offset; what a piece that begins with
-    it says besides is not to be trusted then. With `silver` every row of it must be what the replay says. Nothing runs
-    before the result is looked at, but for bounds and the list of claims. Raises Invalid.
+    it says besides is not to be trusted then. With `silver` every row of it must be what the replay says, as far as
+    `states` go (without: as far as its last row). Offsets that are passed over are a violation, unless the lake's
+    `quarantine` has it that they were trimmed before they were read: what follows such a hole is judged from the next
+    claim on. Nothing runs before the result is looked at, but for bounds and the lists of claims and holes. An ingest
+    may run meanwhile. Raises Invalid.
     """
     if partitions < 1:
         raise Invalid(f"a channel has 1 partition or more, not {partitions}")
@@ -70,7 +76,7 @@ def audit(
     wrong = sorted(partition for partition in extents if partition >= partitions)
     if wrong:
         raise Invalid(f"there are records of partition {wrong[-1]}, and the channel is said to have {partitions}")
-    segments = plan(listed, extents, apart)
+    segments = plan(listed, _without_known_holes(raw_channel, extents, quarantine), apart)
     if not segments:
         raise Invalid("there are no records of the channel to audit: ingest first, or see --log and the topic prefix")
     until = _recorded_until(silver, states) if silver is not None else None
@@ -91,13 +97,27 @@ def _extents(raw: DataFrame) -> dict[int, Extent]:
     return {row["partition"]: Extent(row["first"], row["last"] + 1) for row in found}
 
 
+def _without_known_holes(
+    raw: DataFrame, extents: dict[int, Extent], quarantine: DataFrame | None
+) -> dict[int, list[Extent]]:
+    """The extents between the holes that the ingest knows of: it has a row for each, under the first offset."""
+    holes: dict[int, list[Extent]] = {partition: [] for partition in extents}
+    if quarantine is not None:
+        known = quarantine.where((f.col("topic") == CHANNEL_TOPIC) & (f.col("kind") == MISSING))
+        known = known.select("partition", f.col("offset").alias("hole")).distinct()
+        if not known.isEmpty():
+            behind = raw.select("partition", "offset").join(f.broadcast(known), "partition").where("offset >= hole")
+            for row in behind.groupBy("partition", "hole").agg(f.min("offset").alias("end")).collect():
+                holes.setdefault(row["partition"], []).append(Extent(row["hole"], row["end"]))
+    return {partition: without(extent, holes[partition]) for partition, extent in extents.items()}
+
+
 def _recorded_until(silver: Silver, states: DataFrame | None) -> dict[int, int]:
-    """Below which offset each partition's records must be in silver."""
+    """Below which offset each partition's records must be in silver: a state is written when all rows of it are."""
+    if states is not None:
+        return {partition: at.next_offset for partition, at in positions(states).items()}
     found = silver.channel.groupBy("partition").agg(f.max("offset").alias("last")).collect()
-    until = {row["partition"]: row["last"] + 1 for row in found}
-    for partition, at in (positions(states) if states is not None else {}).items():
-        until[partition] = max(at.next_offset, until.get(partition, 0))
-    return until
+    return {row["partition"]: row["last"] + 1 for row in found}
 
 
 def _early(claims: Sequence[Claim], extents: dict[int, Extent]) -> list[tuple[object, ...]]:
@@ -115,9 +135,16 @@ def _early(claims: Sequence[Claim], extents: dict[int, Extent]) -> list[tuple[ob
 
 
 def copies(accepted: DataFrame) -> DataFrame:
-    """Records of which two copies were accepted for the same bundle; the later is the violation."""
-    seen = accepted.groupBy("partition", "id", "what").agg(
-        f.count("*").alias("count"), f.min("offset").alias("first"), f.max("offset").alias("offset")
+    """Records of which two copies were accepted for the same bundle; the later is the violation.
+
+    All are compared by a hash, which is a small part of the work; what agrees in that, as it is.
+    """
+    marked = accepted.withColumn("mark", f.xxhash64("partition", "id", "what"))
+    often = marked.groupBy("mark").count().where("count > 1").select("mark")
+    seen = (
+        marked.join(f.broadcast(often), "mark", "left_semi")
+        .groupBy("partition", "id", "what")
+        .agg(f.count("*").alias("count"), f.min("offset").alias("first"), f.max("offset").alias("offset"))
     )
     detail = f.format_string("it was accepted for %s at offset %d already", "what", "first")
     return seen.where(f.col("count") > 1).select(
@@ -143,6 +170,6 @@ def _summary(counted: DataFrame, violations: DataFrame) -> DataFrame:
     entries = f.map_from_entries(f.collect_list(f.struct("reason", "count"))).alias("refusals")
     refusals = reasons.groupBy("partition").agg(entries)
     broken = violations.groupBy("partition").agg(f.count("*").alias("violations"))
-    joined = sums.join(refusals, "partition", "left").join(broken, "partition", "left")
-    filled = joined.withColumn("violations", f.coalesce("violations", f.lit(0)))
+    joined = sums.join(refusals, "partition", "left").join(broken, "partition", "full")
+    filled = joined.na.fill(0, ["segments", *COUNTS, "violations"])  # snapshots alone may be wrong
     return filled.select(*SUMMARY.names).orderBy("partition")

@@ -134,6 +134,9 @@ def _plain_type(schema: StructType) -> str:
     return f"struct<{', '.join(f'`{name}`: {numbers.get(kind, kind)}' for name, kind in types)}>"
 
 
+PAUSE = 256
+"""After so many records it is looked whether rows have to be drained."""
+
 Entry = tuple[int, int, int, str, int, bytes | None, int, Row | None]
 """segment, offset, kind, who, ordinal, data, appended_us; and of what was recorded the row."""
 
@@ -156,10 +159,12 @@ def audit_task(
 
 
 def _give(auditing: SegmentAudit, kind: int, entries: Iterator[Entry]) -> Iterator[None]:
-    """Hand on neighbouring entries of one kind."""
+    """Hand on neighbouring entries of one kind, and pause now and then."""
     if kind == RECORD:
-        for _, offset, _, _, _, data, appended_us, _ in entries:
-            yield auditing.take(offset, data, appended_us)
+        for number, (_, offset, _, _, _, data, appended_us, _) in enumerate(entries):
+            auditing.take(offset, data, appended_us)
+            if number % PAUSE == 0:
+                yield
     elif kind == BEGIN:
         yield auditing.begin([entry[5] or b"" for entry in entries])
     elif kind == CLAIM:

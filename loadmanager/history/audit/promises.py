@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from zlib import crc32
 
 from loadmanager.history.audit.findings import Broken, Invariant
-from loadmanager.history.audit.steps import OF_NAMESPACE, RESHAPING, check_owner, wrong_author
+from loadmanager.history.audit.steps import OF_NAMESPACE, RESHAPING, check_hand_off, check_owner, wrong_author
 from statechannel.bundle import FULL_LOWER, FULL_UPPER, Bundle
 from statechannel.partition import PartitionState
 from statechannel.record import NEVER, Action, Broker, Record, Role
+from statechannel.transitions import State
 from statechannel.verdict import Change, Ownership, Transition
 
 
@@ -26,7 +27,9 @@ class Promises:
         self._partitions = partitions
         self._entries: dict[Bundle, Ownership] = {}
         self._counts: dict[str, int] = {}
-        self._deleted: dict[str, int] = {}
+        self._shaped: dict[str, int] = {}
+        self._homes: dict[str, int] = {}
+        self._cluster: str | None = None
         self._lead: tuple[int, Broker | None] = (0, None)
         self._closed = False
 
@@ -34,11 +37,11 @@ class Promises:
         """Go on from a state."""
         self._lead = (state.lead.epoch, state.lead.leader)
         self._closed = state.retired is not None
+        self._cluster = state.genesis.cluster if state.genesis is not None else None
         for namespace in state.namespaces:
             self._counts[namespace.name] = len(namespace.entries)
             self._entries.update((entry.bundle, entry) for entry in namespace.entries)
-            if not namespace.entries:
-                self._deleted[namespace.name] = namespace.revision
+            self._shaped[namespace.name] = namespace.revision
 
     def differs(self, state: PartitionState) -> str:
         """The first bundle in which a state is not what the changes said; empty if there is none."""
@@ -57,14 +60,17 @@ class Promises:
             self._closed = True
             if record.role is not Role.ADMIN:
                 yield Broken(Invariant.AUTHOR, f"{record.actor} closed the log as {record.role}")
+        if record.action is Action.GENESIS:
+            yield from self._check_cluster(record)
         yield from self._check_lead(record, bool(transitions))
+        reshaping = record.action in RESHAPING
         for before, after in ((t.before, t.after) for t in transitions):
             if before is not None:
                 yield from self._check_step(record, before, after)
-        if record.action in RESHAPING:
+            if not reshaping and (before is None or after is None or before.bundle != after.bundle):
+                yield Broken(Invariant.TILING, f"{record.action} changed which bundles there are")
+        if reshaping:
             yield from self._check_reshaping(change)
-        elif any(t.before is None or t.after is None or t.before.bundle != t.after.bundle for t in transitions):
-            yield Broken(Invariant.TILING, f"{record.action} changed which bundles there are")
         self._learn(change)
 
     def _learn(self, change: Change) -> None:
@@ -77,16 +83,32 @@ class Promises:
                 self._entries[transition.after.bundle] = transition.after
                 if transition.before is None:
                     self._count(transition.after.bundle.namespace, 1)
-        if change.record.action is Action.DELETE_NAMESPACE and change.record.namespace is not None:
-            self._deleted[change.record.namespace] = change.offset
+        if change.record.action in RESHAPING and change.transitions:
+            self._shaped[change.transitions[0].bundle.namespace] = change.offset
+
+    def _home(self, namespace: str) -> int:
+        """In which partition its records belong."""
+        home = self._homes.get(namespace)
+        if home is None:
+            home = self._homes[namespace] = crc32(namespace.encode()) % self._partitions
+        return home
 
     def _count(self, namespace: str, more: int) -> None:
         self._counts[namespace] = self._counts.get(namespace, 0) + more
 
-    # --- epochs
+    # --- the log and its leaders
+
+    def _check_cluster(self, record: Record) -> Iterator[Broken]:
+        if self._partition != 0:
+            yield Broken(Invariant.PLACE, "it says elsewhere than in partition 0 whose log this is")
+        if self._cluster is not None:
+            yield Broken(Invariant.PLACE, f"the log was cluster {self._cluster}'s, and becomes {record.cluster}'s")
+        self._cluster = record.cluster
 
     def _check_lead(self, record: Record, changes: bool) -> Iterator[Broken]:
         if record.action is Action.LEAD:
+            if record.role is not Role.LEADER:
+                yield Broken(Invariant.AUTHOR, f"{record.actor} takes the lead as {record.role}")
             if record.epoch <= self._lead[0]:
                 yield Broken(Invariant.EPOCH, f"epoch {record.epoch} follows {self._lead[0]}")
             self._lead = (record.epoch, record.actor)
@@ -102,17 +124,17 @@ class Promises:
         bundle = before.bundle
         if self._entries.get(bundle) != before:
             yield Broken(Invariant.OWNER, f"{bundle} was changed by no accepted record before it became {before.state}")
-        if crc32(bundle.namespace.encode()) % self._partitions != self._partition:
+        if self._home(bundle.namespace) != self._partition:
             yield Broken(Invariant.PLACE, f"the records of {bundle.namespace} stand elsewhere")
-        if record.action is not Action.DELETE_NAMESPACE and not any(
-            s.bundle == bundle and s.seen == before.revision for s in record.subjects
-        ):
+        if record.action is not Action.DELETE_NAMESPACE and not _had_seen(record, before):
             yield Broken(Invariant.SEEN, f"its author had not seen revision {before.revision} of {bundle}")
         by_holder = record.role is Role.BROKER and record.actor == before.holder
         wrong = wrong_author(record, before, by_holder)
         if wrong:
             yield Broken(Invariant.AUTHOR, f"{wrong}: {bundle} is {before.state} at {before.holder}")
         yield from check_owner(record, before, after, by_holder)
+        if after is not None and (record.action is Action.RELEASE or after.hand_off is not None):
+            yield from check_hand_off(record, before, after)
 
     # --- which bundles there are
 
@@ -126,16 +148,20 @@ class Promises:
             return
         if record.action in OF_NAMESPACE:
             yield from self._check_namespace(change, name, len(gone))
-        wrong = _wrong_tiling(record.action, gone, [entry.bundle for entry in born])
+        bundles = [entry.bundle for entry in born]
+        wrong = _wrong_tiling(record.action, gone, bundles) or _wrong_cuts(record, bundles)
         if wrong:
             yield Broken(Invariant.TILING, wrong)
-        if crc32(name.encode()) % self._partitions != self._partition:
+        if self._home(name) != self._partition:
             yield Broken(Invariant.PLACE, f"the records of {name} stand elsewhere")
         for entry in born:
             if entry.token != change.offset:
                 yield Broken(Invariant.TOKEN, f"{entry.bundle} is new and has the token {entry.token}")
             if entry.holder is not None and not self._held_before(entry.holder, change.transitions):
                 yield Broken(Invariant.OWNER, f"{entry.bundle} was born at {entry.holder}, which held none of these")
+            first = State.UNASSIGNED if record.action is Action.CREATE_NAMESPACE else State.ASSIGNED
+            if entry.state is not first or entry.hand_off is not None:
+                yield Broken(Invariant.ENTRY, f"{entry.bundle} is new and {entry.state}, not {first} with nothing else")
 
     def _held_before(self, holder: Broker, transitions: Sequence[Transition]) -> bool:
         return all(t.before.holder == holder for t in transitions if t.before is not None) and any(
@@ -151,8 +177,14 @@ class Promises:
             yield Broken(Invariant.TILING, f"{gone} of {there} bundles of {name} are gone")
         if record.action is Action.CREATE_NAMESPACE and there:
             yield Broken(Invariant.TILING, f"{name} is made, and it has {there} bundles")
-        if record.action is Action.CREATE_NAMESPACE and record.seen_namespace != self._deleted.get(name, NEVER):
-            yield Broken(Invariant.SEEN, f"its author had not seen that {name} was deleted")
+        shaped = self._shaped.get(name, NEVER)
+        if record.seen_namespace != shaped:
+            yield Broken(Invariant.SEEN, f"its author had not seen revision {shaped}, which shaped {name}")
+
+
+def _had_seen(record: Record, before: Ownership) -> bool:
+    """Whether its author had seen the bundle's last revision."""
+    return any(subject.seen == before.revision and subject.bundle == before.bundle for subject in record.subjects)
 
 
 def _wrong_tiling(action: Action, gone: Sequence[Bundle], born: Sequence[Bundle]) -> str:
@@ -167,4 +199,13 @@ def _wrong_tiling(action: Action, gone: Sequence[Bundle], born: Sequence[Bundle]
         return f"{action} puts {len(born)} bundles in the place of {len(gone)} that cover another range"
     if action in OF_NAMESPACE and spans[0] != (FULL_LOWER, FULL_UPPER):
         return f"the bundles of {action} do not cover the ring"
+    return ""
+
+
+def _wrong_cuts(record: Record, born: Sequence[Bundle]) -> str:
+    """Whether bundles were born that the record does not name."""
+    edges = (*(bundle.lo for bundle in born), *(bundle.hi for bundle in born[-1:]))
+    named = {Action.CREATE: edges[1:-1], Action.CREATE_NAMESPACE: edges}.get(record.action)
+    if named is not None and named != tuple(record.boundaries):
+        return f"it cuts at {len(named)} places that are not those that it names"
     return ""

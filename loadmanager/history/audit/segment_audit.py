@@ -63,6 +63,7 @@ class SegmentAudit:
             if value != self._last[1]:
                 self._tell(offset, Broken(Invariant.LOG, "this offset has two different records"))
             return
+        self._hole(offset)
         self._last = (offset, value)
         self._counts["records"] += 1
         if not self._judging:
@@ -78,6 +79,13 @@ class SegmentAudit:
             self._stop(offset, Invariant.LOG, f"the fold breaks its own law: {error}", codec.decode(value))
         else:
             self._judge(Origin(self._partition, offset, appended_us), entry, applied)
+
+    def _hole(self, offset: int) -> None:
+        """Tell if offsets below this one never came. What nobody can judge may have any."""
+        expected = self._last[0] + 1 if self._last is not None else self._segment.begin
+        if offset > expected and self._judging:
+            which = f"offset {expected} is" if offset == expected + 1 else f"offsets {expected} to {offset - 1} are"
+            self._tell(expected, Broken(Invariant.LOG, f"{which} not there: the log or the lake lost what they held"))
 
     def _judge(self, origin: Origin, entry: LogEntry, applied: Applied) -> None:
         record, verdict = applied.record, applied.verdict
@@ -150,6 +158,7 @@ class SegmentAudit:
         """Write down what there was."""
         if self._recorded is not None:
             self._recorded.settle()
+        self._hole(self._segment.end)
         next_offset = self._last[0] + 1 if self._last is not None else self._segment.begin
         digest = self._cut(next_offset).digest() if self._judging else None
         counts = (self._counts[name] for name in COUNTS)

@@ -23,7 +23,7 @@ class Claim(msgspec.Struct, frozen=True, order=True):
 
 
 class Extent(msgspec.Struct, frozen=True):
-    """The records of a partition that there are: the first offset, and that behind the last."""
+    """Records of a partition without a hole that is known: the first offset, and that behind the last."""
 
     begin: int
     end: int
@@ -43,17 +43,30 @@ class Segment(msgspec.Struct, frozen=True):
     judged: bool = True
 
 
-def plan(claims: Iterable[Claim], extents: Mapping[int, Extent], apart: int) -> list[Segment]:
+def plan(claims: Iterable[Claim], extents: Mapping[int, Sequence[Extent]], apart: int) -> list[Segment]:
     """The segments of all partitions, cut at claims that are at least `apart` offsets from each other."""
     usable = sorted(claim for claim in claims if not claim.problem)
     segments: list[Segment] = []
-    for partition, extent in sorted(extents.items()):
+    for partition, of_partition in sorted(extents.items()):
         of_this = [claim for claim in usable if claim.partition == partition]
-        segments += _of_partition(len(segments), partition, extent, of_this, apart)
+        for extent in of_partition:
+            segments += _of_extent(len(segments), partition, extent, of_this, apart)
     return segments
 
 
-def _of_partition(first: int, partition: int, extent: Extent, claims: Sequence[Claim], apart: int) -> list[Segment]:
+def without(extent: Extent, holes: Iterable[Extent]) -> list[Extent]:
+    """What is left of an extent between holes, in order."""
+    parts: list[Extent] = []
+    begin = extent.begin
+    for hole in sorted(holes, key=lambda each: each.begin):
+        if extent.begin <= hole.begin < hole.end <= extent.end:
+            parts.append(Extent(begin, hole.begin))
+            begin = max(begin, hole.end)
+    parts.append(Extent(begin, extent.end))
+    return [part for part in parts if part.begin < part.end]
+
+
+def _of_extent(first: int, partition: int, extent: Extent, claims: Sequence[Claim], apart: int) -> list[Segment]:
     within = [claim for claim in claims if extent.begin <= claim.next_offset <= extent.end]
     begin, base = extent.begin, None
     segments: list[Segment] = []
@@ -76,5 +89,4 @@ def place(claim: Claim, segments: Sequence[Segment]) -> Segment | None:
     ending = next((s for s in judged if s.begin < claim.next_offset <= s.end), None)
     if ending is not None or not judged:
         return ending
-    first = judged[0]
-    return first if claim.next_offset == first.begin and claim.who != first.base else None
+    return next((s for s in judged if s.begin == claim.next_offset and s.base != claim.who), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from loadmanager.history.audit.findings import Broken, Invariant
-from statechannel.record import Action, Record, Role
+from statechannel.record import MAX_HAND_OFF_BYTES, Action, Record, Role
 from statechannel.transitions import SERVING_STATES, State
 from statechannel.verdict import Ownership
 
@@ -24,6 +24,9 @@ def wrong_author(record: Record, before: Ownership, by_holder: bool) -> str:
         return f"{record.actor} acts as the target"
     if record.action is Action.REVOKE and record.role is not Role.LEADER:
         return f"{record.actor} revokes as {record.role}"
+    concerned = by_holder or record.actor == before.target
+    if record.action is Action.CANCEL and record.role is Role.BROKER and not concerned:
+        return f"{record.actor} cancels what is not its own"
     return ""
 
 
@@ -49,8 +52,37 @@ def check_owner(record: Record, before: Ownership, after: Ownership | None, by_h
         yield Broken(Invariant.OWNER, f"{before.bundle} is ready at {before.target}, and goes to {after.target}")
     if after is None or reshaped:
         return
+    if record.action is Action.RELEASE and before.state is State.REVOKING and holder == before.holder:
+        yield Broken(Invariant.OWNER, f"{before.bundle} comes back to {holder}, which was revoked")
+    yield from _check_destination(record, before, after)
     own = after.target is not None and before.holder is not None and after.target.name == before.holder.name
     if own and before.target is None:
         yield Broken(Invariant.OWNER, f"{before.bundle} is on its way to its own holder {before.holder}")
     if after.holder not in (None, before.holder) and after.token <= before.token:
         yield Broken(Invariant.TOKEN, f"{after.holder} begins to own {before.bundle} with the old token {after.token}")
+
+
+def _check_destination(record: Record, before: Ownership, after: Ownership) -> Iterator[Broken]:
+    """Who names a destination means it: the bundle is there afterwards, or on its way there."""
+    match record.action:
+        case Action.OWN:
+            went = after.holder
+        case Action.TRANSFER:
+            went = after.target
+        case Action.RELEASE if record.role is Role.LEADER:
+            went = after.holder
+        case _:
+            return
+    if went != record.to:
+        yield Broken(Invariant.OWNER, f"{before.bundle} was to go to {record.to}, and went to {went}")
+
+
+def check_hand_off(record: Record, before: Ownership, after: Ownership) -> Iterator[Broken]:
+    """What an owner hands over reaches the one that it releases to, and nobody else."""
+    said = ((each.bundle, each.seen, each.hand_off) for each in record.subjects)
+    given = next((data for bundle, seen, data in said if (bundle, seen) == (before.bundle, before.revision)), None)
+    handed = record.action is Action.RELEASE and before.target is not None and after.holder == before.target
+    if after.hand_off is not None and len(after.hand_off) > MAX_HAND_OFF_BYTES:
+        yield Broken(Invariant.HAND_OFF, f"{before.bundle} hands over {len(after.hand_off)} bytes")
+    if after.hand_off != (given if handed else None):
+        yield Broken(Invariant.HAND_OFF, f"what {before.bundle} hands over is not what {record.action} gave")

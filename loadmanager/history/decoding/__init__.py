@@ -7,7 +7,7 @@ keeps the result. The channel's records are not read here: see `folding/`.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from loadmanager.history.decoding.records import CORRUPT, DECODED, NEWER, decoded
@@ -26,6 +26,7 @@ __all__ = [
     "decode",
     "group_lag",
     "move",
+    "sizes",
     "unreadable",
 ]
 
@@ -83,6 +84,23 @@ def unreadable(rows: DataFrame) -> DataFrame:
     """The records that no decoder could read, as they are, with kind and reason, for the quarantine."""
     bad = _decoded(rows).where(f.col("kind").isNotNull())
     return bad.withColumn("day", f.to_date("appended_at")).select(*QUARANTINE.names)
+
+
+def sizes() -> dict[str, Column]:
+    """By table, how many rows a decoded record becomes."""
+    readable = f.col("kind").isNull()
+    each = {
+        "bundle_load": f.size("top_bundles.bundles"),
+        "move": f.size("decision.made"),
+    }
+    one = {
+        "broker_load": (f.col("topic") == BROKERS_TOPIC) & readable,
+        "bundle_total": f.col("top_bundles").isNotNull(),
+        **{table: f.col(table).isNotNull() for table in ("decision", "audit", "group_lag")},
+    }
+    return {table: f.when(size > 0, size).otherwise(0) for table, size in each.items()} | {
+        table: there.cast("int") for table, there in one.items()
+    }
 
 
 def _decoded(rows: DataFrame) -> DataFrame:

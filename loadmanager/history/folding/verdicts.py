@@ -5,8 +5,8 @@ what is folded at all:
 * a corrupt record is passed over as a replica does, and goes to quarantine;
 * before a record of a newer format the fold stops, as a replica does. That record goes to quarantine; it and what comes
   after it wait, until a release that can read it is given them again;
-* where nobody knows what came before (the log was trimmed, and the state covers more than these records, or there is no
-  state), the verdict of a record is `unknown`.
+* where nobody knows what came before (the log was trimmed, and the state covers more than these records, or less than
+  what was trimmed), the verdict of a record is `unknown`: a log has no holes of its own.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ class PartitionFold:
             self._open(offset)
         elif offset <= self._last.offset:
             return
+        elif offset > max(self._begin, self._last.offset + 1):
+            self._lost = True
         self._last = origin = Origin(self.partition, offset, appended_us)
         if self._held is not None:
             return
@@ -66,11 +68,11 @@ class PartitionFold:
         self._judge(origin, key, value)
 
     def _open(self, first: int) -> None:
-        """Decide by the first offset: whether the beginning is there, whether what was waiting has come."""
-        self._lost = self._begin == 0 and first > 0
+        """Decide by the first offset: whether what was before is known, whether what was waiting has come."""
+        self._lost = first > self._begin
         if self._held is not None and self._held <= codec.NEWEST_VERSION and first <= self._begin:
             self._held = None
-        if self._held is None and self._chunks:
+        if self._held is None and self._chunks and not self._lost:
             self._core.table.restore(states.unpacked(self.partition, self._chunks))
             self._chunks = ()
 
@@ -91,8 +93,6 @@ class PartitionFold:
     def _hold(self, origin: Origin, key: bytes | None, value: bytes | None, why: str) -> None:
         self._unreadable.append(unreadable_row(CHANNEL_TOPIC, origin, key, value, "newer", why))
         self._held = version_of(value or b"")
-        if origin.offset > self._core.table.next_offset(self.partition):
-            self._core.table.skip(self.partition, origin.offset - 1)  # so that the state stands at this very record
 
     def _take_unjudged(self, origin: Origin, key: bytes | None, value: bytes | None) -> None:
         why = _BEFORE_ALL if self._lost else _BEFORE_STATE.format(self._begin)

@@ -14,7 +14,8 @@ What a run finds that comes after one that was killed, and what it does:
 * before bronze's commit, files written or not: nothing of the batch, and files that no commit names. Spark gives the
   same offsets again, or more; they are new. The files go with `maintain`.
 * between bronze and progress: records in bronze behind `progress`. Everything after bronze is done again, from bronze's
-  rows; what is committed is passed over by its number, what is not is written.
+  rows; what is committed is passed over by its number, what is not is written. Verdicts are passed over by their
+  offsets: the run before may have been of a release that held the fold before a record that this one reads.
 * between silver and the state: the state from before the batch. It is folded again, the tables pass it over, and the
   state is written.
 * between the state and progress: states of this batch and of the one before. All tables of the fold have the number.

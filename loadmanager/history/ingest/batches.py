@@ -9,7 +9,6 @@ from __future__ import annotations
 from contextlib import suppress
 
 import msgspec
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import LongType
@@ -17,7 +16,7 @@ from pyspark.sql.types import LongType
 from loadmanager.errors import Conflict, Invalid
 from loadmanager.history.ingest import silver
 from loadmanager.history.ingest.failpoints import Failpoints
-from loadmanager.history.ingest.progress import SILVER, WRITER, Mark, Reached, advance, arrived, reached
+from loadmanager.history.ingest.progress import SILVER, WRITER, Reached, advance, arrived, reached
 from loadmanager.history.ingest.verdicts import forget
 from loadmanager.history.lake import Lake, Once
 from loadmanager.history.schemas import RAW
@@ -36,31 +35,32 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Batches:
-    """For `foreachBatch`. `run` is a name that no other run has."""
+    """For `foreachBatch`. `run` is a name that no other run has; `begun` is where the lake is, if that is known."""
 
-    def __init__(self, root: str, plan: Plan, run: str) -> None:
+    def __init__(self, root: str, plan: Plan, run: str, begun: Reached | None = None) -> None:
         self._root = root
         self._plan = plan
         self._run = run
         self._lake: Lake | None = None
-        self._reached: Reached | None = None
+        self._reached = begun
 
     def __call__(self, rows: DataFrame, _: int) -> None:
         """Take a batch. Raises Conflict if another ingest writes to the lake, Invalid if a topic was made anew."""
-        lake = self._lake_of(rows)
-        if self._reached is None:
-            self._reached = complete(lake, self._plan)
-            if self._reached.next_offsets:
-                refuse_other_log(lake, rows.where(self._reached.is_below()))
+        lake, before = self._ready(rows)
         self._plan.failpoints.reached("begun")
-        new = rows.where(~self._reached.is_below()).persist(StorageLevel.MEMORY_AND_DISK)
-        try:
-            marks = arrived(new)
-            if marks:
-                self._keep(lake, new, self._reached.batch + 1)
-                self._reached = finish(lake, new, marks, self._reached, self._plan)
-        finally:
-            new.unpersist()
+        new = rows.where(~before.is_below())
+        if not new.isEmpty():  # a number that bronze has used for nothing could not be used again
+            self._keep(lake, new, before.batch + 1)
+            self._reached = finish(lake, before, self._plan)
+
+    def _ready(self, rows: DataFrame) -> tuple[Lake, Reached]:
+        if self._lake is not None and self._reached is not None:
+            return self._lake, self._reached
+        self._lake = Lake(rows.sparkSession, self._root)
+        self._reached = self._reached or complete(self._lake, self._plan)
+        if self._reached.next_offsets:
+            refuse_other_log(self._lake, rows.where(self._reached.is_below()))
+        return self._lake, self._reached
 
     def _keep(self, lake: Lake, new: DataFrame, number: int) -> None:
         note = f"{self._run}/{number}"
@@ -72,29 +72,23 @@ class Batches:
             raise Conflict(f"another ingest has written batch {number} to {lake.root}: let one of the two do it")
         self._plan.failpoints.reached("bronze")
 
-    def _lake_of(self, rows: DataFrame) -> Lake:
-        if self._lake is None:
-            self._lake = Lake(rows.sparkSession, self._root)
-        return self._lake
-
 
 def complete(lake: Lake, plan: Plan) -> Reached:
     """Finish what a run before this one left unfinished and bronze has the records of. Says where the lake is then."""
-    before = reached(lake, SILVER)
-    number = before.batch + 1
-    rows = lake.table("bronze").where(f.col("batch") == number).select(*RAW.names).persist(StorageLevel.MEMORY_AND_DISK)
-    try:
-        marks = arrived(rows)
-        return finish(lake, rows, marks, before, plan) if marks else before
-    finally:
-        rows.unpersist()
+    return finish(lake, reached(lake, SILVER), plan, resumed=True)
 
 
-def finish(lake: Lake, rows: DataFrame, marks: list[Mark], before: Reached, plan: Plan) -> Reached:
-    """Write what follows from a batch that bronze has. Doing it again changes nothing."""
+def finish(lake: Lake, before: Reached, plan: Plan, *, resumed: bool = False) -> Reached:
+    """Write what follows from the batch behind `before`, if bronze has it. Doing it again changes nothing.
+
+    Everything is made of bronze's rows: the topics may hold less by now, and what is computed twice must be the same.
+    """
     number = before.batch + 1
-    topics = frozenset(mark.topic for mark in marks)
-    batch = silver.Batch(number, rows, topics, before)
+    rows = lake.table("bronze").where(f.col("batch") == number).select(*RAW.names)
+    marks = tuple(arrived(rows))
+    if not marks:
+        return before
+    batch = silver.Batch(number, rows, marks, before, resumed)
     silver.write(lake, batch, plan.source, plan.partitions, plan.failpoints)
     advance(lake, SILVER, number, marks)
     plan.failpoints.reached("progress")

@@ -23,13 +23,17 @@ Partition = tuple[str, int]
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """One row: what a batch brought of a partition. `until_us`: `schemas.PROGRESS`, in microseconds since 1970."""
+    """One row: what a batch brought of a partition. `until_us`: `schemas.PROGRESS`, in microseconds since 1970.
+
+    `first` is the lowest offset of the batch, and not written down.
+    """
 
     topic: str
     partition: int
     next_offset: int
     rows: int
     until_us: int
+    first: int = 0
 
 
 class Reached(msgspec.Struct, frozen=True):
@@ -45,6 +49,14 @@ class Reached(msgspec.Struct, frozen=True):
         offsets = {(mark.topic, mark.partition): mark.next_offset for mark in moved}
         times = [mark.until_us for mark in moved] + ([] if self.until_us is None else [self.until_us])
         return Reached(batch, {**self.next_offsets, **offsets}, max(times, default=None))
+
+    def followed_by(self, marks: Iterable[Mark]) -> bool:
+        """Whether no offset lies between what is here, the batch with these marks, and within it."""
+        return all(
+            mark.first == self.next_offsets.get((mark.topic, mark.partition), 0)
+            and mark.rows == mark.next_offset - mark.first
+            for mark in marks
+        )
 
     def is_below(self) -> Column:
         """Of rows with topic, partition and offset: whether this stage has them."""
@@ -72,6 +84,7 @@ def reached(lake: Lake, stage: str) -> Reached:
 def arrived(rows: DataFrame) -> list[Mark]:
     """What a batch's rows (RAW) bring, one mark a partition."""
     found = rows.groupBy("topic", "partition").agg(
+        f.min("offset").alias("first"),
         (f.max("offset") + 1).alias("next_offset"),
         f.count(f.lit(1)).alias("rows"),
         f.unix_micros(f.max("appended_at")).alias("until_us"),

@@ -14,9 +14,11 @@ from pyspark.sql import functions as f
 from loadmanager.checking.topics import CHANNEL_TOPIC
 from loadmanager.history import decoding, folding
 from loadmanager.history.decoding import NEWER
+from loadmanager.history.ingest.counting import count
 from loadmanager.history.ingest.gold import GOLD
 from loadmanager.history.ingest.progress import Mark, advance, reached
-from loadmanager.history.ingest.silver import DECODERS, without_repeats
+from loadmanager.history.ingest.repeats import repeats
+from loadmanager.history.ingest.silver import DECODERS, without
 from loadmanager.history.lake import Lake
 from loadmanager.history.schemas import RAW
 from loadmanager.history.sources import TOPICS
@@ -40,10 +42,9 @@ def reread(lake: Lake) -> int:
 
 
 def _insert(lake: Lake, decoded: DataFrame, topics: list[str]) -> None:
-    first = without_repeats(lake, decoded, topics)
+    first = without(decoded, repeats(lake, decoded, count(decoded).spans))
     for topic in topics:
-        # The table that tells repeats comes last: killed in between, none of them is taken for a repeat of itself.
-        for table in sorted(TOPICS[topic].tables, key=lambda name: name in ("bundle_total", "decision")):
+        for table in TOPICS[topic].tables:
             lake.add_new(table, DECODERS[table](first), ("partition", "offset"))
 
 

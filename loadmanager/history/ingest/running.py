@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import msgspec
 from pyspark.sql import DataFrame
@@ -33,6 +34,11 @@ PLAN = 1
 QUERY = "ingest"
 LOOK_S = 1.0
 """How often a run looks whether it shall stop, or has failed."""
+
+SLOW_START = "Python worker failed to connect back"
+"""What Spark says when the Python of a source took more than 10 s to start, as on a machine that is too busy. The limit
+is written into Spark; only the workers of tasks, which are forked, are not subject to it."""
+STARTS = 4
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -67,13 +73,16 @@ class Ingest:
         self._failpoints = failpoints or Failpoints(os.environ)
 
     def run_available(self) -> None:
-        """Take what the topics hold now, bring gold up to it, and return. Raises as `run`."""
-        with self._running(0.0) as (query, gate):
+        """Take all that the topics hold now, in as many batches as it takes; bring gold up to it. Raises as `run`."""
+        patiently(self._take)
+        self._gold()
+
+    def _take(self) -> None:
+        with self._running(self._source.until_now, until_now=True) as (query, gate):
             try:
                 query.processAllAvailable()
             except Exception as error:
                 raise gate.failure or _failed(error) from error
-        self._gold()
 
     def run(self, stop: threading.Event) -> None:
         """Go on until `stop`: the batch under way is finished then, and gold brought up to it.
@@ -82,7 +91,13 @@ class Ingest:
         stream fails for another reason: start again then, nothing is lost or counted twice.
         """
         gauges = Gauges()
-        with exporter(self._options.metrics, gauges), self._running(self._options.trigger_s) as (query, gate):
+        with exporter(self._options.metrics, gauges):
+            patiently(lambda: self._follow(stop, gauges))
+        self._gold()
+
+    def _follow(self, stop: threading.Event, gauges: Gauges) -> None:
+        trigger = {"processingTime": f"{self._options.trigger_s} seconds"}
+        with self._running(trigger) as (query, gate):
             since_gold_s = 0.0
             while not stop.wait(LOOK_S):
                 error = query.exception()
@@ -94,16 +109,18 @@ class Ingest:
                     since_gold_s = 0.0
                 if self._options.metrics:
                     gauges.look(self._lake, query)
-        self._gold()
 
     @contextmanager
-    def _running(self, trigger_s: float) -> Generator[tuple[StreamingQuery, Gate]]:
+    def _running(
+        self, trigger: Mapping[str, Any], *, until_now: bool = False
+    ) -> Generator[tuple[StreamingQuery, Gate]]:
         plan = Plan(self._source, self._options.partitions, self._failpoints)
-        complete(self._lake, plan)
+        begun = complete(self._lake, plan)
         reread(self._lake)
-        gate = Gate(Batches(self._lake.root, plan, uuid.uuid4().hex))
-        rows = stream(self._lake.spark, self._source, TOPICS, max_per_trigger=self._options.max_per_trigger)
-        writer = rows.writeStream.queryName(QUERY).trigger(processingTime=f"{trigger_s} seconds")
+        gate = Gate(Batches(self._lake.root, plan, uuid.uuid4().hex, begun))
+        bound = self._options.max_per_trigger
+        rows = stream(self._lake.spark, self._source, TOPICS, max_per_trigger=bound, until_now=until_now)
+        writer = rows.writeStream.queryName(QUERY).trigger(**trigger)
         writer = writer.option("checkpointLocation", self._lake.checkpoint(QUERY, PLAN))
         query = writer.foreachBatch(gate.batches if is_remote() else gate).start()
         try:
@@ -144,6 +161,17 @@ class Gate:
         """Return when the batch under way is done; none comes after it."""
         with self._turn:
             self._closed = True
+
+
+def patiently(work: Callable[[], None]) -> None:
+    """Do it again where Spark did not wait for a Python process that it started: nothing is lost by a new start."""
+    for _ in range(STARTS - 1):
+        try:
+            return work()
+        except Exception as error:
+            if SLOW_START not in str(error):
+                raise
+    return work()
 
 
 def _failed(error: object) -> Unavailable:

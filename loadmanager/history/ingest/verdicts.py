@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from pyspark import StorageLevel
@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from loadmanager.checking.topics import CHANNEL_TOPIC, SNAPSHOTS_TOPIC
 from loadmanager.history import folding
 from loadmanager.history.folding import Position
-from loadmanager.history.ingest.progress import WRITER
+from loadmanager.history.ingest.progress import WRITER, Mark
 from loadmanager.history.lake import Lake, Once
 from loadmanager.history.sources import Source
 from statechannel.codec import NEWEST_VERSION
@@ -26,24 +26,33 @@ SEEDER = f"{WRITER}/seed"
 
 
 class Verdicts(msgspec.Struct, frozen=True):
-    """What a batch's fold says. `released`: with records that had waited, some of which may be written already."""
+    """What a batch's fold says. `partly`: some of it may be written already, under this number or another one."""
 
     folded: folding.Folded
-    released: bool
+    partly: bool
 
     def write(self, lake: Lake, table: str, once: Once) -> None:
         """Write `channel` or `transition`."""
         rows = self.folded.channel if table == "channel" else self.folded.transition
-        if self.released:
+        if self.partly:
             lake.add_new(table, rows, ("partition", "offset"))
         else:
             lake.append(table, rows, once)
 
 
-def verdicts(lake: Lake, batch: int, records: DataFrame | None, source: Source, partitions: int) -> Verdicts | None:
+def verdicts(
+    lake: Lake,
+    batch: int,
+    records: DataFrame | None,
+    marks: Iterable[Mark],
+    source: Source,
+    partitions: int,
+    *,
+    resumed: bool,
+) -> Verdicts | None:
     """Fold a batch's records of the channel, and what has waited for this release; None if there is neither.
 
-    The fold's `lists` are persisted; unpersist them.
+    `marks` are the batch's. The fold's `lists` are persisted; unpersist them.
     """
     state = lake.table("channel_state")
     known = folding.positions(state, batch)
@@ -52,13 +61,14 @@ def verdicts(lake: Lake, batch: int, records: DataFrame | None, source: Source, 
         return None
     rows = _waited(lake, batch, waiting)
     if records is not None:
-        if _seed(lake, batch, records, source, known):
+        firsts = {mark.partition: mark.first for mark in marks if mark.topic == CHANNEL_TOPIC}
+        if _seed(lake, batch, firsts, source, known):
             state = lake.table("channel_state")
             known = folding.positions(state, batch)
         rows = records.where(~f.col("partition").isin(list(waiting))).unionByName(rows) if waiting else records
     folded = folding.fold(rows, state, partitions, batch, known)
     folded.lists.persist(StorageLevel.MEMORY_AND_DISK)
-    return Verdicts(folded, bool(waiting))
+    return Verdicts(folded, bool(waiting) or resumed)
 
 
 def _waited(lake: Lake, batch: int, waiting: Mapping[int, Position]) -> DataFrame:
@@ -69,14 +79,18 @@ def _waited(lake: Lake, batch: int, waiting: Mapping[int, Position]) -> DataFram
     return bronze.where(here).drop("day", "batch")
 
 
-def _seed(lake: Lake, batch: int, records: DataFrame, source: Source, known: Mapping[int, Position]) -> bool:
-    """Write down states for partitions whose records don't follow what is known; whether there were any."""
-    lowest = records.groupBy("partition").agg(f.min("offset").alias("first")).collect()
-    firsts = {row["partition"]: row["first"] for row in lowest}
-    if all(first <= (known[number].next_offset if number in known else 0) for number, first in firsts.items()):
+def _seed(lake: Lake, batch: int, firsts: Mapping[int, int], source: Source, known: Mapping[int, Position]) -> bool:
+    """Write down states for partitions whose records don't follow what is known; whether there were any.
+
+    A partition that is held lacks nothing: what its fold has not read yet is in bronze.
+    """
+    held = {number for number, at in known.items() if at.held is not None}
+    begins = {number: at.next_offset for number, at in known.items()}
+    lacking = {n: first for n, first in firsts.items() if n not in held and first > begins.get(n, 0)}
+    if not lacking:
         return False
     snapshots = source.read(lake.spark, [SNAPSHOTS_TOPIC])
-    lake.append("channel_state", folding.seed(snapshots, firsts, known), Once(SEEDER, batch))
+    lake.append("channel_state", folding.seed(snapshots, lacking, known), Once(SEEDER, batch))
     return True
 
 

@@ -27,6 +27,17 @@ DEFAULTS = (
 MOST = 200
 """Candidates of one replay: a grid that is larger was not meant."""
 _STRATEGY = "balancing_strategy"
+NOT_PLAYED = frozenset(
+    {
+        *("balancing", "balancing_review", "load_sample_interval_s", "load_window_s", "load_ttl_s"),
+        *("load_report_min_interval_s", "load_report_max_interval_s", "load_report_threshold_percent"),
+        *("moves_in_flight", "moves_in_flight_per_broker", "moves_in_flight_per_namespace"),
+        *("broker_max_bundles", "failure_domains", "prefer_later_versions", "placement_margin_percent"),
+        *("lookup_timeout_s", "drain_timeout_s"),
+    }
+)
+NOT_PLAYED_KINDS = ("advice_", "decision_", "host_", "merge", "namespace_", "quarantine_", "split")
+"""Settings, and how the names of more begin, that change nothing in a replay: two candidates would only seem alike."""
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -100,9 +111,19 @@ def _values(text: str, pair: str) -> tuple[str, list[Scalar]]:
         raise Invalid(f"{text}: write {name}=value, or {name}=one|another")
     try:
         setting = changeable(name)
+        _check_played(text, setting.setting.name)
         return setting.setting.name, [_typed(setting.setting.default, setting.ours(each)) for each in values.split("|")]
     except NotFound as error:
         raise Invalid(f"{text}: {error}") from None
+
+
+def _check_played(text: str, name: str) -> None:
+    if name == _STRATEGY:
+        raise Invalid(f"{text}: the strategy stands before the colon")
+    if name == "balancing_interval_s":
+        raise Invalid(f"{text}: rounds are the same for all candidates; set their interval for the whole replay")
+    if name in NOT_PLAYED or name.startswith(NOT_PLAYED_KINDS):
+        raise Invalid(f"{text}: {name} changes nothing in a replay; see docs/replay.md, Limits")
 
 
 def _typed(default: object, value: Scalar) -> Scalar:

@@ -33,6 +33,10 @@ LONGEST_S = 4 * 3600.0
 WANTED_WINDOWS = 24
 FEWEST_ROUNDS, SHORTEST_ROUNDS = 2, 20
 TASKS_A_SLOT = 4
+MOST_WINDOWS = 10_000
+"""A row for each of them and each candidate comes back to the driver."""
+LONGEST_REST_S = 86_400.0
+"""Before a window; who lets bundles rest for longer has the older ones free."""
 _FIGURES = tuple(field.name for field in msgspec.structs.fields(Terms))
 _PLAYED = ", ".join(
     (
@@ -41,6 +45,7 @@ _PLAYED = ", ".join(
         "missing string",
         "broke string",
         "bound double",
+        "ruled boolean",
         *(f"{x} double" for x in _FIGURES),
     )
 )
@@ -77,10 +82,11 @@ def replay(
     """
     base = options.settings or recorded_settings(lake, window)
     chosen = parsed(candidates, base)
-    cut = _cut(lake, window, base, options, len(chosen))
+    cut = _cut(lake, window, base, options, chosen)
     within = Window(moment(cut.begin_us), moment(cut.end_us))
     gaps = options.gaps or recorded_gaps(lake, within)
-    rules = Rules(base, chosen, options.objective, gaps, options.coverage, options.seed)
+    own = {each.name: each.settings(base) for each in chosen if not each.is_recorded}
+    rules = Rules(base, chosen, options.objective, gaps, options.coverage, options.seed, own)
     rows, skipped = _played(lake, cut, rules)
     if not rows:
         raise Invalid(f"no window can be replayed: {_told(skipped)}; take another --from, --to or window length")
@@ -93,6 +99,7 @@ def replay(
         interval_s=cut.interval_us / 1e6,
         window_s=cut.width_us / 1e6,
         windows=cut.windows - sum(skipped.values()),
+        ruled=len({row.begin for row in rows if row.ruled}),
         skipped=dict(skipped),
         ranked=table,
         rows=tuple(rows),
@@ -113,12 +120,12 @@ def recorded_settings(lake: Lake, window: Window = ALWAYS) -> Settings:
     return overlaid(usual, msgspec.json.decode(found[0]["settings"], type=dict[str, Any])).settings if found else usual
 
 
-def _cut(lake: Lake, window: Window, base: Settings, options: Options, candidates: int) -> Cut:
+def _cut(lake: Lake, window: Window, base: Settings, options: Options, candidates: Sequence[Candidate]) -> Cut:
     at = f.unix_micros("at")
     found = lake.table("broker_load", window).agg(f.min(at).alias("first"), f.max(at).alias("last")).collect()[0]
     if found["first"] is None:
         raise Invalid("no broker's load is recorded in this window: run `loadmanager history ingest` first")
-    begin = micros(window.begin) if window.begin is not None else found["first"]
+    begin = max(micros(window.begin), found["first"]) if window.begin is not None else found["first"]
     end = min(micros(window.end), found["last"] + 1) if window.end is not None else found["last"] + 1
     interval = round((options.interval_s or base.balancing_interval_s) * 1e6)
     rounds = (end - begin) // interval
@@ -131,9 +138,16 @@ def _cut(lake: Lake, window: Window, base: Settings, options: Options, candidate
         wanted = min(max(rounds // WANTED_WINDOWS, SHORTEST_ROUNDS), round(LONGEST_S * 1e6) // interval)
     width = min(max(wanted, FEWEST_ROUNDS), rounds)
     windows = rounds // width
-    lanes = min(candidates, max(1, ceil(TASKS_A_SLOT * options.parallelism / windows)))
-    ttl = round(base.load_ttl_s * 1e6)
-    return Cut(begin, width * interval, windows, interval, ttl, lanes)
+    if windows > MOST_WINDOWS:
+        raise Invalid(
+            f"these are {windows:,} windows, at most {MOST_WINDOWS:,} are played: take longer ones, or less time"
+        )
+    lanes = min(len(candidates), max(1, ceil(TASKS_A_SLOT * options.parallelism / windows)))
+    rest_s = max((each.settings(base).bundle_rest_s for each in candidates if not each.is_recorded), default=0.0)
+    memory_s = max(base.load_ttl_s, min(rest_s, LONGEST_REST_S))
+    return Cut(
+        begin, width * interval, windows, interval, round(base.load_ttl_s * 1e6), lanes, memory_us=round(memory_s * 1e6)
+    )
 
 
 def _played(lake: Lake, cut: Cut, rules: Rules) -> tuple[list[WindowRow], Mapping[str, int]]:
@@ -153,7 +167,8 @@ def _row(row: dict[str, Any], cut: Cut, candidates: Sequence[Candidate]) -> Wind
     if "moves" in figures:
         figures["moves"] = int(figures["moves"])
     begin = moment(cut.begin_us + row["window"] * cut.width_us).isoformat()
-    return WindowRow(begin, candidates[row["candidate"]].name, row["broke"], row["bound"], **figures)
+    name = candidates[row["candidate"]].name
+    return WindowRow(begin, name, row["broke"], row["bound"], ruled=row["ruled"], **figures)
 
 
 def _told(skipped: Mapping[str, int]) -> str:
@@ -182,11 +197,12 @@ def _answers(
         return
     for each in answer:
         figures = {} if each.terms is None else msgspec.structs.asdict(each.terms)
-        yield {"window": window, "candidate": each.candidate, "broke": each.broke, "bound": each.bound, **figures}
+        told = {"broke": each.broke, "bound": each.bound, "ruled": each.ruled}
+        yield {"window": window, "candidate": each.candidate, **told, **figures}
 
 
 _SCHEMA = pyarrow.schema(
     [("window", pyarrow.int32()), ("candidate", pyarrow.int32()), ("missing", pyarrow.string())]
-    + [("broke", pyarrow.string()), ("bound", pyarrow.float64())]
+    + [("broke", pyarrow.string()), ("bound", pyarrow.float64()), ("ruled", pyarrow.bool_())]
     + [(name, pyarrow.float64()) for name in _FIGURES]
 )

@@ -5,7 +5,7 @@ A strategy that breaks a rule, or fails, loses that window: what it did is kept 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,14 +13,12 @@ import msgspec
 from loadmanager.history.replay.candidates import Candidate
 from loadmanager.history.replay.hindsight import least
 from loadmanager.history.replay.judging import Gaps, Judge, Objective, Terms
-from loadmanager.history.replay.recording import Missing, RecordedGame, Step, recorded
+from loadmanager.history.replay.recording import Missing, RecordedGame, recorded
+from loadmanager.history.replay.rounds import Played, played_out
 from loadmanager.history.replay.slices import Frame, sliced
 from loadmanager.settings import Settings
 from loadmanager.sim.balance.invariants import InvariantViolation
 from loadmanager.sim.balance.level import Ruler
-from loadmanager.sim.balance.observing import Conditions
-from loadmanager.sim.balance.playing import Run, play
-from loadmanager.sim.balance.traffic import owners_by_round
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -32,6 +30,8 @@ class Rules(msgspec.Struct, frozen=True):
     gaps: Gaps
     coverage: float
     seed: int = 0
+    own: Mapping[str, Settings] = {}
+    """What candidates play with, by name, where it has been put together already (it takes as long as some rounds)."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -41,6 +41,8 @@ class Outcome(msgspec.Struct, frozen=True):
     bound: float
     terms: Terms | None = None
     broke: str = ""
+    ruled: bool = False
+    """The record says which policies held."""
 
 
 def outcomes(table: Any, frame: Frame, rules: Rules, chosen: Sequence[int]) -> Missing | list[Outcome]:
@@ -49,8 +51,9 @@ def outcomes(table: Any, frame: Frame, rules: Rules, chosen: Sequence[int]) -> M
     if isinstance(game, Missing):
         return game
     judge = Judge(game.scenario, Ruler.of(rules.settings), rules.objective, rules.gaps)
-    bound = least(judge)
-    return [_outcome(game, judge, bound, rules, number) for number in chosen]
+    bound, ruled = least(judge), game.scenario.ruling is not None
+    found = (_outcome(game, judge, bound, rules, number) for number in chosen)
+    return [msgspec.structs.replace(each, ruled=ruled) for each in found]
 
 
 def _outcome(game: RecordedGame, judge: Judge, bound: float, rules: Rules, number: int) -> Outcome:
@@ -63,22 +66,10 @@ def _outcome(game: RecordedGame, judge: Judge, bound: float, rules: Rules, numbe
         return Outcome(number, bound, broke=str(violation))
     except Exception as error:  # noqa: BLE001 - a strategy may come from anybody, and fail as it likes
         return Outcome(number, bound, broke=f"{candidate.strategy} failed: {type(error).__name__}: {error}")
-    return Outcome(number, bound, judge.terms(owners_by_round(run), tuple(steps(run))))
+    return Outcome(number, bound, judge.terms(run.owner, run.steps))
 
 
-def played(game: RecordedGame, candidate: Candidate, rules: Rules) -> Run:
-    """The candidate in this game, from the recorded placement. It sees of each broker the bundles that a report has.
-
-    Raises InvariantViolation, and whatever the strategy raises.
-    """
-    settings = candidate.settings(rules.settings)
-    conditions = Conditions(top_bundles=settings.load_top_bundles)
-    return play(
-        game.scenario, candidate.strategy, settings,
-        conditions=conditions, placement=settings.placement, seed=rules.seed,
-    )  # fmt: skip
-
-
-def steps(run: Run) -> Iterator[Step]:
-    """What was moved."""
-    return (Step(each.round, each.bundle, each.how) for each in run.moved)
+def played(game: RecordedGame, candidate: Candidate, rules: Rules) -> Played:
+    """The candidate in this game, from the recorded placement. Raises InvariantViolation, and whatever it raises."""
+    settings = rules.own.get(candidate.name) or candidate.settings(rules.settings)
+    return played_out(game.scenario, candidate.strategy, settings, rules.seed)

@@ -11,10 +11,7 @@ import numpy as np
 
 from loadmanager.balancing.model import DIMENSIONS, NOWHERE, Flags, Floats, Ints
 from loadmanager.history.replay.slices import Reports, Slice
-from loadmanager.history.replay.walking import REVOKE, TRANSFER, UNLOAD
-
-ITS_OWN = "broker"
-"""The role in which a broker gives its bundles away itself."""
+from loadmanager.history.replay.walking import ITS_OWN, REVOKE, TRANSFER, UNLOAD
 
 
 class Presence(msgspec.Struct, frozen=True, eq=False):
@@ -54,10 +51,13 @@ def _known(capacity: Floats) -> Floats:
 
 
 def _is_gone(data: Slice, broker: int) -> Flags:
-    """(T,): its report was taken away, or it was revoked, and it has not come back; one round at least."""
+    """(T,): its report was taken away, or it was revoked, and it has not come back; one round at least, but for what
+    was over before the window."""
     times, reports = data.frame.times, data.reports
     gone = np.zeros(len(times), np.bool_)
     for begin, end in [*_withdrawn(reports, broker), *_revoked(data, broker)]:
+        if end <= data.frame.begin_us:
+            continue
         first = int(np.searchsorted(times, begin, "left"))
         gone[first : max(first + 1, int(np.searchsorted(times, end, "left")))] = True
     return gone

@@ -17,6 +17,8 @@ from loadmanager.settings import Settings
 
 LEVEL_PERCENT = (2.5, 97.5)
 RESAMPLES = 2_000
+FEWEST = 5
+"""Windows; what fewer say may be chance, whatever their interval."""
 
 
 class _Table:
@@ -106,6 +108,9 @@ def verdict(table: Sequence[Ranked], config: Config) -> str:
     if not config.settings:
         return f"leave the settings as they are: nothing did better than {best.candidate}"
     gain = best.against_recorded
+    if best.windows < FEWEST:
+        few = f"{best.windows} windows say too little"
+        return f"{best.candidate} is first, but {few}: replay more time, or shorter windows"
     if gain is not None and gain.high >= 0:
         return (
             f"{best.candidate} is first, but may be no better than what the cluster did "

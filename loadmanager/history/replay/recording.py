@@ -5,16 +5,29 @@ Nothing is made up: where too much is not known, the answer says what, and the w
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import msgspec
 import numpy as np
 
 from loadmanager.balancing.model import DIMENSIONS, NOWHERE, Flags, Floats, Ints
 from loadmanager.history.replay.presence import draining, presence
-from loadmanager.history.replay.slices import Slice
+from loadmanager.history.replay.ruling import Ruling, ruling
+from loadmanager.history.replay.slices import Frame, Slice
 from loadmanager.history.replay.tiles import Tiles, tiled
-from loadmanager.history.replay.walking import Walk
+from loadmanager.history.replay.walking import Departure, Walk
 from loadmanager.sim.balance.cluster import summed
 from loadmanager.sim.balance.scenario import Scenario
+
+
+class Rest(msgspec.Struct, frozen=True, eq=False):
+    """A planned move before the game: in which round that was (0 or less), of which bundle, from which broker, and what
+    the bundle cost then (DIMENSIONS,)."""
+
+    round: int
+    bundle: int
+    source: int
+    load: Floats
 
 
 class Recorded(Scenario, frozen=True, eq=False):
@@ -22,6 +35,10 @@ class Recorded(Scenario, frozen=True, eq=False):
 
     load: Floats
     """(T, m, DIMENSIONS)"""
+    rests: tuple[Rest, ...] = ()
+    """In the order of time."""
+    ruling: Ruling | None = None
+    """What policies said; None where that is not recorded."""
 
     def asked(self, at: int) -> Floats:
         return self.load[at].copy()
@@ -77,6 +94,11 @@ def recorded(data: Slice, ttl_s: float, least_coverage: float) -> RecordedGame |
         return Missing("for a time no broker took part")
     foreign = _foreign(there.used, load, owner)
     made = _scenario(data, tiles, kept, load, owner[0], foreign, there.present, leaving, there.capacity)
+    made = msgspec.structs.replace(
+        made,
+        rests=tuple(_rests(walk.departures, kept, load[0], data.frame)),
+        ruling=None if data.rules is None else ruling(data.rules, data.brokers, made.bundles),
+    )
     return RecordedGame(made, owner, tuple(_steps(owner, there.present, walk.unloaded[:, kept])))
 
 
@@ -100,6 +122,16 @@ def _foreign(used: Floats, load: Floats, owner: Ints) -> Floats:
     """(T, n, DIMENSIONS): what brokers used beyond their bundles."""
     bundles = np.stack([summed(load[at], owner[at], used.shape[1]) for at in range(len(used))])
     return np.maximum(0.0, used - bundles)
+
+
+def _rests(departures: Sequence[Departure], kept: Ints, load: Floats, frame: Frame) -> Iterator[Rest]:
+    """A bundle of which nobody had said what it costs counts as if it had not changed until the first round."""
+    row_of = {tile: row for row, tile in enumerate(kept.tolist())}
+    for each in departures:
+        row = row_of.get(each.tile)
+        if row is not None:
+            at = round((each.us - frame.begin_us) / frame.interval_us)
+            yield Rest(min(0, at), row, each.source, load[row] if each.load is None else each.load)
 
 
 def _steps(owner: Ints, present: Flags, unloaded: Flags) -> list[Step]:

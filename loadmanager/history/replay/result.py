@@ -67,6 +67,8 @@ class WindowRow(msgspec.Struct, frozen=True):
     moves: int | None = None
     moved: float | None = None
     gap_s: float | None = None
+    ruled: bool = False
+    """The record says which policies held in this window."""
 
 
 class Config(msgspec.Struct, frozen=True):
@@ -95,3 +97,5 @@ class ReplayResult(msgspec.Struct, frozen=True):
     gap_cost: dict[str, float]
     gap_source: str
     seed: int
+    ruled: int = 0
+    """Of the windows those of which the record says which policies held; in the others none did."""

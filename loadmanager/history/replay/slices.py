@@ -17,7 +17,7 @@ from loadmanager.balancing.model import DIMENSIONS, Flags, Floats, Ints
 
 _compute: Any = pyarrow.compute
 
-REPORT, OWNERSHIP, TOTAL, LISTED = range(4)
+REPORT, OWNERSHIP, TOTAL, LISTED, RULES = range(5)
 """Kinds of rows, in the order in which those of one instant count."""
 RATES = ("cpu_percent", "in_rate_bytes_s", "out_rate_bytes_s", "rate_msg_s")
 CAPACITY = ("cores", "memory_bytes", "in_capacity_bytes_s", "out_capacity_bytes_s", "capacity_msg_s")
@@ -85,6 +85,8 @@ class Slice(msgspec.Struct, frozen=True, eq=False):
     totals: Loads
     listed: Loads
     """By broker, then by time; a report's rows have the time and broker of its total."""
+    rules: bytes | None = None
+    """The record of the window's first decision that tells which policies held; None where there is none."""
 
 
 def sliced(table: Any, frame: Frame) -> Slice:
@@ -100,6 +102,7 @@ def sliced(table: Any, frame: Frame) -> Slice:
         _ownerships(kinds[1], brokers, bundles),
         _loads(kinds[2], brokers, bundles),
         _loads(kinds[3].sort_by([("broker", "ascending"), ("us", "ascending")]), brokers, bundles),
+        next(iter(table.filter(_compute.equal(table["kind"], RULES))["data"].to_pylist()), None),
     )
 
 

@@ -1,5 +1,6 @@
 """Cuts silver into what each window needs to be replayed by itself: its own rows, the reports that are still in force
-when it begins, and who had each bundle then. DataFrames in, one DataFrame out; nothing runs here.
+when it begins, who had each bundle then, what had moved before, and which policies held. DataFrames in, one DataFrame
+out; nothing runs here.
 
 A row goes to its own window, and a report also to the next ones that begin within its time to live. All kinds of rows
 are in one table of the same columns, so that one shuffle brings a window's rows together, once for all its candidates.
@@ -14,8 +15,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as f
 
+from loadmanager.decisions.log import DECISIONS_TOPIC
 from loadmanager.history.lake import Lake
-from loadmanager.history.replay.slices import LISTED, OWNERSHIP, REPORT, TOTAL, Frame
+from loadmanager.history.replay.slices import LISTED, OWNERSHIP, REPORT, RULES, TOTAL, Frame
 
 EVENT = {
     "kind": "tinyint",
@@ -40,6 +42,7 @@ EVENT = {
     "in_capacity_bytes_s": "double",
     "out_capacity_bytes_s": "double",
     "capacity_msg_s": "double",
+    "data": "binary",
 }
 """Columns of a row, beside its `slot`: the window times the lanes, and the lane."""
 _DECLARED = {
@@ -50,6 +53,8 @@ _DECLARED = {
     "capacity_msg_s": "rate_msg_s",
 }
 """How a broker declares them (`load.usage.CAPACITIES`)."""
+SLACK = timedelta(hours=1)
+"""A decision comes into the log a little after it was made, by other clocks."""
 _TO = ("transferring", "releasing")
 _NOBODY = ("unassigned", "revoking")
 
@@ -63,6 +68,8 @@ class Cut(msgspec.Struct, frozen=True):
     interval_us: int
     ttl_us: int
     lanes: int = 1
+    memory_us: int = 0
+    """For so long before a window transitions still matter to it: bundles rest, and brokers that died stay dead."""
 
     @property
     def end_us(self) -> int:
@@ -88,7 +95,7 @@ def micros(at: datetime) -> int:
 def events(lake: Lake, cut: Cut) -> DataFrame:
     """`slot` and the columns of EVENT: everything that each window needs."""
     rows = _reports(lake, cut).unionByName(_totals(lake, cut)).unionByName(_listed(lake, cut))
-    rows = rows.unionByName(_ownerships(lake, cut))
+    rows = rows.unionByName(_ownerships(lake, cut)).unionByName(_rules(lake, cut))
     lane = f.explode(f.array(*[f.lit(each) for each in range(cut.lanes)])) if cut.lanes > 1 else f.lit(0)
     return rows.withColumn("lane", lane).select(
         (f.col("window") * cut.lanes + f.col("lane")).cast("int").alias("slot"), *EVENT
@@ -149,7 +156,8 @@ def _listed(lake: Lake, cut: Cut) -> DataFrame:
 
 
 def _ownerships(lake: Lake, cut: Cut) -> DataFrame:
-    """Transitions: each in its own window, and the last before a window also there, if the bundle was alive then.
+    """Transitions: each in its own window, and those of the time before it that still matter; the last before a window
+    is always there, if the bundle was alive then.
 
     A bundle's transitions are in the order of the log; one whose author's clock was behind counts with the one before.
     """
@@ -159,9 +167,32 @@ def _ownerships(lake: Lake, cut: Cut) -> DataFrame:
     rows = rows.withColumn("us", f.max(f.unix_micros("at")).over(so_far)).where(f.col("us") < cut.end_us)
     rows = rows.withColumn("next_us", f.lead("us").over(history))
     own = _window_of(f.col("us"), cut)
-    until = f.least(f.coalesce(_window_of(f.col("next_us"), cut), f.lit(cut.windows - 1)), f.lit(cut.windows - 1))
-    last = f.when(f.col("state").isNull(), own).otherwise(f.greatest(own, until))
+    still = f.greatest(own, _window_of(f.col("us") + f.lit(cut.memory_us), cut))
+    until = f.coalesce(_window_of(f.col("next_us"), cut), f.lit(cut.windows - 1))
+    last = f.when(f.col("state").isNull(), still).otherwise(f.greatest(still, until))
+    last = f.least(last, f.lit(cut.windows - 1))
     return _as_events(_in_windows(_places(rows), f.greatest(own, f.lit(0)), last), OWNERSHIP)
+
+
+def _rules(lake: Lake, cut: Cut) -> DataFrame:
+    """Of each window the first decision that was made from a model: what had been laid down then stands in its record.
+
+    The records are read where they came in (bronze keeps them for a shorter time than silver: then there are none).
+    """
+    first, last = moment(cut.begin_us), moment(cut.end_us)
+    made = lake.table("decision").where(
+        f.col("has_model") & (f.col("at") >= f.lit(first)) & (f.col("at") < f.lit(last))
+    )
+    us = f.unix_micros("at")
+    firsts = made.groupBy(_window_of(us, cut).alias("window")).agg(
+        f.min(f.struct(us.alias("us"), "partition", "offset", "appended_at")).alias("first")
+    )
+    firsts = firsts.select("window", "first.*")
+    held = lake.table("bronze").where(f.col("topic") == DECISIONS_TOPIC)
+    held = held.where(f.col("appended_at").between(f.lit(first - SLACK), f.lit(last + SLACK)))
+    held = held.select("partition", "offset", f.col("value").alias("data"))
+    rows = held.join(f.broadcast(firsts), ["partition", "offset"]).withColumn("nth", f.col("offset"))
+    return _as_events(rows, RULES)
 
 
 def _places(rows: DataFrame) -> DataFrame:

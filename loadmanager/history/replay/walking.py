@@ -8,6 +8,7 @@ until its new broker has reported.
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 
 from loadmanager.balancing.model import DIMENSIONS, NOWHERE, Flags, Floats, Ints
@@ -17,10 +18,22 @@ from loadmanager.history.replay.tiles import Tiles
 
 UNLOAD, REVOKE, TRANSFER = "unload", "revoke", "transfer"
 """Actions of the channel that matter here."""
+ITS_OWN = "broker"
+"""The role in which a broker gives its bundles away itself: nobody rests for that."""
+
+
+class Departure(msgspec.Struct, frozen=True, eq=False):
+    """A planned move from before the first round: when, of which tile, from which broker, and what the tile cost then
+    (None: nobody had said)."""
+
+    us: int
+    tile: int
+    source: int
+    load: Floats | None
 
 
 class Walk:
-    """`run()` fills `owner`, `load`, `unloaded` and `heard`. T rounds, m tiles, n brokers."""
+    """`run()` fills `owner`, `load`, `unloaded`, `heard` and `departures`. T rounds, m tiles, n brokers."""
 
     def __init__(self, data: Slice, tiles: Tiles) -> None:
         rounds, size = data.frame.rounds, len(tiles)
@@ -32,6 +45,8 @@ class Walk:
         """(T, m): since the round before it came to another broker, by an unload to nobody."""
         self.heard: Flags = np.zeros((rounds, len(data.brokers)), np.bool_)
         """(T, n): the broker has said what its bundles cost."""
+        self.departures: list[Departure] = []
+        """In the order of time."""
         self._data = data
         self._tiles = tiles
         self._at = 0
@@ -79,6 +94,8 @@ class Walk:
         if moves.gone[row]:
             return
         self._part[here] = tiles.parts(bundle)
+        if self._at == 0:
+            self._depart(row, here)
         if place == NOWHERE:
             self._leaving[here] |= moves.action[row] == UNLOAD
             return
@@ -86,6 +103,17 @@ class Walk:
         self.unloaded[self._at, here] |= came & self._leaving[here]
         self._owner[here] = place
         self._leaving[here] = False
+
+    def _depart(self, row: int, here: slice) -> None:
+        moves = self._data.ownerships
+        source, planned = int(moves.source[row]), moves.action[row] in (TRANSFER, UNLOAD) and moves.role[row] != ITS_OWN
+        if not planned or source == NOWHERE:
+            return
+        heard = bool(self._heard[source])
+        self.departures += [
+            Departure(int(moves.us[row]), tile, source, self._load[tile].copy() if heard else None)
+            for tile in range(here.start, here.stop)
+        ]
 
     def _total(self, row: int) -> None:
         totals, listed = self._data.totals, self._data.listed

@@ -21,6 +21,12 @@ from loadmanager.history.report.drawing import (
 from loadmanager.history.report.material import DAY_S, HOUR_S, Material, Span
 
 LEAST_HOURS = 6
+EXPLAINED = 0.1
+"""R² below which a model tells nothing, and is not drawn."""
+NOTHING = 1e-6
+"""A cost below this is rounding."""
+TOGETHER = 0.05
+"""Of a load's variance: where less is its own, its cost cannot be told from those of others."""
 UNITS = {
     "cpu": "cores",
     "memory": "bytes",
@@ -102,7 +108,7 @@ def replay(material: Material) -> Chart:
         }
         for row in found.rows
     ]
-    scale = library.Scale(domain=["best", "recorded", "other"], range=[COLOURS[2], COLOURS[1], COLOURS[4]])
+    scale = library.Scale(domain=["best", "recorded", "other"], range=[BLUE, COLOURS[1], COLOURS[4]])
     base = library.Chart(library.Data(values=rows)).encode(
         y=names(library, "candidate", (row["candidate"] for row in rows)),
         color=library.Color("kind:N", scale=scale, legend=None),
@@ -117,7 +123,7 @@ def replay(material: Material) -> Chart:
     chart = library.layer(*layers).properties(width=WIDTH - 230, height=24 * len(rows) + 10)
     note = (
         "Each candidate plays the recorded load in the simulator, window by window, with the code that runs in "
-        "brokers. The line is the 95 % interval over windows; green is the best, orange what the cluster did."
+        "brokers. The line is the 95 % interval over windows; blue is the best, orange what the cluster did."
     )
     return Chart(name, str(found.facts.get("verdict") or "How candidates would have done"), note, spec_of(chart))
 
@@ -129,17 +135,21 @@ def _ranked(row: dict[str, Any]) -> str:
 def capacity(material: Material) -> Chart:
     """What each kind of load costs, by kind of broker."""
     name = "capacity"
-    rows = [row for row in material.capacity if row["coefficient"] and row["coefficient"] > 0]
+    explaining = [row for row in material.capacity if row["r2"] is not None and row["r2"] >= EXPLAINED]
+    rows = [row for row in explaining if row["coefficient"] > NOTHING]
     if not rows:
-        return Chart(name, "No capacity model yet", "It needs minutes in which brokers carried different loads.")
+        why = f"It needs minutes with loads so different that these explain {EXPLAINED:.0%} of the brokers' CPU."
+        return Chart(name, "No capacity model yet", why)
     library = altair()
     kinds = list({row["kind"]: None for row in rows})
-    known = [row["r2"] for row in rows if row["r2"] is not None]
-    explained = f"explains {min(known):.0%} of how their CPU varied" if known else "is not sure yet"
-    title = f"What load costs a broker of {' or '.join(kinds)}: the model {explained}"
+    explained = f"explains {min(row['r2'] for row in rows):.0%} of how their CPU varied"
+    others = material.kinds - len(kinds[:2])
+    more = f" (and {others} more kinds)" if others > 0 else ""
+    title = f"What load costs a broker of {' or '.join(kinds[:2])}{more}: the model {explained}"
     values = [_bar(row) for row in rows]
     base = library.Chart(library.Data(values=values)).encode(y=names(library, "term", (row["term"] for row in values)))
     bars = base.mark_bar(height=12).encode(
+        opacity=library.Opacity("opacity:Q", scale=None, legend=None),
         x=library.X("coefficient:Q", title="cores", axis=library.Axis(grid=True, tickCount=5)),
         color=library.Color("kind:N", scale=library.Scale(domain=kinds, range=list(COLOURS[: len(kinds)]))),
         yOffset=library.YOffset("kind:N"),
@@ -149,14 +159,15 @@ def capacity(material: Material) -> Chart:
     height = library.Step(18)
     chart = library.layer(bars, errors).properties(width=WIDTH - 200, height=height)
     note = (
-        "A regression over broker minutes; the thin line is 95 % of the standard error. Loads that always go together "
-        "cannot be told apart: then their sum is right, and its division is not."
+        "A regression over broker minutes; the thin line is the 95 % interval. Loads that always go together cannot be "
+        "told apart: then their sum is right and its division is not; such bars are pale."
     )
     return Chart(name, title, note, spec_of(chart))
 
 
 def _bar(row: dict[str, Any]) -> dict[str, Any]:
     error = 1.96 * (row["standard_error"] or 0.0)
+    together = row["alone"] is not None and row["alone"] < TOGETHER
     unit = row["unit"].removeprefix("cores").strip()
     return {
         "term": f"{row['term']}, {unit}" if unit else row["term"],
@@ -164,5 +175,7 @@ def _bar(row: dict[str, Any]) -> dict[str, Any]:
         "coefficient": row["coefficient"],
         "low": max(0.0, row["coefficient"] - error),
         "high": row["coefficient"] + error,
-        "says": f"{row['term']}: {row['coefficient']:.3g} {row['unit']}, on {row['kind']}",
+        "opacity": 0.4 if together else 1.0,
+        "says": f"{row['term']}: {row['coefficient']:.3g} {row['unit']}, on {row['kind']}"
+        + (", not to be told from loads that go along with it" if together else ""),
     }

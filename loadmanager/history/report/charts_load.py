@@ -49,10 +49,10 @@ def heat_map(material: Material) -> Chart:
     ]
     domain, colours = FULLNESS
     scale = library.Scale(domain=list(domain), range=list(colours), clamp=True, interpolate="rgb")
-    legend = library.Legend(format="%", gradientLength=220, gradientThickness=8, values=list(domain))
+    legend = library.Legend(format="%", gradientLength=340, gradientThickness=8, values=list(domain))
     chart = (
         library.Chart(library.Data(values=rows))
-        .mark_rect()
+        .mark_rect(clip=True)
         .encode(
             x=times(library, span),
             x2="until:T",
@@ -80,7 +80,7 @@ def imbalance(material: Material) -> Chart:
     library, span = altair(), material.span
     moved = sum(row["moves"] for row in material.rounds)
     title = _imbalance_title(material)
-    base = library.Chart(library.Data(values=[_level(row, material) for row in material.levels]))
+    base = library.Chart(library.Data(values=_steps(material)))
     x = times(library, span)
     scale = library.Scale(domain=[0, max(row["max"] for row in material.levels) * 1.05], nice=False)
 
@@ -88,15 +88,16 @@ def imbalance(material: Material) -> Chart:
         return library.Y(f"{column}:Q", title="usage", scale=scale, axis=library.Axis(format="%", tickCount=5))
 
     colour = library.Color("line:N", scale=library.Scale(domain=[FULLEST, MEAN], range=[AMBER, BLUE]))
-    step: dict[str, Any] = {"interpolate": "step-after", "aria": False}
-    band = base.mark_area(opacity=0.12, color=BLUE, **step).encode(x=x, y=y("mean"), y2="allowed:Q")
+    step: dict[str, Any] = {"interpolate": "step-after", "aria": False, "clip": True}
+    band = base.mark_area(opacity=0.22, color=BLUE, **step).encode(x=x, y=y("mean"), y2="allowed:Q")
     lines = [
         base.transform_calculate(line=f"'{name}'")
         .mark_line(strokeWidth=1.8, **step)
         .encode(x=x, y=y(column), color=colour)
         for name, column in ((FULLEST, "max"), (MEAN, "mean"))
     ]
-    points = base.mark_point(size=60, opacity=0, filled=True).encode(x=x, y=y("max"), description="says:N")
+    told = base.transform_filter("datum.says !== null")
+    points = told.mark_point(size=60, opacity=0, filled=True).encode(x=x, y=y("max"), description="says:N")
     upper = library.layer(band, *lines, points).properties(width=WIDTH, height=190)
     charts = [upper]
     if material.rounds:
@@ -134,7 +135,7 @@ def _decisions(library: Any, material: Material) -> Any:
     ]
     return (
         library.Chart(library.Data(values=rows))
-        .mark_rect(color=MUTED)
+        .mark_rect(color=MUTED, clip=True)
         .encode(
             x=times(library, material.span, labels=False),
             x2="until:T",
@@ -151,6 +152,21 @@ def _over(level: dict[str, Any]) -> float:
 
 def _allowed(level: dict[str, Any], tolerance: float) -> float:
     return max(IDLE, (1 + tolerance) * level["mean"])
+
+
+def _steps(material: Material) -> list[dict[str, Any]]:
+    """The levels, each up to its bucket's end; where nobody reported the line is broken."""
+    length_ms = material.span.bucket_s * 1000
+    rows = [_level(row, material) for row in material.levels]
+    begins = {row["at"] for row in rows}
+    found: list[dict[str, Any]] = []
+    for row in rows:
+        found.append(row)
+        end = row["at"] + length_ms
+        if end not in begins:
+            nothing = {"at": end, "mean": None, "max": None, "allowed": None, "says": None}
+            found += [{**row, "at": end, "says": None}, nothing]
+    return found
 
 
 def _level(row: dict[str, Any], material: Material) -> dict[str, Any]:

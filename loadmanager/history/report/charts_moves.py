@@ -35,8 +35,8 @@ def transfers(material: Material) -> Chart:
     library = altair()
     totals = {how: sum(row["moves"] for row in material.moves if row["how"] == how) for how in HOW}
     returned = sum(row["returned"] for row in material.gaps)
-    parts = ", ".join(f"{count} by {how}" for how, count in totals.items() if count)
-    title = f"{sum(totals.values())} moves: {parts}; {returned or 'none'} came back within the rest time"
+    parts = ", ".join(f"{count:,} by {how}" for how, count in totals.items() if count)
+    title = f"{sum(totals.values()):,} moves: {parts}; {returned or 'none'} came back within the rest time"
     rows = [
         {
             "at": ms(row["at"]),
@@ -49,7 +49,7 @@ def transfers(material: Material) -> Chart:
     ]
     chart = (
         library.Chart(library.Data(values=stacked(rows, "at", "moves")))
-        .mark_rect()
+        .mark_rect(clip=True)
         .encode(
             x=times(library, span),
             x2="until:T",

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
 from pyspark.sql import DataFrame
+from pyspark.sql import Window as Over
 from pyspark.sql import functions as f
 
 from loadmanager.errors import NotFound
@@ -23,6 +25,9 @@ from loadmanager.history.report.material import (
     BROKERS,
     BUCKETS,
     BUNDLES,
+    CANDIDATES,
+    FAILOVERS,
+    KINDS,
     ROWS,
     Found,
     Material,
@@ -67,11 +72,11 @@ def collect(
     asked("transfers")
     moves, shares, gaps = _transfers(tables, within, options, span)
     asked("failovers")
-    failovers = _answer("failovers", tables, within, options).orderBy(f.desc("revoked_at"))
-    last_failovers = rows_of(failovers, 20)
+    lost, failovers = _failovers(tables, within, options)
     asked("forecast")
     history, forecast = _forecast(tables, within, options)
     asked("capacity")
+    kinds, capacity = _capacity(tables, within, options)
     return Material(
         span=span,
         tolerance=options.tolerance,
@@ -82,11 +87,13 @@ def collect(
         moves=moves,
         gap_shares=shares,
         gaps=gaps,
-        failovers=last_failovers,
+        failovers=failovers,
+        lost=lost,
         history=history,
         forecast=forecast,
         measure=options.measure,
-        capacity=rows_of(_answer("capacity", tables, within, options)),
+        capacity=capacity,
+        kinds=kinds,
         found=found,
     )
 
@@ -168,13 +175,27 @@ def _transfers(tables: Tables, window: Window, options: Options, span: Span) -> 
     return rows_of(counts.orderBy("at", "how"), BUCKETS * 4), rows_of(shares.orderBy("how", "low_s")), rows_of(gaps, 50)
 
 
+def _failovers(tables: Tables, window: Window, options: Options) -> tuple[int, Rows]:
+    failovers = _answer("failovers", tables, window, options).withColumn("lost", f.count("*").over(Over.partitionBy()))
+    rows = rows_of(failovers.orderBy(f.desc("revoked_at"), "broker"), FAILOVERS)
+    return (rows[0]["lost"] if rows else 0), [{key: row[key] for key in row if key != "lost"} for row in rows]
+
+
+def _capacity(tables: Tables, window: Window, options: Options) -> tuple[int, Rows]:
+    rows = rows_of(_answer("capacity", tables, window, options).orderBy(f.desc("minutes"), "kind"))
+    kinds = list({row["kind"]: None for row in rows})
+    return len(kinds), [row for row in rows if row["kind"] in kinds[:KINDS]]
+
+
 def _forecast(tables: Tables, window: Window, options: Options) -> tuple[Rows, Rows]:
-    hottest = _answer("hot_bundles", tables, window, options).select("rank", "bundle").limit(BUNDLES)
-    names = [row["bundle"] for row in rows_of(hottest, BUNDLES)]
-    if not names:
-        return [], []
-    future = _answer("forecast", tables, window, options).where(f.col("bundle").isin(names))
-    predicted = rows_of(future.orderBy("bundle", "at"))
+    options = msgspec.structs.replace(options, top=CANDIDATES)
+    hottest = _answer("hot_bundles", tables, window, options).select("rank", "bundle").orderBy("rank")
+    ranked = [row["bundle"] for row in rows_of(hottest, CANDIDATES)]
+    future = _answer("forecast", tables, window, options).where(f.col("bundle").isin(ranked)) if ranked else None
+    predicted = rows_of(future.orderBy("bundle", "at"), CANDIDATES * options.horizon_h) if future is not None else []
+    there = {row["bundle"] for row in predicted}
+    names = [name for name in ranked if name in there][:BUNDLES]
+    predicted = [row for name in names for row in predicted if row["bundle"] == name]
     if not predicted:
         return [], []
     past = hourly(tables, window, options).where(f.col("bundle").isin(names))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -19,6 +20,8 @@ from loadmanager.history.report.material import DAY_S, Span
 
 INSTALL = "drawing needs the extra `history`: pip install 'loadmanager[history]'"
 WIDTH = 820
+LINE = 104
+"""Characters of a title that a PNG has room for."""
 SCALE = 1.5
 """Pixels of a PNG for one of the page."""
 LONGEST_NAME_PX, CHARACTER_PX = 230, 7.2
@@ -26,8 +29,8 @@ LONGEST_NAME_PX, CHARACTER_PX = 230, 7.2
 INK, MUTED, HAIR = "#1d2329", "#5d6770", "#d5dade"
 COLOURS = ("#2b7bba", "#e0872f", "#3f9e62", "#a4508f", "#8b949c", "#c2a11c", "#6a5cc2", "#c0473f")
 BLUE, AMBER, RED = COLOURS[0], "#e39a2d", "#c0392b"
-FULLNESS = ((0.0, 0.35, 0.7, 0.85, 1.0), ("#dbe6ee", "#8fbbdb", "#2b7bba", "#f0a83a", "#b3261e"))
-"""How full a broker is, always in the same colours: from 85 % on it is overloaded."""
+FULLNESS = ((0.0, 0.35, 0.7, 0.85, 1.0), ("#c4dbea", "#86b5d8", "#2b7bba", "#f0a83a", "#b3261e"))
+"""How full a broker is, always in the same colours: from 85 % on it is overloaded. None is white: that is nobody."""
 
 _PAGE = {INK: "var(--ink)", MUTED: "var(--muted)", HAIR: "var(--hair)"}
 _NAMESPACES = re.compile(r' xmlns(:\w+)?="[^"]*"')
@@ -67,12 +70,12 @@ def spec_of(chart: Any) -> dict[str, Any]:
         .configure_view(stroke=None)
         .configure_axis(
             grid=False, labelColor=MUTED, titleColor=MUTED, domainColor=HAIR, tickColor=HAIR, gridColor=HAIR,
-            labelFontSize=11, titleFontSize=11, titleFontWeight="normal",
+            labelFontSize=11, titleFontSize=11, titleFontWeight="normal", titlePadding=8,
         )
         .configure_axisY(grid=True, domain=False, ticks=False)
         .configure_legend(
             title=None, labelColor=MUTED, labelFontSize=11, orient="top", direction="horizontal", titleColor=MUTED,
-            symbolStrokeWidth=2,
+            symbolStrokeWidth=2, columnPadding=24,
         )
         .configure_header(labelColor=INK, labelFontSize=11, title=None, labelAnchor="start", labelFontWeight="normal")
     )  # fmt: skip
@@ -87,7 +90,13 @@ def draw(chart: Chart) -> Drawn:
     converter = importlib.import_module("vl_convert")
     svg: str = converter.vegalite_to_svg(chart.spec)
     titled = chart.spec | {
-        "title": {"text": chart.title, "anchor": "start", "fontSize": 14, "color": INK, "offset": 12},
+        "title": {
+            "text": textwrap.wrap(chart.title, LINE),
+            "anchor": "start",
+            "fontSize": 14,
+            "color": INK,
+            "offset": 12,
+        },
         "padding": 12,
     }
     return Drawn(chart, _for_page(svg, chart.title), converter.vegalite_to_png(titled, scale=SCALE))
@@ -96,7 +105,9 @@ def draw(chart: Chart) -> Drawn:
 def _for_page(svg: str, title: str) -> str:
     svg = _NAMESPACES.sub("", svg, count=2)
     svg = re.sub(r'<rect width="[\d.]+" height="[\d.]+" fill="white"/>', "", svg, count=1)
-    svg = re.sub(r'(<svg[^>]*?) width="[\d.]+" height="[\d.]+"', r'\1 width="100%"', svg, count=1)
+    svg = re.sub(
+        r'(<svg[^>]*?) width="([\d.]+)" height="[\d.]+"', r'\1 width="100%" style="max-width: \2px"', svg, count=1
+    )
     for colour, name in _PAGE.items():
         svg = svg.replace(f'"{colour}"', f'"{name}"')
     label = title.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")

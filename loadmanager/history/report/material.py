@@ -15,6 +15,11 @@ BROKERS = 40
 """Brokers that the heat map has at most."""
 BUNDLES = 4
 """Bundles whose forecast is drawn."""
+CANDIDATES = 20
+"""Hottest bundles that are tried for it: one that was split since has no forecast."""
+FAILOVERS = 20
+KINDS = 4
+"""Kinds of brokers whose capacity model is drawn: those that were seen the longest."""
 ROWS = 500
 """Rows of any other table."""
 
@@ -74,12 +79,16 @@ class Material(msgspec.Struct, frozen=True, kw_only=True):
     gaps: Rows
     """As the analysis `gaps`."""
     failovers: Rows
-    """As the analysis `failovers`, the latest first."""
+    """As the analysis `failovers`, the latest first, FAILOVERS at most."""
+    lost: int
+    """How many rows `failovers` would have without a limit."""
     history: Rows
     """bundle, at, load: by hour, of the bundles in `forecast`."""
     forecast: Rows
-    """As the analysis `forecast`, of the BUNDLES hottest."""
+    """As the analysis `forecast`, of the BUNDLES hottest that have one, the hottest first."""
     measure: str
     capacity: Rows
-    """As the analysis `capacity`."""
+    """As the analysis `capacity`, of KINDS kinds, the one that was seen the longest first."""
+    kinds: int
+    """How many kinds there are."""
     found: Found

@@ -6,8 +6,9 @@ readers get as well.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from datetime import UTC
+from datetime import UTC, datetime
 from html import escape
 from string import Template
 
@@ -40,6 +41,9 @@ SECTIONS: tuple[tuple[str, tuple[str, ...], Callable[[Material], str]], ...] = (
 """Heading, charts, and what follows them."""
 
 
+_CODE = re.compile("`([^`]*)`")
+
+
 class Made(msgspec.Struct, frozen=True):
     """A report: the page, and PNGs by name."""
 
@@ -55,7 +59,7 @@ def made(material: Material, provenance: Provenance, drawing: Callable[[str], No
         one = draw(chart_of(material))
         drawn[one.chart.name] = one
     html = Template(PAGE).substitute(
-        title=_title(material),
+        title=title_of(material),
         span=_span(material),
         figures=figures(material),
         sections="".join(
@@ -66,8 +70,18 @@ def made(material: Material, provenance: Provenance, drawing: Callable[[str], No
     return Made(html, {name: one.png for name, one in drawn.items() if one.png})
 
 
-def _title(material: Material) -> str:
-    return f"Load history, {material.span.begin.astimezone(UTC):%d %B %Y}"
+def title_of(material: Material) -> str:
+    """What the page is called: of which days it is."""
+    begin, end = (at.astimezone(UTC) for at in (material.span.begin, material.span.end))
+    if begin.date() == end.date():
+        return f"Load history, {_day(begin)} {begin:%B %Y}"
+    form = "" if (begin.year, begin.month) == (end.year, end.month) else f" {begin:%B}"
+    form += "" if begin.year == end.year else f" {begin:%Y}"
+    return f"Load history, {_day(begin)}{form} to {_day(end)} {end:%B %Y}"
+
+
+def _day(at: datetime) -> str:
+    return f"{at:%d}".lstrip("0")
 
 
 def _span(material: Material) -> str:
@@ -82,7 +96,8 @@ def _section(heading: str, drawn: Sequence[Drawn], more: str) -> str:
 
 def _figure(one: Drawn) -> str:
     chart = one.chart
-    title, note = f"<h3>{escape(chart.title)}</h3>", f"<p class=note>{escape(chart.note)}</p>"
+    told = _CODE.sub(r"<code>\1</code>", escape(chart.note))
+    title, note = f"<h3>{escape(chart.title)}</h3>", f"<p class=note>{told}</p>"
     if not one.svg:
         return f"<figure class=none>{title}{note}</figure>"
     return f'<figure id="{chart.name}">{title}{one.svg}<figcaption>{note}</figcaption></figure>'

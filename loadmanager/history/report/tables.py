@@ -8,6 +8,7 @@ from typing import Any
 
 from loadmanager.history.report.drawing import clock, duration
 from loadmanager.history.report.material import Material
+from loadmanager.sim.balance.level import IDLE
 
 FAILOVERS_SHOWN = 8
 
@@ -16,14 +17,14 @@ def figures(material: Material) -> str:
     """The head: a handful of numbers that say how it went."""
     levels = material.levels
     mean = sum(row["mean"] for row in levels) / len(levels)
-    over = [row["max"] / row["mean"] if row["mean"] > 0 else 1.0 for row in levels]
+    over = [row["max"] / row["mean"] for row in levels if row["max"] > IDLE and row["mean"] > 0] or [1.0]
     moved = sum(row["moves"] for row in material.moves)
     found = [
         (str(material.brokers), "brokers reported"),
         (f"{mean:.0%}", "full, in the mean"),
-        (f"{sum(over) / len(over):.2f}", "fullest over mean"),
+        (f"{sum(over) / len(over):.2f}", "fullest over mean, when busy"),
         (f"{moved:,}", "moves of bundles"),
-        (str(len(material.failovers)), "brokers lost"),
+        (f"{material.lost:,}", "brokers lost"),
         _verdict(material),
     ]
     cells = (f"<div><b>{escape(value)}</b><span>{escape(name)}</span></div>" for value, name in found)
@@ -66,8 +67,8 @@ def failovers(material: Material) -> str:
         for row in material.failovers[:FAILOVERS_SHOWN]
     ]
     head = ("revoked", "broker", "bundles served again", "after (p50)", "the last after", "it was back")
-    more = len(material.failovers) - len(rows)
-    rest = f"<p class=note>{more} earlier ones are in the analysis <code>failovers</code>.</p>" if more else ""
+    more = material.lost - len(rows)
+    rest = f"<p class=note>{more:,} earlier ones are in the analysis <code>failovers</code>.</p>" if more else ""
     return f"<h3>Brokers whose bundles were taken over</h3>{_table(head, rows, numbers_from=2)}{rest}"
 
 

@@ -39,6 +39,7 @@ pre { overflow-x: auto; font-size: .85rem } footer { margin-top: 2.5rem }
 #tip { position: fixed; pointer-events: none; display: none; background: var(--ink); color: var(--ground);
   padding: .25rem .55rem; border-radius: 5px; font-size: .8rem; max-width: 24rem; z-index: 1 }
 [aria-roledescription$$=" mark"]:hover { filter: brightness(1.15) }
+@media (max-width: 48rem) { figure { overflow-x: auto } figure svg { min-width: 44rem; max-width: none } }
 @media print { body { max-width: none; background: none } figure, .card, .table { break-inside: avoid } }
 </style>
 <header><h1>$title</h1><p class=note>$span</p>$figures</header>

@@ -58,10 +58,17 @@ def read(spark: SparkSession, source: Source, topics: Iterable[str] = TOPICS) ->
 
 
 def stream(
-    spark: SparkSession, source: Source, topics: Iterable[str] = TOPICS, *, max_per_trigger: int | None
+    spark: SparkSession,
+    source: Source,
+    topics: Iterable[str] = TOPICS,
+    *,
+    max_per_trigger: int | None,
+    until_now: bool = False,
 ) -> DataFrame:
     """What the topics hold and will get, as a streaming DataFrame of RAW, from the beginning or from its checkpoint.
 
-    At most `max_per_trigger` offsets a batch, all that there is with None.
+    At most `max_per_trigger` offsets a batch, all that there is with None. With `until_now`, and the trigger
+    `source.until_now`, it ends where the topics end when it begins: `processAllAvailable` returns then, however much
+    brokers go on to write.
     """
-    return source.stream(spark, topics, max_per_trigger)
+    return source.stream(spark, topics, max_per_trigger, until_now=until_now)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
@@ -34,6 +35,11 @@ class KafkaSource(msgspec.Struct, frozen=True):
     prefix: str = "loadmanager."
     options: Mapping[str, str] = {}
 
+    @property
+    def until_now(self) -> Mapping[str, Any]:
+        """The trigger of a query that `processAllAvailable` drains."""
+        return {"availableNow": True}
+
     def available(self, names: Iterable[str]) -> tuple[str, ...]:
         """Those of `names` that are topics now. Raises Invalid where Kafka does not answer."""
         from confluent_kafka import KafkaException
@@ -52,7 +58,14 @@ class KafkaSource(msgspec.Struct, frozen=True):
         """All that those topics hold now, as RAW."""
         return self._rows(spark.read.format("kafka").options(**self._spark_options(names)).load())
 
-    def stream(self, spark: SparkSession, names: Iterable[str], max_per_trigger: int | None) -> DataFrame:
+    def stream(
+        self,
+        spark: SparkSession,
+        names: Iterable[str],
+        max_per_trigger: int | None,
+        *,
+        until_now: bool = False,  # noqa: ARG002 - Spark's own source keeps to it by the trigger
+    ) -> DataFrame:
         """All that those topics hold and will get, as a stream of RAW; at most `max_per_trigger` offsets at once."""
         bound = {} if max_per_trigger is None else {"maxOffsetsPerTrigger": str(max_per_trigger)}
         return self._rows(spark.readStream.format("kafka").options(**self._spark_options(names), **bound).load())

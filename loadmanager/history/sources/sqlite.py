@@ -7,13 +7,15 @@ joins by itself.
 
 Spark asks a source of this kind for its latest offset without saying how far it has read, so the reader keeps count
 itself: an answer lies at most `max_per_trigger` offsets behind what was read. With the trigger `availableNow` Spark
-asks once, and so takes one such portion a run: drain a stream with `processAllAvailable`, or without a bound.
+asks once, and so would take one such portion a run. So a stream `until_now` ends where the log ended when it began:
+drain it with `processAllAvailable`, which returns then, however much brokers go on to write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
@@ -35,6 +37,11 @@ class SqliteSource(msgspec.Struct, frozen=True):
 
     path: Path
 
+    @property
+    def until_now(self) -> Mapping[str, Any]:
+        """The trigger of a query that `processAllAvailable` drains."""
+        return {"processingTime": "0 seconds"}
+
     def available(self, names: Iterable[str]) -> tuple[str, ...]:
         """Those of `names` that are topics now. Raises Invalid where the file cannot be read."""
         try:
@@ -48,10 +55,15 @@ class SqliteSource(msgspec.Struct, frozen=True):
         spark.dataSource.register(SqliteDataSource)
         return spark.read.format(FORMAT).options(**self._options(names)).load()
 
-    def stream(self, spark: SparkSession, names: Iterable[str], max_per_trigger: int | None) -> DataFrame:
-        """All that those topics hold and will get, as a stream of RAW; at most `max_per_trigger` offsets at once."""
+    def stream(
+        self, spark: SparkSession, names: Iterable[str], max_per_trigger: int | None, *, until_now: bool = False
+    ) -> DataFrame:
+        """All that those topics hold and will get, as a stream of RAW; at most `max_per_trigger` offsets at once.
+
+        With `until_now` what they hold when the stream begins.
+        """
         spark.dataSource.register(SqliteDataSource)
-        options = self._options(names) | {"bound": str(max_per_trigger or NO_BOUND)}
+        options = self._options(names) | {"bound": str(max_per_trigger or NO_BOUND), "until_now": str(until_now)}
         return spark.readStream.format(FORMAT).options(**options).load()
 
     def _options(self, names: Iterable[str]) -> dict[str, str]:
@@ -72,7 +84,8 @@ class SqliteDataSource(DataSource):
         return Reading(Path(self.options["path"]), self._topics)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's
-        return StreamReading(Path(self.options["path"]), self._topics, int(self.options["bound"]))
+        until_now = self.options["until_now"] == str(True)
+        return StreamReading(Path(self.options["path"]), self._topics, int(self.options["bound"]), until_now=until_now)
 
     @property
     def _topics(self) -> tuple[str, ...]:

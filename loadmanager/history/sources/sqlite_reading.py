@@ -45,6 +45,10 @@ class Extent(msgspec.Struct, frozen=True):
     begin: int
     end: int
 
+    def until(self, end: int) -> Extent:
+        """What of it lies below `end`; it may be trimmed further already."""
+        return Extent(self.begin, max(self.begin, end))
+
 
 class Reading(DataSourceReader):
     """All that is there when the query is planned."""
@@ -65,17 +69,25 @@ class Reading(DataSourceReader):
 
 
 class StreamReading(DataSourceStreamReader):
-    """What is there and what comes. One object for the life of a query, on the driver; `read` runs on executors."""
+    """What is there and what comes. One object for the life of a query, on the driver; `read` runs on executors.
 
-    def __init__(self, path: Path, topics: Sequence[str], bound: int) -> None:
-        self._path, self._topics, self._bound = path, topics, bound
+    With `until_now` nothing comes: it ends where the log ended when it was asked first.
+    """
+
+    def __init__(self, path: Path, topics: Sequence[str], bound: int, *, until_now: bool) -> None:
+        self._path, self._topics, self._bound, self._until_now = path, topics, bound, until_now
         self._position: Offsets = {}
+        self._last: dict[tuple[str, int], int] | None = None
 
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's
         return {}
 
     def latestOffset(self) -> Offsets:  # noqa: N802 - Spark's
         found = extents(self._path, self._topics)
+        if self._until_now:
+            if self._last is None:
+                self._last = {key: extent.end for key, extent in found.items()}
+            found = {key: found[key].until(end) for key, end in self._last.items()}
         return next_position(self._path, self._position, found, self._bound)
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:

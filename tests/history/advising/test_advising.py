@@ -90,6 +90,12 @@ def test_the_candidate_that_surely_beats_what_happened_is_advised_with_its_numbe
     assert advised(found, BASE, ORIGIN) == advice
 
 
+def test_what_is_promised_is_what_it_gains_on_the_present_settings_where_the_replay_is_kinder_than_life() -> None:
+    advice = advised(replayed({RECORDED: noisy(0.5), "plan": noisy(0.3), TIGHTER: noisy(0.2)}), BASE, ORIGIN)
+    assert isinstance(advice, Advice)
+    assert (advice.expected.before, advice.expected.after) == (pytest.approx(0.3), pytest.approx(0.2))
+
+
 def test_another_strategy_may_be_advised() -> None:
     advice = advised(replayed({RECORDED: noisy(0.5), "transfer": noisy(0.3)}), BASE, ORIGIN)
     assert changes(advice) == (SettingChange("balancing_strategy", "plan", "transfer"),)
@@ -102,7 +108,11 @@ def test_another_strategy_may_be_advised() -> None:
         ({RECORDED: [0.5, 0.1] * 6, TIGHTER: [0.1, 0.5] * 5 + [0.1, 0.4]}, "may be no better"),
         ({RECORDED: noisy(0.5, 4), TIGHTER: noisy(0.2, 4)}, "falls for sure"),
         ({RECORDED: noisy(0.5), "plan:balancing_tolerance=0.01": noisy(0.1)}, "no single step leads there"),
-        ({RECORDED: noisy(0.5), "plan:moves_in_flight=500": noisy(0.1)}, "no single step leads there"),
+        ({RECORDED: noisy(0.5), "plan:load_top_bundles=500": noisy(0.1)}, "no single step leads there"),
+        (
+            {RECORDED: noisy(0.5), "plan": [0.2, 0.1] * 6, TIGHTER: [0.1, 0.2] * 5 + [0.1, 0.19]},
+            "may be no better than the present settings",
+        ),
         ({RECORDED: noisy(0.5)}, "no other candidate"),
     ],
 )

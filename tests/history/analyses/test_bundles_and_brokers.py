@@ -202,6 +202,9 @@ def test_the_capacity_model_finds_each_kind_s_costs(spark: SparkSession) -> None
             rates |= {"in_rate_bytes_s": x[3] * 2**20, "out_rate_bytes_s": x[4] * 2**20}
             rates |= {"cpu_percent": 100 * used / cores, "bundles": x[5], "covered_s": dice.choice([60.0, 30.0])}
             rows.append(broker_minute(minute, name, capacity={"cpu": cores}, **rates))
+            # what did not measure its CPU did not use none
+            rows.append(broker_minute(minute, name, capacity={"cpu": cores}, **rates | {"cpu_percent": None}))
+            rows.append(broker_minute(minute, name, capacity={"cpu": cores}, **rates | {"cpu_percent": NAN}))
     found = answers(ANALYSES["capacity"].run(tables(spark, broker_minute=rows), Window(), DEFAULTS), "kind", "term")
     terms = ("base", "messages in", "messages out", "bytes in", "bytes out", "bundles")
     for cores, costs in truth.items():
@@ -209,7 +212,8 @@ def test_the_capacity_model_finds_each_kind_s_costs(spark: SparkSession) -> None
             row = found[f"{cores:g} cores", term]
             assert row["coefficient"] == pytest.approx(cost, abs=1e-6)
             assert row["r2"] == pytest.approx(1.0, abs=1e-6)
-            assert row["brokers"] == (1 if cores == 4 else 2)
+            assert (row["brokers"], row["minutes"]) == ((1, 60) if cores == 4 else (2, 120))
+            assert row["alone"] is None if term == "base" else row["alone"] > 0.7
 
 
 def test_bundle_counts(spark: SparkSession) -> None:
@@ -219,7 +223,7 @@ def test_bundle_counts(spark: SparkSession) -> None:
                         for name, count in (("big", 4), ("cold", 8), ("plain", 4)))  # fmt: skip
     # even is 0.5, so 0.05 of the mean broker (0.2 cores, 20 % of one) is what a bundle may take
     rows = [bundle_minute(0, big[0], cpu_percent=61.0), bundle_minute(0, big[1], cpu_percent=19.0)]
-    rows += [bundle_minute(0, big[2], in_rate_msg_s=600.0, out_rate_msg_s=900.0), bundle_minute(0, big[3])]
+    rows += [bundle_minute(0, big[2], in_rate_msg_s=600.0, out_rate_msg_s=1000.0), bundle_minute(0, big[3])]
     rows += [bundle_minute(0, name, in_rate_msg_s=rate) for name, rate in
              zip(cold, (30.0, 30.0, 30.0, 30.0, 300.0, 99.0, 2.0, 1.0), strict=True)]  # fmt: skip
     rows += [bundle_minute(0, name, in_rate_msg_s=500.0) for name in plain]
@@ -237,9 +241,9 @@ def test_bundle_counts(spark: SparkSession) -> None:
     one = found["t/big"]
     assert (one["bundles"], one["measured"], one["bundle"]) == (5, 4, big[0])
     assert (one["largest"], one["allowed"]) == pytest.approx((0.61 / 4, 0.05))
-    # 0.1525 / 0.05 is 4 parts, 1.5 of a limit at 0.75 each are 2
-    assert (one["too_large"], one["over_limits"], one["parts"]) == (1, 1, 4)
-    assert (one["advised"], one["advice"]) == (9, "split")
+    # 0.1525 / 0.05 is 4 parts, 1.6 of a limit at 0.75 each are 3
+    assert (one["too_large"], one["over_limits"], one["parts"]) == (1, 1, 5)
+    assert (one["advised"], one["advice"]) == (10, "split")
     # 120 of 100 in four make two, the hot one stays, 102 of 100 in three make two
     two = found["t/cold"]
     assert (two["merges"], two["advised"], two["advice"]) == (3, 5, "merge")

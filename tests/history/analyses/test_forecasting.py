@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 
+from loadmanager.history.analyses.forecast import forecast_of
 from loadmanager.history.analyses.forecasting import WAYS, ahead, forecast
-from loadmanager.history.analyses.hours import Floats
+from loadmanager.history.analyses.hours import Floats, Series
 
 NAMES = list(WAYS)
 NAN = float("nan")
@@ -39,8 +40,7 @@ def plain_backtest(series: Floats, way: str) -> tuple[float, float, float, float
             errors.append(abs(said - actual))
             if actual > 0:
                 parts.append(abs(said - actual) / actual)
-    first = max(25, hours - 120)
-    past = [float(value) for value in series[:first]]
+    past = [float(value) for value in series[: origins[0]]]
     daily = [abs(a - b) for a, b in zip(past[24:], past[:-24], strict=True)]
     hourly = [abs(a - b) for a, b in zip(past[1:], past[:-1], strict=True)]
     mean = sum(errors) / len(errors)
@@ -52,12 +52,13 @@ def plain_backtest(series: Floats, way: str) -> tuple[float, float, float, float
     )
 
 
-@pytest.mark.parametrize("hours", [24 * 8, 24 * 21, 500])
+@pytest.mark.parametrize("hours", [100, 24 * 8, 24 * 21, 500])
 def test_errors_are_those_of_a_plain_backtest(hours: int) -> None:
     rng = np.random.default_rng(hours)
     values = np.maximum(0, np.stack([wave(hours) + rng.normal(0, 1, hours), rng.normal(5, 3, hours)]))
     made = forecast(values, 24)
-    ways = ("naive", "daily", "profile") + (("weekly",) if hours >= 168 + 120 else ())
+    needs = {"naive": 1, "daily": 24, "profile": 48, "weekly": 168}
+    ways = [way for way, least in needs.items() if least <= max(hours - 120, 28)]
     for bundle in range(2):
         for way in ways:
             mape, mase, naive, _ = plain_backtest(values[bundle], way)
@@ -108,6 +109,33 @@ def test_what_was_not_seen_is_no_error() -> None:
     # the gap is closed on a line for those who look back, but nobody is judged by it
     assert made.mase_naive[1, NAMES.index("naive")] != made.mase_naive[0, NAMES.index("naive")]
     assert np.isfinite(made.predicted).all()
+
+
+def test_a_backtest_does_not_bridge_a_gap_to_what_came_after_it() -> None:
+    # known as 10 up to hour 65, as 100 from hour 80 on; origins are 72, 96, 120, 144, 168
+    values = np.full((1, 24 * 8), 100.0)
+    values[0, :65], values[0, 65:80] = 10.0, NAN
+    made = forecast(values, 24)
+    # at 72 all that was known is 10: 16 known hours are 90 off; later nothing is
+    assert made.mape[0, NAMES.index("naive")] == pytest.approx(16 * 0.9 / (16 + 4 * 24))
+
+
+def test_a_bundle_is_not_judged_by_origins_before_it_was_there() -> None:
+    # 50 from hour 100 on, 80 from hour 120 on: of the origins 72, 96, 120, 144, 168 three knew of it
+    values = np.full((1, 24 * 8), 80.0)
+    values[0, :100], values[0, 100:120] = NAN, 50.0
+    made = forecast(values, 24)
+    assert made.mape[0, NAMES.index("naive")] == pytest.approx(24 * (30 / 80) / (3 * 24))
+    assert made.deviation[0] == pytest.approx((24 * 30**2 / (3 * 24)) ** 0.5)
+
+
+def test_without_a_backtest_the_range_is_that_of_what_is_known() -> None:
+    values = np.array([[2.0, 4.0], [NAN, 5.0]])
+    assert forecast(values, 1).deviation.tolist() == pytest.approx([2**0.5, 5.0])
+    table = forecast_of(Series(["t/n/a", "t/n/b"], 0, values), 1).to_pydict()
+    # 1.645 deviations either way, and never below nothing
+    assert table["low"] == pytest.approx([4 - 1.645 * 2**0.5, 0.0])
+    assert table["high"] == pytest.approx([4 + 1.645 * 2**0.5, 5 + 1.645 * 5])
 
 
 def test_after_a_gap_the_last_known_value_goes_on() -> None:

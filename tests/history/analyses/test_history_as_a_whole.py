@@ -10,9 +10,10 @@ from pyspark.sql import SparkSession
 
 from loadmanager.history.analyses import ANALYSES
 from loadmanager.history.analyses.analysis import DEFAULTS
+from loadmanager.history.analyses.hours import MOST_HOURS
 from loadmanager.history.lake import ALWAYS, Window
 from loadmanager.history.schemas import TABLES
-from tests.history.analyses.making import answers, at, since, tables
+from tests.history.analyses.making import Chain, answers, at, since, tables
 from tests.history.analyses.test_bundles_and_brokers import broker_minute, bundle_minute, options
 
 A, B, GONE = "t/n/0x00000000_0x40000000", "t/n/0x40000000_0x80000000", "t/n/0x80000000_0xffffffff"
@@ -26,6 +27,7 @@ def test_every_analysis_answers_an_empty_history_with_nothing(spark: SparkSessio
         found = analysis.run(table, Window(at(0), at(60)), DEFAULTS)
         assert found.columns
         assert found.collect() == [], name
+        assert set(analysis.order) <= set(found.columns), name
 
 
 def test_every_analysis_has_its_section() -> None:
@@ -65,6 +67,35 @@ def test_a_daily_load_is_found_and_forecast(spark: SparkSession) -> None:
     assert errors[A, "naive"]["mape"] > 0.1
 
 
+def test_a_bundle_that_was_split_has_no_future(spark: SparkSession) -> None:
+    parent, low, high = "t/n/0x00000000_0x80000000", "t/n/0x00000000_0x40000000", "t/n/0x40000000_0x80000000"
+    rows = [bundle_minute(60 * hour, parent, in_rate_msg_s=90.0) for hour in range(60)]
+    rows += [bundle_minute(60 * hour, name, in_rate_msg_s=45.0) for hour in range(60, 72) for name in (low, high)]
+    chain = Chain()
+    chain.born(0, parent, "a")
+    chain.step(3600 * 60, parent, "split", "splitting", "a")
+    chain.step(3600 * 60 + 1, parent, "create", None)
+    for name in (low, high):
+        chain.step(3600 * 60 + 1, name, "create", "assigned", "a")
+    table = tables(spark, bundle_minute=rows, transition=chain.rows)
+    by_messages = options(measure="message rate", horizon_h=2)
+    for name in ("forecast", "forecast_error"):
+        found = ANALYSES[name].run(table, ALWAYS, by_messages).select("bundle").distinct().collect()
+        assert {row["bundle"] for row in found} == {low, high}, name
+    # before it was split it had one
+    early = ANALYSES["forecast"].run(table, Window(end=at(3600 * 50)), by_messages).collect()
+    assert {row["bundle"] for row in early} == {parent}
+    count = answers(ANALYSES["bundle_count"].run(table, ALWAYS, by_messages), "namespace")["t/n"]
+    assert (count["bundles"], count["measured"], count["bundle"]) == (2, 2, max(low, high))
+
+
+def test_a_clock_that_is_years_wrong_makes_no_series_of_centuries(spark: SparkSession) -> None:
+    rows = [bundle_minute(60 * hour, A, in_rate_msg_s=90.0) for hour in (-700_000, 0, 1)]
+    found = ANALYSES["seasonality"].run(tables(spark, bundle_minute=rows), ALWAYS, options(measure="message rate"))
+    [row] = found.collect()
+    assert (row["hours"], row["coverage"]) == (2, pytest.approx(2 / MOST_HOURS))
+
+
 def test_benefit_holds_the_minutes_before_and_after_against_the_promise(spark: SparkSession) -> None:
     rows = []
     for minute in range(30):
@@ -76,9 +107,11 @@ def test_benefit_holds_the_minutes_before_and_after_against_the_promise(spark: S
     idle = decision | {"id": "1.3", "begun": 0}
     unknown = decision | {"id": "1.9", "at": at(7200)}
     moves = [
-        {"decision": "1.2", "gain": 0.25, "outcome": "begun"},
-        {"decision": "1.2", "gain": 9.0, "outcome": "refused"},
+        {"decision": "1.2", "bundle": A, "gain": 0.125, "outcome": "begun"},
+        {"decision": "1.2", "bundle": B, "gain": 0.125, "outcome": "begun"},
+        {"decision": "1.2", "bundle": GONE, "gain": 9.0, "outcome": "refused"},
     ]
+    moves += moves[:1]
     table = tables(spark, broker_minute=rows, decision=[decision, decision, idle, unknown], move=moves)
     found = answers(ANALYSES["benefit"].run(table, ALWAYS, DEFAULTS), "id")
     assert set(found) == {"1.2", "1.9"}

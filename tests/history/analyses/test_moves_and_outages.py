@@ -45,6 +45,11 @@ def test_moves_of_random_logs_are_those_read_record_by_record(spark: SparkSessio
         chain = Chain(partition)
         for number in range(6):
             chain.wander(f"t/n{partition}/0x{number}0000000_0x{number + 1}0000000", 120, dice)
+        died = f"t/n{partition}/0x70000000_0x80000000"
+        chain.born(0, died, "b0")
+        chain.step(50, died, "revoke", "revoking", "b0")
+        chain.step(53, died, "release", "assigning", "b1")
+        chain.step(54, died, "return", "assigned", "b1")
         rows += chain.rows
     expected = gaps_of(rows)
     assert len({each[1] for each in expected}) == 3
@@ -76,6 +81,12 @@ def test_moves_of_random_logs_are_those_read_record_by_record(spark: SparkSessio
     assert sum(row["returned"] for row in days.values()) == sum(returned)
     first = [row for row in found if since(row["served_at"]) < 86_400]
     assert days[min(days)]["bundles"] == len({row["bundle"] for row in first})
+    planned = [row for row in first if row["how"] != "failover"]
+    some = days[min(days)]
+    assert (some["planned"], some["failovers"]) == (len(planned), len(first) - len(planned))
+    assert some["planned_a_bundle"] == pytest.approx(len(planned) / len({row["bundle"] for row in planned}))
+    assert some["returned_part"] == pytest.approx(sum(row["returned"] for row in planned) / len(planned))
+    assert some["gap_s"] == pytest.approx(sum(row["gap_s"] for row in first))
 
 
 def returned_of(move: tuple[Any, ...], moves: list[tuple[Any, ...]]) -> bool:
@@ -100,7 +111,10 @@ def test_why_a_bundle_moved_and_what_was_promised(spark: SparkSession) -> None:
     chain.step(1000, B, "revoke", "revoking", "b")
     chain.step(1003, B, "release", "assigning", "c")
     chain.step(1003.5, B, "return", "assigned", "c")
-    promised = [{"decision": "3.7", "bundle": A, "stage": "overload", "gain": 0.4, "outcome": "begun"}] * 2
+    begun = {"decision": "3.7", "bundle": A, "stage": "overload", "gain": 0.4, "ordinal": 1, "outcome": "begun"}
+    later = begun | {"ordinal": 2, "stage": "balance", "gain": 7.0}
+    refused = begun | {"ordinal": 0, "stage": "drain", "gain": 9.0, "outcome": "refused"}
+    promised = [refused, later, begun, begun, refused | {"ordinal": 3, "outcome": None}]
     table = tables(spark, transition=chain.rows, move=promised)
     found = answers(ANALYSES["transfers"].run(table, ALWAYS, DEFAULTS), "bundle", "why")
     assert set(found) == {(A, "overload"), (A, "leader"), (B, "admin"), (B, "failover"), (C, "handed over")}
@@ -160,6 +174,38 @@ def test_outages_that_last_that_ended_and_that_ended_with_the_bundle(spark: Spar
     assert (one["bundles"], one["served"], one["max_s"], since(one["revoked_at"])) == (2, 1, 4.0, 60)
     assert (since(one["restored_at"]), since(one["back_at"])) == (64, 91)
     assert (deaths["b", 1]["served"], deaths["b", 1]["p50_s"], deaths["b", 1]["back_at"]) == (0, None, None)
+
+
+def test_a_bundle_that_was_deleted_is_not_served_by_what_has_its_name_later(spark: SparkSession) -> None:
+    chain = Chain()
+    chain.born(0, A, "a")
+    chain.step(50, A, "revoke", "revoking", "a")
+    chain.step(53, A, "release", "unassigned")
+    chain.step(60, A, "delete-namespace", None)
+    chain.step(90, A, "create-namespace", "unassigned")
+    chain.step(91, A, "own", "assigning", "b")
+    chain.step(92, A, "return", "assigned", "b")
+    table = tables(spark, transition=chain.rows)
+    [death] = ANALYSES["failovers"].run(table, ALWAYS, DEFAULTS).collect()
+    assert (death["bundles"], death["served"], death["restored_at"], death["max_s"]) == (1, 0, None, None)
+    [outage] = ANALYSES["outages"].run(table, ALWAYS, DEFAULTS).collect()
+    assert (outage["seconds"], outage["destination"]) == (10.0, None)
+
+
+def test_who_holds_a_bundle_is_known_where_nothing_changed_in_the_window(spark: SparkSession) -> None:
+    chain = Chain()
+    chain.born(0, A, "a")
+    chain.born(10, B, "b")
+    table = tables(spark, transition=chain.rows)
+    found = answers(ANALYSES["ownership"].run(table, Window(at(500)), DEFAULTS), "bundle")
+    for bundle, holder in ((A, "a"), (B, "b")):
+        row = found[bundle]
+        assert (row["state"], row["holder"], row["open"], row["seconds"]) == ("assigned", holder, True, 0.0)
+        assert since(row["since"]) == since(row["until"]) == 500
+    ended = answers(ANALYSES["ownership"].run(table, Window(at(500), at(600)), DEFAULTS), "bundle")
+    assert {name: row["seconds"] for name, row in ended.items()} == {A: 100.0, B: 100.0}
+    states = answers(ANALYSES["time_in_state"].run(table, Window(at(500)), DEFAULTS), "state")
+    assert (states["assigned"]["stays"], states["assigned"]["part"]) == (2, None)
 
 
 def test_the_timeline_has_no_holes_and_adds_up(spark: SparkSession) -> None:

@@ -29,6 +29,13 @@ def test_the_coefficients_that_were_put_in_come_out() -> None:
     assert found.r2 == pytest.approx(1.0, abs=1e-9)
 
 
+def test_what_rounding_leaves_over_is_no_error() -> None:
+    rng = np.random.default_rng(9)
+    x = np.column_stack([np.ones(100_000), rng.uniform(0, 1, 100_000) * 1e-3, rng.uniform(50, 90, 100_000)])
+    found = fit(sums_of(x, x @ np.array([0.2, 0.3, 0.123456789])))
+    assert (found.deviation, found.r2) == (0.0, 1.0)
+
+
 def test_with_noise_it_is_least_squares_and_its_errors_are_the_textbook_s() -> None:
     x, y, _ = drawn(0.2)
     found = fit(sums_of(x, y))
@@ -75,3 +82,21 @@ def test_nothing_to_learn_from() -> None:
     assert np.isnan(found.r2)
     empty = fit(Sums(np.zeros((2, 2)), np.zeros(2), 0.0, 0.0, 3.0))
     assert empty.coefficients.tolist() == [0.0, 0.0]
+
+
+def test_what_goes_along_with_others_is_told_from_what_is_alone() -> None:
+    rng = np.random.default_rng(6)
+    load, other = rng.uniform(0, 9, 200), rng.uniform(0, 9, 200)
+    near = load + rng.normal(0, 1, 200)
+    x = np.column_stack([np.ones(200), load, near, other, 3 * other, np.full(200, 7.0)])
+    found = fit(sums_of(x, 1 + 0.5 * load))
+    rest = (
+        near
+        - np.column_stack([np.ones(200), load, other])
+        @ np.linalg.lstsq(np.column_stack([np.ones(200), load, other]), near, rcond=None)[0]
+    )
+    assert found.alone[2] == pytest.approx(rest @ rest / ((near - near.mean()) @ (near - near.mean())), rel=1e-6)
+    assert found.alone[3:5] == pytest.approx([0.0, 0.0], abs=1e-6)
+    assert np.isnan(found.alone[[0, 5]]).all()
+    independent = fit(sums_of(x[:, [0, 1, 3]], 1 + 0.5 * load))
+    assert (independent.alone[1:] > 0.9).all()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from loadmanager.history.analyses.hours import Floats, filled
-from loadmanager.history.analyses.seasons import correlation, seasons, without_trend
+from loadmanager.history.analyses.seasons import correlation, seasons, strength, without_trend
 
 MONDAY_NOON = 490_896 - 490_896 % 24 + 12
 NAN = float("nan")
@@ -47,6 +47,25 @@ def test_a_week_is_more_than_its_days() -> None:
     found = seasons(values[None, :], first)
     assert found.period_h.tolist() == [168]
     assert found.strength_week[0] > found.strength_day[0] + 0.05
+
+
+def test_weeks_of_equal_days_are_a_daily_season() -> None:
+    assert seasons(waves(24 * 28, 24)[None, :], 0).period_h.tolist() == [24]
+
+
+def test_what_comes_only_once_in_the_window_is_no_period() -> None:
+    values = waves(240, 24) + 5 * np.cos(2 * np.pi * np.arange(240) / 240)
+    assert seasons(values[None, :], 0).fourier_h.tolist() == [24.0]
+
+
+def test_the_strength_is_what_the_profile_explains_by_degree_of_freedom() -> None:
+    rng = np.random.default_rng(11)
+    rest = without_trend(waves(24 * 5, 24)[None, :] + rng.normal(0, 2, (1, 24 * 5)))[0]
+    profile = [rest[hour::24].mean() for hour in range(24)]
+    left = sum((value - profile[hour % 24]) ** 2 for hour, value in enumerate(rest))
+    whole = sum(value**2 for value in rest)
+    expected = 1 - (left / (120 - 24)) / (whole / (120 - 1))
+    assert strength(rest[None, :], np.arange(120) % 24, 24) == pytest.approx([expected])
 
 
 def test_noise_lines_constants_and_random_walks_have_no_season() -> None:

@@ -12,7 +12,7 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from loadmanager.history.audit.findings import KINDS
 from loadmanager.history.audit.job import BEGIN, CLAIM, MOVE, RECORD, VERDICT, audit_task
-from loadmanager.history.audit.segments import Claim, Extent, place, plan
+from loadmanager.history.audit.segments import Claim, Extent, place, plan, without
 from loadmanager.history.folding.states import packed
 from loadmanager.history.schemas import CHANNEL, TRANSITION
 from statechannel import codec
@@ -85,14 +85,15 @@ def audited(
     apart: int = 10,
     until: dict[int, int] | None = None,
     partitions: int = 2,
+    known_hole: Extent | None = None,
 ) -> Found:
-    """Audit a log against claims and silver."""
+    """Audit a log against claims and silver; `known_hole` is one of every partition."""
     entries, states = list(entries), states or {}
     claims = {Claim(partition, offset, f"state {offset}"): state for (partition, offset), state in states.items()}
-    extents: dict[int, Extent] = {}
+    extents: dict[int, list[Extent]] = {}
     for partition in {entry.partition for entry in entries}:
         offsets = [entry.offset for entry in entries if entry.partition == partition]
-        extents[partition] = Extent(min(offsets), max(offsets) + 1)
+        extents[partition] = without(Extent(min(offsets), max(offsets) + 1), [known_hole] if known_hole else [])
     segments = plan(claims, extents, apart)
 
     def number(partition: int, offset: int) -> int | None:
@@ -121,7 +122,7 @@ def audited(
         rows.append((*here, None, 0, None, _plain(row)))
     rows = sorted((row for row in rows if row[0] is not None), key=lambda row: row[:5])
     if silver and until is None:
-        until = {p: extent.end for p, extent in extents.items()}
+        until = {p: of_this[-1].end for p, of_this in extents.items()}
     by_number = {segment.number: segment for segment in segments}
     found = Found()
     for yielded in audit_task(_arrow(rows, silver is not None), by_number, partitions, until):

@@ -82,11 +82,17 @@ def test_of_snapshots_the_damaged_the_stolen_and_that_of_a_lost_end_are_found(ta
         state = replayed(of_this[:end]).table.cut(0)
         write(topic, stolen(state) if name == "stolen" else state, name, keep=names)
     topic.replace(b"damaged/0", b"dust")
-    rows = [("bundle-state-snapshots", 0, e.offset, e.key, e.value, WHEN) for e in topic.entries]
+    other = Topic(1)  # of whose partition no record is left
+    write(other, replayed(ENTRIES).table.cut(1), "damaged")
+    other.replace(b"damaged/0", b"dust")
+    entries = [*topic.entries, *other.entries]
+    rows = [("bundle-state-snapshots", e.partition, e.offset, e.key, e.value, WHEN) for e in entries]
     snapshots = spark.createDataFrame(rows, RAW)
-    shorter = tables["bronze"].where(f"offset < {len(of_this) - 5}")
+    shorter = tables["bronze"].where(f"partition = 0 and offset < {len(of_this) - 5}")
     violations, summary, details = found(shorter, 2, snapshots=snapshots, apart=1_000)
-    assert violations == [(0, 60, "snapshot"), (0, 80, "snapshot"), (0, len(of_this), "snapshot")]
+    lost = [(0, 60, "snapshot"), (0, 80, "snapshot"), (0, len(of_this), "snapshot")]
+    assert violations == [*lost, (1, len(ENTRIES) - len(of_this), "snapshot")]
+    assert [(row["partition"], row["violations"], row["segments"]) for row in summary] == [(0, 3, 1), (1, 1, 0)]
     assert "checksum differs" in details[0]
     assert f"{Broker('thief:1', 9)}" in details[1]
     assert State.ASSIGNED in details[1]

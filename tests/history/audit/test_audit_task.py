@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadmanager.history.audit.segments import Extent
 from statechannel import codec
 from statechannel.channel import ChannelCore
 from statechannel.partition import PartitionState
@@ -73,6 +74,35 @@ def test_an_entry_that_was_taken_out_is_missed_by_the_next_author():
             assert min(v["offset"] for v in lost) > row["offset"]
             assert all(v["record"] and v["id"] for v in lost)
     assert caught > 3
+
+
+def test_an_offset_that_is_passed_over_is_found_whatever_stood_there():
+    entries = honest(SEED, STEPS)
+    for lost in range(5, 60, 9):
+        without = [e for e in entries if (e.partition, e.offset) not in {(0, lost), (0, lost + 1)}]
+        found = audited(without).violation
+        assert f"offsets {lost} to {lost + 1} are not there" in found[0]["detail"]
+        assert (found[0]["partition"], found[0]["offset"], found[0]["invariant"]) == (0, lost, "log")
+
+
+@pytest.mark.parametrize("lost", [23, 24])
+def test_a_hole_at_the_seam_of_two_pieces_is_found(lost: int):
+    entries = honest(SEED, STEPS)
+    without = [e for e in entries if (e.partition, e.offset) != (0, lost)]
+    found = audited(without, states_of(entries, [(0, 24)]), apart=12)
+    assert len([row for row in found.counted if row["partition"] == 0]) == 2
+    assert (lost, "log") in found.broken()
+
+
+def test_behind_a_hole_that_is_known_it_goes_on_with_the_next_state():
+    entries = honest(SEED, STEPS)
+    without = [e for e in entries if not 20 <= e.offset < 30]
+    states = states_of(entries, [(0, 20), (0, 36), (1, 30), (1, 48)])
+    found = audited(without, states, recorded(entries), apart=1_000, known_hole=Extent(20, 30))
+    assert found.violation == []
+    assert [row["unjudged"] for row in found.counted] == [0, 6, 0, 0, 0]
+    assert sum(row["compared"] for row in found.counted) == 2
+    assert audited(without, states, apart=1_000).violation
 
 
 def test_two_different_records_at_one_offset_are_found_and_a_copy_is_not():

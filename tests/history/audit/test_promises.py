@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from loadmanager.history.audit import Invariant
-from statechannel import reshaping, table, transitions
+from statechannel import codec, reshaping, table, transitions
 from statechannel.channel import ChannelCore
 from statechannel.errors import InvariantError
 from statechannel.ports import LogEntry
+from statechannel.record import Action, Broker, Record
 from tests.history.folding.tasks import Entry
-from tests.statechannel.mutation import mutate
+from tests.statechannel.mutation import mutate, reguard
 
 from .tasks import Found, audited, honest
 
@@ -51,6 +55,31 @@ MUTANTS = {
         Invariant.TOKEN,
         (reshaping, "_born", "token=offset", "token=parent.token if parent else offset"),
     ),
+    "somewhere else than it says": (Invariant.OWNER, (table, "step", "holder = record.to", "holder = record.actor")),
+    "aimed somewhere else": (Invariant.OWNER, (table, "step", "target = record.to", "target = record.actor")),
+    "what is handed over goes to anybody": (
+        Invariant.HAND_OFF,
+        (
+            table,
+            "step",
+            "hand_off=subject.hand_off if row.then is Then.HOLD_TARGET else None",
+            "hand_off=subject.hand_off",
+        ),
+    ),
+    "what is handed over is lost": (
+        Invariant.HAND_OFF,
+        (table, "step", "hand_off=subject.hand_off if row.then is Then.HOLD_TARGET else None", "hand_off=None"),
+    ),
+    "anybody may lead": (Invariant.AUTHOR, (TABLE_OF, "_take_lead", "record.role is not Role.LEADER or ", "")),
+    "a late delete": (
+        Invariant.SEEN,
+        (reshaping, "_delete_namespace", "record.seen_namespace != known.revision", "False"),
+    ),
+    "cut where nobody said": (
+        Invariant.TILING,
+        (reshaping, "_create_children", "tile(name, cuts)", "tile(name, (cuts[0], cuts[1], cuts[-1]))"),
+    ),
+    "children in another state": (Invariant.ENTRY, (reshaping, "_born", "State.ASSIGNED", "State.SPLITTING")),
     "a token that goes back": (Invariant.ENTRY, (table, "step", "offset if row.fences else entry.token", "0")),
     "a revision that is none": (Invariant.ENTRY, (table, "step", "revision=offset", "revision=offset + 1")),
     "a merge over a hole": (
@@ -90,6 +119,22 @@ def first_found(invariant: Invariant) -> tuple[list[Entry], Found]:
 def test_a_law_that_lets_something_through_is_found_out_at_the_first_record(monkeypatch, mutant: str):
     invariant, change = MUTANTS[mutant]
     mutate(monkeypatch, *change)
+    check_found_at_the_first_record(monkeypatch, invariant)
+
+
+GUARDS = {
+    "the revoked comes back": (transitions.to_is_not_the_revoked, transitions.to_is_given),
+    "on its way to where it is": (transitions.to_is_another, transitions.to_is_given),
+}
+
+
+@pytest.mark.parametrize("mutant", GUARDS)
+def test_a_guard_that_is_too_weak_is_found_out_at_the_first_record(monkeypatch, mutant: str):
+    reguard(monkeypatch, *GUARDS[mutant])
+    check_found_at_the_first_record(monkeypatch, Invariant.OWNER)
+
+
+def check_found_at_the_first_record(monkeypatch, invariant: Invariant) -> None:
     entries, found = first_found(invariant)
     wrong = digests(entries)
     monkeypatch.undo()
@@ -106,3 +151,17 @@ def test_a_refused_record_that_changes_something_is_noticed_by_the_next_change(m
     mutate(monkeypatch, TABLE_OF, "_judge_many", "refused.append(outcome)", f"refused.append(outcome); {changed}")
     _, found = first_found(Invariant.OWNER)
     assert all("no accepted record" in v["detail"] for v in found.violation)
+
+
+def test_a_log_of_two_clusters_is_found_at_the_second_genesis(monkeypatch):
+    mutate(monkeypatch, TABLE_OF, "_begin", "self.genesis is not None", "False")
+    records = [Record(name, Action.GENESIS, Broker("a:1", 1), cluster=name) for name in ("north", "south")]
+    found = audited(Entry(0, offset, codec.encode(record)) for offset, record in enumerate(records))
+    assert found.broken() == {(1, "place")}
+    assert "north's, and becomes south's" in found.violation[0]["detail"]
+
+
+def test_every_invariant_is_in_the_docs_and_nothing_else_is():
+    page = (Path(__file__).parents[3] / "docs" / "lakehouse.md").read_text()
+    section = page.partition("## What the audit checks")[2].partition("\n## ")[0]
+    assert sorted(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)) == sorted(Invariant)

@@ -15,6 +15,7 @@ from loadmanager.errors import Invalid
 from loadmanager.history.folding import lists
 from loadmanager.history.folding.states import SEEDED, packed
 from loadmanager.history.folding.verdicts import PartitionFold
+from loadmanager.history.schemas import CHANNEL_STATE
 from loadmanager.sim.world import World
 from statechannel import codec
 from statechannel.channel import ChannelCore
@@ -27,6 +28,7 @@ from tests.statechannel.test_service import TOPIC, foreign
 from .tasks import APPENDED_US, Entry, Table, history, numbered, of_format
 
 NEWER = codec.NEWEST_VERSION + 1
+STATE_NAMES = tuple(CHANNEL_STATE.names)
 
 
 def noop(offset: int, partition: int = 0, **more: object) -> Entry:
@@ -107,10 +109,14 @@ def test_an_offset_counts_once_however_often_and_late_it_comes():
     assert table.fold(entries, 2).positions()[0].batch == 1, "nothing new: no new state"
 
 
-def test_a_gap_in_the_log_is_no_end():
-    table = Table().fold([noop(0)], 0).fold([noop(7)], 1)
-    assert [row["verdict"] for row in table.channel] == ["accepted", "accepted"]
-    assert table.positions()[0].next_offset == 8
+def test_behind_a_hole_nothing_is_judged_until_a_state_covers_it():
+    table = Table().fold([noop(0), noop(1), noop(3)], 0).fold([noop(7)], 1)
+    assert [row["verdict"] for row in table.channel] == ["accepted", "accepted", "unknown", "unknown"]
+    assert table.positions()[0].next_offset == 2, "from here a snapshot has to say what was there"
+    later = Table().fold([noop(offset) for offset in range(9)], 0).of(0)
+    table.state += [dict(zip(STATE_NAMES, row, strict=True)) for row in packed(later, SEEDED, 0)]
+    table.fold([noop(8), noop(9)], 2)
+    assert [row["verdict"] for row in table.channel[-2:]] == ["unknown", "accepted"]
 
 
 def test_a_corrupt_record_goes_to_quarantine_and_the_fold_goes_on():
@@ -129,14 +135,14 @@ def test_a_corrupt_record_goes_to_quarantine_and_the_fold_goes_on():
 
 
 def test_before_a_newer_record_the_partition_is_held_and_the_others_go_on():
-    table = Table().fold([noop(0), Entry(0, 2, of_format(NEWER)), noop(3), noop(0, 1)], 0)
+    table = Table().fold([noop(0), Entry(0, 1, of_format(NEWER)), noop(2), noop(0, 1)], 0)
     assert [(r["partition"], r["offset"]) for r in table.channel] == [(0, 0), (1, 0)]
-    assert [(r["offset"], r["kind"]) for r in table.unreadable] == [(2, "newer")]
+    assert [(r["offset"], r["kind"]) for r in table.unreadable] == [(1, "newer")]
     at = table.positions()[0]
-    assert (at.next_offset, at.held) == (2, NEWER)
+    assert (at.next_offset, at.held) == (1, NEWER)
     assert table.positions()[1].held is None
     before = len(table.state)
-    table.fold([noop(4), Entry(0, 5, b"dust"), noop(1, 1)], 1)
+    table.fold([noop(3), Entry(0, 4, b"dust"), noop(1, 1)], 1)
     assert [(r["partition"], r["offset"]) for r in numbered(table.channel)] == [(0, 0), (1, 0), (1, 1)]
     assert len(table.unreadable) == 1, "what waits is in bronze, and nowhere else"
     assert table.positions()[0] == at
@@ -189,8 +195,7 @@ def test_from_a_seed_on_verdicts_are_those_of_the_whole_log(seed: int, first: in
     whole, seeded = Table().fold(entries, 0), Table()
     state = msgspec.structs.replace(Table().fold(entries[:seeded_at], 0).of(0)) if seeded_at else None
     if state is not None:
-        names = ("partition", "batch", "next_offset", "chunk", "chunks", "data", "held")
-        seeded.state = [dict(zip(names, row, strict=True)) for row in packed(state, SEEDED, 0)]
+        seeded.state = [dict(zip(STATE_NAMES, row, strict=True)) for row in packed(state, SEEDED, 0)]
     rest = entries[first:]
     seeded.fold(rest[: len(rest) // 2], 0).fold(rest[len(rest) // 2 :], 1)
     expected = [r for r in whole.channel if r["offset"] >= first]

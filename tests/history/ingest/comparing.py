@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import DoubleType, MapType
@@ -9,7 +11,7 @@ from pyspark.sql.types import DoubleType, MapType
 from loadmanager.history import folding
 from loadmanager.history.ingest.progress import SILVER, reached
 from loadmanager.history.lake import Lake
-from loadmanager.history.schemas import TABLES
+from loadmanager.history.schemas import RAW, TABLES
 
 OWN = ("progress", "channel_state")
 DIGITS = 6
@@ -18,10 +20,14 @@ DIGITS = 6
 
 def differences(lake: Lake, other: Lake) -> dict[str, str]:
     """Per table in which they differ, how; nothing if they are the same, whatever batches they came in."""
-    found: dict[str, str] = {}
-    for name in TABLES:
-        if name not in OWN and (said := _difference(_plain(lake, name), _plain(other, name))):
-            found[name] = said
+    names = [name for name in TABLES if name not in OWN]
+    both = [{name: _plain(each.table(name)) for name in names} for each in (lake, other)]
+    digests = [_digests(tables) for tables in both]
+    found = {
+        name: _difference(*(tables[name] for tables in both))
+        for name in names
+        if digests[0].get(name) != digests[1].get(name)
+    }
     if reached(lake, SILVER).next_offsets != reached(other, SILVER).next_offsets:
         found["progress"] = "they are not equally far"
     if _folded(lake) != _folded(other):
@@ -29,24 +35,30 @@ def differences(lake: Lake, other: Lake) -> dict[str, str]:
     return found
 
 
+def missed(lake: Lake, log: DataFrame) -> str:
+    """How bronze differs from what the log holds (RAW); empty if each record is there once, as it is."""
+    tables = {"bronze": lake.table("bronze").select(*RAW.names), "log": log}
+    digests = _digests({name: _plain(rows) for name, rows in tables.items()})
+    return "" if digests.get("bronze") == digests.get("log") else _difference(*tables.values())
+
+
+def _digests(tables: dict[str, DataFrame]) -> dict[str, tuple[int, int]]:
+    """Of each table that has rows, all in one job: the same for the same rows in any order, hardly ever for others."""
+    hashed = [rows.select(f.lit(name).alias("name"), f.xxhash64(*rows.columns)) for name, rows in tables.items()]
+    each = reduce(DataFrame.union, hashed).toDF("name", "hash").groupBy("name")
+    found = each.agg(f.count("hash"), f.sum(f.col("hash").cast("decimal(38,0)"))).collect()
+    return {name: (count, int(total)) for name, count, total in found}
+
+
 def _difference(one: DataFrame, two: DataFrame) -> str:
-    if _digest(one) == _digest(two):
-        return ""
     only = [rows.limit(2).collect() for rows in (one.exceptAll(two), two.exceptAll(one))]
     return f"only in the first: {only[0]}; only in the second: {only[1]}"
 
 
-def _digest(rows: DataFrame) -> tuple[object, ...]:
-    """The same for the same rows in any order, and hardly ever for others."""
-    hashes = f.xxhash64(*rows.columns)
-    found = rows.select(hashes.alias("hash")).agg(f.count("hash"), f.sum(f.col("hash").cast("decimal(38,0)"))).first()
-    return tuple(found or ())
-
-
-def _plain(lake: Lake, name: str) -> DataFrame:
+def _plain(rows: DataFrame) -> DataFrame:
     """The rows without the number of their batch, and in a form that can be compared."""
     columns = []
-    for field in TABLES[name].fields:
+    for field in rows.schema.fields:
         column = f.col(field.name)
         if isinstance(field.dataType, DoubleType):
             column = f.round(column, DIGITS)
@@ -54,7 +66,7 @@ def _plain(lake: Lake, name: str) -> DataFrame:
             column = f.to_json(column)
         if field.name != "batch":
             columns.append(column.alias(field.name))
-    return lake.table(name).select(*columns)
+    return rows.select(*columns)
 
 
 def _folded(lake: Lake) -> dict[int, int]:

@@ -90,12 +90,23 @@ def test_what_waited_is_read_by_the_release_that_can(spark, lake, tmp_path):
     assert (at.next_offset, at.held) == (4, None)
 
 
+def test_a_batch_that_an_older_release_left_half_done_is_done_by_this_one(spark, lake, tmp_path):
+    log = {(CHANNEL_TOPIC, 0): [noop(offset) for offset in range(4)]}
+    Batches(lake.root, plan(tmp_path), "before")(material.raw(spark, log, 0.0, 0.25), 0)
+    in_bronze(lake, material.raw(spark, log, 0.25, 0.75))
+    for table in ("channel", "transition"):  # to that release the batch began with a record of a newer format
+        lake.append(table, lake.table(table).limit(0), Once(WRITER, 1))
+    Batches(lake.root, plan(tmp_path), "after")(material.raw(spark, log), 0)
+    assert sorted(row.offset for row in lake.table("channel").collect()) == [0, 1, 2, 3]
+    assert folding.positions(lake.table("channel_state"))[0].next_offset == 4
+
+
 def left_by_an_older_release(lake: Lake, rows: DataFrame) -> None:
     """Batch 1, offsets 1 and 2: to that release the first of each topic was of a newer format."""
     rows = rows.where(f.col("offset") > 0)
     day = f.to_date("appended_at").alias("day")
     once = Once(WRITER, 1)
-    lake.append("bronze", rows.select("*", day, f.lit(1).cast("long").alias("batch")), once)
+    in_bronze(lake, rows)
     first = rows.where(f.col("offset") == 1)
     lake.append(
         "quarantine", first.select("*", f.lit("newer").alias("kind"), f.lit("newer").alias("reason"), day), once
@@ -104,6 +115,12 @@ def left_by_an_older_release(lake: Lake, rows: DataFrame) -> None:
     held = state.withColumn("batch", f.lit(1).cast("long")).withColumn("held", f.lit(codec.NEWEST_VERSION))
     lake.append("channel_state", held, once)
     advance(lake, SILVER, 1, arrived(rows))
+
+
+def in_bronze(lake: Lake, rows: DataFrame) -> None:
+    """As batch 1."""
+    day, batch = f.to_date("appended_at").alias("day"), f.lit(1).cast("long").alias("batch")
+    lake.append("bronze", rows.select("*", day, batch), Once(WRITER, 1))
 
 
 def noop(offset: int) -> Payload:

@@ -13,34 +13,30 @@ import pytest
 from pyspark.sql import SparkSession
 
 from loadmanager.errors import Conflict, Invalid
-from loadmanager.history.ingest import refresh_gold
+from loadmanager.history.ingest import Ingest, Options, refresh_gold
 from loadmanager.history.ingest.batches import Batches, Plan
 from loadmanager.history.ingest.failpoints import NEVER, POINTS, VARIABLE, Failpoints
 from loadmanager.history.ingest.progress import SILVER, reached
 from loadmanager.history.lake import Lake
-from loadmanager.history.sources import SqliteSource
+from loadmanager.history.sources import TOPICS, SqliteSource
 from tests.history.ingest import material
-from tests.history.ingest.comparing import differences
+from tests.history.ingest.comparing import differences, missed
+from tests.history.ingest.dying import Crash, Fragile
 from tests.history.ingest.victim import Victim, uncommitted
 
 SEED = 11
 TTL_S = 1_800.0
-PATIENCE_S = 600.0
+PATIENCE_S = 240.0
 ATTEMPTS = 5
 KILLED = -9
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]
+LOST_TOGETHER = (
+    ("quarantine", "bundle_load", "move", "channel", "broker_load"),
+    ("bundle_total", "decision", "transition", "channel_state"),
+)
+"""Tables that a run dies before, when all others of its batch are written: of each pair that hangs together one."""
 
-
-class Crash(BaseException):
-    """What a test dies of in place of the whole process."""
-
-
-class Fragile(Failpoints):
-    """Dies in one thread of this process: what was not committed is as lost as with all of it."""
-
-    def die(self) -> None:
-        raise Crash
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def plan(directory: Path, failpoints: Failpoints = NEVER) -> Plan:
@@ -72,8 +68,23 @@ def test_a_run_that_dies_at_every_point_in_turn_gives_the_same_tables(spark, lak
         Batches(lake.root, plan(tmp_path), f"last run {number}")(material.raw(spark, log), 0)
         refresh_gold(lake, TTL_S)
     assert differences(lake, undisturbed) == {}
-    assert lake.table("channel").count() > 0
-    assert lake.table("transition").count() > 0
+    assert missed(lake, material.raw(spark, log)) == ""
+
+
+@pytest.mark.parametrize("lost", LOST_TOGETHER, ids="-".join)
+def test_whichever_tables_of_a_batch_were_not_written_when_it_died_they_get_all_of_it(
+    spark, lake, tmp_path, undisturbed, monkeypatch, lost
+):
+    log, append = material.records(SEED), Lake.append
+    Batches(lake.root, plan(tmp_path), "before")(material.raw(spark, log, 0.0, 0.5), 0)
+    dies = Batches(lake.root, plan(tmp_path, Fragile({VARIABLE: "state"})), "dies")
+    monkeypatch.setattr(Lake, "append", lambda self, table, *rest: table in lost or append(self, table, *rest))
+    with pytest.raises(Crash):
+        dies(material.raw(spark, log), 0)
+    monkeypatch.undo()
+    Batches(lake.root, plan(tmp_path), "after")(material.raw(spark, log), 0)
+    refresh_gold(lake, TTL_S)
+    assert differences(lake, undisturbed) == {}
 
 
 def test_a_second_ingest_is_refused_and_harms_nothing(spark, lake, tmp_path, undisturbed):
@@ -99,20 +110,21 @@ def test_a_topic_that_was_made_anew_is_refused(spark, lake, tmp_path):
 def test_killed_in_earnest_between_files_and_commit_and_anywhere(spark, tmp_path):
     log, root = tmp_path / "log.db", tmp_path / "killed"
     asyncio.run(material.write(log, material.records(SEED)))
-    arguments = [str(root), f"sqlite:{log}", "--partitions", str(material.PARTITIONS), "--max", "120"]
+    arguments = [str(root), f"sqlite:{log}", "--partitions", str(material.PARTITIONS), "--max", "50"]
     orphans = killed_when(tmp_path, arguments, lambda: uncommitted(root / "tables" / "bronze"))
     assert orphans & uncommitted(root / "tables" / "bronze"), "written, and no commit names them"
     killed_when(tmp_path, arguments, lambda: uncommitted(root / "tables" / "broker_load"))
     assert run_to_its_end(tmp_path, arguments, "state:2") == KILLED
     shutil.rmtree(root / "checkpoints")
-    assert run_to_its_end(tmp_path, arguments) == 0
-    whole = Lake(spark, str(tmp_path / "whole"))
-    rows = SqliteSource(log).read(spark, ["load-brokers", "load-bundles", "bundle-state", "decisions"])
+    killed, whole, source = Lake(spark, str(root)), Lake(spark, str(tmp_path / "whole")), SqliteSource(log)
+    Ingest(killed, source, Options(partitions=material.PARTITIONS)).run_available()
+    rows = source.read(spark, TOPICS)
     Batches(whole.root, plan(tmp_path), "whole")(rows, 0)
     refresh_gold(whole, TTL_S)
     assert reached(whole, SILVER).batch == 0
-    assert reached(Lake(spark, str(root)), SILVER).batch > 0
-    assert differences(Lake(spark, str(root)), whole) == {}
+    assert reached(killed, SILVER).batch > 1
+    assert differences(killed, whole) == {}
+    assert missed(killed, rows) == ""
 
 
 def killed_when(directory: Path, arguments: list[str], seen: Callable[[], set[str]]) -> set[str]:

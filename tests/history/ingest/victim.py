@@ -17,7 +17,13 @@ from pathlib import Path
 from loadmanager.history.ingest.failpoints import VARIABLE
 
 ROOT = Path(__file__).parents[3]
-CONF = {"spark.sql.shuffle.partitions": "2"}
+CONF = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m",
+}
+"""Of a session that lives for a few small batches: compiling takes longer than to interpret."""
 
 
 class Victim:

@@ -56,6 +56,17 @@ def test_where_the_ingest_is_outlives_its_records(lake):
     assert reached(lake, SILVER) == before
 
 
+def test_old_records_stay_until_silver_is_made_of_them(lake):
+    for batch in (0, 1):
+        rows = [("load-brokers", 0, batch, None, None, OLD, OLD.date(), batch)]
+        lake.append("bronze", lake.spark.createDataFrame(rows, TABLES["bronze"]), Once("test", batch))
+    for complete in (0, 1):
+        advance(lake, SILVER, complete, [Mark("load-brokers", 0, complete + 1, 1, int(OLD.timestamp() * 1e6))])
+        done = {each.table: each.rows_removed for each in maintain(lake, NOW)}
+        assert done["bronze"] == 1, "the batch that is complete"
+    assert lake.table("bronze").isEmpty()
+
+
 def test_a_retention_below_a_day_is_refused(lake):
     with pytest.raises(Invalid, match="less than a day"):
         maintain(lake, NOW, Retention(history_days=0))

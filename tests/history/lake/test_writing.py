@@ -50,6 +50,17 @@ def test_the_note_of_a_commit_is_found(lake):
     assert not lake.noted("audit", "other/0"), "its append was passed over"
 
 
+def test_a_deletion_beside_another_job_is_refused_as_an_append_is(lake, monkeypatch):
+    lake.append("audit", rows(lake, 1), Once(OWNER, 0))
+
+    def sql(*_: object) -> None:
+        raise RuntimeError("[DELTA_CONCURRENT_DELETE_READ] This transaction attempted to read files that were deleted")
+
+    monkeypatch.setattr(type(lake.spark), "sql", sql)
+    with pytest.raises(Conflict, match="another job writes table audit"):
+        lake.remove("audit", "offset = 1")
+
+
 def test_of_two_that_append_one_number_at_once_one_is_refused_or_passed_over(lake):
     lake.prepare("audit")
     failures: list[Exception] = []

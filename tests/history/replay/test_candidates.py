@@ -47,11 +47,11 @@ def test_the_defaults_are_what_there_is():
 
 
 def test_a_name_makes_the_same_candidate_again():
-    given = ("plan:balancing_review=true|false,broker_max_bundles=7|null", "recorded")
+    given = ("plan:shedder_transfer=true|false,unload_max_bundles=7|9", "recorded")
     once = parsed(given, BASE)
     assert parsed([each.name for each in once], BASE) == once
-    assert once[0].settings(BASE).broker_max_bundles == 7
-    assert once[1].settings(BASE).broker_max_bundles is None
+    assert once[0].settings(BASE).unload_max_bundles == 7
+    assert once[3].settings(BASE).shedder_transfer is False
 
 
 @pytest.mark.parametrize(
@@ -63,6 +63,10 @@ def test_a_name_makes_the_same_candidate_again():
         ("plan:bundle_rest_s=-3", "bundle_rest_s=-3"),
         ("plan:partitions=3", "cannot change while a broker runs"),
         ("recorded:bundle_rest_s=3", "takes no settings"),
+        ("plan:balancing_interval_s=10|20", "the same for all candidates"),
+        ("plan:moves_in_flight=5", "changes nothing in a replay"),
+        ("plan:split_max_keys=5", "changes nothing in a replay"),
+        ("plan:balancing_strategy=avg", "before the colon"),
         ("plan:bundle_rest_s=" + "|".join(str(each) for each in range(300)), "at most 200"),
     ],
 )

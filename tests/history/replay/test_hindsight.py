@@ -42,6 +42,14 @@ def test_load_that_is_cheap_to_move_costs_its_moves():
     assert least(judge) == pytest.approx(best)
 
 
+def test_who_moves_when_it_is_light_is_not_below_the_bound():
+    """One of two bundles is moved before both grow; the bound takes each stretch's lightest moment."""
+    judge = judged(game([[1.0, 1.0], [4.0, 4.0], [4.0, 4.0]], [0, 0], brokers=2), Objective(moved=0.1, gap=0.0))
+    best = min(terms.objective for terms in every_outcome(judge))
+    assert best == pytest.approx(0.1 * 0.1 / (3 / 60))
+    assert all(least(judge, stretches) <= best + 1e-9 for stretches in (1, 2, 3))
+
+
 def test_a_bundle_too_large_for_the_level_is_in_the_bound():
     judge = judged(game(np.full((3, 1), 8.0), [0], brokers=2))
     assert least(judge) == pytest.approx(min(terms.objective for terms in every_outcome(judge)))

@@ -58,6 +58,13 @@ def test_what_is_not_sure_is_not_said_to_be():
     assert "may be no better" in verdict(table, config_of(CANDIDATES[1], Settings(balancing_strategy="avg")))
 
 
+def test_a_few_windows_say_too_little_however_much_they_agree():
+    table = ranked(rows(recorded=[0.5] * 4, plan=[0.1] * 4), CANDIDATES[:2], 0)
+    assert table[0].against_recorded is not None
+    assert table[0].against_recorded.high < 0
+    assert "4 windows say too little" in verdict(table, config_of(CANDIDATES[1], Settings(balancing_strategy="avg")))
+
+
 def test_an_interval_has_the_mean_of_the_true_law_as_often_as_it_says():
     rng, held = np.random.default_rng(3), 0
     for seed in range(200):

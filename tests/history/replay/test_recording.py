@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.history.replay.costing import costs
-from loadmanager.history.replay.playing import steps
 from loadmanager.history.replay.recording import Missing, RecordedGame, recorded
 from loadmanager.history.replay.slices import sliced
 from loadmanager.history.replay.tiles import tiled
@@ -69,11 +68,12 @@ def test_a_run_is_read_as_it_was(workload):
     held = scenario.present[np.arange(30)[:, None], owners_by_round(run)]
     assert held.all()
     assert (game.owner == owners_by_round(run)).all()
+    assert (game.scenario.home == game.owner[0]).all()
     load = np.stack([scenario.loads(at, game.owner[at]) for at in range(30)])
     assert np.allclose(game.scenario.load[..., [0, 2, 3, 4]], load[..., [0, 2, 3, 4]])
     assert (game.scenario.present == scenario.present).all()
     assert np.allclose(game.scenario.foreign[scenario.present][:, CPU], scenario.foreign[scenario.present][:, CPU])
-    late = [(each.round, each.bundle) for each in steps(run) if each.round > 0]
+    late = [(each.round, each.bundle) for each in run.moved if each.round > 0]
     assert sorted((each.round, each.bundle) for each in game.steps) == sorted(late)
 
 
@@ -160,6 +160,38 @@ def test_a_report_that_was_taken_away_or_is_too_old_says_nothing():
     assert present[:, 0].all()
     assert present[:, 1].tolist() == [True] * 2 + [False] * 10
     assert present[:, 2].tolist() == [True] * 10 + [False] * 2, "ten minutes after its only report"
+
+
+def test_a_broker_whose_report_was_away_before_the_window_is_there():
+    gone, back = says(-2, B, 0, {}, 0, gone=True), says(-1, B, 0, {}, 0, incarnation=2)
+    game = found(History([says(-1, A, 20, {LEFT: 200}, 200), gone, back], [owns(LEFT, A)]), 3)
+    assert game.scenario.present.all()
+
+
+def test_a_broker_that_died_before_the_window_is_not_there_though_its_report_is_not_too_old():
+    history = History(
+        [says(-3, A, 90, {LEFT: 200}, 200), says(-1, B, 20, {LEFT: 200}, 200)],
+        [
+            owns(LEFT, A),
+            Step(BEGIN_US - 2 * ROUND, LEFT, "revoking", "revoke", A, None, "assigned", A),
+            Step(BEGIN_US - 2 * ROUND + SECOND, LEFT, "assigning", "release", B, None, "revoking", A),
+        ],
+    )
+    game = found(history, 4)
+    assert not game.scenario.present[:, 0].any()
+    assert (game.owner == 1).all()
+
+
+def test_what_was_moved_before_the_window_rests_in_it():
+    """From A to B a minute and a half ago, at two cores; from B to C by itself, which binds nobody."""
+    us = BEGIN_US - ROUND * 3 // 2
+    moved = Step(us, LEFT, "transferring", "transfer", A, B, "assigned", A)
+    given = Step(us, RIGHT, "transferring", "transfer", B, C, "assigned", B, "broker")
+    unheard = Step(BEGIN_US - 8 * ROUND, RIGHT, "transferring", "transfer", C, B, "assigned", C)
+    reports = [says(-5, A, 20, {LEFT: 200}, 200), says(-1, B, 40, {LEFT: 300}, 300), says(-1, C, 10, {RIGHT: 100}, 100)]
+    game = found(History(reports, [owns(LEFT, A), owns(RIGHT, C), unheard, moved, given]), 3)
+    rests = [(each.round, each.bundle, each.source, each.load[CPU]) for each in game.scenario.rests]
+    assert rests == [(-8, 1, 2, 1.0), (-2, 0, 0, 2.0)], "one that nobody had told of is as in the first round"
 
 
 def test_a_broker_that_gives_everything_away_was_about_to_stop():

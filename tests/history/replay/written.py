@@ -15,7 +15,7 @@ import pyarrow
 from pyspark.sql import SparkSession
 
 from loadmanager.history.lake import Lake
-from loadmanager.history.replay.slices import LISTED, OWNERSHIP, REPORT, TOTAL, Frame
+from loadmanager.history.replay.slices import LISTED, OWNERSHIP, REPORT, RULES, TOTAL, Frame
 from loadmanager.history.schemas import TABLES
 from loadmanager.sim.balance.playing import Run
 from loadmanager.sim.balance.scenario import BYTES_IN, BYTES_OUT, CPU, MESSAGES, broker_names
@@ -35,6 +35,7 @@ EVENTS = pyarrow.schema(
     + [(name, pyarrow.float64()) for name in ("cpu_percent", "memory_percent", "in_rate_bytes_s", "out_rate_bytes_s")]
     + [(name, pyarrow.float64()) for name in ("rate_msg_s", "cores", "memory_bytes", "in_capacity_bytes_s")]
     + [(name, pyarrow.float64()) for name in ("out_capacity_bytes_s", "capacity_msg_s")]
+    + [("data", pyarrow.binary())]
 )
 
 
@@ -72,11 +73,14 @@ class History(msgspec.Struct):
 
     reports: list[Report]
     steps: list[Step]
+    decisions: list[tuple[int, bytes]] = []
+    """When, and the record."""
 
     def table(self) -> pyarrow.Table:
         """The rows as a window gets them."""
         rows = [row for report in self.reports for row in _report_events(report)]
         rows += [_step_event(step, *place) for step, place in self._placed()]
+        rows += [{"kind": RULES, "us": us, "nth": 0, "data": data} for us, data in self.decisions[:1]]
         return pyarrow.Table.from_pylist(rows, schema=EVENTS)
 
     def _placed(self) -> list[tuple[Step, tuple[int, int]]]:
@@ -91,6 +95,10 @@ class History(msgspec.Struct):
             for table, row in _report_rows(report, offset):
                 rows[table].append(row)
         rows["transition"] = [_step_row(step, *place) for step, place in self._placed()]
+        for offset, (us, data) in enumerate(self.decisions):
+            origin: Row = {"partition": 0, "offset": offset, "appended_at": at(us + SECOND), "day": at(us).date()}
+            rows.setdefault("decision", []).append({**origin, "at": at(us), "has_model": True})
+            rows.setdefault("bronze", []).append({**origin, "topic": "decisions", "value": data})
         for table, found in rows.items():
             if found:
                 save(lake.spark, lake, table, found)

@@ -93,6 +93,7 @@ def material(**changed: Any) -> Material:
         "gap_shares": _shares(dice),
         "gaps": _gaps(),
         "failovers": [_failover(times[87])],
+        "lost": 1,
         "history": _series(BEGIN, 72, "load"),
         "forecast": [
             row | {"low": row["predicted"] * 0.8, "high": row["predicted"] * 1.25, "mape": 0.12}
@@ -100,6 +101,7 @@ def material(**changed: Any) -> Material:
         ],
         "measure": "cpu",
         "capacity": _capacity(),
+        "kinds": 2,
         "found": found(),
     }
     return Material(**(values | changed))
@@ -158,6 +160,7 @@ def _capacity() -> Rows:
             "unit": unit,
             "coefficient": value * factor,
             "standard_error": value / 12,
+            "alone": None if term == "base" else 0.6,
             "r2": 0.91,
         }
         for kind, factor in (("4 cores, 16 GiB", 1.0), ("8 cores, 32 GiB", 0.9))

@@ -80,3 +80,31 @@ def test_where_nobody_reported_it_says_when_somebody_did(spark: SparkSession, re
         collect(reports, Window(at(500), None), DEFAULTS, Found(), ttl_s=TTL_S)
     with pytest.raises(NotFound, match="history ingest"):
         collect(tables_of(spark), ALWAYS, DEFAULTS, Found(), ttl_s=TTL_S)
+
+
+def test_the_hottest_that_have_a_future_are_drawn_and_all_that_were_lost_are_counted(spark: SparkSession):
+    bundles = [f"t/n/0x{number}0000000_0x{number + 1}0000000" for number in range(7)]
+    # the sixth is the hottest, and is split into nothing that is measured; then the fifth, the fourth, …
+    minutes = [
+        {"minute": at(3600 * hour), "bundle": name, "namespace": "t/n", "broker": "a", "covered_s": 60.0,
+         "cpu_percent": 1.0 + number}
+        for hour in range(8) for number, name in enumerate(bundles)
+    ]  # fmt: skip
+    brokers = [{"minute": at(3600 * hour), "broker": "a", "covered_s": 60.0, "cpu_percent": 50.0} for hour in range(8)]
+    gone = {"partition": 0, "bundle": bundles[6], "namespace": "t/n", "appended_at": at(60), "at": at(60)}
+    transitions = [
+        gone | {"offset": 1, "ordinal": 0, "action": "split", "state_before": "assigned", "state": "splitting"},
+        gone | {"offset": 2, "ordinal": 0, "action": "create", "state_before": "splitting", "state": None},
+    ]
+    transitions += [
+        {"partition": 0, "offset": 10 + number, "ordinal": 0, "bundle": f"t/m/0x{number:08x}_0x{number + 1:08x}",
+         "namespace": "t/m", "appended_at": at(90), "at": at(90), "action": "revoke", "state_before": "assigned",
+         "state": "revoking", "holder_before": f"b{number}", "holder_before_incarnation": 1, "actor": "a"}
+        for number in range(23)
+    ]  # fmt: skip
+    reports = [report("a", 0, 50, 0), report("a", 8 * 3600, 50, 1)]
+    tables = tables_of(spark, broker_load=reports, bundle_minute=minutes, broker_minute=brokers, transition=transitions)
+    material = collect(tables, ALWAYS, DEFAULTS, Found(), ttl_s=TTL_S)
+    assert list(dict.fromkeys(row["bundle"] for row in material.forecast)) == bundles[5:1:-1]
+    assert (material.lost, len(material.failovers), material.kinds) == (23, 20, 1)
+    assert "lost" not in material.failovers[0]

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from html.parser import HTMLParser
 from typing import Any
 
 import msgspec
 import pytest
 
-from loadmanager.history.report.charts_future import replay
+from loadmanager.history.report.charts_future import capacity, replay
 from loadmanager.history.report.charts_load import imbalance
 from loadmanager.history.report.drawing import duration, natural, stacked
-from loadmanager.history.report.material import BUCKETS, Found, bucket_s
-from loadmanager.history.report.page import Made, made
+from loadmanager.history.report.material import BUCKETS, Found, Span, bucket_s
+from loadmanager.history.report.page import Made, made, title_of
+from loadmanager.history.report.tables import failovers, figures
 from tests.history.report.made_up import BEGIN, MADE, NAMES, found, material
 
 EVIL = '<script src="//x">&"'
@@ -50,7 +52,7 @@ def week() -> Made:
 
 def test_it_needs_nothing_from_anywhere(week: Made):
     assert Reader(week.html).fetched == []
-    assert not re.search(r"url\((?!#)|@import|https?://", week.html)
+    assert not re.search(r"url\((?!#)|@import|https?://|fetch\(|XMLHttp|WebSocket|import\(", week.html)
 
 
 def test_every_picture_is_in_it_and_a_file(week: Made):
@@ -86,12 +88,15 @@ def test_where_nothing_happened_it_says_so_and_draws_no_empty_picture():
     empty = ("rounds", "moves", "gap_shares", "gaps", "failovers", "history", "forecast", "capacity")
     calm = made(material(**{name: list[Any]() for name in empty}, found=Found()), MADE)
     assert set(calm.pictures) == {"heat-map", "imbalance"}
+    assert "<code>loadmanager history replay</code>" in calm.html
     for text in ("No bundle moved", "Not replayed yet", "not audited yet", "loadmanager history advise"):
         assert text in calm.html
 
 
 def test_a_violation_of_the_audit_is_not_called_clean():
-    broken = msgspec.structs.replace(found().audit, facts={"violations": 2})
+    audit = found().audit
+    assert audit is not None
+    broken = msgspec.structs.replace(audit, facts={"violations": 2})
     shown = made(material(found=msgspec.structs.replace(found(), audit=broken)), MADE).html
     assert "violations in the audit" in shown
     assert "the audit is clean" not in shown
@@ -106,6 +111,73 @@ def test_titles_tell_what_is_seen():
     idle = {**level, "mean": 0.01, "max": 0.04}
     assert imbalance(material(levels=[idle])).title == "Nothing to balance: no broker was above 5%"
     assert replay(material()).title.startswith("plan:balancing_tolerance=tight costs least")
+
+
+def test_the_line_ends_where_nobody_reported_and_goes_on_after_it():
+    level = {"at": BEGIN, "mean": 0.4, "max": 0.5, "std": 0.1, "broker": "b:1", "brokers": 2}
+    hours = [
+        {**level, "at": BEGIN + timedelta(hours=hour), "max": high} for hour, high in ((0, 0.5), (1, 0.6), (4, 0.7))
+    ]
+    spec = imbalance(material(levels=hours)).spec
+    assert spec is not None
+    upper = spec["vconcat"][0]
+    rows = upper["data"]["values"] if "data" in upper else upper["layer"][0]["data"]["values"]
+    first = round(BEGIN.timestamp() * 1000)
+    assert [((row["at"] - first) // 3_600_000, row["max"]) for row in rows] == [
+        (0, 0.5), (1, 0.6), (2, 0.6), (2, None), (4, 0.7), (5, 0.7), (5, None),
+    ]  # fmt: skip
+
+
+def test_how_many_brokers_were_lost_does_not_depend_on_how_many_are_listed():
+    one = material().failovers[0]
+    many = material(failovers=[one] * 20, lost=57)
+    assert "<b>57</b><span>brokers lost</span>" in figures(many)
+    assert "49 earlier ones" in failovers(many)
+
+
+def test_idle_brokers_are_not_called_uneven():
+    level = {"at": BEGIN, "mean": 0.01, "max": 0.04, "std": 0.1, "broker": "b:1", "brokers": 2}
+    busy = {**level, "at": BEGIN + timedelta(hours=1), "mean": 0.4, "max": 0.5}
+    for levels, over in (([level, busy], "1.25"), ([level], "1.00")):
+        assert f"<b>{over}</b><span>fullest over mean, when busy</span>" in figures(material(levels=levels))
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "title"),
+    [
+        (BEGIN, BEGIN + timedelta(hours=5), "28 January 2030"),
+        (BEGIN, BEGIN + timedelta(days=2), "28 to 30 January 2030"),
+        (BEGIN, BEGIN + timedelta(days=7), "28 January to 4 February 2030"),
+        (BEGIN - timedelta(days=40), BEGIN, "19 December 2029 to 28 January 2030"),
+    ],
+)
+def test_the_heading_says_of_when_it_is(begin: datetime, end: datetime, title: str):
+    assert title_of(material(span=Span(begin, end, 3600))) == f"Load history, {title}"
+
+
+def test_costs_that_cannot_be_told_apart_are_pale():
+    rows = [row | {"alone": 0.001 if row["term"] == "messages in" else row["alone"]} for row in material().capacity]
+    chart = capacity(material(capacity=rows, kinds=5))
+    assert "and 3 more kinds" in chart.title
+    text = json.dumps(chart.spec)
+    assert text.count('"opacity": 0.4') == 2
+    assert "not to be told from" in text
+
+
+def test_a_model_that_explains_nothing_is_not_drawn():
+    rows = [row | {"r2": 0.02} for row in material().capacity]
+    assert capacity(material(capacity=rows)).spec is None
+    mixed = [row | {"r2": 0.02} if row["kind"].startswith("4") else row for row in material().capacity]
+    assert "4 cores" not in json.dumps(capacity(material(capacity=mixed)).spec)
+
+
+def test_commands_in_a_note_are_code_and_pictures_are_not_blown_up(week: Made):
+    assert "`" not in re.sub(r"<script>.*?</script>", "", week.html, flags=re.DOTALL)
+    assert len(re.findall(r'<svg [^>]*width="100%" style="max-width: \d+px"', week.html)) == 7
+
+
+def test_on_a_small_screen_pictures_stay_as_large_as_their_letters_need(week: Made):
+    assert re.search(r"@media \(max-width: 48rem\) \{ figure \{ overflow-x: auto \} figure svg \{ min-width", week.html)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import stat
 import subprocess
@@ -43,6 +44,19 @@ def test_a_result_that_cannot_be_encoded_leaves_the_one_before(tmp_path: Path):
     publish(tmp_path, "audit", [{"n": 1}], MADE)
     with pytest.raises(TypeError):
         publish(tmp_path, "audit", [{"n": object()}], MADE)
+    assert published.read(tmp_path, "audit").rows == [{"n": 1}]
+    assert [path.name for path in tmp_path.iterdir()] == ["audit.json"]
+
+
+def test_a_disk_that_is_full_leaves_the_one_before_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    publish(tmp_path, "audit", [{"n": 1}], MADE)
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(published.os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        publish(tmp_path, "audit", [{"n": 2}], MADE)
     assert published.read(tmp_path, "audit").rows == [{"n": 1}]
     assert [path.name for path in tmp_path.iterdir()] == ["audit.json"]
 

@@ -1,0 +1,63 @@
+"""Counts what a batch says before any of it is written, in one job: which tables get rows at all, and from when to when
+reports were measured. A commit of nothing costs as much as one of something.
+
+The job is also what decodes and folds: what is kept of both (`persist`) is there after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+
+import msgspec
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from loadmanager.history import decoding, folding
+from loadmanager.history.folding.rows import KINDS
+from loadmanager.history.ingest.repeats import HEADS
+
+UNREADABLE = "unreadable"
+"""Counted beside the tables: records that no decoder could read."""
+
+FOLDED = "folded "
+"""Before the kinds that a fold yields."""
+
+Bounds = tuple[int, int]
+"""First and last, microseconds since 1970."""
+
+
+class Count(msgspec.Struct, frozen=True):
+    """Rows by table; of the topics of HEADS, in which span their reports were measured, if there are any."""
+
+    rows: Mapping[str, int]
+    spans: Mapping[str, Bounds]
+
+    def any(self, name: str) -> bool:
+        """Whether there are rows of a table."""
+        return self.rows.get(name, 0) > 0
+
+
+def count(decoded: DataFrame | None, folded: folding.Folded | None = None) -> Count:
+    """Count decoded records, without looking for repeats, and the rows of a fold (under FOLDED and their kind)."""
+    parts: list[DataFrame] = []
+    if decoded is not None:
+        sizes = decoding.sizes() | {UNREADABLE: f.col("kind").isNotNull().cast("int")}
+        times = {head.topic: f.unix_micros(f.col(f"{head.column}.at")) for head in HEADS}
+        parts.append(decoded.agg(_each(sizes, f.sum), _each(times, f.min), _each(times, f.max)))
+    if folded is not None:
+        lengths = {FOLDED + kind: f.size(f.col(kind)) for kind in KINDS}
+        there = {name: f.when(length > 0, length) for name, length in lengths.items()}
+        parts.append(folded.lists.agg(_each(there, f.sum), _each({}, f.min), _each({}, f.max)))
+    rows: dict[str, int] = {}
+    spans: dict[str, Bounds] = {}
+    for counted, first, last in reduce(DataFrame.union, parts).collect() if parts else ():
+        rows |= {name: number or 0 for name, number in counted.items()}
+        spans |= {topic: (begin, last[topic]) for topic, begin in first.items() if begin is not None}
+    return Count(rows, spans)
+
+
+def _each(columns: Mapping[str, Column], aggregate: object) -> Column:
+    """One aggregate of each column, by name."""
+    pairs = [part for name, column in columns.items() for part in (f.lit(name), aggregate(column).cast("long"))]  # type: ignore[operator]
+    return (f.create_map(*pairs) if pairs else f.create_map()).cast("map<string,bigint>")

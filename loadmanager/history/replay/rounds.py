@@ -1,0 +1,135 @@
+"""Plays a recorded game, round by round: the strategies and placements of production, unchanged, on the simulator's
+cluster, from the recorded placement, under the rests and policies that held. The same arguments give the same outcome.
+
+As `sim.balance.playing`, without what only a playground measures; what an outcome costs says `judging.py`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from loadmanager.balancing.decision import Decision
+from loadmanager.balancing.model import Flags, Ints
+from loadmanager.balancing.registry import STRATEGIES
+from loadmanager.balancing.strategy import Strategy
+from loadmanager.history.replay.recording import Recorded, Step
+from loadmanager.history.replay.ruling import Ruling
+from loadmanager.settings import Settings
+from loadmanager.sim.balance.cluster import SimulatedCluster
+from loadmanager.sim.balance.invariants import check
+from loadmanager.sim.balance.level import Ruler
+from loadmanager.sim.balance.observing import Conditions, View, observe
+from loadmanager.sim.balance.placing import Placer
+
+
+class Played(msgspec.Struct, frozen=True, eq=False):
+    """What came of it: `owner` (T, m) who had each bundle after each round's moves, and these."""
+
+    owner: Ints
+    steps: tuple[Step, ...]
+
+
+def played_out(scenario: Recorded, strategy: str, settings: Settings, seed: int = 0) -> Played:
+    """Play it. It sees of each broker the bundles that a report has.
+
+    Raises InvariantViolation if the strategy breaks a rule that every strategy owes to keep, and whatever it raises.
+    """
+    settings = settings.model_copy(update={"balancing_interval_s": scenario.interval_s})
+    game = _Game(scenario, STRATEGIES.make(strategy), settings, seed)
+    owner = np.empty((scenario.rounds, len(scenario.bundles)), np.int64)
+    for at in range(scenario.rounds):
+        owner[at] = game.round(at)
+    return Played(owner, tuple(game.steps))
+
+
+class _Cluster(SimulatedCluster):
+    """Knows what was moved before the game."""
+
+    def __init__(self, scenario: Recorded, settings: Settings) -> None:
+        super().__init__(scenario, settings)
+        for each in scenario.rests:
+            self._left.setdefault(each.bundle, []).append((each.round, each.source))
+            self.moved_at[each.bundle] = each.round
+            self._asked_when_moved[each.bundle] = each.load
+
+
+class _Placer(Placer):
+    """Passes over brokers where policies do not let a bundle be, if there are others."""
+
+    def __init__(self, cluster: SimulatedCluster, ruler: Ruler, name: str, ruling: Ruling | None) -> None:
+        super().__init__(cluster, ruler, name)
+        self._ruling = ruling
+
+    def place(self, bundle: int, declined_by: int) -> int:
+        if self._ruling is None:
+            return super().place(bundle, declined_by)
+        every, allowed = self._candidates, self._ruling.allowed(bundle)
+        self._candidates = [each for each in every if allowed[self._row_of[each.broker]]] or every
+        try:
+            return super().place(bundle, declined_by)
+        finally:
+            self._candidates = every
+
+
+class _Game:
+    def __init__(self, scenario: Recorded, strategy: Strategy, settings: Settings, seed: int) -> None:
+        self.steps: list[Step] = []
+        self._scenario = scenario
+        self._strategy = strategy
+        self._settings = settings
+        self._conditions = Conditions(top_bundles=settings.load_top_bundles)
+        self._rng = np.random.default_rng(seed)
+        self._ruler = Ruler.of(settings)
+        self._cluster = _Cluster(scenario, settings)
+        self._memory: object = None
+
+    def round(self, at: int) -> Ints:
+        """Play round `at`; (m,) who has each bundle then."""
+        cluster, ruling = self._cluster, self._scenario.ruling
+        self._give_away(cluster.begin(at))
+        view = observe(cluster, self._settings, self._conditions, self._rng)
+        if ruling is not None:
+            ruled = ruling.applied(view, cluster, self._settings.bundle_rest_s)
+            view = msgspec.structs.replace(view, model=ruled)
+        decision = self._strategy.decide(view.model, self._settings, self._memory)
+        self._memory = decision.memory
+        check(view.model, decision, self._strategy.name, f"{self._scenario.name}, round {at}")
+        self._carry_out(decision, view)
+        return cluster.place
+
+    def _give_away(self, orphans: list[int]) -> None:
+        """Places bundles whose owner is gone; those of one that stopped on purpose are planned moves."""
+        if not orphans:
+            return
+        cluster, at = self._cluster, self._cluster.at
+        leaving: Flags = self._scenario.draining[max(0, at - 1)]
+        placer = self._placer()
+        for bundle in orphans:
+            source = int(cluster.place[bundle])
+            destination = placer.place(bundle, source)
+            if at > 0 and leaving[source]:
+                self.steps.append(Step(at, bundle, "hand over"))
+                cluster.move(bundle, destination)
+            else:
+                self.steps.append(Step(at, bundle, "death"))
+                cluster.adopt(bundle, destination)
+
+    def _carry_out(self, decision: Decision, view: View) -> None:
+        if not decision.moves:
+            return
+        cluster, placer = self._cluster, None
+        rows = {bundle: row for row, bundle in enumerate(view.model.bundles.ids)}
+        brokers = view.model.brokers.rows
+        for move in decision.moves:
+            bundle = int(view.bundle_rows[rows[move.bundle]])
+            if move.destination is not None:
+                destination, how = int(view.broker_rows[brokers[move.destination]]), "transfer"
+            else:
+                placer = placer or self._placer()
+                destination, how = placer.place(bundle, int(cluster.place[bundle])), "unload"
+            self.steps.append(Step(cluster.at, bundle, how))
+            cluster.move(bundle, destination)
+
+    def _placer(self) -> _Placer:
+        return _Placer(self._cluster, self._ruler, self._settings.placement, self._scenario.ruling)

@@ -1,0 +1,53 @@
+"""Every analysis of a generated history is what DuckDB answers to the same question, asked in other words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from bench.analyse import NEEDED, connected, reading
+from bench.analyse_duckdb import ANSWERS, difference
+from loadmanager.history.analyses import ANALYSES
+from loadmanager.history.analyses.analysis import DEFAULTS
+from loadmanager.history.generating import World, generated
+from loadmanager.history.lake import ALWAYS
+
+WORLD = World(brokers=4, bundles=12, days=3, dwell_h=(3, 9))
+
+
+@pytest.fixture(scope="module")
+def root(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("generated")
+    tables = generated(spark, WORLD)
+    for name in NEEDED:
+        tables(name).write.parquet(str(path / name))
+    return path
+
+
+def test_all_but_groups_are_asked_for() -> None:
+    assert set(ANALYSES) - set(ANSWERS) == {"groups"}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_it_is_what_duckdb_answers(spark: SparkSession, root: Path, name: str) -> None:
+    ours = ANALYSES[name].run(reading(spark, root), ALWAYS, DEFAULTS).toArrow()
+    with connected(root) as db:
+        theirs = ANSWERS[name](db)
+    assert ours.num_rows > 0
+    assert difference(ours, theirs, ANALYSES[name].order) == ""
+
+
+def test_what_is_not_equal_is_seen() -> None:
+    one = pa.table({"bundle": ["a", "b"], "load": [1.0, None], "count": [1, 2]})
+    assert difference(one, one.take([1, 0]), ("bundle",)) == ""
+    assert difference(one, one.slice(1), ("bundle",)) == "2 rows and 1"
+    assert difference(one, one.drop(["load"]), ("bundle",)) == "columns ['load']"
+    for other, text in (
+        (pa.table({"bundle": ["a", "b"], "load": [1.1, None], "count": [1, 2]}), "load: 1 differ, as 1.0 and 1.1"),
+        (pa.table({"bundle": ["a", "b"], "load": [1.0, 0.0], "count": [1, 2]}), "load: 1 differ, as nan and 0.0"),
+        (pa.table({"bundle": ["a", "b"], "load": [1.0, None], "count": [1, 3]}), "count: 1 differ, as 2 and 3"),
+    ):
+        assert difference(one, other, ("bundle",)) == text
