@@ -162,6 +162,7 @@ class Lake:
         path = self.path(table)
         try:
             found = self.spark.read.format("delta").load(path)
+            _ = found.schema  # through Spark Connect nothing is looked at before
         except AnalysisException as error:
             if error.getCondition() in _NOT_THERE:
                 return None

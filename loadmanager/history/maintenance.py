@@ -4,7 +4,8 @@ running ingest, at any time.
 * Joining changes no row, and appending goes on meanwhile. A day is joined when it has become many files: the running
   one again and again, one before it again when something came late.
 * Old are rows of a day before the retention. Their offsets stay in `progress`: what the topics still have of them does
-  not come again. Gold stays. So does the fold's state, which needs no bronze; but records of the channel that wait for
+  not come again. Gold stays. So does the fold's state, which needs no bronze (of older ones the ingest keeps one a day,
+  for as long as `progress` knows the day); but records of the channel that wait for
   a newer release stay in bronze, and nothing of their partition behind them goes. Nor does a batch that is not
   complete, however old its records are: silver is being made of them.
 * Files that no version of the last `history_days` names are deleted. A run never needs an older one: it reads the

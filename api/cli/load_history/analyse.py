@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -73,14 +74,16 @@ def settings_in(job: Job, lake: Lake, more: tuple[str, ...]) -> Settings:
 
 
 def _run(job: Job, lake: Lake, chosen: list[Analysis], options: Options, most: int) -> list[Published]:
+    from loadmanager.history.analyses.running import answers
     from loadmanager.history.progress import steps
 
     found: list[Published] = []
     paths: list[Any] = []
-    with steps(lake.spark, len(chosen)) as progress:
+    every = answers(chosen, lake.table, window_of(job), options, lambda answer: taken(answer, most))
+    with steps(lake.spark, len(chosen)) as progress, closing(every):
         for analysis in chosen:
             progress.begin(analysis.name)
-            rows, truncated = taken(analysis.run(lake.table, window_of(job), options), most)
+            rows, truncated = next(every)
             made = provenance(
                 job, "analyse", versions(lake, analysis.needs), truncated=truncated, analysis=analysis.name
             )

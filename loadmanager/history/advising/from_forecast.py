@@ -22,7 +22,7 @@ from loadmanager.history.lake import Window
 from loadmanager.settings import Settings
 
 METHOD = "forecast"
-TABLES = ("bundle_minute", "broker_minute", "bundle_total")
+TABLES = ("bundle_minute", "broker_minute", "bundle_total", "transition")
 BUNDLES = 2_000
 """That are forecast to carry the most; the others stay where they are."""
 BROKERS = 2_000

@@ -19,8 +19,8 @@ from pyspark.sql import functions as f
 
 from loadmanager.boundaries import MOST_PARTS
 from loadmanager.history.analyses.analysis import Analysis, Options, Tables
-from loadmanager.history.analyses.cluster import OF_BUNDLES, bundle_load, cluster, size, with_cpu
-from loadmanager.history.analyses.figures import BYTES_IN, BYTES_OUT, HOUR_S, MESSAGES, namespace_of, number_of, sound
+from loadmanager.history.analyses.cluster import OF_BUNDLES, bundle_hours, cluster, size, with_cpu
+from loadmanager.history.analyses.figures import BYTES_IN, BYTES_OUT, MESSAGES, namespace_of
 from loadmanager.history.analyses.serving import last_known, there
 from loadmanager.history.lake import Window
 from loadmanager.sim.balance.level import IDLE
@@ -66,22 +66,20 @@ def run(tables: Tables, window: Window, options: Options) -> DataFrame:
 
 def _bundles(tables: Tables, window: Window, options: Options) -> DataFrame:
     """Each bundle's load over the window, and of its busiest hour what limits are set for."""
-    covered = f.col("covered_s")
-    rows = window.cut(tables("bundle_minute"), "minute").where(covered > 0)
     limited: dict[str, Column] = {
-        "keys": sound("keys"),
-        "sessions": sound("sessions"),
-        "messages": bundle_load(MESSAGES),
-        "bytes": bundle_load(BYTES_IN) + bundle_load(BYTES_OUT),
+        "keys": f.col("keys"),
+        "sessions": f.col("sessions"),
+        "messages": f.col(f"load_{MESSAGES}"),
+        "bytes": f.col(f"load_{BYTES_IN}") + f.col(f"load_{BYTES_OUT}"),
     }
-    loads = [f.sum(covered * bundle_load(number)).alias(f"load_{number}") for number in OF_BUNDLES]
-    sums = [f.sum(covered * value).alias(name) for name, value in limited.items()]
-    hours = rows.groupBy("bundle", number_of(f.col("minute"), HOUR_S).alias("hour"))
-    hours = hours.agg(f.sum(covered).alias("covered_s"), *loads, *sums)
-    bundles = hours.groupBy("bundle").agg(
-        f.sum("covered_s").alias("covered_s"),
-        *(f.sum(f"load_{number}").alias(f"load_{number}") for number in OF_BUNDLES),
-        *(f.max(f.col(name) / covered).alias(name) for name in FILLS),
+    bundles = (
+        bundle_hours(tables, window)
+        .groupBy("bundle")
+        .agg(
+            f.sum("covered_s").alias("covered_s"),
+            *(f.sum(f"load_{number}").alias(f"load_{number}") for number in OF_BUNDLES),
+            *(f.max(value / f.col("covered_s")).alias(name) for name, value in limited.items()),
+        )
     )
     bundles = there(with_cpu(bundles, cluster(tables, window, options)), tables("transition"), window)
     allowed = f.when(f.col("even") >= IDLE, f.col("even") * options.tolerance)

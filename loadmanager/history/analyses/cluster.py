@@ -1,7 +1,13 @@
-"""What the whole cluster carried and had, as one row, and what bundles carried: the yardsticks of bundle analyses."""
+"""What the whole cluster carried and had, as one row, and what bundles carried hour by hour: what bundle analyses are
+made of. Minutes are read for nothing else about bundles, so that several analyses may share what was read (`common`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
@@ -10,9 +16,11 @@ from loadmanager.history.analyses.figures import (
     BYTES_IN,
     BYTES_OUT,
     CPU,
+    HOUR_S,
     MESSAGES,
     counted,
     declared,
+    number_of,
     over,
     sound,
     used,
@@ -23,6 +31,8 @@ from loadmanager.load.usage import RESOURCES
 OF_BUNDLES = (CPU, BYTES_IN, BYTES_OUT, MESSAGES)
 """What bundles have a load of; memory does not fall when a bundle goes."""
 TITLES = {number: RESOURCES[number] for number in OF_BUNDLES}
+SUMS = ("covered_s", *(f"load_{number}" for number in OF_BUNDLES), "keys", "sessions")
+"""The sums of `bundle_hours`; those of longer times are sums of them."""
 
 
 def bundle_load(number: int) -> Column:
@@ -34,11 +44,36 @@ def bundle_load(number: int) -> Column:
     return sound("in_rate_bytes_s" if number == BYTES_IN else "out_rate_bytes_s")
 
 
-def load_seconds(rows: DataFrame, *by: Column | str) -> DataFrame:
-    """Bundle minutes summed up: `covered_s`, and `load_N` in unit · seconds. Rows that cover no time are left out."""
+def bundle_hours(tables: Tables, window: Window) -> DataFrame:
+    """Bundle minutes summed up: by `bundle` and `hour` (since 1970, UTC) `covered_s`, `load_N` in unit · seconds, and
+    `keys` and `sessions` times seconds. Minutes that cover no time are left out."""
     covered = f.col("covered_s")
+    rows = window.cut(tables("bundle_minute"), "minute").where(covered > 0)
     sums = [f.sum(covered * bundle_load(number)).alias(f"load_{number}") for number in OF_BUNDLES]
-    return rows.where(covered > 0).groupBy(*by).agg(f.sum(covered).alias("covered_s"), *sums)
+    counts = [f.sum(covered * sound(name)).alias(name) for name in ("keys", "sessions")]
+    hours = rows.groupBy("bundle", number_of(f.col("minute"), HOUR_S).alias("hour"))
+    return hours.agg(f.sum(covered).alias("covered_s"), *sums, *counts)
+
+
+def summed(hours: DataFrame, *by: Column | str) -> DataFrame:
+    """The sums of `bundle_hours` over longer times."""
+    return hours.groupBy(*by).agg(*(f.sum(name).alias(name) for name in SUMS))
+
+
+@contextmanager
+def common(tables: Tables, window: Window, options: Options) -> Generator[None]:
+    """Within it what analyses of this window have in common is worked out once, when the first of them needs it.
+
+    Spark knows by itself which part of a plan is kept: analyses run within it need not be told.
+    """
+    kept = [bundle_hours(tables, window), cluster(tables, window, options)]
+    for rows in kept:
+        rows.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        yield
+    finally:
+        for rows in kept:
+            rows.unpersist()
 
 
 def cluster(tables: Tables, window: Window, options: Options) -> DataFrame:

@@ -10,7 +10,7 @@ from pyspark.sql import Window as Over
 from pyspark.sql import functions as f
 
 from loadmanager.history.analyses.analysis import Analysis, Options, Tables
-from loadmanager.history.analyses.cluster import OF_BUNDLES, TITLES, cluster, load_seconds, size, with_cpu
+from loadmanager.history.analyses.cluster import OF_BUNDLES, TITLES, bundle_hours, cluster, size, summed, with_cpu
 from loadmanager.history.analyses.figures import BYTES_IN, BYTES_OUT, CPU, MESSAGES, namespace_of, over
 from loadmanager.history.lake import Window
 
@@ -23,7 +23,7 @@ def run(tables: Tables, window: Window, options: Options) -> DataFrame:
     the mean broker that it takes.
     """
     whole = cluster(tables, window, options)
-    rows = with_cpu(load_seconds(window.cut(tables("bundle_minute"), "minute"), "bundle"), whole)
+    rows = with_cpu(summed(bundle_hours(tables, window), "bundle"), whole)
     largest = f.greatest(*(f.struct(_share(n).alias("share"), f.lit(TITLES[n]).alias("resource")) for n in OF_BUNDLES))
     rows = rows.withColumn("hottest", largest).select(
         "bundle",

@@ -18,8 +18,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from loadmanager.history.analyses.analysis import Options, Tables
-from loadmanager.history.analyses.cluster import cluster, load_seconds, with_cpu
-from loadmanager.history.analyses.figures import CPU, HOUR_S, number_of
+from loadmanager.history.analyses.cluster import bundle_hours, cluster, with_cpu
+from loadmanager.history.analyses.figures import CPU
 from loadmanager.history.lake import Window
 from loadmanager.load.usage import RESOURCES
 
@@ -47,13 +47,9 @@ def hourly(tables: Tables, window: Window, options: Options) -> DataFrame:
     MOST_HOURS before the last is left out.
     """
     number = RESOURCES.index(options.measure)
-    rows = window.cut(tables("bundle_minute"), "minute").where(f.col("covered_s") > 0)
-    hour = number_of(f.col("minute"), HOUR_S)
-    ends = rows.agg(f.min("minute").alias("from"), f.max("minute").alias("to"))
-    last = number_of(f.col("to"), HOUR_S)
-    first = f.greatest(number_of(f.col("from"), HOUR_S), last - (MOST_HOURS - 1))
-    ends = ends.select(first.alias("first"), last.alias("last"))
-    loads = load_seconds(rows, "bundle", hour.alias("hour"))
+    loads = bundle_hours(tables, window)
+    ends = loads.agg(f.min("hour").alias("from"), f.max("hour").alias("last"))
+    ends = ends.select(f.greatest("from", f.col("last") - (MOST_HOURS - 1)).alias("first"), "last")
     if number == CPU:
         loads = with_cpu(loads, cluster(tables, window, options))
     loads = loads.select("bundle", "hour", (f.col(f"load_{number}") / f.col("covered_s")).alias("load"))

@@ -17,6 +17,10 @@ Floats = NDArray[np.float64]
 NOTHING = 1e-10
 """Directions with less than this part of the largest one's variance are rounding, and are left out."""
 
+NEGLIGIBLE = 1e-6
+"""A column that brings less than this part of what the largest one brings is 0: that is what rounding of the sums can
+make of nothing along the weakest direction that is kept."""
+
 ROUNDING = 1e-12
 """Less than this part of the sum of squares is left over by rounding."""
 
@@ -58,6 +62,7 @@ def fit(sums: Sums) -> Fit:
     roots = np.sqrt(values[kept])
     # |y - Xb|² = |A b - c|² + a constant, with AᵀA = XᵀX and Aᵀc = Xᵀy
     found, _ = nnls(roots[:, None] * vectors[:, kept].T, (vectors[:, kept].T @ cross) / roots)
+    found[found < NEGLIGIBLE * found.max(initial=0.0)] = 0.0
     residual = float(sums.squares - 2 * found @ cross + found @ gram @ found)
     if residual < ROUNDING * sums.squares:
         residual = 0.0

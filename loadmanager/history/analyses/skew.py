@@ -7,8 +7,8 @@ from pyspark.sql import Window as Over
 from pyspark.sql import functions as f
 
 from loadmanager.history.analyses.analysis import Analysis, Options, Tables
-from loadmanager.history.analyses.cluster import OF_BUNDLES, TITLES, load_seconds
-from loadmanager.history.analyses.figures import DAY_S, begin_of, number_of, over
+from loadmanager.history.analyses.cluster import OF_BUNDLES, TITLES, bundle_hours, summed
+from loadmanager.history.analyses.figures import DAY_S, HOUR_S, begin_of, over
 from loadmanager.history.lake import Window
 
 TOPS = (1, 10)
@@ -20,8 +20,8 @@ def run(tables: Tables, window: Window, options: Options) -> DataFrame:
     `bundles` that were reported; `gini` of their loads, 0 (all alike) to 1 - 1/n; `top_1`, `top_10` and
     `top_1_percent` (rounded up to whole bundles): the part of the load that the hottest have.
     """
-    rows = window.cut(tables("bundle_minute"), "minute")
-    rows = load_seconds(rows, number_of(f.col("minute"), DAY_S).alias("number"), "bundle")
+    day = f.floor(f.col("hour") / (DAY_S // HOUR_S)).alias("number")
+    rows = summed(bundle_hours(tables, window), day, "bundle")
     kinds = [f.struct(f.lit(TITLES[n]).alias("resource"), f.col(f"load_{n}").alias("load")) for n in OF_BUNDLES]
     rows = rows.select("number", "bundle", f.inline(f.array(*kinds)))
     each = Over.partitionBy("number", "resource")

@@ -23,7 +23,7 @@ from loadmanager.history.schemas import RAW
 from loadmanager.history.sources import Source
 
 STATES_KEPT = 25
-"""After so many batches the states of the fold are dropped that nothing goes on from."""
+"""After so many batches the states of the fold are dropped that nothing goes on from, but for one a day."""
 
 
 class Plan(msgspec.Struct, frozen=True):

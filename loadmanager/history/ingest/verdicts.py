@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from loadmanager.checking.topics import CHANNEL_TOPIC, SNAPSHOTS_TOPIC
 from loadmanager.history import folding
 from loadmanager.history.folding import Position
-from loadmanager.history.ingest.progress import WRITER, Mark
+from loadmanager.history.ingest.progress import SILVER, WRITER, Mark
 from loadmanager.history.lake import Lake, Once
 from loadmanager.history.sources import Source
 from statechannel.codec import NEWEST_VERSION
@@ -95,8 +95,25 @@ def _seed(lake: Lake, batch: int, firsts: Mapping[int, int], source: Source, kno
 
 
 def forget(lake: Lake, complete: int) -> None:
-    """Drop the states that no batch behind the last complete one goes on from."""
+    """Drop the states that no batch behind the last complete one goes on from.
+
+    The last of each day stays for as long as `progress` knows the day, and a seed for ever: when bronze's older days
+    are gone, the audit begins with it.
+    """
     latest = folding.positions(lake.table("channel_state"), complete + 1)
-    older = [f"(partition = {number} AND batch < {at.batch})" for number, at in latest.items()]
+    days = _last_of_days(lake)
+    older = [
+        f"(partition = {number} AND batch >= 0 AND batch < {at.batch}"
+        f" AND batch NOT IN ({', '.join(map(str, days.get(number) or [at.batch]))}))"
+        for number, at in latest.items()
+    ]
     if older:
         lake.remove("channel_state", " OR ".join(older))
+
+
+def _last_of_days(lake: Lake) -> dict[int, list[int]]:
+    """The last batch that brought records of the channel, by partition, of each day that `progress` has rows of."""
+    marks = lake.table("progress").where((f.col("stage") == SILVER) & (f.col("topic") == CHANNEL_TOPIC))
+    last = marks.groupBy("partition", f.to_date("until").alias("day")).agg(f.max("batch").alias("batch"))
+    by_partition = last.groupBy("partition").agg(f.sort_array(f.collect_list("batch")).alias("batches"))
+    return {row["partition"]: row["batches"] for row in by_partition.collect()}

@@ -25,7 +25,7 @@ from statechannel.record import Action, Broker, Record
 from tests.history.folding.tasks import of_format
 from tests.history.ingest import material
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 def plan(directory) -> Plan:

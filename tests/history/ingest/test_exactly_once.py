@@ -36,7 +36,7 @@ LOST_TOGETHER = (
 )
 """Tables that a run dies before, when all others of its batch are written: of each pair that hangs together one."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 def plan(directory: Path, failpoints: Failpoints = NEVER) -> Plan:
@@ -107,6 +107,7 @@ def test_a_topic_that_was_made_anew_is_refused(spark, lake, tmp_path):
         Batches(lake.root, plan(tmp_path), "two")(later, 0)
 
 
+@pytest.mark.slow
 def test_killed_in_earnest_between_files_and_commit_and_anywhere(spark, tmp_path):
     log, root = tmp_path / "log.db", tmp_path / "killed"
     asyncio.run(material.write(log, material.records(SEED)))
@@ -122,7 +123,7 @@ def test_killed_in_earnest_between_files_and_commit_and_anywhere(spark, tmp_path
     Batches(whole.root, plan(tmp_path), "whole")(rows, 0)
     refresh_gold(whole, TTL_S)
     assert reached(whole, SILVER).batch == 0
-    assert reached(killed, SILVER).batch > 1
+    assert reached(killed, SILVER).batch > 0
     assert differences(killed, whole) == {}
     assert missed(killed, rows) == ""
 
