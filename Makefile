@@ -29,7 +29,7 @@ test: dev ## everything, on real Kafka and ZooKeeper servers that it brings itse
 	@$(MAKE) --no-print-directory check
 	$(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
 
-test-slow: dev ## what takes minutes: the ingest killed at every point, and ten times on a real Kafka
+test-slow: dev ## what takes minutes: the ingest killed ten times on a real Kafka, and advice that makes a real cluster more even
 	@$(PY) -m stack jars
 	@.venv/bin/loadmanager history jars
 	$(PY) -m pytest -m slow $(ARGS)
