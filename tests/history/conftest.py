@@ -19,6 +19,9 @@ SOCKETS = (
 )
 """PySpark leaves the closing of its sockets to the garbage collector."""
 
+PATIENCE_S = 900
+"""A test of some dozens of small jobs takes a minute where nothing else runs, and many where much does."""
+
 QUICK = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.codegen.wholeStage": "false",
@@ -33,6 +36,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents and "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(PATIENCE_S))
             for ignored in SOCKETS:
                 item.add_marker(pytest.mark.filterwarnings(ignored))
 

@@ -52,6 +52,7 @@ def test_the_note_of_a_commit_is_found(lake):
 
 def test_a_deletion_beside_another_job_is_refused_as_an_append_is(lake, monkeypatch):
     lake.append("audit", rows(lake, 1), Once(OWNER, 0))
+    assert lake.exists("audit")
 
     def sql(*_: object) -> None:
         raise RuntimeError("[DELTA_CONCURRENT_DELETE_READ] This transaction attempted to read files that were deleted")
