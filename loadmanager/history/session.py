@@ -54,6 +54,7 @@ _ON_THE_FLY = {
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.sql.sources.partitionOverwriteMode": "static",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",  # by default VACUUM lists a folder in 10,000 tasks
 }
 """What a session may set at any time."""
 
