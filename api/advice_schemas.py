@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -125,7 +126,8 @@ class AdviceStepShown(BaseModel):
 
 
 class EffectShown(BaseModel):
-    """What came of it: `change` is after - before; worse by more than `bound` is harm."""
+    """What came of it, as the `rounds` between two times say: `change` is after - before; worse by more than `bound`
+    is harm."""
 
     measure: str
     before: float
@@ -133,6 +135,8 @@ class EffectShown(BaseModel):
     change: float
     bound: float
     harm: bool
+    measured_from: datetime
+    measured_to: datetime
     rounds: int
     text: str
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import msgspec
 
 from api.advice_schemas import (
@@ -86,6 +88,12 @@ def _effect(found: Effect) -> EffectShown:
         change=found.change,
         bound=found.bound,
         harm=found.harm,
+        measured_from=_utc(found.period.begin_ms),
+        measured_to=_utc(found.period.end_ms),
         rounds=found.period.rounds,
         text=told(found),
     )
+
+
+def _utc(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1000, UTC)

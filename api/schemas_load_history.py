@@ -33,7 +33,8 @@ class ResultListed(BaseModel):
 
 
 class LoadHistoryShown(BaseModel):
-    """What there is: results, names of pictures, and whether there is a report."""
+    """What there is: results (`/v1/history/NAME`), names of pictures (`…/pictures/NAME.png`), and whether there is a
+    report (`…/report`)."""
 
     results: list[ResultListed]
     pictures: list[str]

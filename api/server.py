@@ -101,11 +101,14 @@ async def attach(node: Node, listening: socket.socket) -> AsyncGenerator[None]:
     finally:
         closing.set()
         server.should_exit = True
-        await asyncio.wait((serving,), timeout=2 * CLOSE_TIMEOUT_S)
-        if not serving.done():
+        try:
+            await asyncio.wait((serving,), timeout=2 * CLOSE_TIMEOUT_S)
+        finally:  # each step is done, also if somebody loses patience in the one before
             serving.cancel()
-        await kept.close()
-        await laying_out
+            try:
+                await kept.close()
+            finally:
+                await laying_out
 
 
 async def _until_up(server: _Server, serving: asyncio.Task[None]) -> None:

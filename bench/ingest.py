@@ -18,7 +18,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from bench.channel_log import ChannelLog, PartitionLog
+from bench.channel_log import ChannelLog
 from bench.figures import emit
 from loadmanager.checking.topics import CHANNEL_TOPIC
 from loadmanager.history import jars
@@ -174,6 +174,7 @@ def produce(address: str, prefix: str, count: int, rate_s: float) -> None:
             "bootstrap.servers": address,
             "linger.ms": 20,
             "compression.type": "lz4",
+            "enable.idempotence": True,  # without it what is sent again comes late, and the channel refuses the rest
             "queue.buffering.max.messages": 500_000,
         }
     )
@@ -192,38 +193,57 @@ def mixed(count: int) -> Iterator[tuple[str, int, bytes | None, bytes]]:
     """Topic, partition, key and value of each record."""
     log = ChannelLog(PARTITIONS, BUNDLES // PARTITIONS)
     parts = [log.part(partition) for partition in range(PARTITIONS)]
-    makers: list[Callable[[int], tuple[str, int, bytes | None, bytes]]] = [
-        _broker_report, _bundles_report, _broker_report, _bundles_report, lambda number: _channel(parts, number)
-    ]  # fmt: skip
+    reports = [(BROKERS_TOPIC, _broker_reports()), (BUNDLES_TOPIC, _bundle_reports())]
+    begin_ms = time.time_ns() // 1_000_000
     for number in range(count):
-        yield makers[number % 5](number // 5)
+        turn, place = divmod(number, 5)
+        if place == 4:
+            offset, partition = divmod(turn, PARTITIONS)
+            yield CHANNEL_TOPIC, partition, None, parts[partition].value(offset)
+        else:
+            topic, made = reports[place % 2]
+            key, before, after = made[turn % BROKERS]
+            yield topic, 0, key, before + str(begin_ms + 2 * turn + place // 2).encode() + after
 
 
-def _reporter(number: int) -> tuple[Broker, int]:
-    return Broker(f"broker-{number % BROKERS}:6650", 1), time.time_ns() // 1_000_000 + number
+Template = tuple[bytes, bytes, bytes]
+"""The key of a report, and its value before and behind the time: encoding each one anew takes the cores from Spark."""
 
 
-def _broker_report(number: int) -> tuple[str, int, bytes, bytes]:
-    broker, at_ms = _reporter(number)
-    load = BrokerLoadData(
-        broker, at_ms, 37.5 + number % 20, 41.25, 1.5e6, 2.25e6, 1200.5, 2400.25, 50, 5_000, 800,
-        {"cpu": 8.0, "memory_bytes": 3.4e10}, 55.5, 60.25,
-    )  # fmt: skip
-    return BROKERS_TOPIC, 0, broker.name.encode(), _json(load)
+def _template(broker: Broker, report: BrokerLoadData | TopBundlesLoadData) -> Template:
+    before, _, after = _json(report).partition(str(_SOME_MS).encode())
+    return broker.name.encode(), before, after
 
 
-def _bundles_report(number: int) -> tuple[str, int, bytes, bytes]:
-    broker, at_ms = _reporter(number)
+def _broker_reports() -> list[Template]:
+    capacity = {"cpu": 8.0, "memory_bytes": 3.4e10}
+    return [
+        _template(
+            broker,
+            BrokerLoadData(
+                broker, _SOME_MS, 37.5 + number % 20, 41.25, 1.5e6, 2.25e6, 1200.5, 2400.25, 50, 5_000, 800, capacity,
+                55.5, 60.25,
+            ),
+        )
+        for number, broker in enumerate(_REPORTERS)
+    ]  # fmt: skip
+
+
+def _bundle_reports() -> list[Template]:
     cost = BundleLoad(100, 16, 25.5, 50.25, 3.1e4, 4.2e4, 1.25)
-    top = tuple(LoadedBundle(_BUNDLES[(number + rank) % len(_BUNDLES)], cost) for rank in range(BUNDLES_A_REPORT))
-    return BUNDLES_TOPIC, 0, broker.name.encode(), _json(TopBundlesLoadData(broker, at_ms, top, cost, 50))
+    return [
+        _template(broker, TopBundlesLoadData(broker, _SOME_MS, _hottest(number, cost), cost, 50))
+        for number, broker in enumerate(_REPORTERS)
+    ]
 
 
-def _channel(parts: list[PartitionLog], number: int) -> tuple[str, int, None, bytes]:
-    offset, partition = divmod(number, PARTITIONS)
-    return CHANNEL_TOPIC, partition, None, parts[partition].value(offset)
+def _hottest(number: int, cost: BundleLoad) -> tuple[LoadedBundle, ...]:
+    first = number * BUNDLES_A_REPORT
+    return tuple(LoadedBundle(_BUNDLES[(first + rank) % len(_BUNDLES)], cost) for rank in range(BUNDLES_A_REPORT))
 
 
+_SOME_MS = 1_234_567_890_123
+_REPORTERS = [Broker(f"broker-{number}:6650", 1) for number in range(BROKERS)]
 _BUNDLES = [Bundle("bench/load", number << 20, (number + 1) << 20) for number in range(512)]
 
 

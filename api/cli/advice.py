@@ -67,7 +67,7 @@ def show_(remote: Remote, advice_id: str) -> None:
     if tables:
         pairs.insert(7, ("tables", tables))
     if effect:
-        pairs.append(("effect", effect["text"]))
+        pairs += [("effect", effect["text"]), ("measured", f"{effect['measured_from']} to {effect['measured_to']}")]
     show_pairs(remote, found, pairs)
     if remote.output == "table" and found["steps"]:
         click.echo()

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, BinaryIO
 
 import msgspec
 from fastapi import APIRouter, Depends
 from fastapi.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from api.doorway import AnyNode
 from api.schemas_load_history import LoadHistoryShown, ResultListed, ResultShown
@@ -47,7 +48,7 @@ Root = Annotated[str, Depends(_root)]
 
 @router.get("")
 async def show_load_history(root: Root) -> LoadHistoryShown:
-    """What there is. Nothing yet is no error."""
+    """What there is; each result is at `/v1/history/` with its name behind. Nothing yet is no error."""
     results, pictures, report = await asyncio.gather(
         asyncio.to_thread(published.listed, root),
         asyncio.to_thread(published.pictures, root),
@@ -69,18 +70,6 @@ async def show_analysis(root: Root, name: str) -> Response:
     return await _sent(partial(published.open_result, root, published.ANALYSES + name), "application/json")
 
 
-@router.get("/audit", response_class=Response, responses=JSON)
-async def show_audit(root: Root) -> Response:
-    """What the last audit of the channel's log found; `facts` has what was looked at."""
-    return await _sent(partial(published.open_result, root, "audit"), "application/json")
-
-
-@router.get("/replay", response_class=Response, responses=JSON)
-async def show_replay(root: Root) -> Response:
-    """How every candidate would have done, best first."""
-    return await _sent(partial(published.open_result, root, "replay"), "application/json")
-
-
 @router.get("/report", response_class=Response, responses=HTML)
 async def show_report(root: Root) -> Response:
     """The report, a page that needs nothing else."""
@@ -93,17 +82,28 @@ async def show_picture(root: Root, name: str) -> Response:
     return await _sent(partial(published.open_picture, root, name), "image/png")
 
 
+@router.get("/{name}", response_class=Response, responses=JSON)
+async def show_result(root: Root, name: str) -> Response:
+    """What another job published last: `audit`, `replay`, `replay-windows`, `advice`, or whatever else is listed."""
+    return await _sent(partial(published.open_result, root, name), "application/json")
+
+
 def _shown(results: tuple[published.Listed, ...]) -> list[ResultListed]:
     return [ResultListed.model_validate(msgspec.to_builtins(each)) for each in results]
 
 
 async def _sent(open_file: Callable[[], BinaryIO], kind: str, headers: dict[str, str] | None = None) -> Response:
-    file = await asyncio.to_thread(open_file)
-    length = {"Content-Length": str(os.fstat(file.fileno()).st_size)}
-    return StreamingResponse(_pieces(file), media_type=kind, headers=length | (headers or {}))
+    return _Document(await asyncio.to_thread(open_file), kind, headers or {})
 
 
-def _pieces(file: BinaryIO) -> Iterator[bytes]:
-    with file:
-        while piece := file.read(PIECE_BYTES):
-            yield piece
+class _Document(StreamingResponse):
+    """A file, piece by piece; closed whatever becomes of the request."""
+
+    def __init__(self, file: BinaryIO, kind: str, headers: dict[str, str]) -> None:
+        self._file = file
+        length = {"Content-Length": str(os.fstat(file.fileno()).st_size)}
+        super().__init__(iter(partial(file.read, PIECE_BYTES), b""), media_type=kind, headers=length | headers)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._file:
+            await super().__call__(scope, receive, send)

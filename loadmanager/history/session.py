@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import msgspec
 from pyspark.sql import SparkSession
 
 from loadmanager.errors import Invalid
 from loadmanager.history import jars
+from loadmanager.history.gist import gist
 
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+QUIET = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+"""The JVM has to be started with it. That Spark uses an incubator module the JVM tells all the same: no option ends it.
+"""
+_NO_JVM = "[JAVA_GATEWAY_EXITED]"
 
 
 class Spark(msgspec.Struct, frozen=True):
     """Where a job runs: `master` as in spark-submit, or `remote`, a Spark Connect address such as sc://host:15002.
 
-    `memory` is the driver's, of a session that this process starts. `conf` goes over everything else.
+    `memory` is the driver's, of a session that this process starts. `conf` goes over everything else; options of the
+    driver's JVM are added.
     """
 
     master: str = "local[2]"
@@ -40,13 +48,19 @@ def session(spark: Spark = Spark()) -> SparkSession:  # noqa: B008 - a frozen va
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = SparkSession.builder.master(spark.master).appName(spark.name)
-        for key, value in (configuration(spark.memory) | spark.conf).items():
+        options = f"{QUIET} {spark.conf.get(JAVA_OPTIONS, '')}".strip()  # of two files the later one counts
+        for key, value in (configuration(spark.memory) | spark.conf | {JAVA_OPTIONS: options}).items():
             builder = builder.config(key, value)
     try:
         return builder.getOrCreate()
     except Exception as error:
-        where = spark.remote or spark.master
-        raise Invalid(f"no Spark session at {where}: {error}. A JDK 17+ must be on the PATH") from error
+        raise Invalid(f"no Spark session at {spark.remote or spark.master}: {_why(str(error))}") from error
+
+
+def _why(said: str) -> str:
+    if _NO_JVM in said:
+        return "its JVM did not start, and said why above; it has to be a JDK 17 or later"
+    return gist(said)
 
 
 _ON_THE_FLY = {
@@ -71,6 +85,8 @@ def configuration(memory: str = "2g") -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.adaptive.enabled": "true",
+        "spark.buffer.size": str(1 << 20),  # between the JVM and Python; by default 64 KiB, which took twice as long
+        "spark.sql.codegen.cache.maxEntries": "2000",  # a batch of the ingest has more than the 100 that are kept
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.databricks.delta.schema.autoMerge.enabled": "false",
     }

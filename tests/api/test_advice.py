@@ -12,6 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from api.cli.main import main
+from loadmanager.advice.codec import encode, key_of
+from loadmanager.advice.model import ADVICE_TOPIC, Effect, Measure, Period, Progress, State
+from statechannel.ports import Payload
 from tests.api.conftest import Cluster, Refused
 
 DAY_MS = 86_400_000
@@ -137,8 +140,6 @@ async def test_advice_is_published_once_and_waits_for_a_yes_at_every_broker(clus
 
 
 async def test_foreign_bytes_in_the_topic_are_passed_over(cluster: Cluster) -> None:
-    from statechannel.ports import Payload
-
     await cluster.start(1)
     _, found, _ = await cluster.ask("POST", "/v1/advice", json=wish())
     node = cluster.brokers[0].node
@@ -148,6 +149,23 @@ async def test_foreign_bytes_in_the_topic_are_passed_over(cluster: Cluster) -> N
         await node.world.log.append("advice", 0, [Payload(key, value)])
         await cluster.until(lambda number=number: node.advice.skipped == number)  # a later one of its key replaces it
     assert [each["id"] for each in await listed(cluster)] == [found["id"]]
+
+
+async def test_an_effect_says_over_which_time_it_was_measured(cluster: Cluster) -> None:
+    await cluster.start(1)
+    _, found, _ = await cluster.ask("POST", "/v1/advice", json=wish())
+    node, begin_ms = cluster.brokers[0].node, 1_896_091_200_000
+    measured = Period(begin_ms, begin_ms + 600_500, 7, 0.2, 0.01, 0.5, 0.01)
+    effect = Effect(Measure.SPREAD, 0.3, measured.spread, -0.1, 0.03, harm=False, period=measured)
+    progress = Progress(found["id"], epoch=1_000, number=1, state=State.KEPT, at_ms=begin_ms, effect=effect)
+    await node.world.log.append(ADVICE_TOPIC, 0, [Payload(key_of(progress).encode(), encode(progress))])
+    await cluster.until(lambda: node.advice.all()[0].progress is not None)
+    _, shown, _ = await cluster.ask("GET", f"/v1/advice/{found['id']}")
+    times = shown["effect"]["measured_from"], shown["effect"]["measured_to"]
+    assert times == ("2030-01-31T12:00:00Z", "2030-01-31T12:10:00.500000Z")
+    given = ["--admin-url", cluster.brokers[0].url, "advice", "show", found["id"]]
+    result = await asyncio.to_thread(CliRunner().invoke, main, given)
+    assert "measured  2030-01-31T12:00:00Z to 2030-01-31T12:10:00.500000Z" in result.output
 
 
 async def test_the_command_line_shows_and_decides(cluster: Cluster, tmp_path: Path) -> None:

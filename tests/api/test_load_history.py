@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import msgspec
 import pytest
+from starlette.types import Message
 from yarl import URL
 
+from api.routes.load_history import show_picture
 from api.schemas_load_history import LoadHistoryShown, ResultShown
 from loadmanager.history import published
 from loadmanager.history.published import Provenance
-from tests.api.conftest import Cluster, Refused
+from tests.api.conftest import WAIT_S, Cluster, Refused
 
 MADE = Provenance(job="analyse", at=datetime(2030, 1, 31, 12, tzinfo=UTC), lake="lake")
 
@@ -24,6 +28,8 @@ def root(tmp_path: Path) -> Path:
     published.publish(root, "analyses/imbalance", [{"broker": "a:1", "over": 1.25}], MADE)
     published.publish(root, "audit", [], MADE, {"records": 7})
     published.publish(root, "replay", [{"candidate": "plan"}], MADE)
+    published.publish(root, "replay-windows", [{"candidate": "plan", "begin": "2030-01-31T12:00:00Z"}], MADE)
+    published.publish(root, "advice", [{"kind": "settings"}], MADE)
     published.publish_page(root, "<!doctype html><title>Load history</title>")
     published.publish_picture(root, "heat-map", b"\x89PNG")
     return root
@@ -31,7 +37,7 @@ def root(tmp_path: Path) -> Path:
 
 async def test_without_the_setting_every_route_says_what_to_set(cluster: Cluster, refused: Refused) -> None:
     await cluster.start()
-    for path in ("", "/analyses", "/analyses/imbalance", "/audit", "/replay", "/report", "/pictures/heat-map.png"):
+    for path in ("", "/analyses", "/analyses/imbalance", "/audit", "/advice", "/report", "/pictures/heat-map.png"):
         assert "--set history_dir=" in (await refused(404, "GET", f"/v1/history{path}"))["reason"]
 
 
@@ -41,9 +47,11 @@ async def test_what_was_published_is_listed_and_sent(cluster: Cluster, root: Pat
     assert status == 200
     found = LoadHistoryShown.model_validate(shown)
     assert [(each.name, each.rows) for each in found.results] == [
+        ("advice", 1),
         ("analyses/imbalance", 1),
         ("audit", 0),
         ("replay", 1),
+        ("replay-windows", 1),
     ]
     assert (found.pictures, found.report) == (["heat-map"], True)
     status, analyses, _ = await cluster.ask("GET", "/v1/history/analyses")
@@ -55,6 +63,21 @@ async def test_what_was_published_is_listed_and_sent(cluster: Cluster, root: Pat
     assert (await cluster.ask("GET", "/v1/history/replay"))[1]["rows"] == [{"candidate": "plan"}]
 
 
+async def test_everything_that_is_listed_is_served(cluster: Cluster, root: Path) -> None:
+    published.publish(root, "of-a-later-release", [{"n": 1}], MADE)
+    await cluster.start(history_dir=str(root))
+    _, shown, _ = await cluster.ask("GET", "/v1/history")
+    found = LoadHistoryShown.model_validate(shown)
+    for each in found.results:
+        status, result, _ = await cluster.ask("GET", f"/v1/history/{each.name}")
+        assert (status, result["name"], len(result["rows"])) == (200, each.name, each.rows)
+    for path in (*(f"pictures/{name}.png" for name in found.pictures), *(["report"] if found.report else [])):
+        async with cluster.session.get(f"{cluster.brokers[0].url}/v1/history/{path}") as answer:
+            assert answer.status == 200, path
+    assert {"advice", "audit", "replay", "replay-windows", "of-a-later-release"} < {each.name for each in found.results}
+    assert (found.pictures, found.report) == (["heat-map"], True)
+
+
 async def test_the_report_gets_nothing_from_anywhere(cluster: Cluster, root: Path) -> None:
     await cluster.start(history_dir=str(root))
     async with cluster.session.get(cluster.brokers[0].url + "/v1/history/report") as answer:
@@ -63,6 +86,27 @@ async def test_the_report_gets_nothing_from_anywhere(cluster: Cluster, root: Pat
         assert "<title>Load history</title>" in await answer.text()
     async with cluster.session.get(cluster.brokers[0].url + "/v1/history/pictures/heat-map.png") as answer:
         assert (answer.status, answer.content_type, await answer.read()) == (200, "image/png", b"\x89PNG")
+
+
+async def test_a_client_that_goes_away_leaves_no_file_open(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[BinaryIO] = []
+    open_picture = published.open_picture
+
+    def noted(*arguments: Any) -> BinaryIO:
+        opened.append(open_picture(*arguments))
+        return opened[-1]
+
+    async def gone() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def never_sent(_: Message) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(published, "open_picture", noted)
+    response = await show_picture(str(root), "heat-map")
+    async with asyncio.timeout(WAIT_S):
+        await response({"type": "http"}, gone, never_sent)
+    assert [file.closed for file in opened] == [True]
 
 
 async def test_a_folder_that_is_empty_or_missing_is_an_empty_history(

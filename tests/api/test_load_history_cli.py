@@ -17,6 +17,8 @@ from py4j.protocol import Py4JError
 from api.cli.client import Failed, NotNow
 from api.cli.load_history.audit import verdict_of
 from api.cli.load_history.group import COMMANDS
+from api.cli.load_history.options import MASTER
+from api.cli.load_history.replay import length_of
 from api.cli.load_history.running import failing
 from api.cli.load_history.windows import Moment, check_order
 from api.cli.main import main
@@ -97,6 +99,11 @@ def test_a_window_must_have_a_beginning_before_its_end():
         (["--remote", "sc://h:1", "--lake", "lake"], "name a whole path or URI"),
         (["--conf", "spark.x"], "write name=value"),
         (["--rows", "0"], "--rows"),
+        (["--from", "yesterday"], "'yesterday' is no time; write -7d"),
+        (["--master", "foo"], "write local[2], spark://host:7077, yarn"),
+        (["--master", "local[x]"], "write local[2]"),
+        (["--memory", "much"], "write 2g"),
+        (["--set", "nonsense=1"], "nonsense"),
     ],
 )
 def test_wrong_use_is_told_before_anything_starts(lake: str, arguments: list[str], says: str):
@@ -135,6 +142,17 @@ def test_an_audit_claims_no_more_than_it_has_judged(violations: int, unjudged: i
     assert ("every invariant holds" in said) == (violations == 0 and unjudged < 7)
 
 
+@pytest.mark.parametrize(
+    ("ruled", "says"),
+    [
+        (5, "5 windows of 20 s, policies known in 5"),
+        (3, "5 windows of 20 s, policies known in 3 (in the others nothing was forbidden)"),
+    ],
+)
+def test_a_replay_says_in_how_many_windows_policies_were_known(ruled: int, says: str):
+    assert length_of(5, 20.0, ruled) == says
+
+
 @pytest.mark.parametrize("command", ["ingest", "audit", "advise"])
 def test_a_kafka_that_does_not_answer_is_told_before_anything_starts(tmp_path: Path, lake: str, command: str):
     with socket.socket() as nobody:
@@ -157,10 +175,45 @@ def test_a_spark_server_that_does_not_answer_is_told_at_once(tmp_path: Path):
     assert run.stderr == f"Error: no Spark Connect server answers at {remote}: Connection refused\n"
 
 
+def test_a_spark_master_that_does_not_answer_is_told_at_once(lake: str):
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        master = f"spark://127.0.0.1:{nobody.getsockname()[1]}"
+        run = apart("analyse", "--lake", lake, "--master", master)
+    assert run.returncode == 3
+    assert run.stderr == f"Error: no Spark master answers at {master}: Connection refused\n"
+
+
+def test_yarn_needs_its_configuration(lake: str):
+    run = apart("analyse", "--lake", lake, "--master", "yarn", before="import os; os.environ.pop('HADOOP_CONF_DIR', 0)")
+    assert (run.returncode, "say where it is, with HADOOP_CONF_DIR" in run.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "master",
+    ["local", "local[*]", "local[4]", "local[*,3]", "local[2, 3]", "yarn", "k8s://https://h:6443", "spark://h:1,i:2"],
+)
+def test_every_master_that_spark_knows_may_be_named(master: str):
+    assert MASTER.fullmatch(master)
+
+
 @pytest.mark.parametrize("remote", ["sc://h:port", "sc://h:99999999"])
 def test_a_port_that_is_none_is_wrong_use(tmp_path: Path, remote: str):
     run = apart("analyse", "--lake", str(tmp_path), "--remote", remote)
     assert (run.returncode, "write sc://host:port" in run.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["ingest", "audit", "advise"])
+def test_an_address_that_is_no_log_is_told_before_anything_starts(lake: str, command: str):
+    run = apart(command, "--lake", lake, "--log", "nonsense", *PROPOSE.get(command, []))
+    says = "Error: 'nonsense' is no log; write sqlite:FILE or kafka://host:port\n"
+    assert (run.returncode, run.stderr) == (1, says)
+
+
+def test_an_analysis_that_there_is_not_is_told_before_anything_starts(lake: str):
+    run = apart("analyse", "--lake", lake, "--analysis", "horoscope")
+    assert (run.returncode, len(run.stderr.splitlines())) == (1, 1)
+    assert run.stderr.startswith("Error: there is no analysis horoscope; there are benefit, ")
 
 
 def test_a_log_that_is_not_there_is_not_made(tmp_path: Path):

@@ -12,7 +12,7 @@ from api.cli.load_history.analyse import settings_in
 from api.cli.load_history.answering import table
 from api.cli.load_history.options import Job, job_options, source_options
 from api.cli.load_history.reaching import check_answers
-from api.cli.load_history.running import opened, provenance, publish, say_where, versions, window_of
+from api.cli.load_history.running import check_recorded, provenance, publish, reading, say_where, window_of
 
 if TYPE_CHECKING:
     from loadmanager.advice.model import Advice
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from loadmanager.history.lake import Lake
 
 KINDS = ("replay", "bundles", "weights", "forecast")
-TABLES = ("broker_load", "broker_minute", "bundle_load", "bundle_minute", "decision", "transition")
 COLUMNS = ("id", "kind", "what", "measure", "before", "after", "surely", "at best")
 
 
@@ -28,7 +27,7 @@ COLUMNS = ("id", "kind", "what", "measure", "before", "after", "surely", "at bes
 @job_options()
 @source_options
 @click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="Only of this kind; repeatable.")
-@click.option("--cluster", help="Whose data it is; others refuse the advice.  [default: the setting]")
+@click.option("--cluster", metavar="NAME", help="Whose data it is; others refuse the advice.  [default: the setting]")
 @click.option("--propose", is_flag=True, help="Put it into the topic where leaders look: with --log, or --admin-url.")
 @click.option("--admin-url", metavar="URL", help="--propose: any broker of the cluster, instead of its log.")
 def advise(
@@ -50,9 +49,10 @@ def advise(
         raise click.UsageError("--propose: say where, with --log or --admin-url")
     if log:
         check_answers(settings)
-    with opened(job) as lake:
+    with reading(job) as lake:
+        check_recorded(job, lake)
         found = _considered(job, lake, more, kinds or KINDS, cluster or settings.cluster)
-        made = provenance(job, "advise", versions(lake, TABLES), truncated=False, kinds=list(kinds or KINDS))
+        made = provenance(job, "advise", lake.versions(), truncated=False, kinds=list(kinds or KINDS))
         if propose and found.advice:
             from loadmanager.history.advising import publish as proposed
 

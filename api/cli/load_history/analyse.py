@@ -12,13 +12,14 @@ from api.cli.client import Failed
 from api.cli.configuring import settings_of
 from api.cli.load_history.answering import table, taken
 from api.cli.load_history.options import Job, job_options, settings_option
-from api.cli.load_history.running import opened, provenance, publish, say_where, versions, window_of
+from api.cli.load_history.running import check_recorded, installed, provenance, publish, reading, say_where, window_of
 from loadmanager.history.published import ANALYSES as FOLDER
 from loadmanager.history.published import MAX_ROWS, Published
 
 if TYPE_CHECKING:
     from loadmanager.history.analyses import Analysis, Options
     from loadmanager.history.lake import Lake
+    from loadmanager.history.pinned import Pinned
     from loadmanager.settings import Settings
 
 MOST_SHOWN = 20
@@ -29,7 +30,12 @@ MOST_SHOWN = 20
 @settings_option
 @click.option("--analysis", "names", multiple=True, metavar="NAME", help="Only this one; repeatable.  [default: all]")
 @click.option(
-    "--rows", type=click.IntRange(1, MAX_ROWS), default=MAX_ROWS, show_default=True, help="To publish of each."
+    "--rows",
+    type=click.IntRange(1, MAX_ROWS),
+    metavar="N",
+    default=MAX_ROWS,
+    show_default=True,
+    help="To publish of each.",
 )
 @click.option("--list", "listing", is_flag=True, help="Say which analyses there are, and run none.")
 def analyse(job: Job, more: tuple[str, ...], names: tuple[str, ...], rows: int, listing: bool) -> None:
@@ -38,12 +44,15 @@ def analyse(job: Job, more: tuple[str, ...], names: tuple[str, ...], rows: int, 
     One that is named is shown with its first rows, several with how many they have. Thresholds and tolerance are those
     that brokers had last, and --set goes over them.
     """
-    with opened(job) as lake:
+    settings_of({}, more)  # says what is wrong with it before anything starts
+    with installed():
         chosen = _chosen(names)
-        if listing:
-            found = [{"name": each.name, "title": each.title, "needs": ", ".join(each.needs)} for each in chosen]
-            table(job, found, ("name", "title", "needs"), found)
-            return
+    if listing:
+        found = [{"name": each.name, "title": each.title, "needs": ", ".join(each.needs)} for each in chosen]
+        table(job, found, ("name", "title", "needs"), found)
+        return
+    with reading(job) as lake:
+        check_recorded(job, lake)
         _show(job, _run(job, lake, chosen, options_of(job, lake, more), rows), chosen)
 
 
@@ -73,7 +82,7 @@ def settings_in(job: Job, lake: Lake, more: tuple[str, ...]) -> Settings:
     return recorded.model_copy(update=chosen)
 
 
-def _run(job: Job, lake: Lake, chosen: list[Analysis], options: Options, most: int) -> list[Published]:
+def _run(job: Job, lake: Pinned, chosen: list[Analysis], options: Options, most: int) -> list[Published]:
     from loadmanager.history.analyses.running import answers
     from loadmanager.history.progress import steps
 
@@ -85,7 +94,7 @@ def _run(job: Job, lake: Lake, chosen: list[Analysis], options: Options, most: i
             progress.begin(analysis.name)
             rows, truncated = next(every)
             made = provenance(
-                job, "analyse", versions(lake, analysis.needs), truncated=truncated, analysis=analysis.name
+                job, "analyse", lake.versions(analysis.needs), truncated=truncated, analysis=analysis.name
             )
             paths.append(publish(job, FOLDER + analysis.name, rows, made, {"title": analysis.title}))
             found.append(Published(FOLDER + analysis.name, made, rows, {"title": analysis.title}))

@@ -12,7 +12,7 @@ from api.cli.configuring import settings_of
 from api.cli.load_history.answering import Rows, table, taken
 from api.cli.load_history.options import Job, job_options, source_options
 from api.cli.load_history.reaching import check_answers
-from api.cli.load_history.running import failing, opened, provenance, publish, say_where, there, versions
+from api.cli.load_history.running import failing, provenance, publish, reading, say_where, there
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 MOST = 1_000
 PARTITIONS = 1_024
-TABLES = ("bronze", "channel", "transition", "channel_state", "quarantine")
+TABLES = ("progress", "channel_state", "bronze", "channel", "transition", "quarantine")
+"""In the order in which they are pinned: what a state speaks of was in the others before it, also while an ingest runs.
+"""
 VIOLATIONS = ("partition", "offset", "invariant", "detail", "record")
 SUMMARY = ("partition", "begin", "next_offset", "records", "accepted", "refused", "compared", "unjudged", "violations")
 
@@ -51,8 +53,8 @@ def audit(job: Job, log: str | None, more: tuple[str, ...]) -> None:
         check_answers(settings)
     elif not job.lake:
         raise click.UsageError("say what to audit: a lake with --lake, or the log itself with --log")
-    with opened(job, new=bool(log)) as lake:
-        read = versions(lake, TABLES) if with_lake else {}
+    with reading(job, new=bool(log)) as lake:
+        read = lake.versions(TABLES) if with_lake else {}
         violations, truncated, summary = _audited(lake, _log(lake, settings, from_log=bool(log)), with_lake=with_lake)
     made = provenance(job, "audit", read, truncated=truncated, log=log or "")
     count = sum(row["violations"] for row in summary)
@@ -86,11 +88,12 @@ def _log(lake: Lake, settings: Settings, *, from_log: bool) -> Log:
 
 def _audited(lake: Lake, log: Log, *, with_lake: bool) -> tuple[Rows, bool, Rows]:
     from loadmanager.history.audit import Silver, audit
+    from loadmanager.history.ingest import settled_states
     from loadmanager.history.progress import steps
 
     known: dict[str, Any] = {}
     if with_lake:
-        known = {"states": lake.table("channel_state"), "quarantine": lake.table("quarantine")}
+        known = {"states": settled_states(lake), "quarantine": lake.table("quarantine")}
         known["silver"] = Silver(lake.table("channel"), lake.table("transition"))
     with steps(lake.spark, 2) as progress:
         progress.begin("plan")

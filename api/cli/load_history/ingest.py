@@ -44,7 +44,7 @@ USUAL_PARTITIONS = {"sqlite": 4, "kafka": 16}
 @click.option(
     "--metrics-port", type=click.IntRange(1, 65_535), metavar="PORT", help="--follow: for Prometheus, on loopback."
 )
-@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Where that port listens.")
+@click.option("--metrics-host", metavar="HOST", default="127.0.0.1", show_default=True, help="Where that port listens.")
 def ingest(
     job: Job,
     log: str | None,

@@ -5,6 +5,7 @@ A job gets them as one `Job`; `api.cli.load_history.running` makes the session a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import datetime
 from functools import wraps
@@ -20,6 +21,10 @@ from api.cli.options import Remote
 F = TypeVar("F", bound=Callable[..., Any])
 
 LAKE = "LOADMANAGER_LAKE"
+
+MASTER = re.compile(r"local(\[([1-9]\d*|\*)(, *\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
+MEMORY = re.compile(r"[1-9]\d*[kmgtKMGT]")
+"""Told before a JVM starts, which would do so in pages of Java."""
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -71,7 +76,9 @@ _LAKE = (
     click.option("-o", "--output", type=click.Choice(["table", "json"]), help="For people, or for programs."),
 )
 _WINDOW = (
-    click.option("--from", "begin", type=Moment(), metavar="TIME", help="-7d, -90m, or 2030-01-31T12:00 (UTC)."),
+    click.option(
+        "--from", "begin", type=Moment(), metavar="TIME", help="-7d, -90m, or 2030-01-31T12:00 (UTC).  [default: all]"
+    ),
     click.option("--to", "end", type=Moment(), metavar="TIME", help="Up to before it; the same.  [default: all]"),
 )
 _PUBLISH = click.option(
@@ -110,6 +117,12 @@ def job_options(
 
 def _check(job: Job) -> None:
     check_order(job.begin, job.end)
+    if job.master and not MASTER.fullmatch(job.master):
+        raise click.UsageError(
+            f"--master {job.master}: write local[2], spark://host:7077, yarn, or k8s://https://host:port"
+        )
+    if job.memory and not MEMORY.fullmatch(job.memory):
+        raise click.UsageError(f"--memory {job.memory}: write 2g, or 1500m")
     if job.remote and (job.master or job.memory):
         raise click.UsageError("--remote names a session that runs already: leave --master and --memory out")
     if job.remote and not job.remote.startswith("sc://"):

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from api.cli.configuring import settings_of
 from api.cli.load_history.answering import table
 from api.cli.load_history.options import Job, job_options, settings_option
-from api.cli.load_history.running import opened, provenance, publish, say_where, versions, window_of
+from api.cli.load_history.running import check_recorded, provenance, publish, reading, say_where, window_of
 from loadmanager.history.published import MAX_ROWS
 
 if TYPE_CHECKING:
     from loadmanager.history.lake import Lake
+    from loadmanager.history.pinned import Pinned
     from loadmanager.history.replay import Options, ReplayResult
 
-TABLES = ("broker_load", "bundle_load", "bundle_total", "transition", "decision")
 COLUMNS = ("rank", "candidate", "windows", "cost", "regret", "max/mean", "above %", "moves", "gap s/h", "broke")
 
 
@@ -36,7 +37,9 @@ COLUMNS = ("rank", "candidate", "windows", "cost", "regret", "max/mean", "above 
 @click.option(
     "--interval-s", type=click.FloatRange(min=0.1), metavar="S", help="Between two rounds.  [default: as recorded]"
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of strategies that throw dice.")
+@click.option(
+    "--seed", type=click.IntRange(0), metavar="N", default=0, show_default=True, help="Of strategies that throw dice."
+)
 def replay(
     job: Job,
     more: tuple[str, ...],
@@ -50,7 +53,9 @@ def replay(
     The time is cut into windows; each begins with the placement that was recorded. Costs have 95 % intervals over the
     windows. *Regret* is the cost above the optimum in hindsight. Nothing is changed: the last lines say how to.
     """
-    with opened(job) as lake:
+    settings_of({}, more)  # says what is wrong with it before anything starts
+    with reading(job) as lake:
+        check_recorded(job, lake)
         options = _options(job, lake, more, window_s, interval_s, seed)
         result = _run(job, lake, candidates, options)
         _publish(job, lake, result, window_s, interval_s, seed)
@@ -77,12 +82,12 @@ def _run(job: Job, lake: Lake, candidates: tuple[str, ...], options: Options) ->
 
 
 def _publish(
-    job: Job, lake: Lake, result: ReplayResult, window_s: float | None, interval_s: float | None, seed: int
+    job: Job, lake: Pinned, result: ReplayResult, window_s: float | None, interval_s: float | None, seed: int
 ) -> None:
     facts: dict[str, Any] = msgspec.to_builtins(result)
     ranked, windows = facts.pop("ranked"), facts.pop("rows")
     given = {"window_s": window_s, "interval_s": interval_s, "seed": seed}
-    made = provenance(job, "replay", versions(lake, TABLES), truncated=False, **given)
+    made = provenance(job, "replay", lake.versions(), truncated=False, **given)
     paths = [publish(job, "replay", ranked, made, facts)]
     cut = msgspec.structs.replace(made, truncated=len(windows) > MAX_ROWS)
     paths.append(publish(job, "replay-windows", windows[:MAX_ROWS], cut))
@@ -108,9 +113,15 @@ def _show(job: Job, result: ReplayResult) -> None:
     table(job, msgspec.to_builtins(result), COLUMNS, rows)
     if job.output == "table":
         skipped = "".join(f"; {count} left out: {why}" for why, count in result.skipped.items())
-        click.echo(f"\n{result.windows} windows of {result.window_s:g} s{skipped}\n{result.verdict}")
+        click.echo(f"\n{length_of(result.windows, result.window_s, result.ruled)}{skipped}\n{result.verdict}")
         for command in result.config.commands:
             click.echo(f"  {command}")
+
+
+def length_of(windows: int, window_s: float, ruled: int) -> str:
+    """How much was played, and in how many of the windows candidates were held to the policies of the time."""
+    others = " (in the others nothing was forbidden)" if ruled < windows else ""
+    return f"{windows} windows of {window_s:g} s, policies known in {ruled}{others}"
 
 
 def _interval(value: Any) -> str:

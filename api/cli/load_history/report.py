@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from api.cli.client import Failed
+from api.cli.configuring import settings_of
 from api.cli.load_history.analyse import settings_in
 from api.cli.load_history.options import Job, job_options, settings_option
-from api.cli.load_history.running import opened, provenance, published_in, say_where, versions, window_of
+from api.cli.load_history.running import provenance, published_in, reading, say_where, window_of
 from api.cli.printing import done
 from loadmanager.errors import Invalid, NotFound
 from loadmanager.history import published
 
 if TYPE_CHECKING:
     from loadmanager.history.lake import Lake
+    from loadmanager.history.pinned import Pinned
     from loadmanager.history.report import Found, Made, Material
-
-TABLES = ("broker_load", "broker_minute", "bundle_minute", "decision", "transition")
 
 
 @click.command()
@@ -40,7 +40,8 @@ def report(job: Job, more: tuple[str, ...], out: Path | None) -> None:
     root = out or published_in(job)
     if root is None:
         raise Failed("the lake is not on this disk: say with --out or --publish where the report goes")
-    with opened(job) as lake:
+    settings_of({}, more)  # says what is wrong with it before anything starts
+    with reading(job) as lake:
         drawn = _made(job, lake, more)
     try:
         paths = [published.publish_page(root, drawn.html)]
@@ -53,7 +54,7 @@ def report(job: Job, more: tuple[str, ...], out: Path | None) -> None:
     done(job.shown, f"{files[0]} and {len(files) - 1} pictures", report=files[0], pictures=files[1:])
 
 
-def _made(job: Job, lake: Lake, more: tuple[str, ...]) -> Made:
+def _made(job: Job, lake: Pinned, more: tuple[str, ...]) -> Made:
     from loadmanager.history.progress import steps
     from loadmanager.history.report import made
     from loadmanager.history.report.collecting import QUESTIONS
@@ -61,7 +62,7 @@ def _made(job: Job, lake: Lake, more: tuple[str, ...]) -> Made:
 
     with steps(lake.spark, len(QUESTIONS) + len(CHARTS)) as progress:
         material = _collected(job, lake, more, progress.begin)
-        origin = provenance(job, "report", versions(lake, TABLES), truncated=False)
+        origin = provenance(job, "report", lake.versions(), truncated=False)
         return made(material, origin, progress.begin)
 
 

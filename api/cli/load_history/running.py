@@ -6,10 +6,9 @@ What refuses becomes a message and an exit code. A session that was there before
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import socket
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,15 +18,17 @@ import click
 
 from api.cli.client import Failed, NotNow
 from api.cli.load_history.options import Job
-from api.cli.load_history.reaching import check_server
+from api.cli.load_history.reaching import check_master, check_server
 from loadmanager.errors import LoadManagerError, Unavailable
 from loadmanager.history import published
+from loadmanager.history.gist import gist
 from loadmanager.registration import VERSION
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from loadmanager.history.lake import Lake, Window
+    from loadmanager.history.pinned import Pinned
 
 INSTALL = "the load history needs the extra `history`: pip install 'loadmanager[history]'"
 JAVA = "Java is missing: install a JDK 17 or later (Debian: apt-get install openjdk-17-jre-headless)"
@@ -35,31 +36,41 @@ JAVA = "Java is missing: install a JDK 17 or later (Debian: apt-get install open
 SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """What spark-submit sets for the program that it runs."""
 
-_CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\] .*")
-_STATE = re.compile(r" *SQLSTATE: \w+")
-_CALLING = "An error occurred while calling"
 _UNREADABLE = "[FAILED_READ_FILE"
 MOST_SAID = 500
 
-JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-QUIET = f"-Dlog4j2.configurationFile={Path(published.__file__).with_name('log4j2.properties').as_uri()}"
+
+@contextmanager
+def installed() -> Generator[None]:
+    """For what imports Spark. Raises Failed where the extra is missing."""
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").startswith(("loadmanager", "api")):
+            raise
+        raise Failed(INSTALL) from None
 
 
 @contextmanager
 def opened(job: Job, *, new: bool = False) -> Generator[Lake]:
     """The lake, in a session. Raises Failed; with `new` not because there is no lake yet."""
     _check_there(job, new=new)
-    try:
+    with installed():
         from loadmanager.history.lake import Lake
-    except ImportError as error:
-        if (error.name or "").startswith(("loadmanager", "api")):
-            raise
-        raise Failed(INSTALL) from None
     with failing(), _session(job) as spark:
         lake = Lake(spark, job.lake if job.local is None else str(job.local.absolute()))
         if job.local is None and not new and not lake.exists("bronze"):
             raise Failed(_missing(job))
         yield lake
+
+
+@contextmanager
+def reading(job: Job, *, new: bool = False) -> Generator[Pinned]:
+    """As `opened`, for a job that only reads: its result names the versions of the tables that it was made from."""
+    with opened(job, new=new) as lake:
+        from loadmanager.history.pinned import pinned
+
+        yield pinned(lake)
 
 
 @contextmanager
@@ -75,7 +86,7 @@ def failing() -> Generator[None]:
     except (LoadManagerError, ValueError) as error:
         raise Failed(str(error)) from None
     except (PySparkException, Py4JError) as error:
-        raise Failed(f"Spark gave up: {_gist(str(error))}") from error
+        raise Failed(f"Spark gave up: {_told(str(error))}") from error
     except ConnectionError as error:
         raise Failed(f"Spark's JVM, or its server, ended ({error}): start the job again") from error
 
@@ -90,6 +101,8 @@ def _session(job: Job) -> Generator[SparkSession]:
         raise Failed(JAVA)
     if job.remote:
         check_server(job.remote)
+    if job.master:
+        check_master(job.master)
     there = SparkSession.getActiveSession() or _submitted(job)
     spark = there or session(Spark(**_place(job), conf=_conf(job)))
     try:
@@ -125,7 +138,7 @@ def _conf(job: Job) -> dict[str, str]:
         return given
     elsewhere = job.master is not None and not job.master.startswith("local")
     reachable = {"spark.driver.bindAddress": "0.0.0.0", "spark.driver.host": socket.getfqdn()} if elsewhere else {}
-    return {JAVA_OPTIONS: QUIET} | reachable | given
+    return reachable | given
 
 
 def window_of(job: Job) -> Window:
@@ -135,16 +148,11 @@ def window_of(job: Job) -> Window:
     return Window(job.begin, job.end)
 
 
-def versions(lake: Lake, tables: Iterable[str]) -> dict[str, int]:
-    """Which version of each table is read, of those that are there: time travel goes back to it."""
-    from loadmanager.history import layout
+def check_recorded(job: Job, lake: Lake) -> None:
+    """Raises NotFound where the time has no records: what would come of it must not replace an earlier result."""
+    from loadmanager.history.coverage import check_recorded
 
-    found: dict[str, int] = {}
-    for table in tables:
-        if lake.exists(table):
-            history = lake.spark.sql(f"DESCRIBE HISTORY {layout.delta(lake.path(table))} LIMIT 1")
-            found[table] = int(history.select("version").collect()[0]["version"])
-    return found
+    check_recorded(lake, window_of(job))
 
 
 def published_in(job: Job) -> Path | None:
@@ -227,11 +235,7 @@ def _brief(message: str) -> str:
     return f"{begin[:MOST_SAID]}; {advice}" if "\n" not in advice else begin[:MOST_SAID]
 
 
-def _gist(said: str) -> str:
-    """What Spark says in one line: its own words where it has a name for it, else the first that are any."""
-    named = _CONDITION.search(said)
-    lines = (line.strip().removeprefix(": ") for line in said.splitlines())
-    gist = named[0] if named else next((line for line in lines if line and not line.startswith(_CALLING)), "no reason")
-    gist = _STATE.sub("", gist).strip()
-    damaged = "; bring that file back from a copy, or ingest into another lake" if _UNREADABLE in gist else ""
-    return gist + damaged
+def _told(said: str) -> str:
+    """What Spark says in one line, and what to do where that can be told."""
+    told = gist(said)
+    return told + ("; bring that file back from a copy, or ingest into another lake" if _UNREADABLE in told else "")

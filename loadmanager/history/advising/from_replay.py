@@ -21,7 +21,7 @@ from loadmanager.history.replay import RECORDED, Candidate, Ranked, ReplayResult
 from loadmanager.settings import Settings
 
 METHOD = "replay"
-TABLES = ("broker_load", "bundle_load", "bundle_total", "transition", "decision")
+TABLES = ("broker_load", "bundle_load", "bundle_total", "transition", "decision", "bronze")
 DIGITS = 4
 """Of an advised tolerance."""
 READINGS: tuple[tuple[Measure, Callable[[WindowRow], float | None]], ...] = (

@@ -15,6 +15,7 @@ from loadmanager.history.advising import from_bundles, from_forecast, from_repla
 from loadmanager.history.advising.origin import Origin, origin_of
 from loadmanager.history.analyses.analysis import Options as Analysing
 from loadmanager.history.lake import ALWAYS, Lake, Window
+from loadmanager.history.pinned import pinned
 from loadmanager.history.replay import Options as Replaying
 from loadmanager.history.replay import ReplayResult, replay
 from loadmanager.history.replay.job import recorded_settings
@@ -59,6 +60,7 @@ def consider(
     unknown = set(options.kinds) - set(KINDS)
     if unknown:
         raise Invalid(f"there is no kind of advice {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
+    lake = pinned(lake)
     tables = {
         *(*from_replay.TABLES, *from_bundles.TABLES, *from_weights.TABLES, *from_forecast.TABLES),
     }

@@ -9,8 +9,8 @@ from pyspark.sql import functions as f
 
 from loadmanager.advice.codec import sealed
 from loadmanager.advice.model import Advice, Change, Expected, Provenance
-from loadmanager.history.lake import Lake, Window
-from loadmanager.history.layout import delta
+from loadmanager.history.lake import Window
+from loadmanager.history.pinned import Pinned
 from loadmanager.registration import VERSION
 
 JOB = "history advise"
@@ -32,16 +32,10 @@ class Origin(msgspec.Struct, frozen=True):
         return sealed(Advice(change, reason, expected, provenance, self.data_to_ms + self.life_ms))
 
 
-def origin_of(lake: Lake, window: Window, cluster: str, life_s: float, tables: Iterable[str]) -> Origin | None:
+def origin_of(lake: Pinned, window: Window, cluster: str, life_s: float, tables: Iterable[str]) -> Origin | None:
     """Of the brokers' reports in the window; None if there are none."""
     at = f.unix_millis("at")
     found = lake.table("broker_load", window).agg(f.min(at).alias("first"), f.max(at).alias("last")).collect()[0]
     if found["first"] is None or found["first"] == found["last"]:
         return None
-    versions = {name: _version(lake, name) for name in tables if lake.exists(name)}
-    return Origin(cluster, found["first"], found["last"], round(life_s * 1000), versions)
-
-
-def _version(lake: Lake, table: str) -> int:
-    history = lake.spark.sql(f"DESCRIBE HISTORY {delta(lake.path(table))} LIMIT 1")
-    return int(history.select("version").collect()[0]["version"])
+    return Origin(cluster, found["first"], found["last"], round(life_s * 1000), lake.versions(tables))

@@ -113,7 +113,7 @@ def _without_known_holes(
 
 
 def _recorded_until(silver: Silver, states: DataFrame | None) -> dict[int, int]:
-    """Below which offset each partition's records must be in silver: a state is written when all rows of it are."""
+    """Below which offset each partition's records must be in silver: `states` are of complete batches."""
     if states is not None:
         return {partition: at.next_offset for partition, at in positions(states).items()}
     found = silver.channel.groupBy("partition").agg(f.max("offset").alias("last")).collect()

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
@@ -83,15 +85,38 @@ def inside(value: Value, shape: Shape) -> Column:
     return lambda records: shape.of(list(map(value, records)))
 
 
-def listed(values: Value, shape: Shape) -> Column:
-    """A list of structs."""
+def listed(values: Value, shape: Shape, numbered: str = "") -> Column:
+    """A list of structs; with `numbered`, a column of that name goes before the others, which counts from 0."""
 
     def column(records: Sequence[Any]) -> pa.Array:
         found = list(map(values, records))
-        ends = [0]
-        for each in found:
-            ends.append(ends[-1] + len(each))
-        flat = shape.of([value for each in found for value in each])
-        return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), flat)
+        ends = np.zeros(len(found) + 1, np.int32)
+        np.cumsum(list(map(len, found)), out=ends[1:])
+        flat = shape.of(list(chain.from_iterable(found)))
+        if numbered:
+            numbers = np.arange(ends[-1], dtype=np.int32) - np.repeat(ends[:-1], np.diff(ends))
+            flat = pa.StructArray.from_arrays([pa.array(numbers), *flat.flatten()], [numbered, *shape.columns])
+        return pa.ListArray.from_arrays(pa.array(ends), flat)
 
     return column
+
+
+class Texts(dict[Any, str]):
+    """Texts of things that can be keys, each made once while there are not too many."""
+
+    def __init__(self, made: Callable[[Any], str], most: int = 65_536) -> None:
+        super().__init__()
+        self._made = made
+        self._most = most
+
+    def __missing__(self, thing: Any) -> str:
+        if len(self) >= self._most:
+            self.clear()
+        self[thing] = made = self._made(thing)
+        return made
+
+
+def repeated(made: Callable[[Any], str], of: Value) -> Column:
+    """Texts of things that come again and again, as names do."""
+    texts = Texts(made)
+    return lambda records: pa.array(list(map(texts.__getitem__, map(of, records))), pa.string())

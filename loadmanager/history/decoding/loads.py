@@ -18,11 +18,10 @@ from loadmanager.history.decoding.columns import (
     listed,
     mapping,
     number,
-    small,
+    repeated,
     text,
     time,
 )
-from loadmanager.load.model import TopBundlesLoadData
 
 _RATE_NAMES = ("in_rate_msg_s", "out_rate_msg_s", "in_rate_bytes_s", "out_rate_bytes_s")
 _WHOSE = {
@@ -46,16 +45,11 @@ BROKER_LOAD = Shape(
 )
 
 
-def _ranked(report: TopBundlesLoadData) -> list[tuple[int, str, str, object]]:
-    return [(rank, str(each.bundle), each.bundle.namespace, each.load) for rank, each in enumerate(report.bundles)]
-
-
 _BUNDLE = Shape(
     {
-        "rank": small(lambda row: row[0]),
-        "bundle": text(lambda row: row[1]),
-        "namespace": text(lambda row: row[2]),
-        "load": inside(lambda row: row[3], Shape(_COST)),
+        "bundle": repeated(str, attrgetter("bundle")),
+        "namespace": text(attrgetter("bundle.namespace")),
+        "load": inside(attrgetter("load"), Shape(_COST)),
     }
 )
 TOP_BUNDLES = Shape(
@@ -63,6 +57,6 @@ TOP_BUNDLES = Shape(
         **_WHOSE,
         "count": number(attrgetter("count")),
         "total": inside(attrgetter("total"), Shape(_COST)),
-        "bundles": listed(_ranked, _BUNDLE),
+        "bundles": listed(attrgetter("bundles"), _BUNDLE, numbered="rank"),
     }
 )

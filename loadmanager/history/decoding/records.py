@@ -20,6 +20,7 @@ from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 from loadmanager.decisions.codec import decode as decode_decision
 from loadmanager.decisions.errors import NewerDecision
 from loadmanager.decisions.log import DECISIONS_TOPIC
+from loadmanager.history.cycles import unsearched
 from loadmanager.history.decoding.columns import Shape
 from loadmanager.history.decoding.decisions import DECISION
 from loadmanager.history.decoding.later import AUDIT, GROUP_LAG, decode_audit, decode_group_lag
@@ -27,6 +28,9 @@ from loadmanager.history.decoding.loads import BROKER_LOAD, TOP_BUNDLES
 from loadmanager.history.schemas import RAW, TABLES
 from loadmanager.history.sources.topics import AUDIT_TOPIC, GROUP_LAG_TOPIC
 from loadmanager.load.model import BROKERS_TOPIC, BUNDLES_TOPIC, decode_broker_load, decode_top_bundles
+
+ROWS_AT_ONCE = 2_000
+"""So many records, with the thirty objects that each becomes, a core works on without waiting for memory."""
 
 CORRUPT, NEWER = "corrupt", "newer"
 
@@ -86,10 +90,13 @@ _SCHEMA = to_arrow_schema(DECODED)
 
 def decoded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """For `mapInArrow`: batches of RAW as batches of DECODED, without the records of other topics."""
-    for batch in batches:
-        for topic in batch["topic"].unique().to_pylist():
-            if topic in FORMATS:
-                yield _decoded(batch.filter(pc.field("topic") == topic), FORMATS[topic])
+    with unsearched():
+        for batch in batches:
+            for topic in batch["topic"].unique().to_pylist():
+                if topic in FORMATS:
+                    rows = batch.filter(pc.field("topic") == topic)
+                    for begin in range(0, rows.num_rows, ROWS_AT_ONCE):
+                        yield _decoded(rows.slice(begin, ROWS_AT_ONCE), FORMATS[topic])
 
 
 class _Read(msgspec.Struct):
@@ -106,16 +113,22 @@ def _decoded(batch: pa.RecordBatch, form: Format) -> pa.RecordBatch:
     read = _read(keys, values, form)
     found = _fitting(read, form.shape)
     count = batch.num_rows
-    places: list[int | None] = [None] * count
-    for place, row in enumerate(read.rows):
-        places[row] = place
-    refusals = [read.refused.get(row, (None, None)) for row in range(count)]
-    columns: dict[str, pa.Array] = {name: batch[name] for name in RAW.names}
-    columns["value"] = pa.array([value if row in read.refused else None for row, value in enumerate(values)])
-    columns["kind"], columns["reason"] = (pa.array([each[part] for each in refusals]) for part in (0, 1))
-    columns[form.column] = found.take(pa.array(places, pa.int64()))
+    columns: dict[str, pa.Array] = {name: batch[name] for name in RAW.names if name != "value"}
+    columns[form.column] = found if len(found) == count else found.take(_places(read.rows, count))
+    if read.refused:
+        columns["value"] = pa.array([value if row in read.refused else None for row, value in enumerate(values)])
+        refusals = [read.refused.get(row, (None, None)) for row in range(count)]
+        columns["kind"], columns["reason"] = (pa.array([each[part] for each in refusals]) for part in (0, 1))
     arrays = [columns[f.name].cast(f.type) if f.name in columns else pa.nulls(count, f.type) for f in _SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+
+
+def _places(rows: Sequence[int], count: int) -> pa.Array:
+    """Of each row of the batch, which record is its own; null where none is."""
+    places: list[int | None] = [None] * count
+    for place, row in enumerate(rows):
+        places[row] = place
+    return pa.array(places, pa.int64())
 
 
 def _read(keys: Sequence[bytes | None] | None, values: Sequence[bytes | None], form: Format) -> _Read:

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from loadmanager.errors import Invalid
+from loadmanager.history.cycles import unsearched
 from loadmanager.history.folding.lists import ArrowBatch, Rows
 from loadmanager.history.folding.rows import KINDS, LISTS
 from loadmanager.history.folding.spreading import spread
@@ -90,7 +91,8 @@ def fold(
             "data",
             f.lit(0).cast("long").alias("appended_us"),
         )
-        records = begun.unionByName(records)
+        # Spark drops what it keeps of a fold when a table is written that it was made of, as this one is.
+        records = begun.localCheckpoint(eager=False).unionByName(records)
     ordered = spread(records, f.col("partition"), min(partitions, task_limit))
     ordered = ordered.sortWithinPartitions("partition", "kind", "offset")
     return Folded(ordered.mapInArrow(partial(fold_task, partitions=partitions, batch=batch, known=known), LISTS))
@@ -111,17 +113,23 @@ def fold_task(
 ) -> Iterator[ArrowBatch]:
     """What a task does: batches of entries of whole partitions, ordered by partition, kind and offset, into LISTS."""
     rows = Rows(KINDS)
-    for partition, of_partition in groupby(entries(batches), key=itemgetter(0)):
-        if partition >= partitions:
-            raise Invalid(f"a record of partition {partition}, and the channel is said to have {partitions}")
-        folding = PartitionFold(partition, partitions, batch, rows)
-        for kind, of_kind in groupby(of_partition, key=itemgetter(1)):
-            if kind == STATE:
-                folding.resume(known[partition], [data or b"" for _, _, _, _, data, _ in of_kind])
-                continue
-            for _, _, offset, key, data, appended_us in of_kind:
-                folding.take(offset, key, data, appended_us)
-                if rows.full:
-                    yield from rows.drain()
-        folding.finish()
-        yield from rows.drain()
+    with unsearched():
+        for partition, of_partition in groupby(entries(batches), key=itemgetter(0)):
+            if partition >= partitions:
+                raise Invalid(f"a record of partition {partition}, and the channel is said to have {partitions}")
+            yield from _fold(PartitionFold(partition, partitions, batch, rows), of_partition, rows, known)
+
+
+def _fold(
+    folding: PartitionFold, entries: Iterable[Entry], rows: Rows, known: Mapping[int, Position]
+) -> Iterator[ArrowBatch]:
+    for kind, of_kind in groupby(entries, key=itemgetter(1)):
+        if kind == STATE:
+            folding.resume(known[folding.partition], [data or b"" for _, _, _, _, data, _ in of_kind])
+            continue
+        for _, _, offset, key, data, appended_us in of_kind:
+            folding.take(offset, key, data, appended_us)
+            if rows.full:
+                yield from rows.drain()
+    folding.finish()
+    yield from rows.drain()

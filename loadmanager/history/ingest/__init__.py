@@ -4,10 +4,11 @@ the minute.
     Ingest(lake, source, options).run_available()      what there is now
     Ingest(lake, source, options).run(stop)            what there is and what comes, until the event is set
     refresh_gold(lake, load_ttl_s)                     minutes, made anew where silver has changed
+    settled_states(lake)                               where the channel's fold stood behind each complete batch
 
-A batch is five steps, each one commit of a table or several, each done once whatever happens:
+A batch is four steps, each one commit of a table or several, each done once whatever happens:
 
-    bronze ─▶ quarantine ─▶ silver tables ─▶ state of the fold ─▶ progress          (then Spark's checkpoint)
+    bronze ─▶ quarantine ─▶ silver tables and the fold's state ─▶ progress          (then Spark's checkpoint)
 
 What a run finds that comes after one that was killed, and what it does:
 
@@ -16,9 +17,8 @@ What a run finds that comes after one that was killed, and what it does:
 * between bronze and progress: records in bronze behind `progress`. Everything after bronze is done again, from bronze's
   rows; what is committed is passed over by its number, what is not is written. Verdicts are passed over by their
   offsets: the run before may have been of a release that held the fold before a record that this one reads.
-* between silver and the state: the state from before the batch. It is folded again, the tables pass it over, and the
-  state is written.
-* between the state and progress: states of this batch and of the one before. All tables of the fold have the number.
+* with the state of the fold or without it: it is folded again from the state before the batch, whose own state counts
+  for no batch but later ones.
 * between progress and Spark's checkpoint: Spark gives the batch again. Every record is passed over, by its offset.
 * while gold was made: gold's progress from before. The same minutes are made again, and those that came since.
 * the checkpoint lost, or of another `PLAN`: Spark begins at the first offset. What bronze has is passed over.
@@ -31,5 +31,6 @@ commit is made; the other run sees that it was not its own, and stops with Confl
 
 from loadmanager.history.ingest.gold import refresh_gold
 from loadmanager.history.ingest.running import Ingest, Options
+from loadmanager.history.ingest.verdicts import settled_states
 
-__all__ = ["Ingest", "Options", "refresh_gold"]
+__all__ = ["Ingest", "Options", "refresh_gold", "settled_states"]

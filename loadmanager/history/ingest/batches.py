@@ -26,6 +26,12 @@ STATES_KEPT = 25
 """After so many batches the states of the fold are dropped that nothing goes on from, but for one a day."""
 
 
+_FOR_BATCHES = {
+    "spark.sql.adaptive.enabled": "false",  # looks again at each step of queries that have few, and are always the same
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",  # what is kept for seconds is not worth it
+}
+
+
 class Plan(msgspec.Struct, frozen=True):
     """What batches are made with. `partitions` is how many the channel has."""
 
@@ -43,6 +49,7 @@ class Batches:
         self._run = run
         self._lake: Lake | None = None
         self._reached = begun
+        self._memory = silver.Memory()
 
     def __call__(self, rows: DataFrame, _: int) -> None:
         """Take a batch. Raises Conflict if another ingest writes to the lake, Invalid if a topic was made anew."""
@@ -51,12 +58,15 @@ class Batches:
         new = rows.where(~before.is_below())
         if not new.isEmpty():  # a number that bronze has used for nothing could not be used again
             self._keep(lake, new, before.batch + 1)
-            self._reached = finish(lake, before, self._plan)
+            self._reached = finish(lake, before, self._plan, self._memory)
 
     def _ready(self, rows: DataFrame) -> tuple[Lake, Reached]:
         if self._lake is not None and self._reached is not None:
             return self._lake, self._reached
-        self._lake = Lake(rows.sparkSession, self._root)
+        session = rows.sparkSession  # of the stream alone: what is set here is set for its batches
+        for key, value in _FOR_BATCHES.items():
+            session.conf.set(key, value)
+        self._lake = Lake(session, self._root)
         self._reached = self._reached or complete(self._lake, self._plan)
         if self._reached.next_offsets:
             refuse_other_log(self._lake, rows.where(self._reached.is_below()))
@@ -75,21 +85,22 @@ class Batches:
 
 def complete(lake: Lake, plan: Plan) -> Reached:
     """Finish what a run before this one left unfinished and bronze has the records of. Says where the lake is then."""
-    return finish(lake, reached(lake, SILVER), plan, resumed=True)
+    return finish(lake, reached(lake, SILVER), plan)
 
 
-def finish(lake: Lake, before: Reached, plan: Plan, *, resumed: bool = False) -> Reached:
+def finish(lake: Lake, before: Reached, plan: Plan, memory: silver.Memory | None = None) -> Reached:
     """Write what follows from the batch behind `before`, if bronze has it. Doing it again changes nothing.
 
     Everything is made of bronze's rows: the topics may hold less by now, and what is computed twice must be the same.
+    `memory` is of the run that has begun the batch; without it another run has.
     """
     number = before.batch + 1
     rows = lake.table("bronze").where(f.col("batch") == number).select(*RAW.names)
     marks = tuple(arrived(rows))
     if not marks:
         return before
-    batch = silver.Batch(number, rows, marks, before, resumed)
-    silver.write(lake, batch, plan.source, plan.partitions, plan.failpoints)
+    batch = silver.Batch(number, rows, marks, before, resumed=memory is None)
+    silver.write(lake, batch, plan.source, plan.partitions, plan.failpoints, memory)
     advance(lake, SILVER, number, marks)
     plan.failpoints.reached("progress")
     if number % STATES_KEPT == STATES_KEPT - 1:

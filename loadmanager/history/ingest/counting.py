@@ -14,8 +14,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from loadmanager.history import decoding, folding
+from loadmanager.history.folding import Position
 from loadmanager.history.folding.rows import KINDS
-from loadmanager.history.ingest.repeats import HEADS
+from loadmanager.history.ingest.repeats import HEADS, Bounds
 
 UNREADABLE = "unreadable"
 """Counted beside the tables: records that no decoder could read."""
@@ -23,15 +24,14 @@ UNREADABLE = "unreadable"
 FOLDED = "folded "
 """Before the kinds that a fold yields."""
 
-Bounds = tuple[int, int]
-"""First and last, microseconds since 1970."""
-
 
 class Count(msgspec.Struct, frozen=True):
-    """Rows by table; of the topics of HEADS, in which span their reports were measured, if there are any."""
+    """Rows by table; of the topics of HEADS, in which span their reports were measured, if there are any; where the
+    fold of each partition stands that has moved on."""
 
     rows: Mapping[str, int]
     spans: Mapping[str, Bounds]
+    positions: Mapping[int, Position]
 
     def any(self, name: str) -> bool:
         """Whether there are rows of a table."""
@@ -44,17 +44,26 @@ def count(decoded: DataFrame | None, folded: folding.Folded | None = None) -> Co
     if decoded is not None:
         sizes = decoding.sizes() | {UNREADABLE: f.col("kind").isNotNull().cast("int")}
         times = {head.topic: f.unix_micros(f.col(f"{head.column}.at")) for head in HEADS}
-        parts.append(decoded.agg(_each(sizes, f.sum), _each(times, f.min), _each(times, f.max)))
+        parts.append(decoded.agg(_each(sizes, f.sum), _each(times, f.min), _each(times, f.max), _positions(f.array())))
     if folded is not None:
         lengths = {FOLDED + kind: f.size(f.col(kind)) for kind in KINDS}
         there = {name: f.when(length > 0, length) for name, length in lengths.items()}
-        parts.append(folded.lists.agg(_each(there, f.sum), _each({}, f.min), _each({}, f.max)))
+        heads = f.filter("state", lambda row: row.chunk == 0)
+        states = f.transform(heads, lambda row: f.struct(row.partition, row.batch, row.next_offset, row.held))
+        moved = _positions(f.flatten(f.collect_list(states)))
+        parts.append(folded.lists.agg(_each(there, f.sum), _each({}, f.min), _each({}, f.max), moved))
     rows: dict[str, int] = {}
     spans: dict[str, Bounds] = {}
-    for counted, first, last in reduce(DataFrame.union, parts).collect() if parts else ():
+    positions: dict[int, Position] = {}
+    for counted, first, last, moved in reduce(DataFrame.union, parts).collect() if parts else ():
         rows |= {name: number or 0 for name, number in counted.items()}
         spans |= {topic: (begin, last[topic]) for topic, begin in first.items() if begin is not None}
-    return Count(rows, spans)
+        positions |= {partition: Position(*position) for partition, *position in moved}
+    return Count(rows, spans, positions)
+
+
+def _positions(column: Column) -> Column:
+    return column.cast("array<struct<partition:int,batch:bigint,next_offset:bigint,held:int>>")
 
 
 def _each(columns: Mapping[str, Column], aggregate: object) -> Column:

@@ -9,6 +9,7 @@ written before it was cut off.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from functools import reduce
 
@@ -27,47 +28,90 @@ IDENTITY = ("topic", "who", "incarnation", "at")
 
 class Head(msgspec.Struct, frozen=True):
     """The table with one row a record of a topic, and what makes two records the same report: `who` of which
-    `incarnation` (a column, or "0") at which time. `column` is the topic's in `decoding.DECODED`."""
+    `incarnation` (columns; none is 0) at which time. `column` is the topic's in `decoding.DECODED`."""
 
     topic: str
     table: str
     column: str
     who: str
-    incarnation: str
+    incarnation: str = ""
 
-    def identified(self, rows: DataFrame, prefix: str = "") -> DataFrame:
-        """PLACE and IDENTITY of rows of the table; with a prefix of rows that have its columns in a struct."""
-        known = rows.where(f.col(f"{prefix}at").isNotNull())
-        return known.select(
+    def identified(self, rows: DataFrame) -> DataFrame:
+        """PLACE and IDENTITY of rows of the table."""
+        return rows.where(f.col("at").isNotNull()).select(
             f.lit(self.topic).alias("topic"),
             "partition",
             "offset",
-            f.col(prefix + self.who).alias("who"),
-            f.expr(self.incarnation if self.incarnation == "0" else prefix + self.incarnation)
-            .cast("long")
-            .alias("incarnation"),
-            f.col(f"{prefix}at").alias("at"),
+            f.col(self.who).alias("who"),
+            (f.col(self.incarnation) if self.incarnation else f.lit(0)).cast("long").alias("incarnation"),
+            "at",
         )
 
 
 HEADS = (
     Head(BROKERS_TOPIC, "broker_load", "broker_load", "broker", "incarnation"),
     Head(BUNDLES_TOPIC, "bundle_total", "top_bundles", "broker", "incarnation"),
-    Head(DECISIONS_TOPIC, "decision", "decision", "id", "0"),
+    Head(DECISIONS_TOPIC, "decision", "decision", "id"),
 )
+KEPT = 2
+"""Batches whose reports a run keeps hashes of: brokers' clocks and reports are seconds apart, batches too."""
+
+Bounds = tuple[int, int]
+"""First and last, microseconds since 1970."""
 
 
-def repeats(lake: Lake, decoded: DataFrame, spans: Mapping[str, tuple[int, int]]) -> DataFrame | None:
+class Recent:
+    """The reports of a run's last batches, by hashes, so that most batches need not ask the lake for those before them.
+
+    A batch's own reports join when they are looked at. `remembered` says whether a batch's spans lie behind all that is
+    not here: behind what the lake had before the run, and behind batches longer ago than KEPT.
+    """
+
+    def __init__(self) -> None:
+        self._kept: deque[tuple[DataFrame, Mapping[str, int]]] = deque()
+        self._older: dict[str, int] = {}
+
+    def learn(self, lake: Lake, spans: Mapping[str, Bounds]) -> None:
+        """Ask the lake for how far it goes with topics that come for the first time."""
+        for head in HEADS:
+            if head.topic in spans and head.topic not in self._older:
+                begin_us = spans[head.topic][0]
+                last = _measured(lake, head, begin_us).agg(f.unix_micros(f.max("at"))).collect()[0][0]
+                self._older[head.topic] = begin_us - 1 if last is None else last
+
+    def remembered(self, spans: Mapping[str, Bounds]) -> bool:
+        """Whether all reports of these spans that the lake has are here."""
+        return all(begin_us > self._older[topic] for topic, (begin_us, _) in spans.items())
+
+    @property
+    def kept(self) -> list[DataFrame]:
+        """Hashes of reports, as `_hashed` has them."""
+        return [rows for rows, _ in self._kept]
+
+    def join(self, hashed: DataFrame, spans: Mapping[str, Bounds]) -> None:
+        """A batch's reports; the oldest batch is dropped for it."""
+        self._kept.append((hashed, {topic: last_us for topic, (_, last_us) in spans.items()}))
+        if len(self._kept) > KEPT:
+            _, lasts = self._kept.popleft()
+            for topic, last_us in lasts.items():
+                self._older[topic] = max(last_us, self._older[topic])
+
+
+def repeats(
+    lake: Lake, decoded: DataFrame, spans: Mapping[str, Bounds], recent: Recent | None = None
+) -> DataFrame | None:
     """PLACE of the records that are to be left out; None where there are none. Deletions never are.
 
     `spans`: of each topic, from when to when its reports were measured (microseconds, both included). It is found out
-    once, before any table is written, and does not follow what the tables get then.
+    once, before any table is written, and does not follow what the tables get then. With `recent` the batch is one of a
+    run, and comes once.
     """
-    heads = [head for head in HEADS if head.topic in spans]
-    if not heads:
+    if not spans:
         return None
-    reports = reduce(DataFrame.union, [head.identified(decoded, f"{head.column}.") for head in heads])
-    there = reduce(DataFrame.union, [_measured(lake, head, *spans[head.topic]) for head in heads])
+    reports = _identified(decoded)
+    if not _suspected(lake, reports, spans, recent):
+        return None
+    there = _recorded(lake, spans)
     order = Over.partitionBy(*IDENTITY).orderBy("partition", "offset")
     ranked = reports.withColumn("rank", f.row_number().over(order))
     known = there.select(*IDENTITY, f.struct("partition", "offset").alias("known"))
@@ -77,8 +121,47 @@ def repeats(lake: Lake, decoded: DataFrame, spans: Mapping[str, tuple[int, int]]
     return None if found.isEmpty() else found
 
 
-def _measured(lake: Lake, head: Head, begin_us: int, end_us: int) -> DataFrame:
+def _suspected(lake: Lake, reports: DataFrame, spans: Mapping[str, Bounds], recent: Recent | None) -> bool:
+    """Whether two of these reports, at different places, may be the same. By hashes alone, and nearly always the last
+    that is done: repeats are rare, and ordering all reports by all that identifies them takes long."""
+    hashed = _hashed(reports)
+    if recent is None:
+        others = [_hashed(_recorded(lake, spans))]
+    else:
+        recent.learn(lake, spans)
+        others = recent.kept if recent.remembered(spans) else [_hashed(_recorded(lake, spans))]
+        hashed = hashed.localCheckpoint(eager=False)  # `persist` is undone when bronze gets the next batch
+        recent.join(hashed, spans)
+    everything = reduce(DataFrame.union, others, hashed)
+    places = everything.groupBy("identity").agg(f.min("place").alias("first"), f.max("place").alias("last"))
+    return not places.where(f.col("first") != f.col("last")).isEmpty()
+
+
+def _hashed(reports: DataFrame) -> DataFrame:
+    return reports.select(f.xxhash64(*IDENTITY).alias("identity"), f.xxhash64("partition", "offset").alias("place"))
+
+
+def _identified(decoded: DataFrame) -> DataFrame:
+    """PLACE and IDENTITY of decoded reports: a record has one of the columns of HEADS, or none."""
+    who = f.coalesce(*(f.col(f"{head.column}.{head.who}") for head in HEADS))
+    known = [f.col(f"{head.column}.{head.incarnation}") for head in HEADS if head.incarnation]
+    at = f.coalesce(*(f.col(f"{head.column}.at") for head in HEADS))
+    incarnation = f.coalesce(*known, f.lit(0)).cast("long")
+    rows = decoded.select(*PLACE, who.alias("who"), incarnation.alias("incarnation"), at.alias("at"))
+    return rows.where(f.col("at").isNotNull())
+
+
+def _recorded(lake: Lake, spans: Mapping[str, Bounds]) -> DataFrame:
+    """The reports of these spans that the lake has."""
+    parts = [head.identified(_measured(lake, head, *spans[head.topic])) for head in HEADS if head.topic in spans]
+    return reduce(DataFrame.union, parts)
+
+
+def _measured(lake: Lake, head: Head, begin_us: int, end_us: int | None = None) -> DataFrame:
     """What the lake has from `begin_us` to `end_us`, both included."""
-    begin, end = (f.timestamp_micros(f.lit(time)) for time in (begin_us, end_us))
-    rows = lake.table(head.table).where(f.col("at").between(begin, end))
-    return head.identified(rows.where(f.col("day").between(f.to_date(begin), f.to_date(end))))
+    begin = f.timestamp_micros(f.lit(begin_us))
+    rows = lake.table(head.table).where((f.col("at") >= begin) & (f.col("day") >= f.to_date(begin)))
+    if end_us is None:
+        return rows
+    end = f.timestamp_micros(f.lit(end_us))
+    return rows.where((f.col("at") <= end) & (f.col("day") <= f.to_date(end)))

@@ -7,6 +7,7 @@ lost; `PLAN` changes when a release cannot go on from an older one's, and the to
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import uuid
@@ -20,6 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.utils import is_remote
 
 from loadmanager.errors import Conflict, Unavailable
+from loadmanager.history.gist import gist
 from loadmanager.history.ingest.batches import Batches, Plan, complete
 from loadmanager.history.ingest.failpoints import Failpoints
 from loadmanager.history.ingest.gold import refresh_gold
@@ -27,6 +29,8 @@ from loadmanager.history.ingest.measuring import Gauges, exporter
 from loadmanager.history.ingest.rereading import reread
 from loadmanager.history.lake import Lake
 from loadmanager.history.sources import TOPICS, Source, stream
+
+_log = logging.getLogger(__name__)
 
 PLAN = 1
 """Version of the streaming plan, and so of its checkpoint."""
@@ -175,4 +179,5 @@ def patiently(work: Callable[[], None]) -> None:
 
 
 def _failed(error: object) -> Unavailable:
-    return Unavailable(f"the stream stopped: {error}; start it again, it goes on where it was")
+    _log.debug("the stream stopped: %s", error)
+    return Unavailable(f"the stream stopped: {gist(str(error))}; start it again, it goes on where it was")

@@ -2,13 +2,13 @@
 `folding`'s, what repeats is `repeats`'; here is decided what is written, and in which order.
 
 All is made of bronze's rows, which stay what they are; so a batch that is run again says the same. A table that gets no
-rows is not written. The fold's state is written when all that it says is written: so a batch that is run again finds
-the state from before it, and if it finds a later one, there is nothing left to write.
+rows is not written. The tables and the fold's state are written at once, in no order: a batch that is run again goes on
+from the states of batches before it, whatever of its own it finds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, reduce
 
@@ -19,10 +19,11 @@ from pyspark.sql import functions as f
 
 from loadmanager.checking.topics import CHANNEL_TOPIC
 from loadmanager.history import decoding
+from loadmanager.history.folding import Position
 from loadmanager.history.ingest.counting import FOLDED, UNREADABLE, Count, count
 from loadmanager.history.ingest.failpoints import Failpoints
 from loadmanager.history.ingest.progress import WRITER, Mark, Reached, positions
-from loadmanager.history.ingest.repeats import PLACE, repeats
+from loadmanager.history.ingest.repeats import PLACE, Recent, repeats
 from loadmanager.history.ingest.verdicts import Verdicts, verdicts
 from loadmanager.history.lake import Lake, Once
 from loadmanager.history.sources import Source, missing
@@ -37,8 +38,15 @@ DECODERS: dict[str, Callable[[DataFrame], DataFrame]] = {
     "audit": decoding.audit,
     "group_lag": decoding.group_lag,
 }
-WRITES_AT_ONCE = 3
-"""A commit is mostly waiting; more at once only compete for the cores."""
+WRITES_AT_ONCE = 6
+"""A commit is mostly waiting."""
+
+
+class Memory(msgspec.Struct):
+    """What a run knows of the lake without asking it: where the channel's partitions stand, and what came last."""
+
+    positions: Mapping[int, Position] | None = None
+    recent: Recent = msgspec.field(default_factory=Recent)
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -59,29 +67,38 @@ class Batch(msgspec.Struct, frozen=True):
         return frozenset(mark.topic for mark in self.marks)
 
 
-def write(lake: Lake, batch: Batch, source: Source, partitions: int, failpoints: Failpoints) -> None:
-    """Write all that the batch says, except that it is complete. `partitions`: the channel's."""
+def write(
+    lake: Lake, batch: Batch, source: Source, partitions: int, failpoints: Failpoints, memory: Memory | None = None
+) -> None:
+    """Write all that the batch says, except that it is complete. `partitions`: the channel's.
+
+    `memory` is of the run that the batch is of; without it, as for one that another run has begun, the lake is asked.
+    """
     once = Once(WRITER, batch.number)
+    known = memory.positions if memory is not None else None
+    recent = memory.recent if memory is not None else None
     kept: list[DataFrame] = []
     try:
         decoded = decoding.decode(batch.rows.where(f.col("topic") != CHANNEL_TOPIC)).persist(
             StorageLevel.MEMORY_AND_DISK
         )
         kept.append(decoded)
-        fold = verdicts(lake, batch.number, _channel(batch), batch.marks, source, partitions, resumed=batch.resumed)
+        fold = verdicts(
+            lake, batch.number, _channel(batch), batch.marks, source, partitions,
+            resumed=batch.resumed, remembered=known,
+        )  # fmt: skip
         if fold is not None:
             kept.append(fold.folded.lists)
         counted = count(decoded, fold.folded if fold is not None else None)
-        again = repeats(lake, decoded, counted.spans)
+        again = repeats(lake, decoded, counted.spans, recent)
         bad = _bad(lake, batch, decoded, fold, counted)
         if bad:
             lake.append("quarantine", reduce(DataFrame.unionByName, bad), once)
         failpoints.reached("quarantine")
         _all(_writes(lake, decoded, again, fold, counted, once), failpoints)
         failpoints.reached("silver")
-        if fold is not None and counted.any(f"{FOLDED}state"):
-            lake.append("channel_state", fold.folded.state, once)
-        failpoints.reached("state")
+        if memory is not None and fold is not None:
+            memory.positions = {**fold.known, **counted.positions}
     finally:
         for rows in kept:
             rows.unpersist()
@@ -106,7 +123,7 @@ def _bad(lake: Lake, batch: Batch, decoded: DataFrame, fold: Verdicts | None, co
 def _writes(
     lake: Lake, decoded: DataFrame, again: DataFrame | None, fold: Verdicts | None, counted: Count, once: Once
 ) -> list[Callable[[], None]]:
-    """One for each silver table that gets rows; independent of each other."""
+    """One for each table that gets rows, and one for the fold's state; independent of each other."""
     writes: list[Callable[[], None]] = []
     if fold is not None:
         writes += [
@@ -114,6 +131,8 @@ def _writes(
             for table in TOPICS[CHANNEL_TOPIC].tables
             if counted.any(FOLDED + table)
         ]
+        if counted.any(f"{FOLDED}state"):
+            writes.append(partial(lake.append, "channel_state", fold.folded.state, once))
     first = without(decoded, again)
     writes += [partial(lake.append, table, make(first), once) for table, make in DECODERS.items() if counted.any(table)]
     return writes

@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from loadmanager.checking.topics import CHANNEL_TOPIC, SNAPSHOTS_TOPIC
 from loadmanager.history import folding
 from loadmanager.history.folding import Position
-from loadmanager.history.ingest.progress import SILVER, WRITER, Mark
+from loadmanager.history.ingest.progress import SILVER, WRITER, Mark, reached
 from loadmanager.history.lake import Lake, Once
 from loadmanager.history.sources import Source
 from statechannel.codec import NEWEST_VERSION
@@ -26,10 +26,12 @@ SEEDER = f"{WRITER}/seed"
 
 
 class Verdicts(msgspec.Struct, frozen=True):
-    """What a batch's fold says. `partly`: some of it may be written already, under this number or another one."""
+    """What a batch's fold says. `partly`: some of it may be written already, under this number or another one. `known`
+    is where partitions stood before it."""
 
     folded: folding.Folded
     partly: bool
+    known: Mapping[int, Position]
 
     def write(self, lake: Lake, table: str, once: Once) -> None:
         """Write `channel` or `transition`."""
@@ -49,13 +51,15 @@ def verdicts(
     partitions: int,
     *,
     resumed: bool,
+    remembered: Mapping[int, Position] | None = None,
 ) -> Verdicts | None:
     """Fold a batch's records of the channel, and what has waited for this release; None if there is neither.
 
-    `marks` are the batch's. The fold's `lists` are persisted; unpersist them.
+    `marks` are the batch's; `remembered` is where partitions stand, if that is known. The fold's `lists` are persisted;
+    unpersist them.
     """
     state = lake.table("channel_state")
-    known = folding.positions(state, batch)
+    known = folding.positions(state, batch) if remembered is None else remembered
     waiting = {number: at for number, at in known.items() if at.held is not None and at.held <= NEWEST_VERSION}
     if records is None and not waiting:
         return None
@@ -68,7 +72,7 @@ def verdicts(
         rows = records.where(~f.col("partition").isin(list(waiting))).unionByName(rows) if waiting else records
     folded = folding.fold(rows, state, partitions, batch, known)
     folded.lists.persist(StorageLevel.MEMORY_AND_DISK)
-    return Verdicts(folded, bool(waiting) or resumed)
+    return Verdicts(folded, bool(waiting) or resumed, known)
 
 
 def _waited(lake: Lake, batch: int, waiting: Mapping[int, Position]) -> DataFrame:
@@ -92,6 +96,11 @@ def _seed(lake: Lake, batch: int, firsts: Mapping[int, int], source: Source, kno
     snapshots = source.read(lake.spark, [SNAPSHOTS_TOPIC])
     lake.append("channel_state", folding.seed(snapshots, lacking, known), Once(SEEDER, batch))
     return True
+
+
+def settled_states(lake: Lake) -> DataFrame:
+    """The states of batches that are complete: all that they are made of is in the other tables."""
+    return lake.table("channel_state").where(f.col("batch") <= reached(lake, SILVER).batch)
 
 
 def forget(lake: Lake, complete: int) -> None:

@@ -17,6 +17,7 @@ from loadmanager.history.ingest import Ingest, Options, refresh_gold
 from loadmanager.history.ingest.batches import Batches, Plan
 from loadmanager.history.ingest.failpoints import NEVER, POINTS, VARIABLE, Failpoints
 from loadmanager.history.ingest.progress import SILVER, reached
+from loadmanager.history.ingest.repeats import KEPT
 from loadmanager.history.lake import Lake
 from loadmanager.history.sources import TOPICS, SqliteSource
 from tests.history.ingest import material
@@ -77,12 +78,21 @@ def test_whichever_tables_of_a_batch_were_not_written_when_it_died_they_get_all_
 ):
     log, append = material.records(SEED), Lake.append
     Batches(lake.root, plan(tmp_path), "before")(material.raw(spark, log, 0.0, 0.5), 0)
-    dies = Batches(lake.root, plan(tmp_path, Fragile({VARIABLE: "state"})), "dies")
+    dies = Batches(lake.root, plan(tmp_path, Fragile({VARIABLE: "silver"})), "dies")
     monkeypatch.setattr(Lake, "append", lambda self, table, *rest: table in lost or append(self, table, *rest))
     with pytest.raises(Crash):
         dies(material.raw(spark, log), 0)
     monkeypatch.undo()
     Batches(lake.root, plan(tmp_path), "after")(material.raw(spark, log), 0)
+    refresh_gold(lake, TTL_S)
+    assert differences(lake, undisturbed) == {}
+
+
+def test_a_run_of_many_batches_finds_what_repeats_an_earlier_one(spark, lake, tmp_path, undisturbed):
+    log, parts = material.records(SEED), 2 * KEPT + 2
+    run = Batches(lake.root, plan(tmp_path), "one run")
+    for number in range(parts):
+        run(material.raw(spark, log, number / parts, (number + 1) / parts), number)
     refresh_gold(lake, TTL_S)
     assert differences(lake, undisturbed) == {}
 

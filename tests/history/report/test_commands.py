@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from api.cli.load_history.answering import taken
 from api.cli.main import main
+from loadmanager.errors import NotFound
 from loadmanager.history import layout, published
-from loadmanager.history.lake import Lake, Once
+from loadmanager.history.coverage import check_recorded
+from loadmanager.history.lake import Lake, Once, Window
+from loadmanager.history.pinned import Pinned
 from loadmanager.history.schemas import TABLES
 
 BEGIN = datetime(2030, 1, 28, 12, tzinfo=UTC)
+JVMS_OWN = "WARNING: Using incubator modules: jdk.incubator.vector"
+MADE = published.Provenance(job="test", at=BEGIN)
 
 
 def fill(lake: Lake, table: str, rows: list[dict[str, Any]]) -> None:
@@ -69,8 +78,97 @@ def test_rows_beyond_the_limit_are_left_out_and_that_is_said(filled: Lake):
     assert (len(found.rows), found.provenance.truncated) == (1, True)
 
 
+def test_versions_are_those_that_were_read_whatever_is_written_meanwhile(filled: Lake, monkeypatch: pytest.MonkeyPatch):
+    late = {"minute": BEGIN + timedelta(minutes=1), "broker": "late:1", "covered_s": 60.0, "day": BEGIN.date()}
+    before = Pinned(filled).versions(["broker_minute"])
+
+    def while_an_ingest_writes(answer: DataFrame, most: int) -> Any:
+        schema = TABLES["broker_minute"]
+        rows = filled.spark.createDataFrame([tuple(late.get(name) for name in schema.names)], schema)
+        filled.append("broker_minute", rows, Once("test", 2))
+        return taken(answer, most)
+
+    monkeypatch.setattr("api.cli.load_history.analyse.taken", while_an_ingest_writes)
+    assert history(filled, "analyse", "--analysis", "imbalance").exit_code == 0
+    found = published.read(f"{filled.root}/published", "analyses/imbalance")
+    assert {row["minute"] for row in found.rows} == {"2030-01-28T12:00:00Z"}
+    assert found.provenance.lake_versions == before != Pinned(filled).versions(["broker_minute"])
+
+
+@pytest.mark.parametrize("command", ["analyse", "advise", "replay"])
+def test_a_time_of_which_nothing_is_recorded_replaces_no_answer(filled: Lake, command: str):
+    root = Path(filled.root, published.FOLDER)
+    for name in ("analyses/imbalance", "advice", "replay", "replay-windows"):
+        published.publish(root, name, [{"n": 1}], MADE)
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in root.rglob("*.json")}
+    result = history(filled, command, "--from", "2040-01-01")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        "Error: nothing is recorded from 2040-01-01T00:00:00 on; the lake has records from 2030-01-28T12:00:00 to "
+        "2030-01-28T12:01:00 (UTC): take another --from or --to\n"
+    )
+    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in root.rglob("*.json")} == before
+
+
+@pytest.mark.parametrize(
+    ("window", "told"),
+    [
+        (Window(None, datetime(2020, 1, 1, tzinfo=UTC)), "recorded before 2020-01-01T00:00:00; the lake"),
+        (
+            Window(BEGIN - timedelta(days=2), BEGIN - timedelta(days=1)),
+            "from 2030-01-26T12:00:00 to 2030-01-27T12:00:00; the lake",
+        ),
+        (Window(BEGIN, BEGIN + timedelta(seconds=1)), ""),
+        (Window(BEGIN + timedelta(seconds=60), BEGIN + timedelta(seconds=61)), ""),
+    ],
+)
+def test_a_time_is_recorded_if_any_table_has_rows_of_it(filled: Lake, window: Window, told: str):
+    if not told:
+        return check_recorded(filled, window)
+    with pytest.raises(NotFound, match=told):
+        check_recorded(filled, window)
+    return None
+
+
+def test_an_answer_may_be_empty_where_something_is_recorded(filled: Lake):
+    published.publish(Path(filled.root, published.FOLDER), "analyses/failovers", [{"n": 1}], MADE)
+    result = history(filled, "analyse", "--analysis", "failovers", "--from", "2030-01-28")
+    assert result.exit_code == 0, result.output
+    assert published.read(f"{filled.root}/published", "analyses/failovers").rows == []
+
+
+def test_an_empty_lake_says_what_to_run_first(lake: Lake):
+    lake.prepare("bronze")
+    result = history(lake, "analyse")
+    assert (result.exit_code, "run `loadmanager history ingest` first" in result.stderr) == (1, True)
+    assert not Path(lake.root, published.FOLDER).exists()
+
+
+def apart(lake: Lake, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`analyse` in a process of its own, with a JVM of its own."""
+    command = [sys.executable, "-c", "from api.cli.main import main; main()", "history", "analyse", "--lake", lake.root]
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_standard_error_has_no_word_of_sparks_own(lake: Lake):
+    lake.prepare("bronze")
+    run = apart(lake)
+    said = [line for line in run.stderr.splitlines() if line != JVMS_OWN]
+    assert said == ["Error: nothing is recorded in this lake yet: run `loadmanager history ingest` first"]
+
+
+def test_a_jvm_that_does_not_start_is_told_in_a_line_below_its_own(lake: Lake):
+    lake.prepare("bronze")
+    run = apart(lake, "--memory", "9999999t")
+    assert (run.returncode, "Traceback" in run.stderr, "VM" in run.stderr.splitlines()[0]) == (1, False, True)
+    told = (
+        "Error: no Spark session at local[2]: its JVM did not start, and said why above; it has to be a JDK 17 or later"
+    )
+    assert run.stderr.splitlines()[-1] == told
+
+
 def test_the_session_that_was_there_stays(filled: Lake, spark: SparkSession):
-    assert history(filled, "analyse", "--list").exit_code == 0
+    assert history(filled, "analyse", "--analysis", "imbalance").exit_code == 0
     assert spark.range(3).count() == 3
 
 

@@ -1,0 +1,52 @@
+"""Whether anything at all was recorded in a time. Where nothing was, an answer would be empty without saying anything:
+there were no moves, or nobody looked.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import reduce
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from loadmanager.errors import NotFound
+from loadmanager.history.lake import ALWAYS, Lake, Window
+
+RECORDED = {"broker_minute": "minute", "broker_load": "at", "channel": "at", "decision": "at", "group_lag": "at"}
+"""Tables and their times. One of them has rows of any time in which a cluster was recorded; the first is the smallest,
+and the one that is kept for ever."""
+
+
+def check_recorded(lake: Lake, window: Window = ALWAYS) -> None:
+    """Raises NotFound where nothing of the window is recorded, with the time of which there is something."""
+    if all(lake.table(name, window).isEmpty() for name in RECORDED):
+        raise NotFound(_nothing(lake, window))
+
+
+def _nothing(lake: Lake, window: Window) -> str:
+    times = (lake.table(name).select(f.col(time).alias("at")) for name, time in RECORDED.items())
+    edges = reduce(DataFrame.union, times).agg(f.min("at").alias("begin"), f.max("at").alias("end"))
+    [found] = edges.toArrow().to_pylist()
+    if found["begin"] is None:
+        return "nothing is recorded in this lake yet: run `loadmanager history ingest` first"
+    return (
+        f"nothing is recorded {_told(window)}; the lake has records from {_time(found['begin'])} "
+        f"to {_time(found['end'])} (UTC): take another --from or --to"
+    )
+
+
+def _told(window: Window) -> str:
+    match window:
+        case Window(datetime() as begin, datetime() as end):
+            return f"from {_time(begin)} to {_time(end)}"
+        case Window(datetime() as begin):
+            return f"from {_time(begin)} on"
+        case Window(end=datetime() as end):
+            return f"before {_time(end)}"
+        case _:
+            return "at any time"
+
+
+def _time(at: datetime) -> str:
+    return f"{at:%Y-%m-%dT%H:%M:%S}"
