@@ -87,7 +87,7 @@ def _in_session(step: str, master: str, place: Path, records: int) -> dict[str, 
 
 
 def _step(step: str, master: str, place: str, records: int) -> None:
-    spark = session(Spark(master=master, memory="1g"))
+    spark = session(Spark(master=master))
     spark.sparkContext.setLogLevel("ERROR")
     try:
         with _Memory() as memory:
