@@ -99,8 +99,8 @@ def finish(lake: Lake, before: Reached, plan: Plan, memory: silver.Memory | None
     marks = tuple(arrived(rows))
     if not marks:
         return before
-    batch = silver.Batch(number, rows, marks, before, resumed=memory is None)
-    silver.write(lake, batch, plan.source, plan.partitions, plan.failpoints, memory)
+    batch = silver.Batch(number, rows, marks, before, memory)
+    silver.write(lake, batch, plan.source, plan.partitions, plan.failpoints)
     advance(lake, SILVER, number, marks)
     plan.failpoints.reached("progress")
     if number % STATES_KEPT == STATES_KEPT - 1:

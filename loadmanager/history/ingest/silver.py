@@ -52,14 +52,15 @@ class Memory(msgspec.Struct):
 class Batch(msgspec.Struct, frozen=True):
     """The records of a batch that bronze has, and where the ingest was before it.
 
-    `resumed`: another run has begun it, perhaps of a release that read less; what it wrote may be any part.
+    `memory` is the run's, if it has begun the batch. If another one has, perhaps of a release that read less, what it
+    wrote may be any part, and the lake is asked.
     """
 
     number: int
     rows: DataFrame
     marks: tuple[Mark, ...]
     before: Reached
-    resumed: bool
+    memory: Memory | None
 
     @property
     def topics(self) -> frozenset[str]:
@@ -67,16 +68,9 @@ class Batch(msgspec.Struct, frozen=True):
         return frozenset(mark.topic for mark in self.marks)
 
 
-def write(
-    lake: Lake, batch: Batch, source: Source, partitions: int, failpoints: Failpoints, memory: Memory | None = None
-) -> None:
-    """Write all that the batch says, except that it is complete. `partitions`: the channel's.
-
-    `memory` is of the run that the batch is of; without it, as for one that another run has begun, the lake is asked.
-    """
-    once = Once(WRITER, batch.number)
-    known = memory.positions if memory is not None else None
-    recent = memory.recent if memory is not None else None
+def write(lake: Lake, batch: Batch, source: Source, partitions: int, failpoints: Failpoints) -> None:
+    """Write all that the batch says, except that it is complete. `partitions`: the channel's."""
+    once, memory = Once(WRITER, batch.number), batch.memory
     kept: list[DataFrame] = []
     try:
         decoded = decoding.decode(batch.rows.where(f.col("topic") != CHANNEL_TOPIC)).persist(
@@ -85,12 +79,12 @@ def write(
         kept.append(decoded)
         fold = verdicts(
             lake, batch.number, _channel(batch), batch.marks, source, partitions,
-            resumed=batch.resumed, remembered=known,
+            resumed=memory is None, remembered=memory and memory.positions,
         )  # fmt: skip
         if fold is not None:
             kept.append(fold.folded.lists)
         counted = count(decoded, fold.folded if fold is not None else None)
-        again = repeats(lake, decoded, counted.spans, recent)
+        again = repeats(lake, decoded, counted.spans, memory and memory.recent)
         bad = _bad(lake, batch, decoded, fold, counted)
         if bad:
             lake.append("quarantine", reduce(DataFrame.unionByName, bad), once)
