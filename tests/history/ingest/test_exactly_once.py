@@ -125,7 +125,7 @@ def test_killed_in_earnest_between_files_and_commit_and_anywhere(spark, tmp_path
     orphans = killed_when(tmp_path, arguments, lambda: uncommitted(root / "tables" / "bronze"))
     assert orphans & uncommitted(root / "tables" / "bronze"), "written, and no commit names them"
     killed_when(tmp_path, arguments, lambda: uncommitted(root / "tables" / "broker_load"))
-    assert run_to_its_end(tmp_path, arguments, "state:2") == KILLED
+    assert run_to_its_end(tmp_path, arguments, "silver:2") == KILLED
     shutil.rmtree(root / "checkpoints")
     killed, whole, source = Lake(spark, str(root)), Lake(spark, str(tmp_path / "whole")), SqliteSource(log)
     Ingest(killed, source, Options(partitions=material.PARTITIONS)).run_available()
