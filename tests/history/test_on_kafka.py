@@ -28,7 +28,7 @@ from tests.integration.long_life.waiting import until, until_told
 from tests.integration.test_balanced_life import BUNDLES, NAMESPACE, Balanced, drifting, settings_on
 
 DEADLY = tuple(f"{point}:1" for point in POINTS)
-FROM_OUTSIDE = 2
+FROM_OUTSIDE = 3
 """Kills besides, of a run whose first batch is behind it: in all there are ten."""
 PARTITIONS = 3
 """As `settings_on` has it."""
