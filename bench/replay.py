@@ -1,10 +1,9 @@
 """Replay of a generated history: time, growth by each of its dimensions, and what one core more is worth.
 
-A week of 20 brokers and 1,000 bundles with 6 candidates is played as a whole; growth is measured on something smaller,
-`REPLAY_SIZE` (days,brokers,bundles,candidates; by default a day of the same with 3 candidates), each dimension by
-itself. From it the cost of a month of 100 brokers and 10,000 bundles with 24 candidates is worked out. `REPLAY_WEEK=0`
-leaves the week out, and starts from the smaller one. `--log` means nothing here. Each run is on a Spark of its own with
-two threads, after a short one that is not counted.
+A week of 20 brokers and 1,000 bundles with 6 candidates is played with one core, with two, and with twice as much of
+each dimension by itself; from that the cost of a month of 100 brokers and 10,000 bundles with 24 candidates is worked
+out. `REPLAY_SIZE` (days,brokers,bundles,candidates) does so with something smaller. `--log` means nothing here. Each
+run is on a Spark of its own, after a short one that is not counted.
 """
 
 from __future__ import annotations
@@ -55,7 +54,6 @@ class Sizes(msgspec.Struct, frozen=True):
         return f"{self.days} d x {self.brokers} brokers x {self.bundles:,} bundles x {self.candidates} candidates"
 
 
-WEEK = Sizes()
 MONTH = Sizes(30, 100, 10_000, 24)
 FACTOR = 2
 """By which each dimension grows when growth is measured."""
@@ -63,19 +61,13 @@ FACTOR = 2
 
 def run(kind: str) -> None:
     """All figures of this bench."""
-    short = Sizes(*(int(each) for each in os.environ.get("REPLAY_SIZE", "1,20,1000,3").split(",")))
+    size = os.environ.get("REPLAY_SIZE")
+    base = Sizes(*(int(each) for each in size.split(","))) if size else Sizes()
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
-        base_s = cores(root, short)
-        powers = {
-            name: growth(root, short, base_s, name)
-            for name in ("days", "brokers", "bundles", "candidates")
-        }  # fmt: skip
-        start, took_s = short, base_s
-        if os.environ.get("REPLAY_WEEK", "1") != "0":
-            start, took_s = WEEK, played(root, WEEK)
-    emit("replay", str(start), took_s, "s", ms_a_round=round(1000 * CORES * took_s / start.games, 2), cores=CORES)
-    month(start, took_s, powers)
+        took_s = cores(root, base)
+        emit("replay", str(base), took_s, "s", ms_a_round=round(1000 * CORES * took_s / base.games, 2), cores=CORES)
+        month(base, took_s, {each: growth(root, base, took_s, each) for each in Sizes.__struct_fields__})
 
 
 def cores(root: Path, sizes: Sizes) -> float:

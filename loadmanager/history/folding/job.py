@@ -19,7 +19,7 @@ from loadmanager.history.cycles import unsearched
 from loadmanager.history.folding.lists import ArrowBatch, Rows
 from loadmanager.history.folding.rows import KINDS, LISTS
 from loadmanager.history.folding.spreading import spread
-from loadmanager.history.folding.states import Position, chosen, positions
+from loadmanager.history.folding.states import Known, Position
 from loadmanager.history.folding.verdicts import PartitionFold
 
 STATE, RECORD = 0, 1
@@ -56,23 +56,16 @@ class Folded(msgspec.Struct, frozen=True):
         return self.lists.where(f.col(kind).isNotNull()).select(f.inline(kind))
 
 
-def fold(
-    raw_channel: DataFrame,
-    state: DataFrame,
-    partitions: int,
-    batch: int,
-    known: Mapping[int, Position] | None = None,
-) -> Folded:
+def fold(raw_channel: DataFrame, known: Known, partitions: int, batch: int) -> Folded:
     """Fold the records of a batch (rows of `schemas.RAW`, in any order) behind what was folded before.
 
-    `partitions` is how many the channel has. `state` may have the states of any batches: those of `batch` and later
-    ones don't count, so that a batch that is run again says the same. `known` is `positions(state, batch)`, if you
-    have it. A partition that is held before a record of a newer format goes on when it is given all records from its
-    `Position.next_offset` on, to a release that reads them; until then its records yield no rows. Raises Invalid.
+    `partitions` is how many the channel has. `known` are the states of batches before this one, and of none behind it,
+    so that a batch that is run again says the same. A partition that is held before a record of a newer format goes on
+    when it is given all records from its `Position.next_offset` on, to a release that reads them; until then its
+    records yield no rows. Raises Invalid.
     """
     if partitions < 1:
         raise Invalid(f"a channel has 1 partition or more, not {partitions}")
-    known = dict(positions(state, batch) if known is None else known)
     task_limit = int(raw_channel.sparkSession.conf.get("spark.sql.shuffle.partitions") or partitions)
     records = raw_channel.select(
         "partition",
@@ -82,8 +75,8 @@ def fold(
         f.col("value").alias("data"),
         f.unix_micros("appended_at").alias("appended_us"),
     )
-    if known:
-        begun = chosen(state, known).select(
+    if known.rows is not None:
+        begun = known.rows.select(
             "partition",
             f.lit(STATE).alias("kind"),
             f.col("chunk").cast("long").alias("offset"),
@@ -91,11 +84,11 @@ def fold(
             "data",
             f.lit(0).cast("long").alias("appended_us"),
         )
-        # Spark drops what it keeps of a fold when a table is written that it was made of, as this one is.
-        records = begun.localCheckpoint(eager=False).unionByName(records)
+        records = begun.unionByName(records)
     ordered = spread(records, f.col("partition"), min(partitions, task_limit))
     ordered = ordered.sortWithinPartitions("partition", "kind", "offset")
-    return Folded(ordered.mapInArrow(partial(fold_task, partitions=partitions, batch=batch, known=known), LISTS))
+    task = partial(fold_task, partitions=partitions, batch=batch, known=dict(known.positions))
+    return Folded(ordered.mapInArrow(task, LISTS))
 
 
 Entry = tuple[int, int, int, bytes | None, bytes | None, int]

@@ -6,7 +6,7 @@ of the channel. The state in force is the one that covers most, of equals that o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from pyspark.sql import DataFrame
@@ -34,6 +34,29 @@ class Position(msgspec.Struct, frozen=True):
     batch: int
     next_offset: int
     held: int | None = None
+
+
+class Known(msgspec.Struct, frozen=True):
+    """Where partitions stand, and the rows of exactly these states; `rows` is None where there are none.
+
+    What is made of `rows` follows no table: Spark drops what it keeps of a table as soon as that one is written.
+    """
+
+    positions: Mapping[int, Position] = {}
+    rows: DataFrame | None = None
+
+    def behind(self, moved: Mapping[int, Position], rows: DataFrame) -> Known:
+        """Where partitions stand behind a batch by which these have moved; `rows` are their states, kept already."""
+        if not moved:
+            return self
+        if self.rows is not None and not self.positions.keys() <= moved.keys():
+            rows = kept(rows.unionByName(self.rows.where(~f.col("partition").isin(list(moved)))))
+        return Known({**self.positions, **moved}, rows)
+
+
+def kept(rows: DataFrame) -> DataFrame:
+    """Rows that are computed once, when they are first used, and follow no table any more."""
+    return rows.localCheckpoint(eager=False)
 
 
 def packed(state: PartitionState, batch: int, at_ms: int, held: int | None = None) -> Iterator[Row]:
@@ -77,7 +100,13 @@ def positions(state: DataFrame, before: int | None = None) -> dict[int, Position
     return {row["partition"]: Position(row["batch"], row["next_offset"], row["held"]) for row in found}
 
 
-def chosen(state: DataFrame, wanted: dict[int, Position]) -> DataFrame:
+def known(state: DataFrame, before: int) -> Known:
+    """Where partitions stand as of the batches before that one, and the rows of it."""
+    there = positions(state, before)
+    return Known(there, kept(chosen(state, there))) if there else Known()
+
+
+def chosen(state: DataFrame, wanted: Mapping[int, Position]) -> DataFrame:
     """The rows of these positions."""
     batches = sorted({position.batch for position in wanted.values()})
     keys = state.sparkSession.createDataFrame(

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 VARIABLE = "LOADMANAGER_HISTORY_FAILPOINT"
-POINTS = ("begun", "bronze", "quarantine", "head", "silver", "progress", "gold")
+POINTS = ("begun", "bronze", "judged", "head", "silver", "progress", "gold")
 """In the order of a batch: before anything was written; then each after the commit that it is named for."""
 
 

@@ -8,7 +8,7 @@ from the states of batches before it, whatever of its own it finds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, reduce
 
@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 
 from loadmanager.checking.topics import CHANNEL_TOPIC
 from loadmanager.history import decoding
-from loadmanager.history.folding import Position
+from loadmanager.history.folding import Known
 from loadmanager.history.ingest.counting import FOLDED, UNREADABLE, Count, count
 from loadmanager.history.ingest.failpoints import Failpoints
 from loadmanager.history.ingest.progress import WRITER, Mark, Reached, positions
@@ -45,7 +45,7 @@ WRITES_AT_ONCE = 6
 class Memory(msgspec.Struct):
     """What a run knows of the lake without asking it: where the channel's partitions stand, and what came last."""
 
-    positions: Mapping[int, Position] | None = None
+    known: Known | None = None
     recent: Recent = msgspec.field(default_factory=Recent)
 
 
@@ -79,20 +79,21 @@ def write(lake: Lake, batch: Batch, source: Source, partitions: int, failpoints:
         kept.append(decoded)
         fold = verdicts(
             lake, batch.number, _channel(batch), batch.marks, source, partitions,
-            resumed=memory is None, remembered=memory and memory.positions,
+            resumed=memory is None, remembered=memory and memory.known,
         )  # fmt: skip
         if fold is not None:
             kept.append(fold.folded.lists)
         counted = count(decoded, fold.folded if fold is not None else None)
         again = repeats(lake, decoded, counted.spans, memory and memory.recent)
+        failpoints.reached("judged")
         bad = _bad(lake, batch, decoded, fold, counted)
+        writes = _writes(lake, decoded, again, fold, counted, once)
         if bad:
-            lake.append("quarantine", reduce(DataFrame.unionByName, bad), once)
-        failpoints.reached("quarantine")
-        _all(_writes(lake, decoded, again, fold, counted, once), failpoints)
+            writes.append(partial(lake.append, "quarantine", reduce(DataFrame.unionByName, bad), once))
+        _all(writes, failpoints)
         failpoints.reached("silver")
         if memory is not None and fold is not None:
-            memory.positions = {**fold.known, **counted.positions}
+            memory.known = fold.known.behind(counted.positions, fold.state)
     finally:
         for rows in kept:
             rows.unpersist()
@@ -126,7 +127,7 @@ def _writes(
             if counted.any(FOLDED + table)
         ]
         if counted.any(f"{FOLDED}state"):
-            writes.append(partial(lake.append, "channel_state", fold.folded.state, once))
+            writes.append(partial(lake.append, "channel_state", fold.state, once))
     first = without(decoded, again)
     writes += [partial(lake.append, table, make(first), once) for table, make in DECODERS.items() if counted.any(table)]
     return writes

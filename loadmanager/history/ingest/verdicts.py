@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 
 from loadmanager.checking.topics import CHANNEL_TOPIC, SNAPSHOTS_TOPIC
 from loadmanager.history import folding
-from loadmanager.history.folding import Position
+from loadmanager.history.folding import Known, Position
 from loadmanager.history.ingest.progress import SILVER, WRITER, Mark, reached
 from loadmanager.history.lake import Lake, Once
 from loadmanager.history.sources import Source
@@ -27,11 +27,12 @@ SEEDER = f"{WRITER}/seed"
 
 class Verdicts(msgspec.Struct, frozen=True):
     """What a batch's fold says. `partly`: some of it may be written already, under this number or another one. `known`
-    is where partitions stood before it."""
+    is where partitions stood before it, `state` the rows of the states behind it, kept from their first use on."""
 
     folded: folding.Folded
     partly: bool
-    known: Mapping[int, Position]
+    known: Known
+    state: DataFrame
 
     def write(self, lake: Lake, table: str, once: Once) -> None:
         """Write `channel` or `transition`."""
@@ -51,28 +52,27 @@ def verdicts(
     partitions: int,
     *,
     resumed: bool,
-    remembered: Mapping[int, Position] | None = None,
+    remembered: Known | None = None,
 ) -> Verdicts | None:
     """Fold a batch's records of the channel, and what has waited for this release; None if there is neither.
 
     `marks` are the batch's; `remembered` is where partitions stand, if that is known. The fold's `lists` are persisted;
     unpersist them.
     """
-    state = lake.table("channel_state")
-    known = folding.positions(state, batch) if remembered is None else remembered
-    waiting = {number: at for number, at in known.items() if at.held is not None and at.held <= NEWEST_VERSION}
+    known = folding.known(lake.table("channel_state"), batch) if remembered is None else remembered
+    positions = known.positions.items()
+    waiting = {number: at for number, at in positions if at.held is not None and at.held <= NEWEST_VERSION}
     if records is None and not waiting:
         return None
     rows = _waited(lake, batch, waiting)
     if records is not None:
         firsts = {mark.partition: mark.first for mark in marks if mark.topic == CHANNEL_TOPIC}
-        if _seed(lake, batch, firsts, source, known):
-            state = lake.table("channel_state")
-            known = folding.positions(state, batch)
+        if _seed(lake, batch, firsts, source, known.positions):
+            known = folding.known(lake.table("channel_state"), batch)
         rows = records.where(~f.col("partition").isin(list(waiting))).unionByName(rows) if waiting else records
-    folded = folding.fold(rows, state, partitions, batch, known)
+    folded = folding.fold(rows, known, partitions, batch)
     folded.lists.persist(StorageLevel.MEMORY_AND_DISK)
-    return Verdicts(folded, bool(waiting) or resumed, known)
+    return Verdicts(folded, bool(waiting) or resumed, known, folding.kept(folded.state))
 
 
 def _waited(lake: Lake, batch: int, waiting: Mapping[int, Position]) -> DataFrame:

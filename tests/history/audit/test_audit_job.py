@@ -10,8 +10,8 @@ from loadmanager.errors import Invalid
 from loadmanager.history.audit import SUMMARY, VIOLATION, Silver, audit
 from loadmanager.history.audit.auditing import copies
 from loadmanager.history.audit.findings import ACCEPTED
-from loadmanager.history.folding import fold
-from loadmanager.history.schemas import CHANNEL_STATE, RAW
+from loadmanager.history.folding import Known, fold, known
+from loadmanager.history.schemas import RAW
 from statechannel.record import Broker
 from statechannel.transitions import State
 from tests.history.folding.test_fold_job import WHEN, raw, replayed
@@ -26,11 +26,10 @@ ENTRIES = honest(11, 240)
 @pytest.fixture(scope="module")
 def tables(spark: SparkSession) -> dict[str, DataFrame]:
     """Bronze, silver, and the state of two batches."""
-    nothing = spark.createDataFrame([], CHANNEL_STATE)
     bronze = raw(spark, ENTRIES).persist()
-    first = fold(bronze.where("offset < 50"), nothing, 2, 0)
+    first = fold(bronze.where("offset < 50"), Known(), 2, 0)
     first.lists.persist()
-    second = fold(bronze.where("offset >= 50"), first.state, 2, 1)
+    second = fold(bronze.where("offset >= 50"), known(first.state, 1), 2, 1)
     second.lists.persist()
     return {
         "bronze": bronze,

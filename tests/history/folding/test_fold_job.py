@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from loadmanager.errors import Invalid
-from loadmanager.history.folding import SEEDED, fold, positions, seed
+from loadmanager.history.folding import SEEDED, Known, fold, known, positions, seed
 from loadmanager.history.folding.spreading import numbers_of, spread
 from loadmanager.history.folding.states import unpacked
 from loadmanager.history.schemas import CHANNEL, CHANNEL_STATE, QUARANTINE, RAW, TRANSITION
@@ -43,16 +43,15 @@ def replayed(entries: Iterable[Entry]) -> ChannelCore:
 def test_batches_say_what_one_pass_says_also_when_one_is_run_again(spark: SparkSession):
     entries = history(7, 160)
     shuffled = Random(1).sample(entries[80:] + entries[70:90], 100)
-    nothing = spark.createDataFrame([], CHANNEL_STATE)
-    whole = fold(raw(spark, entries), nothing, 2, 0)
+    whole = fold(raw(spark, entries), Known(), 2, 0)
     whole.lists.persist()
-    first = fold(raw(spark, entries[:80]), nothing, 2, 0)
+    first = fold(raw(spark, entries[:80]), Known(), 2, 0)
     first.lists.persist()
     kept = first.state
-    second = fold(raw(spark, shuffled), kept, 2, 1)
+    second = fold(raw(spark, shuffled), known(kept, 1), 2, 1)
     second.lists.persist()
     after = kept.unionByName(second.state).persist()
-    again = fold(raw(spark, shuffled), after, 2, 1)
+    again = fold(raw(spark, shuffled), known(after, 1), 2, 1)
     for found, schema in ((whole.channel, CHANNEL), (whole.transition, TRANSITION), (whole.unreadable, QUARANTINE)):
         assert found.schema == schema
     assert whole.state.schema == CHANNEL_STATE
@@ -71,6 +70,21 @@ def test_batches_say_what_one_pass_says_also_when_one_is_run_again(spark: SparkS
         each.lists.unpersist()
 
 
+def test_what_a_run_knows_of_its_states_is_what_the_table_says(spark: SparkSession):
+    entries = history(7, 160)
+    table, there = spark.createDataFrame([], CHANNEL_STATE), Known()
+    for batch, which in enumerate((entries[:80], [e for e in entries[80:] if e.partition == 1], [], entries[80:])):
+        made = fold(raw(spark, which), there, 2, batch).state.persist()
+        moved = {number: at for number, at in positions(made).items() if at.batch == batch}
+        there, table = there.behind(moved, made), table.unionByName(made)
+        told = known(table, batch + 1)
+        assert there.positions == told.positions
+        assert there.rows is not None
+        assert told.rows is not None
+        assert same(there.rows, told.rows)
+    assert {at.batch for at in there.positions.values()} == {1, 3}, "one of them stood still in the last batch"
+
+
 def test_a_seed_is_the_oldest_intact_snapshot_behind_the_first_record(spark: SparkSession, monkeypatch):
     entries = [e for e in history(9, 200) if e.partition == 0]
     topic = Topic(0)
@@ -82,10 +96,10 @@ def test_a_seed_is_the_oldest_intact_snapshot_behind_the_first_record(spark: Spa
     snapshots = spark.createDataFrame(rows, RAW).repartition(2)
     seeded = seed(snapshots, {0: 30, 1: 0}, {}).persist()
     assert {(r["batch"], r["next_offset"]) for r in seeded.collect()} == {(SEEDED, 60)}, "s40 is damaged"
-    known = positions(seeded, 0)
-    assert seed(snapshots, {0: 50}, known).isEmpty(), "what is known is enough"
-    folded = fold(raw(spark, entries[30:]), seeded, 2, 0, known)
-    whole = fold(raw(spark, entries), seeded.limit(0), 2, 0)
+    there = known(seeded, 0)
+    assert seed(snapshots, {0: 50}, there.positions).isEmpty(), "what is known is enough"
+    folded = fold(raw(spark, entries[30:]), there, 2, 0)
+    whole = fold(raw(spark, entries), Known(), 2, 0)
     assert same(folded.channel.where("offset >= 60"), whole.channel.where("offset >= 60"))
     unknown = folded.channel.where("offset < 60").select("verdict").distinct().collect()
     assert [row["verdict"] for row in unknown] == ["unknown"]
@@ -104,4 +118,4 @@ def test_neighbouring_partitions_come_to_tasks_of_their_own(spark: SparkSession,
 
 def test_a_channel_has_partitions(spark: SparkSession):
     with pytest.raises(Invalid, match="1 partition"):
-        fold(raw(spark, []), spark.createDataFrame([], CHANNEL_STATE), 0, 0, {})
+        fold(raw(spark, []), Known(), 0, 0)

@@ -131,7 +131,7 @@ def test_a_run_that_dies_goes_on_from_its_seed_though_the_snapshot_is_gone(lake,
     source = SqliteSource(path)
     rows = source.read(lake.spark, [CHANNEL_TOPIC]).where(f.col("offset") < TRIMMED + 10)
     with pytest.raises(Crash):
-        Batches(lake.root, Plan(source, 2, Fragile({VARIABLE: "quarantine"})), "one")(rows, 0)
+        Batches(lake.root, Plan(source, 2, Fragile({VARIABLE: "judged"})), "one")(rows, 0)
     asyncio.run(only_the_later_one(path, entries))
     ingest(lake, path)
     check(lake, whole)
