@@ -7,22 +7,18 @@ The job is also what decodes and folds: what is kept of both (`persist`) is ther
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import reduce
 
 import msgspec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from loadmanager.history import decoding, folding
-from loadmanager.history.folding import Position
+from loadmanager.history import decoding
+from loadmanager.history.folding import Folded, Position
 from loadmanager.history.folding.rows import KINDS
 from loadmanager.history.ingest.repeats import HEADS, Bounds
 
 UNREADABLE = "unreadable"
 """Counted beside the tables: records that no decoder could read."""
-
-FOLDED = "folded "
-"""Before the kinds that a fold yields."""
 
 
 class Count(msgspec.Struct, frozen=True):
@@ -30,40 +26,35 @@ class Count(msgspec.Struct, frozen=True):
     fold of each partition stands that has moved on."""
 
     rows: Mapping[str, int]
-    spans: Mapping[str, Bounds]
-    positions: Mapping[int, Position]
+    spans: Mapping[str, Bounds] = {}
+    positions: Mapping[int, Position] = {}
 
     def any(self, name: str) -> bool:
         """Whether there are rows of a table."""
         return self.rows.get(name, 0) > 0
 
 
-def count(decoded: DataFrame | None, folded: folding.Folded | None = None) -> Count:
-    """Count decoded records, without looking for repeats, and the rows of a fold (under FOLDED and their kind)."""
-    parts: list[DataFrame] = []
-    if decoded is not None:
-        sizes = decoding.sizes() | {UNREADABLE: f.col("kind").isNotNull().cast("int")}
-        times = {head.topic: f.unix_micros(f.col(f"{head.column}.at")) for head in HEADS}
-        parts.append(decoded.agg(_each(sizes, f.sum), _each(times, f.min), _each(times, f.max), _positions(f.array())))
-    if folded is not None:
-        lengths = {FOLDED + kind: f.size(f.col(kind)) for kind in KINDS}
-        there = {name: f.when(length > 0, length) for name, length in lengths.items()}
-        heads = f.filter("state", lambda row: row.chunk == 0)
-        states = f.transform(heads, lambda row: f.struct(row.partition, row.batch, row.next_offset, row.held))
-        moved = _positions(f.flatten(f.collect_list(states)))
-        parts.append(folded.lists.agg(_each(there, f.sum), _each({}, f.min), _each({}, f.max), moved))
-    rows: dict[str, int] = {}
-    spans: dict[str, Bounds] = {}
-    positions: dict[int, Position] = {}
-    for counted, first, last, moved in reduce(DataFrame.union, parts).collect() if parts else ():
-        rows |= {name: number or 0 for name, number in counted.items()}
-        spans |= {topic: (begin, last[topic]) for topic, begin in first.items() if begin is not None}
-        positions |= {partition: Position(*position) for partition, *position in moved}
-    return Count(rows, spans, positions)
+def count_decoded(decoded: DataFrame) -> Count:
+    """Count decoded records, without looking for repeats."""
+    sizes = decoding.sizes() | {UNREADABLE: f.col("kind").isNotNull().cast("int")}
+    times = {head.topic: f.unix_micros(f.col(f"{head.column}.at")) for head in HEADS}
+    [(rows, first, last)] = decoded.agg(_each(sizes, f.sum), _each(times, f.min), _each(times, f.max)).collect()
+    spans = {topic: (begin, last[topic]) for topic, begin in first.items() if begin is not None}
+    return Count(_known(rows), spans)
 
 
-def _positions(column: Column) -> Column:
-    return column.cast("array<struct<partition:int,batch:bigint,next_offset:bigint,held:int>>")
+def count_folded(folded: Folded) -> Count:
+    """Count the rows of a fold, by their kind."""
+    heads = f.filter("state", lambda row: row.chunk == 0)
+    states = f.transform(heads, lambda row: f.struct(row.partition, row.batch, row.next_offset, row.held))
+    lengths = {kind: f.size(f.col(kind)) for kind in KINDS}
+    there = {name: f.when(length > 0, length) for name, length in lengths.items()}
+    [(rows, moved)] = folded.lists.agg(_each(there, f.sum), f.flatten(f.collect_list(states))).collect()
+    return Count(_known(rows), positions={partition: Position(*position) for partition, *position in moved})
+
+
+def _known(rows: Mapping[str, int | None]) -> Mapping[str, int]:
+    return {name: number or 0 for name, number in rows.items()}
 
 
 def _each(columns: Mapping[str, Column], aggregate: object) -> Column:

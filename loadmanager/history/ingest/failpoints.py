@@ -13,7 +13,8 @@ from collections.abc import Mapping
 
 VARIABLE = "LOADMANAGER_HISTORY_FAILPOINT"
 POINTS = ("begun", "bronze", "judged", "head", "silver", "progress", "gold")
-"""In the order of a batch: before anything was written; then each after the commit that it is named for."""
+"""In the order of a batch: before anything was written; then each after the commit that it is named for. `judged`: what
+the batch says is known, and some of it may be written; `head` is passed behind each of its tables."""
 
 
 class Failpoints:

@@ -2,14 +2,15 @@
 `folding`'s, what repeats is `repeats`'; here is decided what is written, and in which order.
 
 All is made of bronze's rows, which stay what they are; so a batch that is run again says the same. A table that gets no
-rows is not written. The tables and the fold's state are written at once, in no order: a batch that is run again goes on
-from the states of batches before it, whatever of its own it finds.
+rows is not written. The tables, the quarantine and the fold's state are written at once, in no order: a batch that is
+run again goes on from the states of batches before it, whatever of its own it finds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from functools import partial, reduce
 
 import msgspec
@@ -19,8 +20,8 @@ from pyspark.sql import functions as f
 
 from loadmanager.checking.topics import CHANNEL_TOPIC
 from loadmanager.history import decoding
-from loadmanager.history.folding import Known
-from loadmanager.history.ingest.counting import FOLDED, UNREADABLE, Count, count
+from loadmanager.history.folding import Known, Position
+from loadmanager.history.ingest.counting import UNREADABLE, count_decoded, count_folded
 from loadmanager.history.ingest.failpoints import Failpoints
 from loadmanager.history.ingest.progress import WRITER, Mark, Reached, positions
 from loadmanager.history.ingest.repeats import PLACE, Recent, repeats
@@ -63,88 +64,110 @@ class Batch(msgspec.Struct, frozen=True):
     memory: Memory | None
 
     @property
+    def once(self) -> Once:
+        """Under which name and number each table gets its rows."""
+        return Once(WRITER, self.number)
+
+    @property
     def topics(self) -> frozenset[str]:
         """Of which there are records."""
         return frozenset(mark.topic for mark in self.marks)
 
 
 def write(lake: Lake, batch: Batch, source: Source, partitions: int, failpoints: Failpoints) -> None:
-    """Write all that the batch says, except that it is complete. `partitions`: the channel's."""
-    once, memory = Once(WRITER, batch.number), batch.memory
+    """Write all that the batch says, except that it is complete. `partitions`: the channel's.
+
+    The channel's records and the others have nothing to do with each other: both are judged at once, and what one says
+    is written while the other is judged. No write begins once anything has failed.
+    """
     kept: list[DataFrame] = []
-    try:
-        decoded = decoding.decode(batch.rows.where(f.col("topic") != CHANNEL_TOPIC)).persist(
-            StorageLevel.MEMORY_AND_DISK
-        )
-        kept.append(decoded)
-        fold = verdicts(
-            lake, batch.number, _channel(batch), batch.marks, source, partitions,
-            resumed=memory is None, remembered=memory and memory.known,
-        )  # fmt: skip
-        if fold is not None:
-            kept.append(fold.folded.lists)
-        counted = count(decoded, fold.folded if fold is not None else None)
-        again = repeats(lake, decoded, counted.spans, memory and memory.recent)
-        failpoints.reached("judged")
-        bad = _bad(lake, batch, decoded, fold, counted)
-        writes = _writes(lake, decoded, again, fold, counted, once)
-        if bad:
-            writes.append(partial(lake.append, "quarantine", reduce(DataFrame.unionByName, bad), once))
-        _all(writes, failpoints)
+    bad = [] if batch.before.followed_by(batch.marks) else [missing(batch.rows, positions(lake, batch.before))]
+    with _kept_meanwhile(kept), ThreadPoolExecutor(WRITES_AT_ONCE) as pool:
+        try:
+            judging = [
+                pool.submit(_of_channel, lake, batch, source, partitions, kept),
+                pool.submit(_of_others, lake, batch, kept),
+            ]
+            writing: list[Future[None]] = []
+            for judged in as_completed(judging):
+                part = judged.result()
+                bad += part.bad
+                writing += map(pool.submit, part.writes)
+            failpoints.reached("judged")
+            if bad:
+                every = reduce(DataFrame.unionByName, bad)
+                writing.append(pool.submit(lake.append, "quarantine", every, batch.once))
+            for written in as_completed(writing):
+                written.result()
+                failpoints.reached("head")
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
         failpoints.reached("silver")
-        if memory is not None and fold is not None:
-            memory.known = fold.known.behind(counted.positions, fold.state)
+
+
+@contextmanager
+def _kept_meanwhile(kept: list[DataFrame]) -> Generator[None]:
+    try:
+        yield
     finally:
         for rows in kept:
             rows.unpersist()
 
 
-def _channel(batch: Batch) -> DataFrame | None:
-    return batch.rows.where(f.col("topic") == CHANNEL_TOPIC) if CHANNEL_TOPIC in batch.topics else None
+class Part(msgspec.Struct):
+    """What one part of the records says: a write for each table that gets rows, independent of each other, and what
+    goes to the quarantine (nothing, as a rule)."""
 
-
-def _bad(lake: Lake, batch: Batch, decoded: DataFrame, fold: Verdicts | None, counted: Count) -> list[DataFrame]:
-    """What goes to the quarantine; nothing, as a rule."""
-    bad: list[DataFrame] = []
-    if not batch.before.followed_by(batch.marks):
-        bad.append(missing(batch.rows, positions(lake, batch.before)))
-    if counted.any(UNREADABLE):
-        bad.append(decoding.unreadable(decoded))
-    if fold is not None and counted.any(f"{FOLDED}unreadable"):
-        bad.append(fold.folded.unreadable)
-    return bad
-
-
-def _writes(
-    lake: Lake, decoded: DataFrame, again: DataFrame | None, fold: Verdicts | None, counted: Count, once: Once
-) -> list[Callable[[], None]]:
-    """One for each table that gets rows, and one for the fold's state; independent of each other."""
     writes: list[Callable[[], None]] = []
-    if fold is not None:
-        writes += [
-            partial(fold.write, lake, table, once)
-            for table in TOPICS[CHANNEL_TOPIC].tables
-            if counted.any(FOLDED + table)
-        ]
-        if counted.any(f"{FOLDED}state"):
-            writes.append(partial(lake.append, "channel_state", fold.state, once))
+    bad: list[DataFrame] = []
+
+
+def _of_channel(lake: Lake, batch: Batch, source: Source, partitions: int, kept: list[DataFrame]) -> Part:
+    memory = batch.memory
+    records = batch.rows.where(f.col("topic") == CHANNEL_TOPIC) if CHANNEL_TOPIC in batch.topics else None
+    fold = verdicts(
+        lake, batch.number, records, batch.marks, source, partitions,
+        resumed=memory is None, remembered=memory and memory.known,
+    )  # fmt: skip
+    if fold is None:
+        return Part()
+    kept.append(fold.folded.lists)
+    counted = count_folded(fold.folded)
+    part = Part(bad=[fold.folded.unreadable] if counted.any("unreadable") else [])
+    for table in TOPICS[CHANNEL_TOPIC].tables:
+        if counted.any(table):
+            part.writes.append(partial(fold.write, lake, table, batch.once))
+    if counted.any("state"):
+        part.writes.append(partial(_keep_states, lake, batch, fold, counted.positions))
+    return part
+
+
+def _keep_states(lake: Lake, batch: Batch, fold: Verdicts, moved: Mapping[int, Position]) -> None:
+    lake.append("channel_state", fold.state, batch.once)
+    if batch.memory is not None:
+        batch.memory.known = fold.known.behind(moved, fold.state)
+
+
+def _of_others(lake: Lake, batch: Batch, kept: list[DataFrame]) -> Part:
+    if batch.topics <= {CHANNEL_TOPIC}:
+        return Part()
+    records = batch.rows.where(f.col("topic") != CHANNEL_TOPIC)
+    decoded = decoding.decode(records).persist(StorageLevel.MEMORY_AND_DISK)
+    kept.append(decoded)
+    counted = count_decoded(decoded)
+    again = repeats(lake, decoded, counted.spans, batch.memory and batch.memory.recent)
     first = without(decoded, again)
-    writes += [partial(lake.append, table, make(first), once) for table, make in DECODERS.items() if counted.any(table)]
-    return writes
+    return Part(
+        [
+            partial(lake.append, table, make(first), batch.once)
+            for table, make in DECODERS.items()
+            if counted.any(table)
+        ],
+        [decoding.unreadable(decoded)] if counted.any(UNREADABLE) else [],
+    )
 
 
 def without(decoded: DataFrame, again: DataFrame | None) -> DataFrame:
     """The decoded records without those that repeat a report."""
     return decoded if again is None else decoded.join(f.broadcast(again), list(PLACE), "left_anti")
-
-
-def _all(writes: Iterable[Callable[[], None]], failpoints: Failpoints) -> None:
-    """Do all of them; none begins once one has failed."""
-    with ThreadPoolExecutor(WRITES_AT_ONCE) as pool:
-        try:
-            for done in [pool.submit(write) for write in writes]:
-                done.result()
-                failpoints.reached("head")
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from loadmanager.history import decoding
-from loadmanager.history.ingest.counting import count
+from loadmanager.history.ingest.counting import count_decoded
 from loadmanager.history.ingest.repeats import KEPT, Recent, repeats
 from loadmanager.history.lake import Once
 from loadmanager.history.schemas import RAW
@@ -33,7 +33,7 @@ class Run:
 
     def batch(self, *offsets_and_times):
         decoded = report(self.spark, offsets_and_times)
-        found = repeats(self.lake, decoded, count(decoded).spans, self.recent)
+        found = repeats(self.lake, decoded, count_decoded(decoded).spans, self.recent)
         self.lake.append("broker_load", decoding.broker_load(decoded), Once("test", self.batches))
         self.batches += 1
         return [] if found is None else sorted(row["offset"] for row in found.collect())
