@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -41,6 +42,8 @@ RECORDS = 600_000
 RATES_S = (3_700, 20_000)
 """Records a second: the first are 20,000 rows a second of the silver tables, the second more than 100,000."""
 RUN_S = 60
+STARTING_S = 60
+"""Before RUN_S, not counted: what a job that has just begun with a topic takes longer for."""
 TTL_S = 1_800.0
 TRIGGER_S = 2.0
 WARM_UP = 400_000
@@ -128,20 +131,22 @@ def _lag(spark: SparkSession, address: str, directory: Path, rate_s: int) -> Non
     ingest = Ingest(lake, KafkaSource(address, prefix), options, clock)
     thread = threading.Thread(target=ingest.run, args=(stop,))
     thread.start()
+    begun = datetime.now(UTC)
     with _producing(address, prefix, rate_s):
         pass
-    while lake.table("bronze").count() < rate_s * RUN_S and thread.is_alive():
+    while lake.table("bronze").count() < rate_s * (STARTING_S + RUN_S) and thread.is_alive():
         time.sleep(1.0)
     stop.set()
     thread.join()
     done = f.element_at(f.array(*map(f.lit, clock.times["progress"])), (f.col("batch") + 1).cast("int"))
-    rows = lake.table("bronze").where(f.col("batch") > 0)  # the first one makes the tables
+    begin = f.col("appended_at") - f.expr(f"INTERVAL {STARTING_S} SECONDS")
+    rows = lake.table("bronze").where(begin >= f.lit(begun))
     waited = rows.select((done - f.col("appended_at").cast("double")).alias("s"))
     p50, p99, longest = waited.agg(f.percentile("s", f.array(f.lit(0.5), f.lit(0.99), f.lit(1.0)))).first()[0]  # type: ignore[index]
     emit(
         "ingest", f"append to lake p99 at {rate_s:,} records/s", p99, "s", target="< 15 s", met=p99 < 15.0,
         p50_s=round(p50, 2), longest_s=round(longest, 2), batches=len(clock.times["progress"]), seconds=RUN_S,
-        silver_rows_s=round(_silver_rows(lake) / RUN_S),
+        silver_rows_s=round(_silver_rows(lake) / (STARTING_S + RUN_S)),
     )  # fmt: skip
 
 
@@ -151,9 +156,9 @@ def _silver_rows(lake: Lake) -> int:
 
 @contextmanager
 def _producing(address: str, prefix: str, rate_s: int) -> Generator[None]:
-    """So many records a second for RUN_S, from a process of its own; waits for its end."""
+    """So many records a second, from a process of its own; waits for its end."""
     process = multiprocessing.get_context("spawn").Process(
-        target=produce, args=(address, prefix, rate_s * RUN_S, float(rate_s))
+        target=produce, args=(address, prefix, rate_s * (STARTING_S + RUN_S), float(rate_s))
     )
     process.start()
     try:

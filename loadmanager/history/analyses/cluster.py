@@ -1,13 +1,9 @@
 """What the whole cluster carried and had, as one row, and what bundles carried hour by hour: what bundle analyses are
-made of. Minutes are read for nothing else about bundles, so that several analyses may share what was read (`common`).
+made of. Minutes are read for nothing else about bundles, so that several analyses may share what was read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
-
-from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
@@ -58,22 +54,6 @@ def bundle_hours(tables: Tables, window: Window) -> DataFrame:
 def summed(hours: DataFrame, *by: Column | str) -> DataFrame:
     """The sums of `bundle_hours` over longer times."""
     return hours.groupBy(*by).agg(*(f.sum(name).alias(name) for name in SUMS))
-
-
-@contextmanager
-def common(tables: Tables, window: Window, options: Options) -> Generator[None]:
-    """Within it what analyses of this window have in common is worked out once, when the first of them needs it.
-
-    Spark knows by itself which part of a plan is kept: analyses run within it need not be told.
-    """
-    kept = [bundle_hours(tables, window), cluster(tables, window, options)]
-    for rows in kept:
-        rows.persist(StorageLevel.MEMORY_AND_DISK)
-    try:
-        yield
-    finally:
-        for rows in kept:
-            rows.unpersist()
 
 
 def cluster(tables: Tables, window: Window, options: Options) -> DataFrame:

@@ -10,7 +10,7 @@ from typing import TypeVar
 from pyspark.sql import DataFrame
 
 from loadmanager.history.analyses.analysis import Analysis, Options, Tables
-from loadmanager.history.analyses.cluster import common
+from loadmanager.history.analyses.sharing import common
 from loadmanager.history.lake import Window
 
 T = TypeVar("T")
