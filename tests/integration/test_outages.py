@@ -136,6 +136,8 @@ async def test_cut_off_from_both_no_broker_serves_beyond_its_proof(
         zookeeper_server.kill()
         both_dead_s = time.clock_gettime(time.CLOCK_BOOTTIME)
         await until(lambda: not any(b.serving(x) for b in brokers for x in BUNDLES), "nobody serves any more")
+        # what was counted while somebody served may be on its way back still
+        await until(lambda: load.in_flight == CALLERS, "every caller waits for an answer")
         answered = len(load.acknowledged)
         await asyncio.sleep(V_S)  # nobody begins to serve again by itself
         assert len(load.acknowledged) == answered
