@@ -57,7 +57,9 @@ def make(spark: SparkSession, path: str, table: str, schema: StructType) -> None
     given = ", ".join(f"'{key}' = '{value}'" for key, value in properties(table, schema).items())
     folders = ", ".join(cut_by(table, schema))
     cut = f"PARTITIONED BY ({folders})" if folders else ""
-    spark.sql(f"CREATE TABLE IF NOT EXISTS {delta(path)} ({schema.toDDL()}) USING delta {cut} TBLPROPERTIES ({given})")
+    spark.sql(
+        f"CREATE TABLE IF NOT EXISTS {delta(path)} ({_listed(schema.fields)}) USING delta {cut} TBLPROPERTIES ({given})"
+    )
 
 
 def widen(spark: SparkSession, path: str, there: StructType, table: str, schema: StructType) -> None:
@@ -91,4 +93,5 @@ def delta(path: str) -> str:
 
 
 def _listed(fields: Iterable[StructField]) -> str:
-    return StructType(list(fields)).toDDL()
+    """As SQL lists columns. `StructType.toDDL` wants a session of this thread; with Spark Connect only one has it."""
+    return ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in fields)
