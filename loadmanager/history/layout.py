@@ -8,7 +8,6 @@ and an older release passes over the columns that it does not know. What it coul
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 
 from pyspark.sql import SparkSession
@@ -26,7 +25,7 @@ _SEARCHED = ("batch", "stage", "topic", "partition", "offset", "appended_at", "a
 _BRIEF_HISTORY = {"delta.logRetentionDuration": "interval 2 days"}
 """Of what is only the ingest's own: nobody asks what it was long ago."""
 _OWN = ("channel_state", "progress")
-_CHECKPOINTS = dict(zip(TABLES, itertools.cycle((10, 11, 13, 15, 17, 19, 21)), strict=False))
+_CHECKPOINTS = {table: 10 + place for place, table in enumerate(TABLES)}
 """After how many commits Delta sums a table's log up. Tables get their commits together, and should not sum up together
 too: the batch in which all did took half as long again."""
 

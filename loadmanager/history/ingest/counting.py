@@ -1,7 +1,7 @@
-"""Counts what a batch says before any of it is written, in one job: which tables get rows at all, and from when to when
-reports were measured. A commit of nothing costs as much as one of something.
+"""Counts what decoded records or a fold say, before it is written and in a job each: which tables get rows, from when
+to when reports were measured, where partitions stand. A commit of nothing costs as much as one of something.
 
-The job is also what decodes and folds: what is kept of both (`persist`) is there after it.
+The job is also what decodes or folds: what is kept of it (`persist`) is there after it.
 """
 
 from __future__ import annotations
