@@ -412,11 +412,12 @@ async def test_a_log_of_another_cluster_is_refused_and_left_alone(tmp_path: Path
 async def test_a_service_is_given_its_bundles_and_the_broker_to_ask(tmp_path: Path) -> None:
     (tmp_path / "service.py").write_text(
         "import sys\n"
+        "def say(line): sys.stderr.write(line + '\\n')\n"  # at once: the control thread logs between pieces of a print
         "class Service:\n"
         "    def attached(self, broker): self.broker = broker\n"
         "    async def prepare(self, bundle): pass\n"
-        "    async def acquire(self, bundle, token, hand_off): print('acquired', bundle, file=sys.stderr, flush=True)\n"
-        "    async def release(self, bundle, to): print('serving', self.broker.serving(bundle), file=sys.stderr)\n"
+        "    async def acquire(self, bundle, token, hand_off): say(f'acquired {bundle}')\n"
+        "    async def release(self, bundle, to): say(f'serving {self.broker.serving(bundle)}')\n"
         "    async def abandon(self, bundle): pass\n"
         "    async def load(self): return {}\n"
     )
