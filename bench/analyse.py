@@ -3,10 +3,10 @@
 `ANALYSE_ROWS` has the sizes, in rows of `bundle_minute` (default `1000000,10000000,100000000`), a week each, in which
 bundles grow with the rows; `ANALYSE_DIR` keeps the Parquet: the next run takes what is there of the same world, and
 makes only what is missing. `--log` means nothing here. Each size has a process with a Spark of its own, two threads and
-2 GB. Up to COMPARED_UP_TO rows a first round that is not timed takes the answers; DuckDB, with two threads too, must
-give the same ones. Then each is run alone, and all as the command line runs them: some at a time, with what they have
-in common made once. Beyond, all together is the only run. DuckDB answers one after the other. Memory is that of this
-process, its JVM and all Python workers at once.
+2 GB. Analyses run as the command line runs them: some at a time, with what they have in common made once. Up to
+COMPARED_UP_TO rows a first round that is not timed takes the answers; DuckDB, with two threads too, must give the same
+ones, and has an untimed round as well. Then each is run alone, and all together again. Beyond, all together is the only
+run. DuckDB answers one after the other. Memory is that of this process, its JVM and all Python workers at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
@@ -100,12 +100,12 @@ def make(rows: int, root: Path) -> None:
 
 def one_size(root: Path) -> tuple[float, list[str]]:
     """The figures of one size; returns the seconds of all analyses, and what is not as DuckDB has it."""
-    spark = session(Spark(conf={"spark.sql.shuffle.partitions": "4"}))
+    spark = session(Spark())
     try:
         tables = reading(spark, root)
         count = tables("bundle_minute").count()
         compared = count <= COMPARED_UP_TO
-        found = {name: each.run(tables, ALWAYS, DEFAULTS).toArrow() for name, each in ANALYSES.items() if compared}
+        found = dict(zip(ANALYSES, together(tables, DataFrame.toArrow), strict=True)) if compared else {}
         took: dict[str, float] = {}
         peaks = [0.0]
         for name in ANALYSES if compared else ():
@@ -117,8 +117,7 @@ def one_size(root: Path) -> tuple[float, list[str]]:
             emit("analyse", f"{name} alone, {count:,} rows", took[name], "s", peak_gb=round(peaks[-1], 2))
         with watched() as peak:
             begin = time.perf_counter()
-            for _ in answers(list(ANALYSES.values()), tables, ALWAYS, DEFAULTS, worked_out):
-                pass
+            together(tables, worked_out)
             total = time.perf_counter() - begin
         peaks.append(peak[0] / 2**30)
     finally:
@@ -136,6 +135,11 @@ def reading(spark: SparkSession, root: Path) -> Tables:
         return spark.read.schema(TABLES[name]).parquet(str(root / name))
 
     return table
+
+
+def together(tables: Tables, take: Callable[[DataFrame], Any]) -> list[Any]:
+    """What `take` makes of each of ANALYSES."""
+    return list(answers(list(ANALYSES.values()), tables, ALWAYS, DEFAULTS, take))
 
 
 def worked_out(answer: DataFrame) -> None:

@@ -59,7 +59,7 @@ def run(kind: str) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-") as directory:
         kafka = KafkaServer(Path(directory) / "kafka")
         kafka.start()
-        spark = session(Spark(memory="3g", conf={"spark.sql.shuffle.partitions": "4"}))
+        spark = session(Spark(memory="3g"))
         spark.sparkContext.setLogLevel("ERROR")
         try:
             _throughput(spark, kafka.address, Path(directory))

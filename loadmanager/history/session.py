@@ -19,6 +19,7 @@ JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 QUIET = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 """The JVM has to be started with it. That Spark uses an incubator module the JVM tells all the same: no option ends it.
 """
+PARTITIONS = "spark.sql.shuffle.partitions"
 _NO_JVM = "[JAVA_GATEWAY_EXITED]"
 
 
@@ -52,9 +53,20 @@ def session(spark: Spark = Spark()) -> SparkSession:  # noqa: B008 - a frozen va
         for key, value in (configuration(spark.memory) | spark.conf | {JAVA_OPTIONS: options}).items():
             builder = builder.config(key, value)
     try:
-        return builder.getOrCreate()
+        made = builder.getOrCreate()
     except Exception as error:
         raise Invalid(f"no Spark session at {spark.remote or spark.master}: {_why(str(error))}") from error
+    if not spark.remote and PARTITIONS not in spark.conf:
+        _fit_partitions(made)
+    return made
+
+
+def _fit_partitions(spark: SparkSession) -> None:
+    """On this machine as many partitions as cores; a cluster has what its configuration says, else Spark's default, of
+    which adaptive plans take as many as there is data for."""
+    context = spark.sparkContext
+    if str(context.master).startswith("local") and context.getConf().get(PARTITIONS) is None:
+        spark.conf.set(PARTITIONS, str(context.defaultParallelism))
 
 
 def _why(said: str) -> str:
@@ -65,7 +77,6 @@ def _why(said: str) -> str:
 
 _ON_THE_FLY = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.shuffle.partitions": "4",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.sql.sources.partitionOverwriteMode": "static",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",  # by default VACUUM lists a folder in 10,000 tasks

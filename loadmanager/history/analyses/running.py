@@ -14,7 +14,7 @@ from loadmanager.history.analyses.sharing import common
 from loadmanager.history.lake import Window
 
 T = TypeVar("T")
-AT_ONCE = 3
+AT_ONCE = 4
 """An analysis of little data is mostly planning, which takes one thread: others may have the cores meanwhile."""
 
 
@@ -30,8 +30,8 @@ def answers(
 
     What it raises is raised when its turn has come; what has not begun is given up then.
     """
-    with common(tables, window, options), ThreadPoolExecutor(at_once) as pool:
-        pending = [pool.submit(partial(_answer, each, tables, window, options, take)) for each in chosen]
+    with common(tables, window, options) as shared, ThreadPoolExecutor(at_once) as pool:
+        pending = [pool.submit(partial(_answer, each, shared, window, options, take)) for each in chosen]
         try:
             for future in pending:
                 yield future.result()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from bench.analyse import NEEDED, connected, reading
+from bench.analyse import together as answered_together
 from bench.analyse_duckdb import ANSWERS, difference
 from loadmanager.history.analyses import ANALYSES
 from loadmanager.history.analyses.analysis import DEFAULTS
@@ -27,17 +29,24 @@ def root(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def together(spark: SparkSession, root: Path) -> dict[str, Any]:
+    """The answers as the command line has them: several at a time, of what is made once for all."""
+    return dict(zip(ANALYSES, answered_together(reading(spark, root), DataFrame.toArrow), strict=True))
+
+
 def test_all_but_groups_are_asked_for() -> None:
     assert set(ANALYSES) - set(ANSWERS) == {"groups"}
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_it_is_what_duckdb_answers(spark: SparkSession, root: Path, name: str) -> None:
+def test_it_is_what_duckdb_answers(spark: SparkSession, root: Path, together: dict[str, Any], name: str) -> None:
     ours = ANALYSES[name].run(reading(spark, root), ALWAYS, DEFAULTS).toArrow()
     with connected(root) as db:
         theirs = ANSWERS[name](db)
     assert ours.num_rows > 0
     assert difference(ours, theirs, ANALYSES[name].order) == ""
+    assert difference(together[name], theirs, ANALYSES[name].order) == ""
 
 
 def test_what_is_not_equal_is_seen() -> None:
