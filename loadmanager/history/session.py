@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from pyspark.sql import SparkSession
@@ -57,16 +58,24 @@ def session(spark: Spark = Spark()) -> SparkSession:  # noqa: B008 - a frozen va
     except Exception as error:
         raise Invalid(f"no Spark session at {spark.remote or spark.master}: {_why(str(error))}") from error
     if not spark.remote and PARTITIONS not in spark.conf:
-        _fit_partitions(made)
+        fit_partitions(made)
     return made
 
 
-def _fit_partitions(spark: SparkSession) -> None:
+def fit_partitions(spark: SparkSession) -> None:
     """On this machine as many partitions as cores; a cluster has what its configuration says, else Spark's default, of
     which adaptive plans take as many as there is data for."""
     context = spark.sparkContext
     if str(context.master).startswith("local") and context.getConf().get(PARTITIONS) is None:
         spark.conf.set(PARTITIONS, str(context.defaultParallelism))
+
+
+def keep_stdout(spark: SparkSession) -> None:
+    """Standard output is for the answer of a program whose JVM this is: what is printed there by the JVM's libraries
+    (Delta's "Deleted 0 files …") is dropped. Their logs go to standard error."""
+    java: Any = spark.sparkContext._jvm  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] # no other way
+    nowhere = java.java.io.OutputStream.nullOutputStream()
+    java.java.lang.System.setOut(java.java.io.PrintStream(nowhere))
 
 
 def _why(said: str) -> str:

@@ -95,7 +95,7 @@ def failing() -> Generator[None]:
 def _session(job: Job) -> Generator[SparkSession]:
     from pyspark.sql import SparkSession
 
-    from loadmanager.history.session import Spark, session
+    from loadmanager.history.session import Spark, keep_stdout, session
 
     if not job.remote and shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         raise Failed(JAVA)
@@ -103,8 +103,11 @@ def _session(job: Job) -> Generator[SparkSession]:
         check_server(job.remote)
     if job.master:
         check_master(job.master)
-    there = SparkSession.getActiveSession() or _submitted(job)
+    active = SparkSession.getActiveSession()
+    there = active or _submitted(job)
     spark = there or session(Spark(**_place(job), conf=_conf(job)))
+    if active is None and not job.remote:
+        keep_stdout(spark)
     try:
         yield spark
     finally:
@@ -123,9 +126,13 @@ def _submitted(job: Job) -> SparkSession | None:
     """The session that spark-submit has prepared: it says where and with what, unless --master or --remote do."""
     from pyspark.sql import SparkSession
 
+    from loadmanager.history.session import fit_partitions
+
     if SUBMITTED not in os.environ or job.master or job.remote:
         return None
-    return SparkSession.builder.appName("loadmanager history").getOrCreate()
+    spark = SparkSession.builder.appName("loadmanager history").getOrCreate()
+    fit_partitions(spark)
+    return spark
 
 
 def _place(job: Job) -> dict[str, str]:
