@@ -112,6 +112,15 @@ def test_wrong_use_is_told_before_anything_starts(lake: str, arguments: list[str
     assert says in result.output
 
 
+@pytest.mark.parametrize(
+    ("candidate", "says"),
+    [("wat", "no strategy is called 'wat'"), ("plan:balancing_tolerance", "write balancing_tolerance=value")],
+)
+def test_a_candidate_is_read_before_a_lake_is_looked_for(tmp_path: Path, candidate: str, says: str):
+    result = history("replay", "--lake", str(tmp_path / "nowhere"), "--candidate", candidate)
+    assert (result.exit_code, says in result.output) == (1, True), result.output
+
+
 def test_a_lake_must_be_named_and_there(tmp_path: Path):
     missing = history("audit", "--lake", str(tmp_path / "nowhere"))
     assert (missing.exit_code, "history ingest --lake" in missing.output) == (1, True)

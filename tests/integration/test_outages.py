@@ -73,6 +73,18 @@ async def traffic(brokers: list[Broker]) -> AsyncGenerator[Load]:
             await sending
 
 
+@asynccontextmanager
+async def without(*servers: KafkaServer | ZooKeeperServer) -> AsyncGenerator[None]:
+    """They are dead inside, and back behind it even if that fails: other tests need them."""
+    for server in servers:
+        server.kill()
+    try:
+        yield
+    finally:
+        for server in reversed(servers):
+            await asyncio.to_thread(server.start)
+
+
 async def until(holds: Callable[[], bool], what: str, within_s: float = 60.0) -> None:
     try:
         async with asyncio.timeout(within_s):
@@ -114,11 +126,10 @@ async def test_neither_server_costs_a_request_while_the_other_is_there(
         await until(lambda: all_served(brokers), "every bundle is served")
         for server in (zookeeper_server, kafka_server):
             answered = len(load.acknowledged)
-            server.kill()
-            await asyncio.sleep(OUTAGE_S)  # the outage itself
-            goes_on = partial(gone_on, load, answered)
-            await until(goes_on, "traffic goes on without the server")
-            await asyncio.to_thread(server.start)
+            async with without(server):
+                await asyncio.sleep(OUTAGE_S)  # the outage itself
+                goes_on = partial(gone_on, load, answered)
+                await until(goes_on, "traffic goes on without the server")
             await until(lambda: all_served(brokers), "every bundle is served")
         await can_move(brokers)
     found = load.settle(tmp_path / "counters.db")
@@ -132,19 +143,16 @@ async def test_cut_off_from_both_no_broker_serves_beyond_its_proof(
     async with traffic(brokers) as load:
         await until(lambda: all_served(brokers), "every bundle is served")
         watch = Watch(brokers)
-        kafka_server.kill()
-        zookeeper_server.kill()
-        both_dead_s = time.clock_gettime(time.CLOCK_BOOTTIME)
-        await until(lambda: not any(b.serving(x) for b in brokers for x in BUNDLES), "nobody serves any more")
-        # what was counted while somebody served may be on its way back still
-        await until(lambda: load.in_flight == CALLERS, "every caller waits for an answer")
-        answered = len(load.acknowledged)
-        await asyncio.sleep(V_S)  # nobody begins to serve again by itself
-        assert len(load.acknowledged) == answered
-        watch.stop()
-        assert watch.seen_serving_at_s < both_dead_s + V_S
-        await asyncio.to_thread(zookeeper_server.start)
-        await asyncio.to_thread(kafka_server.start)
+        async with without(kafka_server, zookeeper_server):
+            both_dead_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+            await until(lambda: not any(b.serving(x) for b in brokers for x in BUNDLES), "nobody serves any more")
+            # what was counted while somebody served may be on its way back still
+            await until(lambda: load.in_flight == CALLERS, "every caller waits for an answer")
+            answered = len(load.acknowledged)
+            await asyncio.sleep(V_S)  # nobody begins to serve again by itself
+            assert len(load.acknowledged) == answered
+            watch.stop()
+            assert watch.seen_serving_at_s < both_dead_s + V_S
         await until(lambda: all_served(brokers), "every bundle is served again")
     found = load.settle(tmp_path / "counters.db")
     assert (found.lost, found.doubled) == (0, 0), found

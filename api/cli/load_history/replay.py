@@ -10,7 +10,16 @@ import msgspec
 from api.cli.configuring import settings_of
 from api.cli.load_history.answering import table
 from api.cli.load_history.options import Job, job_options, settings_option
-from api.cli.load_history.running import check_recorded, provenance, publish, reading, say_where, window_of
+from api.cli.load_history.running import (
+    check_recorded,
+    failing,
+    installed,
+    provenance,
+    publish,
+    reading,
+    say_where,
+    window_of,
+)
 from loadmanager.history.published import MAX_ROWS
 
 if TYPE_CHECKING:
@@ -54,12 +63,21 @@ def replay(
     windows. *Regret* is the cost above the optimum in hindsight. Nothing is changed: the last lines say how to.
     """
     settings_of({}, more)  # says what is wrong with it before anything starts
+    _check_spelling(candidates)
     with reading(job) as lake:
         check_recorded(job, lake)
         options = _options(job, lake, more, window_s, interval_s, seed)
         result = _run(job, lake, candidates, options)
         _publish(job, lake, result, window_s, interval_s, seed)
     _show(job, result)
+
+
+def _check_spelling(candidates: tuple[str, ...]) -> None:
+    with installed():
+        from loadmanager.history.replay import spelled
+    if candidates:
+        with failing():
+            spelled(candidates)
 
 
 def _options(

@@ -13,7 +13,7 @@ docs/replay.md has the method and its limits.
 
 from __future__ import annotations
 
-from loadmanager.history.replay.candidates import DEFAULTS, RECORDED, Candidate, parsed
+from loadmanager.history.replay.candidates import DEFAULTS, RECORDED, Candidate, parsed, spelled
 from loadmanager.history.replay.job import Options, replay
 from loadmanager.history.replay.judging import Objective
 from loadmanager.history.replay.result import Ranked, ReplayResult, WindowRow
@@ -29,4 +29,5 @@ __all__ = [
     "WindowRow",
     "parsed",
     "replay",
+    "spelled",
 ]

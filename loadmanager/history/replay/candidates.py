@@ -79,16 +79,21 @@ def commands(changes: Mapping[str, Scalar]) -> tuple[str, ...]:
 
 def parsed(given: Iterable[str], base: Settings) -> tuple[Candidate, ...]:
     """The candidates, each once, in their order. Raises Invalid, naming what is wrong."""
-    found = dict.fromkeys(each.name for each in _all(given))
-    if len(found) > MOST:
-        raise Invalid(f"these are {len(found)} candidates; give at most {MOST}")
-    if not found:
-        raise Invalid("give at least one candidate, such as plan or plan:balancing_tolerance=tight|loose")
-    by_name = {each.name: each for each in _all(found)}
-    for each in by_name.values():
+    found = spelled(given)
+    for each in found:
         if not each.is_recorded:
             each.settings(base)
-    return tuple(by_name.values())
+    return found
+
+
+def spelled(given: Iterable[str]) -> tuple[Candidate, ...]:
+    """As `parsed`, without a look at whether values go with each other and with the cluster's. Raises Invalid."""
+    names = dict.fromkeys(each.name for each in _all(given))
+    if len(names) > MOST:
+        raise Invalid(f"these are {len(names)} candidates; give at most {MOST}")
+    if not names:
+        raise Invalid("give at least one candidate, such as plan or plan:balancing_tolerance=tight|loose")
+    return tuple(_all(names))
 
 
 def _all(given: Iterable[str]) -> Iterator[Candidate]:
