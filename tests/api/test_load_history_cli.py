@@ -13,6 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
 from api.cli.client import Failed, NotNow
 from api.cli.load_history.audit import verdict_of
@@ -110,6 +111,12 @@ def test_wrong_use_is_told_before_anything_starts(lake: str, arguments: list[str
     result = history("analyse", "--lake", lake, *arguments)
     assert result.exit_code == 2
     assert says in result.output
+
+
+def test_of_two_ingests_the_refused_one_is_told_what_to_do():
+    said = "org.apache.spark.SparkConcurrentModificationException: Multiple streaming queries are concurrently using x"
+    with pytest.raises(Failed, match="Multiple streaming queries.*; another ingest is at work on this lake"), failing():
+        raise PySparkException(said)
 
 
 @pytest.mark.parametrize(

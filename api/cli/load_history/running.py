@@ -36,7 +36,11 @@ JAVA = "Java is missing: install a JDK 17 or later (Debian: apt-get install open
 SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """What spark-submit sets for the program that it runs."""
 
-_UNREADABLE = "[FAILED_READ_FILE"
+REMEDIES = {
+    "[FAILED_READ_FILE": "bring that file back from a copy, or ingest into another lake",
+    "SparkConcurrentModificationException": "another ingest is at work on this lake: let it, or stop it",
+}
+"""What to do, by what Spark says."""
 MOST_SAID = 500
 
 
@@ -245,4 +249,4 @@ def _brief(message: str) -> str:
 def _told(said: str) -> str:
     """What Spark says in one line, and what to do where that can be told."""
     told = gist(said)
-    return told + ("; bring that file back from a copy, or ingest into another lake" if _UNREADABLE in told else "")
+    return "; ".join([told, *(remedy for sign, remedy in REMEDIES.items() if sign in told)])
