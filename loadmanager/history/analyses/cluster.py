@@ -21,7 +21,7 @@ from loadmanager.history.analyses.figures import (
     sound,
     used,
 )
-from loadmanager.history.analyses.once import once
+from loadmanager.history.analyses.sharing import shareable
 from loadmanager.history.lake import Window
 from loadmanager.load.usage import RESOURCES
 
@@ -41,7 +41,7 @@ def bundle_load(number: int) -> Column:
     return sound("in_rate_bytes_s" if number == BYTES_IN else "out_rate_bytes_s")
 
 
-@once
+@shareable
 def bundle_hours(tables: Tables, window: Window) -> DataFrame:
     """Bundle minutes summed up: by `bundle` and `hour` (since 1970, UTC) `covered_s`, `load_N` in unit · seconds, and
     `keys` and `sessions` times seconds. Minutes that cover no time are left out."""
@@ -58,7 +58,7 @@ def summed(hours: DataFrame, *by: Column | str) -> DataFrame:
     return hours.groupBy(*by).agg(*(f.sum(name).alias(name) for name in SUMS))
 
 
-@once
+@shareable
 def cluster(tables: Tables, window: Window, options: Options) -> DataFrame:
     """One row: `cluster_N` (all brokers' load in unit · seconds), `unit_N` (what a natural unit is of the mean broker;
     null where not every broker declares a capacity, as `Ruler.per_resource`), `even` (the usage that would be even).

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from loadmanager.history.analyses.analysis import Options, Tables
 from loadmanager.history.analyses.cluster import bundle_hours, cluster, with_cpu
 from loadmanager.history.analyses.figures import CPU
-from loadmanager.history.analyses.once import once
+from loadmanager.history.analyses.sharing import shareable
 from loadmanager.history.lake import Window
 from loadmanager.load.usage import RESOURCES
 
@@ -41,7 +41,7 @@ class Series(msgspec.Struct, frozen=True, eq=False):
     values: Floats
 
 
-@once
+@shareable
 def hourly(tables: Tables, window: Window, options: Options) -> DataFrame:
     """`bundle`, `hour` (since 1970, UTC), `load`: the mean of the measured resource over the time that was covered.
 

@@ -10,7 +10,7 @@ from pyspark.sql import functions as f
 
 from loadmanager.history.analyses.analysis import Analysis, Options, Tables
 from loadmanager.history.analyses.figures import MINUTE_S, counted, over, with_usages
-from loadmanager.history.analyses.once import once
+from loadmanager.history.analyses.sharing import shareable
 from loadmanager.history.lake import Window
 from loadmanager.load.usage import RESOURCES
 from loadmanager.sim.balance.level import IDLE
@@ -19,7 +19,7 @@ FULLEST = "fullest"
 """The pseudo resource of a broker's usage: the largest of its resources."""
 
 
-@once
+@shareable
 def run(tables: Tables, window: Window, options: Options) -> DataFrame:
     """One row a minute and resource.
 

@@ -7,12 +7,12 @@ from pyspark.sql import functions as f
 
 from loadmanager.history.analyses.analysis import Analysis, Options, Tables
 from loadmanager.history.analyses.figures import seconds_between
-from loadmanager.history.analyses.once import once
 from loadmanager.history.analyses.serving import along, until_end
+from loadmanager.history.analyses.sharing import shareable
 from loadmanager.history.lake import Window
 
 
-@once
+@shareable
 def run(tables: Tables, window: Window, options: Options) -> DataFrame:
     """One row for each time that a bundle was in one state at one holder, cut to the window.
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 from pyspark.sql import DataFrame
 
 from loadmanager.history.analyses.analysis import Analysis, Options, Tables
-from loadmanager.history.analyses.sharing import common
+from loadmanager.history.analyses.sharing import shared
 from loadmanager.history.lake import Window
 
 T = TypeVar("T")
@@ -30,8 +30,8 @@ def answers(
 
     What it raises is raised when its turn has come; what has not begun is given up then.
     """
-    with common(tables, window, options) as shared, ThreadPoolExecutor(at_once) as pool:
-        pending = [pool.submit(partial(_answer, each, shared, window, options, take)) for each in chosen]
+    with shared(tables) as common, ThreadPoolExecutor(at_once) as pool:
+        pending = [pool.submit(partial(_answer, each, common, window, options, take)) for each in chosen]
         try:
             for future in pending:
                 yield future.result()

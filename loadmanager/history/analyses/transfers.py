@@ -11,12 +11,12 @@ from pyspark.sql import functions as f
 
 from loadmanager.decisions.record import BEGUN
 from loadmanager.history.analyses.analysis import Analysis, Options, Tables
-from loadmanager.history.analyses.once import once
 from loadmanager.history.analyses.serving import PLANNED, moves, why
+from loadmanager.history.analyses.sharing import shareable
 from loadmanager.history.lake import Window
 
 
-@once
+@shareable
 def run(tables: Tables, window: Window, options: Options) -> DataFrame:
     """One row a move that ended in the window.
 

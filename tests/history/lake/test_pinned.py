@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from loadmanager.errors import Invalid
 from loadmanager.history import layout
 from loadmanager.history.analyses import ANALYSES, DEFAULTS
-from loadmanager.history.analyses.sharing import common
+from loadmanager.history.analyses.sharing import shared
 from loadmanager.history.lake import ALWAYS, Lake, Once
 from loadmanager.history.pinned import Pinned, pinned
 from loadmanager.history.schemas import AUDIT
@@ -76,6 +76,9 @@ def test_what_analyses_have_in_common_is_kept_of_a_pinned_lake_too(
     for table in ("bundle_minute", "broker_minute"):
         lake.prepare(table)
     seen = Pinned(lake)
-    with common(seen.table, ALWAYS, DEFAULTS):
-        ANALYSES["hot_bundles"].run(seen.table, ALWAYS, DEFAULTS).explain()
-    assert "InMemoryTableScan" in capsys.readouterr().out
+    with shared(seen.table) as tables:
+        ANALYSES["skew"].run(tables, ALWAYS, DEFAULTS).explain()
+        assert "InMemoryTableScan" in capsys.readouterr().out
+        assert set(seen.versions()) == {"bundle_minute"}, "what no analysis asked for was looked at"
+    ANALYSES["skew"].run(seen.table, ALWAYS, DEFAULTS).explain()
+    assert "InMemoryTableScan" not in capsys.readouterr().out
