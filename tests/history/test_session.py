@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,18 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from loadmanager.history.lake import Lake
+
 ASKED = """
 from loadmanager.history.session import Spark, session
 print(session(Spark(master="local[3]", conf={given})).conf.get("spark.sql.shuffle.partitions"))
 """
-CLEANED = """
-from loadmanager.history.session import keep_stdout, session
-spark = session()
-keep_stdout(spark)
-spark.range(1).write.format("delta").save("{path}")
-spark.sql("VACUUM delta.`{path}` RETAIN 200 HOURS")
-print("the answer")
-"""
+MAINTAINED = "from api.cli.main import main; main(['history', 'maintain', '--lake', {root!r}, '-o', 'json'])"
 
 
 @pytest.mark.parametrize(
@@ -35,8 +31,10 @@ def test_as_many_partitions_as_cores_unless_told(
     assert printed(ASKED.format(given=given), SPARK_CONF_DIR=str(tmp_path)) == f"{has}\n"
 
 
-def test_standard_output_has_the_answer_alone(tmp_path: Path) -> None:
-    assert printed(CLEANED.format(path=tmp_path / "table")) == "the answer\n"
+def test_standard_output_has_the_answer_alone(lake: Lake) -> None:
+    lake.prepare("audit")  # whose vacuum tells on standard output what it has deleted
+    answer = json.loads(printed(MAINTAINED.format(root=lake.root)))
+    assert {"table": "audit", "days_joined": 0, "rows_removed": 0} in answer
 
 
 def printed(program: str, **environment: str) -> str:
