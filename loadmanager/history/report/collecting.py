@@ -19,6 +19,7 @@ from loadmanager.history.analyses import ANALYSES, Options, Tables
 from loadmanager.history.analyses.figures import HOUR_S
 from loadmanager.history.analyses.figures import begin_of as number_begin
 from loadmanager.history.analyses.hours import hourly
+from loadmanager.history.analyses.sharing import shared
 from loadmanager.history.lake import Window
 from loadmanager.history.report import buckets
 from loadmanager.history.report.material import (
@@ -67,16 +68,17 @@ def collect(
         levels = _levels(usages)
     finally:
         usages.unpersist()
-    asked("decisions")
-    rounds = _rounds(tables, within, span)
-    asked("transfers")
-    moves, shares, gaps = _transfers(tables, within, options, span)
-    asked("failovers")
-    lost, failovers = _failovers(tables, within, options)
-    asked("forecast")
-    history, forecast = _forecast(tables, within, options)
-    asked("capacity")
-    kinds, capacity = _capacity(tables, within, options)
+    with shared(tables) as common:
+        asked("decisions")
+        rounds = _rounds(common, within, span)
+        asked("transfers")
+        moves, shares, gaps = _transfers(common, within, options, span)
+        asked("failovers")
+        lost, failovers = _failovers(common, within, options)
+        asked("forecast")
+        history, forecast = _forecast(common, within, options)
+        asked("capacity")
+        kinds, capacity = _capacity(common, within, options)
     return Material(
         span=span,
         tolerance=options.tolerance,
