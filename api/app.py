@@ -1,15 +1,16 @@
-"""The doors of one broker: an ASGI application on the loop that runs its node.
+"""The doors of one broker: an ASGI application on a loop of their own (`crossing.py` says what runs where).
 
 Behind it is one FastAPI application for all brokers of a process, since FastAPI takes a sixth of a second to lay out
 the routes of one; which broker a request is for, and what its doors keep, comes with the request (`doorway.Kept`).
 
 There is no authentication yet: whoever reaches the port may do everything. `server.py` therefore binds loopback only,
-unless told otherwise.
+unless told otherwise, and `guard.py` keeps other people's web pages out.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -17,7 +18,9 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from api import errors
+from api.crossing import HANDOVER
 from api.doorway import KEPT, Kept
+from api.guard import Guard, Names
 from api.limits import Limits
 from api.lookup_path import LookupPath
 from api.routes import (
@@ -43,15 +46,18 @@ from api.routes import (
 from loadmanager.registration import VERSION
 
 
-def create_app(kept: Kept) -> ASGIApp:
-    """The application of the broker that `kept` is of; serve it on the loop that runs its node, without a lifespan."""
-    app = routes_of_all()
+def create_app(kept: Kept, unsent_bytes: Callable[[], int] = lambda: 0) -> tuple[ASGIApp, LookupPath]:
+    """The application of the broker that `kept` is of, to be served without a lifespan; and the lookups in it."""
+    app, settings = routes_of_all(), kept.node.settings
 
     async def kept_by_these_doors(scope: Any, receive: Any, send: Any) -> None:
         scope[KEPT] = kept
+        HANDOVER.set(kept.handover)
         await app(scope, receive, send)
 
-    return LookupPath(kept.node, Limits(kept_by_these_doors))
+    names = Names(settings, kept.handover.bind)
+    lookups = LookupPath(kept.handover, names, Limits(kept_by_these_doors, settings, unsent_bytes))
+    return Guard(lookups, names), lookups
 
 
 @cache

@@ -1,18 +1,21 @@
 """Many lookups in one request: what can be answered at this moment is, in one go; only the rest waits, one by one.
 
 A client that starts, or has lost a broker, asks for all its topics at once: so this is about bytes a topic, not about
-requests. The answer is that of `LookupAnswers`, made without an object for each topic.
+requests. The answer is that of `LookupAnswers`, made without an object for each topic. Runs on the doors' loop: only
+what waits is asked of the control loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
 from api.answers import known_peer
 from api.errors import problem_of
+from loadmanager.embedding.handover import Handover
 from loadmanager.errors import LoadManagerError
 from loadmanager.lookup import Located, Lookup
 from statechannel.bundle import Bundle, Topic
@@ -46,7 +49,7 @@ class _Unanswered(msgspec.Struct, frozen=True):
 _encode = msgspec.json.Encoder().encode
 
 
-async def look_up_all(lookup: Lookup, names: Sequence[str], timeout_s: float) -> bytes:
+async def look_up_all(handover: Handover, lookup: Lookup, names: Sequence[str], timeout_s: float) -> bytes:
     """The JSON of `LookupAnswers` for these topics, in their order."""
     owners: dict[Bundle, bytes] = {}
     answers: list[bytes] = []
@@ -62,19 +65,19 @@ async def look_up_all(lookup: Lookup, names: Sequence[str], timeout_s: float) ->
             owner = owners.get(located.bundle)
             if owner is None:
                 owner = owners[located.bundle] = _owner(located)
-            lookup.counts.answered += 1
+            lookup.counts.at_once += 1
         except (LoadManagerError, InvalidName) as error:
             owner = _unanswered(error)
         answers.append(_answer(name, owner))
-    found = await asyncio.gather(*(_wait_for(lookup, topic, timeout_s) for topic in waiting.values()))
+    found = await asyncio.gather(*(_wait_for(handover, lookup, topic, timeout_s) for topic in waiting.values()))
     for index, owner in zip(waiting, found, strict=True):
         answers[index] = _answer(names[index], owner)
     return b'{"answers":[%b]}' % b",".join(answers)
 
 
-async def _wait_for(lookup: Lookup, topic: Topic, timeout_s: float) -> bytes:
+async def _wait_for(handover: Handover, lookup: Lookup, topic: Topic, timeout_s: float) -> bytes:
     try:
-        return _owner(await lookup.locate(topic, timeout_s))
+        return _owner(await handover.ask(partial(lookup.locate, topic, timeout_s), light=True))
     except LoadManagerError as error:
         return _unanswered(error)
 

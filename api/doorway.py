@@ -11,15 +11,15 @@ from typing import Annotated, cast
 
 import msgspec
 from fastapi import Depends, Request
-from prometheus_client import CollectorRegistry
 
 from api.draining import Draining
 from loadmanager.chronicle.refolding import RefoldDesk
 from loadmanager.chronicle.snapshot_lists import SnapshotLists
 from loadmanager.chronicle.watching import Watching
+from loadmanager.embedding.handover import Handover
 from loadmanager.errors import Unavailable
 from loadmanager.incarnation import Incarnation
-from loadmanager.metrics import registry_of
+from loadmanager.metrics import NodeMetrics
 from loadmanager.node import Node
 
 KEPT = "loadmanager.kept"
@@ -27,27 +27,40 @@ KEPT = "loadmanager.kept"
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """What the doors of one broker keep from one request to the next. Close it with them."""
+    """What the doors of one broker keep from one request to the next. All but the first two is the control loop's.
 
-    node: Node
+    When `closing` is set, answers that do not end by themselves end.
+    """
+
+    handover: Handover
+    closing: asyncio.Event
     draining: Draining
     refold_desk: RefoldDesk
     watching: Watching
     snapshot_lists: SnapshotLists
-    metrics: CollectorRegistry
+    metrics: NodeMetrics
 
     @classmethod
-    def of(cls, node: Node, closing: asyncio.Event | None = None) -> Kept:
-        """For `node`, on its loop. When `closing` is set, answers that do not end by themselves end."""
+    async def of(cls, handover: Handover, closing: asyncio.Event) -> Kept:
+        """On the control loop, whose `handover.at_end` closes it."""
+        node = handover.node
         desk = RefoldDesk(node.world.log, node.channel.topic)
-        return cls(
-            node,
+        kept = cls(
+            handover,
+            closing,
             Draining(node),
             desk,
-            Watching(node.channel.replica, desk, closing),
+            Watching(node.channel.replica, desk),
             SnapshotLists(node.world.log, node.channel.topic),
-            registry_of(node),
+            NodeMetrics(node),
         )
+        handover.at_end(kept.close)
+        return kept
+
+    @property
+    def node(self) -> Node:
+        """To be read as other threads may; the control loop does with it what it likes."""
+        return self.handover.node
 
     async def close(self) -> None:
         """End what runs behind requests."""

@@ -15,6 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
+from loadmanager.doctor.hiding import hide_text
 from loadmanager.errors import Conflict, Gone, Invalid, LoadManagerError, NotFound, Unavailable
 from statechannel.errors import CoordinationUnavailable, Fenced, InvalidName, LogUnavailable, RecordTooLarge
 
@@ -25,6 +26,7 @@ UNREADABLE = "There was an error parsing the body"
 
 _TITLES = {
     400: "Bad request",
+    403: "Forbidden",
     404: "Not found",
     405: "Method not allowed",
     409: "Conflict",
@@ -32,6 +34,9 @@ _TITLES = {
     412: "Invalid name or range",
     413: "Body too large",
     408: "Request took too long to arrive",
+    415: "Body of another kind",
+    421: "Misdirected request",
+    431: "Head too large",
     500: "Internal error",
     503: "Unavailable",
 }
@@ -53,7 +58,7 @@ def problem(status: int, detail: str, *, record_id: str | None = None, retry_aft
     """A problem of this status; its type is a URN that programs may compare."""
     title = _TITLES.get(status, "Error")
     urn = f"urn:loadmanager:problem:{title.lower().replace(' ', '-')}"
-    detail = detail.encode("utf-8", "backslashreplace").decode()  # it may quote what is no Unicode
+    detail = hide_text(detail.encode("utf-8", "backslashreplace").decode())  # it may quote what is no Unicode
     return Problem(urn, title, status, detail, detail, record_id, retry_after_s)
 
 

@@ -38,7 +38,7 @@ def explainer_of(request: Request) -> Explainer:
         desk,
         documents_at,
         node.world.apart,
-        LiveView(node.incarnation.governor.deciding, policies),
+        LiveView(node.incarnation.governor.deciding, policies, node.quarantine),
     )
 
 

@@ -1,13 +1,15 @@
 """The fast path of `GET /lookup/v2/topic/…`: beside FastAPI, for what clients ask all the time.
 
-Every answer is what `Lookup.peek` says at that moment; only the bytes are kept, by bundle, and used again while owner,
-token and registration are what they were made from. `at_once` is for `lookup_protocol.py`, which needs no ASGI; as an
-ASGI application it answers what has to wait. Whatever is unusual (another method, a name that does not parse,
-`/bundle`, the channel's own topics, a broker that is not ready) is FastAPI's.
+Every answer is what `Lookup.peek` says at that moment, on the doors' thread; only the bytes are kept, by bundle, and
+used again while owner, token and registration are what they were made from. `at_once` is for `lookup_protocol.py`,
+which needs no ASGI; as an ASGI application it answers what has to wait, by asking the control loop. Whatever is unusual
+(another method, a name that does not parse, `/bundle`, the channel's own topics, a broker that is not ready) is
+FastAPI's.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -15,9 +17,10 @@ import msgspec
 
 from api.answers import is_channel_topic, known_peer, lookup_body, lookup_headers
 from api.errors import problem_of, respond
+from api.guard import Names
+from loadmanager.embedding.handover import Handover
 from loadmanager.errors import LoadManagerError
 from loadmanager.lookup import Located
-from loadmanager.node import Node
 from loadmanager.registration import Peer
 from statechannel.bundle import Bundle, Topic
 from statechannel.errors import InvalidName
@@ -46,10 +49,12 @@ class _Answer(msgspec.Struct, frozen=True, gc=False):
 
 
 class LookupPath:
-    """An ASGI application: answers lookups, gives everything else to `app`."""
+    """An ASGI application: answers lookups, gives everything else to `app`. `names` are those of the broker."""
 
-    def __init__(self, node: Node, app: Any) -> None:
-        self._node = node
+    def __init__(self, handover: Handover, names: Names, app: Any) -> None:
+        self.names = names
+        self._handover = handover
+        self._node = handover.node
         self._app = app
         self._topics: dict[bytes, Topic | None] = {}
         self._answers: dict[Bundle, _Answer] = {}
@@ -60,8 +65,9 @@ class LookupPath:
         if topic is None or not self._node.ready.is_set():
             await self._app(scope, receive, send)
             return
+        lookup, timeout_s = self._node.current.lookup, self._node.settings.lookup_timeout_s
         try:
-            answer = self._answer(await self._node.current.lookup.locate(topic, self._node.settings.lookup_timeout_s))
+            answer = self._answer(await self._handover.ask(partial(lookup.locate, topic, timeout_s), light=True))
         except LoadManagerError as error:
             await respond(problem_of(error))(scope, receive, send)
             return
@@ -79,7 +85,7 @@ class LookupPath:
         located = lookup.peek(topic)
         if located is None or located.peer is None:
             return None
-        lookup.counts.answered += 1
+        lookup.counts.at_once += 1
         return self._answer(located).wire
 
     def _topic(self, raw_path: bytes) -> Topic | None:

@@ -71,7 +71,9 @@ class PlannedMoveShown(BaseModel):
 
 
 class CertificateShown(BaseModel):
-    """The least load that had to move, whatever the algorithm, and what moves. `ratio` null: nothing had to move."""
+    """The least load that had to move, whatever the algorithm, and what moves.
+
+    `ratio` is of the whole plan; null: nothing had to move, or a better plan may exist."""
 
     text: str
     resource: str

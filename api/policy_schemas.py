@@ -58,7 +58,7 @@ class FailureDomainData(BaseModel):
 class PolicyShown(BaseModel):
     """One version of a document; `policy` is null in a version that deleted it. Its ETag is the version.
 
-    Not `readable`: a newer release wrote it, the asked broker cannot read it, and goes by `policy`, which was before.
+    Not `readable`: the asked broker cannot work with it, for its `defect`, and goes by `policy`, which was before.
     """
 
     kind: str
@@ -69,6 +69,7 @@ class PolicyShown(BaseModel):
     at_ms: int
     reason: str
     readable: bool = True
+    defect: str = ""
 
 
 class PoliciesShown(BaseModel):

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from api.schemas import BrokerShown, BundleDetail, BundleShown
-from loadmanager.doctor.hiding import hide
+from loadmanager.doctor.hiding import HIDDEN, hide
 from loadmanager.node import Node
 from loadmanager.registration import Peer
 from statechannel.bundle import Bundle
@@ -100,7 +100,7 @@ def _registered_fields(peer: Peer) -> dict[str, Any]:
         "version": registration.version,
         "failure_domain": registration.failure_domain,
         "capacity": dict(registration.capacity),
-        "properties": dict(registration.properties),
+        "properties": dict.fromkeys(registration.properties, HIDDEN),  # as in the settings: people write what they like
         "started_ms": registration.started_ms,
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from math import isfinite
 
 from api.plan_schemas import (
     BalancingShown,
@@ -141,7 +142,7 @@ def _move(plan: Plan, move: PlannedMove, outcome: Outcome) -> PlannedMoveShown:
 def _certificate(found: Certificate | None) -> CertificateShown | None:
     if found is None:
         return None
-    ratio = found.ratio if found.ratio != float("inf") else None
+    ratio = found.ratio if isfinite(found.ratio) else None
     return CertificateShown(text=found.text, resource=found.resource, bound=found.bound, moved=found.moved, ratio=ratio)
 
 

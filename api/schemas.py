@@ -17,6 +17,8 @@ from statechannel.bundle import FULL_UPPER
 MAX_TOPICS = 1_000
 MAX_TOPIC_CHARS = 4_096
 MAX_PARTITIONS = 1_024
+LONGEST_WAIT_MS = 2**53
+"""Longer ones are no numbers of seconds any more; the setting `lookup_timeout_s` is shorter anyway."""
 
 
 # --- Pulsar's
@@ -249,7 +251,7 @@ class LookupRequest(BaseModel):
         list[Annotated[str, StringConstraints(max_length=MAX_TOPIC_CHARS)]],
         Field(min_length=1, max_length=MAX_TOPICS),
     ]
-    timeout_ms: Annotated[int, Field(ge=0)] | None = None
+    timeout_ms: Annotated[int, Field(ge=0, le=LONGEST_WAIT_MS)] | None = None
 
 
 class LocatedShown(BaseModel):

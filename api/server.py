@@ -1,6 +1,6 @@
-"""Serves a broker's doors: uvicorn on the loop that runs the node, on a socket that was bound before.
+"""Serves a broker's doors: uvicorn's parser and ASGI on our own listener, on a socket that was bound before.
 
-Knows of sockets, addresses and limits; of the node only that its registration tells the others where its doors are.
+Knows of sockets and addresses; of the node only that its registration tells the others where its doors are.
 """
 
 from __future__ import annotations
@@ -8,44 +8,27 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
-import uvicorn
+from uvicorn import Config
 
 from api.app import create_app, lay_out_routes
+from api.connection import Bounds
 from api.doorway import Kept
-from api.lookup_protocol import LookupProtocol
-from loadmanager.embedding.doors import listen
+from api.listener import Listener
+from api.lookup_protocol import LookupConnection
+from loadmanager.embedding.doors import listen, opened
+from loadmanager.embedding.handover import Handover
 from loadmanager.node import Node
 
-MAX_CONNECTIONS = 4_096
-"""Beyond it uvicorn itself answers 503, in plain text."""
-
-KEEP_ALIVE_S = 75
-UP_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 3.0
 
 
 class NotLoopback(ValueError):
     """An address that others can reach was given without saying that this is meant."""
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without signal handlers: the process belongs to somebody else."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.up = asyncio.Event()
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.up.set()
 
 
 @asynccontextmanager
@@ -62,65 +45,42 @@ async def serve(node: Node, host: str = "127.0.0.1", port: int = 0) -> AsyncGene
         node.registration = msgspec.structs.replace(
             node.registration, admin_url=url_of(listening, node.settings.advertised)
         )
-        async with attach(node, listening):
+        async with opened(attach, node, listening, address):
             yield node.registration.admin_url
     finally:
         listening.close()
 
 
 @asynccontextmanager
-async def attach(node: Node, listening: socket.socket) -> AsyncGenerator[None]:
+async def attach(handover: Handover, listening: socket.socket) -> AsyncGenerator[None]:
     """Serve on a socket that listens already, while the context is open (a door, see `loadmanager.embedding.doors`).
 
     Raises NotLoopback if others reach the socket and the setting `insecure` is off.
     """
-    check_reach(_address_of(listening), insecure=node.settings.insecure)
+    settings = handover.node.settings
+    check_reach(_address_of(listening), insecure=settings.insecure)
     closing = asyncio.Event()
-    kept = Kept.of(node, closing)
-    server = _Server(
-        uvicorn.Config(
-            create_app(kept),
-            http=LookupProtocol,
-            lifespan="off",
-            ws="none",
-            log_config=None,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            limit_concurrency=MAX_CONNECTIONS,
-            timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=int(CLOSE_TIMEOUT_S),
-        )
+    kept = await handover.ask(lambda: Kept.of(handover, closing))
+    app, lookups = create_app(kept, lambda: listener.unsent_bytes())
+    listener = Listener(
+        listening,
+        Config(
+            app, http="httptools", lifespan="off", ws="none", log_config=None, access_log=False, proxy_headers=False
+        ),
+        Bounds.of(settings),
+        settings.door_connections,
+        partial(LookupConnection, lookups),
     )
     laying_out = asyncio.create_task(asyncio.to_thread(lay_out_routes))
-    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    listener.start()
     try:
-        await _until_up(server, serving)
         yield
     finally:
         closing.set()
-        server.should_exit = True
         try:
-            await asyncio.wait((serving,), timeout=2 * CLOSE_TIMEOUT_S)
-        finally:  # each step is done, also if somebody loses patience in the one before
-            serving.cancel()
-            try:
-                await kept.close()
-            finally:
-                await laying_out
-
-
-async def _until_up(server: _Server, serving: asyncio.Task[None]) -> None:
-    up = asyncio.ensure_future(server.up.wait())
-    try:
-        await asyncio.wait((up, serving), timeout=UP_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        up.cancel()
-    if serving.done():
-        await serving
-    if not server.up.is_set():
-        raise RuntimeError(f"the HTTP server did not start within {UP_TIMEOUT_S:g} s")
+            await listener.close(CLOSE_TIMEOUT_S)
+        finally:
+            await laying_out
 
 
 def check_reach(address: str, *, insecure: bool) -> None:

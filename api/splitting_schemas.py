@@ -23,11 +23,15 @@ class EventShown(BaseModel):
 
 
 class SuspectShown(BaseModel):
-    """A bundle with which two or more brokers died in succession, and what keeps it from being given out now."""
+    """A bundle with which brokers were lost: what speaks against it and for it, step by step, and what keeps it from
+    being given out now. `score` is the logarithm of the odds that it kills; a lock takes `needed`."""
 
     bundle: str
     why: str
     held_back: str
+    score: float
+    needed: float
+    evidence: list[str]
 
 
 class SplittingShown(BaseModel):

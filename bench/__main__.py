@@ -7,7 +7,8 @@ import importlib
 
 NAMES = (
     *("channel", "start", "snapshot", "soak", "lookup", "broker", "assign", "transfer", "split", "failover", "recover"),
-    *("balance", "plan_speed", "old_new", "history_audit", "lake_format", "ingest", "analyse", "replay"),
+    *("turns", "watches", "balance", "plan_speed", "plan_exact", "old_new", "history_audit", "lake_format", "ingest"),
+    *("analyse", "replay"),
 )
 
 

@@ -130,7 +130,7 @@ def free_port() -> int:
 
 def request_bytes(path: str) -> bytes:
     """A GET on a connection that stays open."""
-    return f"GET {path} HTTP/1.1\r\nHost: b\r\n\r\n".encode()
+    return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
 
 
 def lookup_path(topic: str) -> str:

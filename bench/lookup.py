@@ -69,7 +69,9 @@ async def _routed(broker: BrokerProcess, topics: list[str]) -> float:
 def _batched(broker: BrokerProcess, topics: list[str]) -> float:
     """Topics per second, one request for all of them after another on one connection."""
     body = json.dumps({"topics": topics}).encode()
-    head = b"POST /v1/lookup HTTP/1.1\r\nHost: b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    head = (
+        b"POST /v1/lookup HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    )
     request = head % len(body) + body
     answer = broker.ask("POST", "/v1/lookup", {"topics": topics})[1]["answers"]
     assert all(each["broker"] for each in answer), "not every topic has an owner"

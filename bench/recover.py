@@ -54,7 +54,8 @@ def _recover(brokers: list[Broker]) -> None:
     for entries in held:
         for at in range(0, len(entries), PLACED_AT_ONCE):
             began = time.perf_counter()
-            placed = one.place_many(entries[at : at + PLACED_AT_ONCE], dead[0].name)
+            some = entries[at : at + PLACED_AT_ONCE]
+            placed = one.place_many(some, [dead[0].name] * len(some))
             chunks_ms.append((time.perf_counter() - began) * 1e3)
             owners.update(owner for owner in placed if owner is not None)
     took_s, cpu_s = time.perf_counter() - begin_s, time.process_time() - cpu_s

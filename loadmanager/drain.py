@@ -7,7 +7,7 @@ declined or moved on as they arrive. Progress is visible at any time; a deadline
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -17,11 +17,13 @@ from statechannel.service import Channel
 from statechannel.transitions import State
 from statechannel.verdict import Ownership
 
-SUBJECTS_A_RECORD = 500
+SUBJECTS_A_RECORD = 250
 LOOK_S = 0.5
 LINGER_S = 0.2
 """How long a record may take that somebody wrote who did not know of the drain yet."""
-PLACED_AT_ONCE = 200
+PLACED_AT_ONCE = 50
+WALKED_AT_ONCE = 10_000
+"""Bundles of the table that are looked at in one turn of the loop."""
 FIRST_REST_S, LAST_REST_S = 0.2, 5.0
 
 
@@ -46,9 +48,11 @@ class DrainProgress(msgspec.Struct, frozen=True):
 
 
 class Drain:
-    """Drains one incarnation. `place` names the new owner of a bundle, None if there is nobody."""
+    """Drains one incarnation. `place` names the new owner of each bundle, None if there is nobody."""
 
-    def __init__(self, me: Broker, channel: Channel, place: Callable[[Ownership], Broker | None]) -> None:
+    def __init__(
+        self, me: Broker, channel: Channel, place: Callable[[Sequence[Ownership]], Sequence[Broker | None]]
+    ) -> None:
         self._me = me
         self._channel = channel
         self._place = place
@@ -59,8 +63,10 @@ class Drain:
 
     def progress(self) -> DrainProgress:
         """As of now."""
-        left = self._channel.table.count_held_by(self._me)
-        unloaded = len(self._unloaded.difference(self._channel.table.held_by(self._me))) if self._unloaded else 0
+        table = self._channel.table
+        left = table.count_held_by(self._me)
+        entries = (table.get(bundle) for bundle in self._unloaded)
+        unloaded = sum(entry is None or entry.holder != self._me for entry in entries)
         total = max(self._total, left + unloaded)
         return DrainProgress(self._active, total, left, self._active and left == 0, unloaded)
 
@@ -86,17 +92,23 @@ class Drain:
 
     async def _still_here(self) -> list[Ownership]:
         """As `_here`; if that is nothing, also what others sent while they had not yet heard of the drain."""
-        here = self._here()
+        here = await self._here()
         if not here:
             await asyncio.sleep(LINGER_S)
-            here = self._here()
+            here = await self._here()
         return here
 
-    def _here(self) -> list[Ownership]:
+    async def _here(self) -> list[Ownership]:
         """What we hold, and what is on its way to us: it would arrive after we had left."""
-        table = self._channel.table
-        held = [entry for bundle in table.held_by(self._me) if (entry := table.get(bundle)) is not None]
-        return held + [entry for entry in table.in_flight() if entry.target == self._me]
+        table, here, walked = self._channel.table, list[Ownership](), 0
+        for looked_at, some in table.walk(table.namespaces_of(self._me), {self._me}):
+            here += some
+            walked += looked_at
+            if walked >= WALKED_AT_ONCE:
+                walked = 0
+                await asyncio.sleep(0)
+        coming = (bundle for flight in table.flights() if flight.target == self._me for bundle in table.on(flight))
+        return here + [entry for bundle in coming if (entry := table.get(bundle)) is not None]
 
     async def _once(self, here: list[Ownership]) -> None:
         changed = [self._channel.next_change(entry.bundle) for entry in here]
@@ -109,12 +121,11 @@ class Drain:
 
     async def _send_away(self, here: list[Ownership]) -> None:
         moves: dict[tuple[int, Action, Broker | None], list[Subject]] = {}
-        for index, entry in enumerate(here):
-            if (move := self._move_of(entry)) is not None:
+        for begin in range(0, len(here), PLACED_AT_ONCE):
+            for entry, action, to in self._moves_of(here[begin : begin + PLACED_AT_ONCE]):
                 partition = self._channel.table.partition_of(entry.bundle.namespace)
-                moves.setdefault((partition, *move), []).append(Subject(entry.bundle, entry.revision))
-            if index % PLACED_AT_ONCE == PLACED_AT_ONCE - 1:
-                await asyncio.sleep(0)  # the proofs are written by this loop as well
+                moves.setdefault((partition, action, to), []).append(Subject(entry.bundle, entry.revision))
+            await asyncio.sleep(0)  # the proofs are written by this loop as well
         for (partition, action, to), subjects in moves.items():
             for begin in range(0, len(subjects), SUBJECTS_A_RECORD):
                 part = tuple(subjects[begin : begin + SUBJECTS_A_RECORD])
@@ -124,13 +135,18 @@ class Drain:
                     Record("", action, self._me, subjects=part, to=to, reason="drain"), partition
                 )
 
-    def _move_of(self, entry: Ownership) -> tuple[Action, Broker | None] | None:
-        if entry.target == self._me:
-            return (Action.CANCEL, None) if entry.state is State.TRANSFERRING else None
-        if entry.state is not State.ASSIGNED or self._must_rest(entry.bundle):
-            return None
-        to = self._place(entry)
-        return (Action.UNLOAD, None) if to is None else (Action.TRANSFER, to)
+    def _moves_of(self, entries: Sequence[Ownership]) -> Iterator[tuple[Ownership, Action, Broker | None]]:
+        """What to do with each of these now, and where to."""
+        for entry in entries:
+            if entry.target == self._me and entry.state is State.TRANSFERRING:
+                yield entry, Action.CANCEL, None
+        leaving = [
+            entry
+            for entry in entries
+            if entry.target != self._me and entry.state is State.ASSIGNED and not self._must_rest(entry.bundle)
+        ]
+        for entry, to in zip(leaving, self._place(leaving), strict=True):
+            yield entry, Action.UNLOAD if to is None else Action.TRANSFER, to
 
     def _must_rest(self, bundle: Bundle) -> bool:
         """Whether a bundle that came back, as its destination declined it, has to wait; each time twice as long."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from loadmanager.advice.leading import Advising
 from loadmanager.agent.service import Agent, HookTimeouts
+from loadmanager.agreeing import Agreeing
 from loadmanager.balancing.history import MoveHistory
 from loadmanager.boundaries import NoCuts
 from loadmanager.channel_owner.service import ChannelOwner, World
@@ -33,15 +34,18 @@ from loadmanager.membership import Membership
 from loadmanager.operations import Operations
 from loadmanager.placing import Placing
 from loadmanager.policies.store import PolicyStore
+from loadmanager.proof_clock import ProofClock
 from loadmanager.proving import Prover
 from loadmanager.registration import Peer
 from loadmanager.serving import Serving
 from loadmanager.settings import Settings
 from loadmanager.splitting.quarantine import Quarantine
 from loadmanager.splitting.service import Splitting
+from loadmanager.splitting.trials import Trials
 from loadmanager.surroundings import Surroundings
 from loadmanager.suspicion import Suspicion
 from loadmanager.views import Views
+from loadmanager.waiting import first_of
 from statechannel.bundle import Bundle
 from statechannel.errors import CoordinationError, LogError
 from statechannel.ports import Leadership
@@ -67,12 +71,15 @@ class Grounds(Protocol):
     runner: HostRunner
     world: Surroundings
     channel: Channel
+    proof_clock: ProofClock
     membership: Membership
     views: Views
     policies: PolicyStore
     quarantine: Quarantine
+    trials: Trials
     plans: PlanShelf
     decisions: DecisionLog
+    agreeing: Agreeing
 
     @property
     def advice(self) -> AdviceBoard:
@@ -92,6 +99,10 @@ class Grounds(Protocol):
         """Keep and log something that people want to know."""
         ...
 
+    async def tell_behind(self, me: Broker) -> None:
+        """Let the others know that this incarnation does not get at the log."""
+        ...
+
 
 class Incarnation:
     """The services of `me`, wired to the channel, views and membership of the process."""
@@ -106,7 +117,7 @@ class Incarnation:
         self.placing = self._make_placing()
         self.lookup = self._make_lookup()
         self.operations = self._make_operations()
-        self.drain = Drain(me, grounds.channel, self.placing.place_elsewhere)
+        self.drain = Drain(me, grounds.channel, self.placing.place_all_elsewhere)
         self.agent = self._make_agent(serving)
         self._history = MoveHistory(grounds.channel.table, _memory_s(grounds.settings))
         self.governor = self._make_governor()
@@ -137,7 +148,7 @@ class Incarnation:
             self.me,
             grounds.channel,
             grounds.membership,
-            placing.place,
+            placing.place_all,
             grounds.world.clock_s,
             placing.quarantine,
             placing.why_nowhere,
@@ -170,11 +181,12 @@ class Incarnation:
             grounds.world.coordination,
             grounds.channel,
             self._proofs,
-            grounds.world.clock_s,
+            grounds.proof_clock,
             lambda: table.partitions_held_by(self.me),
             self.fence,
             self.agent.lapsed,
             self.agent.renewed,
+            grounds.note,
         )
 
     def _make_governor(self) -> Governor:
@@ -204,6 +216,9 @@ class Incarnation:
             grounds.world.clock_s,
             grounds.note,
             self._govern,
+            grounds.agreeing.root,
+            lambda: grounds.tell_behind(self.me),
+            self.placing.basis,
         )
 
     async def _govern(self, term: Term) -> None:
@@ -211,7 +226,7 @@ class Incarnation:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.governor.govern(term))
             tasks.create_task(self.advising.lead(term))
-            tasks.create_task(self.splitting.tending(self.governor.deciding).tend(term))
+            tasks.create_task(self.splitting.tending(self.governor.deciding, self.placing.emptiest).tend(term))
 
     def _make_suspicion(self) -> Suspicion:
         grounds, settings = self._grounds, self._grounds.settings
@@ -236,6 +251,7 @@ class Incarnation:
             bundles=grounds.views.bundles,
             wall_ms=grounds.world.wall_ms,
             spread=self.splitting.reshaper.spread,
+            apart=grounds.world.apart,
         )
 
     def _make_channel_owner(self) -> ChannelOwner:
@@ -272,9 +288,9 @@ class Incarnation:
                 ready.set()
                 # only now: it calls the service, and a hook that blocks our loop must not keep us from being ready
                 duties.append(tasks.create_task(self._kept_running("the load report", self.load.run)))
-                await _first_of(self._over.wait(), stopping.wait())
+                await first_of(self._over.wait(), stopping.wait())
                 if not self._over.is_set():
-                    await _first_of(self._over.wait(), leave())
+                    await first_of(self._over.wait(), leave())
                 if not self._over.is_set():
                     leadership = self.leader.leading
                     leading.cancel()
@@ -294,7 +310,7 @@ class Incarnation:
         if not self._seen.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(SEEN_WITHIN_S):
-                    await _first_of(self._seen.wait(), self._over.wait(), stopping.wait())
+                    await first_of(self._seen.wait(), self._over.wait(), stopping.wait())
 
     def members_changed(self) -> None:
         """Who is there, or who is condemned, may have changed: whoever waits for it looks again."""
@@ -370,17 +386,4 @@ def _term_settings(settings: Settings) -> TermSettings:
         in_flight_timeout_s=settings.in_flight_timeout_s,
         recovery_grace_s=settings.recovery_grace_s,
     )
-    return TermSettings(core, settings.monitor_interval_s, settings.lead_timeout_s)
-
-
-async def _first_of(*works: Awaitable[object]) -> None:
-    """Wait until the first one has ended, and cancel the others. Raises what the first one raised."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    for task in done:
-        task.result()
+    return TermSettings(core, settings.monitor_interval_s, settings.publish_timeout_s, settings.lead_timeout_s)

@@ -7,13 +7,15 @@ record: the first one publishes, the others wait for the change.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 import msgspec
 
 from loadmanager.errors import NotFound, Unavailable
 from loadmanager.membership import Membership
 from loadmanager.registration import Peer
+from loadmanager.turnstile import Turnstile
 from statechannel.bundle import Bundle, Topic
 from statechannel.errors import StateChannelError
 from statechannel.record import Action, Broker, Record, Subject, Token
@@ -27,15 +29,26 @@ FIRST_REST_S, LAST_REST_S = 0.1, 2.0
 """An owner may come back to life without any record: so a waiting lookup looks again."""
 
 
+PLACED_AT_ONCE = 50
+"""Bundles that are placed in one turn of the loop."""
+
 QUARANTINE_RETRY_S = 30.0
+DEFERRED_AT_ONCE = 100
+"""Lookups that begin to wait in one turn of the loop: one request may ask for a thousand topics."""
+
 DEFERRED_LIMIT = 20_000
 """Lookups that may wait at one broker at the same time; further ones are told to come back."""
 
 
 class LookupCounts(msgspec.Struct):
-    """What lookups came to, since this incarnation began. `waiting` is how many wait at this moment."""
+    """What lookups came to, since this incarnation began. `waiting` is how many wait at this moment.
+
+    `at_once` counts what was answered by `peek` on the doors' thread, which alone writes it; the rest is the control
+    loop's.
+    """
 
     answered: int = 0
+    at_once: int = 0
     deferred: int = 0
     not_found: int = 0
     unavailable: int = 0
@@ -52,14 +65,14 @@ class Located(msgspec.Struct, frozen=True, gc=False):
 
 
 class Lookup:
-    """Answers lookups for one broker. `place` decides who gets an unowned bundle, None if nobody can."""
+    """Answers lookups for one broker. `place` decides who gets each unowned bundle, None if nobody can."""
 
     def __init__(
         self,
         me: Broker,
         channel: Channel,
         membership: Membership,
-        place: Callable[[Ownership], Broker | None],
+        place: Callable[[Sequence[Ownership]], Sequence[Broker | None]],
         clock_s: Callable[[], float],
         quarantine: Callable[[Bundle], str] = lambda _: "",
         why_nowhere: Callable[[Ownership], str] = lambda _: "",
@@ -71,14 +84,18 @@ class Lookup:
         self._clock_s = clock_s
         self._quarantine = quarantine
         self._why_nowhere = why_nowhere
+        self._wanted: dict[Bundle, None] = {}
+        """Unowned bundles that are asked for and not placed yet: those of one turn of the loop are placed together."""
+        self._placer: asyncio.Task[None] | None = None
         self._assigning: dict[Bundle, asyncio.Task[None]] = {}
         self._given_back: dict[Bundle, int] = {}
         self.counts = LookupCounts()
         self._waits: set[asyncio.Future[None]] = set()
         self._closed = False
+        self._turnstile = Turnstile(DEFERRED_AT_ONCE)
 
     def peek(self, topic: Topic) -> Located | None:
-        """The answer if there is one at this moment; changes nothing."""
+        """The answer if there is one at this moment; changes nothing. Any thread: each value that it reads is whole."""
         entry = self._channel.table.locate(topic)
         if entry is None or entry.state not in ANSWERED or entry.holder is None:
             return None
@@ -103,6 +120,7 @@ class Lookup:
         counts.deferred += 1
         counts.waiting += 1
         try:
+            await self._turnstile.passed()
             return await self._await(topic, timeout_s)
         except NotFound:
             counts.not_found += 1
@@ -153,19 +171,40 @@ class Lookup:
             self.counts.unavailable += 1
             raise Unavailable(
                 f"{entry.bundle} is quarantined, nobody is given it: {reason}. "
-                f"An administrator ends it: loadmanager bundles release-quarantine {entry.bundle}",
+                f"To end it: loadmanager bundles release-quarantine {entry.bundle}",
                 QUARANTINE_RETRY_S,
             )
 
     def _assign(self, entry: Ownership) -> None:
         if entry.bundle in self._assigning:
             return
-        to = self._place(entry)
-        if to is None:
-            return
-        task = asyncio.get_running_loop().create_task(self._own(entry, to, self._rest_s(entry, to)))
-        self._assigning[entry.bundle] = task
-        task.add_done_callback(lambda _: self._assigning.pop(entry.bundle, None))
+        self._wanted[entry.bundle] = None
+        if self._placer is None:
+            self._placer = asyncio.get_running_loop().create_task(self._place_wanted())
+
+    async def _place_wanted(self) -> None:
+        try:
+            while self._wanted:
+                some = list(islice(self._wanted, PLACED_AT_ONCE))
+                for bundle in some:
+                    del self._wanted[bundle]
+                found = (self._channel.table.get(bundle) for bundle in some)
+                entries = [e for e in found if e is not None and e.state is State.UNASSIGNED]
+                self._give(zip(entries, self._place(entries), strict=True))
+                await asyncio.sleep(0)
+        finally:
+            self._placer = None
+
+    def _give(self, placed: Iterable[tuple[Ownership, Broker | None]]) -> None:
+        """Publish who gets what: one record for all that goes to one broker at once."""
+        groups: dict[tuple[Broker, float, int], list[Ownership]] = {}
+        for entry, to in placed:
+            if to is not None:
+                place = to, self._rest_s(entry, to), self._channel.table.partition_of(entry.bundle.namespace)
+                groups.setdefault(place, []).append(entry)
+        for (to, rest_s, partition), entries in groups.items():
+            task = asyncio.get_running_loop().create_task(self._own(entries, to, rest_s, partition))
+            self._assigning.update(dict.fromkeys([entry.bundle for entry in entries], task))
 
     def _rest_s(self, entry: Ownership, to: Broker) -> float:
         """How long to wait before a broker gets a bundle that it has just given back; each time twice as long."""
@@ -175,24 +214,27 @@ class Lookup:
         times = self._given_back[entry.bundle] = self._given_back.get(entry.bundle, 0) + 1
         return 0.0 if times == 1 else min(FIRST_REST_S * 2 ** min(times - 2, 10), LAST_REST_S)
 
-    async def _own(self, entry: Ownership, to: Broker, rest_s: float) -> None:
+    async def _own(self, entries: Sequence[Ownership], to: Broker, rest_s: float, partition: int) -> None:
         if rest_s:
             await asyncio.sleep(rest_s)
-        record = Record(
-            "", Action.OWN, self._me, subjects=(Subject(entry.bundle, entry.revision),), to=to, reason="lookup"
-        )
+        subjects = tuple(Subject(entry.bundle, entry.revision) for entry in entries)
+        record = Record("", Action.OWN, self._me, subjects=subjects, to=to, reason="lookup")
         try:
-            await self._channel.publish(record)
+            await self._channel.publish(record, partition)
         except StateChannelError:
             return  # the waiting lookups look again, and time out by themselves
+        finally:
+            for entry in entries:
+                self._assigning.pop(entry.bundle, None)
 
     def close(self) -> None:
         """Give up assignments in progress, and lookups that wait; what was appended may still count."""
         self._closed = True
         for waiting in tuple(self._waits):
             _wake(waiting)
-        for task in list(self._assigning.values()):
-            task.cancel()
+        for task in (self._placer, *self._assigning.values()):
+            if task is not None:
+                task.cancel()
 
 
 def _wake(waiting: asyncio.Future[None]) -> None:

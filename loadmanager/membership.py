@@ -19,13 +19,16 @@ class Membership:
     """The last known state of the cluster's members."""
 
     def __init__(self, *, validity_s: float, recovery_grace_s: float, now_s: float) -> None:
-        self._validity_s = validity_s
+        self.validity_s = validity_s
         self._recovery_grace_s = recovery_grace_s
         self.listening_since_s = now_s
         self.heard_s: dict[Broker, float] = {}
         self.peers: dict[str, Peer] = {}
-        self.condemned: dict[Broker, str] = {}
+        self.revision = 0
+        """Grows when somebody comes, goes, registers anew, is condemned or acquitted."""
         self.connected = False
+        self._condemned: dict[Broker, str] = {}
+        self._eligible: list[Peer] | None = None
         self._raw: Mapping[str, Member] = {}
         self._awaited: set[str] = set()
         self._awaited_until_s = 0.0
@@ -48,6 +51,8 @@ class Membership:
             name: self.peers[name] if self._raw.get(name) == member and name in self.peers else read_peer(member)
             for name, member in members.items()
         }
+        if self._raw != members:
+            self._changed()
         self._raw = dict(members)
         self._awaited -= self.peers.keys()
 
@@ -76,12 +81,30 @@ class Membership:
             return False
         if self.peer(broker) is not None or not self.connected:
             return True
-        return now_s - self.heard_s.get(broker, float("-inf")) <= 2 * self._validity_s
+        return now_s - self.heard_s.get(broker, float("-inf")) <= 2 * self.validity_s
+
+    @property
+    def condemned(self) -> dict[Broker, str]:
+        """Incarnations that are thought dead, each with the evidence. Set as a whole."""
+        return self._condemned
+
+    @condemned.setter
+    def condemned(self, condemned: dict[Broker, str]) -> None:
+        if condemned.keys() != self._condemned.keys():
+            self._changed()
+        self._condemned = condemned
+
+    def _changed(self) -> None:
+        self.revision += 1
+        self._eligible = None
 
     def eligible(self) -> list[Peer]:
-        """Brokers that may be given bundles: registered, not condemned, draining or behind; by name."""
-        peers = (self.peers[name] for name in sorted(self.peers) if self.peers[name].broker not in self.condemned)
-        return [p for p in peers if not (p.registration.draining or p.registration.behind)]
+        """Brokers that may be given bundles: registered, not condemned, draining or behind; by name. The same list
+        until something of it changes."""
+        if self._eligible is None:
+            peers = (self.peers[name] for name in sorted(self.peers) if self.peers[name].broker not in self.condemned)
+            self._eligible = [p for p in peers if not (p.registration.draining or p.registration.behind)]
+        return self._eligible
 
     def safe_mode(self, now_s: float) -> str | None:
         """Why nothing may be concluded from absence at present, None if it may."""
@@ -107,10 +130,12 @@ def condemn(accusations: Iterable[tuple[Broker, Broker]], peers: Mapping[str, Pe
         if peer is not None and peer.broker == accuser and accuser.name != accused.name:
             by_accused.setdefault(accused, set()).add(accuser.name)
     condemned: dict[Broker, str] = {}
+    fallen: set[str] = set()
     for accused, accusers in sorted(by_accused.items(), key=lambda item: (-len(item[1]), item[0])):
-        fallen = {broker.name for broker in condemned}
         witnesses = sorted(accusers - fallen)
-        others = peers.keys() - fallen - {accused.name}
-        if witnesses and len(witnesses) >= min(2, len(others)):
+        others = len(peers) - len(fallen) - (accused.name in peers and accused.name not in fallen)
+        if witnesses and len(witnesses) >= min(2, others):
             condemned[accused] = f"{accused} refuses connections from {', '.join(witnesses)}"
+            if accused.name in peers:
+                fallen.add(accused.name)
     return condemned

@@ -23,12 +23,29 @@ from statechannel.transitions import State
 PREFIX = "loadmanager_"
 
 
-def registry_of(node: Node) -> CollectorRegistry:
-    """A registry of its own, so that several brokers of one process do not meet in the global one."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(NodeCollector(node))
-    ProcessCollector(registry=registry)
-    return registry
+class NodeMetrics:
+    """All that there is of one node, in a registry of its own: several brokers of one process do not meet in the global
+    one."""
+
+    def __init__(self, node: Node) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(NodeCollector(node))
+        ProcessCollector(registry=self._registry)
+
+    async def scraped(self) -> Collector:
+        """What is so at this moment, to be written down on any thread; ask on the loop that runs the node."""
+        return Scrape(tuple(self._registry.collect()))
+
+
+class Scrape(Collector):
+    """What was read of a registry at one moment."""
+
+    def __init__(self, metrics: tuple[Metric, ...]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        """As it was."""
+        return self._metrics
 
 
 class NodeCollector(Collector):
@@ -123,7 +140,7 @@ def _ownership(node: Node) -> Iterator[Metric]:
 
 def _proofs(node: Node) -> Iterator[Metric]:
     until_s = node.serving.until_s() if node.serving is not None else []
-    now_s = node.world.clock_s()
+    now_s = node.proof_clock.now_s()
     name = "proof_remaining_seconds"
     yield _by_partition(
         name, "Until what is held is not served", range(len(until_s)), lambda p: _left(until_s[p], now_s)
@@ -137,7 +154,8 @@ def _left(until_s: float, now_s: float) -> float:
 def _lookups(node: Node) -> Iterator[Metric]:
     counts = node.current.lookup.counts
     lookups = CounterMetricFamily(PREFIX + "lookups", "Lookups, since this incarnation began", labels=("outcome",))
-    for outcome in ("answered", "not_found", "unavailable"):
+    lookups.add_metric(("answered",), counts.answered + counts.at_once)
+    for outcome in ("not_found", "unavailable"):
         lookups.add_metric((outcome,), getattr(counts, outcome))
     yield lookups
     yield _counter("lookups_deferred", "Lookups that had to wait, whatever became of them", counts.deferred)
@@ -152,6 +170,9 @@ def _members(node: Node) -> Iterator[Metric]:
     yield _gauge("members_condemned", "Incarnations thought dead by evidence", len(membership.condemned))
     connected = node.world.coordination.connection is Connection.CONNECTED
     yield _gauge("coordination_connected", "1 while the coordination service answers", connected)
+    counts = node.world.coordination.counts
+    yield _counter("coordination_reads", "Requests to follow members, leader and offices", counts.reads)
+    yield _counter("coordination_changes", "Of members, leader and offices, as they were read", counts.changes)
     safe = membership.safe_mode(node.world.clock_s()) is not None
     yield _gauge("safe_mode", "1 while nothing may be concluded from absence", safe)
     yield _gauge("leader", "1 at the broker that leads, its barrier taken", node.current.leader.leading is not None)

@@ -11,13 +11,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from loadmanager.agreeing import Agreeing
+from loadmanager.behind import LogWatch
 from loadmanager.decisions.log import DecisionLog
+from loadmanager.doctor.hiding import hide_text
 from loadmanager.drain import DrainProgress
 from loadmanager.dynamic.live import LiveSettings
 from loadmanager.errors import Conflict
@@ -26,20 +29,24 @@ from loadmanager.host import BundleHost
 from loadmanager.hosting import HostRunner
 from loadmanager.incarnation import Incarnation
 from loadmanager.membership import Membership, condemn
+from loadmanager.namesakes import yield_to_namesake
 from loadmanager.policies.findings import Known
 from loadmanager.policies.model import Policies
 from loadmanager.policies.store import PolicyStore
+from loadmanager.proof_clock import ProofClock
 from loadmanager.registration import Peer, Registration
 from loadmanager.serving import Serving
 from loadmanager.settings import Settings
-from loadmanager.splitting.watching import count_deaths
+from loadmanager.splitting.trials import Trials
+from loadmanager.splitting.watching import collect_evidence
 from loadmanager.surroundings import Surroundings
 from loadmanager.views import Views
+from loadmanager.waiting import StartRetries, Step, until_answered
 from statechannel.bundle import Bundle
-from statechannel.codec import OLDEST_VERSION
-from statechannel.errors import CoordinationUnavailable, Fenced, LogUnavailable, NameTaken, StateChannelError
+from statechannel.codec import AGREEING_VERSION, OLDEST_VERSION
+from statechannel.errors import CoordinationUnavailable, Fenced, LogUnavailable
 from statechannel.proofs import Proofs
-from statechannel.record import Broker
+from statechannel.record import Action, Broker
 from statechannel.service import Channel, ChannelSettings
 from statechannel.verdict import Change
 
@@ -50,8 +57,6 @@ T = TypeVar("T")
 
 NOTES_KEPT = 500
 REGISTER_AGAIN_S = 0.5
-LAST_STEP_S = 0.1
-"""What a step of the start gets at least, so that it can say what it waited for."""
 _log = logging.getLogger("loadmanager")
 
 
@@ -77,6 +82,7 @@ class Node:
             properties=dict(settings.properties),
             started_ms=world.wall_ms(),
         )
+        self.proof_clock = ProofClock(world.clock_s, world.outside)
         self.channel = Channel(
             world.log,
             ChannelSettings(
@@ -96,8 +102,10 @@ class Node:
         self.views = Views(world.log, settings, world.wall_ms)
         self.live.on_change(lambda _old, new: self.views.follow(new))
         self.policies = PolicyStore(world.log, self._known, wall_ms=world.wall_ms, nonce=world.nonce)
+        self.agreeing = Agreeing(self.channel, world.coordination, self.live, self.note)
         self.decisions = DecisionLog(world.log, lambda: self.settings.decision_retention_s, world.wall_ms, world.apart)
-        self.quarantine = count_deaths(self.channel, self.policies, lambda: self.settings)
+        self.quarantine = collect_evidence(self.channel, self.policies, self.membership, lambda: self.settings)
+        self.trials = Trials(self.quarantine)
         self.plans = PlanShelf(world.log, lambda: self.channel.table, world.wall_ms, world.nonce)
         self._advice: AdviceBoard | None = None
         self.incarnation: Incarnation | None = None
@@ -108,14 +116,14 @@ class Node:
         self._stopping = asyncio.Event()
         self._registration_pending = asyncio.Event()
         self._drain_timeout_s: float | None = None
-        self._start_until_s = 0.0
+        self._judging = False
 
     # --- life
 
     async def run(self) -> None:
         """Run until `stop()`. Raises the errors of `statechannel.errors` that an operator has to act on."""
         try:
-            await self._connect()
+            retries = await self._connect()
             async with (
                 self.channel.running(),
                 self._background(self.views.run()),
@@ -124,8 +132,9 @@ class Node:
                 self._background(self.plans.documents.run()),
                 self._background(self._read_advice()),
                 self._background(self._watch_replica()),
+                self._background(self._say_agreement()),
             ):
-                await self._begin()
+                await self._begin(retries)
                 while not self._stopping.is_set():
                     await self._live()
             if self.channel.stopped_by is not None:
@@ -135,66 +144,59 @@ class Node:
             await self.world.coordination.close()
             await self.world.log.close()
 
+    def abandoned(self, why: str) -> None:
+        """Our session was ended since this loop hung: others take over, and we go on as the next incarnation."""
+        if self.incarnation is not None:
+            self.incarnation.fence()
+        self.note(f"{why}: our session was ended")
+
     def stop(self, drain_timeout_s: float | None = None) -> None:
         """Leave gracefully: bundles are moved away first, for at most `drain_timeout_s` (default: the setting)."""
         self._drain_timeout_s = self.settings.drain_timeout_s if drain_timeout_s is None else drain_timeout_s
         self._stopping.set()
 
-    async def _connect(self) -> None:
-        self._start_until_s = asyncio.get_running_loop().time() + self.settings.start_timeout_s
-        await self.world.log.start(self._start_left_s())
-        await self.world.coordination.start(self._start_left_s())
-        await self._retried(self.channel.open)
-        await self._retried(self.views.open)
-        await self._retried(self.live.open)
-        await self._retried(self.policies.start)
-        await self._retried(self.plans.documents.start)
-        await self._retried(self.decisions.open)
+    async def _connect(self) -> StartRetries:
+        retries = StartRetries(self.settings.start_timeout_s, self.note)
+        await self.world.log.start(retries.left_s)
+        await self.world.coordination.start(retries.left_s)
+        for step in (
+            self.channel.open, self.views.open, self.live.open, self.policies.start, self.plans.documents.start,
+            self.decisions.open,
+        ):  # fmt: skip
+            await retries.of(step)
+        return retries
 
-    async def _begin(self) -> None:
+    async def _begin(self, retries: StartRetries) -> None:
         name, cluster = self.settings.advertised, self.settings.cluster
-        await self._retried(lambda: self.channel.catch_up(self._start_left_s()))
-        if not await self.live.wait_ready(self._start_left_s()):
+        await retries.of(lambda: self.channel.catch_up(retries.left_s))
+        if not await self.live.wait_ready(retries.left_s):
             self.note("the cluster's settings are not read yet: until then those of the start hold")
-        await self._retried(lambda: self.policies.wait_ready(self._start_left_s()))
-        genesis = await self._retried(lambda: self.channel.claim_cluster(cluster, Broker(name, 0)))
-        await self._retried(lambda: self.world.coordination.identify(cluster, genesis.identity))
+        await retries.of(lambda: self.policies.wait_ready(retries.left_s))
+        await retries.of(lambda: self.channel.claim_cluster(cluster, Broker(name, 0)))
         self.channel.listen(self._saw_change)
         self.channel.replica.on_reload(self._missed_changes)
         self.world.coordination.on_change(self._members_changed)
-        self.views.accusations.on_change(lambda _key, _old, _new: self._judge())
+        self.views.accusations.on_change(lambda _key, _old, _new: self._judge_soon())
         self._members_changed()
-
-    def _start_left_s(self) -> float:
-        """What is left of `start_timeout_s`: one deadline for all steps of the start."""
-        return max(LAST_STEP_S, self._start_until_s - asyncio.get_running_loop().time())
-
-    async def _retried(self, step: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Repeat a step of the start that a server did not answer, until `start_timeout_s` are over."""
-        loop, pause_s = asyncio.get_running_loop(), 0.05
-        while True:
-            try:
-                return await step()
-            except (LogUnavailable, CoordinationUnavailable) as error:
-                if loop.time() + pause_s >= self._start_until_s:
-                    raise
-                self.note(f"starting: {error}; trying again")
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, 1.0)
+        await retries.of(self._settle)
 
     async def _live(self) -> None:
         """One incarnation, from its registration to its end."""
         try:
+            if self.incarnation is not None:  # the start has settled it for the first one
+                await self._until_answered(self._settle)
             me = await self._until_answered(self._start_incarnation)
-        except CoordinationUnavailable:
+        except (CoordinationUnavailable, LogUnavailable):
             return  # told to stop meanwhile
         proofs = Proofs(self.channel.table.partitions, self.settings.proof_validity_s)
         if self.serving is None:
-            self.serving = Serving(self.channel.table, proofs, self.world.clock_s)
+            self.serving = Serving(self.channel.table, proofs, self.proof_clock.now_s)
             self.policies.on_change(self._share)
+            self.policies.on_change(lambda _: self._wake())
         else:
             self.serving.adopt(proofs)
         self.incarnation = Incarnation(me, self, proofs, self.serving)
+        self._watch_agreement()  # it may have changed since it was settled
         try:
             await self._until_answered(lambda: self.world.coordination.register(me, self.registration.encode()))
             self.note(f"started as {me}")
@@ -208,40 +210,29 @@ class Node:
             self.ready.clear()
         if fenced:
             self.note(f"{me} was fenced")
-            await self._yield_to_namesake(me)
-
-    async def _yield_to_namesake(self, me: Broker) -> None:
-        """Two processes of one name would fence each other for ever: the one that was fenced ends. Raises NameTaken.
-
-        A leader that fenced us has registered nobody; a namesake registers right after it took the number.
-        """
-        until_s = self.world.clock_s() + self.settings.proof_validity_s / 2
-        while self.world.clock_s() < until_s and not self._stopping.is_set():
-            peer = self.membership.peers.get(me.name)
-            if peer is not None and peer.broker.incarnation > me.incarnation:
-                raise NameTaken(f"another process runs as {peer.broker}; give each its own --advertised address")
-            await asyncio.sleep(self.settings.proof_validity_s / 40)
+            world, validity_s = self.world, self.settings.proof_validity_s
+            await yield_to_namesake(me, self.membership, world.coordination, world.clock_s, validity_s, self._stopping)
 
     async def _start_incarnation(self) -> Broker:
         name = self.settings.advertised
         return await self.world.coordination.start_incarnation(name, self.channel.table.highest_incarnation(name))
 
-    async def _until_answered(self, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """Repeat what the coordination service did not answer; each of these writes may be done twice.
+    async def _settle(self) -> None:
+        genesis = self.channel.table.genesis
+        assert genesis is not None, "the cluster was claimed before"
+        await self.agreeing.settle(genesis)
+        self.membership.validity_s = self.settings.proof_validity_s
 
-        Raises CoordinationUnavailable only if we are told to stop meanwhile.
-        """
-        pause_s = 0.05
-        while True:
-            try:
-                return await ask()
-            except CoordinationUnavailable:
-                if self._stopping.is_set():
-                    raise
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(pause_s):
-                        await self._stopping.wait()
-                pause_s = min(2 * pause_s, 1.0)
+    async def _say_agreement(self) -> None:
+        """Once every broker reads it: the log of an earlier release learns what its brokers agree on."""
+        await self.ready.wait()
+        while not self.agreeing.is_said:
+            await asyncio.sleep(self.settings.monitor_interval_s)
+            with suppress(LogUnavailable):
+                await self.agreeing.say()
+
+    async def _until_answered(self, step: Step[T]) -> T:
+        return await until_answered(step, self._stopping, self.note)
 
     async def _leave(self) -> None:
         assert self.incarnation is not None
@@ -264,19 +255,15 @@ class Node:
 
     async def _watch_channel(self, me: Broker) -> None:
         """While we don't get at the log, tell the others: whoever holds little and reads nothing would be given all."""
-        while True:
-            await asyncio.sleep(REGISTER_AGAIN_S if self.registration.behind else self.settings.monitor_interval_s)
-            try:
-                await self.channel.catch_up(self.settings.publish_timeout_s)
-                behind = False
-            except LogUnavailable:
-                behind = True
-            except StateChannelError:
-                return  # the replica has stopped, and with it this node
-            if behind != self.registration.behind:
-                self.note("the log does not answer: nothing can be given to us" if behind else "the log answers again")
-                self.registration = msgspec.structs.replace(self.registration, behind=behind)
-                await self._register_again(me)
+        watch = LogWatch(me.name, self.channel, self.membership, lambda: self.settings)
+        await watch.run(lambda: self.registration.behind, lambda behind: self.tell_behind(me, behind))
+
+    async def tell_behind(self, me: Broker, behind: bool = True) -> None:
+        """Let the others know whether we get at the log, where that is news."""
+        if behind != self.registration.behind:
+            self.note("the log does not answer: nothing can be given to us" if behind else "the log answers again")
+            self.registration = msgspec.structs.replace(self.registration, behind=behind)
+            await self._register_again(me)
 
     async def _keep_registered(self, me: Broker) -> None:
         """Register again what the coordination service has not taken yet."""
@@ -347,6 +334,7 @@ class Node:
 
     def note(self, text: str) -> None:
         """Keep and log something that people want to know."""
+        text = hide_text(text)
         self.notes.append(Note(self.world.wall_ms(), text))
         _log.info("%s: %s", self.settings.advertised, text)
 
@@ -368,20 +356,42 @@ class Node:
 
     def _saw_change(self, change: Change) -> None:
         self.membership.saw_change(change, self.world.clock_s())
+        if change.record.action in (Action.AMEND, Action.AGREE):
+            self._members_changed()
+            self._watch_agreement()
+
+    def _watch_agreement(self) -> None:
+        """Before anything after it in the log can prove anything: the word under which this incarnation serves fell."""
+        if self.incarnation is not None and (why := self.agreeing.broken()) is not None:
+            self.note(f"{self.incarnation.me} ends: {why}")
+            self.incarnation.fence()
 
     def _missed_changes(self, partition: int) -> None:
         self.note(f"fell behind the trimmed log: partition {partition} was loaded from a snapshot")
         self.membership.missed_changes(self.world.clock_s())
+        self._watch_agreement()
 
     def _members_changed(self) -> None:
         coordination = self.world.coordination
         self.membership.saw_members(coordination.members, coordination.connection, self.world.clock_s())
+        self.trials.processes.saw(self.membership.peers, self.world.wall_ms())
         codecs = [peer.registration.codec for peer in self.membership.peers.values()]
-        self.channel.write_version = max(OLDEST_VERSION, min([self.registration.codec, *codecs]))
+        oldest = AGREEING_VERSION if self.agreeing.has_begun else OLDEST_VERSION
+        self.channel.write_version = max(oldest, min([self.registration.codec, *codecs]))
         self._judge()
 
+    def _judge_soon(self) -> None:
+        """Once for all accusations that were read together: when a rack dies there are hundreds."""
+        if not self._judging:
+            self._judging = True
+            asyncio.get_running_loop().call_soon(self._judge)
+
     def _judge(self) -> None:
+        self._judging = False
         accusations = [(a.accuser, a.accused) for a in self.views.accusations.values()]
         self.membership.condemned = condemn(accusations, self.membership.peers)
+        self._wake()
+
+    def _wake(self) -> None:
         if self.incarnation is not None:
             self.incarnation.members_changed()

@@ -8,8 +8,10 @@ after every so many placements. Who is there, and the policies, always count at 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import groupby
+
+import msgspec
 
 from loadmanager.assignment.batching import Batch, begin
 from loadmanager.assignment.model import Given, NoPlace, candidates, declined_by
@@ -17,22 +19,22 @@ from loadmanager.assignment.placement import Placement
 from loadmanager.load.model import BrokerLoadData
 from loadmanager.load.usage import usage, weights_of
 from loadmanager.membership import Membership
-from loadmanager.policies.claims import Claims
+from loadmanager.policies.claims import Claims, intersects
 from loadmanager.policies.model import NO_POLICIES, Policies
-from loadmanager.policies.permitting import Permitted, Permitting, holdings_of
+from loadmanager.policies.permitting import Permitted, Permitting, has_room, holdings_of
 from loadmanager.registration import Peer
 from loadmanager.settings import Settings
 from loadmanager.views import Views
 from statechannel.bundle import Bundle
 from statechannel.record import Action, Broker
 from statechannel.table import OwnershipTable
-from statechannel.transitions import IN_FLIGHT, State
+from statechannel.transitions import State
 from statechannel.verdict import Ownership
 
 _DEFAULTS = Settings.model_construct()
 
 _LOOKED_AT = 8
-"""Bundles in flight, or given away and not shown yet, that are gone through again for each placement at most."""
+"""Brokers, and bundles given away and not shown yet, that are gone through again for each placement at most."""
 
 _BATCHES = 16
 """Sets of candidates that are kept for many bundles: as many as there are kinds of bundles among those in a hurry."""
@@ -64,7 +66,8 @@ class Placing:
         self._held_back = held_back
         self._claims = (NO_POLICIES, Claims(NO_POLICIES.bundles))
         self._permitting = Permitting(NO_POLICIES, (), (), settings(), lambda _: {})
-        self._basis: list[object] = []
+        self._peers: list[Peer] = []
+        self._basis: tuple[object, ...] = ()
         self._seen: list[object] = []
         self._placed_since, self._cost = 0, 0
         self._batches: dict[int, tuple[Permitted, Batch]] = {}
@@ -76,25 +79,55 @@ class Placing:
             return None
         return self._choose(entry, self._membership.eligible(), None)
 
+    def place_all(self, entries: Sequence[Ownership]) -> list[Broker | None]:
+        """As `place` for one after the other, in order, but fast."""
+        self._look(self._membership.eligible())
+        waiting = [self._waits(entry) for entry in entries]
+        placed = iter(self._place_some([(e, None) for e, waits in zip(entries, waiting, strict=True) if not waits]))
+        return [None if waits else next(placed) for waits in waiting]
+
     def place_elsewhere(self, entry: Ownership) -> Broker | None:
         """The new owner of a bundle that has to leave this broker."""
-        others = [peer for peer in self._membership.eligible() if peer.broker.name != self._me.name]
-        return self._choose(entry, others, None)
+        return self.place_all_elsewhere([entry])[0]
+
+    def place_all_elsewhere(self, entries: Sequence[Ownership]) -> list[Broker | None]:
+        """As `place_elsewhere` for one after the other, in order, but fast."""
+        self._look([peer for peer in self._membership.eligible() if peer.broker.name != self._me.name])
+        return self._place_some([(entry, None) for entry in entries])
 
     def place_preferring(self, entry: Ownership, name: str | None) -> Broker | None:
         """As `place`, but the broker of that name if it is among the least loaded; never the present holder."""
-        others = [peer for peer in self._membership.eligible() if peer.broker != entry.holder]
-        return self._choose(entry, others, name)
+        return self._choose(entry, self._others(entry.holder), name)
 
-    def place_many(self, entries: Sequence[Ownership], name: str | None) -> list[Broker | None]:
+    def place_many(self, entries: Sequence[Ownership], names: Sequence[str | None]) -> list[Broker | None]:
         """As `place_preferring` for one after the other, in order, but fast: for what a dead broker leaves behind."""
         owners: list[Broker | None] = []
-        eligible = self._membership.eligible()
-        for holder, some in groupby(entries, key=lambda entry: entry.holder):
-            there = holder is not None and holder.name in self._membership.peers
-            self._look([peer for peer in eligible if peer.broker != holder] if there else eligible)
-            owners.extend(self._place_some(list(some), name))
+        for holder, some in groupby(zip(entries, names, strict=True), key=lambda pair: pair[0].holder):
+            self._look(self._others(holder))
+            owners.extend(self._place_some(list(some)))
         return [None if owner is None or self._waits(e) else owner for owner, e in zip(owners, entries, strict=True)]
+
+    def _others(self, holder: Broker | None) -> list[Peer]:
+        """Who may be given something of this holder's."""
+        eligible = self._membership.eligible()
+        peer = self._membership.peers.get(holder.name) if holder is not None else None
+        if peer is None or peer.broker != holder:
+            return eligible
+        return [peer for peer in eligible if peer.broker != holder]
+
+    def basis(self) -> object:
+        """Equal as long as the same brokers may be given bundles, by the same rules."""
+        return self._membership.revision, self._policies().revision, self._settings()
+
+    def emptiest(self, entry: Ownership, but: Collection[str]) -> Broker | None:
+        """The broker with the fewest bundles, and of these the one that started last, that may take a bundle which is
+        held back or locked up; none of these names."""
+        peers = [peer for peer in self._membership.eligible() if peer.broker.name not in but]
+        found = self._permitting_of(peers, _without_lock(self._policies(), entry.bundle)).of(entry.bundle).candidates
+        started_ms = {peer.broker: peer.registration.started_ms for peer in peers}
+        open_to = [each for each in found if not each.draining and has_room(each)]
+        best = min(open_to, key=lambda each: (each.bundles, -started_ms[each.broker], each.broker), default=None)
+        return None if best is None else best.broker
 
     def why_nowhere(self, entry: Ownership) -> str:
         """Why an unassigned bundle has no place at present; empty if it has one, or would have."""
@@ -139,11 +172,12 @@ class Placing:
         self._give(entry, outcome.broker)
         return outcome.broker
 
-    def _place_some(self, entries: Sequence[Ownership], preferred: str | None) -> list[Broker | None]:
-        sittings = self._sittings(entries)
+    def _place_some(self, asked: Sequence[tuple[Ownership, str | None]]) -> list[Broker | None]:
+        """Who gets each of these; beside each stands the name to prefer."""
+        sittings = self._sittings([entry for entry, _ in asked])
         owners: list[Broker | None] = []
         nowhere: Ownership | None = None
-        for entry, known in zip(entries, sittings, strict=True):
+        for (entry, preferred), known in zip(asked, sittings, strict=True):
             declined = declined_by(entry) or _cancelled_by(entry)
             owner = (
                 known.choose(entry.bundle, declined, preferred)
@@ -212,30 +246,35 @@ class Placing:
 
     def _look(self, peers: list[Peer]) -> None:
         """Bring what is known up to date: once for all bundles that are placed at the same instant."""
-        basis: list[object] = [*peers, self._policies(), self._settings()]
+        basis = (self._policies(), self._settings())
+        same = (self._peers is peers or _alike(peers, self._peers)) and _alike(basis, self._basis)
+        if same and self._placed_since * _LOOKED_AT < self._cost:
+            return
         applied = [self._table.next_offset(partition) for partition in range(self._table.partitions)]
         loads = [self._views.brokers.get(peer.broker.name) for peer in peers]
         seen: list[object] = [*applied, *loads]
-        if _alike(basis, self._basis) and (_alike(seen, self._seen) or self._placed_since * _LOOKED_AT < self._cost):
+        if same and _alike(seen, self._seen):
             return
+        self._peers = peers
         self._basis, self._seen, self._placed_since = basis, seen, 0
-        shown = {peer.broker.name: load for peer, load in zip(peers, loads, strict=True) if load is not None}
-        known = candidates(peers, shown, self._table, self._fullness())
         policies = self._policies()
-        self._permitting = Permitting(
-            policies,
-            peers,
-            known,
-            self._settings(),
-            lambda name: holdings_of(self._table, name),
-            self._claims_of(policies),
-        )
+        self._permitting = self._permitting_of(peers, policies, self._claims_of(policies))
         self._given = {bundle: given for bundle, given in self._given.items() if self._is_pending(bundle, given[0])}
         self._pending = Counter(broker for _, broker in self._given.values())
         self._batches.clear()
-        self._cost = len(self._given) + sum(n for at, n in self._table.count_by_state().items() if at in IN_FLIGHT)
+        self._cost = len(self._given) + len(peers) + len(self._table.flights())
         for bundle, (_, broker) in self._given.items():
             self._permitting.gave(bundle, broker)
+
+    def _permitting_of(self, peers: list[Peer], policies: Policies, claims: Claims | None = None) -> Permitting:
+        loads = ((peer.broker.name, self._views.brokers.get(peer.broker.name)) for peer in peers)
+        shown = {name: load for name, load in loads if load is not None}
+        known = candidates(peers, shown, self._table, self._fullness())
+
+        def holdings(name: str) -> Mapping[Broker, int]:
+            return holdings_of(self._table, name)
+
+        return Permitting(policies, peers, known, self._settings(), holdings, claims)
 
     def _fullness(self) -> Callable[[BrokerLoadData], float]:
         """How full a broker is, as settings and policies have it."""
@@ -251,6 +290,15 @@ class Placing:
         """Whether the table does not show yet what was given away."""
         entry = self._table.get(bundle)
         return entry is not None and entry.revision == revision
+
+
+def _without_lock(policies: Policies, bundle: Bundle) -> Policies:
+    """What would hold if nothing that the bundle lies in were quarantined."""
+    freed = {
+        each: msgspec.structs.replace(policy, quarantined="") if intersects(each, bundle) else policy
+        for each, policy in policies.bundles.items()
+    }
+    return msgspec.structs.replace(policies, bundles=freed)
 
 
 def _alike(some: Sequence[object], others: Sequence[object]) -> bool:

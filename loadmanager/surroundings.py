@@ -3,7 +3,8 @@ a simulated one."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -25,9 +26,10 @@ async def at_once(work: Callable[[], Any]) -> Any:
 class Surroundings(msgspec.Struct, frozen=True):
     """Everything that a node takes from the world: the ports, the clocks, and ways to look around.
 
-    `clock_s` must run on during suspend and is the same clock in which proofs are counted; `nonce` must differ between
-    any two processes that ever write to the log. `newest_version` is the newest record format that this release reads.
-    `apart` runs what takes long: on a thread in a real process, at once in a simulated one.
+    `clock_s` must run on during suspend. `outside` are clocks, by name, that go on while a virtual machine is paused;
+    they may be set. `nonce` must differ between any two processes that ever write to the log. `newest_version` is the
+    newest record format that this release reads. `apart` runs what takes long: on a thread in a real process, at once
+    in a simulated one.
     """
 
     log: Log
@@ -39,3 +41,4 @@ class Surroundings(msgspec.Struct, frozen=True):
     sensors: Readings
     newest_version: int = NEWEST_VERSION
     apart: Apart = at_once
+    outside: Mapping[str, Callable[[], float]] = MappingProxyType({})

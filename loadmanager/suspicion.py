@@ -7,7 +7,7 @@ add up to is decided by `membership.condemn`. A port that merely does not answer
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
 from enum import StrEnum
 from hashlib import blake2b
 
@@ -57,10 +57,32 @@ async def probe_port(peer: Peer) -> Answer:
     return Answer.OPEN
 
 
-def observers_of(observed: str, brokers: Mapping[str, Peer]) -> list[str]:
-    """The brokers that look at this one: those next to it on a ring of hashes, the same for everybody who asks."""
-    others = [name for name in brokers if name != observed]
-    return sorted(others, key=lambda name: blake2b(f"{observed}|{name}".encode(), digest_size=8).digest())[:OBSERVERS]
+class Ring:
+    """Who looks at whom: the brokers on a ring, in the order of their names' hashes, each looked at by the OBSERVERS
+    that follow it. The same for everybody who knows the same names. Whoever comes or goes changes that of its
+    neighbours only, and nobody has to look at more than OBSERVERS."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = sorted(names, key=_place_of)
+        self._places = {name: place for place, name in enumerate(self._names)}
+
+    def observers_of(self, name: str) -> list[str]:
+        """The brokers that look at this one, next on the ring first."""
+        return self._next(name, 1)
+
+    def observed_by(self, name: str) -> list[str]:
+        """The brokers that this one looks at."""
+        return self._next(name, -1)
+
+    def _next(self, name: str, step: int) -> list[str]:
+        place, size = self._places.get(name), len(self._names)
+        if place is None:
+            return []
+        return [self._names[(place + step * away) % size] for away in range(1, min(OBSERVERS, size - 1) + 1)]
+
+
+def _place_of(name: str) -> bytes:
+    return blake2b(name.encode(), digest_size=8).digest()
 
 
 class Suspicion:
@@ -84,14 +106,16 @@ class Suspicion:
         self._refusals = refusals
         self._refused: dict[Broker, int] = {}
         self._accusing: set[Broker] = set()
+        self._around: tuple[Set[str], list[str]] = set[str](), []
+        """Those who were there at the last look, and those of them that we look at."""
 
     async def run(self) -> None:
         """Look around for ever."""
         while True:
             peers = self._peers()
-            mine = [
-                p for name, p in peers.items() if name != self._me.name and self._me.name in observers_of(name, peers)
-            ]
+            if self._around[0] != peers.keys():
+                self._around = frozenset(peers), sorted(Ring(peers).observed_by(self._me.name))
+            mine = [peers[name] for name in self._around[1]]
             answers = await asyncio.gather(*(self._probe(peer) for peer in mine))
             for peer, answer in zip(mine, answers, strict=True):
                 self._count(peer.broker, answer)

@@ -12,6 +12,8 @@ from pathlib import Path
 import msgspec
 
 from loadmanager.checking.round import Auditor
+from loadmanager.doctor.hiding import hide_text
+from loadmanager.host_clocks import clocks_outside
 from loadmanager.load.sensors import Sensors
 from loadmanager.settings import MAX_PORT, Settings
 from loadmanager.surroundings import Surroundings
@@ -32,6 +34,7 @@ def surroundings(settings: Settings) -> Surroundings:
         probe=probe_port,
         sensors=Sensors(settings.capacity),
         apart=asyncio.to_thread,
+        outside=clocks_outside(),
     )
 
 
@@ -69,12 +72,12 @@ def open_log(settings: Settings) -> Log:
 
 
 def _no_log(settings: Settings) -> ValueError:
-    return ValueError(f"{settings.log!r} is no log; write sqlite:FILE or kafka://host:port")
+    return ValueError(f"{hide_text(settings.log)!r} is no log; write sqlite:FILE or kafka://host:port")
 
 
 def open_coordination(settings: Settings) -> Coordination:
     """The coordination service that the settings name; by default a file beside the log's."""
-    address = _coordination_address(settings)
+    address = coordination_address(settings)
     scheme = address.partition(":")[0]
     if scheme == "sqlite":
         from statechannel.adapters.sqlite.coordination import SqliteCoordination
@@ -91,17 +94,18 @@ def open_coordination(settings: Settings) -> Coordination:
             session_timeout_s=settings.session_timeout_s,
             client_settings=_zookeeper_client(settings),
         )
-    raise ValueError(f"{address!r} is no coordination service; write sqlite:FILE or zookeeper://host:port")
+    raise ValueError(f"{hide_text(address)!r} is no coordination service; write sqlite:FILE or zookeeper://host:port")
 
 
-def _coordination_address(settings: Settings) -> str:
+def coordination_address(settings: Settings) -> str:
+    """Where the coordination service is, also where that follows from the log. Raises ValueError."""
     if settings.coordination is not None:
         return settings.coordination
     if not settings.log.startswith("sqlite:"):
         if not settings.log.startswith("kafka:"):
             raise _no_log(settings)
         raise ValueError("with a log on Kafka, say where ZooKeeper is: --coordination zookeeper://host:port")
-    return settings.log + ".coordination"
+    return f"sqlite:{file_of(settings.log)}.coordination"
 
 
 def _zookeeper_place(settings: Settings, address: str) -> tuple[str, str]:
@@ -115,7 +119,7 @@ def _zookeeper_client(settings: Settings) -> dict[str, object]:
 
 def auditors(settings: Settings) -> Mapping[str, Auditor]:
     """Who looks at the stores that the settings name, without changing them. Raises ValueError for bad addresses."""
-    log, coordination = settings.log, _coordination_address(settings)
+    log, coordination = settings.log, coordination_address(settings)
     by_scheme: dict[str, Callable[[Settings, str], Auditor]] = {
         "log sqlite": _sqlite_log_auditor,
         "log kafka": _kafka_auditor,
@@ -126,7 +130,9 @@ def auditors(settings: Settings) -> Mapping[str, Auditor]:
     for store, address in (("log", log), ("coordination", coordination)):
         make = by_scheme.get(f"{store} {address.partition(':')[0]}")
         if make is None:
-            raise ValueError(f"{address!r} is no {store}; write sqlite:FILE, or kafka:// and zookeeper://host:port")
+            raise ValueError(
+                f"{hide_text(address)!r} is no {store}; write sqlite:FILE, or kafka:// and zookeeper://host:port"
+            )
         found[store] = make(settings, address)
     return found
 
@@ -195,25 +201,34 @@ def _extra(name: str, address: str) -> Generator[None]:
         if (error.name or "").startswith(("statechannel", "loadmanager")):
             raise
         raise ValueError(
-            f"{address!r} needs the package {error.name}, which is not installed: pip install 'loadmanager[{name}]'"
+            f"{hide_text(address)!r} needs the package {error.name}, which is not installed: "
+            f"pip install 'loadmanager[{name}]'"
         ) from None
 
 
 def file_of(address: str) -> Path:
-    """The file that `sqlite:FILE` names. Raises ValueError."""
+    """The file that `sqlite:FILE` names, without links and `..`: what is derived from it is the same for all its names.
+
+    Raises ValueError.
+    """
     name = address.removeprefix("sqlite:").removeprefix("//")
     if not name:
-        raise ValueError(f"{address!r} names no file; write sqlite:FILE")
-    return Path(name)
+        raise ValueError(f"{hide_text(address)!r} names no file; write sqlite:FILE")
+    return Path(name).resolve()
 
 
 def check_servers(address: str, servers: str) -> str:
     """`servers` as they are, if each is `host:port`. Raises ValueError."""
+    if "@" in servers:
+        where = "LOADMANAGER_KAFKA" if address.startswith("kafka:") else "LOADMANAGER_ZOOKEEPER"
+        raise ValueError(f"{hide_text(address)!r}: users and passwords are no part of an address; set {where}")
     for server in servers.split(","):
         host, _, port = server.strip().rpartition(":")
         if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= MAX_PORT:
             scheme = address.partition(":")[0]
-            raise ValueError(f"{address!r}: {server!r} is no server; write {scheme}://host:port[,host:port…]")
+            raise ValueError(
+                f"{hide_text(address)!r}: {server!r} is no server; write {scheme}://host:port[,host:port…]"
+            )
     return servers
 
 

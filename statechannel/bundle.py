@@ -8,6 +8,7 @@ name, so it falls into the same bundle as in Pulsar (`NamespaceBundleFactory`, G
 from __future__ import annotations
 
 import itertools
+import operator
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -26,6 +27,7 @@ MAX_BUNDLES_AT_CREATION = 65_536
 Position = Annotated[int, msgspec.Meta(ge=FULL_LOWER, le=FULL_UPPER)]
 """A place on the ring; decoding refuses any other number."""
 
+DOTS = frozenset({".", ".."})
 _NAMESPACE = re.compile(r"[\w.=:-]+/[\w.=:-]+", re.ASCII)
 _BUNDLE = re.compile(r"(?P<namespace>[\w.=:-]+/[\w.=:-]+)/(?P<range>0x[0-9a-fA-F]{8}_0x[0-9a-fA-F]{8})", re.ASCII)
 _RANGE = re.compile(r"0x(?P<lo>[0-9a-fA-F]{8})_0x(?P<hi>[0-9a-fA-F]{8})")
@@ -89,6 +91,8 @@ class Topic(msgspec.Struct, frozen=True, gc=False):
         match = _TOPIC.fullmatch(name)
         if match is None:
             raise InvalidName(f"{name!r} is no topic; write persistent://tenant/namespace/name")
+        if not DOTS.isdisjoint(match["name"].split("/")):
+            raise InvalidName(f"{name!r} is no topic; a part of its name must not be . or .., which URLs leave out")
         full_name = name if match["domain"] else f"persistent://{name}"
         try:
             return cls(match["namespace"], full_name, position_of(full_name))
@@ -108,21 +112,30 @@ def check_namespace(name: str) -> str:
     return name
 
 
+def check_new_namespace(name: str) -> str:
+    """The same for one that is not there yet. `.` and `..` mean something else in URLs and as names of files; the law
+    takes them all the same, for there are logs that may have them. Raises InvalidName."""
+    if not DOTS.isdisjoint(check_namespace(name).split("/")):
+        raise InvalidName(f"{name!r} is no name for a namespace: neither part may be . or .., which URLs leave out")
+    return name
+
+
 def even_boundaries(bundles: int) -> tuple[int, ...]:
     """`bundles + 1` boundaries that cut the ring evenly, rounded down as Pulsar rounds. Raises InvalidName."""
     if not 1 <= bundles <= MAX_BUNDLES_AT_CREATION:
         raise InvalidName(f"a namespace starts with 1 to {MAX_BUNDLES_AT_CREATION} bundles, not {bundles}")
     size = (1 << 32) // bundles
-    return (*(i * size for i in range(bundles)), FULL_UPPER)
+    return (*range(0, bundles * size, size), FULL_UPPER)
 
 
 def check_tiling(boundaries: Sequence[int]) -> tuple[int, ...]:
     """The boundaries themselves if they run strictly upwards from 0x00000000 to 0xffffffff. Raises InvalidName."""
     if len(boundaries) < 2 or boundaries[0] != FULL_LOWER or boundaries[-1] != FULL_UPPER:
         raise InvalidName("boundaries must begin with 0x00000000 and end with 0xffffffff")
-    if any(a >= b for a, b in itertools.pairwise(boundaries)):
+    edges = tuple(boundaries)
+    if not all(map(operator.lt, edges, edges[1:])):
         raise InvalidName("boundaries must be strictly increasing")
-    return tuple(boundaries)
+    return edges
 
 
 def tile(namespace: str, boundaries: Sequence[int]) -> tuple[Bundle, ...]:

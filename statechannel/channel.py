@@ -1,7 +1,7 @@
 """The channel's core: from log entries to verdicts. Knows which of our own publishes still wait, and settles each once.
 
-Pure: the shell (`service.py`) reads and appends, this folds. A record's verdict is what its *first accepted* copy, or
-else its first copy, got; later copies of it are refused by their revision and say nothing.
+Pure: the shell (`service.py`) reads and appends, this folds. A record's verdict is what its *first* copy got; later
+copies change nothing, whatever the first one got, and say nothing.
 """
 
 from __future__ import annotations

@@ -16,6 +16,8 @@ StateChannelError
 │   └── TopicMismatch     an existing topic has settings that would break the protocol: an operator must act
 ├── CoordinationError
 │   ├── CoordinationUnavailable   no answer, or the session is suspended or lost: retry with back-off
+│   │   └── RootLost      the data of our coordination root is gone: as if it did not answer, until an operator acts
+│   ├── ForeignRoot       another coordination root stands in the place of ours: stop, an operator must act
 │   ├── NameTaken         another process runs under our name: this one ends, an operator must act
 │   ├── Fenced            this incarnation is not the current one any more: stop, start a new incarnation
 │   └── Deposed           this leader's epoch is not the current one any more: stop leading
@@ -87,6 +89,14 @@ class CoordinationError(StateChannelError):
 
 class CoordinationUnavailable(CoordinationError):
     """The coordination service did not answer, or the session is suspended or lost."""
+
+
+class RootLost(CoordinationUnavailable):
+    """What stood in our coordination root was deleted. It gives no proof, and nobody can be raised in it."""
+
+
+class ForeignRoot(CoordinationError):
+    """Where our coordination root was there is another one now."""
 
 
 class NameTaken(CoordinationError):

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+import msgspec
+
 from statechannel.bundle import Bundle
 from statechannel.errors import InvariantError
 from statechannel.namespace import Namespace
@@ -19,14 +21,24 @@ Indexed = dict[Bundle, None]
 """An ordered set: its order follows the records replayed, never the hash seed."""
 
 
+class Flight(msgspec.Struct, frozen=True, gc=False):
+    """What bundles in flight have in common that one record sent on their way: so they are watched together."""
+
+    partition: int
+    revision: int
+    state: State
+    holder: Broker | None
+    target: Broker | None
+
+
 class Indices:
-    """Counts by holder and namespace, and by state; lists of the bundles in flight."""
+    """Counts by holder and namespace, and by state; the bundles in flight, by flight."""
 
     def __init__(self) -> None:
         self.states: dict[State, int] = dict.fromkeys(State, 0)
         self._held: dict[Broker, dict[str, int]] = {}
         self._totals: dict[Broker, int] = {}
-        self._in_flight: dict[State, Indexed] = {state: {} for state in State if state in IN_FLIGHT}
+        self._in_flight: dict[Flight, Indexed] = {}
 
     def copy(self) -> Indices:
         """The same, and its own from now on."""
@@ -34,7 +46,7 @@ class Indices:
         copy.states = dict(self.states)
         copy._held = {holder: dict(held) for holder, held in self._held.items()}
         copy._totals = dict(self._totals)
-        copy._in_flight = {state: dict(bundles) for state, bundles in self._in_flight.items()}
+        copy._in_flight = {flight: dict(bundles) for flight, bundles in self._in_flight.items()}
         return copy
 
     def count_of(self, broker: Broker) -> int:
@@ -51,31 +63,49 @@ class Indices:
 
     def in_state(self, state: State) -> tuple[Bundle, ...]:
         """Bundles in one of the states in flight."""
-        return tuple(self._in_flight[state])
+        return tuple(bundle for flight in self.flights() if flight.state is state for bundle in self.on(flight))
 
-    def move(self, before: Ownership | None, after: Ownership | None) -> None:
+    def flights(self) -> tuple[Flight, ...]:
+        """All there are, those begun first at the front."""
+        return tuple(self._in_flight)
+
+    def on(self, flight: Flight) -> tuple[Bundle, ...]:
+        """The bundles of which a flight still consists."""
+        return tuple(self._in_flight.get(flight, ()))
+
+    def count_on(self, flight: Flight) -> int:
+        """How many these are."""
+        return len(self._in_flight.get(flight, ()))
+
+    def move(self, before: Ownership | None, after: Ownership | None, partition: int) -> None:
         """A bundle was in one entry and is in another; None where it did not or does not exist."""
         if before is not None:
-            self._leave(before)
+            self._leave(before, partition)
         if after is not None:
-            self._enter(after)
+            self._enter(after, partition)
             self._count(after, 1)  # before it is taken back: another thread must not find a holder with nothing
         if before is not None:
             self._count(before, -1)
 
-    def learn(self, namespace: Namespace) -> None:
+    def rest(self, more: int) -> None:
+        """So many more bundles without a holder, or less."""
+        self.states[State.UNASSIGNED] += more
+
+    def learn(self, namespace: Namespace, partition: int) -> None:
         """Take in all of a namespace's bundles."""
-        self._list(namespace)
+        for entry in namespace.touched():
+            if entry.state in IN_FLIGHT:
+                self._take_off(entry, partition)
         self._count_all(namespace, 1)
 
-    def replace(self, old: Iterable[Namespace], new: Iterable[Namespace]) -> None:
+    def replace(self, old: Iterable[Namespace], new: Iterable[Namespace], partition: int) -> None:
         """Let go of all bundles of some namespaces and take in those of others, which may be the same ones."""
         for namespace in old:
-            for entry in namespace.entries:
-                if entry.state in self._in_flight:
-                    del self._in_flight[entry.state][entry.bundle]
+            for entry in namespace.touched():
+                if entry.state in IN_FLIGHT:
+                    self._land(entry, partition)
         for namespace in new:
-            self.learn(namespace)
+            self.learn(namespace, partition)
         for namespace in old:  # last: another thread must not find a holder with nothing
             self._count_all(namespace, -1)
 
@@ -86,32 +116,42 @@ class Indices:
         if (self.states, self._in_flight) != (recounted.states, recounted._in_flight):
             raise InvariantError("the index by state is wrong")
 
-    def _enter(self, entry: Ownership) -> None:
+    def _enter(self, entry: Ownership, partition: int) -> None:
         self.states[entry.state] += 1
-        if entry.state in self._in_flight:
-            self._in_flight[entry.state][entry.bundle] = None
+        if entry.state in IN_FLIGHT:
+            self._take_off(entry, partition)
 
-    def _leave(self, entry: Ownership) -> None:
+    def _leave(self, entry: Ownership, partition: int) -> None:
         self.states[entry.state] -= 1
-        if entry.state in self._in_flight:
-            del self._in_flight[entry.state][entry.bundle]
+        if entry.state in IN_FLIGHT:
+            self._land(entry, partition)
+
+    def _take_off(self, entry: Ownership, partition: int) -> None:
+        flight = Flight(partition, entry.revision, entry.state, entry.holder, entry.target)
+        bundles = self._in_flight.get(flight)
+        if bundles is None:
+            bundles = self._in_flight[flight] = {}
+        bundles[entry.bundle] = None
+
+    def _land(self, entry: Ownership, partition: int) -> None:
+        flight = Flight(partition, entry.revision, entry.state, entry.holder, entry.target)
+        bundles = self._in_flight[flight]
+        del bundles[entry.bundle]
+        if not bundles:
+            del self._in_flight[flight]
 
     def _count(self, entry: Ownership, change: int) -> None:
         if entry.holder is not None:
             self._add(entry.holder, entry.bundle.namespace, change)
 
-    def _list(self, namespace: Namespace) -> None:
-        for entry in namespace.entries:
-            if entry.state in self._in_flight:
-                self._in_flight[entry.state][entry.bundle] = None
-
     def _count_all(self, namespace: Namespace, sign: int) -> None:
-        entries = namespace.entries
+        entries = namespace.touched()
         for holder, count in Counter(entry.holder for entry in entries).items():
             if holder is not None:
                 self._add(holder, namespace.name, sign * count)
         for state, count in Counter(entry.state for entry in entries).items():
             self.states[state] += sign * count
+        self.rest(sign * (namespace.count - len(entries)))
 
     def _add(self, holder: Broker, namespace: str, change: int) -> None:
         total = self._totals[holder] = self._totals.get(holder, 0) + change

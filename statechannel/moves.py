@@ -68,6 +68,12 @@ class Moves:
         for transition in transitions:
             self._step(transition, planned, record.at_ms)
 
+    def forget(self, namespace: str) -> None:
+        """Its bundles are gone."""
+        for known in (self._leaving, self._arrived):
+            for bundle in [bundle for bundle in known if bundle.namespace == namespace]:
+                del known[bundle]
+
     def _step(self, transition: Transition, planned: bool, at_ms: int) -> None:
         before, after = transition.before, transition.after
         if after is None:

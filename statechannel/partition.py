@@ -7,6 +7,7 @@ from hashlib import blake2b
 
 import msgspec
 
+from statechannel.agreement import NOTHING_AGREED, Agreed
 from statechannel.bundle import Bundle
 from statechannel.moves import Move, Moves
 from statechannel.namespace import Namespace
@@ -57,6 +58,7 @@ class PartitionState(msgspec.Struct, frozen=True):
     namespaces: tuple[NamespaceState, ...]
     leaving: tuple[tuple[Bundle, Broker], ...]
     arrived: tuple[tuple[Bundle, tuple[Move, ...]], ...]
+    agreed: Agreed = NOTHING_AGREED
 
     @property
     def bundles(self) -> int:
@@ -71,7 +73,12 @@ class PartitionState(msgspec.Struct, frozen=True):
         return digest.hexdigest()
 
     def _encoded(self) -> Iterator[bytes]:
-        """In MessagePack the tuple of what belongs to no namespace, then each namespace: piece by piece."""
+        """In MessagePack the tuple of what belongs to no namespace, then each namespace: piece by piece.
+
+        Of a log that says nothing of an agreement it is what releases before record format 3 made of it.
+        """
+        if self.agreed != NOTHING_AGREED:
+            yield _pack(self.agreed)
         yield b"\x96" + _pack(self.genesis) + _pack(self.lead) + _pack(self.retired)
         for items in (self.incarnations, self.leaving, self.arrived):
             yield from _array(items)
@@ -102,6 +109,7 @@ class Partition:
         self.next_offset = 0
         self.lead = Lead()
         self.retired: str | None = None
+        self.agreed = NOTHING_AGREED
         self.incarnations: dict[str, int] = {}
         self.namespaces: dict[str, Namespace] = {}
         self.moves = Moves()
@@ -110,6 +118,7 @@ class Partition:
         """The partition as it is now; neither sees what is done to the other later."""
         picture = Partition()
         picture.next_offset, picture.lead, picture.retired = self.next_offset, self.lead, self.retired
+        picture.agreed = self.agreed
         picture.incarnations = dict(self.incarnations)
         picture.namespaces = {name: namespace.picture() for name, namespace in self.namespaces.items()}
         picture.moves = self.moves.copy()
@@ -122,6 +131,7 @@ class Partition:
         partition.next_offset = state.next_offset
         partition.lead = state.lead
         partition.retired = state.retired
+        partition.agreed = state.agreed
         partition.incarnations = dict(state.incarnations)
         partition.namespaces = {n.name: Namespace(n.name, n.revision, n.entries) for n in state.namespaces}
         partition.moves = Moves(state.leaving, state.arrived)

@@ -1,7 +1,7 @@
 """The two protocols that carry all input and output, and what an adapter owes; one contract suite runs on each adapter.
 
-Every method is called on one asyncio event loop, the one that ran `start()`. Adapters turn foreign threads into
-events on that loop and foreign errors into those of `errors.py`.
+Every method but `Coordination.abandon` is called on one asyncio event loop, the one that ran `start()`. Adapters turn
+foreign threads into events on that loop and foreign errors into those of `errors.py`.
 """
 
 from __future__ import annotations
@@ -176,11 +176,24 @@ class Leadership(msgspec.Struct, frozen=True, gc=False):
     epoch: int
 
 
+class WatchCounts(msgspec.Struct):
+    """What following the watched values has cost since the start."""
+
+    reads: int = 0
+    """Times that they, or one of them, were asked for."""
+    changes: int = 0
+    """How often something new was read: somebody came, went, registered again, leads, took an office."""
+
+
 class Identity(msgspec.Struct, frozen=True):
-    """What a coordination root belongs to: see `Coordination.identify`."""
+    """What a coordination root belongs to, and its own random identity: see `Coordination.identify`.
+
+    `root` is empty for one that only releases before record format 3 have used.
+    """
 
     cluster: str
     log: str
+    root: str = ""
 
 
 class Coordination(Protocol):
@@ -189,7 +202,9 @@ class Coordination(Protocol):
     *Linearized, checked writes* (`start_incarnation`, `register`, `prove`, `raise_incarnation`, `campaign`, `evict`,
     `resign`, `claim`, `vacate`): each is one atomic transaction that checks what it depends on, or changes nothing. A
     success counts from before the request was sent. Each raises CoordinationUnavailable when there is no answer within
-    the adapter's request time-out (`request_timeout_s`); then it may or may not have happened.
+    the adapter's request time-out (`request_timeout_s`); then it may or may not have happened. After `identify` each
+    also checks that this is still the root that was identified: else it changes nothing and raises RootLost (the data
+    is gone; `connection` is suspended then) or ForeignRoot (another root stands there).
 
     *Liveness*: a registration, a leadership and an office end when their session ends (the process closed it, or was
     not heard for `session_timeout_s`); no client is told in time of its own session's end: only `prove` tells.
@@ -202,15 +217,16 @@ class Coordination(Protocol):
         """Connect and begin to watch. Raises CoordinationUnavailable, with the address, after `timeout_s`."""
         ...
 
-    async def identify(self, cluster: str, log_identity: str) -> None:
-        """Tie this coordination root to one cluster and one log; the first caller decides.
+    async def identify(self, cluster: str, log_identity: str, root: str | None = None) -> str:
+        """Check whose root this is, and from now on that it stays the same; its random identity.
 
-        Raises ForeignCluster if it is already tied to another cluster or log.
+        With `root`, the log's word, this has to be that root, and nothing is made here. Without, the log has no word on
+        it yet: the first caller ties this root to cluster and log, and draws its identity. Raises ForeignCluster.
         """
         ...
 
     async def identity(self) -> Identity | None:
-        """To which cluster and log this root is tied, None if to none yet. Changes nothing, also not an empty root."""
+        """What this root is tied to, None if to nothing yet. Changes nothing, also not an empty root."""
         ...
 
     # --- incarnations
@@ -244,10 +260,10 @@ class Coordination(Protocol):
         ...
 
     # --- election
-    async def campaign(self, candidate: Broker) -> Leadership | None:
+    async def campaign(self, candidate: Broker, above: int = 0) -> Leadership | None:
         """Try once to take the lead: None if somebody leads, else our leadership under a new, greater epoch.
 
-        Raises Fenced if the candidate's incarnation is not current.
+        It is greater than `above`, the highest that the log shows. Raises Fenced if the candidate is not current.
         """
         ...
 
@@ -293,8 +309,23 @@ class Coordination(Protocol):
         """The state of the link, as last seen."""
         ...
 
+    @property
+    def counts(self) -> WatchCounts:
+        """What it has cost to keep these values fresh."""
+        ...
+
     def on_change(self, changed: Callable[[], None]) -> None:
         """Call `changed` on the loop after any of the watched values changed. Several may be registered."""
+        ...
+
+    # --- the end
+    def abandon(self) -> None:
+        """End the session because the loop hangs: the one method that any thread may call, and that waits for nobody.
+
+        Registrations, leadership and offices end at once if the service can be reached, else by time-out. From now on
+        `register`, `prove`, `campaign` and `claim` raise Fenced, whoever asks, until `start_incarnation` has returned:
+        what was started before never acts again. Idempotent; does nothing to a client that was not started.
+        """
         ...
 
     async def close(self) -> None:

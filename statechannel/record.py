@@ -11,12 +11,15 @@ from typing import Annotated
 
 import msgspec
 
+from statechannel.agreement import NEVER_AGREED, Agreement
 from statechannel.bundle import Bundle, Position
 from statechannel.errors import InvalidName
 
 MAX_HAND_OFF_BYTES = 64 * 1024
 NEVER = -1
 """The revision of what has never been written: what a record says it saw when it saw nothing."""
+UNSAID = -2
+"""What a record of a format that cannot say what it saw is read as. No record can say this itself."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Revision = Annotated[int, msgspec.Meta(ge=NEVER, le=2**63 - 1)]
@@ -70,6 +73,8 @@ class Token(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
 class Action(StrEnum):
     """What a record does; the rows of the law are in `transitions.py`."""
 
+    __hash__ = str.__hash__  # that of an enumeration is Python: each bundle's step is looked up by these
+
     OWN = "own"
     RETURN = "return"
     TRANSFER = "transfer"
@@ -87,6 +92,8 @@ class Action(StrEnum):
     GENESIS = "genesis"
     RETIRE = "retire"
     NOOP = "noop"
+    AMEND = "amend"
+    AGREE = "agree"
 
 
 class Role(StrEnum):
@@ -111,8 +118,10 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     `id` is unique per written record and the same in every copy of it. `to` is the destination of `own`, `transfer`
     and the leader's `release`. `boundaries` are the ring positions of `create-namespace` (all of them), `split` and
     `create` (only those between the parent's ends). A `split` without them says how the holder is to find them:
-    `algorithm`, and into how many `parts`. `seen_namespace` is the compare-and-set of namespace records. `moved_to` is
-    where a `retire`d log goes on.
+    `algorithm`, and into how many `parts`. `seen_namespace` is the compare-and-set of namespace records; `seen_latest`
+    that of `delete-namespace` on every bundle, the last change of any that its author saw (UNSAID in older formats).
+    `moved_to` is where a `retire`d log goes on. `agreement` is what `amend` and `agree` are about, `seen_agreement`
+    their compare-and-set, and a `lead`'s; `root` is the coordination root in which the author of a `lead` was elected.
     `at_ms` is the writer's wall clock, for people and history only. `cause` ties the record to the decision that
     asked for it and `reason` says in words why.
     """
@@ -134,3 +143,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     algorithm: str = ""
     parts: Count = 0
     moved_to: str = ""
+    seen_latest: Revision = NEVER
+    root: str = ""
+    agreement: Agreement | None = None
+    seen_agreement: Revision = NEVER_AGREED

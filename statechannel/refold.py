@@ -38,7 +38,7 @@ HEAVY_BUNDLES = 2_000
 HEAVY_SNAPSHOT_BYTES = 2 << 20
 """Its checksum is one step."""
 
-_OF_ALL = (b'"lead"', b'"genesis"', b'"retire"', b"\\")
+_OF_ALL = (b'"lead"', b'"genesis"', b'"retire"', b'"amend"', b'"agree"', b"\\")
 """What counts for every namespace of a partition; and what may be any name, escaped as our encoder does not."""
 
 _RESHAPING = (b'"create"', b'"merge"', b'"create-namespace"', b'"delete-namespace"')

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -36,6 +36,9 @@ from statechannel.verdict import Change, Refusal
 _log = logging.getLogger(__name__)
 
 SKIPPED_KEPT = 100
+TURN_BYTES = 16 * 1024
+"""About so much of the log is applied in one turn of the loop: some 300 bundles, or a hundred records of one each."""
+
 RELOAD_PAUSE_S = 0.5
 
 
@@ -45,6 +48,18 @@ class Skipped(msgspec.Struct, frozen=True):
     partition: int
     offset: int
     detail: str
+
+
+def in_turns(batch: Sequence[LogEntry]) -> Iterator[Sequence[LogEntry]]:
+    """The batch in parts of TURN_BYTES, or of one entry that is larger: what else the loop has to do comes between."""
+    begin, size_bytes = 0, 0
+    for index, entry in enumerate(batch):
+        entry_bytes = len(entry.value or b"")
+        if index > begin and size_bytes + entry_bytes > TURN_BYTES:
+            yield batch[begin:index]
+            begin, size_bytes = index, 0
+        size_bytes += entry_bytes
+    yield batch[begin:]
 
 
 class Replica:
@@ -120,10 +135,11 @@ class Replica:
             batches = self.log.tail(self.topic, [table.next_offset(p) for p in range(table.partitions)])
             try:
                 async for batch in batches:
-                    self._apply_batch(batch)
-                    if self.stopped_by is not None:
-                        return
-                    await asyncio.sleep(0)
+                    for some in in_turns(batch):
+                        self._apply_batch(some)
+                        if self.stopped_by is not None:
+                            return
+                        await asyncio.sleep(0)
             except Trimmed as error:
                 await self._reload(error)
             except LogError as error:
@@ -180,8 +196,8 @@ class Replica:
         verdict = applied.verdict
         if isinstance(verdict, Change):
             self.counts["accepted"] += 1
-            for transition in verdict.transitions:
-                self._wake(transition.bundle)
+            for bundle in verdict.bundles(self._watchers):
+                self._wake(bundle)
             for listener in tuple(self._on_change):
                 listener(verdict)
             for refusal in verdict.refused:

@@ -7,7 +7,8 @@ Pure: looks at the table through its reading methods and returns the transitions
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Protocol
 
 import msgspec
@@ -15,9 +16,11 @@ import msgspec
 from statechannel.bundle import Bundle, check_namespace, check_tiling, tile, tiles_exactly
 from statechannel.errors import InvalidName, InvariantError
 from statechannel.namespace import Namespace
-from statechannel.record import NEVER, Action, Record
+from statechannel.record import NEVER, UNSAID, Action, Record
 from statechannel.transitions import Reshape, State, relations, reshape
-from statechannel.verdict import Ownership, Reason, Refusal, Transition
+from statechannel.verdict import Ownership, Reason, Refusal, Transition, Whole
+
+_STATE = attrgetter("state")
 
 
 class Known(Protocol):
@@ -37,10 +40,12 @@ class Known(Protocol):
 
 
 class Reshaped(msgspec.Struct, frozen=True, gc=False):
-    """The bundles that go (no `after`) and come (no `before`) in one namespace."""
+    """The bundles that go (no `after`) and come (no `before`) in one namespace; `now` is what the namespace is then,
+    where it came or went with all of them."""
 
     namespace: str
-    transitions: tuple[Transition, ...]
+    transitions: Sequence[Transition]
+    now: Namespace | None = None
 
 
 def judge(table: Known, partition: int, offset: int, record: Record) -> Reshaped | Refusal:
@@ -57,7 +62,7 @@ def judge(table: Known, partition: int, offset: int, record: Record) -> Reshaped
         case Action.CREATE_NAMESPACE:
             return _create_namespace(table, offset, record, name, row)
         case Action.DELETE_NAMESPACE:
-            return _delete_namespace(table, record, name, row)
+            return _delete_namespace(table, offset, record, name, row)
         case Action.CREATE:
             return _create_children(table, offset, record, name, row)
         case Action.MERGE:
@@ -79,25 +84,29 @@ def _create_namespace(table: Known, offset: int, record: Record, name: str, row:
     except InvalidName as error:
         return Refusal(Reason.MALFORMED, str(error))
     try:
-        bundles = tile(name, check_tiling(record.boundaries))
+        created = Namespace.created(name, offset, check_tiling(record.boundaries), record.actor)
     except InvalidName as error:
         return Refusal(Reason.BAD_BOUNDARIES, str(error))
-    return Reshaped(name, tuple(Transition(None, _born(bundle, None, offset, record)) for bundle in bundles))
+    return Reshaped(name, Whole(created.share(), came=True), created)
 
 
-def _delete_namespace(table: Known, record: Record, name: str, row: Reshape) -> Reshaped | Refusal:
+def _delete_namespace(table: Known, offset: int, record: Record, name: str, row: Reshape) -> Reshaped | Refusal:
     known = table.namespace(name)
     if known is None or not known.exists:
         return Refusal(Reason.NO_NAMESPACE, f"there is no namespace {name}")
     if record.seen_namespace != known.revision:
         return Refusal(Reason.STALE, f"the bundles of {name} changed since its author looked")
+    if record.seen_latest not in (UNSAID, known.latest):
+        newest = max(known.touched() or known.entries[:1], key=attrgetter("revision"))
+        detail = f"its author had seen nothing after {record.seen_latest}, {newest.action} by {newest.by} came since"
+        return Refusal(Reason.STALE, detail, newest.bundle, newest)
     if _is_barred(record, row):
         return _not_allowed(record, row)
-    entries = [table.get(bundle) for bundle in known.bundles]
-    held = next((e for e in entries if e is not None and e.state not in row.states), None)
-    if held is not None:
+    entries = known.touched()
+    if not row.states.issuperset(map(_STATE, entries)):  # quick, for there may be 65,536
+        held = next(e for e in entries if e.state not in row.states)
         return Refusal(Reason.NOT_UNASSIGNED, f"{held.bundle} is {held.state}: unload it first", held.bundle, held)
-    return Reshaped(name, tuple(Transition(e, None) for e in entries))
+    return Reshaped(name, Whole(known.share(), came=False), Namespace(name, offset))
 
 
 def _create_children(table: Known, offset: int, record: Record, name: str, row: Reshape) -> Reshaped | Refusal:
@@ -158,12 +167,12 @@ def _present(table: Known, record: Record, index: int, row: Reshape) -> Ownershi
     return entry
 
 
-def _born(bundle: Bundle, parent: Ownership | None, offset: int, record: Record) -> Ownership:
-    """A bundle that this record brings into being: at the parent's holder, or unassigned."""
+def _born(bundle: Bundle, parent: Ownership, offset: int, record: Record) -> Ownership:
+    """A bundle that this record cuts out of another, or puts together: at the same holder."""
     return Ownership(
         bundle=bundle,
-        state=State.UNASSIGNED if parent is None else State.ASSIGNED,
-        holder=None if parent is None else parent.holder,
+        state=State.ASSIGNED,
+        holder=parent.holder,
         target=None,
         revision=offset,
         token=offset,
@@ -182,9 +191,7 @@ def _not_allowed(record: Record, row: Reshape, entry: Ownership | None = None) -
     return Refusal(Reason.NOT_ALLOWED, detail, entry.bundle if entry else None, entry)
 
 
-def tiles_again(namespace: Namespace, gone: Iterable[Ownership], born: Iterable[Ownership]) -> bool:
+def tiles_again(gone: Iterable[Ownership], born: Iterable[Ownership]) -> bool:
     """Whether what was born covers exactly what is gone: all else of the namespace stayed as it was."""
     old, new = [entry.bundle for entry in gone], [entry.bundle for entry in born]
-    if old and new:
-        return tiles_exactly(new, old[0].lo, old[-1].hi)
-    return not namespace.exists if old else tiles_exactly(new)
+    return tiles_exactly(new, old[0].lo, old[-1].hi)

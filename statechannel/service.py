@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from statechannel import codec
+from statechannel.agreement import NEVER_AGREED, Agreement
 from statechannel.bundle import Bundle
 from statechannel.errors import ForeignCluster, LogError, LogUnavailable, RecordTooLarge, StateChannelError
 from statechannel.imported import is_unfinished
@@ -92,6 +93,7 @@ class Channel:
 
         Raises LogUnavailable, or what stopped the replica (`stopped_by`).
         """
+        ends: Sequence[int] = ()
         try:
             async with asyncio.timeout(timeout_s):
                 ends = await self._log.ends(self._settings.topic)
@@ -101,7 +103,14 @@ class Channel:
                     self.replica.progress.clear()
                     await self.replica.progress.wait()
         except TimeoutError:
-            raise LogUnavailable(f"the channel could not be read to its end within {timeout_s:g} s") from None
+            raise LogUnavailable(f"the channel could not be read to its end: {self._what_is_left(ends)}") from None
+
+    def _what_is_left(self, ends: Sequence[int]) -> str:
+        read = [(end - self.table.next_offset(p), p, end) for p, end in enumerate(ends)]
+        if not read:
+            return "the log does not tell where that is"
+        left, partition, end = max(read)
+        return f"partition {partition} ends at offset {end}, and is read up to {end - left}"
 
     async def claim_cluster(self, cluster: str, actor: Broker) -> Genesis:
         """Tie the log to this cluster, or check that it is: the first genesis record wins.
@@ -126,6 +135,18 @@ class Channel:
                 "this log is being filled by an import that has not come to its end: wait for it, or run it again"
             )
         return genesis
+
+    @property
+    def can_agree(self) -> bool:
+        """Whether every live broker reads what brokers agree on."""
+        return self.write_version >= codec.AGREEING_VERSION
+
+    async def agree(self, partition: int, ours: Agreement, actor: Broker) -> None:
+        """Put an agreement in force in a partition that has none; the first record wins. Raises LogUnavailable."""
+        if self.table.agreed(partition).revision == NEVER_AGREED:
+            verdict = await self.publish(Record("", Action.AGREE, actor, agreement=ours), partition)
+            if isinstance(verdict, Unknown):
+                raise LogUnavailable(f"the channel took no record: {verdict.detail}")
 
     @property
     def table(self) -> OwnershipTable:

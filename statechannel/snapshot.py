@@ -249,6 +249,7 @@ class Decoding:
             ),
             leaving=head.leaving,
             arrived=head.arrived,
+            agreed=head.agreed,
         )  # fmt: skip
 
     def _bad(self, why: str) -> BadSnapshot:

@@ -9,6 +9,7 @@ from zlib import crc32
 
 import msgspec
 
+from statechannel.agreement import NOTHING_AGREED, Agreed
 from statechannel.bundle import FULL_LOWER, Bundle
 from statechannel.errors import BadSnapshot, NewerRecord
 from statechannel.moves import Move
@@ -17,7 +18,8 @@ from statechannel.record import Action, Broker
 from statechannel.transitions import State
 from statechannel.verdict import Cutting, Ownership
 
-FORMAT = 1
+PLAIN_FORMAT, FORMAT = 1, 2
+"""A snapshot of a log with an agreement is of format 2, which earlier releases refuse: they would pass over it."""
 CHUNK_BUNDLES = 2_000
 CHUNK_BYTES = 400_000
 """A chunk ends where it has so many bundles, or about so many bytes of what few have. Logs take entries of 1 MiB."""
@@ -62,10 +64,12 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     incarnations: tuple[tuple[str, int], ...] = ()
     leaving: tuple[tuple[Bundle, Broker], ...] = ()
     arrived: tuple[tuple[Bundle, tuple[Move, ...]], ...] = ()
+    agreed: Agreed = NOTHING_AGREED
 
     def followed_by(self, more: Head) -> Head:
         """This piece and the next as one. Raises BadSnapshot where they are of two heads."""
-        if (self.genesis, self.lead, self.retired) != (more.genesis, more.lead, more.retired):
+        ours = (self.genesis, self.lead, self.retired, self.agreed)
+        if ours != (more.genesis, more.lead, more.retired, more.agreed):
             raise BadSnapshot("the pieces of its head do not fit")
         return msgspec.structs.replace(
             self,
@@ -97,8 +101,9 @@ def unpack(value: bytes) -> Chunk:
 
 def packed(state: PartitionState) -> Iterator[bytes]:
     """The partition's chunks, each made in a few milliseconds."""
+    version = PLAIN_FORMAT if state.agreed == NOTHING_AGREED else FORMAT
     for chunk in _chunks(state):
-        yield sealed(_pack(chunk))
+        yield sealed(_pack(chunk), version)
 
 
 def _chunks(state: PartitionState) -> Iterator[Chunk]:
@@ -123,7 +128,7 @@ def _chunks(state: PartitionState) -> Iterator[Chunk]:
 
 def _heads(state: PartitionState) -> Iterator[Head]:
     """The head, and where its lists are long its pieces of at most CHUNK_BYTES; no step looks at a whole list."""
-    bare = Head(state.genesis, state.lead, state.retired)
+    bare = Head(state.genesis, state.lead, state.retired, agreed=state.agreed)
     lists = {"incarnations": state.incarnations, "leaving": state.leaving, "arrived": state.arrived}
     piece: dict[str, list[object]] = {name: [] for name in lists}
     size_bytes = 0
@@ -218,9 +223,9 @@ def entries(section: Section, brokers: Sequence[Broker | None]) -> list[Ownershi
     return found
 
 
-def sealed(body: bytes) -> bytes:
+def sealed(body: bytes, version: int = PLAIN_FORMAT) -> bytes:
     """A body in its frame."""
-    head = b"LS%02x" % FORMAT
+    head = b"LS%02x" % version
     return head + b" %08x " % crc32(body, crc32(head)) + body
 
 
@@ -229,7 +234,7 @@ def opened(value: bytes) -> bytes:
     head, seal, body = value[:4], value[4:14], value[14:]
     if head[:2] != b"LS" or seal != b" %08x " % crc32(body, crc32(head)):
         raise BadSnapshot("not an intact piece of a snapshot")
-    if head != b"LS%02x" % FORMAT:
+    if not any(head == b"LS%02x" % version for version in range(PLAIN_FORMAT, FORMAT + 1)):
         raise NewerRecord(
             f"a snapshot of format {head[2:].decode(errors='replace')}; this release reads up to {FORMAT}: upgrade it"
         )

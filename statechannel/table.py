@@ -9,15 +9,16 @@ between; of a record of many bundles `held_by` may see some already and others n
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from zlib import crc32
 
 import msgspec
 
-from statechannel import reshaping
+from statechannel import log_records, reshaping
+from statechannel.agreement import Agreed
 from statechannel.bundle import Bundle, Topic, tiles_exactly
 from statechannel.errors import InvariantError
-from statechannel.indices import Indices
+from statechannel.indices import Flight, Indices
 from statechannel.moves import Move
 from statechannel.namespace import Namespace
 from statechannel.partition import Genesis, Lead, NamespaceState, Partition, PartitionState
@@ -27,9 +28,13 @@ from statechannel.transitions import IN_FLIGHT, State, reshape
 from statechannel.verdict import Change, Ownership, Reason, Refusal, Transition, check_entry
 
 _SUBJECTLESS = frozenset(
-    {Action.NOOP, Action.GENESIS, Action.LEAD, Action.RETIRE, Action.CREATE_NAMESPACE, Action.DELETE_NAMESPACE}
-)
+    {
+        Action.NOOP, Action.GENESIS, Action.LEAD, Action.RETIRE, Action.AMEND, Action.AGREE, Action.CREATE_NAMESPACE,
+        Action.DELETE_NAMESPACE,
+    }
+)  # fmt: skip
 SHARED_BROKERS = 10_000
+WALKED_AT_ONCE = 4_096
 
 
 class OwnershipTable:
@@ -67,16 +72,25 @@ class OwnershipTable:
     def held_by(self, broker: Broker, partitions: Collection[int] | None = None) -> tuple[Bundle, ...]:
         """Bundles whose holder is this incarnation, in whichever state; of some partitions only if these are given.
 
-        Walks the namespaces in which there are any.
+        Walks the namespaces in which there are any: of a large table that takes long, see `walk`.
         """
-        return tuple(
-            entry.bundle
-            for name in self._indices.namespaces_of(broker)
-            if partitions is None or self.partition_of(name) in partitions
-            if (namespace := self._namespaces.get(name)) is not None
-            for entry in namespace.entries
-            if entry.holder == broker
-        )
+        names = self._indices.namespaces_of(broker)
+        chosen = [name for name in names if partitions is None or self.partition_of(name) in partitions]
+        return tuple(entry.bundle for _, some in self.walk(chosen, {broker}) for entry in some)
+
+    def namespaces_of(self, broker: Broker) -> tuple[str, ...]:
+        """The namespaces in which this incarnation holds something; without walking the bundles."""
+        return self._indices.namespaces_of(broker)
+
+    def walk(self, names: Iterable[str], holders: Container[Broker]) -> Iterator[tuple[int, list[Ownership]]]:
+        """What any of these hold in some namespaces, in steps: how many bundles were looked at, WALKED_AT_ONCE at most,
+        and what was found."""
+        for name in names:
+            namespace = self._namespaces.get(name)
+            for begin in range(0, 0 if namespace is None else namespace.count, WALKED_AT_ONCE):
+                assert namespace is not None
+                some = namespace.touched(begin, begin + WALKED_AT_ONCE)
+                yield len(some), [e for e in some if e.holder is not None and e.holder in holders]
 
     def count_held_by(self, broker: Broker) -> int:
         return self._indices.count_of(broker)
@@ -101,10 +115,21 @@ class OwnershipTable:
 
     def in_flight(self) -> Iterator[Ownership]:
         """Everything that somebody has to move on."""
-        for state in State:
-            if state in IN_FLIGHT:
-                entries = (self.get(bundle) for bundle in self._indices.in_state(state))
-                yield from (entry for entry in entries if entry is not None and entry.state is state)
+        for flight in self.flights():
+            entries = (self.get(bundle) for bundle in self.on(flight))
+            yield from (entry for entry in entries if entry is not None and entry.state is flight.state)
+
+    def flights(self) -> tuple[Flight, ...]:
+        """What is in flight by what it has in common: a few, where one record sent many bundles on their way."""
+        return self._indices.flights()
+
+    def on(self, flight: Flight) -> tuple[Bundle, ...]:
+        """The bundles of which a flight still consists."""
+        return self._indices.on(flight)
+
+    def count_on(self, flight: Flight) -> int:
+        """How many these are."""
+        return self._indices.count_on(flight)
 
     def __len__(self) -> int:
         return sum(self._indices.states.values())
@@ -138,6 +163,10 @@ class OwnershipTable:
         """Where the log goes on if this partition was closed for good, else None."""
         return self._partitions[partition].retired
 
+    def agreed(self, partition: int) -> Agreed:
+        """What the partition says of what brokers must agree on."""
+        return self._partitions[partition].agreed
+
     def highest_incarnation(self, name: str) -> int:
         """The highest number of this broker name that any record showed, 0 if none did."""
         return max(partition.incarnations.get(name, 0) for partition in self._partitions)
@@ -168,6 +197,7 @@ class OwnershipTable:
             ),
             leaving=part.moves.leaving,
             arrived=part.moves.arrived,
+            agreed=part.agreed,
         )
 
     def picture(self) -> OwnershipTable:
@@ -188,7 +218,7 @@ class OwnershipTable:
             )
         restored = Partition.of(state)
         self._partitions[state.partition] = restored
-        self._indices.replace(part.namespaces.values(), restored.namespaces.values())
+        self._indices.replace(part.namespaces.values(), restored.namespaces.values(), state.partition)
         for name in part.namespaces.keys() - restored.namespaces.keys():
             del self._namespaces[name]
         self._namespaces.update(restored.namespaces)
@@ -212,11 +242,13 @@ class OwnershipTable:
         for broker in (record.actor, record.to):
             if broker is not None and broker.incarnation > part.incarnations.get(broker.name, 0):
                 part.incarnations[broker.name] = broker.incarnation
+        if part.agreed.following is not None and record.action in log_records.PROVING:
+            return Refusal(Reason.AMENDING, f"what brokers agree on is being replaced by: {part.agreed.following}")
         if record.action in _SUBJECTLESS:
             return self._judge_subjectless(partition, offset, record)
         if not record.subjects:
             return Refusal(Reason.MALFORMED, f"{record.action} names no bundle")
-        return self._judge_many(partition, offset, record)
+        return self._judge_many(partition, offset, self._sharing(record))
 
     def _advance(self, partition: int, offset: int) -> Partition:
         part = self._partitions[partition]
@@ -226,38 +258,31 @@ class OwnershipTable:
         return part
 
     def _judge_subjectless(self, partition: int, offset: int, record: Record) -> Change | Refusal:
+        part, refusal = self._partitions[partition], None
         match record.action:
             case Action.NOOP:
-                return Change(partition, offset, record)
+                pass
             case Action.LEAD:
-                return self._take_lead(partition, offset, record)
+                refusal = log_records.take_lead(part, record)
             case Action.GENESIS:
-                return self._begin(partition, offset, record)
+                refusal = self._begin(partition, record)
             case Action.RETIRE:
-                return self._retire(partition, offset, record)
+                refusal = log_records.retire(part, record)
+            case Action.AMEND:
+                refusal = log_records.amend(part, record, offset)
+            case Action.AGREE:
+                refusal = log_records.agree(part, record, offset)
             case _:
-                return self._reshape(partition, offset, record)
+                return self._reshape(partition, offset, self._sharing(record))
+        return refusal or Change(partition, offset, record)
 
-    def _take_lead(self, partition: int, offset: int, record: Record) -> Change | Refusal:
-        part = self._partitions[partition]
-        if record.role is not Role.LEADER or record.epoch <= part.lead.epoch:
-            return Refusal(Reason.DEPOSED, f"epoch {record.epoch} is not above {part.lead.epoch}")
-        part.lead = Lead(record.epoch, record.actor)
-        return Change(partition, offset, record)
-
-    def _begin(self, partition: int, offset: int, record: Record) -> Change | Refusal:
+    def _begin(self, partition: int, record: Record) -> Refusal | None:
         if partition != 0 or record.cluster is None:
             return Refusal(Reason.MALFORMED, "a genesis record stands in partition 0 and names its cluster")
         if self.genesis is not None:
             return Refusal(Reason.FOREIGN_CLUSTER, f"this log already belongs to cluster {self.genesis.cluster!r}")
         self.genesis = Genesis(record.cluster, record.id, record.epoch)
-        return Change(partition, offset, record)
-
-    def _retire(self, partition: int, offset: int, record: Record) -> Change | Refusal:
-        if record.role is not Role.ADMIN:
-            return Refusal(Reason.NOT_ALLOWED, f"retire is for: admin; not for {record.actor} as {record.role}")
-        self._partitions[partition].retired = record.moved_to
-        return Change(partition, offset, record)
+        return None
 
     def _judge_many(self, partition: int, offset: int, record: Record) -> Change | Refusal:
         if reshape(record.action) is not None:
@@ -274,7 +299,7 @@ class OwnershipTable:
             if isinstance(outcome, Refusal):
                 refused.append(outcome)
             else:
-                self._put(outcome)
+                self._put(partition, outcome)
                 transitions.append(outcome)
         if not transitions:
             first, *others = refused
@@ -305,20 +330,20 @@ class OwnershipTable:
         row = find_row(entry, record)
         if isinstance(row, Refusal):
             return row
-        return Transition(entry, self._sharing(step(entry, row, offset, record, subject)))
+        return Transition(entry, step(entry, row, offset, record, subject))
 
-    def _put(self, transition: Transition) -> None:
+    def _put(self, partition: int, transition: Transition) -> None:
         assert transition.after is not None
         self._namespaces[transition.after.bundle.namespace].put(transition.after)
-        self._indices.move(transition.before, transition.after)
+        self._indices.move(transition.before, transition.after, partition)
 
-    def _sharing(self, entry: Ownership) -> Ownership:
-        """The entry, with the one copy of each broker that the whole table shares: each record brings its own."""
+    def _sharing(self, record: Record) -> Record:
+        """The record, with the one copy of each broker that the whole table shares: each record brings its own."""
         if len(self._brokers) > SHARED_BROKERS:  # most are incarnations that ended long ago
             self._brokers.clear()
         one = self._brokers.setdefault
-        holder = one(entry.holder, entry.holder) if entry.holder is not None else None
-        return msgspec.structs.replace(entry, holder=holder, by=one(entry.by, entry.by))
+        to = one(record.to, record.to) if record.to is not None else None
+        return msgspec.structs.replace(record, actor=one(record.actor, record.actor), to=to)
 
     def _reshape(self, partition: int, offset: int, record: Record) -> Change | Refusal:
         refusal = self._check_lead(partition, record)
@@ -326,20 +351,29 @@ class OwnershipTable:
         if isinstance(outcome, Refusal):
             return outcome
         part, name = self._partitions[partition], outcome.namespace
-        known = self._namespaces.get(name) or Namespace(name, offset)
+        if outcome.now is not None:
+            self._come_or_go(part, outcome.now)
+            return Change(partition, offset, record, outcome.transitions)
+        known = self._namespaces[name]
         gone = [t.before for t in outcome.transitions if t.before is not None]
-        born = [self._sharing(t.after) for t in outcome.transitions if t.after is not None]
-        of_these = [entry.bundle for entry in (gone or born)]
-        reshaped = known.reshaped(offset, of_these[0].lo, of_these[-1].hi, born)
-        if not reshaping.tiles_again(reshaped, gone, born):
+        born = [t.after for t in outcome.transitions if t.after is not None]
+        reshaped = known.reshaped(offset, gone[0].bundle.lo, gone[-1].bundle.hi, born)
+        if not reshaping.tiles_again(gone, born):
             raise InvariantError(f"the bundles of {name} do not tile the ring after offset {offset}")
         for entry in born:  # first: another thread must not find a holder with nothing
-            self._indices.move(None, entry)
+            self._indices.move(None, entry, partition)
         for entry in gone:
-            self._indices.move(entry, None)
+            self._indices.move(entry, None, partition)
         part.namespaces[name] = self._namespaces[name] = reshaped
         part.moves.observe(record, outcome.transitions)
         return Change(partition, offset, record, outcome.transitions)
+
+    def _come_or_go(self, part: Partition, now: Namespace) -> None:
+        """A namespace came, or went, with all its bundles: none of them has a holder. Walks none of them."""
+        before = self._namespaces.get(now.name)
+        self._indices.rest(now.count - (before.count if before is not None else 0))
+        part.moves.forget(now.name)
+        part.namespaces[now.name] = self._namespaces[now.name] = now
 
     def check_invariants(self) -> None:
         """Raise InvariantError unless every namespace tiles, every entry is well-formed and the indices agree."""
@@ -353,5 +387,5 @@ class OwnershipTable:
                 raise InvariantError(f"{namespace.name} is not where its partition has it")
             for entry in namespace.entries:
                 check_entry(entry)
-            recounted.learn(namespace)
+            recounted.learn(namespace, self.partition_of(namespace.name))
         self._indices.check(recounted)

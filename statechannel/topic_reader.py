@@ -18,6 +18,8 @@ from statechannel.ports import Log, LogEntry, Payload, TopicSpec
 R = TypeVar("R")
 
 _SETTLED_S = 0.5
+HANDED_ON_AT_ONCE = 50
+"""Entries that are decoded in one turn of the loop: a report may be of a hundred bundles."""
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.1, 5.0
 _log = logging.getLogger(__name__)
 
@@ -104,7 +106,9 @@ class TopicReader:
                 async with aclosing(tail):
                     async for entries in tail:
                         retry_s = _FIRST_RETRY_S
-                        self._hand_on(entries)
+                        for begin in range(0, len(entries), HANDED_ON_AT_ONCE):
+                            self._hand_on(entries[begin : begin + HANDED_ON_AT_ONCE])
+                            await asyncio.sleep(0)
             except LogError as error:
                 _log.warning("view of %s goes on with what it has: %s", self.topic, error)
             await asyncio.sleep(retry_s)

@@ -24,6 +24,8 @@ from statechannel.record import Action, Broker, Record, Role
 class State(StrEnum):
     """Where a bundle is in its life."""
 
+    __hash__ = str.__hash__  # that of an enumeration is Python: each bundle's step is looked up by these
+
     UNASSIGNED = "unassigned"
     ASSIGNING = "assigning"
     ASSIGNED = "assigned"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from typing import overload
 
 import msgspec
 
@@ -89,6 +91,8 @@ class Reason(StrEnum):
     WRONG_PARTITION = "wrong-partition"
     FOREIGN_CLUSTER = "foreign-cluster"
     RETIRED = "retired"
+    AMENDING = "amending"
+    DISAGREES = "disagrees"
     MALFORMED = "malformed"
 
 
@@ -119,14 +123,60 @@ class Transition(msgspec.Struct, frozen=True, gc=False):
         return entry.bundle
 
 
+class Whole(Sequence[Transition]):
+    """The transitions of a namespace that came or went with all its bundles, each made when it is looked at: there may
+    be 65,536. `entries` are as they came, or as they were; nobody changes them."""
+
+    __slots__ = ("_came", "_entries")
+
+    def __init__(self, entries: Sequence[Ownership], *, came: bool) -> None:
+        self._entries = entries
+        self._came = came
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @overload
+    def __getitem__(self, at: int) -> Transition: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Transition]: ...
+    def __getitem__(self, at: int | slice) -> Transition | Sequence[Transition]:
+        if isinstance(at, slice):
+            return [self._made(entry) for entry in self._entries[at]]
+        return self._made(self._entries[at])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)  # pyright: ignore[reportUnknownArgumentType]
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+    def _made(self, entry: Ownership) -> Transition:
+        return Transition(None, entry) if self._came else Transition(entry, None)
+
+
 class Change(msgspec.Struct, frozen=True, gc=False):
     """An accepted record: what it changed, and which of its bundles were refused."""
 
     partition: int
     offset: int
     record: Record
-    transitions: tuple[Transition, ...] = ()
+    transitions: Sequence[Transition] = ()
     refused: tuple[Refusal, ...] = ()
+
+    @property
+    def whole(self) -> str | None:
+        """The namespace that came or went with all its bundles; who follows single bundles asks this first, since
+        there may be too many to look at each."""
+        return self.transitions[0].bundle.namespace if isinstance(self.transitions, Whole) else None
+
+    def bundles(self, known: Iterable[Bundle]) -> list[Bundle]:
+        """The bundles that it changed; where a namespace came or went as a whole, those of them that are `known`."""
+        if self.whole is None:
+            return [transition.bundle for transition in self.transitions]
+        return [bundle for bundle in known if bundle.namespace == self.whole]
 
 
 class Unknown(msgspec.Struct, frozen=True, gc=False):

@@ -39,7 +39,8 @@ PURE = (
     "loadmanager/load/window.py",
     "loadmanager/boundaries.py",
     *(f"loadmanager/splitting/{name}.py" for name in (
-        "conditions", "deciding", "cutting", "dividing", "merging", "spreading", "quarantine", "blame", "ruling",
+        "conditions", "deciding", "cutting", "dividing", "merging", "spreading", "ruling",
+        "quarantine", "losses", "fates", "evidence", "trials",
     )),
     *(f"loadmanager/advice/{name}.py" for name in ("bounds", "codec", "effect", "judging", "model", "states")),
     *(f"loadmanager/decisions/{name}.py" for name in ("codec", "columns", "memory", "record")),
@@ -164,6 +165,17 @@ def test_only_the_composition_root_may_pick_adapters():
     there = {path.stem for path in modules("loadmanager/*.py")} | {p.parent.name for p in modules("loadmanager/*/*.py")}
     wanted = {f"loadmanager.{name}" for name in there - {"__init__", "wiring"}} | {"api"}
     assert set(contract["source_modules"]) == wanted, "follow the modules in this contract of pyproject.toml"
+
+
+def test_commands_write_to_the_terminal_in_one_place():
+    """Else what comes from outside would be obeyed by it: `api.cli.echoing.echo` shows it."""
+    writers = {
+        short(path)
+        for path in modules("api/cli/**/*.py")
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Attribute) and node.attr in {"echo", "secho", "echo_via_pager"}
+    }
+    assert writers == {"api/cli/echoing.py", "api/cli/printing.py"}  # the latter for lines of cells that it cleaned
 
 
 @pytest.mark.parametrize("path", modules(*PURE), ids=short)

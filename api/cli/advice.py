@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from api.cli.client import ask, run
+from api.cli.echoing import echo
 from api.cli.names import segment
 from api.cli.options import Remote, asks_a_broker
 from api.cli.printing import age, done, show, show_pairs
@@ -70,7 +71,7 @@ def show_(remote: Remote, advice_id: str) -> None:
         pairs += [("effect", effect["text"]), ("measured", f"{effect['measured_from']} to {effect['measured_to']}")]
     show_pairs(remote, found, pairs)
     if remote.output == "table" and found["steps"]:
-        click.echo()
+        echo()
         rows = [(s["state"], age(s["at_ms"]), s["author"], s["reason"]) for s in found["steps"]]
         show(remote, found, ("step", "age", "by", "why"), rows)
 

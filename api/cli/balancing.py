@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from api.cli.client import ask, run
+from api.cli.echoing import echo
 from api.cli.names import BROKER, NAMESPACE
 from api.cli.options import Remote, asks_a_broker
 from api.cli.plan import author_option, reason_option
@@ -44,10 +45,10 @@ def status(remote: Remote) -> None:
         for m in last["moves"]
     ]
     if rows:
-        click.echo()
+        echo()
         show(remote, found, ("bundle", "from", "to", "stage", "", "why"), rows)
     for line in found["held"]:
-        click.echo(hanging("  held back: ", "    ", line))
+        echo(hanging("  held back: ", "    ", line))
 
 
 def _mode(found: dict[str, Any]) -> str:

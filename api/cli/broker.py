@@ -18,7 +18,9 @@ import click
 
 from api.cli.client import Failed
 from api.cli.configuring import pairs, settings_of, settings_options
+from api.cli.echoing import echo, one_line, visible
 from api.cli.options import DEFAULT_URL
+from loadmanager.doctor.hiding import hide_text
 from loadmanager.hosting import at_once
 
 GC_THRESHOLDS = (20_000, 20, 50)
@@ -81,8 +83,22 @@ class Idle:
         return {}
 
 
+class Plain(logging.Formatter):
+    """Lines without passwords, and without what a terminal would obey; each entry begins one line, whatever it says."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class's name
+        """The entry's own line."""
+        return one_line(super().formatMessage(record))
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, and what belongs to it."""
+        return hide_text(visible(super().format(record)))
+
+
 def _log_to_stderr(verbose: bool) -> None:
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Plain(LOG_FORMAT))
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
     if not verbose:  # it tells of each attempt to connect; our own adapter says what matters
         logging.getLogger("kazoo").setLevel(logging.ERROR)
 
@@ -124,6 +140,7 @@ def _run(settings: Any, host: Any, urls: dict[str, str], listen: str | None) -> 
         parse_address(settings.advertised)
         check_reach(listen or settings.advertised, insecure=settings.insecure)
         member = Broker(host, settings, urls=urls, door=attach, bind=listen)
+        gc.freeze()  # the modules live as long as the process: looking through them is half of what a search takes
         asyncio.run(_live(member, host))
     except (StateChannelError, OSError, ValueError) as error:
         raise Failed(_line(error)) from None
@@ -152,7 +169,7 @@ async def _live(member: Any, host: Any) -> None:
         attached(member)
     await _first(member.start(), stopping.wait())
     if not stopping.is_set():
-        click.echo(f"broker {member.name} is ready: {member.node.registration.admin_url}", err=True)
+        echo(f"broker {member.name} is ready: {member.node.registration.admin_url}", err=True)
         await _first(member.ended(), stopping.wait())
     await member.stop()
     await member.ended()

@@ -10,6 +10,7 @@ import click
 from api.cli.bundle_policies import keep_drained
 from api.cli.client import NotNow, ask, run
 from api.cli.config import PULSAR_COMMANDS
+from api.cli.echoing import echo
 from api.cli.names import BROKER, segment
 from api.cli.options import Remote, asks_a_broker
 from api.cli.printing import age, done, show, show_pairs
@@ -33,7 +34,7 @@ def list_(remote: Remote) -> None:
     show(remote, found, columns[:shown], [row[:shown] for row in rows])
     for broker in found if remote.output == "table" else ():
         if broker["condemned"]:
-            click.echo(broker["condemned"], err=True)
+            echo(broker["condemned"], err=True)
 
 
 def _row(broker: dict[str, Any]) -> tuple[object, ...]:
@@ -120,7 +121,7 @@ async def _drain(remote: Remote, path: str, query: dict[str, str | None], *, wai
     while wait and progress["running"]:
         if remote.output == "table" and progress["left"] != left:
             left = progress["left"]
-            click.echo(f"{left} of {progress['total']} bundles left", err=True)
+            echo(f"{left} of {progress['total']} bundles left", err=True)
         await asyncio.sleep(POLL_S)
         progress = await ask(remote, "GET", path)
     return progress

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from api.cli.client import ask, run
+from api.cli.echoing import echo
 from api.cli.names import BROKER, BUNDLE, segment
 from api.cli.options import Remote, asks_a_broker
 from api.cli.printing import done
@@ -99,5 +100,5 @@ def _patch(
 
 def _remarked(found: dict[str, Any]) -> dict[str, Any]:
     for note in found["notes"]:
-        click.echo(f"note: {note}", err=True)
+        echo(f"note: {note}", err=True)
     return found

@@ -8,6 +8,7 @@ import click
 
 from api.cli.bundle_policies import POLICY_COMMANDS
 from api.cli.client import ask, run
+from api.cli.echoing import echo
 from api.cli.history import history
 from api.cli.names import BROKER, BUNDLE, NAMESPACE
 from api.cli.options import Remote, asks_a_broker
@@ -35,7 +36,7 @@ def list_(remote: Remote, namespace: str | None, state: str | None, owner: str |
     rows = [(b["bundle"], b["state"], _owner(b), b["token"]) for b in found]
     show(remote, found, ("bundle", "state", "owner", "token"), rows, empty="no bundles")
     if more:
-        click.echo(f"these are the first {limit}; there are more: --limit", err=True)
+        echo(f"these are the first {limit}; there are more: --limit", err=True)
 
 
 def _owner(bundle: dict[str, Any]) -> str | None:

@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 import click
 
+from api.cli.agreeing import agree
 from api.cli.channel_status import status
 from api.cli.client import ask, run
 from api.cli.moving import export_command, import_command
@@ -20,6 +21,7 @@ def channel() -> None:
     """The bundle-state channel of one broker."""
 
 
+channel.add_command(agree)
 channel.add_command(export_command)
 channel.add_command(import_command)
 

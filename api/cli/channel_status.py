@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from api.cli.client import Failed, ask, run
+from api.cli.echoing import echo
 from api.cli.options import Remote, asks_a_broker
 from api.cli.printing import age, show, show_pairs
 
@@ -33,7 +34,7 @@ def status(remote: Remote, digest: bool, everybody: bool) -> None:
     show_pairs(remote, answer, _pairs(found))
     if remote.output != "table":
         return
-    click.echo()
+    echo()
     partitions: list[dict[str, Any]] = found["partitions"]
     several = len(partitions) > 1
     rows = [_log_row(partition, digest) for partition in partitions]
@@ -43,11 +44,11 @@ def status(remote: Remote, digest: bool, everybody: bool) -> None:
         (*_OF_LOG, "digest") if digest else _OF_LOG,
         [*rows, *([_log_total(partitions, digest)] * several)],
     )
-    click.echo()
+    echo()
     rows = [_snapshots_row(partition) for partition in partitions]
     show(remote, found, _OF_SNAPSHOTS, [*rows, *([_snapshots_total(partitions)] * several)])
     if everybody:
-        click.echo()
+        echo()
         show(remote, others, ("broker", "applied", "lag", "most behind in", "refused", "reloads", "state"), [
             _broker_row(broker) for broker in others
         ])  # fmt: skip

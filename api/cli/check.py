@@ -14,6 +14,7 @@ from msgspec.structs import asdict
 
 from api.cli.client import EXIT_REFUSED, Failed, run
 from api.cli.configuring import settings_of, settings_options
+from api.cli.echoing import echo
 from api.cli.options import Remote
 from api.cli.printing import hanging
 
@@ -62,19 +63,17 @@ def quiet_clients() -> Generator[None]:
 
 def _show(remote: Remote, findings: Sequence[Finding]) -> None:
     if remote.output == "json":
-        click.echo(
-            json.dumps([{**asdict(finding), "severity": finding.severity.value} for finding in findings], indent=2)
-        )
+        echo(json.dumps([{**asdict(finding), "severity": finding.severity.value} for finding in findings], indent=2))
         return
     width = max((len(finding.subject) for finding in findings), default=0)
     margin = " " * (7 + 2 + width + 2)
     for finding in findings:
-        click.echo(hanging(f"{finding.severity.value:<7}  {finding.subject:<{width}}  ", margin, finding.found))
+        echo(hanging(f"{finding.severity.value:<7}  {finding.subject:<{width}}  ", margin, finding.found))
         if finding.advice:
-            click.echo(hanging(f"{margin}-> ", f"{margin}   ", finding.advice))
+            echo(hanging(f"{margin}-> ", f"{margin}   ", finding.advice))
     counts = Counter(finding.severity.value for finding in findings)
     errors, warnings = (f"{n} {word}{'' if n == 1 else 's'}" for n, word in _counted(counts))
-    click.echo(f"\n{errors}, {warnings}, {counts['ok']} ok")
+    echo(f"\n{errors}, {warnings}, {counts['ok']} ok")
 
 
 def _counted(counts: Counter[str]) -> list[tuple[int, str]]:

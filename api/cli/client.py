@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
+from api.cli.echoing import one_line
 from api.cli.options import Remote
 
 T = TypeVar("T")
@@ -69,7 +70,7 @@ async def ask(
             ) as answer,
         ):
             return _read(remote, answer.status, await answer.text(errors="replace"), answer.content_type)
-    except aiohttp.InvalidURL:
+    except ValueError:  # aiohttp.InvalidURL is one, and what yarl raises for a port
         raise click.UsageError(f"{remote.admin_url!r} is no URL; write --admin-url http://host:port") from None
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise NotNow(unreachable(remote, error)) from None
@@ -98,7 +99,7 @@ def _read(remote: Remote, status: int, text: str, kind: str) -> Any:
             reason = answer
         case _:
             reason = f"what answers at {remote.admin_url} is no broker, or something stands in between: HTTP {status}"
-    raise (NotNow if status == 503 else Failed)(reason)
+    raise (NotNow if status == 503 else Failed)(one_line(reason))
 
 
 def unreachable(remote: Remote, error: BaseException) -> str:

@@ -11,6 +11,8 @@ import os
 import click
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class, split_arg_string
 
+from api.cli.echoing import echo
+
 PROGRAM = "loadmanager"
 VARIABLE = "_LOADMANAGER_COMPLETE"
 """Where click's own scripts, zsh's and fish's, put what they ask."""
@@ -69,4 +71,4 @@ def completion(ctx: click.Context, shell: str, answer: bool) -> None:
     found = BashLine if shell == "bash" else get_completion_class(shell)
     assert found is not None, "click knows these shells"
     machinery = found(ctx.find_root().command, {}, PROGRAM, VARIABLE)
-    click.echo(machinery.complete() if answer else machinery.source(), nl=answer)
+    echo(machinery.complete() if answer else machinery.source(), nl=answer)

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from api.cli.client import ask, run
+from api.cli.echoing import echo
 from api.cli.names import segment
 from api.cli.options import Remote, asks_a_broker
 from api.cli.printing import done, show, show_pairs
@@ -54,7 +55,7 @@ def list_(remote: Remote, all_: bool, live: bool) -> None:
     show(remote, chosen, columns, rows, empty="every setting is at its default: --all shows them")
     for each in chosen if remote.output == "table" else ():
         if each["ignored"]:
-            click.echo(f"{each['name']}: the cluster's value is left out here: {each['ignored']}", err=True)
+            echo(f"{each['name']}: the cluster's value is left out here: {each['ignored']}", err=True)
 
 
 @config.command()

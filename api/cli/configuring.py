@@ -6,8 +6,10 @@ What was not given comes from the environment, as everywhere.
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_PREFIX = "LOADMANAGER_"
 _OPTIONS = (
     click.option("--cluster", help="Name of the cluster; tied to its log for ever.  [default: standalone]"),
     click.option("--advertised", metavar="HOST:PORT", help="By which the others know this broker."),
@@ -41,14 +44,52 @@ def settings_options(command: F) -> F:
 def settings_of(given: Mapping[str, Any], more: tuple[str, ...]) -> Settings:
     """The settings that were given (None was not), over those of the environment. Raises UsageError."""
     from pydantic import ValidationError
+    from pydantic_settings import SettingsError
 
     from loadmanager.settings import Settings
 
     values = {name: value for name, value in given.items() if value is not None}
     try:
         return Settings(**{**values, **pairs(more, "--set")})
+    except SettingsError as error:
+        raise click.UsageError(_unparsed(str(error))) from None
     except ValidationError as error:
         raise click.UsageError("; ".join(_line(e["type"], e["loc"], e["msg"]) for e in error.errors())) from None
+
+
+def of_the_old_side() -> dict[str, Any]:
+    """What a migration's old stores want to be given, where that is not what the new ones want. Raises UsageError."""
+    found: dict[str, Any] = {}
+    for name in ("kafka", "zookeeper"):
+        variable = f"{_PREFIX}FROM_{name.upper()}"
+        try:
+            found |= {name: json.loads(os.environ[variable])} if variable in os.environ else {}
+        except ValueError:
+            raise click.UsageError(_no_json(variable)) from None
+    return found
+
+
+def _check_no_secret(option: str, name: str, value: Any) -> None:
+    """Everybody on this machine may see a command line. Raises UsageError."""
+    from loadmanager.doctor.hiding import SECRET_NAME
+
+    names = list(cast("dict[str, Any]", value)) if isinstance(value, dict) else []
+    secret = next((each for each in names if SECRET_NAME.fullmatch(each)), None)
+    if secret is not None:
+        raise click.UsageError(
+            f"{option} {name}: {secret} may be secret, and everybody on this machine can see a command line; "
+            f"give {name} in the environment instead, as {_PREFIX}{'FROM_' * (option == '--from-set')}{name.upper()}"
+        )
+
+
+def _unparsed(message: str) -> str:
+    """Which variable of the environment is no JSON; its value, which may be secret, is not told."""
+    found = re.search(r'field "(\w+)"', message)
+    return _no_json(f"{_PREFIX}{found[1].upper()}" if found else f"a {_PREFIX}… variable")
+
+
+def _no_json(variable: str) -> str:
+    return f'{variable} is no JSON that can be read; write {variable}=\'{{"name": "value"}}\''
 
 
 def _line(kind: str, place: tuple[int | str, ...], message: str) -> str:
@@ -74,5 +115,6 @@ def pairs(given: tuple[str, ...], option: str) -> dict[str, Any]:
         try:
             found[name] = json.loads(value) if value.startswith("{") else value
         except ValueError as error:
-            raise click.UsageError(f"{option} {pair}: the value is no JSON ({error})") from None
+            raise click.UsageError(f"{option} {name}: the value is no JSON ({error})") from None
+        _check_no_secret(option, name, found[name])
     return found

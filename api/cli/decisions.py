@@ -8,12 +8,13 @@ from typing import Any
 import click
 
 from api.cli.client import Failed, ask, run
+from api.cli.echoing import echo
 from api.cli.explain import log_option, more_option
 from api.cli.explain_showing import clock
 from api.cli.names import segment
 from api.cli.options import Remote, asks_a_broker
 from api.cli.printing import age, hanging, show
-from api.cli.projecting import percent, show_moves
+from api.cli.projecting import heading, percent, show_moves
 
 CANDIDATES_SHOWN = 10
 
@@ -46,7 +47,7 @@ def list_(remote: Remote, limit: int, before: int | None, log: str | None, more:
     columns = ("decision", "time", "age", "leader", "strategy", "moves", "spread", "reason")
     show(remote, found, columns, rows, empty="no decisions")
     if remote.output == "table" and found["next"]:
-        click.echo(f"there are older ones: --before {found['next']}, or a greater --limit", err=True)
+        echo(f"there are older ones: --before {found['next']}, or a greater --limit", err=True)
 
 
 def _moves(each: dict[str, Any]) -> str:
@@ -70,7 +71,7 @@ def show_(remote: Remote, decision: str, verify: bool, log: str | None, more: tu
     """One round, EPOCH.ROUND: its moves with what became of them, and what was weighed and not done."""
     found, again = _asked(remote, decision, verify, log, more)
     if remote.output == "json":
-        click.echo(json.dumps({**found, "again": again} if verify else found, indent=2))
+        echo(json.dumps({**found, "again": again} if verify else found, indent=2))
     else:
         _show(found)
         if again is not None:
@@ -98,30 +99,30 @@ def _asked(remote: Remote, decision: str, verify: bool, log: str | None, more: t
 def _show(found: dict[str, Any]) -> None:
     decided = found["decision"]
     head = f"Round {found['id']} of {found['leader']}, {clock(found['at_ms'])} ({age(found['at_ms'])} ago)"
-    click.echo(click.style(head, bold=True))
+    echo(head, bold=True)
     of = f"{found['brokers']} brokers, {found['bundles']} bundles, model {found['digest']}"
     what = of if found["brokers"] is not None else f"no model: {found['without_model'] or 'nothing was looked at'}"
-    click.echo(f"{found['strategy']}, policies as of {found['policies_revision']}; {what}")
-    click.echo(hanging("", "  ", decided["reason"]))
+    echo(f"{found['strategy']}, policies as of {found['policies_revision']}; {what}")
+    echo(hanging("", "  ", decided["reason"]))
     show_moves(decided)
     if decided["candidates"]:
-        click.echo("\n" + click.style("not done", bold=True))
+        heading("not done")
         for each in decided["candidates"][:CANDIDATES_SHOWN]:
             text = f"{each['source']} → {each['destination']}: {each['rule']}, {each['detail']}"
-            click.echo(hanging(f"  {each['bundle']}  ", "      ", text))
+            echo(hanging(f"  {each['bundle']}  ", "      ", text))
     if decided["counts"]:
         counted = ", ".join(f"{count} by {rule!r}" for rule, count in decided["counts"].items())
-        click.echo(hanging("  others refused: ", "      ", counted))
+        echo(hanging("  others refused: ", "      ", counted))
     for each in decided["refused"]:
-        click.echo(hanging(f"  left out: {each['subject']}  ", "      ", f"{each['rule']}, {each['detail']}"))
+        echo(hanging(f"  left out: {each['subject']}  ", "      ", f"{each['rule']}, {each['detail']}"))
 
 
 def _show_again(again: dict[str, Any]) -> None:
     if again["same"] is None:
-        click.echo(f"\ncannot be decided again: {again['why']}")
+        echo(f"\ncannot be decided again: {again['why']}")
     elif again["same"]:
-        click.echo("\ndecided again from the record: the same comes out")
+        echo("\ndecided again from the record: the same comes out")
     else:
-        click.echo("\ndecided again from the record, it differs:")
+        echo("\ndecided again from the record, it differs:")
         for text in again["differences"]:
-            click.echo(hanging("  ", "    ", text))
+            echo(hanging("  ", "    ", text))

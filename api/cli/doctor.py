@@ -12,6 +12,8 @@ import click
 
 from api.cli.check import quiet_clients
 from api.cli.client import Failed, NotNow, run
+from api.cli.configuring import settings_of
+from api.cli.echoing import echo
 from api.cli.options import DEFAULT_URL, Remote
 from api.cli.printing import cell
 
@@ -36,17 +38,30 @@ if TYPE_CHECKING:
     help="Where to write it; must not exist.  [default: loadmanager-CLUSTER-TIME.tar.gz]",
 )
 @click.option("--check/--no-check", "checking", default=True, help="With what `loadmanager check` finds from here.")
+@click.option("--log", metavar="ADDRESS", help="The log that is checked.  [env LOADMANAGER_LOG]")
+@click.option(
+    "--coordination", metavar="ADDRESS", help="The coordination that is checked.  [env LOADMANAGER_COORDINATION]"
+)
 @click.pass_context
-def doctor(ctx: click.Context, admin_url: str | None, file: Path | None, checking: bool) -> None:
+def doctor(
+    ctx: click.Context,
+    admin_url: str | None,
+    file: Path | None,
+    checking: bool,
+    log: str | None,
+    coordination: str | None,
+) -> None:
     """Collect what every member says of itself into one file to look at, or to send to somebody.
 
     Secrets are not in it: values passed through to Kafka and ZooKeeper, properties, users and passwords in URLs are
-    replaced by ***. A member that does not answer is noted. The check sees the stores as this machine does, with the
-    settings that the members show and the LOADMANAGER_KAFKA and LOADMANAGER_ZOOKEEPER of this environment.
+    replaced by ***. A member that does not answer is noted. The check sees the stores that you name as this machine
+    does, with the LOADMANAGER_KAFKA and LOADMANAGER_ZOOKEEPER of this environment; the addresses that the members show
+    are never connected to. Its other settings are those that the members show.
     """
     remote = (ctx.find_object(Remote) or Remote()).with_options(admin_url, None)
     at_ms = int(time.time() * 1000)
-    collected, cluster = run(_collect(remote.admin_url, checking))
+    local = settings_of({"log": log, "coordination": coordination}, ())
+    collected, cluster = run(_collect(remote.admin_url, local, checking))
     from loadmanager.doctor.archive import default_name, write_archive
     from loadmanager.doctor.hiding import hide_text
 
@@ -62,21 +77,20 @@ def doctor(ctx: click.Context, admin_url: str | None, file: Path | None, checkin
 
 def _tell(path: Path, collected: Collected) -> None:
     for name, content in sorted(collected.files.items()):
-        click.echo(f"{len(content):>10,}  {name}")
+        echo(f"{len(content):>10,}  {name}")
     for lack in collected.missing:
-        click.echo(f"{'missing':>10}  {lack.name}: {cell(lack.reason)}")
-    click.echo(f"\n{path}: {len(collected.files)} files, {path.stat().st_size:,} bytes, only you may read it")
+        echo(f"{'missing':>10}  {lack.name}: {cell(lack.reason)}")
+    echo(f"\n{path}: {len(collected.files)} files, {path.stat().st_size:,} bytes, only you may read it")
 
 
-async def _collect(admin_url: str, checking: bool) -> tuple[Collected, str]:
+async def _collect(admin_url: str, local: Settings, checking: bool) -> tuple[Collected, str]:
     from aiohttp import InvalidURL
 
-    from loadmanager.doctor.collecting import collect
+    from loadmanager.doctor.collecting import collect, file_name
     from loadmanager.doctor.hiding import secrets_in
     from loadmanager.errors import Unavailable
 
-    local = _local_settings()
-    known = secrets_in(local.kafka, local.zookeeper) if local is not None else frozenset[str]()
+    known = secrets_in(local.kafka, local.zookeeper)
     try:
         collected = await collect(admin_url, known)
     except InvalidURL:
@@ -86,21 +100,19 @@ async def _collect(admin_url: str, checking: bool) -> tuple[Collected, str]:
 
         raise NotNow(f"{hide_text(str(error), known)}; start one, or name another with --admin-url") from None
     settings = _settings_seen(collected)
-    if checking:
+    if checking and (unknown := _unknown_stores(local)):
+        collected.lack("check.json", f"say which stores to look at, with {unknown}: what a broker names is not trusted")
+    elif checking:
         await _check(collected, settings, local, known)
-    return collected, str(settings.get("cluster", "cluster"))
+    return collected, file_name(str(settings.get("cluster", "cluster")))
 
 
-def _local_settings() -> Settings | None:
-    """Those of this environment: they hold what the doors of the brokers hide."""
-    from pydantic import ValidationError
-
-    from loadmanager.settings import Settings
-
-    try:
-        return Settings.model_validate({})
-    except ValidationError:
-        return None
+def _unknown_stores(local: Settings) -> str:
+    """The options that are missing to know both stores from the caller."""
+    log, coordination = "--log (or LOADMANAGER_LOG)", "--coordination (or LOADMANAGER_COORDINATION)"
+    if "log" not in local.model_fields_set:
+        return log if "coordination" in local.model_fields_set else f"{log} and {coordination}"
+    return "" if local.log.startswith("sqlite:") or local.coordination is not None else coordination
 
 
 def _settings_seen(collected: Collected) -> dict[str, Any]:
@@ -112,8 +124,8 @@ def _settings_seen(collected: Collected) -> dict[str, Any]:
     return {}
 
 
-async def _check(collected: Collected, seen: Mapping[str, Any], local: Settings | None, known: frozenset[str]) -> None:
-    """What a broker with the settings seen would find from here."""
+async def _check(collected: Collected, seen: Mapping[str, Any], local: Settings, known: frozenset[str]) -> None:
+    """What a broker with the settings seen would find from here, in the stores that the caller named."""
     import msgspec
     from pydantic import ValidationError
 
@@ -122,7 +134,7 @@ async def _check(collected: Collected, seen: Mapping[str, Any], local: Settings 
     from loadmanager.settings import Settings
     from loadmanager.wiring import auditors
 
-    own = {"kafka": local.kafka, "zookeeper": local.zookeeper} if local is not None else {"kafka": {}, "zookeeper": {}}
+    own = {name: getattr(local, name) for name in ("log", "coordination", "kafka", "zookeeper")}
     shared = {name: value for name, value in seen.items() if name in Settings.model_fields}
     try:
         settings = Settings.model_validate({**shared, **own, "properties": {}})

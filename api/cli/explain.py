@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from api.cli.client import ask, run
+from api.cli.echoing import echo
 from api.cli.explain_showing import show_broker, show_bundle
 from api.cli.history import SinceType
 from api.cli.names import segment
@@ -59,7 +60,7 @@ def explain(
     else:
         found = run(ask(remote, "GET", path_of(subject, bundle), query=_query(at_ms, trying=trying)))
     if remote.output == "json":
-        click.echo(json.dumps(found, indent=2))
+        echo(json.dumps(found, indent=2))
     elif bundle is not None:
         show_bundle(found)
     else:

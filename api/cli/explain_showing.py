@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-import click
-
+from api.cli.echoing import echo
 from api.cli.printing import age, hanging
 from api.cli.projecting import columns, heading, percent
 
@@ -50,7 +49,7 @@ def show_broker(found: dict[str, Any]) -> None:
     if found["not_given"]:
         _section("why nothing was given", _reasons(found["not_given"]))
     if found["held"]:
-        click.echo(heading("its hottest bundles"))
+        heading("its hottest bundles")
         rows = [(each["bundle"], percent(each["usage"]), each["sentence"]) for each in found["held"]]
         columns(("bundle", "of it", "why it stays"), rows)
     if found["in_flight"]:
@@ -60,8 +59,8 @@ def show_broker(found: dict[str, Any]) -> None:
 
 
 def _title(subject: str, answer: str) -> None:
-    click.echo(click.style(subject, bold=True))
-    click.echo(hanging("", "", answer[:1].upper() + answer[1:] + "."))
+    echo(subject, bold=True)
+    echo(hanging("", "", answer[:1].upper() + answer[1:] + "."))
 
 
 def _round(found: dict[str, Any]) -> None:
@@ -71,17 +70,17 @@ def _round(found: dict[str, Any]) -> None:
     text = (
         f"Round {said['id']} of {said['leader']}, {clock(said['at_ms'])} ({age(said['at_ms'])} ago), {said['strategy']}"
     )
-    click.echo(hanging("", MARGIN, f"{text}: {said['reason']}"))
+    echo(hanging("", MARGIN, f"{text}: {said['reason']}"))
 
 
 def _section(name: str, rows: Sequence[tuple[str, str]], empty: str = "") -> None:
     if not rows and not empty:
         return
-    click.echo(heading(name))
+    heading(name)
     width = max((len(label) for label, _ in rows), default=0)
     for label, text in rows or [("", empty)]:
         begin = f"{MARGIN}{label.ljust(width)}{MARGIN if width else ''}"
-        click.echo(hanging(begin, " " * len(begin), text))
+        echo(hanging(begin, " " * len(begin), text))
 
 
 def _reasons(obstacles: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -113,14 +112,14 @@ def _changes(found: dict[str, Any]) -> Iterable[tuple[str, str]]:
 def _targets(targets: Sequence[dict[str, Any]]) -> None:
     if not targets:
         return
-    click.echo(heading("where it might go"))
+    heading("where it might go")
     rows = [
         (each["broker"], percent(each["usage"]), percent(each["after"]), each["rule"] or "may take it")
         for each in targets[:TARGETS_SHOWN]
     ]
     columns(("broker", "now", "with it", ""), rows)
     if len(targets) > TARGETS_SHOWN:
-        click.echo(f"{MARGIN}and {len(targets) - TARGETS_SHOWN} more (-o json)")
+        echo(f"{MARGIN}and {len(targets) - TARGETS_SHOWN} more (-o json)")
 
 
 def _load(each: dict[str, Any], owner: str) -> str:
@@ -138,7 +137,7 @@ def _used(each: dict[str, Any]) -> str:
 
 def _notes(found: dict[str, Any]) -> None:
     for note in found["notes"]:
-        click.echo(hanging("\nnote: ", "      ", note))
+        echo(hanging("\nnote: ", "      ", note))
 
 
 def natural(value: float, unit: str) -> str:

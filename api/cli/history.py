@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from api.cli.client import ask, run
+from api.cli.echoing import echo
 from api.cli.names import BUNDLE
 from api.cli.options import Remote, asks_a_broker
 from api.cli.printing import show
@@ -52,14 +53,14 @@ def history(remote: Remote, bundle: Bundle, limit: int, since: int | None, befor
     found = run(_collect(remote, bundle, limit, since, before))
     if remote.output == "table" and found["entries"]:
         present = f"is {found['state']}" if found["exists"] else "is gone"
-        click.echo(f"{bundle} {present}; newest first, partition {found['partition']}\n")
+        echo(f"{bundle} {present}; newest first, partition {found['partition']}\n")
     columns = ("offset", "time", "action", "by", "state", "owner", "why")
     show(remote, found, columns, [_row(entry) for entry in found["entries"]], empty="no records")
     if remote.output == "table":
         if found["next"] is not None:
-            click.echo(f"there are older ones: --before {found['next']}, or a greater --limit", err=True)
+            echo(f"there are older ones: --before {found['next']}, or a greater --limit", err=True)
         if found["note"]:
-            click.echo(found["note"], err=True)
+            echo(found["note"], err=True)
 
 
 async def _collect(remote: Remote, bundle: Bundle, limit: int, since: int | None, before: int | None) -> Any:

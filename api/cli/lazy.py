@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from api.cli.echoing import visible
+
 Table = Mapping[str, tuple[str, str, str]]
 """Name: (module, the click command in it, one line for the overview)."""
 
@@ -18,6 +20,17 @@ class LazyGroup(click.Group):
     def __init__(self, *args: Any, table: Table, **given: Any) -> None:
         super().__init__(*args, **given)
         self._table = table
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the subcommand. What click is to show of its failure has no password in it, and nothing that a terminal
+        would obey."""
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as error:
+            from loadmanager.doctor.hiding import hide_text
+
+            vars(error)["message"] = hide_text(visible(error.message))
+            raise
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(self._table)

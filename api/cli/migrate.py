@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from api.cli.client import Failed
-from api.cli.configuring import pairs, settings_of, settings_options
+from api.cli.configuring import of_the_old_side, pairs, settings_of, settings_options
 from api.cli.moving import say, show_moved, terms_of
 from api.cli.options import Remote
 from api.cli.stores import check_there, coordination_of, log_of, opened, working
@@ -40,7 +40,7 @@ def migrate(
     bundle keeps its owner by name, every token grows. After an interruption run the same command again.
     """
     new = settings_of(given, more)
-    earlier = {"log": from_log, "coordination": from_coordination, **pairs(old_more, "--from-set")}
+    earlier = {"log": from_log, "coordination": from_coordination, **of_the_old_side(), **pairs(old_more, "--from-set")}
     old = settings_of({**given, "log": None, "coordination": None, **earlier}, more)
     if log_of(old) == log_of(new):
         raise Failed(f"{log_of(new)} is where the channel is: name another with --log")

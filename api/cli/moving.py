@@ -12,6 +12,7 @@ import msgspec
 
 from api.cli.client import Failed
 from api.cli.configuring import settings_of, settings_options
+from api.cli.echoing import echo
 from api.cli.options import Remote
 from api.cli.printing import done, show_pairs
 from api.cli.stores import check_there, log_of, opened, opened_coordination, opened_log, working
@@ -169,7 +170,7 @@ def show_moved(remote: Remote, moved: Moved) -> None:
 
 def say(text: str) -> None:
     """What goes on, beside what is the answer."""
-    click.echo(text, err=True)
+    echo(text, err=True)
 
 
 def now_ms() -> int:

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import click
 
-from statechannel.bundle import Bundle, Topic, check_namespace
+from statechannel.bundle import Bundle, Topic, check_namespace, check_new_namespace
 from statechannel.errors import InvalidName
 
 if TYPE_CHECKING:
@@ -34,6 +34,16 @@ class NamespaceType(click.ParamType[str]):
         from api.cli.suggesting import namespaces
 
         return namespaces(ctx, incomplete)
+
+
+class NewNamespaceType(NamespaceType):
+    """One that is to be created."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return check_new_namespace(str(value))
+        except InvalidName as error:
+            self.fail(str(error), param, ctx)
 
 
 class BundleType(click.ParamType[Bundle]):
@@ -87,6 +97,7 @@ class TopicType(click.ParamType[Topic]):
 
 
 NAMESPACE = NamespaceType()
+NEW_NAMESPACE = NewNamespaceType()
 BUNDLE = BundleType()
 BROKER = BrokerType()
 TOPIC = TopicType()

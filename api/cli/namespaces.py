@@ -9,7 +9,7 @@ import click
 
 from api.cli.anti_affinity import ANTI_AFFINITY_COMMANDS
 from api.cli.client import ask, run
-from api.cli.names import BROKER, NAMESPACE, segment
+from api.cli.names import BROKER, NAMESPACE, NEW_NAMESPACE, segment
 from api.cli.options import Remote, asks_a_broker
 from api.cli.printing import done, show
 from loadmanager.boundaries import FEWEST_PARTS, MOST_PARTS, Algorithm
@@ -29,7 +29,7 @@ for command in ANTI_AFFINITY_COMMANDS:
 
 
 @namespaces.command()
-@click.argument("name", metavar="TENANT/NAMESPACE", type=NAMESPACE)
+@click.argument("name", metavar="TENANT/NAMESPACE", type=NEW_NAMESPACE)
 @click.option("-b", "--bundles", type=click.IntRange(1, 65_536), help="How many, evenly cut.  [default: as configured]")
 @click.option("--boundary", "boundaries", multiple=True, metavar="0x40000000", help="Cut here; may be repeated.")
 @asks_a_broker

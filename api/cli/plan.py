@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from api.cli.client import Failed, ask, run
+from api.cli.echoing import echo
 from api.cli.names import BROKER, NAMESPACE, segment
 from api.cli.options import Remote, asks_a_broker
 from api.cli.printing import age, done, hanging, show, show_pairs
@@ -126,9 +127,9 @@ def verify(remote: Remote, plan_id: str, author: str) -> None:
         show_pairs(remote, found, [])
         return
     seen = found["verification"]
-    click.echo(f"plan {plan_id} is {found['state']}: {seen['holding']} moves hold, {len(seen['moved_on'])} do not")
+    echo(f"plan {plan_id} is {found['state']}: {seen['holding']} moves hold, {len(seen['moved_on'])} do not")
     for bundle, where in seen["moved_on"].items():
-        click.echo(hanging(f"  {bundle}: ", "    ", where))
+        echo(hanging(f"  {bundle}: ", "    ", where))
     _show_figures(remote, found)
 
 
@@ -174,7 +175,7 @@ def unload(
     found = run(ask(remote, "POST", "/v1/plans/unload", body=body))
     if not (review or no_wait):
         if remote.output == "table":
-            click.echo(f"this is plan {found['id']}; to stop it: loadmanager plan cancel {found['id']}", err=True)
+            echo(f"this is plan {found['id']}; to stop it: loadmanager plan cancel {found['id']}", err=True)
         found = run(_wait(remote, found))
     _told(remote, found)
 
@@ -186,7 +187,7 @@ async def _wait(remote: Remote, found: dict[str, Any]) -> dict[str, Any]:
         counts = _counts(found)
         if remote.output == "table" and counts != told:
             told = counts
-            click.echo(f"{found['state']}: {counts}", err=True)
+            echo(f"{found['state']}: {counts}", err=True)
         await asyncio.sleep(POLL_S)
         found = await ask(remote, "GET", _path(found["id"]))
     return found
@@ -208,7 +209,7 @@ def _told(remote: Remote, found: dict[str, Any]) -> None:
     if remote.output == "table":
         for move in found["planned"]:
             if move["became"] in ("failed", "skipped"):
-                click.echo(hanging(f"  {move['became']}: {move['bundle']}: ", "    ", move["detail"]), err=True)
+                echo(hanging(f"  {move['became']}: {move['bundle']}: ", "    ", move["detail"]), err=True)
     if found["state"] == "failed":
         raise Failed(f"plan {found['id']} did not end as planned; see: loadmanager plan show {found['id']}")
 
@@ -233,16 +234,16 @@ def _show(remote: Remote, found: dict[str, Any], *, all_moves: bool) -> None:
     show_pairs(remote, found, pairs)
     if remote.output == "json":
         return
-    click.echo()
+    echo()
     moves = found["planned"] if all_moves else found["planned"][:SHOWN_MOVES]
     rows = [
         (m["bundle"], m["source"], m["destination"], m["stage"], m["became"], m["detail"] or m["reason"]) for m in moves
     ]
     show(remote, found, ("bundle", "from", "to", "stage", "", "why"), rows)
     if len(moves) < len(found["planned"]):
-        click.echo(f"and {len(found['planned']) - len(moves)} more: --all", err=True)
+        echo(f"and {len(found['planned']) - len(moves)} more: --all", err=True)
     for bundle, why in found["left_out"].items():
-        click.echo(hanging(f"  not in it: {bundle}: ", "    ", why))
+        echo(hanging(f"  not in it: {bundle}: ", "    ", why))
     _show_figures(remote, found)
 
 
@@ -258,7 +259,7 @@ def _show_figures(remote: Remote, found: dict[str, Any]) -> None:
         return
     rows = [(name, *(_percent(each["usages"].get(name)) for each in columns)) for name in names]
     rows.append(("spread", *(_percent(each["spread"]) for each in columns)))
-    click.echo()
+    echo()
     show(remote, found, ("usage", "before", "predicted", "verified"), rows)
 
 

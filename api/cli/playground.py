@@ -12,6 +12,7 @@ import msgspec
 
 from api.cli.client import Failed
 from api.cli.configuring import settings_of
+from api.cli.echoing import echo
 from api.cli.options import Remote
 from api.cli.printing import show
 from loadmanager.balancing.registry import STRATEGIES
@@ -142,4 +143,4 @@ def _number(value: Any) -> Any:
 def _draw(games: Sequence[Game], out: Path) -> None:
     for name in dict.fromkeys(game.measures.workload for game in games):
         for path in draw([game for game in games if game.measures.workload == name], out):
-            click.echo(f"drawn: {path}", err=True)
+            echo(f"drawn: {path}", err=True)

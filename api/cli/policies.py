@@ -9,6 +9,7 @@ from typing import IO, Any
 import click
 
 from api.cli.client import ask, run
+from api.cli.echoing import echo
 from api.cli.names import segment
 from api.cli.options import Remote, asks_a_broker
 from api.cli.printing import done, show, show_pairs
@@ -32,7 +33,7 @@ def policies() -> None:
 def list_(remote: Remote, kind: str | None) -> None:
     """All that hold now."""
     found = run(ask(remote, "GET", "/v1/policies", query={"kind": kind}))
-    rows = [(p["kind"], p["name"], p["version"], json.dumps(p["policy"]), p["author"]) for p in found["policies"]]
+    rows = [(p["kind"], p["name"], p["version"], _worded(p), p["author"]) for p in found["policies"]]
     show(remote, found, ("kind", "name", "version", "policy", "author"), rows, empty="no policies")
 
 
@@ -44,7 +45,9 @@ def show_(remote: Remote, kind: str, name: str) -> None:
     """One policy."""
     found = run(ask(remote, "GET", _path(kind, name)))
     pairs = [(field, found[field]) for field in ("version", "author", "reason")]
-    values = [(field, json.dumps(value)) for field, value in found["policy"].items()]
+    if found["defect"]:
+        pairs.append(("not in force", f"{found['defect']}; what was before it holds, if anything"))
+    values = [(field, json.dumps(value)) for field, value in (found["policy"] or {}).items()]
     show_pairs(remote, found, [*pairs, ("changed", _when(found["at_ms"])), *values])
 
 
@@ -103,10 +106,7 @@ def delete(
 def history(remote: Remote, kind: str, name: str) -> None:
     """Every version of one policy, oldest first."""
     found = run(ask(remote, "GET", _path(kind, name) + "/history"))
-    rows = [
-        (each["version"], _when(each["at_ms"]), each["author"], json.dumps(each["policy"]), each["reason"])
-        for each in found
-    ]
+    rows = [(each["version"], _when(each["at_ms"]), each["author"], _worded(each), each["reason"]) for each in found]
     show(remote, found, ("version", "when", "author", "policy", "reason"), rows)
 
 
@@ -115,17 +115,22 @@ def _written(remote: Remote, found: dict[str, Any], how: str = "version") -> Non
         done(remote, "", **found)
         return
     for note in (*found["notes"], *(f"overridden: {rule}" for rule in found["forced"])):
-        click.echo(f"note: {note}", err=True)
+        echo(f"note: {note}", err=True)
     preview = found["preview"]
     if preview is None:
         done(remote, f"{found['kind']} {found['name']}: {how} {found['version']}")
         return
     total = preview["misplaced_total"]
-    click.echo(f"nothing was changed; {total} bundles would have to move, {len(preview['moves'])} in the next round")
+    echo(f"nothing was changed; {total} bundles would have to move, {len(preview['moves'])} in the next round")
     rows = [(move["bundle"], move["source"], move["destination"], move["reason"]) for move in preview["moves"]]
     planned = {move["bundle"] for move in preview["moves"]}
     rows += [(m["bundle"], m["broker"], None, "later") for m in preview["misplaced"] if m["bundle"] not in planned]
     show(remote, found, ("bundle", "from", "to", "why"), rows, empty="")
+
+
+def _worded(version: dict[str, Any]) -> str:
+    """What the document says, or why it is not in force."""
+    return f"not in force: {version['defect']}" if version["defect"] else json.dumps(version["policy"])
 
 
 def _query(seen: int | None, dry_run: bool, reason: str | None) -> dict[str, str | None]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from api.cli.echoing import echo, one_line
 from api.cli.options import Remote
 
 _WIDTH = 1_000
@@ -26,10 +27,10 @@ def show(
 ) -> None:
     """The answer as it came, or a table of the rows; `empty` says that there are none."""
     if remote.output == "json":
-        click.echo(json.dumps(answer, indent=2))
+        echo(json.dumps(answer, indent=2))
     elif not rows:
         if empty:
-            click.echo(empty, err=True)
+            echo(empty, err=True)
     else:
         _table(columns, rows)
 
@@ -37,20 +38,20 @@ def show(
 def show_pairs(remote: Remote, answer: Any, pairs: Sequence[tuple[str, object]]) -> None:
     """The answer as it came, or its parts below each other."""
     if remote.output == "json":
-        click.echo(json.dumps(answer, indent=2))
+        echo(json.dumps(answer, indent=2))
         return
     width = max(len(name) for name, _ in pairs)
     for name, value in pairs:
-        click.echo(f"{name.ljust(width)}  {cell(value)}")
+        echo(f"{one_line(name).ljust(width)}  {cell(value)}")
 
 
 def done(remote: Remote, text: str, **facts: object) -> None:
     """Something was done: a sentence, or its facts."""
-    click.echo(json.dumps(facts) if remote.output == "json" else text)
+    echo(json.dumps(facts) if remote.output == "json" else text)
 
 
 def cell(value: object) -> str:
-    """How a value looks to people."""
+    """How a value looks to people: on one line, with nothing that a terminal would obey."""
     match value:
         case None | "":
             return "-"
@@ -61,7 +62,7 @@ def cell(value: object) -> str:
         case dict() | list():
             return json.dumps(value)
         case _:
-            return str(value)
+            return one_line(str(value))
 
 
 def age(at_ms: int) -> str:
@@ -97,7 +98,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 def hanging(begin: str, margin: str, text: str) -> str:
     """The text behind `begin`; in a terminal wrapped at words, its further lines behind the margin."""
-    columns = terminal_columns()
+    text, columns = one_line(text), terminal_columns()
     if columns is None or columns < len(margin) + 20:
         return begin + text
     return textwrap.fill(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import click
-
+from api.cli.echoing import echo
 from api.cli.printing import hanging
 
 MOVES_SHOWN = 30
@@ -18,34 +17,34 @@ def percent(fraction: float | None) -> str:
     return "?" if fraction is None else f"{fraction * 100:.1f} %"
 
 
-def heading(text: str) -> str:
-    """A line of its own."""
-    return "\n" + click.style(text, bold=True)
+def heading(text: str) -> None:
+    """A line of its own, behind an empty one."""
+    echo(f"\n{text}", bold=True)
 
 
 def columns(names: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
     """Plain columns; the last one wraps."""
     widths = [max([len(name), *(len(row[at]) for row in rows)]) for at, name in enumerate(names)]
     head = "  ".join(name.ljust(width) for name, width in zip(names, widths, strict=True)).rstrip()
-    click.echo(click.style(f"  {head}", dim=True))
+    echo(f"  {head}", dim=True)
     for row in rows:
         begin = "  " + "".join(text.ljust(width) + "  " for text, width in zip(row[:-1], widths, strict=False))
-        click.echo(hanging(begin, " " * len(begin), row[-1]) if row[-1] else begin.rstrip())
+        echo(hanging(begin, " " * len(begin), row[-1]) if row[-1] else begin.rstrip())
 
 
 def show_moves(decided: dict[str, Any]) -> None:
     """The moves in order, and the certificate."""
     moves = decided["moves"]
     if moves:
-        click.echo(heading(f"{len(moves)} move{'s' * (len(moves) > 1)}"))
+        heading(f"{len(moves)} move{'s' * (len(moves) > 1)}")
         rows = [(m["bundle"], f"{m['source']} → {m['destination'] or 'a lookup'}", _said(m)) for m in moves]
         columns(("bundle", "from → to", "why"), rows[:MOVES_SHOWN])
         if len(rows) > MOVES_SHOWN:
-            click.echo(f"  and {len(rows) - MOVES_SHOWN} more (-o json)")
+            echo(f"  and {len(rows) - MOVES_SHOWN} more (-o json)")
     certificate = decided["certificate"]
     if certificate is not None and certificate["text"]:
-        click.echo(heading("how good that is"))
-        click.echo(hanging("  ", "  ", certificate["text"]))
+        heading("how good that is")
+        echo(hanging("  ", "  ", certificate["text"]))
 
 
 def _said(move: dict[str, Any]) -> str:
@@ -55,7 +54,7 @@ def _said(move: dict[str, Any]) -> str:
 
 def show_brokers(found: dict[str, Any], other: dict[str, Any] | None = None) -> None:
     """Each broker before and after; with another projection, that one's too."""
-    click.echo(heading("brokers"))
+    heading("brokers")
     beside = {each["broker"]: each for each in other["brokers"]} if other is not None else {}
     names = (
         ("broker", "now", "after a round", "after it with the change", "")
@@ -72,7 +71,7 @@ def show_brokers(found: dict[str, Any], other: dict[str, Any] | None = None) -> 
         rows.append((each["broker"], *usual, *changed, _traffic(each)))
     columns(names, rows)
     if len(shown) > BROKERS_SHOWN:
-        click.echo(f"  and {len(shown) - BROKERS_SHOWN} more (-o json)")
+        echo(f"  and {len(shown) - BROKERS_SHOWN} more (-o json)")
 
 
 def _traffic(each: dict[str, Any]) -> str:

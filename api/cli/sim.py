@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from api.cli.echoing import echo
 from loadmanager.sim.many import run_seeds
 from loadmanager.sim.run import STORM_S, Report
 
@@ -36,17 +37,17 @@ def sim(seed: int, count: int, seconds: float, jobs: int | None, lines: int) -> 
     reports = run_seeds(range(seed, seed + count), jobs=min(jobs or os.cpu_count() or 1, count), storm_s=seconds)
     failed: list[Report] = []
     for report in reports:
-        click.echo(report.line())
+        echo(report.line())
         if report.violation is not None:
             failed.append(report)
     if count == 1 and not failed:
         return
     if failed:
-        click.echo(f"\nThe history of seed {failed[0].seed}:")
+        echo(f"\nThe history of seed {failed[0].seed}:")
         for line in failed[0].history[-lines:]:
-            click.echo(line)
-        click.echo(f"\nVIOLATION: {failed[0].violation}")
-        click.echo(f"Run it again: loadmanager sim --seed {failed[0].seed} --seconds {seconds:g}")
-    click.echo(f"{count - len(failed)} of {count} seeds passed")
+            echo(line)
+        echo(f"\nVIOLATION: {failed[0].violation}")
+        echo(f"Run it again: loadmanager sim --seed {failed[0].seed} --seconds {seconds:g}")
+    echo(f"{count - len(failed)} of {count} seeds passed")
     if failed:
         sys.exit(1)

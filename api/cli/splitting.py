@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from api.cli.client import ask, run
+from api.cli.echoing import echo
 from api.cli.names import BUNDLE
 from api.cli.options import Remote, asks_a_broker
 from api.cli.printing import age, show, show_pairs
@@ -32,9 +33,9 @@ def show_(remote: Remote) -> None:
     show_pairs(remote, found, pairs)
     for title, rows in (("above its limits, not split", found["above_limits"]), ("suspects", found["suspects"])):
         if rows:
-            click.echo(f"\n{title}:")
-            show(remote, rows, ("bundle", "why"), [(row["bundle"], _why(row)) for row in rows])
-    click.echo("\nevents, newest first:")
+            echo(f"\n{title}:")
+            show(remote, rows, ("bundle", "why"), [line for row in rows for line in _lines(row)])
+    echo("\nevents, newest first:")
     events = [(age(e["at_ms"]), e["what"], e["bundle"], e["why"]) for e in found["events"]]
     show(remote, found["events"], ("ago", "what", "bundle", "why"), events, empty="nothing yet")
 
@@ -43,8 +44,11 @@ def _counted(counts: dict[str, int]) -> str:
     return ", ".join(f"{count} {rule}" for rule, count in sorted(counts.items(), key=lambda each: -each[1])) or "-"
 
 
-def _why(row: dict[str, Any]) -> str:
-    return f"{row['rule']}: {row['detail']}" if "rule" in row else row["held_back"] or row["why"]
+def _lines(row: dict[str, Any]) -> list[tuple[str, str]]:
+    if "rule" in row:
+        return [(row["bundle"], f"{row['rule']}: {row['detail']}")]
+    needed = f"; it is locked up at 10^{row['needed']:g}"
+    return [(row["bundle"], (row["held_back"] or row["why"]) + needed), *(("", each) for each in row["evidence"])]
 
 
 @splitting.command("why")

@@ -87,5 +87,10 @@ def log_of(settings: Settings) -> str:
 
 
 def coordination_of(settings: Settings) -> str:
-    """The address of the coordination service, also where it follows from the log's."""
-    return settings.coordination or f"{settings.log}.coordination"
+    """The address of the coordination service, also where it follows from the log's. Raises Failed."""
+    from loadmanager.wiring import coordination_address
+
+    try:
+        return coordination_address(settings)
+    except ValueError as error:
+        raise Failed(str(error)) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from api.cli.client import EXIT_REFUSED, EXIT_UNAVAILABLE, ask, run
+from api.cli.echoing import echo
 from api.cli.names import BROKER, TOPIC, topic_path
 from api.cli.options import Remote, asks_a_broker
 from api.cli.printing import done, show
@@ -35,7 +36,7 @@ def lookup(remote: Remote, names: tuple[Topic, ...]) -> None:
     show(remote, answers, ("topic", "bundle", "broker", "urls"), rows, empty="")
     failed = [a for a in answers if a["error"] is not None]
     for answer in failed:
-        click.echo(f"Error: {answer['topic']}: {answer['error']['detail']}", err=True)
+        echo(f"Error: {answer['topic']}: {answer['error']['detail']}", err=True)
     if failed:
         unavailable = all(answer["error"]["status"] == 503 for answer in failed)
         raise SystemExit(EXIT_UNAVAILABLE if unavailable else EXIT_REFUSED)

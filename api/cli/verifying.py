@@ -12,6 +12,7 @@ import msgspec
 
 from api.cli.client import EXIT_REFUSED, EXIT_UNAVAILABLE
 from api.cli.configuring import settings_of, settings_options
+from api.cli.echoing import echo
 from api.cli.options import Remote
 from api.cli.printing import show
 from api.cli.stores import check_there, coordination_of, opened_coordination, opened_log, working
@@ -55,7 +56,7 @@ async def _verified(settings: Settings) -> list[Finding]:
 def _progress(found: Sequence[Finding]) -> None:
     if sys.stderr.isatty():
         bad = sum(finding.outcome.value == "differs" for finding in found)
-        click.echo(f"partition {found[0].partition}: {len(found)} looked at, {bad} differ", err=True)
+        echo(f"partition {found[0].partition}: {len(found)} looked at, {bad} differ", err=True)
 
 
 def _show(remote: Remote, findings: Sequence[Finding]) -> None:
@@ -63,9 +64,7 @@ def _show(remote: Remote, findings: Sequence[Finding]) -> None:
     show(remote, msgspec.to_builtins(findings), ("partition", "who", "up to", "outcome", "detail"), rows)
     if remote.output == "table":
         counts = Counter(finding.outcome.value for finding in findings)
-        click.echo(
-            f"\n{counts['agrees']} agree, {counts['differs']} differ, {counts['unchecked']} could not be checked"
-        )
+        echo(f"\n{counts['agrees']} agree, {counts['differs']} differ, {counts['unchecked']} could not be checked")
 
 
 def _outcome(finding: Finding) -> str:

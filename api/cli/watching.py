@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from api.cli.client import CONNECT_TIMEOUT_S, Failed, NotNow, run, unreachable
+from api.cli.echoing import echo, one_line
 from api.cli.names import NAMESPACE
 from api.cli.options import Remote, asks_a_broker
 
@@ -47,7 +48,7 @@ async def _print(remote: Remote, namespace: str | None, since: str | None, limit
     async with aclosing(_events(remote, namespace, since)) as events:
         async for kind, revision, data in events:
             for line in _lines(remote, kind, revision, data):
-                click.echo(line)
+                echo(line)
                 left = None if left is None else left - 1
                 if left == 0:
                     return
@@ -71,7 +72,7 @@ async def _events(remote: Remote, namespace: str | None, since: str | None) -> A
         failures += 1
         if failures > ATTEMPTS:
             raise NotNow(why if since is None else f"{why}; go on with --since {since}, at any broker")
-        click.echo(f"{why}; going on in a moment", err=True)
+        echo(f"{why}; going on in a moment", err=True)
         await asyncio.sleep(AGAIN_S)
 
 
@@ -105,7 +106,7 @@ def _refused(status: int, text: str) -> Failed:
         reason = str(json.loads(text)["reason"])
     except (ValueError, KeyError, TypeError):
         reason = text.strip() or f"HTTP status {status}"
-    return (NotNow if status == 503 else Failed)(reason)
+    return (NotNow if status == 503 else Failed)(one_line(reason))
 
 
 def parse(lines: list[str]) -> Event:

@@ -10,6 +10,7 @@ import click
 
 from api.cli.client import ask, run
 from api.cli.configuring import pairs
+from api.cli.echoing import echo
 from api.cli.explain import at_option, log_option
 from api.cli.explain_showing import clock
 from api.cli.names import BROKER, NAMESPACE
@@ -64,7 +65,7 @@ def what_if(
         query = {"at": None if at_ms is None else str(at_ms)}
         found = run(ask(remote, "POST", "/v1/what-if", query=query, body=wish))
     if remote.output == "json":
-        click.echo(json.dumps(found, indent=2))
+        echo(json.dumps(found, indent=2))
     else:
         _show(found)
 
@@ -75,11 +76,11 @@ def preview(remote: Remote) -> None:
     """What a round of balancing would do at this moment. Changes nothing, and proposes nothing."""
     found = run(ask(remote, "GET", "/v1/plan"))
     if remote.output == "json":
-        click.echo(json.dumps(found, indent=2))
+        echo(json.dumps(found, indent=2))
         return
     projected = found["projection"]
-    click.echo(click.style(f"{found['strategy']} would decide now, {clock(found['at_ms'])}:", bold=True))
-    click.echo(hanging("", "  ", projected["decision"]["reason"]))
+    echo(f"{found['strategy']} would decide now, {clock(found['at_ms'])}:", bold=True)
+    echo(hanging("", "  ", projected["decision"]["reason"]))
     show_moves(projected["decision"])
     show_brokers(projected)
 
@@ -120,9 +121,9 @@ def _documents(given: tuple[str, ...]) -> dict[str, Any]:
 def _show(found: dict[str, Any]) -> None:
     now, then = found["as_it_is"], found["changed"]
     changes = "; ".join(found["changes"]) or "nothing is different"
-    click.echo(click.style(hanging("What if: ", "         ", changes), bold=True))
-    click.echo(hanging("", "  ", then["decision"]["reason"]))
-    click.echo(heading("compared"))
+    echo(hanging("What if: ", "         ", changes), bold=True)
+    echo(hanging("", "  ", then["decision"]["reason"]))
+    heading("compared")
     columns(
         ("", "as it is", "with the change"),
         [
@@ -137,7 +138,7 @@ def _show(found: dict[str, Any]) -> None:
     show_brokers(now, then)
     show_moves(then["decision"])
     for note in found["notes"]:
-        click.echo(hanging("\nnote: ", "      ", note))
+        echo(hanging("\nnote: ", "      ", note))
 
 
 def _bound(projected: dict[str, Any]) -> str:

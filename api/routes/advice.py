@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from api.advice_schemas import AdviceShown, AdviceSummary, AdviceWished, VerdictWished
 from api.authorship import Author
+from api.crossing import ControlRouter
 from api.doorway import Acting, TheNode
 from api.presenting_advice import advice_of, advice_shown, summary_shown
 from loadmanager.advice.model import Verdict
 from loadmanager.incarnation import Incarnation
 from loadmanager.node import Node
 
-router = APIRouter(prefix="/v1/advice", tags=["advice"])
+router = ControlRouter(prefix="/v1/advice", tags=["advice"])
 
 
 @router.get("")

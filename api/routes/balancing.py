@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-
+from api.crossing import ControlRouter
 from api.doorway import Acting, TheNode
 from api.plan_schemas import BalancingShown, PauseShown, PauseWish
 from api.presenting_plans import balancing_shown, pause_shown
@@ -11,7 +10,7 @@ from loadmanager.governing import pausing
 from loadmanager.governing.operating import Operating
 from loadmanager.governing.standing import standing
 
-router = APIRouter(prefix="/v1/balancing", tags=["balance"])
+router = ControlRouter(prefix="/v1/balancing", tags=["balance"])
 
 
 @router.get("")

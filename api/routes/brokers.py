@@ -6,9 +6,9 @@ and stores nothing, and one that still has namespaces cannot be deleted.
 
 from __future__ import annotations
 
-from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse
 
+from api.crossing import ControlRouter, at_the_door
 from api.doorway import Acting, AnyNode, TheNode, acting
 from api.presenting import leader_of
 from api.schemas import BrokerInfo, TenantInfo
@@ -17,7 +17,7 @@ from loadmanager.node import Node
 from loadmanager.registration import VERSION
 from statechannel.bundle import check_namespace
 
-router = APIRouter(prefix="/admin/v2", tags=["brokers"])
+router = ControlRouter(prefix="/admin/v2", tags=["brokers"])
 
 
 @router.get("/brokers")
@@ -38,6 +38,7 @@ async def leader_broker(node: TheNode) -> BrokerInfo:
 
 
 @router.get("/brokers/health", response_class=PlainTextResponse)
+@at_the_door
 async def health(node: AnyNode) -> str:
     """`ok` if this broker is registered and its proofs are fresh: it could serve at this moment. Else 503."""
     acting(node)
@@ -51,13 +52,14 @@ async def health(node: AnyNode) -> str:
 def _proved(node: Node) -> bool:
     """Every partition in which something is claimed; any partition if nothing is."""
     assert node.serving is not None
-    now_s = node.world.clock_s()
+    now_s = node.proof_clock.now_s()
     fresh = [now_s < until_s for until_s in node.serving.until_s()]
     claimed = {claim.token.partition for claim in node.serving.claims()}
     return all(fresh[partition] for partition in claimed) if claimed else any(fresh)
 
 
 @router.get("/brokers/ready", response_class=PlainTextResponse)
+@at_the_door
 async def ready(node: AnyNode) -> str:
     """`ok` once this broker is registered and acts. Else 503."""
     acting(node)
@@ -65,6 +67,7 @@ async def ready(node: AnyNode) -> str:
 
 
 @router.get("/brokers/version", response_class=PlainTextResponse)
+@at_the_door
 async def version() -> str:
     """The release of this broker."""
     return VERSION

@@ -7,9 +7,10 @@ from itertools import islice
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from prometheus_client.exposition import choose_encoder
 
+from api.crossing import ControlRouter, at_the_door
 from api.doorway import Acting, AnyNode, TheNode, kept
 from api.presenting import settings_shown
 from api.presenting_channel import channel_shown
@@ -23,7 +24,7 @@ from statechannel.bundle import check_namespace
 from statechannel.table import OwnershipTable
 from statechannel.verdict import Change
 
-router = APIRouter(tags=["this broker"])
+router = ControlRouter(tags=["this broker"])
 
 
 @router.get("/v1/channel")
@@ -143,7 +144,10 @@ async def show_settings(node: AnyNode) -> dict[str, Any]:
 
 
 @router.get("/metrics")
+@at_the_door
 async def metrics(request: Request) -> Response:
-    """For Prometheus; the names are in docs/metrics.md."""
+    """For Prometheus; the names are in docs/metrics.md. Read on the control loop, before all that waits for its turn;
+    written here."""
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
-    return Response(encode(kept(request).metrics), media_type=content_type)
+    scraped = await kept(request).handover.ask(kept(request).metrics.scraped, first=True)
+    return Response(encode(scraped), media_type=content_type)

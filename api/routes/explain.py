@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from fastapi.responses import Response
 
+from api.crossing import ControlRouter
 from api.explain_schemas import WhatIfWish
 from api.explaining import Explaining, Moment, shown
 from loadmanager.decisions.log import LISTED_AT_MOST
 from loadmanager.explaining.projection import record_shown
 from statechannel.bundle import Bundle
 
-router = APIRouter(prefix="/v1", tags=["explain"])
+router = ControlRouter(prefix="/v1", tags=["explain"])
 
 
 @router.get("/explain/bundles/{tenant}/{namespace}/{hash_range}")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 
+from api.crossing import ControlRouter
 from api.doorway import TheNode, kept
 from api.presenting_history import history_shown
 from api.schemas import HistoryShown
@@ -16,7 +17,7 @@ from loadmanager.node import Node
 from statechannel.bundle import Bundle
 from statechannel.errors import BadSnapshot, NewerRecord, Trimmed
 
-router = APIRouter(prefix="/v1/bundles", tags=["bundles"])
+router = ControlRouter(prefix="/v1/bundles", tags=["bundles"])
 
 MAX_ENTRIES = 1_000
 

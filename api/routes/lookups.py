@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import PlainTextResponse
 
 from api.answers import channel_owner, is_channel_topic, known_peer, lookup_data, lookup_headers
 from api.batch_lookup import look_up_all
-from api.doorway import Acting, TheNode
+from api.crossing import ControlRouter, at_the_door
+from api.doorway import Acting, TheNode, kept
 from api.schemas import LookupAnswers, LookupData, LookupRequest
 from statechannel.bundle import Topic
 
-router = APIRouter(tags=["lookup"])
+router = ControlRouter(tags=["lookup"])
 
 _SUFFIX = "/bundle"
 
@@ -58,9 +59,11 @@ def _ends_in_suffix(request: Request) -> bool:
 
 
 @router.post("/v1/lookup", response_model=LookupAnswers)
-async def look_up_many(node: TheNode, acting: Acting, asked: LookupRequest) -> Response:
+@at_the_door
+async def look_up_many(request: Request, node: TheNode, acting: Acting, asked: LookupRequest) -> Response:
     """The owners of many topics at once; a topic that cannot be answered has a problem as its `error`."""
     timeout_s = node.settings.lookup_timeout_s
     if asked.timeout_ms is not None:
         timeout_s = min(timeout_s, asked.timeout_ms / 1000)
-    return Response(await look_up_all(acting.lookup, asked.topics, timeout_s), media_type="application/json")
+    answers = await look_up_all(kept(request).handover, acting.lookup, asked.topics, timeout_s)
+    return Response(answers, media_type="application/json")

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Body, Query
+from fastapi import Body, Query
 
 from api.authorship import Author
+from api.crossing import ControlRouter
 from api.doorway import Acting, TheNode
 from api.schemas import BundlesData, NamespacePolicies, NewNamespace, RingPosition
 from loadmanager.boundaries import MOST_PARTS
@@ -20,7 +21,7 @@ from loadmanager.incarnation import Incarnation
 from statechannel.bundle import Bundle, Topic, even_boundaries
 from statechannel.table import Namespace
 
-router = APIRouter(prefix="/admin/v2", tags=["namespaces"])
+router = ControlRouter(prefix="/admin/v2", tags=["namespaces"])
 
 Destination = Annotated[
     str | None, Query(alias="destinationBroker", description="host:port of the broker that shall own it")

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from fastapi.responses import RedirectResponse
 
+from api.crossing import ControlRouter
 from api.doorway import Acting, TheNode, kept
 from api.draining import Draining
 from api.presenting import broker_shown, brokers_shown
@@ -17,7 +18,7 @@ from api.schemas import BrokerShown, DrainShown
 from loadmanager.errors import Conflict, NotFound, Unavailable
 from loadmanager.node import Node
 
-router = APIRouter(prefix="/v1/brokers", tags=["brokers"])
+router = ControlRouter(prefix="/v1/brokers", tags=["brokers"])
 
 
 @router.get("")

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
+from api.crossing import ControlRouter
 from api.doorway import Acting, TheNode
 from api.presenting import bundle_detail, bundle_shown, bundles_after
 from api.schemas import BundleDetail, BundlePage, Children, Merged, MergeWanted, SplitWanted
 from statechannel.bundle import Bundle
 from statechannel.transitions import State
 
-router = APIRouter(prefix="/v1/bundles", tags=["bundles"])
+router = ControlRouter(prefix="/v1/bundles", tags=["bundles"])
 
 MAX_PAGE = 1_000
 

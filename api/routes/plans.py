@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
+from api.crossing import ControlRouter
 from api.doorway import Acting, TheNode
 from api.plan_schemas import PlanShown, PlanSummary, ProposalWish, UnloadWish, Wish
 from api.presenting_plans import plan_shown, summary_shown
@@ -17,7 +18,7 @@ from loadmanager.governing.plan_model import Plan
 from loadmanager.governing.plans import PlanAction
 from loadmanager.incarnation import Incarnation
 
-router = APIRouter(prefix="/v1/plans", tags=["balance"])
+router = ControlRouter(prefix="/v1/plans", tags=["balance"])
 
 
 @router.get("")

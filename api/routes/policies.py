@@ -6,9 +6,10 @@ import re
 from typing import Annotated, Any, cast
 
 import msgspec
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import Depends, Header, Query, Request, Response
 
 from api.authorship import Author
+from api.crossing import ControlRouter
 from api.doorway import Acting, TheNode
 from api.policy_schemas import PoliciesShown, PolicyShown, PolicyWritten
 from api.previewing import preview
@@ -21,22 +22,33 @@ from loadmanager.policies.model import Kind, Policy
 from loadmanager.policies.store import Written
 from loadmanager.policies.stored import named
 
-router = APIRouter(prefix="/v1/policies", tags=["policies"])
+router = ControlRouter(prefix="/v1/policies", tags=["policies"])
 
 Force = Annotated[bool, Query(description="also if nothing satisfies the rule at present")]
 DryRun = Annotated[bool, Query(description="write nothing, and list what would move")]
 Seen = Annotated[int | None, Query(ge=0, description="the version that is to be replaced; 0: there is none yet")]
 Reason = Annotated[str, Query(max_length=1_000, description="kept in the history")]
 IfMatch = Annotated[str | None, Header(description='as `seen`: the ETag that GET gave, "3"')]
+KINDS = frozenset(kind.value for kind in Kind)
+
+
+async def _document(request: Request, kind: Kind) -> Policy:
+    return read(kind, await request.body())
+
+
+Document = Annotated[Policy, Depends(_document)]
+"""The policy in the request's body, read where the request was."""
+
 _ETAG = re.compile(r'(?:W/)?"?(\d{1,15})"?')
 
 
 @router.get("")
 async def list_policies(node: TheNode, kind: Kind | None = None) -> PoliciesShown:
-    """All that hold now, by kind and name."""
+    """All that hold now, by kind and name, and those that cannot be worked with."""
     documents = node.policies.documents
-    found = [documents.get(key) for key in sorted(documents.values())]
-    shown = [_shown(each) for each in found if each is not None and each.value is not None]
+    names = {*documents.values(), *(each.name for each in documents.unreadable())}
+    found = [documents.get(key) for key in sorted(names) if key.partition("/")[0] in KINDS]
+    shown = [_shown(each) for each in found if each is not None]
     return PoliciesShown(
         revision=documents.revision, policies=[each for each in shown if kind is None or each.kind == kind]
     )
@@ -60,10 +72,10 @@ async def show_policy(node: TheNode, response: Response, kind: Kind, name: str) 
 
 @router.put("/{kind}/{name:path}")
 async def put_policy(
-    request: Request,
     response: Response,
     node: TheNode,
     acting: Acting,
+    policy: Document,
     author: Author,
     kind: Kind,
     name: str,
@@ -75,7 +87,6 @@ async def put_policy(
 ) -> PolicyWritten:
     """Set a document. 412 for one that can never be right, 409 for a rule that nothing satisfies (`force`), or if its
     version is not `seen` any more. Only bundles that are misplaced by it will move, within the limits of a round."""
-    policy = read(kind, await request.body())
     if dry_run:
         checked = node.policies.check(kind, name, policy, force=force)
         return await _would_be(node, acting, kind, name, policy, checked.notes, checked.refused)
@@ -183,6 +194,7 @@ def _shown(version: Version[Policy]) -> PolicyShown:
         at_ms=version.at_ms,
         reason=version.reason,
         readable=version.readable,
+        defect=version.defect,
     )
 
 

@@ -10,19 +10,20 @@ from collections.abc import Callable
 from typing import Annotated, TypeVar
 
 import msgspec
-from fastapi import APIRouter, Body, Query
+from fastapi import Body, Query
 from fastapi.responses import PlainTextResponse
 
 from api.authorship import Author
+from api.crossing import ControlRouter
 from api.doorway import Acting, TheNode
 from api.policy_schemas import AutoFailover, BrokerIsolationData, FailureDomainData, IsolationData
-from loadmanager.errors import Invalid, NotFound
+from loadmanager.errors import Conflict, Invalid, NotFound
 from loadmanager.node import Node
 from loadmanager.policies.affinity import grouped
 from loadmanager.policies.matching import matches_broker
 from loadmanager.policies.model import FailureDomain, IsolationPolicy, Kind, NamespacePolicy
 
-router = APIRouter(prefix="/admin/v2", tags=["policies"])
+router = ControlRouter(prefix="/admin/v2", tags=["policies"])
 
 N = TypeVar("N", int, float)
 
@@ -57,8 +58,10 @@ async def show_isolated_broker(node: TheNode, cluster: str, broker: str) -> Brok
 async def show_isolation_policy(node: TheNode, cluster: str, policy: str) -> IsolationData:
     """One of them."""
     _check_cluster(node, cluster)
-    node.policies.get(Kind.ISOLATION, policy)
-    return _data(node.policies.current().isolation[policy])
+    found = node.policies.get(Kind.ISOLATION, policy)
+    if not isinstance(found.value, IsolationPolicy):
+        raise Conflict(f"isolation policy {policy!r} cannot be worked with: {found.defect}; replace or delete it")
+    return _data(found.value)
 
 
 @router.post("/clusters/{cluster}/namespaceIsolationPolicies/{policy}", status_code=204)
@@ -100,8 +103,10 @@ async def list_failure_domains(node: TheNode, cluster: str) -> dict[str, Failure
 async def show_failure_domain(node: TheNode, cluster: str, domain: str) -> FailureDomainData:
     """One of them."""
     _check_cluster(node, cluster)
-    node.policies.get(Kind.FAILURE_DOMAIN, domain)
-    return FailureDomainData(brokers=list(node.policies.current().failure_domains[domain].brokers))
+    found = node.policies.get(Kind.FAILURE_DOMAIN, domain)
+    if not isinstance(found.value, FailureDomain):
+        raise Conflict(f"failure domain {domain!r} cannot be worked with: {found.defect}; replace or delete it")
+    return FailureDomainData(brokers=list(found.value.brokers))
 
 
 @router.post("/clusters/{cluster}/failureDomains/{domain}", status_code=204)

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from api.authorship import Author
+from api.crossing import ControlRouter
 from api.doorway import AnyNode
 from api.presenting_settings import by_all_names, changes_shown, every_setting, one_setting
 from api.schemas_settings import NewValue, SettingChange, SettingShown, SettingsShown
 from loadmanager.dynamic.naming import names_of
 from loadmanager.settings import descriptions
 
-ours = APIRouter(prefix="/v1/config", tags=["settings"])
-pulsars = APIRouter(prefix="/admin/v2/brokers/configuration", tags=["settings"])
+ours = ControlRouter(prefix="/v1/config", tags=["settings"])
+pulsars = ControlRouter(prefix="/admin/v2/brokers/configuration", tags=["settings"])
 
 VIA_PULSAR = "through Pulsar's interface"
 
@@ -94,7 +95,7 @@ async def delete(node: AnyNode, author: Author, name: str) -> None:
     await node.live.unset(name, seen=None, author=author, reason=VIA_PULSAR)
 
 
-router = APIRouter()
+router = ControlRouter()
 """Goes before the routes of `/admin/v2/brokers/{cluster}`, which would take these names for a cluster's."""
 router.include_router(ours)
 router.include_router(pulsars)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
+from api.crossing import ControlRouter
 from api.doorway import Acting, TheNode
 from api.splitting_schemas import BundleSplittingShown, EventShown, KeptShown, SplittingShown, SuspectShown
 from loadmanager.errors import Conflict
+from loadmanager.splitting.evidence import Standing, bar
+from loadmanager.splitting.service import Splitting
 from statechannel.bundle import Bundle
 
-router = APIRouter(prefix="/v1/splitting", tags=["splitting"])
+router = ControlRouter(prefix="/v1/splitting", tags=["splitting"])
 
 
 @router.get("")
@@ -23,7 +27,7 @@ async def show_splitting(
     ] = 100,
 ) -> SplittingShown:
     """The last look of this broker at its own bundles; what happened lately, newest first."""
-    journal, quarantine = acting.splitting.journal, node.quarantine
+    journal = acting.splitting.journal
     splits, merges = journal.split_decision, journal.merge_decision
     kept = splits.kept if splits is not None else ()
     return SplittingShown(
@@ -34,10 +38,7 @@ async def show_splitting(
         not_split={rule.value: count for rule, count in (splits.counts if splits is not None else {}).items()},
         not_merged={rule.value: count for rule, count in (merges.counts if merges is not None else {}).items()},
         above_limits=[KeptShown(bundle=str(k.bundle), rule=k.rule, detail=k.detail) for k in kept[:limit]],
-        suspects=[
-            SuspectShown(bundle=str(s.bundle), why=str(s), held_back=acting.splitting.held_back(s.bundle))
-            for s in quarantine.suspects()[:limit]
-        ],
+        suspects=[_suspect(acting.splitting, node.quarantine.standing(b)) for b in islice(node.quarantine, limit)],
         events=[
             EventShown(at_ms=event.at_ms, what=event.what, bundle=event.bundle, why=event.why)
             for event in list(journal.events)[: -limit - 1 : -1]
@@ -54,3 +55,14 @@ async def explain_splitting(acting: Acting, tenant: str, namespace: str, hash_ra
         whose = f"ask {entry.holder.name}, which holds it" if entry.holder is not None else "nobody holds it"
         raise Conflict(f"each broker judges its own bundles, and {entry.bundle} is not held here: {whose}")
     return BundleSplittingShown(bundle=str(entry.bundle), split=found[0], merge=found[1])
+
+
+def _suspect(splitting: Splitting, found: Standing) -> SuspectShown:
+    return SuspectShown(
+        bundle=str(found.bundle),
+        why=str(found),
+        held_back=splitting.held_back(found.bundle),
+        score=round(found.proven.score, 2),
+        needed=bar(splitting.ruling().settings_of(found.bundle).quarantine_deaths),
+        evidence=[str(step) for step in found.steps],
+    )

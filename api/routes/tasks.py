@@ -14,19 +14,23 @@ from itertools import islice
 from types import FrameType
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import Request
 from fastapi.responses import PlainTextResponse
 
-router = APIRouter(tags=["this broker"])
+from api.crossing import ControlRouter, at_the_door
+from api.doorway import kept
+
+router = ControlRouter(tags=["this broker"])
 
 TASKS_SHOWN = 500
 FRAMES_SHOWN = 20
 
 
 @router.get("/v1/tasks", response_class=PlainTextResponse)
-async def show_tasks() -> str:
-    """Stacks of all threads, and of the tasks on the control loop, innermost call last."""
-    return "\n".join([*_threads(), *_tasks()]) + "\n"
+@at_the_door
+async def show_tasks(request: Request) -> str:
+    """Stacks of all threads, and of the tasks on the control loop, innermost call last. Answers also if that hangs."""
+    return "\n".join([*_threads(), *_tasks(kept(request).handover.control)]) + "\n"
 
 
 def _threads() -> Iterator[str]:
@@ -37,8 +41,8 @@ def _threads() -> Iterator[str]:
             yield _line(call.filename, call.lineno, call.name)
 
 
-def _tasks() -> Iterator[str]:
-    tasks = sorted(asyncio.all_tasks(), key=lambda task: task.get_name())
+def _tasks(control: asyncio.AbstractEventLoop) -> Iterator[str]:
+    tasks = sorted(asyncio.all_tasks(control), key=lambda task: task.get_name())
     for task in tasks[:TASKS_SHOWN]:
         yield f"task {task.get_name()}{' (being cancelled)' if task.cancelling() else ''}"
         for frame in islice(_awaiting(task.get_coro()), FRAMES_SHOWN):

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import Header, Query, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from api.crossing import ControlRouter, at_the_door
 from api.doorway import TheNode, kept
 from api.event_stream import EventStream
 from api.watched import encode, greeting
 from loadmanager.chronicle.watch import Watch
-from loadmanager.errors import Invalid
+from loadmanager.embedding.handover import Handover
+from loadmanager.errors import Invalid, Unavailable
 from statechannel.bundle import check_namespace
 
-router = APIRouter(tags=["bundles"])
+router = ControlRouter(tags=["bundles"])
 
 
 @router.get("/v1/watch", response_class=Response, responses={200: {"content": {"text/event-stream": {}}}})
+@at_the_door
 async def watch(
     request: Request,
     node: TheNode,
@@ -35,16 +38,19 @@ async def watch(
     """
     if namespace is not None:
         check_namespace(namespace)
-    watching = kept(request).watching
+    found = kept(request)
     try:
-        begun = await watching.begin(namespace, last_event_id or since)
+        begun = await found.handover.ask(lambda: found.watching.begin(namespace, last_event_id or since))
     except Invalid as error:
         raise HTTPException(400, str(error)) from None
-    return EventStream(_events(begun, watching.revision().generation), watching.closing)
+    events = _events(found.handover, begun, found.watching.revision().generation)
+    return EventStream(events, found.closing)
 
 
-async def _events(begun: Watch, generation: int) -> AsyncGenerator[bytes, None]:
+async def _events(handover: Handover, begun: Watch, generation: int) -> AsyncGenerator[bytes, None]:
+    """Each is made into bytes here; what it says is found out on the control loop."""
     yield greeting()
-    async with aclosing(begun.pieces()) as pieces:
-        async for piece in pieces:
-            yield encode(piece, generation)
+    with suppress(Unavailable):  # the broker has left
+        async with aclosing(handover.stream(begun.pieces)) as pieces:
+            async for piece in pieces:
+                yield encode(piece, generation)

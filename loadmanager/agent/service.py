@@ -32,10 +32,14 @@ from loadmanager.host import BundleHost, BundleLoad, Destination
 from loadmanager.hosting import HostRunner
 from loadmanager.serving import Serving
 from loadmanager.splitting.cutting import UNBOUNDED, Bounds
+from loadmanager.turnstile import Turnstile
 from statechannel.bundle import Bundle
 from statechannel.record import Broker, Token
 from statechannel.service import Channel
 from statechannel.verdict import Change, Ownership
+
+HOOKS_AT_ONCE = 50
+"""Hooks that are begun in one turn of the loop."""
 
 H = TypeVar("H", Prepare, Acquire, Release, Abandon)
 
@@ -66,6 +70,7 @@ class Agent:
         self._surveying: set[tuple[Bundle, int]] = set()
         self._turns = Turns(lambda bundle: channel.table.get(bundle) is not None)
         self._over = False
+        self._turnstile = Turnstile(HOOKS_AT_ONCE)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Agent]:
@@ -110,10 +115,20 @@ class Agent:
     def _changed(self, change: Change) -> None:
         if self._over:
             return
+        if change.whole is not None:
+            self._came_or_went(change)
+            return
         for transition in in_order(change.transitions):
             if transition.after is None:
                 self._turns.went(transition.bundle)
             self._reconcile(transition.bundle)
+
+    def _came_or_went(self, change: Change) -> None:
+        """A namespace with all its bundles, none of which has a holder: only what the host still has is looked at."""
+        for bundle in change.bundles([*self.core.hosted(), *self._turns.bundles()]):
+            if self._channel.table.get(bundle) is None:
+                self._turns.went(bundle)
+            self._reconcile(bundle)
 
     def _reloaded(self, partition: int) -> None:
         if not self._over:
@@ -185,7 +200,15 @@ class Agent:
 
     def _in_turn(self, effect: H, hook: Callable[[H], Coroutine[Any, Any, None]]) -> None:
         """Call a hook when all earlier ones of the same range have ended."""
-        self._hook(effect.bundle, _after(self._turns.before(effect.bundle), hook, effect))
+        self._hook(effect.bundle, self._after(self._turns.before(effect.bundle), hook, effect))
+
+    async def _after(
+        self, earlier: tuple[asyncio.Task[None], ...], hook: Callable[[H], Coroutine[Any, Any, None]], effect: H
+    ) -> None:
+        if earlier:
+            await asyncio.wait(earlier)  # each of them has its time-out
+        await self._turnstile.passed()
+        await hook(effect)
 
     def _abandon_over_others(self, effect: Abandon) -> None:
         """At once, over a hook that runs or hangs; and again when that one has ended, for what it did in the end."""
@@ -243,11 +266,3 @@ class Agent:
             entry = self._channel.table.get(effect.bundle)
             bounds = self._bounds_of(effect.bundle)
             self._perform(self.core.surveyed(effect.bundle, effect.seen, entry, keys, bounds))
-
-
-async def _after(
-    earlier: tuple[asyncio.Task[None], ...], hook: Callable[[H], Coroutine[Any, Any, None]], effect: H
-) -> None:
-    if earlier:
-        await asyncio.wait(earlier)  # each of them has its time-out
-    await hook(effect)

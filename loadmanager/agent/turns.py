@@ -27,6 +27,10 @@ class Turns:
         """Hooks of this very bundle that have not ended."""
         return tuple(self._hooks.get(bundle, ()))
 
+    def bundles(self) -> tuple[Bundle, ...]:
+        """Those with hooks that have not ended."""
+        return tuple(self._hooks)
+
     def before(self, bundle: Bundle) -> tuple[Task, ...]:
         """Hooks of this bundle, and of those that are gone and overlap it, that have not ended."""
         gone = self._gone.get(bundle.namespace, ())

@@ -72,8 +72,11 @@ class LeastLoadedBatch:
             return
         self._given[broker] += change
         row = self._rows.get(broker)
-        if row is None or change != 1:
+        if row is None or change not in (1, -1):
             self._begin()
+            return
+        if change == -1:
+            self._take_back(row)
             return
         now, most = self._counts[row] + 1, self._most[row]
         if most is not None and now >= most:
@@ -92,6 +95,14 @@ class LeastLoadedBatch:
                 self._at_fewest -= 1
                 if self._at_fewest == 0:
                     self._count()
+
+    def _take_back(self, row: int) -> None:
+        """One that takes bundles has one less: what a mean bundle is does not change by that."""
+        self._counts[row] -= 1
+        of = self._slopes[row]
+        if of is not None:
+            self._expected[row] = estimate(of, self._counts[row])
+        self._compare()
 
     def _begin(self) -> None:
         """All figures anew."""

@@ -93,15 +93,13 @@ def candidates(
 def _in_flight(table: OwnershipTable) -> tuple[dict[Broker, int], dict[Broker, int]]:
     coming: dict[Broker, int] = {}
     leaving: dict[Broker, int] = {}
-    for state in (State.TRANSFERRING, State.RELEASING, State.REVOKING):
-        for bundle in table.in_state(state):
-            entry = table.get(bundle)
-            if entry is None:
-                continue
-            if entry.target is not None:
-                coming[entry.target] = coming.get(entry.target, 0) + 1
-            if entry.holder is not None:
-                leaving[entry.holder] = leaving.get(entry.holder, 0) + 1
+    for flight in table.flights():
+        if flight.state in (State.TRANSFERRING, State.RELEASING, State.REVOKING):
+            count = table.count_on(flight)
+            if flight.target is not None:
+                coming[flight.target] = coming.get(flight.target, 0) + count
+            if flight.holder is not None:
+                leaving[flight.holder] = leaving.get(flight.holder, 0) + count
     return coming, leaving
 
 

@@ -71,22 +71,34 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Certificate(msgspec.Struct, frozen=True):
-    """How far a plan is from the least load that had to move, whatever the algorithm.
+    """The least load that had to move, whatever the algorithm, for every plan that does as well as this one.
 
-    `bound` and `moved` are in the same unit: fractions of the mean broker's capacity in the resource `resource`.
+    `bound`, `moved` and `whole` are in the same unit: fractions of the mean broker's capacity in the resource
+    `resource`.
     """
 
     bound: float
     moved: float
+    """By this round."""
     resource: str
     text: str
+    """What is proven, in words."""
+    whole: float | None = None
+    """By the whole plan, where a limit on a round's moves lets this one make a part only. None: `moved`."""
+    proven: bool = True
+    """No placement does better than the whole plan. If not, the two are not to be compared: one that does better may
+    have to move more."""
 
     @property
     def ratio(self) -> float:
-        """moved / bound, 1.0 at best; 1.0 where nothing had to move and nothing did, infinite if something did then."""
+        """What the whole plan moves / bound, 1.0 at best; 1.0 where nothing had to move and nothing does, infinite if
+        something does then; NaN if nothing is proven."""
+        whole = self.moved if self.whole is None else self.whole
+        if not self.proven:
+            return float("nan")
         if self.bound <= 0:
-            return 1.0 if self.moved <= 0 else float("inf")
-        return self.moved / self.bound
+            return 1.0 if whole <= 0 else float("inf")
+        return whole / self.bound
 
 
 class Decision(msgspec.Struct, frozen=True):

@@ -49,6 +49,7 @@ class _Top:
             state.incarnations[incarnations : self._incarnations],
             state.leaving[leaving : self._leaving],
             state.arrived[arrived : self._arrived],
+            state.agreed,
         )
         if piece != written:
             raise BadSnapshot("its head reads otherwise than it was written")

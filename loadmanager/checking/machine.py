@@ -16,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
 
+from loadmanager.host_clocks import clocks_outside
 from loadmanager.registration import VERSION
 from loadmanager.settings import Settings
 from statechannel.audit import Finding, Severity
@@ -34,6 +35,8 @@ class Clocks(msgspec.Struct, frozen=True):
     boot: bool
     kept: bool | None
     """Whether something (NTP, the hypervisor) keeps the wall clock right."""
+    outside: tuple[str, ...] = ()
+    """What can be asked whether this machine was paused: see `docs/clocks.md`."""
 
 
 class Versions(msgspec.Struct, frozen=True):
@@ -48,7 +51,7 @@ class Versions(msgspec.Struct, frozen=True):
 
 def read_clocks() -> Clocks:
     """Looks at this machine."""
-    return Clocks(boot=hasattr(time, "CLOCK_BOOTTIME"), kept=_kept_right())
+    return Clocks(boot=hasattr(time, "CLOCK_BOOTTIME"), kept=_kept_right(), outside=tuple(clocks_outside()))
 
 
 def _kept_right() -> bool | None:
@@ -99,6 +102,9 @@ def check_clocks(clocks: Clocks) -> Iterator[Finding]:
     else:
         advice = "run chrony or ntpd: ages of loads and the history's times rest on it (ownership does not)"
         yield Finding("clock", Severity.WARNING, "nobody keeps the wall clock right, says the kernel", advice)
+    if clocks.outside:
+        told_by = " and ".join(clocks.outside)
+        yield Finding("clock", Severity.OK, f"whether this machine was paused is told by {told_by}")
 
 
 def check_versions(found: Versions, settings: Settings) -> Iterator[Finding]:

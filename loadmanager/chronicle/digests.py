@@ -108,6 +108,7 @@ def _rest(state: PartitionState) -> dict[str, str]:
         "genesis": _digest(state.genesis),
         "lead": _digest(state.lead),
         "retired": _digest(state.retired),
+        "agreement": _digest(state.agreed),
         "incarnations": _digest(state.incarnations),
         "moves": _digest((state.leaving, state.arrived)),
     }

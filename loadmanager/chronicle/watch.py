@@ -212,7 +212,9 @@ class Watch:
         if change.offset < self._told.offsets[change.partition]:
             return
         transitions: Sequence[Transition] = change.transitions
-        if self._namespace is not None:
+        if change.whole is not None and self._namespace not in (None, change.whole):
+            transitions = ()
+        elif self._namespace is not None and change.whole is None:
             transitions = [t for t in transitions if t.bundle.namespace == self._namespace]
         told = self._told.at(change.partition, change.offset + 1)
         if transitions or (self._namespace is None and change.record.action is not Action.NOOP):

@@ -27,13 +27,12 @@ class Watching:
         self,
         replica: Replica,
         desk: RefoldDesk,
-        closing: asyncio.Event | None = None,
         recent: RecentChanges | None = None,
     ) -> None:
         self.replica = replica
         self.desk = desk
         self.recent = recent or RecentChanges(replica)
-        self.closing = closing or asyncio.Event()
+        self.closing = asyncio.Event()
         """Set when every watch shall end, at once."""
         self._watches = 0
 

@@ -23,6 +23,7 @@ from loadmanager.node import Node
 from loadmanager.serving import Claim
 from loadmanager.settings import Settings
 from statechannel.bundle import Bundle
+from statechannel.errors import StateChannelError
 
 LINGER_S = 0.3
 
@@ -95,4 +96,7 @@ async def main(orders: Orders) -> None:
 
 if __name__ == "__main__":
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    asyncio.run(main(msgspec.json.decode(sys.argv[1].encode(), type=Orders)))
+    try:
+        asyncio.run(main(msgspec.json.decode(sys.argv[1].encode(), type=Orders)))
+    except StateChannelError as error:  # an operator's matter
+        sys.exit(str(error))

@@ -106,7 +106,7 @@ class Watch:
         if record.action is Action.LEAD and record.epoch > self._epoch:
             self._epoch, self.leader = record.epoch, record.actor
             self._on_lead(record.actor, record.epoch)
-        for transition in change.transitions:
+        for transition in () if change.whole is not None else change.transitions:
             self._follow(transition, record.action, record.reason)
         self._news.set()
 

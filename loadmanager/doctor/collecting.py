@@ -16,6 +16,7 @@ import msgspec
 
 from loadmanager.doctor.hiding import hide, hide_text
 from loadmanager.errors import Unavailable
+from statechannel.bundle import DOTS
 
 REQUEST_TIMEOUT_S = 10.0
 CONNECT_TIMEOUT_S = 3.0
@@ -106,6 +107,7 @@ class Collector:
             raise Unavailable(f"no broker answers at {admin_url}: {_why(error)}") from None
         await asyncio.gather(
             self._file(admin_url, "cluster/leader.json", "/admin/v2/brokers/leaderBroker"),
+            self._file(admin_url, "cluster/policies.json", "/v1/policies"),
             self._bundles(admin_url),
             self._namespaces(admin_url),
             *(self._member(url, name) for name, url in dict(_to_ask(members, admin_url)).items()),
@@ -205,8 +207,9 @@ def _without_url(members: list[_Member]) -> Iterable[str]:
 
 
 def file_name(broker: str) -> str:
-    """A broker's name as the name of a directory."""
-    return re.sub(r"[^\w.-]", "_", broker.rpartition("@")[2])
+    """A broker's name, or whatever an endpoint says in its place, as the name of a directory or a part of one."""
+    name = re.sub(r"[^\w.-]", "_", broker.rpartition("@")[2])
+    return name.replace(".", "_") if name in DOTS else name
 
 
 def _why(error: BaseException) -> str:

@@ -24,9 +24,12 @@ SECRET_NAME = re.compile(_NAME, re.IGNORECASE)
 
 _VALUE = r"""[\[({][^\n]*|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|\S+"""
 _BEHIND_A_NAME = re.compile(rf"""({_NAME}["']?\s*(?:[=:]|\bis\b)\s*)({_VALUE})""", re.IGNORECASE)
-_USER_IN_URL = re.compile(r"""([a-z][a-z0-9+.-]*://)[^\s"'<>]*@""", re.IGNORECASE)
+_USER_IN_URL = re.compile(
+    r"""(?<![a-z0-9+.-])((?!(?:non-)?persistent:)[a-z][a-z0-9+.-]*://)[^\s"'<>]*@""", re.IGNORECASE
+)
+"""Topics are no URLs: people name them after addresses of theirs."""
 _USER_AT_SERVER = re.compile(r"""[^\s"'<>/,@:=]+:[^\s"'<>/,@]+@(?=[\w.\[-]+)""")
-_QUERY_IN_URL = re.compile(r"""(://[^\s"'<>?]*\?)[^\s"'<>]+""")
+_QUERY_IN_URL = re.compile(r"""(?<!persistent)(://[^\s"'<>?]*\?)[^\s"'<>]+""")
 _PEM = re.compile(r"-----BEGIN [^-]+-----.*?(?:-----END [^-]+-----|\Z)", re.DOTALL)
 
 MIN_LENGTH = 4

@@ -68,13 +68,13 @@ class DocumentFold(Generic[T]):
         return Accepted(attempt.id, old, new)
 
     def _version(self, attempt: Entry, old: Version[T] | None, offset: int) -> Version[T]:
-        value, readable = None, True
+        value, defect = None, ""
         raw = bytes(attempt.value)
         if raw != DELETED:
             try:
                 value = self._decode(raw)
-            except Exception:  # noqa: BLE001 - whatever a foreign value does to the decoder, the reader goes on
-                value, readable = None if old is None else old.value, False
+            except Exception as error:  # noqa: BLE001 - whatever a foreign value does to the decoder, the reader goes on
+                value, defect = None if old is None else old.value, str(error) or repr(error)
         return Version(
             attempt.name,
             attempt.seen + 1,
@@ -83,7 +83,7 @@ class DocumentFold(Generic[T]):
             attempt.at_ms,
             attempt.reason,
             offset,
-            readable,
+            defect,
         )
 
     @property
@@ -101,6 +101,11 @@ class DocumentFold(Generic[T]):
         return {
             name: last.value for name, versions in self._by_name.items() if (last := versions[-1]).value is not None
         }
+
+    def unreadable(self) -> Sequence[Version[T]]:
+        """The newest versions that this release cannot work with, by name."""
+        newest = (versions[-1] for _, versions in sorted(self._by_name.items()))
+        return tuple(each for each in newest if not each.readable)
 
     def history(self, name: str | None = None) -> Sequence[Version[T]]:
         """The accepted versions, oldest first."""

@@ -37,7 +37,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 class Version(msgspec.Struct, Generic[T], frozen=True):
     """One accepted state of a document. `value` None: it was deleted. `offset`: where in the topic.
 
-    Not `readable`: a newer release wrote it in a form that this one does not know; the value is the one before it.
+    Not `readable`: this release cannot work with it, for the `defect` that it has here (a newer release wrote it in a
+    form that this one does not know, or an older one took what is refused now); the value is the one before it.
     """
 
     name: str
@@ -47,4 +48,9 @@ class Version(msgspec.Struct, Generic[T], frozen=True):
     at_ms: int
     reason: str
     offset: int
-    readable: bool = True
+    defect: str = ""
+
+    @property
+    def readable(self) -> bool:
+        """Whether the value is what was written."""
+        return not self.defect

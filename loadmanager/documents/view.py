@@ -93,6 +93,10 @@ class Documents(Generic[T]):
         """The documents that exist now, by name."""
         return self._fold.values()
 
+    def unreadable(self) -> Sequence[Version[T]]:
+        """The newest versions that this release cannot work with, by name: what was before each is in force."""
+        return self._fold.unreadable()
+
     def history(self, name: str | None = None) -> Sequence[Version[T]]:
         """Every accepted version, of one document or of all, oldest first."""
         return self._fold.history(name)
@@ -134,7 +138,7 @@ class Documents(Generic[T]):
             version = ABSENT if now is None else now.version
             if seen is not None and seen != version:
                 raise _conflict(name, seen, now)
-            if value is None and (now is None or now.value is None):
+            if value is None and (now is None or (now.value is None and now.readable)):
                 raise NotFound(f"there is no {name!r} in {self.topic}")
             self._check(name, value, self.values())
             answer = await self._attempt(self._entry(name, version, value, author, reason))
@@ -193,7 +197,9 @@ class Documents(Generic[T]):
                     self._answer(outcome.id, outcome)
                 case Accepted():
                     if not outcome.new.readable:
-                        self._note_skipped(entry.offset, f"the value of {outcome.new.name!r} cannot be read")
+                        self._note_skipped(
+                            entry.offset, f"{outcome.new.name!r} cannot be worked with: {outcome.new.defect}"
+                        )
                     self._tell(outcome)
                     self._answer(outcome.id, outcome)
 

@@ -90,6 +90,11 @@ class LiveSettings:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
+    def restart_with(self, values: Mapping[str, float]) -> None:
+        """As if this broker had been started with these values too. Raises ValueError if they do not fit."""
+        self.start = combined(self.start, values)
+        self._changed()
+
     # --- writing
 
     async def set(

@@ -1,7 +1,8 @@
-"""The control plane of an embedded broker: a `Node` and its door on a thread and event loop of their own.
+"""The control plane of an embedded broker: a `Node` on a thread and event loop of its own, its door on another one.
 
-So that a service that blocks its loop, or computes for seconds, fences nothing: proofs are written here. This thread
-runs no code of the service. Everything offered here may be called from any other thread.
+So that a service that blocks its loop, or computes for seconds, fences nothing, and no client of the door does: proofs
+are written here. This thread runs no code of the service and reads no byte of a client. Everything offered here may be
+called from any other thread.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from loadmanager.embedding.doors import Door, listen
+from loadmanager.embedding.doors import Door, listen, opened
 from loadmanager.embedding.gate import Gate
+from loadmanager.embedding.loops import loop_factory
 from loadmanager.errors import Unavailable
 from loadmanager.host import BundleHost
 from loadmanager.hosting import HostRunner
 from loadmanager.node import Node
 from loadmanager.settings import Settings
+from loadmanager.watchdog import watched
 from loadmanager.wiring import surroundings
 from statechannel.bundle import Topic
 from statechannel.errors import StateChannelError
@@ -142,7 +145,7 @@ class Control:
     def _work(self) -> None:
         error: BaseException | None = None
         try:
-            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 runner.run(self._main())
         except BaseException as failure:  # noqa: BLE001 - whoever waits for the end gets it
             error = _first(failure)
@@ -161,7 +164,11 @@ class Control:
             node.registration, admin_url=f"http://{self.settings.advertised}", urls=self._urls
         )
         self._running.set()
-        async with self._door(node, self._listening), asyncio.TaskGroup() as tasks:
+        async with (
+            watched(node),
+            opened(self._door, node, self._listening, self._bind),
+            asyncio.TaskGroup() as tasks,
+        ):
             opening = tasks.create_task(self._open_gate(node))
             await node.run()
             opening.cancel()
@@ -189,14 +196,6 @@ class Control:
             self._loop.call_later(drain_timeout_s + STOP_GRACE_S, self._task.cancel)
         else:
             self._task.cancel()
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
 
 
 def _first(error: BaseException) -> BaseException:

@@ -1,27 +1,38 @@
 """The doors of a broker: what serves its admin interface. Found by entry point, so that this package imports none.
 
-A door is `attach(node, listening) -> async context manager`, registered in the entry point group `loadmanager.doors`:
-it serves HTTP on the bound, listening socket while the context is open, on the loop that runs the node. It is opened
-before the node has started (`node.ready` tells) and closed after it has left. Without any door the socket still accepts
-connections and closes them: the other brokers look at this port to see whether the process is alive.
+A door is `attach(handover, listening) -> async context manager`, registered in the entry point group
+`loadmanager.doors`: it serves HTTP on the bound, listening socket while the context is open. It has a thread and an
+event loop of its own, so that nothing that a client sends is read where proofs are renewed; what it may read of the
+node from there, and how it asks for the rest, is in `handover.py`. It is opened before the node has started
+(`node.ready` tells) and closed after it has left. Without any door the socket still accepts connections and closes
+them: the other brokers look at this port to see whether the process is alive.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
+import threading
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from importlib.metadata import entry_points
 from typing import Any, cast
 
+from loadmanager.embedding.handover import Handover
+from loadmanager.embedding.loops import loop_factory
 from loadmanager.node import Node
 from loadmanager.settings import MAX_PORT
 
 GROUP = "loadmanager.doors"
+CLOSED_WITHIN_S = 8.0
+"""Beyond it nobody waits for a door that hangs; its thread ends with the process."""
 
-Door = Callable[[Node, socket.socket], AbstractAsyncContextManager[Any]]
+_log = logging.getLogger("loadmanager")
+
+Door = Callable[[Handover, socket.socket], AbstractAsyncContextManager[Any]]
 
 
 def installed_door() -> Door:
@@ -35,7 +46,7 @@ def installed_door() -> Door:
 
 
 @asynccontextmanager
-async def closed_door(node: Node, listening: socket.socket) -> AsyncGenerator[None]:
+async def closed_door(handover: Handover, listening: socket.socket) -> AsyncGenerator[None]:
     """Accept and close: shows that this process is alive, answers nothing."""
 
     def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -43,6 +54,85 @@ async def closed_door(node: Node, listening: socket.socket) -> AsyncGenerator[No
 
     async with await asyncio.start_server(close, sock=listening):
         yield
+
+
+@asynccontextmanager
+async def opened(door: Door, node: Node, listening: socket.socket, bind: str = "") -> AsyncGenerator[None]:
+    """The door on a thread of its own while the context is open; entered on the loop that runs the node.
+
+    `bind` is the address of the socket as it was written, a name of a host among others.
+    Raises what the door raises when it opens.
+    """
+    handover = Handover(node, bind)
+    thread = _DoorThread(door, handover, listening)
+    try:
+        await thread.open()
+        yield
+    finally:
+        try:
+            await handover.end()
+        finally:
+            thread.begin_to_close()
+            try:
+                await handover.close()
+            finally:
+                handover.abandon()
+                await thread.closed()
+
+
+class _DoorThread:
+    """A thread with a loop that serves one door. Everything but `_work` and `_serve` is called on the control loop."""
+
+    def __init__(self, door: Door, handover: Handover, listening: socket.socket) -> None:
+        self._door = door
+        self._handover = handover
+        self._listening = listening
+        self._opened: Future[None] = Future()
+        self._ended: Future[None] = Future()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing = asyncio.Event()
+        self._to_close = False
+        self._thread = threading.Thread(target=self._work, name="loadmanager-doors", daemon=True)
+
+    async def open(self) -> None:
+        """Return when it serves. Raises what the door raises when it opens."""
+        self._thread.start()
+        await asyncio.shield(asyncio.wrap_future(self._opened))
+
+    def begin_to_close(self) -> None:
+        """Have it closed, now or as soon as it has opened."""
+        self._to_close = True
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._closing.set)
+
+    async def closed(self) -> None:
+        """Return when the thread has ended, or has had `CLOSED_WITHIN_S` for it."""
+        ended = asyncio.wrap_future(self._ended)
+        done, _ = await asyncio.wait((ended,), timeout=CLOSED_WITHIN_S)
+        if not done:
+            _log.error("the doors did not close within %g s: something holds up their thread", CLOSED_WITHIN_S)
+
+    def _work(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=loop_factory()) as runner:
+                runner.run(self._serve())
+        except BaseException as error:  # noqa: BLE001 - whoever opens it gets it
+            if not self._opened.done():
+                self._opened.set_exception(error)
+            else:
+                _log.exception("the doors failed")
+        finally:
+            self._ended.set_result(None)
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        if self._to_close:
+            self._closing.set()
+        self._handover.open()
+        async with self._door(self._handover, self._listening):
+            self._opened.set_result(None)
+            await self._closing.wait()
 
 
 def listen(address: str) -> socket.socket:

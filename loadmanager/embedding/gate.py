@@ -57,6 +57,9 @@ class Gate:
         self._arrivals.ring_all()
 
     def _changed(self, change: Change) -> None:
+        if change.whole is not None:
+            self._arrivals.ring_all()  # rarely, and who is woken looks again
+            return
         for transition in change.transitions:
             self._arrivals.ring(transition.bundle)
 

@@ -9,14 +9,17 @@ from loadmanager.explaining.situation import Situation
 from loadmanager.governing.deciding import Deciding
 from loadmanager.policies.model import Policy
 from loadmanager.policies.store import PolicyStore
+from loadmanager.splitting.quarantine import Quarantine
+from statechannel.bundle import Bundle
 
 
 class LiveView:
     """Of the broker that these belong to; nobody needs to lead here."""
 
-    def __init__(self, deciding: Deciding, policies: PolicyStore) -> None:
+    def __init__(self, deciding: Deciding, policies: PolicyStore, quarantine: Quarantine) -> None:
         self._deciding = deciding
         self._policies = policies
+        self._quarantine = quarantine
 
     async def now(self) -> Situation:
         """Without a round: nobody has decided it."""
@@ -33,3 +36,10 @@ class LiveView:
     def documents(self) -> Mapping[str, Policy]:
         """The policies in force, by `kind/name`."""
         return self._policies.documents.values()
+
+    def evidence(self, bundle: Bundle) -> tuple[str, ...]:
+        """What speaks for and against a bundle with which brokers were lost; empty if none was."""
+        if bundle not in self._quarantine:
+            return ()
+        found = self._quarantine.standing(bundle)
+        return (str(found), *map(str, found.steps))

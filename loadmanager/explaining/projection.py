@@ -46,7 +46,7 @@ class CandidateShown(msgspec.Struct, frozen=True):
 
 
 class CertificateShown(msgspec.Struct, frozen=True):
-    """`ratio` None: nothing had to move, and something did."""
+    """`ratio` None: nothing had to move, and something did; or a better plan may exist."""
 
     bound: float
     moved: float

@@ -45,6 +45,10 @@ class Live(Protocol):
         """The policies in force, by `kind/name`."""
         ...
 
+    def evidence(self, bundle: Bundle) -> tuple[str, ...]:
+        """What speaks for and against a bundle with which brokers were lost; empty if none was."""
+        ...
+
 
 class Explainer:
     """`documents_at` gives the policies of a revision, None where they cannot be had. `apart` runs what takes long."""
@@ -75,7 +79,10 @@ class Explainer:
             raise NotFound(f"there {'was' if at_ms else 'is'} no bundle {bundle}, as far as the channel's log tells")
         until_s = time.monotonic() + TRIALS_S
         may_try = (lambda: time.monotonic() < until_s) if trying else None
-        return await self._run(partial(explain_bundle, situation, bundle, whereabouts, may_try))
+        answer: BundleAnswer = await self._run(partial(explain_bundle, situation, bundle, whereabouts, may_try))
+        if at_ms is not None or self._live is None:
+            return answer
+        return msgspec.structs.replace(answer, notes=(*answer.notes, *self._live.evidence(bundle)))
 
     async def broker(self, name: str, at_ms: int | None = None) -> BrokerAnswer:
         """Why a broker has what it has. Raises NotFound for one that took no part, Gone."""

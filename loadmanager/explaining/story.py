@@ -11,7 +11,9 @@ from statechannel.record import Action, Role
 
 EVENTS_TOLD = 5
 
-_TOLD = frozenset(Action) - {Action.RETURN, Action.READY, Action.NOOP, Action.LEAD, Action.GENESIS, Action.RETIRE}
+_TOLD = frozenset(Action) - {
+    Action.RETURN, Action.READY, Action.NOOP, Action.LEAD, Action.GENESIS, Action.RETIRE, Action.AMEND, Action.AGREE,
+}  # fmt: skip
 _DECISION = re.compile(r"\d{1,18}\.\d{1,18}", re.ASCII)
 
 

@@ -56,7 +56,7 @@ def _last_round(governor: Governor, now_s: float) -> Iterator[Metric]:
     spread = float("nan") if last is None or last.model is None else last.decision.spread_before
     yield _gauge("balancing_spread", "max/mean - 1 of the brokers' fullest resource, in the last round", spread)
     ratio = float("nan") if certificate is None else certificate.ratio
-    yield _gauge("balancing_bound_ratio", "Load moved by the last round / the least that had to move", ratio)
+    yield _gauge("balancing_bound_ratio", "Load that the last plan moves / the least that had to move", ratio)
 
 
 def _gauge(name: str, help_text: str, value: float) -> Metric:

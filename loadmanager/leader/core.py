@@ -1,7 +1,10 @@
 """What the leader owes the cluster: nothing stays with a dead owner, nothing stays in flight. Decided, not done, here.
 
-Level-triggered: each `tick` looks at the table, the registered brokers and the evidence, and returns the duties that
-are due; a duty that was asked for is not asked again for `retry_s`. Pure: time comes in with the view.
+Level-triggered: each sweep looks at the table, the registered brokers and the evidence, and returns the duties that are
+due; a duty that was asked for is not asked again for `retry_s`, nor while it is being done. What can be many is looked
+at together (the bundles that one record sent on their way, a namespace for all dead holders at once), and in steps:
+a `tick` does WORK_A_TURN of a sweep at most, and the next one goes on. Pure: time comes in with the view, which is
+a new one in each step.
 
 The bargain with `statechannel.proofs`: a bundle leaves Revoking in its holder's place only when `validity_s + margin_s`
 have passed since this leader *saw* both ways to a new proof closed: the `revoke` record read back, and the holder's
@@ -11,16 +14,20 @@ incarnation raised. A new leader starts with an empty memory, so it raises again
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 
 import msgspec
 
+from loadmanager.leader.duty import Cancel, Duty, Evacuate, Place, Raise, Revoke, Seen
+from loadmanager.leader.memory import Asked
 from loadmanager.registration import Peer
 from statechannel.bundle import Bundle
+from statechannel.indices import Flight
 from statechannel.record import Broker
 from statechannel.table import OwnershipTable
 from statechannel.transitions import State
-from statechannel.verdict import Change, Ownership
+from statechannel.verdict import Change
 
 ORPHAN = "orphan: "
 """Begins the reason of a `revoke` because its holder is dead; other revocations have other reasons."""
@@ -29,6 +36,14 @@ STUCK = "stuck in flight"
 """The reason of a `cancel` because of the time; a target that is lost has another."""
 
 REVOCABLE = frozenset({State.ASSIGNING, State.ASSIGNED, State.TRANSFERRING, State.RELEASING, State.SPLITTING})
+
+WORK_A_TURN = 2_000
+"""About as many bundles, or groups of bundles, are dealt with in one tick: a few milliseconds."""
+SUBJECTS_A_DUTY = 250
+PLACES_A_DUTY = 20_000
+"""Bundles that are given new places together: the more, the fewer records say so."""
+LOOKED_AT_FOR_ONE = 16
+"""Bundles that are merely looked at in the time in which one is dealt with."""
 
 
 class LeaderSettings(msgspec.Struct, frozen=True):
@@ -45,7 +60,8 @@ class View(msgspec.Struct, frozen=True):
     """What the leader knows at one instant, besides the table.
 
     `condemned` are incarnations that several brokers found dead, each with the evidence. `heard_s` is when a no-op of
-    an incarnation was last read; `listening_since_s` since when anybody could have been heard.
+    an incarnation was last read; `listening_since_s` since when anybody could have been heard. `places` is equal as
+    long as the same brokers may be given bundles by the same rules.
     """
 
     now_s: float
@@ -53,81 +69,46 @@ class View(msgspec.Struct, frozen=True):
     condemned: Mapping[Broker, str]
     heard_s: Mapping[Broker, float]
     listening_since_s: float
-
-
-# --- duties
-
-
-class Revoke(msgspec.Struct, frozen=True, gc=False):
-    """Publish `revoke` for these bundles, each as seen."""
-
-    holder: Broker
-    subjects: tuple[tuple[Bundle, int], ...]
-    reason: str
-
-
-class Raise(msgspec.Struct, frozen=True, gc=False):
-    """Raise the holder's incarnation; report with `raised`."""
-
-    holder: Broker
-    reason: str
-
-
-class Place(msgspec.Struct, frozen=True, gc=False):
-    """Give these bundles a new owner in their dead holder's place (`release(to)`), or `own` what has none."""
-
-    subjects: tuple[tuple[Bundle, int], ...]
-    former: str
-    revoked: bool
-
-
-class Cancel(msgspec.Struct, frozen=True, gc=False):
-    """Publish `cancel`: the move or split is off."""
-
-    bundle: Bundle
-    seen: int
-    reason: str
-
-
-class Evacuate(msgspec.Struct, frozen=True, gc=False):
-    """Transfer these bundles away from a holder that is alive but cut off for good."""
-
-    holder: Broker
-    subjects: tuple[tuple[Bundle, int], ...]
-    reason: str
-
-
-Duty = Revoke | Raise | Place | Cancel | Evacuate
+    places: object = None
 
 
 class LeaderCore:
     """One term's memory: since when this leader has seen what it watches, and what it has asked for."""
 
     def __init__(self, settings: LeaderSettings) -> None:
+        self.work = 0
+        """What has been dealt with since the term began, in the unit of WORK_A_TURN."""
         self._settings = settings
-        self._seen: dict[Bundle, tuple[int, float]] = {}
+        self._seen_s: dict[Flight, float] = {}
         self._raised_s: dict[Broker, float] = {}
         self._unregistered_since_s: dict[Broker, float] = {}
-        self._asked_s: dict[tuple[str, Bundle | Broker, int], float] = {}
-        self._homeless: dict[Bundle, tuple[int, str]] = {}
-        self._deadlines_s: list[float] = []
-        self._revoking: Counter[Broker | None] = Counter()
+        self._asked = Asked(settings.retry_s)
+        self._homeless: dict[str, dict[Bundle, int]] = {}
+        """By the name of the broker that had them, what was revoked and has no place yet."""
+        self._dead: set[Broker] = set()
+        """Holders that were dead when they were looked at last."""
+        self._places: object = None
+        self._deadline_s: float | None = None
+        self._view = View(0.0, {}, {}, {}, 0.0)
+        self._sweep: Iterator[int] | None = None
+        self._due: list[Duty] = []
 
     # --- events
 
     def observe(self, change: Change) -> bool:
         """Note an accepted change; whether a tick is due because of it."""
         due = False
-        for transition in change.transitions:
+        for transition in () if change.whole is not None else change.transitions:
             before, after = transition.before, transition.after
-            if after is None or after.state is State.ASSIGNED:
-                self._seen.pop(transition.bundle, None)
-            else:
-                due = True
-            if after is None or after.state is not State.UNASSIGNED or before is None or before.holder is None:
+            if after is None:
                 continue
-            if before.state is State.REVOKING:
-                self._homeless[after.bundle] = (after.revision, before.holder.name)
+            due = due or after.state is not State.ASSIGNED
+            if self._dead and after.holder in self._dead and after.state in REVOCABLE:
+                self._asked.forget("revoke", after.holder)  # another look at what it holds, though there was just one
+                due = True
+            if after.state is State.UNASSIGNED and before is not None and before.state is State.REVOKING:
+                assert before.holder is not None
+                self._homeless.setdefault(before.holder.name, {})[after.bundle] = after.revision
         return due
 
     def raised(self, holder: Broker, now_s: float) -> None:
@@ -135,27 +116,31 @@ class LeaderCore:
         self._raised_s.setdefault(holder, now_s)
 
     def next_deadline_s(self) -> float | None:
-        """When to tick next if nothing happens before."""
-        return min(self._deadlines_s, default=None)
+        """When to tick next if nothing happens before; while a sweep is unfinished, at once."""
+        return self._deadline_s
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a sweep goes on with the next tick."""
+        return self._sweep is not None
 
     # --- deciding
 
     def tick(self, table: OwnershipTable, view: View) -> list[Duty]:
-        """The duties that are due now."""
-        self._deadlines_s = []
-        self._forget(view.now_s)
-        duties: list[Duty] = []
-        holders = table.holders()
-        self._revoking = Counter(e.holder for e in table.in_flight() if e.state is State.REVOKING)
-        self._unregistered_since_s = {b: s for b, s in self._unregistered_since_s.items() if b in holders}
-        for holder in holders:
-            duties += self._watch_holder(holder, table, view)
-        places: dict[str, list[tuple[Bundle, int]]] = {}
-        for entry in table.in_flight():
-            duties += self._watch_in_flight(entry, view, places)
-        duties += [Place(tuple(subjects), former, revoked=True) for former, subjects in places.items()]
-        duties += self._house(table, view.now_s)
-        return duties
+        """The duties that are due now, as far as the work of a turn goes."""
+        self._view, self._due = view, []
+        if self._sweep is None:
+            self._deadline_s = None
+            self._sweep = self._swept(table)
+        left = WORK_A_TURN
+        for work in self._sweep:
+            self.work += work
+            left -= work
+            if left <= 0:
+                self._remind(view.now_s)
+                return self._due
+        self._sweep = None
+        return self._due
 
     def death_of(self, broker: Broker, view: View) -> str | None:
         """Why this incarnation counts as dead, None if it does not. Being wrong costs a move, never two owners."""
@@ -166,120 +151,195 @@ class LeaderCore:
             return None if peer.broker == broker else f"{broker} was replaced by {peer.broker}"
         quiet_since_s = max(view.heard_s.get(broker, view.listening_since_s), view.listening_since_s)
         if view.now_s - quiet_since_s <= 2 * self._settings.validity_s:
-            self._deadlines_s.append(quiet_since_s + 2 * self._settings.validity_s + 0.001)
+            self._remind(quiet_since_s + 2 * self._settings.validity_s + 0.001)
             return None
         return f"{broker} is not registered and silent on the channel"
 
-    def _watch_holder(self, holder: Broker, table: OwnershipTable, view: View) -> Iterable[Duty]:
-        reason = self.death_of(holder, view)
-        if reason is not None:
-            if self._revoking[holder] == table.count_held_by(holder):
-                return []  # all of it is on its way: not to walk a million bundles in every tick until it has gone
-            entries = [e for b in table.held_by(holder) if (e := table.get(b)) is not None and e.state in REVOCABLE]
-            subjects = self._new("revoke", entries, view.now_s)
-            return [Revoke(holder, subjects, f"{ORPHAN}{reason}")] if subjects else []
-        return self._watch_cut_off(holder, table, view)
+    def _swept(self, table: OwnershipTable) -> Iterator[int]:
+        """One look at everything, in steps; yields the work of each."""
+        self._asked.forget_old(self._view.now_s)
+        yield from self._watch_holders(table)
+        yield from self._watch_flights(table)
+        yield from self._house(table)
 
-    def _watch_cut_off(self, holder: Broker, table: OwnershipTable, view: View) -> Iterable[Duty]:
-        if holder.name in view.peers:
+    # --- holders
+
+    def _watch_holders(self, table: OwnershipTable) -> Iterator[int]:
+        revoking: Counter[Broker | None] = Counter()
+        for flight in table.flights():
+            yield 1
+            if flight.state is State.REVOKING:
+                revoking[flight.holder] += table.count_on(flight)
+        holders = dict.fromkeys(table.holders())
+        self._unregistered_since_s = {b: s for b, s in self._unregistered_since_s.items() if b in holders}
+        self._dead.intersection_update(holders)
+        dead: list[Broker] = []
+        away: list[Broker] = []
+        for holder in holders:
+            yield 1
+            left = table.count_held_by(holder) - revoking[holder]
+            self._dead.discard(holder)
+            if self.death_of(holder, self._view) is not None:
+                self._dead.add(holder)
+                if left and self._ask("revoke", holder, left):
+                    dead.append(holder)
+            elif self._is_cut_off(holder) and left and self._ask("evacuate", holder, left, patient=True):
+                away.append(holder)
+        if dead:
+            yield from self._walk(table, dead, REVOCABLE)
+        if away:
+            yield from self._walk(table, away, frozenset({State.ASSIGNED}))
+
+    def _is_cut_off(self, holder: Broker) -> bool:
+        """Whether a living holder has been away from the coordination service for longer than it may."""
+        if holder.name in self._view.peers:
             self._unregistered_since_s.pop(holder, None)
-            return []
-        since_s = self._unregistered_since_s.setdefault(holder, view.now_s)
+            return False
+        since_s = self._unregistered_since_s.setdefault(holder, self._view.now_s)
         due_s = since_s + self._settings.recovery_grace_s
-        if view.now_s < due_s:
-            self._deadlines_s.append(due_s)
-            return []
-        entries = [e for b in table.held_by(holder) if (e := table.get(b)) is not None and e.state is State.ASSIGNED]
-        subjects = self._new("evacuate", entries, view.now_s)
-        reason = f"{holder} is cut off from the coordination service for {self._settings.recovery_grace_s:g} s"
-        return [Evacuate(holder, subjects, reason)] if subjects else []
+        if self._view.now_s < due_s:
+            self._remind(due_s)
+        return self._view.now_s >= due_s
 
-    def _watch_in_flight(
-        self, entry: Ownership, view: View, places: dict[str, list[tuple[Bundle, int]]]
-    ) -> Iterable[Duty]:
-        since_s = self._since(entry, view.now_s)
-        overdue_s = since_s + self._settings.in_flight_timeout_s
-        overdue = view.now_s >= overdue_s
+    def _walk(self, table: OwnershipTable, holders: Iterable[Broker], states: frozenset[State]) -> Iterator[int]:
+        """What these hold in these states is taken from them: one walk of the namespaces for all of them."""
+        wanted = dict.fromkeys(holders)
+        names: dict[str, None] = {}
+        for holder in wanted:
+            some = table.namespaces_of(holder)
+            names.update(dict.fromkeys(some))
+            yield 1 + len(some) // LOOKED_AT_FOR_ONE
+        found: dict[tuple[Broker, int], list[Seen]] = {}
+        for looked_at, entries in table.walk(names, wanted):
+            yield 1 + looked_at // LOOKED_AT_FOR_ONE
+            for entry in entries:
+                if entry.holder is not None and entry.state in states:
+                    group = entry.holder, table.partition_of(entry.bundle.namespace)
+                    seen = found.setdefault(group, [])
+                    seen.append((entry.bundle, entry.revision))
+                    if len(seen) >= SUBJECTS_A_DUTY:
+                        yield self._take(entry.holder, found.pop(group))
+        for (holder, _), seen in found.items():
+            yield self._take(holder, seen)
+
+    def _take(self, holder: Broker, seen: list[Seen]) -> int:
+        reason = self.death_of(holder, self._view)
+        if reason is not None:
+            self._due.append(Revoke(holder, tuple(seen), f"{ORPHAN}{reason}"))
+        elif self._is_cut_off(holder):
+            away_s = self._settings.recovery_grace_s
+            reason = f"{holder} is cut off from the coordination service for {away_s:g} s"
+            self._due.append(Evacuate(holder, tuple(seen), reason))
+        return len(seen)
+
+    # --- in flight
+
+    def _watch_flights(self, table: OwnershipTable) -> Iterator[int]:
+        seen_s: dict[Flight, float] = {}
+        places: list[Seen] = []
+        for flight in table.flights():
+            yield 1
+            left, seen_s[flight] = table.count_on(flight), self._since_s(flight)
+            if left and self._is_placed(flight, left):
+                for some in _parts(table, flight, SUBJECTS_A_DUTY):
+                    places += some
+                    yield len(some)
+                if len(places) >= PLACES_A_DUTY:
+                    self._due.append(Place(tuple(places), revoked=True))
+                    places = []
+            elif left and (duty := self._owed(flight, left)) is not None:
+                for some in _parts(table, flight, SUBJECTS_A_DUTY):
+                    self._due.append(msgspec.structs.replace(duty, subjects=some))
+                    yield len(some)
+        self._seen_s = seen_s
+        if places:
+            self._due.append(Place(tuple(places), revoked=True))
+
+    def _owed(self, flight: Flight, left: int) -> Revoke | Cancel | None:
+        """What a flight is owed that is on its way to nobody's loss: a deadline, or a target that lives."""
+        overdue_s = self._since_s(flight) + self._settings.in_flight_timeout_s
+        overdue = self._view.now_s >= overdue_s
         if not overdue:
-            self._deadlines_s.append(overdue_s)
-        match entry.state:
-            case State.REVOKING:
-                return self._finish_revocation(entry, since_s, view, places)
-            case State.TRANSFERRING:
-                reason = self._target_lost(entry, view) or (STUCK if overdue else None)
-                return self._cancel(entry, reason, view.now_s)
-            case State.SPLITTING:
-                return self._cancel(entry, STUCK if overdue else None, view.now_s)
-            case State.ASSIGNING | State.RELEASING if overdue and entry.holder is not None:
-                subjects = self._new("revoke", [entry], view.now_s)
-                reason = f"stuck in {entry.state} for {self._settings.in_flight_timeout_s:g} s"
-                return [Revoke(entry.holder, subjects, reason)] if subjects else []
+            self._remind(overdue_s)
+        match flight.state:
+            case State.TRANSFERRING | State.SPLITTING:
+                lost = self.death_of(flight.target, self._view) if flight.target is not None else None
+                reason = lost or (STUCK if overdue else None)
+                return Cancel((), reason) if reason and self._ask("cancel", flight, left) else None
+            case State.ASSIGNING | State.RELEASING if overdue and flight.holder is not None:
+                reason = f"stuck in {flight.state} for {self._settings.in_flight_timeout_s:g} s"
+                return Revoke(flight.holder, (), reason) if self._ask("unstick", flight, left) else None
             case _:
-                return []
+                return None
 
-    def _target_lost(self, entry: Ownership, view: View) -> str | None:
-        return self.death_of(entry.target, view) if entry.target is not None else None
-
-    def _cancel(self, entry: Ownership, reason: str | None, now_s: float) -> Iterable[Duty]:
-        if reason is None or not self._new("cancel", [entry], now_s):
-            return []
-        return [Cancel(entry.bundle, entry.revision, reason)]
-
-    def _finish_revocation(
-        self, entry: Ownership, since_s: float, view: View, places: dict[str, list[tuple[Bundle, int]]]
-    ) -> Iterable[Duty]:
-        holder = entry.holder
-        assert holder is not None
+    def _is_placed(self, flight: Flight, left: int) -> bool:
+        """Whether a new owner may be named in the holder's place: only so long after both were *seen* to be closed."""
+        if flight.state is not State.REVOKING or flight.holder is None:
+            return False
+        holder, since_s, now_s = flight.holder, self._since_s(flight), self._view.now_s
         raised_s = self._raised_s.get(holder)
         if raised_s is None:
-            reason = self.death_of(holder, view)
-            patience_s = since_s + self._settings.validity_s
-            if reason is None and view.now_s < patience_s:
-                self._deadlines_s.append(patience_s)
-                return []
-            if self._ask("raise", holder, holder.incarnation, view.now_s):
-                return [Raise(holder, reason or f"{holder} did not release {entry.bundle}")]
-            return []
+            self._raise(holder, since_s)
+            return False
         due_s = max(raised_s, since_s) + self._settings.validity_s + self._settings.margin_s
-        if view.now_s < due_s:
-            self._deadlines_s.append(due_s)
-        elif subjects := self._new("place", [entry], view.now_s):
-            places.setdefault(holder.name, []).extend(subjects)
-        return []
+        if now_s < due_s:
+            self._remind(due_s)
+            return False
+        return self._ask("place", flight, left)
 
-    def _house(self, table: OwnershipTable, now_s: float) -> Iterable[Duty]:
-        """Bundles that a revoked but living holder released to nobody: give them a place, without any lookup."""
-        for bundle, (revision, former) in list(self._homeless.items()):
-            entry = table.get(bundle)
-            if entry is None or entry.revision != revision:
-                del self._homeless[bundle]
-            elif subjects := self._new("house", [entry], now_s):
-                yield Place(subjects, former, revoked=False)
+    def _raise(self, holder: Broker, since_s: float) -> None:
+        """A dead holder is raised at once; one that lives gets one validity to release by itself."""
+        reason = self.death_of(holder, self._view)
+        patience_s = since_s + self._settings.validity_s
+        if reason is None and self._view.now_s < patience_s:
+            self._remind(patience_s)
+        elif self._ask("raise", holder, 1):
+            self._due.append(Raise(holder, reason or f"{holder} did not release what was revoked"))
+
+    def _since_s(self, flight: Flight) -> float:
+        """Since when this leader has seen it: its first look at it, never earlier."""
+        return self._seen_s.setdefault(flight, self._view.now_s)
+
+    # --- without a place
+
+    def _house(self, table: OwnershipTable) -> Iterator[int]:
+        """What was revoked and was given to nobody gets a place without any lookup: all that one broker had together,
+        and again as soon as other brokers may be given bundles, or by other rules; else less and less often."""
+        if self._view.places != self._places:
+            self._places = self._view.places
+            self._asked.forget_all("house")
+        for former, homeless in list(self._homeless.items()):
+            yield 1
+            if not self._ask("house", former, len(homeless), patient=True):
+                continue
+            found: list[Seen] = []
+            for bundle, revision in list(homeless.items()):
+                yield 1
+                entry = table.get(bundle)
+                if entry is None or entry.revision != revision:
+                    homeless.pop(bundle, None)
+                else:
+                    found.append((bundle, revision))
+            if found:
+                self._due.append(Place(tuple(found), revoked=False, former=former))
+            elif not homeless:
+                del self._homeless[former]
 
     # --- memory
 
-    def _since(self, entry: Ownership, now_s: float) -> float:
-        revision, since_s = self._seen.get(entry.bundle, (None, now_s))
-        if revision != entry.revision:
-            since_s = now_s
-            self._seen[entry.bundle] = (entry.revision, now_s)
-        return since_s
+    def _ask(self, duty: str, about: Broker | Flight | str, left: int, *, patient: bool = False) -> bool:
+        """Whether this duty may be asked for now: see `Asked.is_due`."""
+        is_due = self._asked.is_due(duty, about, left, self._view.now_s, patient=patient)
+        self._remind(self._asked.due_s(duty, about))
+        return is_due
 
-    def _new(self, duty: str, entries: Iterable[Ownership], now_s: float) -> tuple[tuple[Bundle, int], ...]:
-        return tuple((e.bundle, e.revision) for e in entries if self._ask(duty, e.bundle, e.revision, now_s))
+    def _remind(self, at_s: float) -> None:
+        if self._deadline_s is None or at_s < self._deadline_s:
+            self._deadline_s = at_s
 
-    def _ask(self, duty: str, subject: Bundle | Broker, seen: int, now_s: float) -> bool:
-        """Whether this duty may be asked for now: not asked before, or long enough ago."""
-        key = (duty, subject, seen)
-        asked_s = self._asked_s.get(key)
-        if asked_s is not None and now_s - asked_s < self._settings.retry_s:
-            self._deadlines_s.append(asked_s + self._settings.retry_s)
-            return False
-        self._asked_s[key] = now_s
-        self._deadlines_s.append(now_s + self._settings.retry_s)
-        return True
 
-    def _forget(self, now_s: float) -> None:
-        if len(self._asked_s) > 1_000:
-            horizon_s = now_s - 10 * self._settings.retry_s
-            self._asked_s = {key: asked_s for key, asked_s in self._asked_s.items() if asked_s > horizon_s}
+def _parts(table: OwnershipTable, flight: Flight, most: int) -> Iterator[tuple[Seen, ...]]:
+    """What a flight still consists of, each bundle as it was sent on its way."""
+    bundles = iter(table.on(flight))
+    while some := tuple((bundle, flight.revision) for bundle in islice(bundles, most)):
+        yield some

@@ -5,25 +5,30 @@ duty queues behind another. A refused record needs no care: the bundle moved on,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, assert_never
 
 import msgspec
 
-from loadmanager.leader.core import Cancel, Duty, Evacuate, LeaderCore, Place, Raise, Revoke
+from loadmanager.leader.core import SUBJECTS_A_DUTY, LeaderCore
+from loadmanager.leader.duty import Cancel, Duty, Evacuate, Place, Raise, Revoke, Seen
 from statechannel.bundle import Bundle
 from statechannel.errors import CoordinationUnavailable, Deposed
+from statechannel.partition import Lead
 from statechannel.ports import Coordination, Leadership
 from statechannel.record import Action, Broker, Record, Role, Subject
 from statechannel.service import Channel
+from statechannel.transitions import State
 from statechannel.verdict import Ownership, Reason, Refusal, Unknown, Verdict
 
-SUBJECTS_A_RECORD = 500
-PLACED_AT_ONCE = 200
-Seen = tuple[Bundle, int]
-Placer = Callable[[Sequence[Ownership], str | None], Sequence[Broker | None]]
-"""Who gets each of these bundles; the second argument is a broker name to prefer, None for no preference."""
+PLACED_AT_ONCE = 50
+"""Bundles that are placed in one turn of the loop."""
+RECORDS_AT_ONCE = 25
+"""Records that are begun in one turn of the loop."""
+
+Placer = Callable[[Sequence[Ownership], Sequence[str | None]], Sequence[Broker | None]]
+"""Who gets each of these bundles; the second argument are broker names to prefer, None for no preference."""
 
 
 class Hands:
@@ -52,6 +57,8 @@ class Hands:
         self._deposed = deposed
         self._silent_since_s: dict[int, float] = {}
         self._checking: set[int] = set()
+        self._step = asyncio.Lock()
+        """Held by who places or writes many: so all duties together do one step in a turn of the loop."""
 
     @property
     def unknown_since_s(self) -> float | None:
@@ -86,7 +93,7 @@ class Hands:
             case Place():
                 return self._settle(duty)
             case Cancel():
-                return self._publish(Action.CANCEL, ((duty.bundle, duty.seen),), duty.reason)
+                return self._publish(Action.CANCEL, duty.subjects, duty.reason)
             case Evacuate():
                 return self._evacuate(duty)
             case _:
@@ -108,37 +115,46 @@ class Hands:
         """`release(to)` in a dead holder's place; `own` for what it released itself."""
         groups = await self._grouped(duty.subjects, duty.former)
         if duty.revoked:
-            reason = f"in place of {duty.former}"
-            works = [self._publish(Action.RELEASE, subjects, reason, to) for to, subjects in groups.items()]
+            formers = {entry.holder.name for some in groups.values() for entry in some if entry.holder is not None}
+            reason = f"in place of {_few(sorted(formers))}"
+            records = [self._records(Action.RELEASE, _seen(some), reason, to) for to, some in groups.items()]
         else:
             reason = f"revoked from {duty.former}"
-            works = [
-                self._publish(Action.OWN, subjects, reason, to, role=Role.BROKER)
-                for to, subjects in groups.items()
+            records = [
+                self._records(Action.OWN, _seen(some), reason, to, role=Role.BROKER)
+                for to, some in groups.items()
                 if to is not None
             ]
-        await asyncio.gather(*works)
+        await self._publish_all(record for some in records for record in some)
 
     async def _evacuate(self, duty: Evacuate) -> None:
-        groups = await self._grouped(duty.subjects, None)
-        works = [
-            self._publish(Action.TRANSFER, subjects, duty.reason, to)
-            for to, subjects in groups.items()
+        groups = await self._grouped(duty.subjects, "")
+        await self._publish_all(
+            record
+            for to, some in groups.items()
             if to is not None and to.name != duty.holder.name
-        ]
-        await asyncio.gather(*works)
+            for record in self._records(Action.TRANSFER, _seen(some), duty.reason, to)
+        )
 
-    async def _grouped(self, subjects: Iterable[Seen], prefer: str | None) -> dict[Broker | None, list[Seen]]:
-        groups: dict[Broker | None, list[Seen]] = {}
+    async def _grouped(self, subjects: Iterable[Seen], former: str) -> dict[Broker | None, list[Ownership]]:
+        """The bundles that are still as they were seen, by new owner; preferred is who held each, or `former`."""
+        groups: dict[Broker | None, list[Ownership]] = {}
         remaining = iter(subjects)
         while some := list(islice(remaining, PLACED_AT_ONCE)):
-            entries = [e for b, seen in some if (e := self._channel.table.get(b)) is not None and e.revision == seen]
-            for entry, to in zip(entries, self._place(entries, prefer), strict=True):
-                groups.setdefault(to, []).append((entry.bundle, entry.revision))
-            await asyncio.sleep(0)  # the proofs are written by this loop as well
+            async with self._step:
+                entries = [
+                    e for b, seen in some if (e := self._channel.table.get(b)) is not None and e.revision == seen
+                ]
+                names = [_revoked_from(entry) or former or None for entry in entries]
+                for entry, to in zip(entries, self._place(entries, names), strict=True):
+                    groups.setdefault(to, []).append(entry)
+                await asyncio.sleep(0)  # the proofs are written by this loop as well
         return groups
 
-    async def _publish(
+    async def _publish(self, action: Action, subjects: Iterable[Seen], reason: str) -> None:
+        await self._publish_all(self._records(action, subjects, reason))
+
+    def _records(
         self,
         action: Action,
         subjects: Iterable[Seen],
@@ -146,46 +162,78 @@ class Hands:
         to: Broker | None = None,
         *,
         role: Role = Role.LEADER,
-    ) -> None:
+    ) -> Iterator[tuple[int, Record]]:
+        """Records about all of them, each for one partition."""
         by_partition: dict[int, list[Subject]] = {}
         for bundle, seen in subjects:
             partition = self._channel.table.partition_of(bundle.namespace)
             by_partition.setdefault(partition, []).append(Subject(bundle, seen))
         record = Record("", action, self._leadership.leader, role, epoch=self._leadership.epoch, to=to, reason=reason)
-        works = [
-            self._publish_one(
-                msgspec.structs.replace(record, subjects=tuple(chosen[begin : begin + SUBJECTS_A_RECORD])), partition
-            )
-            for partition, chosen in by_partition.items()
-            for begin in range(0, len(chosen), SUBJECTS_A_RECORD)
-        ]
-        await asyncio.gather(*works)
+        for partition, chosen in by_partition.items():
+            for begin in range(0, len(chosen), SUBJECTS_A_DUTY):
+                part = tuple(chosen[begin : begin + SUBJECTS_A_DUTY])
+                yield partition, msgspec.structs.replace(record, subjects=part)
 
-    async def _publish_one(self, record: Record, partition: int) -> None:
+    async def _publish_all(self, records: Iterable[tuple[int, Record]]) -> None:
+        """Begin them a few in each turn of the loop, and wait for all verdicts."""
+        remaining = iter(records)
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                async with self._step:
+                    some = list(islice(remaining, RECORDS_AT_ONCE))
+                    for partition, record in some:
+                        tasks.create_task(self._publish_one(record, partition))
+                    if len(some) < RECORDS_AT_ONCE:
+                        return
+                    await asyncio.sleep(0)
+
+    async def _publish_one(self, record: Record, partition: int) -> Verdict:
         verdict = await self._channel.publish(record, partition)
         if isinstance(verdict, Unknown):
             self._silent_since_s.setdefault(partition, self._clock_s())
         else:
             self._silent_since_s.pop(partition, None)
-        self._heeded(verdict)
         self._wake()
+        return self._heeded(verdict)
 
-    async def take_partitions(self) -> bool:
-        """The barrier: a `lead` record of our epoch, read back in every partition. False: somebody else leads."""
-        record = Record("", Action.LEAD, self._leadership.leader, Role.LEADER, epoch=self._leadership.epoch)
-        partitions = range(self._channel.table.partitions)
-        await asyncio.gather(*(self._publish_one(record, p) for p in partitions))
-        for partition in partitions:
-            while (lead := self._channel.table.lead(partition)).epoch != self._leadership.epoch:
-                if lead.epoch > self._leadership.epoch:
-                    return False
-                await self._publish_one(record, partition)
+    async def take_partitions(self, root: str) -> bool:
+        """The barrier: a `lead` record of our epoch, read back in every partition. False: somebody else leads.
+
+        `root` is the coordination root in which we were elected; formats that cannot say it leave it out.
+        """
+        known = root if self._channel.can_agree else ""
+        taken = await asyncio.gather(*(self._take_partition(known, p) for p in range(self._channel.table.partitions)))
+        return all(taken)
+
+    async def _take_partition(self, root: str, partition: int) -> bool:
+        """Until our own leadership stands there. Another root's leader may have the same epoch: both must be ours."""
+        ours = self._leadership
+        while (lead := self._channel.table.lead(partition)) != Lead(ours.epoch, ours.leader):
+            if lead.epoch >= ours.epoch:
+                self._deposed(f"{lead.leader} leads in epoch {lead.epoch}")
+                return False
+            seen = self._channel.table.agreed(partition).revision
+            verdict = await self._publish_one(
+                Record("", Action.LEAD, ours.leader, Role.LEADER, ours.epoch, root=root, seen_agreement=seen), partition
+            )
+            if isinstance(verdict, Refusal) and self._channel.table.lead(partition).epoch < ours.epoch:
+                self._deposed(verdict.detail)
+                return False
         return True
 
     async def move(self, bundle: Bundle, seen: int, to: Broker | None, reason: str, cause: str) -> Verdict:
         """Begin one planned move, to nobody (an unload) without `to`; what the channel says."""
         action = Action.UNLOAD if to is None else Action.TRANSFER
         return self._heeded(await self._channel.publish(self._about(bundle, seen, action, to, reason, cause)))
+
+    async def give(self, bundle: Bundle, seen: int, to: Broker, reason: str) -> Verdict:
+        """Give a bundle that nobody has to this broker; what the channel says."""
+        record = self._about(bundle, seen, Action.OWN, to, reason, "")
+        return self._heeded(await self._channel.publish(msgspec.structs.replace(record, role=Role.BROKER)))
+
+    async def tell(self, record: Record) -> Verdict:
+        """Publish a no-op that tells the others something, in the first partition; what the channel says."""
+        return self._heeded(await self._channel.publish(record, 0))
 
     async def call_off(self, bundle: Bundle, seen: int, reason: str) -> Verdict:
         """Cancel a transfer that began with the record at offset `seen`, if nothing has followed it."""
@@ -209,3 +257,16 @@ class Hands:
             reason=reason,
             cause=cause,
         )
+
+
+def _seen(entries: Iterable[Ownership]) -> Iterator[Seen]:
+    return ((entry.bundle, entry.revision) for entry in entries)
+
+
+def _revoked_from(entry: Ownership) -> str:
+    """Who has a bundle that is being revoked: if he is back in time, he gets it again."""
+    return entry.holder.name if entry.state is State.REVOKING and entry.holder is not None else ""
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

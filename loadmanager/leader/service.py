@@ -29,6 +29,7 @@ class TermSettings(msgspec.Struct, frozen=True):
 
     core: LeaderSettings
     monitor_interval_s: float
+    publish_timeout_s: float
     lead_timeout_s: float
 
 
@@ -41,7 +42,11 @@ class Term:
 
 
 class Leader:
-    """Run `run()` for one incarnation. `govern` runs beside the duties of each term, e.g. the balancing rounds."""
+    """Run `run()` for one incarnation. `govern` runs beside the duties of each term, e.g. the balancing rounds.
+
+    `tell_behind` lets the others know that we do not get at the log. `places` gives what is equal as long as the same
+    brokers may be given bundles, by the same rules.
+    """
 
     def __init__(
         self,
@@ -54,6 +59,9 @@ class Leader:
         clock_s: Callable[[], float],
         note: Callable[[str], None],
         govern: Callable[[Term], Awaitable[None]],
+        root: str,
+        tell_behind: Callable[[], Awaitable[None]],
+        places: Callable[[], object] = lambda: None,
     ) -> None:
         self._me = me
         self._channel = channel
@@ -64,6 +72,9 @@ class Leader:
         self._clock_s = clock_s
         self._note = note
         self._govern = govern
+        self._root = root
+        self._tell_behind = tell_behind
+        self._places = places
         self._woken = asyncio.Event()
         self._ended: str = ""
         self._shown = False
@@ -96,11 +107,18 @@ class Leader:
                 await self._coordination.resign(present)  # of a term that ended without our knowing how
             elif present is not None:
                 return None
-            if self._clock_s() < self._stand_back_until_s:
+            if self._clock_s() < self._stand_back_until_s or self._leaves_it_to_others():
                 return None
-            return await self._coordination.campaign(self._me)
+            table = self._channel.table
+            highest = max(table.lead(partition).epoch for partition in range(table.partitions))
+            return await self._coordination.campaign(self._me, highest)
         except CoordinationError:
             return None
+
+    def _leaves_it_to_others(self) -> bool:
+        """Whether we do not get at the log, and somebody else does."""
+        ours = self._membership.peer(self._me)
+        return ours is not None and ours.registration.behind and self._another_reads_the_log()
 
     def _death_of(self, leader: Broker) -> str | None:
         """The evidence that a leader does not lead any more, though its session may live on in a later incarnation."""
@@ -126,7 +144,7 @@ class Leader:
         self._note(f"elected with epoch {leadership.epoch}")
         try:
             async with asyncio.timeout(self._settings.lead_timeout_s):
-                taken = await hands.take_partitions()
+                taken = await hands.take_partitions(self._root)
         except TimeoutError:
             taken = False
         if taken:
@@ -138,7 +156,8 @@ class Leader:
         self._note(f"epoch {leadership.epoch} ended: {self._ended or 'no barrier on the channel'}")
         if not taken or self._ended == NO_VERDICTS:
             self._stand_back_until_s = self._clock_s() + self._settings.lead_timeout_s
-        await self._resign(leadership)
+        if not taken:
+            await self._resign(leadership)
 
     async def _term(self, leadership: Leadership, core: LeaderCore, hands: Hands) -> None:
         def observe(change: Change) -> None:
@@ -157,11 +176,16 @@ class Leader:
                     tasks.create_task(self._watch_progress()),
                 ]
                 while not self._ended:
-                    self._woken.clear()
+                    if not core.unfinished:
+                        self._woken.clear()  # what happens from here on, during the sweep too, asks for another one
                     self._tick(leadership, core, hands, tasks)
-                    await _wait(self._woken, self._pause_s(core))
+                    if core.unfinished and self._membership.safe_mode(self._clock_s()) is None:
+                        await asyncio.sleep(0)
+                    else:
+                        await _wait(self._woken, self._pause_s(core))
                 for work in beside:
                     work.cancel()
+                await self._resign(leadership)  # now: the last duties wait for verdicts that count for nothing
         finally:
             self._channel.unlisten(observe)
             self._channel.replica.off_reload(look_again)
@@ -170,18 +194,28 @@ class Leader:
         await self._govern(term)
 
     async def _watch_progress(self) -> None:
-        """End the term if our replica falls behind the log for good: what it does not show is nobody's duty then."""
+        """End the term if our replica falls behind the log: what it does not show is nobody's duty then.
+
+        Soon where another broker gets at the log as far as we know; else nobody would do better, and it must last.
+        """
         behind_since_s: float | None = None
         while True:
-            await asyncio.sleep(self._settings.monitor_interval_s if behind_since_s is None else CAMPAIGN_S)
+            await asyncio.sleep(CAMPAIGN_S)
             asked_s = self._clock_s()
             try:
-                await self._channel.catch_up(self._settings.lead_timeout_s)
+                await self._channel.catch_up(self._settings.publish_timeout_s)
                 behind_since_s = None
             except LogUnavailable:
                 behind_since_s = asked_s if behind_since_s is None else behind_since_s
-                if self._clock_s() - behind_since_s >= self._settings.lead_timeout_s:
+                settings, another = self._settings, self._another_reads_the_log()
+                limit_s = settings.publish_timeout_s if another else settings.lead_timeout_s
+                if self._clock_s() - behind_since_s >= limit_s:
+                    await self._tell_behind()  # first: the next leader must not place on us what it finds
                     return self._end(NO_VERDICTS)
+
+    def _another_reads_the_log(self) -> bool:
+        """Whether somebody else is here who has not said to be behind."""
+        return any(peer.broker.name != self._me.name for peer in self._membership.eligible())
 
     def _tick(self, leadership: Leadership, core: LeaderCore, hands: Hands, tasks: asyncio.TaskGroup) -> None:
         now_s = self._clock_s()
@@ -197,6 +231,7 @@ class Leader:
                 condemned=self._membership.condemned,
                 heard_s=self._membership.heard_s,
                 listening_since_s=self._membership.listening_since_s,
+                places=self._places(),
             )
             hands.perform(core.tick(self._channel.table, view), tasks)
 

@@ -13,7 +13,7 @@ import msgspec
 from loadmanager.host import BundleLoad
 from loadmanager.load.model import BrokerLoadData, LoadedBundle, TopBundlesLoadData, heat, hottest
 from loadmanager.load.usage import RESOURCES, Weights, usages
-from loadmanager.load.window import LoadWindow, Sample
+from loadmanager.load.window import LoadWindow, Measured, Sample
 from loadmanager.settings import Settings
 from statechannel.bundle import Bundle
 from statechannel.record import Broker
@@ -67,7 +67,15 @@ class Reporter:
 
     def observe(self, sample: Sample, now_ms: int) -> None:
         """Take a sample. What is reported are means over `load_window_s`, for the bundles that are held now."""
-        self._window.observe(sample, now_ms)
+        self.take(self.measured(sample, now_ms))
+
+    def measured(self, sample: Sample, now_ms: int) -> Measured:
+        """What is to be taken of a sample; changes nothing, and may take long."""
+        return self._window.measured(sample, now_ms)
+
+    def take(self, measured: Measured) -> None:
+        """The next one. Quick."""
+        self._window.take(measured)
 
     def published(self, report: Report, now_ms: int) -> None:
         """The report is durable in the log."""

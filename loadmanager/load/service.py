@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import msgspec
 
@@ -23,7 +24,7 @@ from loadmanager.load.model import (
     decode_top_bundles,
 )
 from loadmanager.load.report import Hold, Publish, Report, Reporter
-from loadmanager.load.window import Sample
+from loadmanager.load.window import Measured, Sample
 from loadmanager.settings import Settings
 from statechannel.bundle import Bundle
 from statechannel.errors import LogError
@@ -91,6 +92,7 @@ class LoadService:
         bundles: TableView[TopBundlesLoadData],
         wall_ms: Callable[[], int] = wall_clock_ms,
         spread: Callable[[], tuple[Bundle, ...]] = tuple,
+        apart: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None,
     ) -> None:
         self.loads: Mapping[Bundle, BundleLoad] = {}
         """Every held bundle's load, as sampled last."""
@@ -108,6 +110,9 @@ class LoadService:
         self._reporter = Reporter(broker, settings)
         self._answer: Mapping[Bundle, BundleLoad] = {}
         self._sampled = asyncio.Event()
+        self._apart = apart or _at_once
+        self._reading = asyncio.Lock()
+        """Held while the samples are read or added to: means of ten thousand bundles are worked out apart."""
 
     def set(self, settings: Settings) -> None:
         """Go by these from the next sample on."""
@@ -140,7 +145,11 @@ class LoadService:
             await self._ask_host()
             self.loads = {bundle: self._answer.get(bundle, _IDLE) for bundle in self._held()}
             self._reporter.spread = self._spread()
-            self._reporter.observe(Sample(self._wall_ms(), self._sensors.read(), self.loads), self._now_ms())
+            sample = Sample(self._wall_ms(), self._sensors.read(), self.loads)
+            async with self._reading:
+                work = partial(self._reporter.measured, sample, self._now_ms())
+                measured: Measured = await self._apart(work)
+                self._reporter.take(measured)
             self._sampled.set()
             await asyncio.sleep(self._interval_s)
 
@@ -156,7 +165,9 @@ class LoadService:
         while True:
             await self._sampled.wait()
             self._sampled.clear()
-            self.last_decision = self._reporter.decide(self._now_ms(), shown=self._shown())
+            async with self._reading:
+                work = partial(self._reporter.decide, self._now_ms(), shown=self._shown())
+                self.last_decision = await self._apart(work)
             if isinstance(self.last_decision, Publish):
                 await self._publish(self.last_decision)
 
@@ -178,6 +189,10 @@ class LoadService:
 
     def _now_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000)
+
+
+async def _at_once(work: Callable[[], Any]) -> Any:
+    return work()
 
 
 _IDLE = BundleLoad()

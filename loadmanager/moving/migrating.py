@@ -118,7 +118,8 @@ async def migrate(old: Place, new: Place, terms: Terms, topics: Sequence[TopicSp
     await source.open()
     genesis = _checked_source(source, terms, new.log_address)
     await identity_of(old.coordination, old.coordination_address)
-    await old.coordination.identify(genesis.cluster, genesis.identity)
+    word = source.table.agreed(0).agreement
+    await old.coordination.identify(genesis.cluster, genesis.identity, None if word is None else word.root)
     target = FoldedLog(new.log, new.log_address, f"move of {genesis.identity}")
     for spec in topics:
         await patiently(lambda spec=spec: new.log.open_topic(spec))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from loadmanager.errors import Conflict, NotFound
 from loadmanager.membership import Membership
@@ -35,6 +35,26 @@ async def unload(desk: Desk, bundle: Bundle) -> None:
                 await _released(desk, bundle, desk.accepted(verdict).offset)
                 return
     raise always_changing(bundle)
+
+
+async def unload_all(desk: Desk, wanted: Sequence[Bundle]) -> None:
+    """As `unload`, for bundles of one namespace that one record can name.
+
+    Raises NotFound, Conflict, Unavailable.
+    """
+    async with desk.deadline(f"{len(wanted)} bundles of {wanted[0].namespace}"):
+        for _ in range(RACES):
+            entries = [await desk.settled(bundle) for bundle in wanted]
+            owned = [entry for entry in entries if entry.state is not State.UNASSIGNED]
+            if not owned:
+                return
+            verdict = await desk.publish(desk.on(owned, Action.UNLOAD))
+            if not lost_race(verdict):
+                change = desk.accepted(verdict)
+                for transition in change.transitions:
+                    await _released(desk, transition.bundle, change.offset)
+                wanted = [refusal.bundle for refusal in change.refused if refusal.bundle is not None]
+    raise always_changing(f"{wanted[0]} and {len(wanted) - 1} more")
 
 
 async def transfer(desk: Desk, bundle: Bundle, to: Broker, reason: str = "admin") -> None:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+
+import msgspec
 
 from loadmanager.errors import Conflict, Invalid, NotFound
 from loadmanager.operations import bundles
 from loadmanager.operations.desk import RACES, Desk, always_changing
-from statechannel.bundle import check_namespace, check_tiling
+from statechannel import codec
+from statechannel.bundle import check_new_namespace, check_tiling
 from statechannel.errors import InvalidName, RecordTooLarge
 from statechannel.namespace import Namespace
 from statechannel.record import NEVER, Action, Record, Role
+from statechannel.transitions import State
 from statechannel.verdict import Reason, Refusal
+
+BUNDLES_A_RECORD = 250
 
 
 async def create(desk: Desk, name: str, boundaries: Sequence[int]) -> None:
     """Create it with these boundaries. Raises Invalid, Conflict (it exists), Unavailable."""
     try:
-        check_namespace(name)
+        check_new_namespace(name)
         check_tiling(boundaries)
     except InvalidName as error:
         raise Invalid(str(error)) from None
@@ -43,7 +50,7 @@ async def delete(desk: Desk, name: str) -> None:
         known = await desk.sure(lambda: desk.namespace(name))
         if not await _unload_once(desk, known):
             continue
-        verdict = await desk.channel.publish(_about(desk, Action.DELETE_NAMESPACE, name, known.revision))
+        verdict = await desk.channel.publish(_deletion(desk, known))
         if not isinstance(verdict, Refusal) or verdict.reason not in (Reason.NOT_UNASSIGNED, Reason.STALE):
             desk.accepted(verdict)
             return
@@ -60,11 +67,26 @@ async def unload(desk: Desk, name: str) -> None:
 
 async def _unload_once(desk: Desk, known: Namespace) -> bool:
     """Unload its bundles; False if some were split or merged meanwhile. Raises Conflict, Unavailable."""
+    unloads: list[asyncio.Task[None]] = []
+    for begin in range(0, known.count, BUNDLES_A_RECORD):
+        owned = [e.bundle for e in known.touched(begin, begin + BUNDLES_A_RECORD) if e.state is not State.UNASSIGNED]
+        if owned:
+            unloads.append(asyncio.ensure_future(bundles.unload_all(desk, owned)))
+            await asyncio.sleep(0)  # a large namespace takes a turn of the loop for each record
     try:
-        await desk.each(known.bundles, lambda bundle: bundles.unload(desk, bundle))
+        for error in await asyncio.gather(*unloads, return_exceptions=True):
+            if isinstance(error, BaseException):
+                raise error
     except NotFound:
         return False
     return True
+
+
+def _deletion(desk: Desk, known: Namespace) -> Record:
+    """As its law is: an older release that runs in this cluster could not read what the author saw of the bundles."""
+    record = _about(desk, Action.DELETE_NAMESPACE, known.name, known.revision)
+    judged = msgspec.structs.replace(record, seen_latest=known.latest)
+    return judged if codec.version_of(judged) <= desk.channel.write_version else record
 
 
 def _about(desk: Desk, action: Action, name: str, seen: int, boundaries: tuple[int, ...] = ()) -> Record:

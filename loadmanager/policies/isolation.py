@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from loadmanager.balancing.constraints import ALLOWED
 from loadmanager.policies.fleet import Fleet
-from loadmanager.policies.matching import matches_namespace, matching_brokers, tenant_of
+from loadmanager.policies.matching import matches_namespace, matching_brokers
 from loadmanager.policies.model import IsolationPolicy
+from loadmanager.policies.pattern import Pattern, compiled
 from loadmanager.policies.rules import Rules
 
 RELIEF = 0.8
@@ -96,12 +97,12 @@ class _Asked:
     """Which policies match a namespace. Most patterns begin with a tenant: those of other tenants are not tried."""
 
     def __init__(self, policies: tuple[tuple[str, tuple[str, ...]], ...]) -> None:
-        self._of_tenant: dict[str, list[tuple[str, str]]] = {}
-        self._of_any: list[tuple[str, str]] = []
+        self._of_tenant: dict[str, list[tuple[str, Pattern]]] = {}
+        self._of_any: list[tuple[str, Pattern]] = []
         self._known: dict[str, Matched] = {}
         for name, patterns in policies:
-            for pattern in patterns:
-                tenant = tenant_of(pattern)
+            for pattern in map(compiled, patterns):
+                tenant = pattern.tenant
                 fitting = self._of_any if tenant is None else self._of_tenant.setdefault(tenant, [])
                 fitting.append((name, pattern))
 
@@ -111,7 +112,7 @@ class _Asked:
             if len(self._known) >= NAMESPACES_KEPT:
                 self._known.clear()
             tried = (*self._of_tenant.get(namespace.partition("/")[0], ()), *self._of_any)
-            matching = {name for name, pattern in tried if matches_namespace((pattern,), namespace)}
+            matching = {name for name, pattern in tried if pattern.matches(namespace)}
             found = self._known[namespace] = tuple(sorted(matching))
         return found
 

@@ -1,37 +1,20 @@
-"""Patterns of policies against the names of namespaces and brokers; each is compiled once. Pure.
+"""Patterns of policies against the names of namespaces and brokers. Pure.
 
 A pattern matches a broker if it matches its whole name `host:port`, or its host alone, as Pulsar's do.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmanager.policies.repetition import literal_beginning
+from loadmanager.policies.pattern import compiled
 
-PATTERNS_KEPT = 4_096
 FLEETS_KEPT = 4_096
 """Lookups ask the same again and again: patterns and brokers change far less often than the table."""
-
-
-@lru_cache(PATTERNS_KEPT)
-def compiled(pattern: str) -> re.Pattern[str]:
-    """The pattern. Raises re.error."""
-    return re.compile(pattern)
-
-
-@lru_cache(PATTERNS_KEPT)
-def tenant_of(pattern: str) -> str | None:
-    """The tenant of every namespace that the pattern matches; None if it may match those of several."""
-    if compiled(pattern).flags & re.IGNORECASE:
-        return None
-    tenant, slash, _ = literal_beginning(pattern).partition("/")
-    return tenant if slash else None
 
 
 def host_of(broker: str) -> str:
@@ -41,13 +24,13 @@ def host_of(broker: str) -> str:
 
 def matches_namespace(patterns: Iterable[str], namespace: str) -> bool:
     """Whether any pattern matches the whole of `tenant/namespace`."""
-    return any(compiled(pattern).fullmatch(namespace) for pattern in patterns)
+    return any(compiled(pattern).matches(namespace) for pattern in patterns)
 
 
 def matches_broker(patterns: Iterable[str], broker: str) -> bool:
     """Whether any pattern matches the broker's name or host as a whole."""
     host = host_of(broker)
-    return any(compiled(p).fullmatch(broker) or compiled(p).fullmatch(host) for p in patterns)
+    return any(compiled(p).matches(broker) or compiled(p).matches(host) for p in patterns)
 
 
 @lru_cache(FLEETS_KEPT)

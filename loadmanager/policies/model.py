@@ -67,7 +67,8 @@ class BundlePolicy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     """Brokers that it does not go to."""
     balancing: bool | None = None
     quarantined: str = ""
-    """Why nobody may take it any more: brokers died of it. Only an administrator ends that."""
+    """Why nobody may take it any more: brokers died of it. What a leader has written here it tries again, and ends, by
+    itself (`splitting/trials.py`); what a person has written stays."""
     weight: float = 1.0
     settings: Mapping[str, float | int | str | bool] = msgspec.field(default_factory=dict)
 

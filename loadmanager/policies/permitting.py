@@ -99,7 +99,7 @@ class Permitting:
             if each.broker == broker:
                 if each.draining:
                     return f"{broker.name} is drained"
-                if not _has_room(each):
+                if not has_room(each):
                     return f"{broker.name} has {each.bundles} bundles of at most {each.max_bundles}"
         return ""
 
@@ -110,7 +110,7 @@ class Permitting:
 
     def _apart(self, permitted: Permitted, namespace: str, group: str) -> Permitted:
         """Of the permitted, those over which the group is spread best."""
-        with_room = [each for each in permitted.candidates if not each.draining and _has_room(each)]
+        with_room = [each for each in permitted.candidates if not each.draining and has_room(each)]
         best = set(self._fewest(with_room, namespace, group))
         crowded = tuple(
             RefusedCandidate(each.broker, f"anti-affinity group '{group}'", "it has more namespaces of the group")
@@ -191,7 +191,8 @@ def _domains(policies: Policies, peers: Sequence[Peer]) -> dict[str, str]:
     return said | {name: domain for domain, each in policies.failure_domains.items() for name in each.brokers}
 
 
-def _has_room(candidate: Candidate) -> bool:
+def has_room(candidate: Candidate) -> bool:
+    """Whether it holds fewer bundles than it may."""
     return candidate.max_bundles is None or candidate.bundles < candidate.max_bundles
 
 

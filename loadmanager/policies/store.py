@@ -74,7 +74,7 @@ class PolicyStore:
     async def wait_ready(self, timeout_s: float) -> None:
         """Return once what was in the topic at the start has been read. Raises LogUnavailable when it takes longer."""
         if not await self.documents.wait_ready(timeout_s):
-            raise LogUnavailable(f"the policies in topic {self.documents.topic} were not read within {timeout_s:g} s")
+            raise LogUnavailable(f"the policies in topic {self.documents.topic} could not be read to their end")
 
     # --- reading
 
@@ -89,9 +89,9 @@ class PolicyStore:
         return fold(self.documents.at(offset), offset)
 
     def get(self, kind: Kind, name: str) -> Version[Policy]:
-        """The document with its version. Raises NotFound."""
+        """The document with its version; one that is not readable may have no value. Raises NotFound."""
         found = self.documents.get(key_of(kind, name))
-        if found is None or found.value is None:
+        if found is None or (found.value is None and found.readable):
             raise NotFound(f"there is no {kind} policy {name!r}")
         return found
 
@@ -186,8 +186,8 @@ class PolicyStore:
             before = self.documents.get(key_of(kind, name))
             if before is not None and not before.readable:
                 raise Conflict(
-                    f"the {kind} policy {name!r} was written by a newer release (version {before.version}), and parts "
-                    "of it cannot be changed here: ask a broker of that release, or replace all of it"
+                    f"version {before.version} of the {kind} policy {name!r} cannot be worked with here, nor parts of "
+                    f"it be changed: {before.defect}; replace all of it, or ask a broker of the release that wrote it"
                 )
             value = empty if before is None or before.value is None else before.value
             wanted = to(value)

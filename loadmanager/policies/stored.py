@@ -1,6 +1,7 @@
 """Policies as documents: their keys and values in the topic, and what all documents together lay down. Pure.
 
-What cannot be worked with (written past the checks of this release, by another one or by hand) is not in force.
+What cannot be worked with (written past the checks of this release, by another one or by hand) is not in force: the
+version before it stays, if there was one. All brokers of a release decide that alike, from the document alone.
 """
 
 from __future__ import annotations

@@ -10,17 +10,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from loadmanager.settings.advising import Advising
 from loadmanager.settings.balancing import TOLERANCES, Balancing, Tolerance
 from loadmanager.settings.describing import Description, described
+from loadmanager.settings.doors import Doors
 from loadmanager.settings.load import Load
 from loadmanager.settings.place import Place
 from loadmanager.settings.reshaping import Reshaping
 from loadmanager.settings.running import Running
 from loadmanager.settings.shedding import Shedding
+from statechannel.bundle import DOTS
 
 __all__ = ["MAX_PORT", "TOLERANCES", "Description", "Settings", "Tolerance", "descriptions"]
 
@@ -31,7 +33,7 @@ MOST_S = 1e9
 """Nor a duration above this: 30 years."""
 
 
-class Settings(Advising, Reshaping, Shedding, Balancing, Load, Running, Place, BaseSettings):
+class Settings(Advising, Reshaping, Shedding, Balancing, Load, Running, Doors, Place, BaseSettings):
     """How one broker runs. Durations end in `_s`, sizes in `_bytes`."""
 
     model_config = SettingsConfigDict(env_prefix="LOADMANAGER_", frozen=True, extra="forbid", allow_inf_nan=False)
@@ -43,6 +45,13 @@ class Settings(Advising, Reshaping, Shedding, Balancing, Load, Running, Place, B
             if isinstance(value, int | float) and value > most:
                 raise ValueError(f"{name} must not be above {most:g}")
         return self
+
+    @field_validator("cluster")
+    @classmethod
+    def _no_path(cls, cluster: str) -> str:
+        if cluster in DOTS:  # it is a part of paths, in ZooKeeper and on disks
+            raise ValueError("a cluster's name must not be . or ..")
+        return cluster
 
     @model_validator(mode="after")
     def _ordered(self) -> Settings:

@@ -44,4 +44,4 @@ class Place(BaseSettings):
 
     failure_domain: str = fixed("", "rack or zone")
     capacity: Mapping[str, float] = fixed(dict, "declared: cpu (cores), memory_bytes, …", "else what is measured")
-    properties: Mapping[str, str] = fixed(dict, "free, shown to people")
+    properties: Mapping[str, str] = fixed(dict, "free; their names are shown, their values are not")

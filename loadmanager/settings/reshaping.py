@@ -94,6 +94,17 @@ class Reshaping(BaseSettings):
         4, "a namespace is not merged below", "as it began: namespace_default_bundles", ge=1
     )
     quarantine_deaths: int = live(
-        3, "brokers that die while taking a bundle; 0 = never quarantined", "two may be chance", ge=0
+        3,
+        "locked up after so many crashes at least, with odds of 10^(this + 1); 0 = never, 1 counts as 2",
+        "two may be chance",
+        ge=0,
     )
-    quarantine_window_s: float = live(600.0, "within this time", "deaths that far apart have other causes", gt=0)
+    quarantine_window_s: float = live(
+        600.0, "who lives with a bundle for so long does not die of it", "later deaths have other causes", gt=0
+    )
+    quarantine_retry_s: float = live(
+        600.0,
+        "a locked bundle is tried again, then after twice as long each time",
+        "a wrong verdict costs minutes",
+        gt=0,
+    )

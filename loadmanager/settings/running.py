@@ -19,7 +19,12 @@ class Running(BaseSettings):
         0.05, "one clock may run faster than another by this part", "far beyond any quartz", ge=0.001, le=0.2
     )
     session_timeout_s: float = fixed(
-        6.0, "coordination session", "three proofs", pulsar={"metadataStoreSessionTimeoutMillis": 0.001}, ge=1, le=60
+        6.0,
+        "coordination session; a control loop that hangs as long loses it",
+        "three proofs",
+        pulsar={"metadataStoreSessionTimeoutMillis": 0.001},
+        ge=1,
+        le=60,
     )
     recovery_grace_s: float = fixed(
         150.0, "wait for brokers after the coordination service returned", "time for a whole cluster to come back", ge=0
@@ -51,7 +56,11 @@ class Running(BaseSettings):
         20_000, "publishes in flight at most", "bounds memory; far above what a broker needs", ge=1
     )
     lead_timeout_s: float = fixed(
-        15.0, "without progress on the channel, until a leader resigns", "three publishes that came to nothing", gt=0
+        15.0,
+        "without progress on the channel, until a leader resigns though nobody else reaches it "
+        "(if somebody does: `publish_timeout_s`)",
+        "three publishes that came to nothing",
+        gt=0,
     )
 
     # --- snapshots and retention

@@ -13,7 +13,8 @@ from contextvars import Context
 import msgspec
 
 from loadmanager.sim.network import Link
-from statechannel.errors import CoordinationError, Deposed, Fenced, ForeignCluster
+from statechannel.coordination_root import check_root, lost, replaced
+from statechannel.errors import CoordinationError, Deposed, Fenced, ForeignRoot, RootLost
 from statechannel.ports import Identity, Leadership, Member
 from statechannel.record import Broker
 
@@ -49,10 +50,11 @@ class _Session:
 class SimulatedCoordinationServer:
     """One coordination service. While it is down no session expires, and all get their full time when it returns."""
 
-    def __init__(self, *, trace: Callable[[str], None] | None = None) -> None:
+    def __init__(self, *, name: str = "root", trace: Callable[[str], None] | None = None) -> None:
         self.sessions_expired = 0
         self._trace = trace or _no_trace
-        self._identity: tuple[str, str] | None = None
+        self._identity: Identity | None = None
+        self._name, self._roots = name, 0
         self._numbers: dict[str, int] = {}
         self._alive: dict[str, tuple[Member, int]] = {}
         self._leadership: tuple[Leadership, int] | None = None
@@ -109,17 +111,29 @@ class SimulatedCoordinationServer:
         self._down = down
 
     # --- identity and incarnations
-    def identify(self, cluster: str, log_identity: str) -> None:
+    def identify(self, ours: Identity) -> str:
+        check_root(self._identity, ours)
         if self._identity is None:
-            self._identity = (cluster, log_identity)
-        if self._identity != (cluster, log_identity):
-            raise ForeignCluster(
-                f"this coordination root belongs to cluster {self._identity[0]} with log {self._identity[1]}, not to "
-                f"{cluster} with {log_identity}; correct the settings"
-            )
+            self._roots += 1
+            self._identity = msgspec.structs.replace(ours, root=f"{self._name}-{self._roots}")
+        return self._identity.root
 
     def identity(self) -> Identity | None:
-        return None if self._identity is None else Identity(*self._identity)
+        return self._identity
+
+    def check_same_root(self, root: str) -> None:
+        """Raises RootLost or ForeignRoot unless this is the root that a client has identified."""
+        if self._identity is None:
+            raise RootLost(lost(COORDINATION_SERVER, root))
+        if self._identity.root != root:
+            raise ForeignRoot(replaced(COORDINATION_SERVER, self._identity.root, root))
+
+    def lose_everything(self) -> None:
+        """All data is deleted, as by an operator; sessions go on, and what they had made is gone."""
+        self._identity, self._leadership, self._epoch = None, None, 0
+        self._numbers, self._alive, self._offices = {}, {}, {}
+        self._trace("all data of the coordination service is lost")
+        self._changed()
 
     def start_incarnation(self, name: str, above: int) -> Broker:
         self._numbers[name] = max(self._numbers.get(name, 0), above) + 1
@@ -160,13 +174,13 @@ class SimulatedCoordinationServer:
             self._changed()
 
     # --- election
-    def campaign(self, number: int, candidate: Broker) -> Leadership | None:
-        """The lead under the next epoch if nobody has it. Raises Fenced, SessionGone."""
+    def campaign(self, number: int, candidate: Broker, above: int) -> Leadership | None:
+        """The lead under the next epoch, above `above`, if nobody has it. Raises Fenced, SessionGone."""
         self.heard(number)
         self._check_current(candidate)
         if self._leadership is not None:
             return None
-        self._epoch += 1
+        self._epoch = max(self._epoch, above) + 1
         self._leadership = (Leadership(candidate, self._epoch), number)
         self._trace(f"{candidate} leads in epoch {self._epoch}")
         self._changed()
@@ -180,6 +194,11 @@ class SimulatedCoordinationServer:
         self._leadership = None
         self._changed()
         return True
+
+    @property
+    def leadership(self) -> Leadership | None:
+        """Who leads."""
+        return self._leadership[0] if self._leadership else None
 
     @property
     def current_epoch(self) -> int:

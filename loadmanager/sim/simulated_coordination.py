@@ -15,8 +15,8 @@ from typing import TypeVar
 
 from loadmanager.sim.coordination_server import COORDINATION_SERVER, SessionGone, SimulatedCoordinationServer, Snapshot
 from loadmanager.sim.network import Network, NoAnswer
-from statechannel.errors import CoordinationUnavailable
-from statechannel.ports import Connection, Identity, Leadership, Member
+from statechannel.errors import CoordinationUnavailable, Fenced, RootLost
+from statechannel.ports import Connection, Identity, Leadership, Member, WatchCounts
 from statechannel.record import Broker
 
 T = TypeVar("T")
@@ -46,9 +46,13 @@ class SimulatedCoordination:
         self._session = _NO_SESSION
         self._seen = Snapshot(-1, {}, None, {})
         self._connection = Connection.SUSPENDED
+        self._root, self._root_lost = "", False
+        self.counts = WatchCounts()
         self._registered: tuple[Broker, bytes] | None = None
         self._listeners: list[Callable[[], None]] = []
         self._heartbeat: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._abandoned = False
         self._opening = asyncio.Lock()
         self._context = Context()
 
@@ -65,24 +69,28 @@ class SimulatedCoordination:
             ) from None
         self._heartbeat = asyncio.create_task(self._keep_session())
 
-    async def identify(self, cluster: str, log_identity: str) -> None:
-        await self._ask(lambda: self._server.identify(cluster, log_identity))
+    async def identify(self, cluster: str, log_identity: str, root: str | None = None) -> str:
+        self._root = ""
+        self._root = await self._ask(lambda: self._server.identify(Identity(cluster, log_identity, root or "")))
+        return self._root
 
     async def identity(self) -> Identity | None:
-        return await self._ask(self._server.identity)
+        return await self._ask(self._server.identity, checked=False)
 
     # --- incarnations
     async def start_incarnation(self, name: str, above: int) -> Broker:
-        return await self._ask(lambda: self._server.start_incarnation(name, above))
+        started = await self._ask(lambda: self._server.start_incarnation(name, above))
+        self._abandoned = False
+        return started
 
     async def register(self, broker: Broker, data: bytes) -> None:
         self._registered = (broker, data)
-        await self._ask_in_session(lambda session: self._server.register(session, broker, data))
+        await self._ask_in_session(broker, lambda session: self._server.register(session, broker, data))
 
     async def prove(self, broker: Broker) -> None:
         known = self._registered
         data = known[1] if known is not None and known[0] == broker else b""
-        await self._ask_in_session(lambda session: self._server.prove(session, broker, data))
+        await self._ask_in_session(broker, lambda session: self._server.prove(session, broker, data))
 
     async def unregister(self, broker: Broker) -> None:
         session = self._session
@@ -92,8 +100,8 @@ class SimulatedCoordination:
         await self._ask(lambda: self._server.raise_incarnation(broker, epoch))
 
     # --- election
-    async def campaign(self, candidate: Broker) -> Leadership | None:
-        return await self._ask_in_session(lambda session: self._server.campaign(session, candidate))
+    async def campaign(self, candidate: Broker, above: int = 0) -> Leadership | None:
+        return await self._ask_in_session(candidate, lambda session: self._server.campaign(session, candidate, above))
 
     async def resign(self, leadership: Leadership) -> None:
         await self._ask(lambda: self._server.end_leadership(leadership))
@@ -103,7 +111,7 @@ class SimulatedCoordination:
 
     # --- offices
     async def claim(self, office: str, candidate: Broker) -> bool:
-        return await self._ask_in_session(lambda session: self._server.claim(session, office, candidate))
+        return await self._ask_in_session(candidate, lambda session: self._server.claim(session, office, candidate))
 
     async def vacate(self, office: str, holder: Broker) -> None:
         await self._ask(lambda: self._server.vacate(office, holder))
@@ -123,10 +131,21 @@ class SimulatedCoordination:
 
     @property
     def connection(self) -> Connection:
-        return self._connection
+        return Connection.SUSPENDED if self._root_lost else self._connection
 
     def on_change(self, changed: Callable[[], None]) -> None:
         self._listeners.append(changed)
+
+    def abandon(self) -> None:
+        """On the loop, as everything here: it plays what a watchdog does to a client whose process goes on."""
+        if self._session != _NO_SESSION:
+            self._abandoned = True
+            session, self._session = self._session, _NO_SESSION
+            self._ending = asyncio.get_running_loop().create_task(self._end(session))
+
+    async def _end(self, session: int) -> None:
+        with contextlib.suppress(NoAnswer):
+            await self.link.call(lambda: self._server.close_session(session), timeout_s=_CLOSE_TIMEOUT_S)
 
     async def close(self) -> None:
         if self.link.closed:
@@ -135,8 +154,7 @@ class SimulatedCoordination:
             self._heartbeat.cancel()
             await asyncio.wait([self._heartbeat], timeout=_CLOSE_TIMEOUT_S)
         session, self._session = self._session, _NO_SESSION
-        with contextlib.suppress(NoAnswer):
-            await self.link.call(lambda: self._server.close_session(session), timeout_s=_CLOSE_TIMEOUT_S)
+        await self._end(session)
         self.link.close()
         self._set_connection(Connection.SUSPENDED)
 
@@ -168,8 +186,10 @@ class SimulatedCoordination:
             self._see(snapshot)
             self._set_connection(Connection.CONNECTED)
 
-    async def _ask_in_session(self, perform: Callable[[int], T]) -> T:
+    async def _ask_in_session(self, actor: Broker, perform: Callable[[int], T]) -> T:
         for _ in range(2):
+            if self._abandoned:
+                raise Fenced(f"{actor} ended with its session: stop, and start a new incarnation")
             session = self._session
             try:
                 return await self._ask(lambda session=session: perform(session))
@@ -177,13 +197,35 @@ class SimulatedCoordination:
                 await self._open_session(session)
         raise CoordinationUnavailable("the session ended twice in a row; retry with back-off")
 
-    async def _ask(self, perform: Callable[[], T]) -> T:
+    async def _ask(self, perform: Callable[[], T], *, checked: bool = True) -> T:
         if self.link.closed:
             raise CoordinationUnavailable("this coordination client was closed; make another one")
         try:
-            return await self.link.call(perform, timeout_s=self.request_timeout_s)
+            asked = self._checked(perform) if checked else perform
+            answer = await self.link.call(asked, timeout_s=self.request_timeout_s)
         except NoAnswer as silence:
             raise CoordinationUnavailable(f"{silence}; retry with back-off") from None
+        except RootLost:
+            self._note_root(lost=True)
+            raise
+        if checked:
+            self._note_root(lost=False)
+        return answer
+
+    def _checked(self, perform: Callable[[], T]) -> Callable[[], T]:
+        root = self._root
+
+        def checked() -> T:
+            if root:
+                self._server.check_same_root(root)
+            return perform()
+
+        return checked
+
+    def _note_root(self, *, lost: bool) -> None:
+        if self._root_lost is not lost:
+            self._root_lost = lost
+            self._tell()
 
     # --- what it sees
     def _hear(self, snapshot: Snapshot) -> None:
@@ -191,8 +233,10 @@ class SimulatedCoordination:
         asyncio.get_running_loop().call_soon(self._see, snapshot, context=self._context.copy())
 
     def _see(self, snapshot: Snapshot) -> None:
+        self.counts.reads += 1
         if snapshot.version <= self._seen.version:
             return
+        self.counts.changes += 1
         self._seen = snapshot
         self._tell()
 

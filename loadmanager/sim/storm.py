@@ -12,7 +12,7 @@ from typing import Any
 
 from loadmanager.sim.ambush import Ambush
 from loadmanager.sim.auditor import CHANNEL_TOPIC
-from loadmanager.sim.cluster import PARTITIONS, Cluster, Life
+from loadmanager.sim.cluster import PARTITIONS, SETTINGS, Cluster, Life
 from loadmanager.sim.coordination_server import COORDINATION_SERVER
 from loadmanager.sim.log_server import LOG_SERVER
 from loadmanager.sim.network import Faults, Latency
@@ -66,6 +66,7 @@ class Storm:
             "snapshot": (6, self._lie_in_wait),
             "blackout": (1, self._blackout),
             "behind": (2, self._fall_behind),
+            "hang": (2, self._hang),
         }
         self.names = frozenset(self._faults)
         self._weights = weather.weigh({name: weight for name, (weight, _) in self._faults.items()})
@@ -132,6 +133,17 @@ class Storm:
         if not life.process.dead:
             self._world.trace.write(str(life), "resumes")
             life.process.resume()
+
+    def _hang(self, life: Life) -> None:
+        """Its control loop hangs for longer than its session lasts, while its watchdog does its work."""
+        self._stop_process(life)
+        self._in(SETTINGS.session_timeout_s, self._later, SHORT_S, self._wake_up, life)
+
+    def _wake_up(self, life: Life) -> None:
+        if life.node is not None:
+            life.process.run(life.node.world.coordination.abandon)
+            life.process.run(life.node.abandoned, "its loop hung")
+        self._go_on(life)
 
     def _twin(self, life: Life) -> None:
         """A second process of the same name is started, while the first is paused, cut off, or well."""

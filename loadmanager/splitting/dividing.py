@@ -106,6 +106,10 @@ class Inheritance:
         self._forget(now_s)
         return tuple(sorted(self._spread))
 
+    def bundles(self) -> tuple[Bundle, ...]:
+        """The children that it knows."""
+        return (*self._loads, *self._spread)
+
     def settle(self, bundle: Bundle) -> None:
         """The leader has moved it, or it is gone."""
         self._loads.pop(bundle, None)

@@ -25,6 +25,10 @@ class What(StrEnum):
     KEPT = "kept"
     """A child of a split that stays with its owner."""
     QUARANTINED = "quarantined"
+    TRIED = "given out alone"
+    """A bundle that brokers died with: held back until now, or locked up and tried again."""
+    LET_GO = "let go"
+    """It was locked up, and harms nobody any more."""
 
 
 class Event(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
-"""The leader's part in splits: places for the children that owners ask it for, and quarantine for deadly bundles.
+"""The leader's part in splits: places for the children that owners ask it for, and a look at deadly bundles.
 
 Runs beside the rounds of a term. It looks often and finds nothing to do nearly always: at what owners report as
-`spread`, and at what `Quarantine` has counted. What it has answered it remembers for its term; the next leader may
+`spread`, and at what `Locking` finds due. What it has answered it remembers for its term; the next leader may
 answer once more, with the same moves or none.
 """
 
@@ -11,8 +11,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
-import msgspec
-
 from loadmanager.balancing.decision import Move
 from loadmanager.decisions.record import BEGUN
 from loadmanager.errors import LoadManagerError
@@ -20,12 +18,8 @@ from loadmanager.governing.beginning import Beginning
 from loadmanager.governing.deciding import Deciding
 from loadmanager.governing.limits import Limits, UnderWay, allow
 from loadmanager.leader.service import Term
-from loadmanager.policies.model import BundlePolicy, Kind
-from loadmanager.policies.store import PolicyStore
-from loadmanager.splitting.blame import Suspect
 from loadmanager.splitting.journal import Journal, What
-from loadmanager.splitting.quarantine import Quarantine
-from loadmanager.splitting.ruling import Ruling
+from loadmanager.splitting.locking import Locking
 from loadmanager.splitting.spreading import spread
 from loadmanager.views import Views
 from statechannel.bundle import Bundle
@@ -34,7 +28,6 @@ from statechannel.transitions import State
 
 LOOK_S = 0.5
 CAUSE = "spread"
-REASON_CHARACTERS = 900
 _log = logging.getLogger(__name__)
 
 
@@ -45,16 +38,14 @@ class Tending:
         self,
         deciding: Deciding,
         views: Views,
-        policies: PolicyStore,
-        quarantine: Quarantine,
+        locking: Locking,
         safe_mode: Callable[[], str | None],
         journal: Journal,
         note: Callable[[str], None],
     ) -> None:
         self._deciding = deciding
         self._views = views
-        self._policies = policies
-        self._quarantine = quarantine
+        self._locking = locking
         self._safe_mode = safe_mode
         self._journal = journal
         self._note = note
@@ -68,7 +59,7 @@ class Tending:
         while True:
             await asyncio.sleep(LOOK_S)
             if self._safe_mode() is None:
-                await self._survive("the quarantine", self._lock_up(str(term.leadership.leader)))
+                await self._survive("the quarantine", self._locking.look(term))
                 await self._survive("spreading children", self._spread(beginning))
 
     async def _survive(self, what: str, work: Awaitable[None]) -> None:
@@ -132,28 +123,3 @@ class Tending:
         entry = self._deciding.table.get(bundle)
         if entry is not None:
             self._answered[bundle] = entry.token
-
-    # --- deadly bundles
-
-    async def _lock_up(self, leader: str) -> None:
-        if not self._quarantine.suspects(1):
-            return
-        ruling = Ruling(self._deciding.settings(), self._deciding.policies())
-        for suspect in self._quarantine.condemned(lambda bundle: ruling.settings_of(bundle).quarantine_deaths):
-            if self._deciding.table.get(suspect.bundle) is not None and not self._is_locked_up(suspect.bundle):
-                await self._quarantine_one(suspect, leader)
-
-    def _is_locked_up(self, bundle: Bundle) -> bool:
-        policy = self._deciding.policies().bundles.get(bundle)
-        return policy is not None and bool(policy.quarantined)
-
-    async def _quarantine_one(self, suspect: Suspect, leader: str) -> None:
-        reason = str(suspect)[:REASON_CHARACTERS]
-
-        def locked(policy: BundlePolicy) -> BundlePolicy:
-            return msgspec.structs.replace(policy, quarantined=reason)
-
-        await self._policies.change(
-            Kind.BUNDLE, str(suspect.bundle), locked, author=leader, reason="brokers died of it", force=True
-        )
-        self._journal.happened(What.QUARANTINED, suspect.bundle, reason)

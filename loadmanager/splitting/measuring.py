@@ -29,13 +29,17 @@ def splitting_metrics(journal: Journal, quarantine: Quarantine) -> Iterator[Metr
     yield _counter(
         "bundles_quarantined", "Bundles that this broker locked up as leader", journal.counts[What.QUARANTINED]
     )
+    yield _counter(
+        "bundles_tried", "Times that it gave out a suspect or locked bundle alone", journal.counts[What.TRIED]
+    )
+    yield _counter("bundles_let_go", "Locked bundles that it let go by itself", journal.counts[What.LET_GO])
     kept = journal.split_decision.counts if journal.split_decision is not None else {}
     stay = GaugeMetricFamily(PREFIX + "bundles_not_split", "By the last look, by rule", labels=("rule",))
     for rule in Rule:
         stay.add_metric((rule.value,), float(kept.get(rule, 0)))
     yield stay
-    suspects = float(len(quarantine.suspects()))
-    yield GaugeMetricFamily(PREFIX + "bundles_suspect", "Two or more brokers in succession died with them", suspects)
+    suspects = float(len(quarantine))
+    yield GaugeMetricFamily(PREFIX + "bundles_suspect", "Two or more brokers were lost with them", suspects)
 
 
 def _counter(name: str, help_text: str, value: float) -> Metric:

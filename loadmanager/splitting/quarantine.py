@@ -1,35 +1,37 @@
-"""Which bundles kill the brokers that take them: counted from the channel's accepted records, and held back. Pure.
+"""Which bundles kill the brokers that take them: the evidence, from the channel's accepted records alone. Pure.
 
-A death is a leader's `revoke` of an orphan (`leader.core.ORPHAN`), or its `cancel` of a transfer whose target was lost.
-It speaks against the bundles that the dead broker had been given within `quarantine_window_s`, or prepared for. One
-proves nothing, for a broker dies with all that it holds; but what was innocent lands on brokers that live. So a bundle
-is a suspect with the deaths *in succession* of those who took it; as soon as one keeps it for the window, or gives it
-away alive, it is none. What `quarantine_deaths` of them prove, and against whom, says `blame.py`.
+A broker is *lost* with a leader's `revoke` of an orphan (`leader.core.ORPHAN`), or its `cancel` of a transfer whose
+target was lost. That speaks against the bundles that it had been given within `quarantine_window_s`, or prepared for,
+once its process is known to have crashed (`losses.py`), and by as much as `evidence.py` says. Whoever keeps a bundle
+for the window, or gives it away alive, speaks for it.
 
-Every broker counts for itself, from the records alone and by their times: all come to the same result, and a new leader
-goes on where the old one was. A broker that has just started has read the log from its newest snapshot on; what lies
-before, it does not know. That is accepted: to write it into the snapshots would make it part of the law, and the
-brokers that did not die remember. From the second death in succession on, a bundle is also held back for a while, twice
-as long each time.
+Every broker collects for itself, by the records and their times: all come to the same result, and a new leader goes on
+where the old one was. A broker that has just started has read the log from its newest snapshot on; what lies before, it
+does not know. That is accepted: to write it into the snapshots would make it part of the law, the brokers that did not
+die remember, and a verdict is a policy, which is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from zlib import crc32
 
 import msgspec
 
 from loadmanager.leader.core import ORPHAN, STUCK
-from loadmanager.splitting.blame import NOTHING_FOUND, Death, Findings, Suspect, findings
+from loadmanager.splitting.evidence import Death, Lived, Standing, Step, density, guilt, pause_s, standing
+from loadmanager.splitting.losses import FATE, Losses
 from statechannel.bundle import Bundle
 from statechannel.record import Action, Broker, Record, Role
 from statechannel.transitions import State
 from statechannel.verdict import Change, Ownership, Transition
 
-PAUSE_S = 2.0
-LONGEST_PAUSE_S = 60.0
 GIVEN_KEPT = 100_000
 """Of the bundles that were given out last; of a whole cluster's start the oldest are forgotten."""
+STEPS_KEPT = 40
+BROKERS_KEPT = 20_000
+BY_THE_LEADER_S = 60.0
+"""So much longer than four pauses the others leave it to the leader to give out a bundle that is watched."""
 
 
 class Given(msgspec.Struct, frozen=True, gc=False):
@@ -40,145 +42,218 @@ class Given(msgspec.Struct, frozen=True, gc=False):
 
 
 class Quarantine:
-    """What one broker has seen. Feed it every accepted change, in order, with those read at the start."""
+    """What one broker has seen. Feed it every accepted change, in order, with those read at the start.
 
-    def __init__(self) -> None:
+    `brokers` says how many there are at that moment.
+    """
+
+    def __init__(self, brokers: Callable[[], int] = lambda: 1) -> None:
+        self.losses = Losses()
+        self._brokers = brokers
+        self._window_s = 600.0
         self._given: dict[Bundle, Given] = {}
-        self._suspects: dict[Bundle, Suspect] = {}
+        self._promised: dict[Bundle, Given] = {}
+        self._holds: dict[Broker, set[Bundle]] = {}
+        """What was given to whom lately."""
+        self._alive_ms: dict[Broker, int] = {}
+        self._steps: dict[Bundle, tuple[Step, ...]] = {}
+        self._repeated: dict[Bundle, None] = {}
+        """Those with which several were lost."""
         self._pardons: dict[Bundle, int] = {}
-        self._findings: dict[int, Findings] = {}
-        """What follows from the suspects, by `quarantine_deaths`; until they change."""
+        self._standings: dict[Bundle, Standing] = {}
+        self._standing_at: tuple[int, float] = (0, 0.0)
 
     # --- feeding
 
     def observe(self, change: Change, window_s: float) -> None:
         """Take the next accepted record."""
         record = change.record
+        self._window_s = window_s
+        self.losses.watch(record.at_ms)
         if record.action is Action.NOOP:
+            if record.cause == FATE and record.to is not None:
+                self._note_loss(record.to, record.at_ms, 0)
+                self.losses.take_fate(record)
             return
-        self._findings.clear()
+        if record.role is Role.BROKER:
+            self._alive_ms[record.actor] = record.at_ms
+            if len(self._alive_ms) > BROKERS_KEPT:
+                del self._alive_ms[next(iter(self._alive_ms))]
+        if change.whole is not None:
+            for bundle in change.bundles((*self._steps, *self._given, *self._promised)):
+                self._forget(bundle)
+            return
         if record.action in (Action.CREATE, Action.MERGE):
             self._reshape(change.transitions)
             return
-        orphaned = record.action is Action.REVOKE and record.reason.startswith(ORPHAN)
         for transition in change.transitions:
-            before, after = transition.before, transition.after
-            if after is None:
+            if transition.after is None:
                 self._forget(transition.bundle)
-            elif before is not None:
-                self._step(before, after, record.at_ms)
-                if orphaned and before.holder is not None:
-                    self._died(before, before.holder, record.at_ms, window_s)
-                elif record.action is Action.RELEASE and record.role is Role.BROKER:
-                    self._gave_away(before)
-                elif _lost_its_target(record, before) and before.target is not None:
-                    self._count(before.bundle, Death(before.target, record.at_ms, 0, taking=True))
+            elif transition.before is not None:
+                self._judge(record, transition.before)
+                self._follow(transition.before, transition.after, record.at_ms)
 
-    def _step(self, before: Ownership, after: Ownership, at_ms: int) -> None:
-        if after.state is State.ASSIGNING and after.holder is not None and after.token != before.token:
-            self._given.pop(after.bundle, None)
-            self._given[after.bundle] = Given(after.holder, at_ms)
-            if len(self._given) > GIVEN_KEPT:
-                del self._given[next(iter(self._given))]
+    def _judge(self, record: Record, before: Ownership) -> None:
+        """Whether the record says how it went for the holder of before, or for the target."""
+        if record.action is Action.REVOKE and record.reason.startswith(ORPHAN) and before.holder is not None:
+            given = self._given.get(before.bundle)
+            taking = before.state is State.ASSIGNING
+            self._lose(before.bundle, before.holder, given, record.at_ms, taking=taking)
+        elif record.action is Action.RELEASE and record.role is Role.BROKER:
+            self._gave_away(before, record.at_ms)
+        elif _lost_its_target(record, before) and before.target is not None:
+            promised = self._promised.get(before.bundle)
+            self._lose(before.bundle, before.target, promised, record.at_ms, taking=True)
 
-    def _died(self, before: Ownership, holder: Broker, at_ms: int, window_s: float) -> None:
-        given = self._given.get(before.bundle)
-        if given is None or given.to != holder or at_ms - given.at_ms > window_s * 1000:
-            self._suspects.pop(before.bundle, None)  # it lived with it for long enough
+    def _follow(self, before: Ownership, after: Ownership, at_ms: int) -> None:
+        """Who has been given what."""
+        self._promised.pop(after.bundle, None)
+        if after.state is State.TRANSFERRING and after.target is not None:
+            self._promised[after.bundle] = Given(after.target, at_ms)
+        if after.state is not State.ASSIGNING or after.holder is None or after.token == before.token:
             return
-        taking = before.state is State.ASSIGNING
-        self._count(before.bundle, Death(holder, at_ms, max(0, at_ms - given.at_ms), taking))
+        self._take_back(after.bundle)
+        self._given[after.bundle] = Given(after.holder, at_ms)
+        self._holds.setdefault(after.holder, set()).add(after.bundle)
+        if len(self._given) > GIVEN_KEPT:
+            self._take_back(next(iter(self._given)))
 
-    def _count(self, bundle: Bundle, death: Death) -> None:
-        earlier = self._suspects.get(bundle)
-        deaths = () if earlier is None else earlier.deaths
-        if not (deaths and deaths[-1].broker == death.broker) and not self._pardoned(bundle, death.at_ms):
-            self._suspects[bundle] = Suspect(bundle, (*deaths, death))
+    def _take_back(self, bundle: Bundle) -> None:
+        given = self._given.pop(bundle, None)
+        if given is not None:
+            holds = self._holds[given.to]
+            holds.discard(bundle)
+            if not holds:
+                del self._holds[given.to]
 
-    def _gave_away(self, before: Ownership) -> None:
-        """The holder itself wrote this `release`: it lives."""
-        suspect = self._suspects.get(before.bundle)
-        if suspect is None or before.state is State.ASSIGNING:  # it declined: it had not taken it
+    def _lose(self, bundle: Bundle, broker: Broker, given: Given | None, at_ms: int, *, taking: bool) -> None:
+        self._note_loss(broker, at_ms, 0 if given is None else given.at_ms)
+        held_ms = -1 if given is None or given.to != broker else max(0, at_ms - given.at_ms)
+        if not 0 <= held_ms <= self._window_s * 1000:
+            self._add(bundle, Lived(broker, at_ms, round(self._window_s * 1000)), begin=False)
+        else:
+            self._add(bundle, Death(broker, at_ms, held_ms, taking, self._danger_of(bundle, held_ms)))
+
+    def _note_loss(self, broker: Broker, at_ms: int, alive_ms: int) -> None:
+        if broker not in self.losses:
+            alive_ms = max(self._alive_ms.pop(broker, 0), alive_ms)
+            self.losses.lost(broker, at_ms, alive_ms, self._brokers(), self._danger(broker, at_ms))
+
+    def _danger(self, broker: Broker, at_ms: int) -> float:
+        """How much all that a broker was given lately was expected to kill it at that time."""
+        found = ((bundle, self._given[bundle].at_ms) for bundle in self._holds.get(broker, ()))
+        return sum(self._danger_of(bundle, max(0, at_ms - given_ms)) for bundle, given_ms in found)
+
+    def _danger_of(self, bundle: Bundle, held_ms: int) -> float:
+        score = self.standing(bundle).feared.score if bundle in self._steps else 0.0
+        return guilt(score) * density(held_ms / 1000, self._window_s)
+
+    def _gave_away(self, before: Ownership, at_ms: int) -> None:
+        """The holder itself wrote this `release`: it lives. One that declined had not taken it."""
+        given, steps = self._given.get(before.bundle), self._steps.get(before.bundle)
+        if steps is None or before.holder is None or before.state is State.ASSIGNING:
             return
-        if before.state is State.REVOKING and suspect.deaths[-1].broker == before.holder:
-            kept = suspect.deaths[:-1]  # it was taken for dead, wrongly
-            if kept:
-                self._suspects[before.bundle] = Suspect(before.bundle, kept)
-                return
-        del self._suspects[before.bundle]
+        if before.state is State.REVOKING and steps[-1].broker == before.holder:
+            self._keep(before.bundle, steps[:-1])  # it was taken for dead, wrongly
+            return
+        held_ms = self._window_s * 1000 if given is None else max(0, at_ms - given.at_ms)
+        self._add(before.bundle, Lived(before.holder, at_ms, round(held_ms)), begin=False)
+
+    def _add(self, bundle: Bundle, step: Step, *, begin: bool = True) -> None:
+        steps = self._steps.get(bundle, ())
+        twice = steps and steps[-1].broker == step.broker
+        if not twice and (steps or begin) and not self._pardoned(bundle, step.at_ms):
+            self._keep(bundle, (*steps, step))
+
+    def _keep(self, bundle: Bundle, steps: tuple[Step, ...]) -> None:
+        self._standings.pop(bundle, None)
+        self._repeated.pop(bundle, None)
+        if not steps:
+            self._steps.pop(bundle, None)
+            return
+        self._steps[bundle] = steps[-STEPS_KEPT:]
+        if sum(isinstance(step, Death) for step in steps) > 1:
+            self._repeated[bundle] = None
 
     def _reshape(self, transitions: Iterable[Transition]) -> None:
         """What was born takes over what is known of what it took the place of."""
         gone = [t.bundle for t in transitions if t.after is None]
         born = [t.after.bundle for t in transitions if t.before is None and t.after is not None]
         given = [each for bundle in gone if (each := self._given.get(bundle)) is not None]
-        suspects = [each for bundle in gone if (each := self._suspects.get(bundle)) is not None]
+        steps = [self.standing(bundle) for bundle in gone if bundle in self._steps]
+        worst = max(steps, key=lambda each: each.feared.score, default=None)
+        kept = () if worst is None else self._steps[worst.bundle]
         for bundle in gone:
             self._forget(bundle)
         for bundle in born:
             if given:
-                self._given[bundle] = max(given, key=lambda each: each.at_ms)
-            if suspects:
-                worst = max(suspects, key=lambda each: len(each.deaths))
-                self._suspects[bundle] = Suspect(bundle, worst.deaths)
+                self._given[bundle] = newest = max(given, key=lambda each: each.at_ms)
+                self._holds.setdefault(newest.to, set()).add(bundle)
+            self._keep(bundle, kept)
 
     def _forget(self, bundle: Bundle) -> None:
-        self._given.pop(bundle, None)
-        self._suspects.pop(bundle, None)
+        self._take_back(bundle)
+        self._promised.pop(bundle, None)
+        self._keep(bundle, ())
 
     def pardon(self, bundle: Bundle, at_ms: int) -> None:
-        """An administrator let this part of the ring go at this time: deaths from before count no more, nor will they
-        when they are read later."""
+        """This part of the ring was let go at this time: deaths from before count no more, nor will they when they are
+        read later."""
         self._pardons[bundle] = max(at_ms, self._pardons.get(bundle, at_ms))
-        self._findings.clear()
-        for suspect in [each for each in self._suspects.values() if _overlap(each.bundle, bundle)]:
-            kept = tuple(death for death in suspect.deaths if death.at_ms > at_ms)
-            del self._suspects[suspect.bundle]
-            if kept:
-                self._suspects[suspect.bundle] = Suspect(suspect.bundle, kept)
+        for each in [each for each in self._steps if _overlap(each, bundle)]:
+            self._keep(each, tuple(step for step in self._steps[each] if step.at_ms > at_ms))
 
     def _pardoned(self, bundle: Bundle, at_ms: int) -> bool:
         return any(at_ms <= until_ms for each, until_ms in self._pardons.items() if _overlap(each, bundle))
 
     # --- asking
 
-    def suspect(self, bundle: Bundle) -> Suspect | None:
-        """What speaks against a bundle."""
-        return self._suspects.get(bundle)
+    def standing(self, bundle: Bundle) -> Standing:
+        """What is held against a bundle."""
+        if self._standing_at != (self.losses.version, self._window_s):
+            self._standing_at = self.losses.version, self._window_s
+            self._standings.clear()
+        found = self._standings.get(bundle)
+        if found is None:
+            found = standing(bundle, self._steps.get(bundle, ()), self.losses, self._window_s)
+            if bundle in self._repeated:
+                self._standings[bundle] = found
+        return found
 
-    def suspects(self, deaths: int = 2) -> list[Suspect]:
-        """Those with so many deaths in succession, the most suspicious first."""
-        found = (suspect for suspect in self._suspects.values() if len(suspect.deaths) >= deaths)
-        return sorted(found, key=lambda each: (-len(each.deaths), each.suspicion))
+    def __contains__(self, bundle: Bundle) -> bool:
+        """Whether a broker was lost with it lately."""
+        return bundle in self._steps
 
-    def condemned(self, least_of: Callable[[Bundle], int]) -> list[Suspect]:
-        """The bundles to lock up; of those that went the same way one at most. `least_of` is a bundle's
-        `quarantine_deaths`."""
-        wanted = {bundle: least_of(bundle) for bundle, suspect in self._suspects.items() if len(suspect.deaths) > 0}
-        found = {least: self._found(least).condemned for least in set(wanted.values())}
-        return [found[least][bundle] for bundle, least in wanted.items() if bundle in found[least]]
+    def __iter__(self) -> Iterator[Bundle]:
+        """Those with which several brokers were lost."""
+        return iter(tuple(self._repeated))
+
+    def __len__(self) -> int:
+        return len(self._repeated)
+
+    def given_ms(self, bundle: Bundle, holder: Broker) -> int | None:
+        """When this holder was given the bundle, if that is known."""
+        given = self._given.get(bundle)
+        return given.at_ms if given is not None and given.to == holder else None
+
+    def pause_s(self, found: Standing) -> float:
+        """How long a watched bundle is held back after the last death, the same for everybody who asks."""
+        assert found.last is not None
+        return pause_s(found, self._window_s, crc32(f"{found.bundle} {found.last.step.at_ms}".encode()) / 2**32)
 
     def held_back(self, bundle: Bundle, least: int, now_ms: int) -> str:
-        """Why nobody is given the bundle now, empty if it may be. Cheap for what is no suspect."""
-        suspect = self._suspects.get(bundle)
-        if suspect is None or least <= 0 or (len(suspect.deaths) < 2 and least != 1):
+        """Why a lookup gives the bundle to nobody now, empty if it may. Cheap for what is no suspect."""
+        if least <= 0 or bundle not in self._repeated:
             return ""
-        found = self._found(least)
-        if bundle in found.condemned:
-            return f"it is being quarantined: {suspect}"
-        pause_s = 0.0 if len(suspect.deaths) < 2 else PAUSE_S * 2.0 ** min(len(suspect.deaths) - 2, 30)
-        pause_s = min(pause_s, LONGEST_PAUSE_S) + found.apart_s.get(bundle, 0.0)
-        left_ms = suspect.last.at_ms + pause_s * 1000 - now_ms
-        if not 0 < left_ms <= pause_s * 1000:
-            return ""  # over, or by a clock that is far from ours
-        return f"held back for {left_ms / 1000:.1f} s: {suspect}"
-
-    def _found(self, least: int) -> Findings:
-        if least <= 0:
-            return NOTHING_FOUND
-        if least not in self._findings:
-            self._findings[least] = findings(self.suspects(least), least)
-        return self._findings[least]
+        found = self.standing(bundle)
+        if not found.watched or found.last is None:
+            return ""
+        pause = self.pause_s(found)
+        since_s = (now_ms - found.last.step.at_ms) / 1000
+        if not 0 <= since_s < 4 * pause + BY_THE_LEADER_S:
+            return ""  # there is no leader that does it, or a clock is far from ours
+        left = f"held back for {pause - since_s:.1f} s" if since_s < pause else "held back until no broker is lost"
+        return f"{left}, then the leader gives it out alone: {found}"
 
 
 def _lost_its_target(record: Record, before: Ownership) -> bool:

@@ -42,6 +42,10 @@ class Ruling:
             self._alone[kind] = paused or why_left_alone(self.policies, bundle.namespace, claimed)
         return self._alone[kind]
 
+    def quarantined(self, bundle: Bundle) -> str:
+        """Why nobody may be given the bundle, empty if somebody may."""
+        return next((policy.quarantined for policy in self._kind(bundle)[1] if policy.quarantined), "")
+
     def policies_of(self, bundle: Bundle) -> Hashable:
         """Equal for bundles of a namespace that are under the same policies."""
         return self._kind(bundle)[0][1]

@@ -228,6 +228,11 @@ class Reshaper:
     # --- what became of it
 
     def _changed(self, change: Change) -> None:
+        if change.whole is not None:
+            for bundle in change.bundles([*self._begun, *self._inheritance.bundles()]):
+                self._inheritance.settle(bundle)
+                self._begun.pop(bundle, None)
+            return
         gone = [each for each in change.transitions if each.after is None]
         if change.record.action is Action.CREATE and gone:
             self._born(gone[0], [each.bundle for each in change.transitions if each.after is not None])

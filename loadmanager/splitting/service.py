@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from loadmanager.governing.deciding import Deciding
@@ -13,14 +13,17 @@ from loadmanager.splitting.choosing import Extreme, choose
 from loadmanager.splitting.cutting import Bounds
 from loadmanager.splitting.journal import Journal
 from loadmanager.splitting.leading import Tending
+from loadmanager.splitting.locking import Locking
 from loadmanager.splitting.quarantine import Quarantine
 from loadmanager.splitting.ruling import Ruling
 from loadmanager.splitting.scheduler import Loads, Reshaper, Survey
+from loadmanager.splitting.trials import Trials
 from loadmanager.surroundings import Surroundings
 from loadmanager.views import Views
 from statechannel.bundle import Bundle
 from statechannel.record import Broker
 from statechannel.service import Channel
+from statechannel.verdict import Ownership
 
 
 class Grounds(Protocol):
@@ -32,6 +35,7 @@ class Grounds(Protocol):
     views: Views
     policies: PolicyStore
     quarantine: Quarantine
+    trials: Trials
 
     @property
     def settings(self) -> Settings: ...
@@ -66,17 +70,18 @@ class Splitting:
             self.journal,
         )
 
-    def tending(self, deciding: Deciding) -> Tending:
-        """The leader's part; `deciding` knows the cluster."""
+    def tending(self, deciding: Deciding, emptiest: Callable[[Ownership, Collection[str]], Broker | None]) -> Tending:
+        """The leader's part; `deciding` knows the cluster, `emptiest` where to try what brokers died with."""
         grounds = self._grounds
-        return Tending(
-            deciding, grounds.views, grounds.policies, grounds.quarantine, self._safe_mode, self.journal, grounds.note
+        locking = Locking(
+            deciding, grounds.policies, grounds.quarantine, grounds.trials, emptiest, self.ruling, self.journal
         )
+        return Tending(deciding, grounds.views, locking, self._safe_mode, self.journal, grounds.note)
 
     def held_back(self, bundle: Bundle) -> str:
         """Why nobody is to be given the bundle at present, empty if it may be: brokers died of it."""
         grounds = self._grounds
-        if grounds.quarantine.suspect(bundle) is None:
+        if bundle not in grounds.quarantine:
             return ""
         deaths = self.ruling().settings_of(bundle).quarantine_deaths
         return grounds.quarantine.held_back(bundle, deaths, grounds.world.wall_ms())

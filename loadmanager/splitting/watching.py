@@ -1,10 +1,11 @@
-"""Feeds a node's count of deadly bundles: from the channel, what is read at the start too, and from pardons."""
+"""Feeds a node's evidence on deadly bundles: from the channel, what is read at the start too, and from pardons."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from loadmanager.documents.model import Version
+from loadmanager.membership import Membership
 from loadmanager.policies.model import BundlePolicy, Kind, Policy
 from loadmanager.policies.store import PolicyStore
 from loadmanager.policies.stored import named
@@ -14,9 +15,11 @@ from statechannel.bundle import Bundle
 from statechannel.service import Channel
 
 
-def count_deaths(channel: Channel, policies: PolicyStore, settings: Callable[[], Settings]) -> Quarantine:
-    """A count that follows both for as long as they run; call it before either does."""
-    quarantine = Quarantine()
+def collect_evidence(
+    channel: Channel, policies: PolicyStore, membership: Membership, settings: Callable[[], Settings]
+) -> Quarantine:
+    """What follows both for as long as they run; call it before either does."""
+    quarantine = Quarantine(lambda: max(len(membership.peers), len(channel.table.holders())))
 
     def changed(key: str, old: Version[Policy] | None, new: Version[Policy]) -> None:
         kind, name = named(key)

@@ -6,16 +6,18 @@ import asyncio
 import inspect
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from api import app, server
-from api.doorway import Kept
+from api.listener import Listener
 from api.server import attach
-from loadmanager.embedding.doors import listen
+from loadmanager.embedding.doors import listen, opened
+from loadmanager.embedding.handover import Handover
 from loadmanager.hosting import HostRunner
 from loadmanager.node import Node
 from loadmanager.settings import Settings
@@ -92,72 +94,69 @@ async def test_doors_that_opened_have_laid_out_the_routes_without_a_request(
     node: Node, listening: socket.socket
 ) -> None:
     assert app.routes_of_all().middleware_stack is None
-    async with attach(node, listening):
+    async with opened(attach, node, listening):
         pass
     assert app.routes_of_all().middleware_stack is not None
 
 
-class Impatience:
-    """Doors that are closing, and hang in a step of it until somebody cancels that too."""
+async def test_a_door_that_does_not_open_says_why_and_leaves_no_thread(node: Node, listening: socket.socket) -> None:
+    @asynccontextmanager
+    async def stuck(handover: Handover, listening: socket.socket) -> AsyncGenerator[None]:
+        raise RuntimeError("it is stuck")
+        yield
+
+    with pytest.raises(RuntimeError, match="it is stuck"):
+        async with opened(stuck, node, listening):
+            pytest.fail("it is open")
+    async with asyncio.timeout(WAIT_S):
+        while "loadmanager-doors" in {thread.name for thread in threading.enumerate()}:
+            await asyncio.sleep(0.001)
+
+
+class Step:
+    """A step of closing that hangs until somebody cancels the closing again."""
 
     def __init__(self) -> None:
         self.reached = asyncio.Event()
-        self.given_up = asyncio.Event()
 
-    async def hang(self, *_: Any, **__: Any) -> None:
+    async def hang(self, *_: Any) -> None:
         self.reached.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            self.given_up.set()
+        await asyncio.Event().wait()
 
 
-async def cancelled_twice(node: Node, listening: socket.socket, impatience: Impatience) -> None:
+async def cancelled_twice(node: Node, listening: socket.socket, step: Step) -> None:
     """Open the doors, have them closed by a cancellation, and cancel again in the step that hangs."""
-    opened = asyncio.Event()
+    entered = asyncio.Event()
 
     async def served() -> None:
-        async with attach(node, listening):
-            opened.set()
+        async with opened(attach, node, listening):
+            entered.set()
             await asyncio.Event().wait()
 
     serving = asyncio.create_task(served())
     async with asyncio.timeout(WAIT_S):
-        await opened.wait()
+        await entered.wait()
         serving.cancel()
-        await impatience.reached.wait()
+        await step.reached.wait()
         serving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await serving
 
 
-def noting(done: list[str], name: str, step: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    async def noted(*arguments: Any) -> None:
-        await step(*arguments)
-        done.append(name)
-
-    return noted
-
-
-async def test_a_second_cancellation_while_requests_end_skips_no_step(
-    node: Node, listening: socket.socket, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("hanging", ["loadmanager.embedding.handover.Handover.close", "api.doorway.Kept.close"])
+async def test_a_second_cancellation_while_the_doors_close_skips_no_step(
+    node: Node, listening: socket.socket, monkeypatch: pytest.MonkeyPatch, hanging: str
 ) -> None:
-    impatience, done = Impatience(), list[str]()
-    monkeypatch.setattr("api.server._Server.shutdown", impatience.hang)
-    monkeypatch.setattr(Kept, "close", noting(done, "kept", Kept.close))
+    step, done = Step(), list[str]()
+    close = Listener.close
+
+    async def noted(listener: Listener, timeout_s: float) -> None:
+        await close(listener, timeout_s)
+        done.append("listener")
+
+    monkeypatch.setattr(hanging, step.hang)
+    monkeypatch.setattr(Listener, "close", noted)
     monkeypatch.setattr(server, "lay_out_routes", lambda: done.append("laid out"))
-    await cancelled_twice(node, listening, impatience)
-    assert sorted(done) == ["kept", "laid out"]
-
-
-async def test_a_second_cancellation_while_kept_closes_still_awaits_the_routes(
-    node: Node, listening: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    impatience, done, may_end = Impatience(), list[str](), threading.Event()
-    monkeypatch.setattr(Kept, "close", impatience.hang)
-    monkeypatch.setattr(server, "lay_out_routes", lambda: done.append(f"laid out: {may_end.wait(WAIT_S)}"))
-    closing = asyncio.create_task(cancelled_twice(node, listening, impatience))
-    await impatience.given_up.wait()
-    asyncio.get_running_loop().call_later(0.05, may_end.set)
-    await closing
-    assert done == ["laid out: True"]
+    await cancelled_twice(node, listening, step)
+    assert sorted(done) == ["laid out", "listener"]
+    assert listening.fileno() == -1

@@ -12,10 +12,8 @@ from typing import Any
 
 import pytest
 
-from api import limits
-from api.limits import MAX_BODY_BYTES
 from api.server import NotLoopback, attach, check_reach
-from loadmanager.embedding.doors import listen
+from loadmanager.embedding.doors import listen, opened
 from loadmanager.hosting import HostRunner
 from loadmanager.node import Node
 from loadmanager.operations import Operations
@@ -65,8 +63,8 @@ async def test_errors_of_the_inside_do_not_show_it(
 async def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(
     cluster: Cluster, refused: Refused
 ) -> None:
-    await cluster.start()
-    body = b'{"topics": ["' + b"x" * MAX_BODY_BYTES + b'"]}'
+    await cluster.start(door_body_limit_bytes=65_536)
+    body = b'{"topics": ["' + b"x" * 65_536 + b'"]}'
 
     async def chunks() -> Any:
         yield body[: len(body) // 2]
@@ -77,33 +75,33 @@ async def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(
     assert "at most" in (await refused(413, "POST", "/v1/lookup", data=chunks(), headers=json_type))["detail"]
 
 
-async def test_a_body_that_does_not_arrive_is_given_up(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    await cluster.start()
-    monkeypatch.setattr(limits, "ARRIVAL_TIMEOUT_S", 0.05)
+async def test_a_body_that_does_not_arrive_is_given_up(cluster: Cluster) -> None:
+    await cluster.start(door_body_timeout_s=0.05)
     host, port = cluster.brokers[0].url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(b"POST /v1/lookup HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{")
+    writer.write(
+        b"POST /v1/lookup HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+    )
     answer = await asyncio.wait_for(reader.read(), 60)
     writer.close()
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b"did not arrive" in answer
 
 
-async def test_more_requests_than_can_run_are_told_to_come_back(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await cluster.start()
+async def test_more_requests_than_can_run_are_told_to_come_back(cluster: Cluster) -> None:
+    await cluster.start(door_requests=8)
     await cluster.create("t/n")
-    monkeypatch.setattr(limits, "MAX_REQUESTS", 2)
     cluster.brokers[0].host.gate.clear()
     counts = cluster.brokers[0].node.current.lookup.counts
-    many = [asyncio.create_task(cluster.ask("POST", "/v1/lookup", json={"topics": ["t/n/a"]})) for _ in range(2)]
-    await cluster.until(lambda: counts.waiting == 2)
+    many = [asyncio.create_task(cluster.ask("POST", "/v1/lookup", json={"topics": ["t/n/a"]})) for _ in range(8)]
+    await cluster.until(lambda: counts.waiting == 8)
+    assert (await cluster.ask("GET", "/admin/v2/brokers/ready"))[0] == 200
+    assert (await cluster.ask("GET", "/metrics"))[0] == 200
     status, body, headers = await cluster.ask("GET", "/v1/notes")
     assert (status, headers["Retry-After"]) == (503, "1")
-    assert "2 requests" in body["detail"]
+    assert "8 requests" in body["detail"]
     cluster.brokers[0].host.gate.set()
-    assert [status for status, _, _ in await asyncio.gather(*many)] == [200, 200]
+    assert [status for status, _, _ in await asyncio.gather(*many)] == 8 * [200]
     assert (await cluster.ask("GET", "/v1/notes"))[0] == 200
 
 
@@ -125,7 +123,7 @@ async def test_the_doors_do_not_open_on_a_socket_that_others_reach(tmp_path: Pat
     with socket.socket() as reachable:
         reachable.bind(("0.0.0.0", 0))  # bound, but it never listens
         with pytest.raises(NotLoopback):
-            async with attach(node, reachable):
+            async with opened(attach, node, reachable):
                 pytest.fail("the doors are open")
 
 

@@ -38,7 +38,7 @@ async def connect(cluster: Cluster) -> Connection:
 
 
 def get(name: str, more: str = "", version: str = "1.1") -> str:
-    return f"GET {PATH}{name} HTTP/{version}\nHost: x\n{more}\n"
+    return f"GET {PATH}{name} HTTP/{version}\nHost: localhost\n{more}\n"
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ async def test_pipelined_requests_are_answered_in_their_order(cluster: Cluster, 
     await cluster.create("t/n", 64)
     bundles = [str(await cluster.assign(f"t/n/topic-{i}")) for i in range(20)]
     connection = await connect(cluster)
-    version = "GET /admin/v2/brokers/version HTTP/1.1\nHost: x\n\n"
+    version = "GET /admin/v2/brokers/version HTTP/1.1\nHost: localhost\n\n"
     connection.send("".join(get(f"topic-{i}") + (version if i % 5 == 0 else "") for i in range(20)))
     for i, bundle in enumerate(bundles):
         assert (await connection.answer())[1]["x-bundle"] == bundle

@@ -9,7 +9,9 @@ import msgspec
 import pytest
 
 from api import lookup_path
+from api.guard import Names
 from api.lookup_path import LookupPath
+from loadmanager.embedding.handover import Handover
 from statechannel.bundle import Bundle, Topic
 from tests.api.conftest import WAIT_S, Cluster, Refused
 
@@ -129,7 +131,10 @@ async def test_what_the_fast_path_keeps_is_bounded(cluster: Cluster, monkeypatch
     await cluster.start()
     await cluster.create("t/n", 16)
     monkeypatch.setattr(lookup_path, "KEPT", 4)
-    path = LookupPath(cluster.brokers[0].node, None)
+    node = cluster.brokers[0].node
+    handover = Handover(node)
+    handover.open()
+    path = LookupPath(handover, Names(node.settings), None)
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -143,6 +148,12 @@ async def test_what_the_fast_path_keeps_is_bounded(cluster: Cluster, monkeypatch
         assert (b"x-bundle", str(wanted.bundle).encode()) in sent[-2]["headers"]
         assert len(path._topics) <= 4
         assert len(path._answers) <= 4
+
+
+async def test_a_wait_that_is_no_number_of_seconds_is_refused(cluster: Cluster, refused: Refused) -> None:
+    await cluster.start()
+    problem = await refused(400, "POST", "/v1/lookup", json={"topics": ["t/n/a"], "timeout_ms": 10**400})
+    assert "timeout_ms" in problem["detail"]
 
 
 async def test_the_bundle_range_is_bare_text(cluster: Cluster) -> None:

@@ -57,7 +57,7 @@ def old(tmp_path: Path) -> str:
         book = two_namespaces()
         await log.open_topic(TopicSpec(TOPIC, book.table.partitions))
         for partition, _, record in book.log:
-            await log.append(TOPIC, partition, [Payload(None, codec.encode(record, 1))])
+            await log.append(TOPIC, partition, [Payload(None, codec.encode(record, codec.version_of(record)))])
         await log.close()
         coordination = SqliteCoordination(tmp_path / "old.db.coordination")
         await coordination.start(5)

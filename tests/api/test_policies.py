@@ -76,7 +76,8 @@ async def test_bad_policies_are_refused_by_the_name_of_the_rule(cluster: Cluster
     await refused(404, "PUT", "/v1/policies/bundle/shop/x/0x00000000_0x40000000", json={"pin": a})
     await refused(404, "PUT", "/v1/policies/namespace/no/such", json={"paused": True})
     await refused(412, "PUT", "/v1/policies/namespace/shop/x", json={"pausd": True})
-    await refused(412, "PUT", "/v1/policies/namespace/shop/x", data=b"{")
+    json_type = {"Content-Type": "application/json"}
+    await refused(412, "PUT", "/v1/policies/namespace/shop/x", data=b"{", headers=json_type)
     await refused(400, "PUT", "/v1/policies/colour/shop/x", json={})
     forced = await cluster.ask("PUT", PAY + "?force=true", json=isolation("nobody:1"), headers={"X-Author": "ann"})
     assert forced[0] == 200

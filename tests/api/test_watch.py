@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from api import event_stream
 from loadmanager.chronicle import recent, watch, watching
 from loadmanager.chronicle.refolding import RefoldDesk
 from loadmanager.errors import LoadManagerError
@@ -204,13 +203,12 @@ async def test_the_doors_close_at_once_whoever_watches(cluster: Cluster) -> None
     assert client.last["resume"] is not None
 
 
-async def test_a_client_that_takes_nothing_is_given_up(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_stream, "SEND_TIMEOUT_S", 0.05)
-    await cluster.start()
+async def test_a_client_that_takes_nothing_is_given_up(cluster: Cluster) -> None:
+    await cluster.start(door_send_timeout_s=0.05)
     await cluster.create("t/n", 65_536)
     host, port = cluster.brokers[0].url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port), limit=1_024)
-    writer.write(b"GET /v1/watch HTTP/1.1\r\nHost: x\r\n\r\n")
+    writer.write(b"GET /v1/watch HTTP/1.1\r\nHost: localhost\r\n\r\n")
     await writer.drain()
     async with asyncio.timeout(WAIT_S):
         while len(await reader.read(65_536)) > 0:  # until the broker hangs up

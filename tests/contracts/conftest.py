@@ -58,6 +58,14 @@ class CoordinationStation(Protocol):
         """Let this client's session end without its help, and return when it is over."""
         ...
 
+    async def wipe(self) -> None:
+        """Delete all data, behind the back of the clients."""
+        ...
+
+    def abandon(self, client: Coordination) -> None:
+        """Abandon it as a watchdog does: while its loop hangs, so from another thread where the adapter knows any."""
+        ...
+
 
 Factory = Callable[[pytest.FixtureRequest], AbstractAsyncContextManager[Any]]
 

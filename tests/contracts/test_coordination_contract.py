@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import pytest
 
 from statechannel.errors import CoordinationUnavailable, Deposed, Fenced, ForeignCluster
 from statechannel.ports import Connection, Coordination, Identity, Leadership, Member
 from statechannel.record import Broker
+
+T = TypeVar("T")
 
 A, B = "broker-a:8080", "broker-b:8080"
 
@@ -55,12 +59,28 @@ async def test_an_identity_can_be_read_and_reading_ties_nothing(client, other):
     assert await client.identity() is None
     assert await client.identity() is None
     await other.identify("production", "log-1")
-    assert await client.identity() == Identity("production", "log-1")
+    root = await client.identify("production", "log-1")
+    assert await client.identity() == Identity("production", "log-1", root)
 
 
 async def test_of_two_that_identify_at_once_one_wins(client, other):
     outcomes = await asyncio.gather(client.identify("one", "log"), other.identify("two", "log"), return_exceptions=True)
-    assert sorted(type(outcome) for outcome in outcomes if outcome is not None) == [ForeignCluster]
+    assert sorted(type(outcome).__name__ for outcome in outcomes) == ["ForeignCluster", "str"]
+
+
+async def test_a_root_has_one_identity_whoever_asks(client, other):
+    drawn = await asyncio.gather(client.identify("one", "log"), other.identify("one", "log"))
+    assert drawn[0] == drawn[1] != ""
+    assert await other.identify("one", "log", drawn[0]) == drawn[0]
+
+
+async def test_the_root_that_the_log_names_is_not_made_where_it_is_not(client, other):
+    with pytest.raises(ForeignCluster, match=r"lost-root.*is empty"):
+        await client.identify("one", "log", "lost-root")
+    assert await other.identity() is None, "nothing was made"
+    root = await other.identify("one", "log")
+    with pytest.raises(ForeignCluster, match=f"(?s)lost-root.*{root}"):
+        await client.identify("one", "log", "lost-root")
 
 
 # --- incarnations
@@ -108,6 +128,14 @@ async def test_registering_again_replaces_the_data(client, other, until):
     await until(other, lambda: other.members.get(A) == Member(broker, b"new"))
 
 
+async def test_who_registers_again_and_again_is_seen_at_last_as_it_registered_last(client, other, until):
+    broker = await started(client, A)
+    for number in range(30):  # faster than watches follow
+        await client.register(broker, b"%d" % number)
+    for reader in (client, other):
+        await until(reader, lambda reader=reader: reader.members.get(A) == Member(broker, b"29"))
+
+
 async def test_a_client_may_register_several_names(client, other, until):
     a, b = await started(client, A, b"a"), await started(client, B, b"b")
     await until(other, lambda: dict(other.members) == {A: Member(a, b"a"), B: Member(b, b"b")})
@@ -128,7 +156,7 @@ async def test_of_two_processes_of_one_name_the_second_fences_the_first(client, 
     with pytest.raises(Fenced):
         await client.prove(first)
     await other.prove(second)
-    await until(client, lambda: client.members[A].broker == second)
+    await until(client, lambda: A in client.members and client.members[A].broker == second)
 
 
 async def test_the_first_process_leaving_does_not_take_the_seconds_node_along(coordinations, client, other, until):
@@ -185,10 +213,14 @@ async def test_a_proof_registers_again_after_the_session_ended_under_the_same_nu
 
 
 async def prove_when_connected(client: Coordination, broker: Broker) -> None:
+    await when_connected(lambda: client.prove(broker))
+
+
+async def when_connected(ask: Callable[[], Awaitable[T]]) -> T:
     """A session that ended may leave the link suspended for a moment."""
     while True:
         try:
-            return await client.prove(broker)
+            return await ask()
         except CoordinationUnavailable:
             await asyncio.sleep(0.02)
 
@@ -589,12 +621,81 @@ async def test_one_session_ending_leaves_the_others_alone(coordinations, client,
     assert other.members[B].broker == survivor
 
 
+# --- a loop that hangs
+async def test_abandoning_ends_registration_leadership_and_offices_and_leaves_others_alone(
+    coordinations, client, other, until
+):
+    leadership = await leading(client, A)
+    assert await client.claim(OFFICE, leadership.leader)
+    survivor = await started(other, B)
+    await until(other, lambda: {A, B} <= other.members.keys() and other.leadership == leadership and other.offices)
+    coordinations.abandon(client)
+    await until(other, lambda: A not in other.members and other.leadership is None and not other.offices)
+    assert other.members[B].broker == survivor
+    assert await other.campaign(survivor) is not None
+
+
+async def test_who_abandoned_its_session_never_acts_again_under_its_old_number(coordinations, client, other, until):
+    broker = await started(client, A)
+    await until(other, lambda: A in other.members)
+    coordinations.abandon(client)
+    for _ in range(2):  # at once, and when the session is over
+        attempts = (client.prove(broker), client.register(broker, b""), client.campaign(broker))
+        for attempt in (*attempts, client.claim(OFFICE, broker)):
+            with pytest.raises(Fenced, match=A):
+                await attempt
+        await until(other, lambda: A not in other.members)
+    await client.unregister(broker)
+    await client.close()
+
+
+async def test_after_it_was_abandoned_a_client_goes_on_with_the_next_incarnation(coordinations, client, other, until):
+    old = await leading(client, A)
+    await until(other, lambda: A in other.members)
+    coordinations.abandon(client)
+    coordinations.abandon(client)
+    await until(other, lambda: A not in other.members)
+    async with asyncio.timeout(60):
+        new = await when_connected(lambda: client.start_incarnation(A, above=0))
+        assert new.incarnation > old.leader.incarnation
+        await when_connected(lambda: client.register(new, b"new"))
+        await when_connected(lambda: client.prove(new))
+        with pytest.raises(Fenced):
+            await when_connected(lambda: client.prove(old.leader))
+        leadership = await when_connected(lambda: client.campaign(new))
+        assert leadership is not None
+        assert leadership.epoch > old.epoch
+        assert await when_connected(lambda: client.claim(OFFICE, new))
+    for reader in (client, other):
+        await until(reader, lambda reader=reader: reader.members.get(A) == Member(new, b"new"))
+        await until(
+            reader, lambda reader=reader: reader.leadership == leadership and dict(reader.offices) == {OFFICE: new}
+        )
+    await client.close()
+    await until(other, lambda: A not in other.members and other.leadership is None)
+
+
+async def test_a_client_that_was_not_started_or_is_closed_can_be_abandoned(coordinations, client):
+    await client.close()
+    coordinations.abandon(client)
+    with pytest.raises(CoordinationUnavailable):
+        await client.start_incarnation(A, above=0)
+
+
 # --- watches
 async def test_a_new_client_knows_what_is_there(coordinations, client, until):
     leadership = await leading(client, A)
     newcomer = await coordinations.open()
     await until(newcomer, lambda: A in newcomer.members and newcomer.leadership == leadership)
     assert newcomer.connection is Connection.CONNECTED
+
+
+async def test_what_following_costs_is_counted(client, other, until):
+    reads, changes = other.counts.reads, other.counts.changes
+    await started(client, A)
+    await until(other, lambda: A in other.members)
+    assert other.counts.reads > reads
+    assert other.counts.changes > changes
 
 
 async def test_every_registered_listener_is_called_on_the_loop(client, other):

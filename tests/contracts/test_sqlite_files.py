@@ -24,6 +24,7 @@ from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.adapters.sqlite.wakeup import Bell, Ear, socket_directory
 from statechannel.errors import (
     CoordinationUnavailable,
+    Fenced,
     ForeignCluster,
     LogError,
     LogUnavailable,
@@ -393,6 +394,19 @@ async def test_heartbeats_that_cannot_be_written_suspend_the_link_by_themselves(
         await until(client, lambda: client.connection is Connection.SUSPENDED)
         monkeypatch.setattr(RefusingFile, "refuses", False)
         await until(client, lambda: client.connection is Connection.CONNECTED)
+
+
+async def test_on_a_full_disk_a_proof_is_the_check_alone_and_still_tells_who_is_not_current(path):
+    async with opened_coordination(path) as one, opened_coordination(path) as other:
+        me = await one.start_incarnation("a:1", above=0)
+        await one._write(lambda db: db.execute("PRAGMA max_page_count = 1").fetchall())  # no page more than there are
+        with pytest.raises(CoordinationUnavailable, match="the disk is full"):
+            await one.register(me, bytes(1 << 20))
+        await one.prove(me)  # would register it too
+        assert one.connection is Connection.SUSPENDED
+        await other.start_incarnation("a:1", above=me.incarnation)
+        with pytest.raises(Fenced):
+            await one.prove(me)
 
 
 async def test_sessions_of_another_boot_are_over(path, until):

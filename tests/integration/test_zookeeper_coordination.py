@@ -194,8 +194,9 @@ async def test_an_office_is_read_once_however_often_others_change(zookeeper_serv
         read = client._session.read
 
         async def counted(path: str, watch=None):
+            found = await read(path, watch)
             reads.append(path)
-            return await read(path, watch)
+            return found
 
         client._session.read = counted  # type: ignore[method-assign]
         for number in range(5):

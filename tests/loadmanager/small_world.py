@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -25,6 +26,7 @@ from statechannel.codec import NEWEST_VERSION
 from statechannel.ports import Connection, Member
 from statechannel.record import NEVER, Action, Broker, Record, Role, Subject, Token
 from statechannel.service import Channel, ChannelSettings
+from statechannel.transitions import State
 from statechannel.verdict import Change, Ownership, Verdict
 
 NAMESPACE = "shop/orders"
@@ -196,6 +198,9 @@ class Nodes:
         self.world = world
         self.settings = settings
         self.by_name: dict[str, Started] = {}
+        self.hidden_s: Counter[str] = Counter()
+        """By name for how long its machine was paused without its boot clock's noticing."""
+        self.outside: dict[str, Callable[[], float]] = {}
 
     def start(
         self, name: str, service: Service | None = None, process_name: str = "", *, reads: int = NEWEST_VERSION
@@ -212,12 +217,13 @@ class Nodes:
             surroundings = Surroundings(
                 log=world.log_client(own, request_timeout_s=0.5),
                 coordination=world.coordination_client(own, session_timeout_s=3.0, request_timeout_s=0.5),
-                clock_s=world.loop.time,
+                clock_s=lambda: world.loop.time() - self.hidden_s[name],
                 wall_ms=world.wall_ms,
                 nonce=f"{name}-{world.loop.executed}",
                 probe=self._probe,
                 sensors=Sensors(service),
                 newest_version=reads,
+                outside=self.outside,
             )
             settings = self.settings.model_copy(update={"advertised": name})
             nodes.append(Node(settings, service, HostRunner(), surroundings))
@@ -257,11 +263,16 @@ class Nodes:
         assert known is not None
         for bundle in known.bundles:
             await by.ask(lambda bundle=bundle: by.node.current.operations.transfer(bundle, by.name))
+        tables = [each.node.channel.table for each in self.by_name.values() if not each.process.dead and each.node]
+        await self.world.until(
+            lambda: all(table.count_by_state().get(State.ASSIGNED, 0) >= bundles for table in tables),
+            5, "everybody has read it",
+        )  # fmt: skip
         return list(known.bundles)
 
     def serving(self, bundle: Bundle) -> list[str]:
         """Who serves a bundle at this moment; a process that is paused answers as it would when it runs on."""
-        alive = [s for s in self.by_name.values() if not s.process.dead and s.node.serving is not None]
+        alive = [s for s in self.by_name.values() if not s.process.dead and s.node and s.node.serving]
         return [s.name for s in alive if s.process.run(s.node.serving.serving, bundle)]
 
 

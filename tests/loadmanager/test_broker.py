@@ -302,6 +302,20 @@ async def test_a_broker_that_cannot_start_says_why(tmp_path: Path):
         Broker(Host(), embedded(tmp_path)._control.settings, cluster="twice")
 
 
+async def test_a_broker_does_not_start_on_a_coordination_root_of_another_cluster_or_of_another_log(tmp_path: Path):
+    north = embedded(tmp_path, cluster="north")
+    await north.start()
+    await north.stop(0)
+    root = f"sqlite:{tmp_path}/cluster.db.coordination"
+    for name in ("south", "north"):
+        stranger = embedded(tmp_path, cluster=name, log=f"sqlite:{tmp_path}/{name}.db", coordination=root)
+        with pytest.raises(ForeignCluster):
+            await stranger.start()
+    again = embedded(tmp_path, cluster="north")
+    await again.start()
+    await again.stop(0)
+
+
 async def test_a_second_process_of_the_same_name_fences_the_first(tmp_path: Path):
     host = Host()
     async with cluster(tmp_path, host, Host()) as [first, second]:

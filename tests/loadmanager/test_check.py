@@ -91,6 +91,12 @@ def test_this_machine_has_the_clock_that_proofs_need():
     assert severities(list(check_clocks(Clocks(boot=True, kept=True)))) == {"clock": Severity.OK}
 
 
+def test_it_is_said_what_tells_of_a_pause_of_this_machine():
+    assert read_clocks().outside
+    found = list(check_clocks(Clocks(boot=True, kept=True, outside=("the clock of its KVM host",))))
+    assert "paused is told by the clock of its KVM host" in found[-1].found
+
+
 def test_clocks_that_are_missing_or_left_alone_are_told():
     assert worst(list(check_clocks(Clocks(boot=False, kept=None)))) is Severity.ERROR
     assert worst(list(check_clocks(Clocks(boot=True, kept=False)))) is Severity.WARNING

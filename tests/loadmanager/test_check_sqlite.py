@@ -135,7 +135,11 @@ async def test_a_file_that_every_user_may_write_is_told(tmp_path: Path):
     await make_log(tmp_path / "lm.db")
     (tmp_path / "lm.db").chmod(0o666)
     found = audit_log_file(tmp_path / "lm.db", now_ms=now_ms(), mounts=lambda: LOCAL)
-    assert "chmod o-w" in texts(found, Severity.WARNING)
+    assert "every user may write" in texts(found, Severity.WARNING)
+    (tmp_path / "lm.db").chmod(0o644)
+    assert "every user may read" in texts(
+        audit_log_file(tmp_path / "lm.db", now_ms=now_ms(), mounts=lambda: LOCAL), Severity.WARNING
+    )
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="permissions do not bind the superuser")

@@ -7,6 +7,8 @@ import gzip
 import json
 import socket
 import tarfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -45,7 +47,7 @@ async def test_it_holds_what_each_member_says_and_what_the_check_finds(cluster: 
     await cluster.start(2)
     await cluster.create("t/n", 8)
     path = tmp_path / "bundle.tar.gz"
-    result = await doctor(cluster.brokers[0].url, "-o", str(path))
+    result = await doctor(cluster.brokers[0].url, "-o", str(path), "--log", f"sqlite:{tmp_path / 'lm.db'}")
     assert result.exit_code == 0, result.output
     found = files_in(path)
     for number in (7001, 7002):
@@ -97,6 +99,82 @@ async def test_no_secret_is_in_it_wherever_one_was(cluster: Cluster, tmp_path: P
     assert "LoginFailed" in content
     assert "sasl.password" in content, "the names of what is set are there"
     assert "motto" in content
+
+
+@asynccontextmanager
+async def listening() -> AsyncIterator[tuple[str, list[bytes]]]:
+    """A port, and what was sent to it: an empty piece for each that only connected."""
+    got: list[bytes] = []
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        got.append(b"")
+        got.append(await reader.read(1000))
+        writer.close()
+
+    async with await asyncio.start_server(take, "127.0.0.1", 0) as server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", got
+
+
+@asynccontextmanager
+async def lying(log: str, coordination: str) -> AsyncIterator[str]:
+    """The URL of what answers as a broker with these stores."""
+
+    async def answer(request: web.Request) -> web.Response:
+        match request.path:
+            case "/v1/brokers":
+                return web.json_response([{"broker": "b:1", "admin_url": url}])
+            case "/v1/settings":
+                return web.json_response({"cluster": "theirs", "log": log, "coordination": coordination})
+            case _:
+                return web.Response(status=404)
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        yield url
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["nothing-configured", "own-stores-configured"])
+async def test_stores_that_only_a_broker_names_are_not_connected_to(tmp_path: Path, own: bool):
+    """It would be given the credentials of this environment."""
+    environment = {
+        "LOADMANAGER_KAFKA": json.dumps({"security.protocol": "SASL_PLAINTEXT", "sasl.password": KAFKA}),
+        "LOADMANAGER_ZOOKEEPER": json.dumps({"auth_data": f'[["digest", "me:{ZOOKEEPER}"]]'}),
+    }
+    if own:
+        environment["LOADMANAGER_LOG"] = f"sqlite:{tmp_path / 'lm.db'}"
+    path = tmp_path / "bundle.tar.gz"
+    async with (
+        listening() as (kafka, to_kafka),
+        listening() as (zookeeper, to_zookeeper),
+        lying(f"kafka://{kafka}", f"zookeeper://{zookeeper}") as url,
+    ):
+        result = await doctor(url, "-o", str(path), **environment)
+    assert result.exit_code == 0, result.output
+    assert (to_kafka, to_zookeeper) == ([], [])
+    found = files_in(path)
+    missing = {lack["name"]: lack["reason"] for lack in json.loads(found["about.json"])["missing"]}
+    if own:
+        assert "log file" in found["check.json"]
+        assert "Kafka" not in found["check.json"]
+    else:
+        assert "--log (or LOADMANAGER_LOG) and --coordination" in missing["check.json"]
+        assert "--log (or LOADMANAGER_LOG) and --coordination" in result.stdout
+        assert "check.json" not in found
+
+
+async def test_of_stores_half_named_the_other_half_is_asked_for(tmp_path: Path):
+    path = tmp_path / "bundle.tar.gz"
+    async with listening() as (kafka, to_kafka), lying(f"kafka://{kafka}", f"zookeeper://{kafka}") as url:
+        await doctor(url, "-o", str(path), "--log", f"kafka://{kafka}")
+    assert to_kafka == []
+    assert "with --coordination" in files_in(path)["about.json"]
 
 
 async def test_a_member_that_does_not_answer_is_noted_and_holds_up_nobody(cluster: Cluster, tmp_path: Path):

@@ -49,6 +49,8 @@ def test_a_secret_in_a_text_is_hidden(text: str):
         "started as 127.0.0.1:7001#3",
         "zookeeper://z1:2181,z2:2181/root",
         "persistent://t/n/topic",
+        "persistent://t/n/alice@example.com?x=1 is not served here",
+        "non-persistent://t/n/alice@example.com",
         "t/n/0x00000000_0x40000000 is assigned at a:1#1, token 1:0:17",
         'loadmanager_channel_records_total{outcome="refused",reason="stale"} 3.0',
         "the key 0x40000000 is outside of the bundle",

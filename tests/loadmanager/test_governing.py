@@ -110,6 +110,7 @@ async def test_what_the_limits_hold_back_begins_within_the_round_as_room_appears
 
     a.node.channel.listen(count)
     await world.until(lambda: governor(nodes).last is not None, 40, "the first round")
+    await world.until(lambda: bool(last(nodes).held), 1, "what it could not begin at once is known")
     decided = len(last(nodes).decision.moves)
     assert decided >= 4
     assert [held.rule for held in last(nodes).held] == [Rule.BROKER] * (decided - 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -29,8 +29,8 @@ class Asked:
         self.lookup, self.hand, self.membership, self.bundle = lookup, hand, membership, bundle
         self.places: list[Broker | None] = [B]
 
-    def place(self, _: Ownership) -> Broker | None:
-        return self.places.pop(0) if len(self.places) > 1 else self.places[0]
+    def place(self, entries: Sequence[Ownership]) -> list[Broker | None]:
+        return [self.places.pop(0) if len(self.places) > 1 else self.places[0] for _ in entries]
 
     def state(self) -> State:
         return self.hand.entry(self.bundle).state

@@ -10,8 +10,12 @@ import pytest
 
 from loadmanager.policies.model import Kind, NamespacePolicy
 from loadmanager.sim.coordination_server import COORDINATION_SERVER
+from loadmanager.sim.process import Process
+from loadmanager.sim.simulated_coordination import SimulatedCoordination
 from loadmanager.sim.simulated_log import LOG_SERVER
 from loadmanager.sim.world import World
+from loadmanager.waiting import LAST_STEP_S
+from statechannel.codec import AGREEING_VERSION
 from statechannel.errors import CoordinationUnavailable, LogUnavailable, NameTaken, NewerRecord
 from statechannel.ports import Connection, Member, Payload
 from statechannel.record import Broker
@@ -113,6 +117,24 @@ def test_all_steps_of_a_start_share_one_deadline():
         assert isinstance(cause(a.process.failure), CoordinationUnavailable)
 
     virtually(story)()
+
+
+@virtually
+async def test_a_start_that_runs_out_of_time_says_how_long_it_had_and_what_it_still_waited_for(world: World):
+    nodes = Nodes(world)
+    (a,) = await nodes.ready("a:1")
+    world.log.attach = lambda _tail: None  # type: ignore[method-assign] # it answers, and sends nothing to new readers
+    world.cut("b:1", LOG_SERVER)
+    b = nodes.start("b:1")
+    await asyncio.sleep(nodes.settings.start_timeout_s - LAST_STEP_S)
+    world.heal("b:1", LOG_SERVER)  # too late: a last look tells how far it is
+    await world.until(lambda: b.process.dead, 3, "it gives up")
+    assert isinstance(cause(b.process.failure), LogUnavailable)
+    end = a.node.channel.table.next_offset(0)
+    assert str(cause(b.process.failure)) == (
+        "not started within 10 s (start_timeout_s): the channel could not be read to its end: "
+        f"partition 0 ends at offset {end}, and is read up to 0"
+    )
 
 
 @pytest.mark.parametrize("server", [LOG_SERVER, COORDINATION_SERVER])
@@ -217,7 +239,7 @@ async def test_nobody_is_written_to_above_the_format_that_he_reads(world: World)
     (a,) = await nodes.ready("a:1")
     world.coordination.register(1, Broker("a:1", a.node.current.me.incarnation), b'{"codec":0}')
     await world.until(lambda: a.node.membership.peers["a:1"].registration.codec == 0, 2, "it is seen")
-    assert a.node.channel.write_version == 1, "nor below the oldest that anybody writes"
+    assert a.node.channel.write_version == AGREEING_VERSION, "nor below the one that the log needs"
 
 
 # --- leaving
@@ -375,6 +397,29 @@ async def test_a_broker_that_does_not_get_at_the_log_is_given_nothing_until_it_d
 
 
 @virtually
+async def test_a_node_whose_loop_hung_stops_serving_before_anything_else_and_goes_on_as_the_next_incarnation(
+    world: World,
+):
+    nodes = Nodes(world)
+    a, b = await nodes.ready("a:1", "b:1")
+    bundles = await nodes.own_all(4, a)
+    before = a.node.current.me
+    a.process.run(a.node.world.coordination.abandon)
+    a.process.run(a.node.abandoned, "it hung")
+    assert a.node.serving is not None
+    assert not a.node.serving.claims()
+    assert not any(nodes.serving(bundle) for bundle in bundles)
+    await world.until(lambda: "a:1" not in b.node.peers(), 1, "the others see silence")
+    await world.until(
+        lambda: "a:1" in b.node.peers() and b.node.peers()["a:1"].broker.incarnation > before.incarnation,
+        5, "it registers as the next",
+    )  # fmt: skip
+    await world.until(lambda: all(nodes.serving(bundle) for bundle in bundles), 10, "all is served again")
+    assert a.node.current.me.incarnation > before.incarnation
+    assert a.told("it hung: our session was ended")
+
+
+@virtually
 async def test_a_node_cut_off_from_both_servers_tells_its_host_to_stop_and_takes_up_again_what_is_still_its(
     world: World,
 ):
@@ -427,3 +472,39 @@ async def test_of_two_processes_of_one_name_the_one_that_was_fenced_ends_and_say
     await asyncio.sleep(10)
     assert second.node.ready.is_set()
     assert second.node.current.me == Broker("a:1", 2), "nobody fenced it"
+
+
+def far_away(world: World, one_way_s: float) -> None:
+    """The coordination service, for everybody who comes from now on; the log stays near."""
+    near = world.coordination_client
+
+    def client(process: Process, **_: float) -> SimulatedCoordination:
+        made = near(process, session_timeout_s=20 * one_way_s, request_timeout_s=4 * one_way_s)
+        for direction in (made.link._requests, made.link._answers):
+            direction._latency_s = lambda: one_way_s
+        return made
+
+    world.coordination_client = client  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("one_way_s", [0.65, 1.3, 2.0])
+@pytest.mark.parametrize("second_after_s", [0.0, 0.4, 0.9, 1.7])
+def test_namesakes_that_are_far_from_the_coordination_service_fence_each_other_once(
+    one_way_s: float, second_after_s: float
+):
+    async def story(world: World) -> None:
+        far_away(world, one_way_s)
+        nodes = Nodes(world)
+        first = nodes.start("a:1")
+        await asyncio.sleep(0)
+        await world.until(lambda: first.node.ready.is_set(), 30, "the first one runs")
+        await asyncio.sleep(second_after_s)
+        second = nodes.start("a:1", process_name="a:1 again")
+        await asyncio.sleep(0)
+        await world.until(lambda: first.process.dead, 40, "the first one has ended")
+        assert isinstance(cause(first.process.failure), NameTaken)
+        await world.until(lambda: second.node.ready.is_set(), 10, "the second one runs")
+        await asyncio.sleep(10)
+        assert second.node.current.me == Broker("a:1", 2), "nobody fenced it"
+
+    virtually(story)()

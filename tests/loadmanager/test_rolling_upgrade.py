@@ -12,9 +12,11 @@ from loadmanager.boundaries import Algorithm
 from loadmanager.errors import Conflict
 from loadmanager.sim.coordination_server import COORDINATION_SERVER
 from loadmanager.sim.world import World
-from statechannel.bundle import Bundle, Topic
+from statechannel import codec
+from statechannel.bundle import Bundle, Topic, even_boundaries
+from statechannel.codec import NEWEST_VERSION
 from statechannel.errors import LogRetired, NeedsNewerFormat, NewerRecord
-from statechannel.record import Action, Record, Role
+from statechannel.record import NEVER, UNSAID, Action, Record, Role
 from statechannel.transitions import State
 from tests.loadmanager.small_world import ADMIN, NAMESPACE, Nodes, Service, Started, virtually
 
@@ -77,6 +79,11 @@ class Cluster:
         """Of each record in the log, in order."""
         [partition] = self.world.log.partitions("bundle-state")
         return [int((entry.value or b"")[2:4], 16) for entry in partition.read(0, 1 << 30)]
+
+    def deletes(self) -> list[Record]:
+        [partition] = self.world.log.partitions("bundle-state")
+        records = [codec.decode(entry.value) for entry in partition.read(0, 1 << 30)]
+        return [record for record in records if record.action is Action.DELETE_NAMESPACE]
 
     def entry(self, bundle: Bundle) -> State:
         found = self.here()[0].node.channel.table.get(bundle)
@@ -163,6 +170,22 @@ async def test_nobody_closes_the_log_while_an_old_broker_would_misread_it(world:
     await cluster.stop(old)
     new.ask(lambda: new.node.channel.publish(retire, partition=0))
     assert "start with --log elsewhere" in await ended_with(new, world, LogRetired)
+
+
+@virtually
+async def test_a_namespace_is_deleted_among_old_and_new_and_by_the_stricter_rule_once_all_know_it(world: World):
+    cluster = Cluster(world)
+    old, new = await cluster.start("a:1", NEWEST_VERSION - 1), await cluster.start("b:1", NEWEST_VERSION)
+    await cluster.nodes.own_all(2, new)
+    await new.ask(lambda: new.node.current.operations.delete_namespace(NAMESPACE))
+    await world.until(lambda: not old.node.channel.table.namespaces(), 10, "the old one has read it too")
+    assert cluster.deletes()[-1].seen_latest == UNSAID
+    await cluster.stop(old)
+    await new.ask(lambda: new.node.current.operations.create_namespace(NAMESPACE, even_boundaries(2)))
+    await new.ask(lambda: new.node.current.operations.delete_namespace(NAMESPACE))
+    deleted = new.node.channel.table.namespace(NAMESPACE)
+    assert deleted is not None
+    assert deleted.revision > cluster.deletes()[-1].seen_latest > NEVER
 
 
 # --- and back

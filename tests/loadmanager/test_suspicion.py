@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -11,7 +11,7 @@ import pytest
 
 from loadmanager.registration import Peer, Registration
 from loadmanager.sim.world import World
-from loadmanager.suspicion import OBSERVERS, Accusation, Answer, Suspicion, observers_of, probe_port
+from loadmanager.suspicion import OBSERVERS, Accusation, Answer, Ring, Suspicion, probe_port
 from statechannel.record import Broker
 from statechannel.view import TableView
 from tests.loadmanager.small_world import A, B, C, process, virtually
@@ -110,15 +110,47 @@ async def test_what_is_remembered_of_those_who_left_is_nothing(world: World):
         await world.until(lambda: not suspicion._refused and not accusations(suspicion), 1, "it is forgotten")
 
 
+NAMES = [f"h{i}.example:1" for i in range(50)]
+
+
 def test_each_broker_is_observed_by_a_few_the_same_for_everybody():
-    peers = {f"h{i}:1": Peer(Broker(f"h{i}:1", 1), Registration()) for i in range(50)}
-    shuffled = dict(reversed(peers.items()))
-    for name in peers:
-        observers = observers_of(name, peers)
-        assert len(observers) == OBSERVERS
+    ring, other = Ring(NAMES), Ring(reversed(NAMES))
+    for name in NAMES:
+        observers = ring.observers_of(name)
+        assert len(set(observers)) == OBSERVERS
         assert name not in observers
-        assert observers == observers_of(name, shuffled)
-    assert observers_of("a:1", {"a:1": Peer(A, Registration())}) == []
+        assert observers == other.observers_of(name)
+        assert all(name in ring.observed_by(each) for each in observers)
+    assert Ring(["a:1"]).observers_of("a:1") == []
+    assert Ring(["a:1", "b:1"]).observers_of("a:1") == ["b:1"]
+    assert Ring(["b:1"]).observed_by("a:1") == [], "it does not see itself yet"
+
+
+def test_everybody_looks_at_as_many_and_one_that_goes_concerns_its_neighbours_only():
+    ring = Ring(NAMES)
+    assert {len(ring.observed_by(name)) for name in NAMES} == {OBSERVERS}
+    fewer = Ring(NAMES[1:])
+    changed = [name for name in NAMES[1:] if ring.observers_of(name) != fewer.observers_of(name)]
+    assert len(changed) == OBSERVERS
+
+
+@virtually
+async def test_who_looks_at_whom_is_worked_out_when_somebody_came_or_went_only(world: World):
+    street = Street(A, B, C)
+    made: list[int] = []
+
+    def counted(names: Iterable[str]) -> Ring:
+        made.append(1)
+        return Ring(names)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("loadmanager.suspicion.Ring", counted)
+        async with looking(world, street):
+            await asyncio.sleep(1)
+            assert len(made) == 1
+            del street.peers["c:1"]
+            await asyncio.sleep(1)
+            assert len(made) == 2
 
 
 async def test_a_port_that_is_open_refuses_or_says_nothing():

@@ -88,6 +88,7 @@ class Scenario:
             to=Broker.parse(options["to"]) if "to" in options else None,
             namespace=options.get("namespace"),
             seen_namespace=seen if seen is not None else namespace.revision if namespace else NEVER,
+            seen_latest=namespace.latest if namespace and action is Action.DELETE_NAMESPACE else NEVER,
             boundaries=tuple(int(cut, 16) for cut in options["cuts"].split(",")) if "cuts" in options else (),
             cluster=options.get("cluster"),
             algorithm=options.get("algorithm", ""),

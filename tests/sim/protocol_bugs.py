@@ -17,13 +17,15 @@ from loadmanager.agent.core import AgentCore, Serve
 from loadmanager.balancing.decision import Decision, Move
 from loadmanager.balancing.model import ClusterModel
 from loadmanager.balancing.plan.planner import Plan
-from loadmanager.leader.core import REVOCABLE, LeaderCore, Place
+from loadmanager.leader.core import REVOCABLE, LeaderCore
 from loadmanager.leader.duties import Hands
+from loadmanager.leader.duty import Place, Revoke
 from loadmanager.proving import Prover
 from loadmanager.serving import Serving
 from loadmanager.sim.coordination_server import SimulatedCoordinationServer
 from statechannel import reshaping, stepping, transitions
 from statechannel.channel import ChannelCore
+from statechannel.indices import Flight
 from statechannel.record import Action, Record
 from statechannel.replica import Replica
 from statechannel.service import Channel
@@ -148,7 +150,7 @@ def proofs_count_from_the_answer(patch: Patch) -> None:
 
     def init(self: Any, *args: Any, **options: Any) -> None:
         prepare(self, *args, **options)
-        self._proofs = _FromTheAnswer(self._proofs, self._clock_s)
+        self._proofs = _FromTheAnswer(self._proofs, self._clock.now_s)
 
     patch.setattr(Prover, "__init__", init)
 
@@ -195,19 +197,22 @@ def the_leader_does_not_raise(patch: Patch) -> None:
 @bug
 def the_leader_does_not_revoke(patch: Patch) -> None:
     """It raises, waits, and releases in the dead holder's place; no record closes the channel proofs before."""
-    watch_holder, tick = LeaderCore._watch_holder, LeaderCore.tick
+    sweep, first_looks = LeaderCore._swept, dict[Any, float]()
 
-    def watch(self: Any, holder: Any, known: Any, view: Any) -> Any:
-        if self.death_of(holder, view) is None:
-            return watch_holder(self, holder, known, view)
-        duties, places = [], {}
-        for entry in [known.get(bundle) for bundle in known.held_by(holder)]:
-            if entry.state in REVOCABLE:
-                duties += self._finish_revocation(entry, self._since(entry, view.now_s), view, places)
-        return duties + [Place(tuple(subjects), former, revoked=True) for former, subjects in places.items()]
+    def swept(self: Any, table: Any) -> Any:
+        for holder in table.holders():
+            if self.death_of(holder, self._view) is not None:
+                for entry in [table.get(bundle) for bundle in table.held_by(holder)]:
+                    flight = Flight(
+                        table.partition_of(entry.bundle.namespace), entry.revision, State.REVOKING, holder, None
+                    )
+                    self._seen_s[flight] = first_looks.setdefault((id(self), entry.bundle, flight), self._view.now_s)
+                    if entry.state in REVOCABLE and self._is_placed(flight, 1):
+                        self._due.append(Place(((entry.bundle, entry.revision),), revoked=True))
+        yield from sweep(self, table)
+        self._due[:] = [duty for duty in self._due if not isinstance(duty, Revoke)]
 
-    patch.setattr(LeaderCore, "_watch_holder", watch)
-    patch.setattr(LeaderCore, "tick", tick)
+    patch.setattr(LeaderCore, "_swept", swept)
     _add_rows(
         patch,
         [

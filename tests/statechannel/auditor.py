@@ -13,9 +13,10 @@ from random import Random
 import msgspec
 
 from statechannel import table
+from statechannel.agreement import Agreement
 from statechannel.bundle import FULL_UPPER, Bundle, index_of, tiles_exactly
 from statechannel.partition import PartitionState
-from statechannel.record import NEVER, Action, Broker, Record, Role, Subject
+from statechannel.record import NEVER, UNSAID, Action, Broker, Record, Role, Subject
 from statechannel.transitions import IN_FLIGHT, SERVING_STATES, TABLE, State, Who
 from statechannel.verdict import Change, Ownership
 
@@ -42,7 +43,10 @@ class Auditor:
         self.leads: dict[int, tuple[int, Broker | None]] = {}
         self.tokens: dict[tuple[str, int], tuple[int, Broker | None]] = {}
         self.deleted: dict[str, int] = {}
+        self.latest: dict[str, int] = {}
         self.retired: set[int] = set()
+        self.agreements: dict[int, Agreement] = {}
+        self.amending: set[int] = set()
         self.accepted: set[tuple[int, str, Bundle | None]] = set()
 
     def see(self, change: Change) -> None:
@@ -53,6 +57,7 @@ class Auditor:
         if record.action is Action.RETIRE:
             promise(record.role is Role.ADMIN, "somebody but an admin closed a log")
             self.retired.add(change.partition)
+        self._check_agreement(change)
         self.accepted |= what
         self._check_lead(change)
         for transition in change.transitions:
@@ -66,7 +71,10 @@ class Auditor:
                 self.entries[transition.after.bundle] = transition.after
                 self.ever.add(transition.after.bundle)
         if record.action is Action.DELETE_NAMESPACE:
+            unchanged = record.seen_latest in (UNSAID, self.latest[record.namespace])
+            promise(unchanged, "a late delete is accepted")
             self.deleted[record.namespace] = change.offset
+        self.latest.update((t.bundle.namespace, change.offset) for t in change.transitions)
         if record.action is Action.CREATE_NAMESPACE:
             promise(record.seen_namespace == self.deleted.get(record.namespace, NEVER), "a late create is accepted")
         if record.action in (Action.CREATE_NAMESPACE, Action.DELETE_NAMESPACE):
@@ -76,10 +84,28 @@ class Auditor:
             promise(not mine or tiles_exactly(mine), "the ring has a hole or an overlap")
             self._check_tokens(namespace)
 
+    def _check_agreement(self, change: Change) -> None:
+        record, where = change.record, change.partition
+        if record.action not in (Action.AMEND, Action.AGREE):
+            proves = record.action in (Action.NOOP, Action.LEAD)
+            promise(not proves or where not in self.amending, "a proof counts while what brokers agree on is replaced")
+            return
+        promise((where, record.id, None) not in self.accepted, "a copy of an accepted word is accepted")
+        self.accepted.add((where, record.id, None))
+        if record.action is Action.AMEND:
+            promise(record.role is Role.ADMIN, "somebody but an admin replaces what brokers agree on")
+            self.amending.add(where)
+        else:
+            promise(where in self.amending or where not in self.agreements, "a word is replaced without warning")
+            self.amending.discard(where)
+            self.agreements[where] = record.agreement
+
     def _check_lead(self, change: Change) -> None:
         record, present = change.record, self.leads.get(change.partition, (0, None))
         if record.action is Action.LEAD:
             promise(record.epoch > present[0], "an epoch went back")
+            word = self.agreements.get(change.partition)
+            promise(word is None or word.root == record.root, "a leader of another root is obeyed")
             self.leads[change.partition] = (record.epoch, record.actor)
         elif record.role is Role.LEADER and change.transitions:
             promise((record.epoch, record.actor) == present, "a deposed leader is obeyed")
@@ -149,7 +175,13 @@ class History:
         chance = self.rng.random()
         if self.ledger.log and chance < 0.1:
             return self.rng.choice(self.ledger.log[-12:])[2]
-        makers = [(0.102, self.retire), (0.16, self.lead), (0.24, self.namespace), (0.34, self.reshape)]
+        makers = [
+            (0.102, self.retire),
+            (0.12, self.agreeing),
+            (0.16, self.lead),
+            (0.24, self.namespace),
+            (0.34, self.reshape),
+        ]
         maker = next((maker for below, maker in makers if chance < below), self.step)
         record = msgspec.structs.replace(maker(), id=f"r{number}", at_ms=1_000 * number)
         return self.spoil(record) if self.rng.random() < 0.3 else record
@@ -157,7 +189,18 @@ class History:
     def lead(self) -> Record:
         epoch = self.highest_epoch + self.rng.choice((0, 1, 1))
         self.highest_epoch = max(epoch, self.highest_epoch)
-        return Record("", Action.LEAD, self.rng.choice(BROKERS), Role.LEADER, epoch)
+        root = self.rng.choice(("", "root-1", "root-1", "root-2"))
+        seen = self.ledger.table.agreed(self.rng.randrange(self.ledger.table.partitions)).revision
+        return Record("", Action.LEAD, self.rng.choice(BROKERS), Role.LEADER, epoch, root=root, seen_agreement=seen)
+
+    def agreeing(self) -> Record:
+        """Mostly the end of a replacement, where one has begun: else nothing else would ever count again."""
+        home = self.rng.randrange(self.ledger.table.partitions)
+        agreed = self.ledger.table.agreed(home)
+        action = self.rng.choice((Action.AGREE, Action.AGREE, Action.AMEND))
+        word = agreed.following or Agreement(self.rng.choice(("root-1", "root-2")), 2.0, 0.05, 0.1, 1)
+        role = self.rng.choice((Role.ADMIN, Role.ADMIN, Role.BROKER))
+        return Record("", action, self.rng.choice(BROKERS), role, agreement=word, seen_agreement=agreed.revision)
 
     def retire(self) -> Record:
         return Record("", Action.RETIRE, self.rng.choice(BROKERS), self.rng.choice(list(Role)), moved_to="elsewhere")
@@ -166,12 +209,15 @@ class History:
         name = self.rng.choice(NAMESPACES)
         known = self.ledger.table.namespace(name)
         fits = Action.DELETE_NAMESPACE if known and known.exists else Action.CREATE_NAMESPACE
-        action = self.rng.choice((fits, fits, fits, Action.CREATE_NAMESPACE))
+        action = self.rng.choice((*[fits] * 6, Action.CREATE_NAMESPACE, Action.DELETE_NAMESPACE))
         cuts = self.cuts(0, FULL_UPPER)
         seen = known.revision if known else NEVER
         admin = self.rng.choice(BROKERS)
-        edges = (0, *cuts, FULL_UPPER) if action is Action.CREATE_NAMESPACE else ()
-        return Record("", action, admin, Role.ADMIN, namespace=name, seen_namespace=seen, boundaries=edges)
+        if action is Action.CREATE_NAMESPACE:
+            edges = (0, *cuts, FULL_UPPER)
+            return Record("", action, admin, Role.ADMIN, namespace=name, seen_namespace=seen, boundaries=edges)
+        latest = known.latest if known else NEVER
+        return Record("", action, admin, Role.ADMIN, namespace=name, seen_namespace=seen, seen_latest=latest)
 
     def cuts(self, lo: int, hi: int) -> tuple[int, ...]:
         inside = [p for p in POSITIONS if lo < p < hi]
@@ -232,12 +278,14 @@ class History:
                 {"role": self.rng.choice(list(Role))},
                 {"role": Role.LEADER, "epoch": self.rng.randint(0, self.highest_epoch + 1)},
                 {"to": self.rng.choice((None, *BROKERS))},
-                {"seen_namespace": record.seen_namespace - self.rng.randint(1, 9)},
+                {"seen_namespace": max(NEVER, record.seen_namespace - self.rng.randint(1, 9))},
+                {"seen_latest": max(NEVER, record.seen_latest - self.rng.randint(1, 9))},
                 {"boundaries": tuple(self.rng.sample(POSITIONS, 3))},
                 {"namespace": self.rng.choice((None, *NAMESPACES))},
                 {
                     "subjects": tuple(
-                        msgspec.structs.replace(s, seen=s.seen - self.rng.randint(-1, 4)) for s in record.subjects
+                        msgspec.structs.replace(s, seen=max(NEVER, s.seen - self.rng.randint(-1, 4)))
+                        for s in record.subjects
                     )
                 },
                 {"subjects": record.subjects[::-1]},

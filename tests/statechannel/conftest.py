@@ -8,7 +8,7 @@ import pytest
 
 from statechannel import snapshot_columns
 from statechannel.bundle import Bundle, even_boundaries
-from statechannel.record import NEVER, Action, Broker, Record, Role, Subject
+from statechannel.record import NEVER, UNSAID, Action, Broker, Record, Role, Subject
 from statechannel.snapshot import chunk_key
 from statechannel.table import OwnershipTable
 from statechannel.verdict import Change, Ownership, Refusal
@@ -82,12 +82,17 @@ class Ledger:
     def create_namespace(
         self, name: str, boundaries: tuple[int, ...], seen: int | None = None, role: Role = Role.ADMIN
     ):
-        return self._namespace_record(Action.CREATE_NAMESPACE, name, boundaries, seen, role)
+        return self._namespace_record(Action.CREATE_NAMESPACE, name, seen, role, boundaries=boundaries)
 
-    def delete_namespace(self, name: str, seen: int | None = None, role: Role = Role.ADMIN):
-        return self._namespace_record(Action.DELETE_NAMESPACE, name, (), seen, role)
+    def delete_namespace(
+        self, name: str, seen: int | None = None, role: Role = Role.ADMIN, *, tells_latest: bool = True
+    ):
+        """`tells_latest`: whether it says what its author saw of all the bundles, as format 3 can."""
+        known = self.table.namespace(name)
+        latest = UNSAID if not tells_latest else known.latest if known else NEVER
+        return self._namespace_record(Action.DELETE_NAMESPACE, name, seen, role, seen_latest=latest)
 
-    def _namespace_record(self, action: Action, name: str, boundaries: tuple[int, ...], seen: int | None, role: Role):
+    def _namespace_record(self, action: Action, name: str, seen: int | None, role: Role, **more):
         known = self.table.namespace(name)
         present = known.revision if known else NEVER
         record = Record(
@@ -98,7 +103,7 @@ class Ledger:
             epoch=1 if role is Role.LEADER else 0,
             namespace=name,
             seen_namespace=present if seen is None else seen,
-            boundaries=boundaries,
+            **more,
         )
         return self.replay(record)
 

@@ -83,6 +83,33 @@ def test_giving_up_what_was_settled_remembers_nothing():
     assert log.core.settled("r1") is None
 
 
+@pytest.mark.parametrize("given_up", [False, True])
+def test_after_a_part_that_was_not_read_a_copy_settles_nothing(given_up: bool):
+    """The first copy may stand in that part, and have been accepted: what this one gets is not the record's verdict."""
+    log = Log()
+    log.core.expect("r1", 0)
+    if given_up:
+        log.core.give_up("r1")
+    log.core.forget(0)
+    assert log.lead("r1", 1).settles is None
+    log.core.give_up("r1")
+    assert log.core.settled("r1") is None
+
+
+def test_what_is_forgotten_is_of_one_partition_and_not_what_was_read_before():
+    log = Log()
+    for record_id, partition in (("read", 0), ("elsewhere", 1)):
+        log.core.expect(record_id, partition)
+        log.core.give_up(record_id)
+    log.lead("read", 1)
+    log.core.expect("waiting elsewhere", 1)
+    log.core.forget(0)
+    assert isinstance(log.core.settled("read"), Change)
+    assert log.lead("waiting elsewhere", 2).settles == "waiting elsewhere"
+    log.lead("elsewhere", 3)
+    assert isinstance(log.core.settled("elsewhere"), Change)
+
+
 @pytest.mark.parametrize("value", [None, b"", b"junk", b"LM01 00000000 {}"])
 def test_what_is_no_record_is_passed_over_and_said(value: bytes | None):
     log = Log()

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statechannel import codec
+from statechannel.agreement import Agreement
 from statechannel.bundle import FULL_UPPER, Bundle
 from statechannel.errors import (
     CorruptRecord,
@@ -20,12 +21,16 @@ from statechannel.errors import (
     RecordTooLarge,
     StateChannelError,
 )
-from statechannel.record import MAX_HAND_OFF_BYTES, NEVER, Action, Broker, Record, Role, Subject
+from statechannel.record import MAX_HAND_OFF_BYTES, NEVER, UNSAID, Action, Broker, Record, Role, Subject
 from statechannel.table import OwnershipTable
 from statechannel.verdict import Change
 
+from . import record_log
+
 RECORDED = Path(__file__).parent / "recorded"
-ACTIONS_OF = {1: set(Action) - {Action.RETIRE}, 2: set(Action)}
+AGREEING = {Action.AMEND, Action.AGREE}
+ACTIONS_OF = {1: set(Action) - AGREEING - {Action.RETIRE}, 2: set(Action) - AGREEING, 3: set(Action)}
+FIELDS_SINCE = {2: {"algorithm", "parts", "moved_to"}, 3: {"seen_latest", "root", "agreement", "seen_agreement"}}
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 offsets = st.integers(NEVER, 2**53)
@@ -34,6 +39,8 @@ brokers = st.builds(Broker, texts, st.integers(0, 2**40))
 subjects = st.builds(
     Subject, st.builds(Bundle, texts, positions, positions), offsets, st.none() | st.binary(max_size=40)
 )
+lengths_s = st.floats(0, 1e6)
+agreements = st.builds(Agreement, texts, lengths_s, lengths_s, lengths_s, st.integers(1, 1_000))
 records = st.builds(
     Record,
     id=texts,
@@ -53,6 +60,10 @@ records = st.builds(
     algorithm=texts,
     parts=st.integers(0, 2**40),
     moved_to=texts,
+    seen_latest=offsets,
+    root=texts,
+    agreement=st.none() | agreements,
+    seen_agreement=offsets,
 )
 SAMPLE = Record(
     "r-1",
@@ -61,12 +72,18 @@ SAMPLE = Record(
     subjects=(Subject(Bundle("shop/orders", 0, 0x80000000), 17, b"cursor=42"),),
     reason="geht über an b",
 )
-NEWER_THAN_1 = [
-    Record("r", Action.RETIRE, Broker("a", 1), Role.ADMIN),
-    Record("r", Action.RETIRE, Broker("a", 1), Role.ADMIN, moved_to="bundle-state-2"),
-    Record("r", Action.SPLIT, Broker("a", 1), algorithm="by-load"),
-    Record("r", Action.SPLIT, Broker("a", 1), parts=2),
+NEEDING = [
+    (2, Record("r", Action.RETIRE, Broker("a", 1), Role.ADMIN)),
+    (2, Record("r", Action.RETIRE, Broker("a", 1), Role.ADMIN, moved_to="bundle-state-2")),
+    (2, Record("r", Action.SPLIT, Broker("a", 1), algorithm="by-load")),
+    (2, Record("r", Action.SPLIT, Broker("a", 1), parts=2)),
+    (3, Record("r", Action.AMEND, Broker("a", 1), Role.ADMIN)),
+    (3, Record("r", Action.AGREE, Broker("a", 1))),
+    (3, Record("r", Action.LEAD, Broker("a", 1), Role.LEADER, 1, root="r")),
+    (3, Record("r", Action.LEAD, Broker("a", 1), Role.LEADER, 1, seen_agreement=0)),
+    (3, Record("r", Action.DELETE_NAMESPACE, Broker("a", 1), Role.ADMIN, namespace="t/n", seen_latest=0)),
 ]
+"""Records, and the oldest format that can say them."""
 
 
 def framed(body: bytes, head: bytes = b"LM01") -> bytes:
@@ -152,13 +169,13 @@ def test_what_is_too_short_or_of_somebody_else_is_corrupt(data: bytes | None):
 
 def test_an_intact_record_of_a_newer_version_says_so_whatever_its_body():
     for body in (b'{"id":"1"}', b"\x00\x01 a binary format"):
-        with pytest.raises(NewerRecord, match=r"format 3.*upgrade"):
-            codec.decode(framed(body, b"LM03"))
+        with pytest.raises(NewerRecord, match=r"format 4.*upgrade"):
+            codec.decode(framed(body, b"LM04"))
 
 
 def test_a_damaged_record_of_a_newer_version_is_corrupt_and_stops_nobody():
     with pytest.raises(CorruptRecord):
-        codec.decode(framed(b"{}", b"LM03")[:-1] + b"]")
+        codec.decode(framed(b"{}", b"LM04")[:-1] + b"]")
 
 
 def test_a_reader_that_is_told_to_read_less_treats_the_present_version_as_newer():
@@ -193,46 +210,63 @@ def test_a_larger_hand_off_is_refused_before_it_is_written_and_corrupt_if_somebo
         codec.decode(framed(codec._encoder.encode(too_large)))
 
 
-# --- what version 1 cannot say
+# --- what older versions cannot say
 
 
 def test_the_version_is_the_oldest_that_can_carry_the_record():
     assert codec.version_of(SAMPLE) == 1
-    for newer in NEWER_THAN_1:
-        assert codec.version_of(newer) == 2
-        assert codec.decode(codec.encode(newer, 2)) == newer
+    for version, newer in NEEDING:
+        assert codec.version_of(newer) == version
+        assert codec.decode(codec.encode(newer, version)) == newer
 
 
-@pytest.mark.parametrize("newer", NEWER_THAN_1)
-def test_what_the_agreed_version_cannot_carry_is_not_written(newer: Record):
-    with pytest.raises(NeedsNewerFormat, match=r"needs record format 2.*writes 1.*upgrade"):
-        codec.encode(newer, 1)
+@pytest.mark.parametrize(("version", "newer"), NEEDING)
+def test_what_the_agreed_version_cannot_carry_is_not_written(version: int, newer: Record):
+    for older in range(codec.OLDEST_VERSION, version):
+        with pytest.raises(NeedsNewerFormat, match=rf"needs record format {version}.*writes {older}.*upgrade"):
+            codec.encode(newer, older)
 
 
-def as_the_first_release_read_it(body: bytes) -> Record:
-    """Its decoder knew all but the last three fields, and all actions but one; fields it did not know it left out."""
+def head(version: int) -> bytes:
+    return b"LM%02x" % version
+
+
+def as_its_release_read_it(body: bytes, version: int) -> Record:
+    """A release's decoder knew the fields and actions of its own version; fields that it did not know it left out."""
+    later = {name for since, names in FIELDS_SINCE.items() if since > version for name in names}
     known = [(f.name, f.type, f.default) if f.default is not msgspec.NODEFAULT else (f.name, f.type)
-             for f in msgspec.structs.fields(Record) if f.name not in ("algorithm", "parts", "moved_to")]  # fmt: skip
-    first = msgspec.json.decode(body, type=msgspec.defstruct("FirstRecord", known))
-    if first.action is Action.RETIRE:
+             for f in msgspec.structs.fields(Record) if f.name not in later]  # fmt: skip
+    read = msgspec.json.decode(body, type=msgspec.defstruct("Then", known))
+    if read.action not in ACTIONS_OF[version]:
         raise CorruptRecord("an unknown action")
-    return Record(**{field: getattr(first, field) for field in first.__struct_fields__})
+    record = Record(**{field: getattr(read, field) for field in read.__struct_fields__})
+    unsaid = version < 3 and record.action is Action.DELETE_NAMESPACE
+    return msgspec.structs.replace(record, seen_latest=UNSAID) if unsaid else record
 
 
-@given(records)
-def test_every_release_reads_a_frame_of_version_1_as_the_first_one_did(record: Record):
+@pytest.mark.parametrize("version", ACTIONS_OF)
+@given(record=records)
+def test_every_release_reads_a_frame_of_an_older_version_as_its_own_release_did(version: int, record: Record):
     body = codec._encoder.encode(record)
-    if record.action is Action.RETIRE:
-        with pytest.raises(CorruptRecord, match="no action retire"):
-            codec.decode(framed(body))
+    if record.action not in ACTIONS_OF[version]:
+        with pytest.raises(CorruptRecord, match=f"format {version} has no action {record.action}"):
+            codec.decode(framed(body, head(version)))
     else:
-        assert codec.decode(framed(body)) == as_the_first_release_read_it(body)
+        assert codec.decode(framed(body, head(version))) == as_its_release_read_it(body, version)
 
 
-@pytest.mark.parametrize("field", [b'"algorithm":5', b'"parts":-1', b'"parts":"many"', b'"moved_to":null'])
-def test_a_field_that_version_1_does_not_have_may_hold_anything_in_a_frame_of_it(field: bytes):
+@pytest.mark.parametrize(
+    ("since", "field"),
+    [(2, b'"algorithm":5'), (2, b'"parts":-1'), (2, b'"moved_to":null'), (3, b'"seen_latest":"all"'), (3, b'"root":7')],
+)
+def test_a_field_that_a_version_does_not_have_may_hold_anything_in_a_frame_of_it(since: int, field: bytes):
     body = b'{"id":"1","action":"noop","actor":["a",1],' + field + b"}"
-    assert codec.decode(framed(body)) == as_the_first_release_read_it(body)
+    for version in ACTIONS_OF:
+        if version < since:
+            assert codec.decode(framed(body, head(version))) == as_its_release_read_it(body, version)
+        else:
+            with pytest.raises(CorruptRecord):
+                codec.decode(framed(body, head(version)))
 
 
 # --- recorded logs
@@ -274,6 +308,11 @@ def test_the_recorded_log_of_each_version_has_every_action_and_is_still_written_
             seen.add(record.action)
             assert codec.encode(record, version) == payload
     assert seen == ACTIONS_OF[version]
+
+
+def test_the_recorded_log_of_the_newest_version_is_what_its_script_writes():
+    written = "\n".join([*record_log.lines(record_log.history()), ""])
+    assert (RECORDED / f"v{codec.NEWEST_VERSION}.log").read_text(encoding="utf-8") == written
 
 
 def test_the_recorded_log_of_version_2_has_each_way_to_split():

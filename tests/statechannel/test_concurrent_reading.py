@@ -121,9 +121,10 @@ def test_a_reader_on_another_thread_sees_each_record_as_a_whole(assigned, life):
 
 
 SWAP = "    part.namespaces[name] ="
+IN_PLACE = "self._entries = np.concatenate([self._entries[:first], _side_by_side(entries), self._entries[last + 1 :]])"
 SPLICE = "reshaped = Namespace(self.name, revision)"
 COUNT = "    for entry in born:"
-UNCOUNT = "    while gone:\n        self._indices.move(gone.pop(), None)\n"
+UNCOUNT = "    while gone:\n        self._indices.move(gone.pop(), None, partition)\n"
 FORTH, BACK = "\n        self._count(before, -1)", "\n        self._count(before, 1)"
 HALVES = {
     "a namespace is away for a moment": (
@@ -135,7 +136,7 @@ HALVES = {
         a_split_and_a_merge,
     ),
     "a namespace is cut in place": (
-        (namespace.Namespace, "reshaped", SPLICE, "self._entries[first : last + 1] = entries\n    " + SPLICE),
+        (namespace.Namespace, "reshaped", SPLICE, IN_PLACE + "\n    " + SPLICE),
         a_split_and_a_merge,
     ),
     "the whole is taken from its holder before the parts are given": (
@@ -143,7 +144,7 @@ HALVES = {
         a_split_of_the_only_bundle,
     ),
     "a bundle is taken from its holder before it is given back": (
-        (indices.Indices, "move", "self._leave(before)", "self._leave(before)" + FORTH + BACK),
+        (indices.Indices, "move", "self._leave(before, partition)", "self._leave(before, partition)" + FORTH + BACK),
         the_only_bundle_of_a_broker,
     ),
 }

@@ -41,6 +41,11 @@ def damage_bounds(table: OwnershipTable) -> None:
     known.lower_bounds = [0, known.lower_bounds[1] + 1]
 
 
+def damage_entries(table: OwnershipTable, change: Callable[[list[Ownership]], list[Ownership]]) -> None:
+    known = table.namespace("shop/orders")
+    known._entries = Namespace(known.name, known.revision, change(list(known.entries)))._entries
+
+
 def damage_copy(table: OwnershipTable) -> None:
     """The namespace that is read is not the one that the partition would put into a snapshot."""
     known = table.namespace("shop/orders")
@@ -53,15 +58,15 @@ def damage_entry(table: OwnershipTable) -> None:
 
 
 DAMAGES: dict[str, Callable[[OwnershipTable], object]] = {
-    "a hole": lambda table: table.namespace("shop/orders")._entries.pop(0),
-    "an overlap": lambda table: table.namespace("shop/orders")._entries.append(next(iter(table))),
+    "a hole": lambda table: damage_entries(table, lambda entries: entries[1:]),
+    "an overlap": lambda table: damage_entries(table, lambda entries: [*entries, entries[0]]),
     "wrong places": damage_bounds,
     "a second copy": damage_copy,
     "a malformed entry": damage_entry,
     "a lost holder": lambda table: table._indices._held.popitem(),
     "a wrong count by holder": lambda table: table._indices._held[Broker("a:6650", 1)].update({"shop/orders": 2}),
     "a wrong count by state": lambda table: table._indices.states.update({State.UNASSIGNED: 1}),
-    "a lost bundle in flight": lambda table: table._indices._in_flight[State.ASSIGNING].clear(),
+    "a lost bundle in flight": lambda table: table._indices._in_flight.popitem(),
 }
 
 

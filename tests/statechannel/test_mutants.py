@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from statechannel import reshaping, table, transitions
+from statechannel import log_records, reshaping, table, transitions
 from statechannel.errors import InvariantError
 from statechannel.indices import Indices
-from statechannel.namespace import Namespace
+from statechannel.namespace import Created, Namespace
 from statechannel.record import NEVER
 
 from .auditor import Violation, audit
@@ -29,8 +29,8 @@ MUTANTS = {
     "no epoch check": (TABLE_OF, "_check_lead", "record.epoch != lead.epoch or record.actor != lead.leader", "False"),
     "a leader by epoch alone": (TABLE_OF, "_check_lead", "record.epoch != lead.epoch or ", ""),
     "a leader by name alone": (TABLE_OF, "_check_lead", " or record.actor != lead.leader", ""),
-    "an epoch may go back": (TABLE_OF, "_take_lead", "record.epoch <= part.lead.epoch", "False"),
-    "an epoch may be taken twice": (TABLE_OF, "_take_lead", "record.epoch <=", "record.epoch <"),
+    "an epoch may go back": (log_records, "take_lead", "record.epoch <= part.lead.epoch", "False"),
+    "an epoch may be taken twice": (log_records, "take_lead", "record.epoch <=", "record.epoch <"),
     "anybody may": (table, "find_row", "if not row.by.isdisjoint(who)", ""),
     "anybody may reshape": (reshaping, "_is_barred", "return row", "return False and row"),
     "the holder by name": (transitions, "relations", "record.actor == holder", "NAMED(record.actor) == NAMED(holder)"),
@@ -54,10 +54,26 @@ MUTANTS = {
     ),
     "a merge over a hole": (reshaping, "_merge", "left.bundle.hi != right.bundle.lo", "False"),
     "a merge of two holders": (reshaping, "_merge", "part.holder != holder", "False"),
-    "a delete under the holder": (reshaping, "_delete_namespace", "e.state not in row.states", "False"),
+    "a delete under the holder": (
+        reshaping,
+        "_delete_namespace",
+        "not row.states.issuperset(map(_STATE, entries))",
+        "False",
+    ),
+    "a late delete": (reshaping, "_delete_namespace", "record.seen_latest not in (UNSAID, known.latest)", "False"),
     "a late create": (reshaping, "_create_namespace", "record.seen_namespace != ", "None is "),
     "a namespace made twice": (reshaping, "_create_namespace", "known is not None and known.exists", "False"),
-    "anybody may close a log": (TABLE_OF, "_retire", "record.role is not Role.ADMIN", "False"),
+    "a leader of another root": (log_records, "take_lead", "record.root != agreement.root", "False"),
+    "a proof counts while a word is replaced": (
+        TABLE_OF,
+        "replay",
+        "part.agreed.following is not None and",
+        "False and",
+    ),
+    "anybody may replace a word": (log_records, "amend", "record.role is not Role.ADMIN", "False"),
+    "a word is taken twice": (log_records, "agree", "following is None and", "False and"),
+    "a late word": (log_records, "_check", "record.seen_agreement != agreed.revision", "False"),
+    "anybody may close a log": (log_records, "retire", "record.role is not Role.ADMIN", "False"),
     "a closed log goes on": (TABLE_OF, "replay", "part.retired is not None", "False"),
     "a late record is noted in the wrong place": (Namespace, "put", "entry.bundle.lo", "entry.bundle.lo - 1"),
     "a neighbour is found": (Namespace, "get", "entry.bundle.lo == bundle.lo and ", ""),
@@ -74,13 +90,16 @@ MUTANTS = {
     "a bundle at rest is still in flight": (
         Indices,
         "_leave",
-        "del self._in_flight[entry.state][entry.bundle]",
+        "self._land(entry, partition)",
         "pass",
     ),
-    "a bundle in flight is not listed": (Indices, "_enter", "in self._in_flight", "is None"),
+    "a bundle in flight is not listed": (Indices, "_enter", "in IN_FLIGHT", "is None"),
     "a holder of nothing is still listed": (Indices, "_add", "if not held:", "if False:"),
-    "merged bundles are still counted": (TABLE_OF, "_reshape", "self._indices.move(entry, None)", "pass"),
-    "children are not counted": (TABLE_OF, "_reshape", "self._indices.move(None, entry)", "pass"),
+    "merged bundles are still counted": (TABLE_OF, "_reshape", "self._indices.move(entry, None, partition)", "pass"),
+    "what came with its namespace is not counted": (TABLE_OF, "_come_or_go", "now.count", "0"),
+    "the last bundle ends too early": (Created, "bundle", "else FULL_UPPER", "else bounds[index] + 1"),
+    "what was created has no token": (Created, "entry", "None, None, offset, offset", "None, None, offset, -1"),
+    "children are not counted": (TABLE_OF, "_reshape", "self._indices.move(None, entry, partition)", "pass"),
 }
 GUARDS = {
     "a transfer to the holder": (transitions.to_is_another, transitions.to_is_given),
@@ -94,7 +113,7 @@ def first_complaint(new_ledger) -> int:
     for seed in range(400):
         try:
             audit(new_ledger(partitions=2), seed, STEPS)
-        except (Violation, InvariantError, KeyError):
+        except (Violation, InvariantError, KeyError, IndexError):
             return seed
     return NEVER
 

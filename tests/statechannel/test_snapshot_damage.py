@@ -141,22 +141,19 @@ def test_an_index_of_another_partition_is_refused(topic: Topic):
         topic.read(partition=1).state("new")
 
 
-def of_a_newer_format(monkeypatch: pytest.MonkeyPatch, value: bytes) -> bytes:
-    monkeypatch.setattr(snapshot_columns, "FORMAT", 2)
-    newer = sealed(value[14:])
-    monkeypatch.undo()
-    return newer
+def of_a_newer_format(value: bytes) -> bytes:
+    return sealed(value[14:], snapshot_columns.FORMAT + 1)
 
 
 @pytest.mark.parametrize("key", [INDEX_KEY, chunk_key("new", 1)])
-def test_a_newer_format_says_so_and_is_not_mistaken_for_damage(topic: Topic, monkeypatch, key: bytes):
-    newer = of_a_newer_format(monkeypatch, topic.value(key))
+def test_a_newer_format_says_so_and_is_not_mistaken_for_damage(topic: Topic, key: bytes):
+    newer = of_a_newer_format(topic.value(key))
     topic.replace(key, newer)
     if key != INDEX_KEY:  # the checksum is over the chunks as they stand in the topic
         made = made_of([topic.value(each) for each in chunks_of(topic, "new")])
         info = msgspec.structs.replace(topic.index().newest, checksum=made.checksum)
         topic.commit(closing(None, GENESIS, 0, info, ()))
-    with pytest.raises(NewerRecord, match=r"format 02.*upgrade"):
+    with pytest.raises(NewerRecord, match=r"format 03.*upgrade"):
         topic.read().state("new")
 
 

@@ -187,10 +187,26 @@ def test_a_snapshot_is_encoded_and_decoded_in_steps_of_a_bounded_number_of_bundl
 STATES_OF = {1: ("unassigned", "assigning", "assigned", "transferring", "releasing", "splitting", "revoking")}
 ACTIONS_OF = {
     1: (
-        "own", "return", "transfer", "ready", "release", "unload", "split", "create", "merge", "cancel", "revoke",
-        "create-namespace", "delete-namespace", "lead", "genesis", "retire", "noop",
+        "own",
+        "return",
+        "transfer",
+        "ready",
+        "release",
+        "unload",
+        "split",
+        "create",
+        "merge",
+        "cancel",
+        "revoke",
+        "create-namespace",
+        "delete-namespace",
+        "lead",
+        "genesis",
+        "retire",
+        "noop",
     )
-}  # fmt: skip
+}
+STATES_OF[2], ACTIONS_OF[2] = STATES_OF[1], (*ACTIONS_OF[1], "amend", "agree")  # fmt: skip
 
 
 def recorded(partition: int) -> Topic:
@@ -219,9 +235,10 @@ def test_a_recorded_snapshot_still_says_what_the_recorded_log_says(partition: in
 
 def test_states_and_actions_keep_their_places_or_the_format_is_raised():
     """A snapshot names them by place. Append only; else raise `snapshot_columns.FORMAT`, and write its places here."""
-    states, actions = STATES_OF[snapshot_columns.FORMAT], ACTIONS_OF[snapshot_columns.FORMAT]
-    assert tuple(State)[: len(states)] == states
-    assert tuple(Action)[: len(actions)] == actions
+    for version in range(snapshot_columns.PLAIN_FORMAT, snapshot_columns.FORMAT + 1):
+        states, actions = STATES_OF[version], ACTIONS_OF[version]
+        assert tuple(State)[: len(states)] == states
+        assert tuple(Action)[: len(actions)] == actions
 
 
 def test_every_state_and_every_action_comes_back_as_itself():

@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from api.cli.configuring import settings_of
+from api.cli.echoing import echo
 from api.cli.load_history.analyse import settings_in
 from api.cli.load_history.answering import table
 from api.cli.load_history.options import Job, job_options, source_options
@@ -57,7 +58,7 @@ def advise(
             from loadmanager.history.advising import publish as proposed
 
             ids = proposed(found.advice, admin_url or settings)
-            click.echo(f"proposed: {', '.join(ids)}", err=True)
+            echo(f"proposed: {', '.join(ids)}", err=True)
     rows = [row_of(each) for each in found.advice]
     say_where(job, [publish(job, "advice", rows, made, {"left_out": dict(found.left_out)})])
     _show(job, found, rows)
@@ -109,6 +110,6 @@ def _show(job: Job, found: Considered, rows: list[dict[str, Any]]) -> None:
     table(job, {"advice": rows, "left_out": dict(found.left_out)}, COLUMNS, shown, empty="")
     if job.output == "table":
         for row in rows:
-            click.echo(f"\n{row['id']}: {row['reason']}")
+            echo(f"\n{row['id']}: {row['reason']}")
         for kind, why in found.left_out.items():
-            click.echo(f"no advice of kind {kind}: {why}")
+            echo(f"no advice of kind {kind}: {why}")

@@ -10,6 +10,7 @@ import msgspec
 
 from api.cli.client import Failed
 from api.cli.configuring import settings_of
+from api.cli.echoing import echo
 from api.cli.load_history.answering import table, taken
 from api.cli.load_history.options import Job, job_options, settings_option
 from api.cli.load_history.running import check_recorded, installed, provenance, publish, reading, say_where, window_of
@@ -108,7 +109,7 @@ def _show(job: Job, found: list[Published], chosen: list[Analysis]) -> None:
         rows = found[0].rows
         table(job, answer, tuple(rows[0]), rows[:MOST_SHOWN])
         if job.output == "table" and len(rows) > MOST_SHOWN:
-            click.echo(f"… and {len(rows) - MOST_SHOWN:,} more rows: -o json has all", err=True)
+            echo(f"… and {len(rows) - MOST_SHOWN:,} more rows: -o json has all", err=True)
         return
     summary = [
         {"analysis": each.name, "rows": len(one.rows), "more": one.provenance.truncated, "says": each.title}

@@ -9,6 +9,7 @@ import msgspec
 
 from api.cli.client import EXIT_REFUSED
 from api.cli.configuring import settings_of
+from api.cli.echoing import echo
 from api.cli.load_history.answering import Rows, table, taken
 from api.cli.load_history.options import Job, job_options, source_options
 from api.cli.load_history.reaching import check_answers
@@ -62,7 +63,7 @@ def audit(job: Job, log: str | None, more: tuple[str, ...]) -> None:
     if with_lake or job.publish:
         say_where(job, [publish(job, "audit", violations, made, {**facts, "partitions": summary})])
     else:
-        click.echo(f"the log alone was audited: there is no lake{f' at {job.lake}' if job.lake else ''}", err=True)
+        echo(f"the log alone was audited: there is no lake{f' at {job.lake}' if job.lake else ''}", err=True)
     _show(job, violations, summary, facts)
     if count:
         raise SystemExit(EXIT_REFUSED)
@@ -114,9 +115,9 @@ def _show(job: Job, violations: Rows, summary: Rows, facts: dict[str, int]) -> N
         return
     if violations:
         table(job, answer, VIOLATIONS, violations)
-        click.echo()
+        echo()
     table(job, answer, SUMMARY, summary)
-    click.echo(f"\n{verdict_of(**facts)}")
+    echo(f"\n{verdict_of(**facts)}")
 
 
 def verdict_of(*, records: int, violations: int, unjudged: int) -> str:

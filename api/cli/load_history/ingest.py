@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from api.cli.configuring import settings_of
+from api.cli.echoing import echo
 from api.cli.load_history.answering import Rows, table
 from api.cli.load_history.options import Job, job_options, source_options
 from api.cli.load_history.reaching import check_answers
@@ -141,7 +142,7 @@ def _ending(stop: threading.Event) -> Generator[None]:
     def end(number: int, _: Any) -> None:
         stop.set()
         signal.signal(number, before[signal.Signals(number)])
-        click.echo("stopping when this batch is committed; once more to stop at once", err=True)
+        echo("stopping when this batch is committed; once more to stop at once", err=True)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         before[number] = signal.signal(number, end)

@@ -7,6 +7,7 @@ import json
 import click
 
 from api.cli.client import Failed
+from api.cli.echoing import echo
 from api.cli.options import Remote
 
 
@@ -28,11 +29,11 @@ def jars(ctx: click.Context, submit: bool, output: str | None) -> None:
     except (LoadManagerError, OSError) as error:
         raise Failed(str(error)) from None
     if submit:
-        click.echo(" ".join(options()))
+        echo(" ".join(options()))
     elif (ctx.find_object(Remote) or Remote()).with_options(None, output).output == "json":
-        click.echo(json.dumps({"folder": str(folder()), "jars": [path.name for path in found]}, indent=2))
+        echo(json.dumps({"folder": str(folder()), "jars": [path.name for path in found]}, indent=2))
     else:
-        click.echo(f"{len(found)} jars in {folder()}")
+        echo(f"{len(found)} jars in {folder()}")
 
 
 def options() -> list[str]:

@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from api.cli.configuring import settings_of
+from api.cli.echoing import echo
 from api.cli.load_history.answering import table
 from api.cli.load_history.options import Job, job_options, settings_option
 from api.cli.load_history.running import (
@@ -131,9 +132,9 @@ def _show(job: Job, result: ReplayResult) -> None:
     table(job, msgspec.to_builtins(result), COLUMNS, rows)
     if job.output == "table":
         skipped = "".join(f"; {count} left out: {why}" for why, count in result.skipped.items())
-        click.echo(f"\n{length_of(result.windows, result.window_s, result.ruled)}{skipped}\n{result.verdict}")
+        echo(f"\n{length_of(result.windows, result.window_s, result.ruled)}{skipped}\n{result.verdict}")
         for command in result.config.commands:
-            click.echo(f"  {command}")
+            echo(f"  {command}")
 
 
 def length_of(windows: int, window_s: float, ruled: int) -> str:

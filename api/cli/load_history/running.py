@@ -14,9 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from api.cli.client import Failed, NotNow
+from api.cli.echoing import echo
 from api.cli.load_history.options import Job
 from api.cli.load_history.reaching import check_master, check_server
 from loadmanager.errors import LoadManagerError, Unavailable
@@ -211,11 +210,11 @@ def say_where(job: Job, paths: Sequence[Path | None]) -> None:
     """Tell people where the results are, on standard error."""
     there = [path for path in paths if path is not None]
     if not there:
-        click.echo("nothing was published: say where with --publish, the lake is not on this disk", err=True)
+        echo("nothing was published: say where with --publish, the lake is not on this disk", err=True)
     elif len(there) == 1:
-        click.echo(f"published: {there[0]}", err=True)
+        echo(f"published: {there[0]}", err=True)
     else:
-        click.echo(f"published: {len(there)} results in {published_in(job)}", err=True)
+        echo(f"published: {len(there)} results in {published_in(job)}", err=True)
 
 
 def _check_there(job: Job, *, new: bool) -> None:

@@ -12,11 +12,11 @@ import numpy as np
 
 from loadmanager.balancing.constraints import ALLOWED, FREE
 from loadmanager.balancing.decision import Stage
-from loadmanager.balancing.model import NOWHERE, ClusterModel, Flags, Floats, Ints
+from loadmanager.balancing.model import NOWHERE, UNLIMITED, ClusterModel, Flags, Floats, Ints
 from loadmanager.balancing.plan.affinity import Affinity
 from loadmanager.balancing.plan.eligibility import Eligibility, eligibility_of
 from loadmanager.balancing.plan.holdings import Holdings
-from loadmanager.balancing.plan.objective import BARRED, EPSILON, Costs
+from loadmanager.balancing.plan.objective import BARRED, EPSILON, UNEVEN, Costs
 from loadmanager.balancing.plan.scale import Scale, scale_of
 from loadmanager.balancing.plan.step import Allowance, Step
 from loadmanager.settings import Settings
@@ -38,7 +38,8 @@ class Draft:
         self.model = model
         self.settings = settings
         self.eligibility: Eligibility = eligibility_of(model)
-        self.scale: Scale = scale_of(model, settings, self.eligibility.misplaced | self.eligibility.drained)
+        leaving = self.eligibility.misplaced | self.eligibility.drained
+        self.scale: Scale = scale_of(model, settings, leaving, self.eligibility.settled)
         self.costs = Costs(self.scale)
         self.usage = self.scale.usage.copy()
         self.peak: Floats = np.maximum.reduce(self.usage, axis=0, initial=0.0)
@@ -52,12 +53,17 @@ class Draft:
         self._barrier: dict[int, Floats] = {}
         self._groups = 0
         budget = settings.balancing_budget * float(self.scale.target[self.scale.takes_part].sum())
-        self._left = Allowance(budget, settings.balancing_moves_per_round)
+        self._left, self._lifted = Allowance(budget, settings.balancing_moves_per_round), False
 
     @property
     def moves_left(self) -> int:
         """How many more moves this round may have."""
         return self._left.moves
+
+    @property
+    def load_left(self) -> float:
+        """How much more load this round may move for balance."""
+        return self._left.load
 
     @cached_property
     def free_holdings(self) -> Holdings:
@@ -102,6 +108,10 @@ class Draft:
         rows = np.flatnonzero(excess > EPSILON)
         return rows[np.argsort(-excess[rows], kind="stable")].tolist()
 
+    def above(self) -> Ints:
+        """The brokers that use more than their ceiling: some of it could be taken from them."""
+        return np.flatnonzero(self.scale.takes_part & (self.peak - self.scale.ceiling > EPSILON))
+
     def idle(self) -> list[int]:
         """The brokers that idle, the emptiest first."""
         lacking = self.scale.idle - self.peak
@@ -110,9 +120,10 @@ class Draft:
 
     def open_to(self, row: int, source: int, *, returning: bool = False) -> Floats:
         """(n,): 0 where the hard rules let the bundle go, else infinite."""
-        return self._rules_for(row, source, returning=returning) + self._no_room
+        return self.rules_for(row, source, returning=returning) + self._no_room
 
-    def _rules_for(self, row: int, source: int, *, returning: bool) -> Floats:
+    def rules_for(self, row: int, source: int, *, returning: bool = False) -> Floats:
+        """(n,): the same, were there room for one bundle more everywhere."""
         barrier = self._barrier_of(int(self.model.constraints.kind[row])).copy()
         barrier[source] = np.inf
         if not returning:
@@ -126,7 +137,7 @@ class Draft:
         """Whether a hard rule keeps the bundle from the destination, where so many bundles are about to leave."""
         if self.bundles[destination] - freed >= self.model.brokers.max_bundles[destination]:
             return True
-        return bool(self._rules_for(row, source, returning=False)[destination] > 0)
+        return bool(self.rules_for(row, source, returning=False)[destination] > 0)
 
     def peaks_with(self, row: int) -> Floats:
         """(n,): each broker's fullest resource, had it the bundle too."""
@@ -170,6 +181,11 @@ class Draft:
         weight = float(self.model.constraints.weight[row])
         return self.costs.move(float(self.size[row]), weight, float(self.scale.target[destination]))
 
+    def costs_of(self, rows: Ints, brokers: Ints) -> Floats:
+        """(k, b): the same of many bundles to many brokers."""
+        fixed = self.costs.move(0.0, 1.0, 1.0) * self.scale.target[brokers]
+        return self.model.constraints.weight[rows][:, None] * (self.size[rows][:, None] + fixed)
+
     def worth(self, broker: int, size: float, relief: float) -> bool:
         """Whether it is right to move so much to make what is out of tolerance so much less, for this broker's sake.
 
@@ -185,6 +201,32 @@ class Draft:
         after = float(self.peaks_with(row)[destination])
         fall = self.over(source) - max(0.0, self.peak_without(source, row) - float(limit[source]))
         return fall - max(0.0, after - float(limit[destination])) + self.over(destination)
+
+    @property
+    def total(self) -> float:
+        """The objective with the moves so far, but for groups."""
+        peak, held = self.peak.tolist(), self.bundles.tolist()
+        usage = sum(self.costs.usage(broker, peak[broker], held[broker]) for broker in range(len(peak)))
+        left = (self.eligibility.misplaced | self.eligibility.drained) & ~self.taken
+        moves = sum(self.cost_of(step.row, step.destination) for step in self.steps)
+        return usage + moves + BARRED * int(np.count_nonzero(left)) + UNEVEN * len(self.uneven)
+
+    @property
+    def uneven(self) -> set[int]:
+        """The pools with a broker above its ceiling."""
+        return set(self.scale.pool[self.above()].tolist())
+
+    def anew(self) -> Draft:
+        """A draft of the same model, under the same limits, without a move."""
+        other = Draft(self.model, self.settings)
+        if self._lifted:
+            other.lift()
+        other._left.refused = self._left.refused
+        return other
+
+    def lift(self) -> None:
+        """From now on nothing limits what a round may move."""
+        self._left, self._lifted = Allowance(np.inf, UNLIMITED), True
 
     def group(self) -> int:
         """A number for moves that only make sense together."""

@@ -1,46 +1,25 @@
-"""The exact search over the few fullest brokers, and the emptiest ones of their pool: a mixed integer program (HiGHS).
+"""The exact search over the few fullest brokers, and the emptiest ones of their pool: a mixed integer program.
 
-Only where the cheaper stages leave a broker out of tolerance. It minimises the plan's own objective, but for the square
-of the excess, over every placement of the chosen bundles at once. It is limited by nodes, not by seconds, so that the
-same model gets the same answer everywhere. Bundles in an anti-affinity group stay where they are.
+Only where the cheaper stages leave a broker out of tolerance. It takes what they did for given, and bundles in an
+anti-affinity group stay where they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import cast
-
-import msgspec
 import numpy as np
-from scipy import sparse
-from scipy.optimize import Bounds, LinearConstraint, milp
 
 from loadmanager.balancing.constraints import FREE
 from loadmanager.balancing.decision import Stage
-from loadmanager.balancing.model import Floats, Ints
+from loadmanager.balancing.model import Ints
 from loadmanager.balancing.plan.draft import FULL, Draft
 from loadmanager.balancing.plan.holdings import Holdings
-from loadmanager.balancing.plan.objective import EPSILON, OUT_OF_TOLERANCE, OVER
+from loadmanager.balancing.plan.objective import EPSILON
+from loadmanager.balancing.plan.program import Excerpt, solve
 
 HOTTEST, BROKERS = 8, 20
 BUNDLES, CELLS = 200, 1000
 """At most so many bundles, and bundles times brokers."""
 NODES = 200
-
-
-class Excerpt(msgspec.Struct, frozen=True, eq=False):
-    """The part of a draft that is searched: b brokers, k bundles."""
-
-    brokers: Ints
-    rows: Ints
-    home: Ints
-    """(k,), position of the bundle's broker in `brokers`."""
-    part: Floats
-    """(r, k, b): the usage that each bundle makes of each broker."""
-    allowed: np.ndarray[tuple[int, int], np.dtype[np.bool_]]
-    """(k, b)"""
-    cost: Floats
-    """(k, b): what moving there costs, 0 at home."""
 
 
 def search(draft: Draft, holdings: Holdings) -> bool:
@@ -51,7 +30,7 @@ def search(draft: Draft, holdings: Holdings) -> bool:
     excerpt = excerpt_of(draft, holdings, hot[0])
     if excerpt is None:
         return False
-    places = solve(draft, excerpt)
+    places = solve(draft, excerpt, NODES)
     return places is not None and _make(draft, excerpt, places)
 
 
@@ -76,11 +55,26 @@ def excerpt_of(draft: Draft, holdings: Holdings, hottest: int) -> Excerpt | None
     allowed = np.array(
         [draft.open_to(row, int(brokers[at]))[brokers] == 0 for row, at in zip(rows.tolist(), home, strict=True)]
     )
-    weight, target = draft.model.constraints.weight[rows], draft.scale.target[brokers]
-    cost = weight[:, None] * (draft.size[rows][:, None] + draft.costs.move(0.0, 1.0, 1.0) * target)
-    allowed[np.arange(len(rows)), home] = True
-    cost[np.arange(len(rows)), home] = 0.0
-    return Excerpt(brokers, rows, home, part, allowed, cost)
+    cost = draft.costs_of(rows, brokers)
+    here = np.arange(len(rows)), home
+    allowed[here], cost[here] = True, 0.0
+    mine = np.bincount(home, minlength=len(brokers))
+    held = draft.bundles[brokers]
+    return Excerpt(
+        brokers=brokers,
+        rows=rows,
+        home=home,
+        part=part,
+        allowed=allowed,
+        cost=cost,
+        rest=draft.usage[:, brokers] - np.array([np.bincount(home, each[here], len(brokers)) for each in part]),
+        most=np.maximum(draft.peak[brokers], FULL),
+        others=held - mine,
+        room=mine + np.maximum(0, draft.model.brokers.max_bundles[brokers] - held),
+        moves=draft.moves_left,
+        sizes=np.zeros_like(cost),
+        budget=np.inf,
+    )
 
 
 def _movable(draft: Draft, holdings: Holdings, hot: list[int], cold: list[int], most: int) -> Ints:
@@ -94,48 +88,6 @@ def _movable(draft: Draft, holdings: Holdings, hot: list[int], cold: list[int], 
 
     mine = largest(hot, most * 2 // 3)
     return np.concatenate((mine, largest(cold, most - len(mine))))
-
-
-def solve(draft: Draft, excerpt: Excerpt) -> Ints | None:
-    """(k,): the position of the broker each bundle should be on; None if the search found nothing."""
-    k, b = excerpt.allowed.shape
-    target, limit = draft.scale.target[excerpt.brokers], draft.scale.limit[excerpt.brokers]
-    peak = draft.peak[excerpt.brokers]
-    most = np.maximum(peak, FULL) - limit
-    # Columns: (k, b) places, then b times how far a broker is over, then b times whether it is.
-    cost = np.concatenate((excerpt.cost.ravel(), np.full(b, OVER), OUT_OF_TOLERANCE * target))
-    upper = np.concatenate((excerpt.allowed.ravel().astype(np.float64), np.maximum(0.0, most), np.ones(b)))
-    integral = np.concatenate((np.ones(k * b), np.zeros(b), np.ones(b)))
-    result = milp(
-        cost,
-        integrality=integral,
-        bounds=Bounds(0.0, cast(float, upper)),  # an array, whatever the stub says
-        constraints=list(_constraints(draft, excerpt, limit, most)),
-        options={"node_limit": NODES, "mip_rel_gap": 0.005},
-    )
-    if result.x is None:
-        return None
-    return np.asarray(result.x[: k * b].reshape(k, b).argmax(axis=1), dtype=np.int64)
-
-
-def _constraints(draft: Draft, excerpt: Excerpt, limit: Floats, most: Floats) -> Iterator[LinearConstraint]:
-    k, b = excerpt.allowed.shape
-    here = np.zeros((k, b))
-    here[np.arange(k), excerpt.home] = 1.0
-    each = sparse.kron(sparse.eye_array(k), np.ones((1, b)))
-    yield LinearConstraint(sparse.hstack((each, sparse.csr_array((k, 2 * b)))), 1, 1)
-    none, one = sparse.csr_array((b, b)), sparse.eye_array(b)
-    for resource, part in enumerate(excerpt.part):
-        rest = draft.usage[resource, excerpt.brokers] - (part * here).sum(axis=0)
-        on = sparse.hstack([sparse.diags_array(part[row]) for row in range(k)])
-        yield LinearConstraint(sparse.hstack((on, -one, none)), -np.inf, limit - rest)
-    yield LinearConstraint(
-        sparse.hstack((sparse.csr_array((b, k * b)), one, -sparse.diags_array(np.maximum(0.0, most)))), -np.inf, 0.0
-    )
-    room = draft.model.brokers.max_bundles[excerpt.brokers] - draft.bundles[excerpt.brokers]
-    if (room < k).any():
-        count = sparse.hstack([sparse.eye_array(b)] * k)
-        yield LinearConstraint(sparse.hstack((count, none, none)), -np.inf, here.sum(axis=0) + np.maximum(0, room))
 
 
 def _make(draft: Draft, excerpt: Excerpt, places: Ints) -> bool:

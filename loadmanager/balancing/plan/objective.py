@@ -5,6 +5,7 @@ With x = usage above the limit, of a broker that takes part:
     over    target / 4 + 16 x + 16 x²     for being out of tolerance at all, for how much, and the fullest first
     idle    4 (idle - usage)              for each point below a quarter of the target
     empty   target                        for holding no bundle while there is something to hold
+    uneven  4                             for each pool with a broker that is out of tolerance
     move    weight (size + target / 500)  a move costs its load, and a fixed part
     barred  1,000,000                     a bundle that a hard rule, or a drain, forbids to be where it is
     group   100                           a namespace that needlessly sits where another of its group does
@@ -21,6 +22,7 @@ from loadmanager.balancing.plan.scale import Scale
 
 OVER, UNDER = 16.0, 4.0
 OUT_OF_TOLERANCE = 0.25
+UNEVEN = 4.0
 FIXED_PART = 0.002
 BARRED = 1_000_000.0
 TOGETHER = 100.0

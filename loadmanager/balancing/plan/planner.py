@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import msgspec
 import numpy as np
 
 from loadmanager.balancing.decision import Decision, Stage
@@ -29,8 +32,10 @@ class Plan:
         """See `Strategy`."""
         draft = Draft(model, settings)
         if draft.scale.takes_part.any():
-            _plan(draft)
-        return _decision(draft)
+            draft = _settled(_plan(draft))
+        if not draft.cut_short:
+            return _decision(draft)
+        return _decision(draft, _whole)
 
 
 def evacuation(model: ClusterModel, settings: Settings) -> Decision:
@@ -42,7 +47,7 @@ def evacuation(model: ClusterModel, settings: Settings) -> Decision:
     return _decision(draft)
 
 
-def _plan(draft: Draft) -> None:
+def _plan(draft: Draft) -> Draft:
     """Cheaper stages first, all of them again after each that helped, until none does."""
     for _ in range(PASSES):
         before = len(draft.steps)
@@ -50,7 +55,14 @@ def _plan(draft: Draft) -> None:
         if draft.hot() or draft.idle():
             _balance(draft)
         if len(draft.steps) == before or draft.moves_left == 0:
-            return
+            break
+    return draft
+
+
+def _whole(draft: Draft) -> Draft:
+    """The plan gone on with as if nothing limited a round: what is attained in the end."""
+    draft.lift()
+    return _settled(_plan(draft))
 
 
 def _emergencies(draft: Draft) -> None:
@@ -76,10 +88,21 @@ def _search(draft: Draft, free: Holdings) -> None:
     search(draft, free)
 
 
-def _decision(draft: Draft) -> Decision:
+def _settled(draft: Draft) -> Draft:
+    """With small pools as a whole; then the stages have the last word, so that a second round finds nothing."""
+    if not draft.steps and not draft.hot() and not draft.idle():
+        return draft
+    from loadmanager.balancing.plan.settling import settle
+
+    other = settle(draft)
+    return draft if other is draft else _plan(other)
+
+
+def _decision(draft: Draft, go_on: Callable[[Draft], Draft] | None = None) -> Decision:
+    """The draft in words. What limits cut short is gone on with at last, for the certificate alone."""
     candidates, counts = candidates_of(draft)
     before = np.maximum.reduce(draft.scale.usage, axis=0, initial=0.0)
-    return Decision(
+    decision = Decision(
         moves=tuple(move_of(draft, step) for step in draft.steps),
         reason=_reason(draft, candidates[0].detail if candidates else ""),
         refused=refused_brokers(draft),
@@ -87,8 +110,11 @@ def _decision(draft: Draft) -> Decision:
         counts=counts,
         spread_before=spread(draft, before),
         spread_after=spread(draft, draft.peak),
-        certificate=certificate_of(draft),
     )
+    rows = np.array([step.row for step in draft.steps], np.int64)
+    whole = draft if go_on is None else go_on(draft)
+    certificate = certificate_of(whole, rows, cut_short=go_on is not None)
+    return msgspec.structs.replace(decision, certificate=certificate)
 
 
 def _reason(draft: Draft, refusal: str) -> str:

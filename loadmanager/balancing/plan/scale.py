@@ -2,9 +2,10 @@
 
 Brokers that can take the same bundles make a pool (isolation policies cut the cluster into several); target and limits
 are those of the pool. The target is what every broker of the pool would use if load were a liquid: what can't flow
-(foreign load, fixed bundles, bundles larger than a fair share) is where it is, and brokers that are over the limit
-because of it are left out of the mean. Nothing here depends on where the movable bundles are, so planning comes to an
-end.
+(foreign load, fixed bundles) is where it is, a bundle too large for every broker that may hold it is where it does
+least harm, and brokers that are over the limit because of it are left out of the mean. How large a bundle is, is a
+matter of the broker: each is measured by the capacity of the one that would hold it. Nothing here depends on where the
+movable bundles are, so planning comes to an end.
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ class Scale(msgspec.Struct, frozen=True, eq=False):
     target: Floats
     limit: Floats
     """(n,): more is out of tolerance."""
+    ceiling: Floats
+    """(n,): the limit, or what can't be taken from the broker if that is more."""
+    kept: Floats
+    """(r, n): the usage that can't be taken from the broker: of bundles that may not move, and of nothing known."""
     idle: Floats
     """(n,): less is a waste; 0 where the load is too small to matter."""
     overloaded: float
@@ -54,8 +59,9 @@ class Scale(msgspec.Struct, frozen=True, eq=False):
         return largest
 
 
-def scale_of(model: ClusterModel, settings: Settings, leaving: Flags) -> Scale:
-    """The scale of a model. `leaving` (m,): bundles that must go, so their load is counted where it may go."""
+def scale_of(model: ClusterModel, settings: Settings, leaving: Flags, settled: Flags) -> Scale:
+    """The scale of a model. `leaving` (m,): bundles that must go, so their load is counted where it may go; `settled`:
+    those that may move at all."""
     brokers = model.brokers
     weights = np.array(
         (settings.weight_cpu, settings.weight_memory, *2 * (settings.weight_bandwidth,), settings.weight_message_rate)
@@ -79,18 +85,30 @@ def scale_of(model: ClusterModel, settings: Settings, leaving: Flags) -> Scale:
     finite = np.where(present, brokers.capacity, 0.0).sum(axis=0)
     mean = finite / np.maximum(1, present.sum(axis=0))
     unit = np.divide(weights, mean, out=np.zeros(DIMENSIONS), where=mean > 0)
+    used = np.ascontiguousarray(brokers.used.T[columns])
+    kept = np.maximum(0.0, used - _by_owner(model, columns, settled)) * per_load
     return Scale(
         resources=resources,
         per_load=per_load,
-        usage=np.ascontiguousarray(brokers.used.T[columns]) * per_load,
+        usage=used * per_load,
         unit=unit[columns],
         takes_part=takes_part,
         pool=pool,
         target=target,
         limit=limit,
+        ceiling=np.maximum(limit, np.maximum.reduce(kept, axis=0, initial=0.0)),
+        kept=kept,
         idle=idle,
         overloaded=settings.overloaded_percent / 100,
     )
+
+
+def _by_owner(model: ClusterModel, columns: list[int], chosen: Flags) -> Floats:
+    """(r, n): the load of these bundles by owner, in natural units."""
+    rows, n = np.flatnonzero(chosen), len(model.brokers)
+    owner = model.bundles.owner[rows]
+    sums = [np.bincount(owner, model.bundles.load[rows, each], minlength=n) for each in columns]
+    return np.array(sums, np.float64).reshape(len(columns), n)
 
 
 def _limit(target: Floats, settings: Settings) -> Floats:
@@ -129,6 +147,7 @@ class _Loads:
         self._places = np.maximum(1, (self._open & takes_part).sum(axis=1))
         self._used: dict[int, Floats] = {}
         self._free = (self._constraints.fixed == FREE) & (self._bundles.owner != NOWHERE)
+        self._free &= (self._open & takes_part).any(axis=1)[self._constraints.kind]
         self._flow: dict[int, tuple[Floats, Floats]] = {}
 
     def level(self, resource: int, members: Ints) -> float:
@@ -166,14 +185,19 @@ class _Loads:
         return self._flow[resource]
 
     def _stuck(self, resource: int, members: Ints, capacity: Floats, mean: float) -> Floats:
-        """What each would use at least: what can't go from it, and the giants, on those with the least of that."""
+        """What each would use at least: what can't go from it, and the giants: bundles too large for every broker that
+        may hold them, each where it leaves the broker least full."""
         flow, by_owner = self._flow_of(resource)
         stuck = np.maximum(0.0, self._brokers.used[members, resource] - by_owner[members]) / capacity
-        rows = np.flatnonzero(flow > mean * (1 + self._tolerance) * capacity.mean())
+        may_hold = self._open[:, members]
+        room = np.where(may_hold, (mean * (1 + self._tolerance) - stuck) * capacity, 0.0).max(axis=1)
+        room[~may_hold.any(axis=1)] = np.inf
+        rows = np.flatnonzero(flow > np.maximum(0.0, room)[self._constraints.kind])
         rows = rows[self._belongs(rows, members)]
-        giants = np.sort(flow[rows] / capacity.mean())[::-1][: len(members)]
-        lightest = np.argsort(stuck, kind="stable")[: len(giants)]
-        stuck[lightest] += giants
+        for row in rows[np.argsort(-flow[rows], kind="stable")].tolist():
+            full = np.where(may_hold[self._constraints.kind[row]], stuck + flow[row] / capacity, np.inf)
+            at = int(full.argmin())
+            stuck[at] = full[at]
         return stuck
 
     def _belongs(self, rows: Ints, members: Ints) -> Flags:

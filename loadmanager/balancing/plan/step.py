@@ -26,19 +26,19 @@ class Allowance:
     """What a round may still move, as load (in mean brokers) and as number."""
 
     def __init__(self, load: float, moves: int) -> None:
-        self._load = load
+        self.load = load
         self._spent = False
         self.refused = False
         self.moves = moves
 
     def affords(self, size: float, moves: int) -> bool:
         """Whether so much more may be moved. The first always may, or a bundle above the budget never went."""
-        fits = self.moves >= moves and (size <= self._load or not self._spent)
+        fits = self.moves >= moves and (size <= self.load or not self._spent)
         self.refused |= not fits
         return fits
 
     def spend(self, size: float) -> None:
         """Take a move off."""
-        self._load -= size
+        self.load -= size
         self._spent |= size > 0
         self.moves -= 1

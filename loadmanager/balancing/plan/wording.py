@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from loadmanager.balancing.decision import Move, Stage
-from loadmanager.balancing.model import Floats
+import msgspec
+
+from loadmanager.balancing.decision import Certificate, Move, Stage
+from loadmanager.balancing.model import Floats, Ints
 from loadmanager.balancing.plan.draft import Draft
+from loadmanager.balancing.plan.objective import EPSILON
 from loadmanager.balancing.plan.step import Step
 
 
@@ -18,6 +21,60 @@ def spread(draft: Draft, peak: Floats) -> float:
     mine = peak[draft.scale.takes_part]
     mean = float(mine.mean()) if mine.size else 0.0
     return float(mine.max()) / mean - 1 if mean > 0 else 0.0
+
+
+class Attained(msgspec.Struct, frozen=True, eq=False):
+    """What a whole plan leaves undone. Usages are summed over brokers."""
+
+    must: Ints
+    """Bundles that have to go, and have a place to go to; `stay` of them stay."""
+    stay: int
+    above: int
+    """Brokers above their ceiling."""
+    excess: float
+    """By how much they are."""
+    unavoidable: float
+    """No placement leaves less excess."""
+    idleness: float
+
+    @property
+    def proven(self) -> bool:
+        """Whether no placement does better: nothing that must go stays, and excess is what can't be avoided."""
+        return not self.stay and self.excess <= self.unavoidable + EPSILON
+
+
+def certified(found: Certificate, attained: Attained, *, idle: int, cut_short: bool) -> str:
+    """What is proven, and how much the plan moves."""
+    does, whole = _moves(found, cut_short=cut_short), found.moved if found.whole is None else found.whole
+    left = f" ({idle} brokers stay idle)" if idle else ""
+    if found.proven and not attained.above:
+        goal = "to have no broker out of tolerance that need not be"
+    elif found.proven:
+        goal = f"brokers can't be together less than {_points(attained.excess)} out of tolerance; to have no more"
+    else:
+        goal = f"to do no worse than this plan, which leaves {_undone(attained)}"
+    if found.bound <= 0:
+        return f"{goal}{left}, nothing is proven to have to move; {does}"
+    times = f", {whole / found.bound:.3f} times as much" if found.proven else ""
+    had = f"at least {percent(found.bound)} of a mean broker's {found.resource} must move, whatever the algorithm"
+    return f"{goal}{left}, {had}; {does}{times}"
+
+
+def _moves(found: Certificate, *, cut_short: bool) -> str:
+    moved, whole = percent(found.moved), percent(found.moved if found.whole is None else found.whole)
+    return f"this round moves {moved}, the whole plan {whole}" if cut_short else f"this plan moves {moved}"
+
+
+def _undone(attained: Attained) -> str:
+    parts = [f"{attained.stay} bundles where they may not be"] if attained.stay else []
+    if attained.above:
+        known = f"of which {_points(attained.unavoidable)} are proven to be unavoidable"
+        parts.append(f"{attained.above} brokers together {_points(attained.excess)} out of tolerance, {known}")
+    return " and ".join(parts)
+
+
+def _points(usage: float) -> str:
+    return f"{usage * 100:.1f} points"
 
 
 def move_of(draft: Draft, step: Step) -> Move:

@@ -12,9 +12,10 @@ from zlib import crc32
 
 from loadmanager.history.audit.findings import Broken, Invariant
 from loadmanager.history.audit.steps import OF_NAMESPACE, RESHAPING, check_hand_off, check_owner, wrong_author
+from statechannel.agreement import NOTHING_AGREED, Agreed
 from statechannel.bundle import FULL_LOWER, FULL_UPPER, Bundle
 from statechannel.partition import PartitionState
-from statechannel.record import NEVER, Action, Broker, Record, Role
+from statechannel.record import NEVER, UNSAID, Action, Broker, Record, Role
 from statechannel.transitions import State
 from statechannel.verdict import Change, Ownership, Transition
 
@@ -28,7 +29,9 @@ class Promises:
         self._entries: dict[Bundle, Ownership] = {}
         self._counts: dict[str, int] = {}
         self._shaped: dict[str, int] = {}
+        self._latest: dict[str, int] = {}
         self._homes: dict[str, int] = {}
+        self._agreed = NOTHING_AGREED
         self._cluster: str | None = None
         self._lead: tuple[int, Broker | None] = (0, None)
         self._closed = False
@@ -38,10 +41,12 @@ class Promises:
         self._lead = (state.lead.epoch, state.lead.leader)
         self._closed = state.retired is not None
         self._cluster = state.genesis.cluster if state.genesis is not None else None
+        self._agreed = state.agreed
         for namespace in state.namespaces:
             self._counts[namespace.name] = len(namespace.entries)
             self._entries.update((entry.bundle, entry) for entry in namespace.entries)
             self._shaped[namespace.name] = namespace.revision
+            self._latest[namespace.name] = max((e.revision for e in namespace.entries), default=namespace.revision)
 
     def differs(self, state: PartitionState) -> str:
         """The first bundle in which a state is not what the changes said; empty if there is none."""
@@ -62,6 +67,7 @@ class Promises:
                 yield Broken(Invariant.AUTHOR, f"{record.actor} closed the log as {record.role}")
         if record.action is Action.GENESIS:
             yield from self._check_cluster(record)
+        yield from self._check_agreement(change)
         yield from self._check_lead(record, bool(transitions))
         reshaping = record.action in RESHAPING
         for before, after in ((t.before, t.after) for t in transitions):
@@ -79,6 +85,7 @@ class Promises:
                 self._entries.pop(transition.before.bundle, None)
                 self._count(transition.before.bundle.namespace, -1)
         for transition in change.transitions:
+            self._latest[transition.bundle.namespace] = change.offset
             if transition.after is not None:
                 self._entries[transition.after.bundle] = transition.after
                 if transition.before is None:
@@ -105,8 +112,25 @@ class Promises:
             yield Broken(Invariant.PLACE, f"the log was cluster {self._cluster}'s, and becomes {record.cluster}'s")
         self._cluster = record.cluster
 
+    def _check_agreement(self, change: Change) -> Iterator[Broken]:
+        record, agreed = change.record, self._agreed
+        if record.action is Action.AMEND:
+            if record.role is not Role.ADMIN:
+                yield Broken(Invariant.AUTHOR, f"{record.actor} replaces what brokers agree on as {record.role}")
+            self._agreed = Agreed(agreed.agreement, record.agreement, change.offset)
+        elif record.action is Action.AGREE:
+            begun = agreed.following if agreed.following is not None else agreed.agreement
+            if begun is not None and (agreed.following is None or begun != record.agreement):
+                yield Broken(Invariant.PLACE, "it says what brokers agree on, and the log said otherwise")
+            self._agreed = Agreed(record.agreement, None, change.offset)
+        elif agreed.following is not None and record.action in (Action.NOOP, Action.LEAD):
+            yield Broken(Invariant.PLACE, "what brokers agree on was being replaced")
+
     def _check_lead(self, record: Record, changes: bool) -> Iterator[Broken]:
         if record.action is Action.LEAD:
+            word = self._agreed.agreement
+            if word is not None and record.root != word.root:
+                yield Broken(Invariant.AUTHOR, f"{record.actor} leads from root {record.root}, not from {word.root}")
             if record.role is not Role.LEADER:
                 yield Broken(Invariant.AUTHOR, f"{record.actor} takes the lead as {record.role}")
             if record.epoch <= self._lead[0]:
@@ -180,6 +204,9 @@ class Promises:
         shaped = self._shaped.get(name, NEVER)
         if record.seen_namespace != shaped:
             yield Broken(Invariant.SEEN, f"its author had not seen revision {shaped}, which shaped {name}")
+        latest = self._latest.get(name, NEVER)
+        if record.action is Action.DELETE_NAMESPACE and record.seen_latest not in (UNSAID, latest):
+            yield Broken(Invariant.SEEN, f"its author had not seen offset {latest}, which changed a bundle of {name}")
 
 
 def _had_seen(record: Record, before: Ownership) -> bool:

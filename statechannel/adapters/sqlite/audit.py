@@ -83,7 +83,9 @@ def _access(subject: str, path: Path, directory: Path) -> Finding:
         advice = "make them readable and writable for the user that runs the brokers (the directory too)"
         return Finding(subject, Severity.ERROR, f"not readable and writable here: {', '.join(closed)}", advice)
     if path.exists() and path.stat().st_mode & 0o002:
-        return Finding(subject, Severity.WARNING, f"every user may write {path}", f"chmod o-w {path}")
+        return Finding(subject, Severity.WARNING, f"every user may write {path}", f"chmod o-rw {path}*")
+    if path.exists() and path.stat().st_mode & 0o004:  # as former releases made it
+        return Finding(subject, Severity.WARNING, f"every user may read {path}", f"chmod o-r {path}*")
     return Finding(subject, Severity.OK, "readable and writable for this user, with its directory")
 
 

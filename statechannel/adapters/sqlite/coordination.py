@@ -19,8 +19,8 @@ from typing import TypeVar
 from statechannel.adapters.sqlite import registry
 from statechannel.adapters.sqlite.desk import Desk, Request, Watch
 from statechannel.adapters.sqlite.registry import Session, Snapshot
-from statechannel.errors import CoordinationUnavailable
-from statechannel.ports import Connection, Identity, Leadership, Member
+from statechannel.errors import CoordinationUnavailable, Fenced, RootLost
+from statechannel.ports import Connection, Identity, Leadership, Member, WatchCounts
 from statechannel.record import Broker
 
 T = TypeVar("T")
@@ -56,10 +56,15 @@ class SqliteCoordination:
         self._members: Mapping[str, Member] = MappingProxyType({})
         self._leadership: Leadership | None = None
         self._offices: Mapping[str, Broker] = MappingProxyType({})
-        self._link = {"reads": False, "writes": False}
+        self._link = {"reads": False, "writes": False, "root": True}
+        self._root = ""
+        """The identity of our root; empty until it is known."""
+        self.counts = WatchCounts()
         self._changed: list[Callable[[], None]] = []
         self._desk: Desk | None = None
         self._watch: Watch | None = None
+        self.abandoned = False
+        """Set by any thread: the session has ended, and nobody acts in it until another incarnation has started."""
         self.heartbeat_held = False
         """Test hook: while true this client does not keep its session alive by itself, as if it were stopped."""
 
@@ -79,28 +84,33 @@ class SqliteCoordination:
             text = f"{self._path}: could not be opened within {timeout_s:g} s; is the disk stuck?"
             raise CoordinationUnavailable(text) from None
 
-    async def identify(self, cluster: str, log_identity: str) -> None:
-        await self._write(lambda db: registry.identify(db, cluster, log_identity))
+    async def identify(self, cluster: str, log_identity: str, root: str | None = None) -> str:
+        self._root = ""
+        self._root = await self._write(lambda db: registry.identify(db, Identity(cluster, log_identity, root or "")))
+        return self._root
 
     async def identity(self) -> Identity | None:
-        return await self._write(registry.identity, durable=False, rings=False)
+        return await self._write(registry.identity, durable=False, rings=False, checked=False)
 
     # --- incarnations
     async def start_incarnation(self, name: str, above: int) -> Broker:
-        return await self._write(lambda db: registry.start_incarnation(db, name, above))
+        started = await self._write(lambda db: registry.start_incarnation(db, name, above))
+        if self.abandoned:
+            self._session_id, self.abandoned = secrets.token_hex(8), False
+        return started
 
     async def register(self, broker: Broker, data: bytes) -> None:
         self._last_data[broker] = data
-        await self._write(lambda db: registry.register(db, self.session(), broker, data), durable=False)
+        await self._write(lambda db: registry.register(db, self._acting(broker), broker, data), durable=False)
 
     async def prove(self, broker: Broker) -> None:
         """As the port says; on a full disk, where nobody can be raised, the check under the write lock suffices."""
         data = self._last_data.get(broker, b"")
         await self._write(
-            lambda db: registry.prove(db, self.session(), broker, data),
+            lambda db: registry.prove(db, self._acting(broker), broker, data),
             durable=False,
             rings=False,
-            on_full_disk=lambda db: registry.check_current(db, broker),
+            on_full_disk=lambda db: self._check(db, broker),
         )
 
     async def unregister(self, broker: Broker) -> None:
@@ -110,8 +120,8 @@ class SqliteCoordination:
         await self._write(lambda db: registry.raise_incarnation(db, broker, epoch))
 
     # --- election
-    async def campaign(self, candidate: Broker) -> Leadership | None:
-        return await self._write(lambda db: registry.campaign(db, self.session(), candidate))
+    async def campaign(self, candidate: Broker, above: int = 0) -> Leadership | None:
+        return await self._write(lambda db: registry.campaign(db, self._acting(candidate), candidate, above))
 
     async def resign(self, leadership: Leadership) -> None:
         await self._write(lambda db: registry.resign(db, self.session(), leadership), durable=False)
@@ -121,7 +131,9 @@ class SqliteCoordination:
 
     # --- offices
     async def claim(self, office: str, candidate: Broker) -> bool:
-        return await self._write(lambda db: registry.claim(db, self.session(), office, candidate), durable=False)
+        return await self._write(
+            lambda db: registry.claim(db, self._acting(candidate), office, candidate), durable=False
+        )
 
     async def vacate(self, office: str, holder: Broker) -> None:
         await self._write(lambda db: registry.vacate(db, office, holder), durable=False)
@@ -146,6 +158,12 @@ class SqliteCoordination:
     def on_change(self, changed: Callable[[], None]) -> None:
         self._changed.append(changed)
 
+    def abandon(self) -> None:
+        desk = self._desk
+        if desk is not None:
+            self.abandoned = True
+            desk.abandon()
+
     async def close(self) -> None:
         desk, watch = self._desk, self._watch
         self._desk = self._watch = None
@@ -155,13 +173,23 @@ class SqliteCoordination:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_CLOSE_S):
                         await thread.stopped
-        self._link = {"reads": False, "writes": False}
+        self._link = {"reads": False, "writes": False, "root": True}
 
     # --- what the calls and the threads share
     def session(self) -> Session:
         """This client's session as of now."""
         timeout_ms = int(self.session_timeout_s * 1000)
         return Session(self._session_id, self._boot, timeout_ms, int(self._clock() * 1000))
+
+    def _check(self, db: SqliteConnection, broker: Broker) -> None:
+        self._acting(broker)
+        registry.check_current(db, broker)
+
+    def _acting(self, broker: Broker) -> Session:
+        """The session as of now, in which an incarnation acts. Raises Fenced where it was abandoned."""
+        if self.abandoned:
+            raise Fenced(f"{broker} ended with its session: stop it and start a new incarnation")
+        return self.session()
 
     async def _write(
         self,
@@ -170,6 +198,7 @@ class SqliteCoordination:
         durable: bool = True,
         rings: bool = True,
         on_full_disk: Callable[[SqliteConnection], T] | None = None,
+        checked: bool = True,
     ) -> T:
         """One checked write. What need not outlive a boot (no session does) is not durable, and spares a disk flush."""
         desk = self._desk
@@ -177,14 +206,33 @@ class SqliteCoordination:
             raise CoordinationUnavailable(f"{self._path}: this client is closed or was not started")
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         deadline_s = time.monotonic() + self.request_timeout_s
-        desk.put(Request(write, durable, rings, deadline_s, done, on_full_disk))
+        in_full = None if on_full_disk is None else self._checked(on_full_disk)
+        desk.put(Request(self._checked(write) if checked else write, durable, rings, deadline_s, done, in_full))
         try:
             async with asyncio.timeout(self.request_timeout_s):
-                return await done
+                answer = await done
+        except RootLost:
+            self.note_link("root", works=False)
+            raise
         except TimeoutError:
             self.note_link("writes", works=False)
             text = f"{self._path}: no answer within {self.request_timeout_s:g} s; it may or may not have happened"
             raise CoordinationUnavailable(text) from None
+        if checked:
+            self.note_link("root", works=True)
+        return answer
+
+    def _checked(self, write: Callable[[SqliteConnection], T]) -> Callable[[SqliteConnection], T]:
+        """The same, if this is still the root that was identified."""
+        root = self._root
+        if not root:
+            return write
+
+        def checked(db: SqliteConnection) -> T:
+            registry.check_same_root(db, root)
+            return write(db)
+
+        return checked
 
     def note_link(self, half: str, *, works: bool) -> None:
         """On the loop: reading or writing has begun to work, or ceased to."""
@@ -195,6 +243,7 @@ class SqliteCoordination:
 
     def note_snapshot(self, seen: Snapshot) -> None:
         """On the loop: members, leadership or offices have changed."""
+        self.counts.changes += 1
         self._members, self._leadership = MappingProxyType(seen.members), seen.leadership
         self._offices = MappingProxyType(seen.offices)
         self._report()

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,6 +25,7 @@ from statechannel.adapters.sqlite.file import FileFull, FileUnavailable, Foreign
 from statechannel.adapters.sqlite.registry import Session, Snapshot
 from statechannel.adapters.sqlite.wakeup import Bell, Ear
 from statechannel.errors import CoordinationUnavailable, ForeignCluster, StateChannelError
+from statechannel.ports import WatchCounts
 
 _POLL_S = 0.01  # watches may lag, and wake-ups are hardly ever lost
 _RETRY_S = 0.05
@@ -45,10 +47,12 @@ class Request(msgspec.Struct, eq=False):
 
 
 class Client(Protocol):
-    """What the threads know of their client. `session` and `heartbeat_held` are read in the threads."""
+    """What the threads know of their client. `session`, `abandoned` and `heartbeat_held` are read in the threads."""
 
+    abandoned: bool
     heartbeat_held: bool
     request_timeout_s: float
+    counts: WatchCounts
 
     def session(self) -> Session: ...
 
@@ -57,13 +61,20 @@ class Client(Protocol):
     def note_snapshot(self, seen: Snapshot) -> None: ...
 
 
+class _End(Enum):
+    """What ends the session: and with it the thread, or not."""
+
+    ABANDON = "abandon"
+    STOP = "stop"
+
+
 class Desk:
     """Owns the writing connection and its thread."""
 
     def __init__(self, client: Client, path: Path, start_by_s: float) -> None:
         self._client, self._path, self._start_by_s = client, path, start_by_s
         self._loop = asyncio.get_running_loop()
-        self._queue: queue.Queue[Request | None] = queue.Queue()
+        self._queue: queue.Queue[Request | _End] = queue.Queue()
         self._next_heartbeat_s = 0.0
         self._last_beat_ms = client.session().now_ms
         self._patient_until_ms = 0
@@ -86,7 +97,11 @@ class Desk:
 
     def stop(self) -> None:
         """End the session and the thread, after everything that was put before."""
-        self._queue.put(None)
+        self._queue.put(_End.STOP)
+
+    def abandon(self) -> None:
+        """End the session, after everything that was put before. Any thread may call it."""
+        self._queue.put(_End.ABANDON)
 
     # --- the thread
     def _run(self) -> None:
@@ -116,10 +131,13 @@ class Desk:
             except queue.Empty:
                 pass
             else:
-                if request is None:
+                if request is _End.STOP:
                     return self._end_session()
                 self._writing_since_s = time.monotonic()
-                self._answer(request)
+                if isinstance(request, Request):
+                    self._answer(request)
+                else:
+                    self._end_session()
             if time.monotonic() >= next_tick_s:
                 self._writing_since_s = time.monotonic()
                 self._tick(heartbeat_s)
@@ -161,7 +179,7 @@ class Desk:
         now_s = time.monotonic()
         try:
             self._file.check_same()
-            if now_s >= self._next_heartbeat_s and not self._client.heartbeat_held:
+            if now_s >= self._next_heartbeat_s and not (self._client.abandoned or self._client.heartbeat_held):
                 self._beat()
                 self._next_heartbeat_s = now_s + heartbeat_s
             self._end_dead_sessions()
@@ -259,6 +277,7 @@ class Watch:
 
     def _read(self) -> None:
         db = self._file.db
+        self._client.counts.reads += 1  # nobody else writes it
         db.execute("BEGIN")
         try:
             seen = registry.snapshot(db)

@@ -11,6 +11,7 @@ import fcntl
 import os
 import random
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -57,7 +58,8 @@ def translated(path: Path, error: sqlite3.Error) -> FileUnavailable | ForeignFil
 class SqliteFile:
     """One connection to the file, for one thread (the one that made it).
 
-    The file is created with `schema` where it is empty; a file of another application is not touched. A file that was
+    The file is created, for its user alone, with `schema` where it is empty; SQLite gives what it puts beside it the
+    same mode. A file of another application is not touched. A file that was
     removed or replaced after it was opened is refused by `check_same`: two processes would go on in two histories.
     """
 
@@ -66,6 +68,7 @@ class SqliteFile:
         self._durable: bool | None = None
         self._large = False
         self._turn_fd = -1
+        _make_private(path)
         try:
             self.db = sqlite3.connect(path, timeout=0, isolation_level=None, cached_statements=256)
         except sqlite3.Error as error:
@@ -90,12 +93,12 @@ class SqliteFile:
                 if _pragma(db, "application_id") != APPLICATION_ID:
                     db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                     db.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
-            stat = os.stat(self.path)
+            found = os.stat(self.path)
         except sqlite3.Error as error:
             raise translated(self.path, error) from error
         except OSError as error:
             raise FileUnavailable(f"{self.path}: {error}") from error
-        self._inode = (stat.st_dev, stat.st_ino)
+        self._inode = (found.st_dev, found.st_ino)
 
     def _check_ours(self) -> None:
         # in this order: another process may be making the file ours between two of these, but never the reverse
@@ -109,10 +112,10 @@ class SqliteFile:
     def check_same(self) -> None:
         """Raises FileUnavailable if the path does not lead to the file that was opened."""
         try:
-            stat = os.stat(self.path)
+            found = os.stat(self.path)
         except OSError as error:
             raise FileUnavailable(f"{self.path}: the file was removed; put it back ({error})") from error
-        if (stat.st_dev, stat.st_ino) != self._inode:
+        if (found.st_dev, found.st_ino) != self._inode:
             raise FileUnavailable(f"{self.path}: the file was replaced by another; restart this process")
 
     @contextlib.contextmanager
@@ -175,7 +178,7 @@ class SqliteFile:
         """
         with contextlib.suppress(OSError):
             if self._turn_fd < 0:
-                self._turn_fd = os.open(f"{self.path}-turn", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                self._turn_fd = os.open(f"{self.path}-turn", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._turn_fd, fcntl.LOCK_EX)
 
     def _end_turn(self) -> None:
@@ -193,6 +196,13 @@ class SqliteFile:
         if self._turn_fd >= 0:
             os.close(self._turn_fd)
             self._turn_fd = -1
+
+
+def _make_private(path: Path) -> None:
+    """Make the file if it is not there. Opening it here would not do: closing it again would drop the locks that other
+    connections of this process have on it."""
+    with contextlib.suppress(OSError):  # it is there, or SQLite will say what is wrong
+        os.mknod(os.path.realpath(path), stat.S_IFREG | 0o600)
 
 
 def _pragma(db: sqlite3.Connection, name: str) -> int:

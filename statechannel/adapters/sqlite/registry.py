@@ -7,17 +7,20 @@ ms, and mean nothing in another boot: a session of another boot is over.
 
 from __future__ import annotations
 
+import secrets
 from sqlite3 import Connection
 
 import msgspec
 
-from statechannel.errors import Deposed, Fenced, ForeignCluster
+from statechannel.coordination_root import check_root, lost, replaced
+from statechannel.errors import Deposed, Fenced, ForeignRoot, RootLost
 from statechannel.ports import Identity, Leadership, Member
 from statechannel.record import Broker
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS identity (
     one INTEGER PRIMARY KEY CHECK (one = 1), cluster TEXT NOT NULL, log TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS root (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS incarnations (name TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS sessions (
     id TEXT PRIMARY KEY, boot TEXT NOT NULL, heard_ms INTEGER NOT NULL, timeout_ms INTEGER NOT NULL) WITHOUT ROWID;
@@ -82,19 +85,32 @@ def end_session(db: Connection, session_id: str) -> None:
 
 
 # --- the cluster
-def identify(db: Connection, cluster: str, log: str) -> None:
-    db.execute("INSERT OR IGNORE INTO identity VALUES (1, ?, ?)", (cluster, log))
-    tied = db.execute("SELECT cluster, log FROM identity").fetchone()
-    if tied != (cluster, log):
-        raise ForeignCluster(
-            f"this coordination file belongs to cluster {tied[0]!r} with log {tied[1]!r}, not to cluster {cluster!r} "
-            f"with log {log!r}: correct the cluster name or the log's address, or choose another coordination file"
-        )
+def identify(db: Connection, ours: Identity) -> str:
+    """Without `root` in `ours` the log has no word on it: then what is missing is made."""
+    check_root(identity(db), ours)
+    if not ours.root:
+        db.execute("INSERT OR IGNORE INTO identity VALUES (1, ?, ?)", (ours.cluster, ours.log))
+        db.execute("INSERT OR IGNORE INTO root VALUES (1, ?)", (secrets.token_hex(8),))
+    return _root(db)
 
 
 def identity(db: Connection) -> Identity | None:
     tied = db.execute("SELECT cluster, log FROM identity").fetchone()
-    return None if tied is None else Identity(*tied)
+    return None if tied is None else Identity(tied[0], tied[1], _root(db))
+
+
+def check_same_root(db: Connection, root: str) -> None:
+    """Raises RootLost or ForeignRoot unless this is the root that was identified."""
+    found = _root(db)
+    if not found:
+        raise RootLost(lost("this coordination file", root))
+    if found != root:
+        raise ForeignRoot(replaced("this coordination file", found, root))
+
+
+def _root(db: Connection) -> str:
+    row = db.execute("SELECT id FROM root").fetchone()
+    return row[0] if row else ""
 
 
 # --- incarnations
@@ -141,13 +157,13 @@ def unregister(db: Connection, session: Session, broker: Broker) -> None:
 _NOBODY_LEADS = "UPDATE election SET name = NULL, incarnation = NULL, session = NULL"
 
 
-def campaign(db: Connection, session: Session, candidate: Broker) -> Leadership | None:
+def campaign(db: Connection, session: Session, candidate: Broker, above: int) -> Leadership | None:
     check_current(db, candidate)
     hear(db, session)
     leading, last_epoch = _election(db)
     if leading is not None:
         return None
-    won = Leadership(candidate, last_epoch + 1)
+    won = Leadership(candidate, max(last_epoch, above) + 1)
     db.execute(
         "UPDATE election SET epoch = ?, name = ?, incarnation = ?, session = ?",
         (won.epoch, candidate.name, candidate.incarnation, session.id),

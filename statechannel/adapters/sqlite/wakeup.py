@@ -1,73 +1,97 @@
 """Wakes the readers of one file, in every process of this machine, as soon as somebody has committed to it.
 
-Each reader binds a UNIX datagram socket in a directory that belongs to the file; a writer sends one byte to all of
-them. A wake-up says nothing and may be lost (a full socket, another TMPDIR, a cleaned /tmp), so readers also look by
+Each reader binds a UNIX datagram socket in a directory beside the file; a writer sends one byte to all of them. The
+directory is this user's alone, or it is not used: it is opened without following links, its owner and mode are looked
+at, and whatever is done in it is done relative to what was opened. Nothing but own sockets is written to or removed.
+
+A wake-up says nothing and may be lost (a full socket, a directory that cannot be used), so readers also look by
 themselves every few milliseconds: this module makes them prompt, it is never what makes them correct.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import select
 import socket
-import tempfile
+import stat
 import time
-from hashlib import blake2b
 from pathlib import Path
 
-_MAX_SOCKET_PATH_BYTES = 100  # sun_path holds 108
 _RELIST_AFTER_S = 1.0  # the directory's mtime is coarse and may hide a second change within a clock tick
+_log = logging.getLogger(__name__)
 
 
 def socket_directory(path: Path) -> Path:
-    """Where the readers of the file at `path` bind; the same for every process of this user with the same TMPDIR."""
-    digest = blake2b(str(path.resolve()).encode(), digest_size=8).hexdigest()
-    name = f"statechannel-{os.getuid()}-{digest}"
-    directory = Path(tempfile.gettempdir()) / name
-    if len(str(directory).encode()) + 24 > _MAX_SOCKET_PATH_BYTES:
-        return Path("/tmp") / name  # a socket path must be short
-    return directory
+    """Where the readers of the file at `path` bind; the same under all names of the file."""
+    file = path.resolve()
+    return file.with_name(f"{file.name}-wake")
+
+
+def opened(directory: Path) -> int:
+    """A descriptor of the directory. Raises OSError if it is not there, or is not this user's alone."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    found = os.fstat(descriptor)
+    if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        os.close(descriptor)
+        raise PermissionError(f"{directory} is not this user's alone")
+    return descriptor
 
 
 class Ear:
     """One reader's socket. `wait` is for its thread alone; `nudge` may be called from any thread."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._directory = path, socket_directory(path)
-        self._address = self._directory / f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._path = path
+        self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._nudged, self._nudging = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._nudged.setblocking(False)
+        self._nudging.setblocking(False)
         self._poll = select.poll()
-        self._poll.register(self._socket, select.POLLIN)
-        self._bind()
+        for each in (self._socket, self._nudged):
+            self._poll.register(each, select.POLLIN)
+        self._bind(socket_directory(path))
 
-    def _bind(self) -> None:
-        for _ in range(3):  # another reader may remove the directory between our two steps, as it leaves
-            with contextlib.suppress(OSError):
-                self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._socket.bind(str(self._address))
+    def _bind(self, directory: Path) -> None:
+        failure: OSError | None = None
+        for _ in range(3):  # another reader may remove the directory between our steps, as it leaves
+            try:
+                with contextlib.suppress(FileExistsError):
+                    directory.mkdir(mode=0o700)
+                descriptor = opened(directory)
+                try:
+                    self._socket.bind(_address(descriptor, self._name))
+                finally:
+                    os.close(descriptor)
+            except OSError as error:
+                failure = error
+            else:
                 return
+        _log.warning("%s: no wake-ups, so what others write is seen some milliseconds later (%s)", directory, failure)
 
     def wait(self, timeout_s: float) -> None:
         """Return at a wake-up, or after `timeout_s`."""
         if self._poll.poll(timeout_s * 1000):
-            with contextlib.suppress(OSError):
-                while True:
-                    self._socket.recv(1)
+            for each in (self._socket, self._nudged):
+                with contextlib.suppress(OSError):
+                    while True:
+                        each.recv(1)
 
     def nudge(self) -> None:
         """Wake this reader only."""
-        _send(self._socket, str(self._address))
+        with contextlib.suppress(OSError):  # it is closed, or about to wake anyway
+            self._nudging.send(b"!")
 
     def close(self) -> None:
         """Unbind; the directory goes with its last living socket."""
-        self._socket.close()
+        for each in (self._socket, self._nudged, self._nudging):
+            each.close()
         bell = Bell(self._path)
         bell.ring()  # nobody listens at our address any more, nor at those of processes that were killed
         bell.close()
-        with contextlib.suppress(OSError):
-            self._directory.rmdir()
 
 
 class Bell:
@@ -76,31 +100,60 @@ class Bell:
     def __init__(self, path: Path) -> None:
         self._directory = socket_directory(path)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._addresses: list[str] = []
-        self._listed_mtime_ns = -1
+        self._descriptor = -1
+        self._addresses: dict[str, str] = {}
+        self._listed: tuple[int, int] | None = None
         self._listed_s = 0.0
 
     def ring(self) -> None:
         """Wake every reader in every process. Never blocks, never fails; clears sockets of processes that died."""
         self._relist()
-        for address in self._addresses:
+        for name, address in self._addresses.items():
             if not _send(self._socket, address):
                 with contextlib.suppress(OSError):
-                    os.unlink(address)
+                    os.unlink(name, dir_fd=self._descriptor)
 
     def close(self) -> None:
+        """Also removes the directory, if it is empty."""
+        if self._descriptor >= 0:
+            with contextlib.suppress(OSError):
+                self._directory.rmdir()
+        self._let_go()
         self._socket.close()
 
     def _relist(self) -> None:
         now_s = time.monotonic()
         try:
-            mtime_ns = os.stat(self._directory).st_mtime_ns
-            if mtime_ns == self._listed_mtime_ns and now_s - self._listed_s < _RELIST_AFTER_S:
+            found = os.stat(self._directory, follow_symlinks=False)
+            seen = (found.st_ino, found.st_mtime_ns)
+            if seen == self._listed and now_s - self._listed_s < _RELIST_AFTER_S:
                 return
-            self._addresses = [entry.path for entry in os.scandir(self._directory)]
+            self._let_go()
+            self._listed, self._listed_s = seen, now_s
+            self._descriptor = opened(self._directory)
+            for name in os.listdir(self._descriptor):
+                if _is_own_socket(name, self._descriptor):
+                    self._addresses[name] = _address(self._descriptor, name)
         except OSError:
-            mtime_ns, self._addresses = -1, []
-        self._listed_mtime_ns, self._listed_s = mtime_ns, now_s
+            self._addresses = {}
+
+    def _let_go(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor, self._addresses = -1, {}
+
+
+def _is_own_socket(name: str, descriptor: int) -> bool:
+    try:
+        found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+    except OSError:
+        return False
+    return stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid()
+
+
+def _address(descriptor: int, name: str) -> str:
+    """A path that leads through the directory that was opened, whatever its name leads to by now; it is short."""
+    return f"/proc/self/fd/{descriptor}/{name}"
 
 
 def _send(sender: socket.socket, address: str) -> bool:

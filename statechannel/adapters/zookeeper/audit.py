@@ -84,7 +84,7 @@ class _Connected:
     def __init__(self, hosts: str, session_timeout_s: float, timeout_s: float, settings: Mapping[str, Any]) -> None:
         self._changed = asyncio.Event()
         self._timeout_s = timeout_s
-        self.link = Session(hosts, session_timeout_s, timeout_s, settings, self._changed.set)
+        self.link = Session(hosts, session_timeout_s, timeout_s, settings, lambda _link: self._changed.set())
 
     async def opened(self) -> Session:
         """Raises CoordinationUnavailable."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
-from kazoo.exceptions import NodeExistsError
+from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from statechannel.adapters.zookeeper.nodes import Nodes
 from statechannel.adapters.zookeeper.session import Operation, Refused, Session, check
-from statechannel.errors import Deposed, Fenced
+from statechannel.errors import CoordinationUnavailable, Deposed, Fenced
 from statechannel.record import Broker
 
 ATTEMPTS = 8
@@ -21,9 +19,17 @@ class Checks:
     def __init__(self, session: Session, nodes: Nodes) -> None:
         self._session = session
         self._nodes = nodes
+        self.abandoned = False
+        """Set by another thread: nothing is written in the name of an incarnation until another one has started."""
+
+    def may_act(self, broker: Broker) -> None:
+        """Raises Fenced where our session was abandoned: not even a read is worth while."""
+        if self.abandoned:
+            raise fenced(broker)
 
     def is_current(self, broker: Broker) -> Operation:
-        """The step of a transaction that fails unless this incarnation is the current one of its name."""
+        """The step of a transaction that fails unless this incarnation is the current one of its name. As `may_act`."""
+        self.may_act(broker)
         return check(self._nodes.id(broker.name), broker.incarnation)
 
     async def confirm_current(self, broker: Broker) -> None:
@@ -39,8 +45,14 @@ class Checks:
             stat = await self._session.stat(path)
             if stat is not None:
                 return stat.version
-            with suppress(NodeExistsError):
+            try:
                 await self._session.create(path, b"")
+            except NodeExistsError:
+                continue
+            except NoNodeError:
+                if self._session.precondition is not None:
+                    raise await self._session.precondition.failed() from None
+                raise CoordinationUnavailable(f"the directory of {path} is gone from ZooKeeper") from None
 
 
 def fenced(broker: Broker) -> Fenced:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-import msgspec
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from statechannel.adapters.zookeeper.checks import ATTEMPTS, Checks, deposed, fenced
@@ -21,9 +20,11 @@ from statechannel.adapters.zookeeper.nodes import (
     encode_member,
 )
 from statechannel.adapters.zookeeper.offices import Offices
+from statechannel.adapters.zookeeper.roots import Roots
 from statechannel.adapters.zookeeper.session import (
     LOGGER,
     Operation,
+    Precondition,
     Refused,
     Session,
     check,
@@ -32,8 +33,9 @@ from statechannel.adapters.zookeeper.session import (
     put,
 )
 from statechannel.adapters.zookeeper.watches import Watches
-from statechannel.errors import CoordinationError, CoordinationUnavailable, ForeignCluster
-from statechannel.ports import Connection, Identity, Leadership, Member
+from statechannel.coordination_root import lost, replaced
+from statechannel.errors import CoordinationError, CoordinationUnavailable, ForeignRoot, RootLost
+from statechannel.ports import Connection, Identity, Leadership, Member, WatchCounts
 from statechannel.record import Broker
 
 RAISES_AT_ONCE = 500
@@ -66,6 +68,7 @@ class ZooKeeperCoordination:
         )
         self._checks = Checks(self._session, self._nodes)
         self._offices = Offices(self._session, self._nodes, self._checks)
+        self._roots = Roots(self._session, self._nodes)
         self._keeper: asyncio.Task[None] | None = None
         self._data: dict[Broker, bytes] = {}
         self._won: Leadership | None = None
@@ -103,33 +106,34 @@ class ZooKeeperCoordination:
     def _trouble(self) -> str:
         return self._watches.trouble or self._session.trouble or "it does not answer"
 
-    async def identify(self, cluster: str, log_identity: str) -> None:
+    async def identify(self, cluster: str, log_identity: str, root: str | None = None) -> str:
         """As `Coordination.identify`."""
-        ours = Identity(cluster, log_identity)
-        data = msgspec.json.encode(ours)
-        try:
-            await self._session.create(self._nodes.identity, data)
-        except NodeExistsError:
-            found, _ = await self._session.read(self._nodes.identity)
-            if (theirs := msgspec.json.decode(found, type=Identity)) != ours:
-                raise ForeignCluster(
-                    f"{self._nodes.identity} on ZooKeeper at {self._hosts} belongs to cluster {theirs.cluster!r} "
-                    f"with log {theirs.log!r}, not to {cluster!r} with {log_identity!r}: correct the settings, "
-                    "or choose another root"
-                ) from None
+        self._session.precondition = None
+        await self._prepare_root()
+        identity = await self._roots.identify(Identity(cluster, log_identity, root or ""))
+        self._session.precondition = Precondition(check(self._nodes.marker(identity)), lambda: self._moved(identity))
+        self._watches.note_root(lost=False)
+        return identity
+
+    async def _moved(self, root: str) -> CoordinationError:
+        """Why the root is not the one that was identified."""
+        found = await self._roots.identity()
+        where = f"{self._nodes.root} on ZooKeeper at {self._hosts}"
+        if found is None or found.root == root:
+            self._watches.note_root(lost=True)
+            return RootLost(lost(where, root))
+        return ForeignRoot(replaced(where, found.root, root))
 
     async def identity(self) -> Identity | None:
         """As `Coordination.identity`."""
-        try:
-            data, _ = await self._session.read(self._nodes.identity)
-        except NoNodeError:
-            return None
-        return msgspec.json.decode(data, type=Identity)
+        return await self._roots.identity()
 
     # --- incarnations
     async def start_incarnation(self, name: str, above: int) -> Broker:
         """As `Coordination.start_incarnation`."""
-        return Broker(name, await self._raise_number(name, above))
+        started = Broker(name, await self._raise_number(name, above))
+        self._checks.abandoned = False
+        return started
 
     async def register(self, broker: Broker, data: bytes) -> None:
         """As `Coordination.register`; data of at most 256 KiB."""
@@ -158,6 +162,8 @@ class ZooKeeperCoordination:
     async def unregister(self, broker: Broker) -> None:
         """As `Coordination.unregister`."""
         self._data.pop(broker, None)
+        if self._checks.abandoned:
+            return  # it went with its session
         live = self._nodes.live(broker.name)
         try:
             await self._session.commit(self._checks.is_current(broker), drop(live))
@@ -181,9 +187,12 @@ class ZooKeeperCoordination:
                 raise deposed(epoch) from None
 
     # --- election
-    async def campaign(self, candidate: Broker) -> Leadership | None:
+    async def campaign(self, candidate: Broker, above: int = 0) -> Leadership | None:
         """As `Coordination.campaign`."""
+        self._checks.may_act(candidate)
+        await self._raise_epoch(candidate, above)
         for _ in range(ATTEMPTS):
+            self._checks.may_act(candidate)
             standing = await self._standing_leader()
             if standing is not None and (standing.leader != candidate or standing == self._won):
                 await self._checks.confirm_current(candidate)
@@ -249,9 +258,19 @@ class ZooKeeperCoordination:
         """As `Coordination.connection`."""
         return self._watches.connection
 
+    @property
+    def counts(self) -> WatchCounts:
+        """As `Coordination.counts`."""
+        return self._watches.counts
+
     def on_change(self, changed: Callable[[], None]) -> None:
         """As `Coordination.on_change`."""
         self._watches.on_change(changed)
+
+    def abandon(self) -> None:
+        """As `Coordination.abandon`."""
+        if self._session.abandon():
+            self._checks.abandoned = True
 
     async def close(self) -> None:
         """As `Coordination.close`."""
@@ -263,6 +282,17 @@ class ZooKeeperCoordination:
         await self._session.close()
 
     # --- transactions that may have to be tried again
+    async def _raise_epoch(self, candidate: Broker, above: int) -> None:
+        """Bring the epoch to `above` at least, where the log has seen more of them than this root."""
+        while (missing := above - await self._checks.version(self._nodes.epoch)) > 0:
+            raises = [put(self._nodes.epoch, b"")] * min(missing, RAISES_AT_ONCE)
+            try:
+                await self._session.commit(self._checks.is_current(candidate), *raises)
+            except Refused as refused:
+                if refused.index == 0:
+                    raise fenced(candidate) from None
+                raise CoordinationUnavailable(f"the epoch could not be raised: {refused}") from None
+
     async def _raise_number(self, name: str, above: int, *guards: Operation) -> int:
         """Raise the number of `name` by at least one, to more than `above`. Raises Refused if a guard fails."""
         if above >= MAX_VERSION - RAISES_AT_ONCE:

@@ -1,8 +1,10 @@
 """The nodes below a coordination root: where they are, and how what they hold is written. Asks nobody.
 
-{root}/identity             cluster and log, written once
+{root}/identity             cluster, log, and the identity of this root, written once
+{root}/root-IDENTITY        is there as long as this root is that one: every transaction checks it
 {root}/brokers/ids/NAME     its *version* is the current incarnation of NAME; never deleted
-{root}/brokers/live/NAME    ephemeral: NAME is registered, with its incarnation and data
+{root}/brokers/live/NAME    ephemeral: NAME is registered, with its incarnation and data; made anew by each
+                            registration, written as it is by each proof
 {root}/epoch                its version is the current epoch
 {root}/leader               ephemeral: who leads, and since which epoch
 {root}/offices/OFFICE       ephemeral: who holds it
@@ -33,6 +35,10 @@ class Nodes:
         self.leader = f"{root}/leader"
         self.offices_dir = f"{root}/offices"
         self.terms_dir = f"{root}/terms"
+
+    def marker(self, root: str) -> str:
+        """What is there as long as this root has that identity."""
+        return f"{self.root}/root-{root}"
 
     def id(self, name: str) -> str:
         """Where the number of a broker's name stands. Raises InvalidName."""

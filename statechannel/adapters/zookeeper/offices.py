@@ -30,6 +30,7 @@ class Offices:
         """As `Coordination.claim`."""
         node, term = self._nodes.office(office), self._nodes.term(office)
         for _ in range(ATTEMPTS):
+            self._checks.may_act(candidate)
             count = await self._checks.version(term)
             standing = await self._read(node)
             if standing is not None:

@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from enum import Enum
+from functools import partial
+from typing import Any, NamedTuple
 
 from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import (
@@ -30,12 +32,12 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.interfaces import IAsyncResult
-from kazoo.protocol.states import KeeperState, ZnodeStat
+from kazoo.protocol.states import KazooState, KeeperState, ZnodeStat
 from kazoo.security import ACL, OPEN_ACL_UNSAFE
 
 from statechannel.adapters.zookeeper.access import client_arguments, tls_context
 from statechannel.adapters.zookeeper.handler import PromptHandler
-from statechannel.errors import CoordinationUnavailable
+from statechannel.errors import CoordinationError, CoordinationUnavailable
 
 LOGGER = logging.getLogger("statechannel.zookeeper")
 
@@ -57,6 +59,17 @@ Operation = Callable[[TransactionRequest], None]
 """One step of a transaction; see `check`, `put`, `make` and `drop`."""
 
 
+class Link(Enum):
+    """What has become of the link."""
+
+    UP = "up"
+    """It has come up, or again."""
+    DOUBTFUL = "doubtful"
+    """A request was not answered in time; watches are there as before."""
+    LOST = "lost"
+    """It is gone, and every watch with it."""
+
+
 class Denied(CoordinationUnavailable):
     """The server answers, but our credentials do not open these nodes: it takes an operator."""
 
@@ -70,8 +83,8 @@ class Refused(Exception):
         self.cause = cause
 
 
-def check(path: str, version: int) -> Operation:
-    """The node has this version."""
+def check(path: str, version: int = -1) -> Operation:
+    """The node exists (and has this version)."""
     return lambda transaction: transaction.check(path, version)
 
 
@@ -90,8 +103,15 @@ def drop(path: str, version: int = -1) -> Operation:
     return lambda transaction: transaction.delete(path, version)
 
 
+class Precondition(NamedTuple):
+    """A step that every transaction begins with, and what to raise where it failed."""
+
+    step: Operation
+    failed: Callable[[], Awaitable[CoordinationError]]
+
+
 class Session:
-    """`link_changed` is called on the loop when the link may have come, gone, or become doubtful."""
+    """`link_changed` is called on the loop when the link has come, gone, or become doubtful."""
 
     def __init__(
         self,
@@ -99,7 +119,7 @@ class Session:
         session_timeout_s: float,
         request_timeout_s: float,
         client_settings: Mapping[str, Any],
-        link_changed: Callable[[], None],
+        link_changed: Callable[[Link], None],
     ) -> None:
         arguments = client_arguments(client_settings)
         self._tls = tls_context(arguments)
@@ -117,6 +137,8 @@ class Session:
         self._handler: PromptHandler | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
+        self.precondition: Precondition | None = None
+        """What every transaction rests on besides its own steps, once it is known."""
 
     @property
     def connected(self) -> bool:
@@ -139,16 +161,21 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._handler = PromptHandler(self._timeout_s, self._tls)
         self._client = client = KazooClient(handler=self._handler, **self._settings)
-        client.add_listener(self._tell)
+        client.add_listener(partial(self._tell, client))
         client.start_async()
 
     def revive(self) -> None:
-        """Replace a client that gave up for good: refused authentication, or an answer that it could not read.
+        """Replace a client that ended: refused authentication, an answer that it could not read, or `abandon`.
 
-        To be called when the link has been down for a while: a client that has only just begun looks the same.
+        To be called when the link has been down for a while: a client that has only just begun looks the same. One that
+        has not given up forgets how far it had read: a server whose data was deleted, or is older, refuses who has read
+        further. What we read may lag anyhow; what we write is checked.
         """
         client = self._client
-        if client is None or client.client_state not in (KeeperState.CLOSED, KeeperState.AUTH_FAILED):
+        if client is None:
+            return
+        if client.client_state not in (KeeperState.CLOSED, KeeperState.AUTH_FAILED):
+            client.last_zxid = 0
             return
         LOGGER.warning("ZooKeeper client of %s gave up (%s); starting another", self.address, client.client_state)
         _in_background(_finish, client)
@@ -165,6 +192,14 @@ class Session:
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         """The names below a node. Raises NoNodeError."""
         return await self._ask(lambda client: client.get_children_async(path, watch=watch))
+
+    async def await_deletion(self, path: str, watch: Watch) -> ZnodeStat:
+        """The state of a node without children; `watch` tells when it is deleted, not when it is written.
+
+        Raises NoNodeError.
+        """
+        _, state = await self._ask(lambda client: client.get_children_async(path, watch=watch, include_data=True))
+        return state
 
     async def acl(self, path: str) -> list[ACL]:
         """Who may do what with a node. Raises NoNodeError."""
@@ -188,15 +223,14 @@ class Session:
         answer: asyncio.Future[Any] = loop.create_future()
 
         def answered(result: IAsyncResult) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(_settle, answer, result)
+            post(loop, _settle, answer, result)
 
         issue(client).rawlink(answered)
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await answer
         except TimeoutError:
-            self._link_changed()
+            self._link_changed(Link.DOUBTFUL)
             raise CoordinationUnavailable(
                 f"ZooKeeper at {self.address} did not answer within {self._timeout_s:g} s"
             ) from None
@@ -211,28 +245,34 @@ class Session:
             raise self._denied(error) from error
 
     async def commit(self, *operations: Operation) -> Sequence[Any]:
-        """All steps as one transaction, or none. Raises Refused, CoordinationUnavailable."""
+        """All steps as one transaction, or none. Raises Refused, CoordinationUnavailable, what `precondition` says."""
+
+        precondition = self.precondition
+        before = () if precondition is None else (precondition.step,)
 
         def issue(client: KazooClient) -> Any:
             transaction = client.transaction()
-            for operation in operations:
+            for operation in (*before, *operations):
                 operation(transaction)
             return transaction.commit_async()
 
         results: Sequence[Any] = await self._ask(issue)
         # kazoo returns errors as results; those of the steps around the culprit only say that it was not them
         culprits = [
-            (index, result)
+            (index - len(before), result)
             for index, result in enumerate(results)
             if isinstance(result, KazooException) and not isinstance(result, BYSTANDERS)
         ]
         if culprits:
-            if isinstance(culprits[0][1], ACCESS):
-                raise self._denied(culprits[0][1])
-            raise Refused(*culprits[0])
-        if any(isinstance(result, Exception) for result in results) or len(results) != len(operations):
+            index, cause = culprits[0]
+            if isinstance(cause, ACCESS):
+                raise self._denied(cause)
+            if precondition is not None and index < 0:
+                raise await precondition.failed()
+            raise Refused(index, cause)
+        if any(isinstance(result, Exception) for result in results) or len(results) != len(before) + len(operations):
             raise CoordinationUnavailable(f"ZooKeeper at {self.address} gave an unclear answer: {results!r}")
-        return results
+        return results[len(before) :]
 
     def _denied(self, error: KazooException) -> Denied:
         if isinstance(error, InvalidACLError):
@@ -246,6 +286,14 @@ class Session:
             "give the credentials that the other brokers have (`auth_data`, `sasl_options` or a TLS certificate), or "
             "have their ACLs corrected by an administrator (`setAcl -R` in zkCli.sh)"
         )
+
+    def abandon(self) -> bool:
+        """End the session from any thread, waiting for nothing; whether there was one. `revive` begins another."""
+        client = self._client
+        if client is None:
+            return False
+        _in_background(_finish, client)
+        return True
 
     async def close(self) -> None:
         """End the session, at once if the server can be reached. Idempotent."""
@@ -265,10 +313,17 @@ class Session:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await done.wait()
 
-    def _tell(self, _state: object) -> None:
-        if self._loop is not None:
-            with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._link_changed)
+    def _tell(self, client: KazooClient, state: str) -> None:
+        """Called on kazoo's thread; what becomes of a client that was replaced is nobody's concern."""
+        if client is self._client or self._client is None:
+            post(self._loop, self._link_changed, Link.UP if state == KazooState.CONNECTED else Link.LOST)
+
+
+def post(loop: asyncio.AbstractEventLoop | None, call: Callable[..., object], *arguments: object) -> None:
+    """Call it on the loop, from another thread; where the loop is closed nobody waits any more."""
+    if loop is not None:
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(call, *arguments)
 
 
 def _settle(answer: asyncio.Future[Any], result: IAsyncResult) -> None:

@@ -1,7 +1,9 @@
-"""What is known of members, leader and offices: read again, and watched anew, after each notice and each reconnect.
+"""What is known of members, leader and offices: kept fresh by watches, of which each tells of one change.
 
-Liveness nodes carry no watch of their own: each proof writes them. A registration replaces its node, which the watch on
-the directory shows. Offices do carry one, since they change hands under the same name; they are read once each.
+Proofs write liveness nodes several times a second, so what watches one must not see that. The watch that `children`
+leaves on a node without children does: it fires when the node is deleted, and a registration replaces its node. Which
+one stands there is told by the transaction that made it, so a node that was not replaced is not read again. Offices
+change hands under the same name: a watch on their data tells.
 """
 
 from __future__ import annotations
@@ -11,18 +13,29 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from types import MappingProxyType
 
+import msgspec
 from kazoo.exceptions import KazooException, NoNodeError
-from kazoo.protocol.states import WatchedEvent
+from kazoo.protocol.states import ZnodeStat
 
+from statechannel.adapters.zookeeper.directory import Directory
 from statechannel.adapters.zookeeper.nodes import Nodes, decode_holder, decode_leadership, decode_member
-from statechannel.adapters.zookeeper.session import LOGGER, Denied, Session
+from statechannel.adapters.zookeeper.session import LOGGER, Denied, Link, Session, Watch, post
 from statechannel.errors import CoordinationUnavailable
-from statechannel.ports import Connection, Leadership, Member
+from statechannel.ports import Connection, Leadership, Member, WatchCounts
 from statechannel.record import Broker
 
-CONCURRENT_READS = 32
 AGAIN_S = 0.1
 GONE_FOR_S = 1.0
+
+
+class _LiveNode(msgspec.Struct, frozen=True):
+    """A liveness node: what it holds (None: it is not ours), and in which transaction of which session it was made.
+
+    Data may be lost, and transactions be counted from 1 again; sessions are numbered by the server's clock.
+    """
+
+    made: tuple[int, int]
+    member: Member | None
 
 
 class Watches:
@@ -33,6 +46,7 @@ class Watches:
         self.leadership: Leadership | None = None
         self.offices: Mapping[str, Broker] = MappingProxyType({})
         self.connection = Connection.SUSPENDED
+        self.counts = WatchCounts()
         self._denial: Denied | None = None
         self._settled = asyncio.Event()
         """Set while everything is known, or `_denial` says that it cannot be."""
@@ -40,14 +54,15 @@ class Watches:
         self._nodes = nodes
         self._listeners: list[Callable[[], None]] = []
         self._woken = asyncio.Event()
-        self._members_stale = True
         self._leader_stale = True
-        self._offices_stale = True
-        self._known_offices: dict[str, Broker | None] = {}
-        self._moved: set[str] = set()
-        """Office nodes that have changed since they were read, or while they are."""
+        self._live: Directory[_LiveNode] = Directory(nodes.live_dir, self._read_live, self._woken.set, self.counts)
+        self._holders: Directory[Broker | None] = Directory(
+            nodes.offices_dir, self._read_holder, self._woken.set, self.counts
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._prepared = False
+        self.root_lost = False
+        """Our root's data is gone: what is read below it says nothing."""
         self.trouble = ""
         """Why the last reading failed, for messages."""
 
@@ -61,12 +76,21 @@ class Watches:
         if self._denial is not None:
             raise self._denial
 
-    def link_changed(self) -> None:
-        """The link came, went, or is in doubt: nothing is known until it was read again."""
-        self._members_stale = self._leader_stale = self._offices_stale = True
-        self._known_offices = {}  # another dictionary: a read under way may still end, and its watch is lost
+    def link_changed(self, link: Link) -> None:
+        """Watches are gone with a link that was lost. One in doubt still has them: one read will show that it works."""
+        if link is not Link.UP:
+            self._leader_stale = True
+            if link is Link.LOST:
+                self._live.link_lost()
+                self._holders.link_lost()
+            self._suspend()
         self._woken.set()
-        self._suspend()
+
+    def note_root(self, *, lost: bool) -> None:
+        """The root's data is gone, or it is there again (perhaps that of another root)."""
+        if self.root_lost is not lost:
+            self.root_lost = lost
+            self.link_changed(Link.LOST)
 
     async def run(self, session: Session, prepare: Callable[[], Awaitable[None]]) -> None:
         """For ever; `prepare` succeeds once before anything is read."""
@@ -92,102 +116,82 @@ class Watches:
                 self._prepared = True
             await self._read_stale(session)
         except (CoordinationUnavailable, KazooException) as error:
-            self.trouble = str(error) or repr(error)
-            LOGGER.warning("cannot read members, leader and offices: %s", self.trouble)
-            self.link_changed()
+            self._tell_trouble("its nodes are gone" if isinstance(error, NoNodeError) else str(error) or repr(error))
+            self._suspend()
+            self._woken.set()
             self._denial = error if isinstance(error, Denied) else None
             if self._denial is not None:
                 self._settled.set()
             await asyncio.sleep(GONE_FOR_S if self._denial else AGAIN_S)
             return
-        if not (self._members_stale or self._leader_stale or self._offices_stale):  # else overtaken; `_woken` is set
+        stale = self._leader_stale or self._live.stale or self._holders.stale
+        if not (stale or self.root_lost):  # else overtaken, and `_woken` is set; or it will be
+            self.trouble = ""
             self.connection = Connection.CONNECTED
             self._denial = None
             self._settled.set()
         self._tell_changes()
 
+    def _tell_trouble(self, trouble: str) -> None:
+        if trouble != self.trouble:
+            LOGGER.warning("cannot read members, leader and offices: %s", trouble)
+        self.trouble = trouble
+
     async def _read_stale(self, session: Session) -> None:
         if self._leader_stale:
-            self._leader_stale = False
-            self.leadership = await self._read_leader(session)
-        if self._offices_stale:
-            self._offices_stale = False
-            self.offices = await self._read_offices(session)
-        if self._members_stale:
-            self._members_stale = False
-            self.members = await self._read_members(session)
+            await self._read_leader(session)
+        if self._holders.stale:
+            await self._holders.refresh(session)
+            holders = sorted(self._holders.values.items())
+            self.offices = MappingProxyType({office: holder for office, holder in holders if holder is not None})
+        if self._live.stale:
+            await self._live.refresh(session)
+            found = sorted(self._live.values.items())
+            self.members = MappingProxyType({name: live.member for name, live in found if live.member is not None})
 
-    async def _read_leader(self, session: Session) -> Leadership | None:
+    async def _read_leader(self, session: Session) -> None:
+        self._leader_stale = False
+        try:
+            leadership = await self._ask_who_leads(session)
+        except BaseException:
+            self._leader_stale = True
+            raise
+        self.counts.changes += leadership != self.leadership
+        self.leadership = leadership
+
+    async def _ask_who_leads(self, session: Session) -> Leadership | None:
         while True:
+            self.counts.reads += 1
             with suppress(NoNodeError):
                 data, _ = await session.read(self._nodes.leader, self._leader_noticed)
                 return decode_leadership(data)
+            self.counts.reads += 1
             if await session.stat(self._nodes.leader, self._leader_noticed) is None:
                 return None
 
-    async def _read_offices(self, session: Session) -> Mapping[str, Broker]:
-        """A node that moves while it is read is in `_moved` again, so that the next round reads it anew."""
-        known, moved, self._moved = self._known_offices, self._moved, set()
-        names = await session.children(self._nodes.offices_dir, self._offices_noticed)
-        for forgotten in moved | (known.keys() - set(names)):
-            known.pop(forgotten, None)
-        gate = asyncio.Semaphore(CONCURRENT_READS)
+    async def _read_holder(
+        self, session: Session, office: str, _before: Broker | None, noticed: Watch
+    ) -> Broker | None:
+        self.counts.reads += 1
+        data, _ = await session.read(f"{self._nodes.offices_dir}/{office}", noticed)
+        return decode_holder(office, data)
 
-        async def read(office: str) -> None:
-            async with gate:
-                with suppress(NoNodeError):
-                    data, _ = await session.read(f"{self._nodes.offices_dir}/{office}", self._office_noticed)
-                    known[office] = decode_holder(office, data)
-
-        await asyncio.gather(*(read(office) for office in names if office not in known))
-        return MappingProxyType({office: holder for office, holder in sorted(known.items()) if holder is not None})
-
-    async def _read_members(self, session: Session) -> Mapping[str, Member]:
-        names = await session.children(self._nodes.live_dir, self._members_noticed)
-        gate = asyncio.Semaphore(CONCURRENT_READS)
-
-        async def read(name: str) -> Member | None:
-            async with gate:
-                with suppress(NoNodeError):
-                    data, _ = await session.read(f"{self._nodes.live_dir}/{name}")
-                    return decode_member(name, data)
-            return None
-
-        found = await asyncio.gather(*(read(name) for name in sorted(names)))
-        return MappingProxyType({member.broker.name: member for member in found if member is not None})
-
-    # --- called on kazoo's thread
-    def _members_noticed(self, _event: object) -> None:
-        self._notice(self._mark_members)
+    async def _read_live(self, session: Session, name: str, before: _LiveNode | None, deleted: Watch) -> _LiveNode:
+        path = f"{self._nodes.live_dir}/{name}"
+        self.counts.reads += 1
+        state = await session.await_deletion(path, deleted)
+        if before is not None and before.made == _made(state):
+            return before
+        self.counts.reads += 1
+        data, state = await session.read(path)
+        return _LiveNode(_made(state), decode_member(name, data))
 
     def _leader_noticed(self, _event: object) -> None:
-        self._notice(self._mark_leader)
-
-    def _offices_noticed(self, _event: object) -> None:
-        self._notice(self._mark_office, "")
-
-    def _office_noticed(self, event: object) -> None:
-        path = event.path if isinstance(event, WatchedEvent) else None
-        self._notice(self._mark_office, (path or "").rpartition("/")[2])
-
-    def _notice(self, mark: Callable[..., None], *arguments: object) -> None:
-        if self._loop is not None:
-            with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(mark, *arguments)
-
-    # --- on the loop
-    def _mark_members(self) -> None:
-        self._members_stale = True
-        self._woken.set()
+        """Called on kazoo's thread."""
+        post(self._loop, self._mark_leader)
 
     def _mark_leader(self) -> None:
         self._leader_stale = True
-        self._woken.set()
-
-    def _mark_office(self, office: str) -> None:
-        if office:
-            self._moved.add(office)
-        self._offices_stale = True
         self._woken.set()
 
     def _suspend(self) -> None:
@@ -205,3 +209,7 @@ class Watches:
                     listener()
                 except Exception:  # noqa: BLE001 (one that fails must not leave everybody else with old values)
                     LOGGER.exception("a listener failed")
+
+
+def _made(state: ZnodeStat) -> tuple[int, int]:
+    return state.czxid, state.ephemeralOwner

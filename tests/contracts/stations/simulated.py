@@ -60,8 +60,14 @@ class SimulatedCoordinationStation:
         await client.start(timeout_s=10)
         return client
 
+    def abandon(self, client: SimulatedCoordination) -> None:
+        client.abandon()
+
     async def expire(self, client: SimulatedCoordination) -> None:
         self._server.expire_sessions_of(client.link.process)
+
+    async def wipe(self) -> None:
+        self._server.lose_everything()
 
     async def aclose(self) -> None:
         for client in self._clients:

@@ -13,6 +13,7 @@ import pytest
 
 from statechannel.adapters.sqlite.coordination import SqliteCoordination
 from statechannel.adapters.sqlite.log import MAX_PAYLOAD_BYTES, SqliteLog
+from tests.contracts.hanging import abandon_from_a_thread
 
 
 class SqliteLogStation:
@@ -49,6 +50,9 @@ class SqliteCoordinationStation:
         await client.start(timeout_s=60)
         return client
 
+    def abandon(self, client: SqliteCoordination) -> None:
+        abandon_from_a_thread(client)
+
     async def expire(self, client: SqliteCoordination) -> None:
         """Hold its heartbeat, as if for long, until another client has ended the session and has seen that."""
         witness = await self.open()
@@ -67,6 +71,14 @@ class SqliteCoordinationStation:
                 await seen.wait()
                 seen.clear()
         client.heartbeat_held = False
+
+    async def wipe(self) -> None:
+        with closing(sqlite3.connect(self._path, isolation_level=None, timeout=60)) as db:
+            db.executescript(
+                "BEGIN IMMEDIATE; DELETE FROM identity; DELETE FROM root; DELETE FROM incarnations;"
+                "DELETE FROM members; DELETE FROM offices;"
+                "UPDATE election SET epoch = 0, name = NULL, incarnation = NULL; COMMIT"
+            )
 
     def _unheard(self, client: SqliteCoordination) -> None:
         with closing(sqlite3.connect(self._path, isolation_level=None, timeout=60)) as db:

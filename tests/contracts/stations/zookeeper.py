@@ -13,6 +13,7 @@ from kazoo.client import KazooClient
 
 from statechannel.adapters.zookeeper.coordination import ZooKeeperCoordination
 from statechannel.ports import Coordination
+from tests.contracts.hanging import abandon_from_a_thread
 
 if TYPE_CHECKING:
     from tests.faults import TcpProxy
@@ -38,6 +39,9 @@ class ZooKeeperStation:
         await client.start(timeout_s=60)
         return client
 
+    def abandon(self, client: Coordination) -> None:
+        abandon_from_a_thread(client)
+
     async def expire(self, client: Coordination) -> None:
         """Cut it off and end its session behind its back, until another client has seen a liveness node vanish."""
         from tests.faults import Cut
@@ -59,6 +63,16 @@ class ZooKeeperStation:
                 seen.clear()
         self._clients[client].cut(Cut.RESET)  # a healed connection would still carry what was written before
         self._clients[client].heal()
+
+    async def wipe(self) -> None:
+        await asyncio.to_thread(self._delete_root)
+
+    def _delete_root(self) -> None:
+        client = KazooClient(self._address)
+        client.start(60)
+        client.delete(self._root, recursive=True)
+        client.stop()
+        client.close()
 
     def _end_session(self, client: ZooKeeperCoordination) -> None:
         """As the server does after the session time-out, without having to wait for it."""

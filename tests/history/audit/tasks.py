@@ -71,7 +71,7 @@ def states_of(entries: Iterable[Entry], at: Iterable[tuple[int, int]]) -> dict[t
         where = (entry.partition, core.table.next_offset(entry.partition))
         if where in wanted:
             found[where] = msgspec.msgpack.decode(
-                msgspec.msgpack.encode(core.table.cut(entry.partition)), type=PartitionState
+                msgspec.msgpack.encode(core.table.cut(entry.partition), enc_hook=list), type=PartitionState
             )
         core.apply(LogEntry(entry.partition, entry.offset, None, entry.value, 0))
     return found

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from loadmanager.history.audit import Invariant
-from statechannel import codec, reshaping, table, transitions
+from statechannel import codec, log_records, reshaping, table, transitions
 from statechannel.channel import ChannelCore
 from statechannel.errors import InvariantError
 from statechannel.ports import LogEntry
 from statechannel.record import Action, Broker, Record
+from statechannel.verdict import Change
 from tests.history.folding.tasks import Entry
 from tests.statechannel.mutation import mutate, reguard
 
@@ -28,12 +29,28 @@ MUTANTS = {
         Invariant.EPOCH,
         (TABLE_OF, "_check_lead", "record.epoch != lead.epoch or record.actor != lead.leader", "False"),
     ),
-    "an epoch taken twice": (Invariant.EPOCH, (TABLE_OF, "_take_lead", "record.epoch <=", "record.epoch <")),
+    "an epoch taken twice": (Invariant.EPOCH, (log_records, "take_lead", "record.epoch <=", "record.epoch <")),
     "anybody may": (Invariant.AUTHOR, (table, "find_row", "if not row.by.isdisjoint(who)", "")),
     "anybody may reshape": (Invariant.AUTHOR, (reshaping, "_is_barred", "return row", "return False and row")),
     "anybody may close a log": (
         Invariant.AUTHOR,
-        (TABLE_OF, "_retire", "record.role is not Role.ADMIN", "False"),
+        (log_records, "retire", "record.role is not Role.ADMIN", "False"),
+    ),
+    "a leader of another root": (
+        Invariant.AUTHOR,
+        (log_records, "take_lead", "record.root != agreement.root", "False"),
+    ),
+    "anybody may replace what is agreed on": (
+        Invariant.AUTHOR,
+        (log_records, "amend", "record.role is not Role.ADMIN", "False"),
+    ),
+    "what is agreed on is replaced without warning": (
+        Invariant.PLACE,
+        (log_records, "agree", "following is None and", "False and"),
+    ),
+    "anything counts while it is replaced": (
+        Invariant.PLACE,
+        (TABLE_OF, "replay", "part.agreed.following is not None and", "False and"),
     ),
     "a closed log goes on": (Invariant.PLACE, (TABLE_OF, "replay", "part.retired is not None", "False")),
     "any partition will do": (
@@ -46,7 +63,7 @@ MUTANTS = {
     ),
     "a delete under the holder": (
         Invariant.OWNER,
-        (reshaping, "_delete_namespace", "e.state not in row.states", "False"),
+        (reshaping, "_delete_namespace", "not row.states.issuperset(map(_STATE, entries))", "False"),
     ),
     "the target is forgotten": (Invariant.OWNER, (table, "step", "target = entry.target", "target = None")),
     "reshaped on its way": (Invariant.OWNER, (reshaping, "_present", "entry.state not in row.states", "False")),
@@ -70,10 +87,14 @@ MUTANTS = {
         Invariant.HAND_OFF,
         (table, "step", "hand_off=subject.hand_off if row.then is Then.HOLD_TARGET else None", "hand_off=None"),
     ),
-    "anybody may lead": (Invariant.AUTHOR, (TABLE_OF, "_take_lead", "record.role is not Role.LEADER or ", "")),
+    "anybody may lead": (Invariant.AUTHOR, (log_records, "take_lead", "record.role is not Role.LEADER or ", "")),
     "a late delete": (
         Invariant.SEEN,
         (reshaping, "_delete_namespace", "record.seen_namespace != known.revision", "False"),
+    ),
+    "a delete that saw less": (
+        Invariant.SEEN,
+        (reshaping, "_delete_namespace", "record.seen_latest not in (UNSAID, known.latest)", "False"),
     ),
     "cut where nobody said": (
         Invariant.TILING,
@@ -94,14 +115,15 @@ MUTANTS = {
 
 
 def digests(entries: list[Entry]) -> dict[tuple[int, int], str]:
-    """Of each partition behind each entry, as far as the law goes."""
+    """Of each entry whether it counted, and of its partition what it was behind it; as far as the law goes."""
     core, found = ChannelCore(2), dict[tuple[int, int], str]()
     for entry in entries:
         try:
-            core.apply(LogEntry(entry.partition, entry.offset, None, entry.value, 0))
+            applied = core.apply(LogEntry(entry.partition, entry.offset, None, entry.value, 0))
         except InvariantError:
             return found
-        found[entry.partition, entry.offset] = core.table.digest(entry.partition)
+        counted = "accepted" if isinstance(applied.verdict, Change) else "refused"
+        found[entry.partition, entry.offset] = f"{counted} {core.table.digest(entry.partition)}"
     return found
 
 
@@ -142,7 +164,8 @@ def check_found_at_the_first_record(monkeypatch, invariant: Invariant) -> None:
     for partition in {v["partition"] for v in found.violation}:
         first = min(v["offset"] for v in found.violation if v["partition"] == partition)
         assert first == min(at for p, at in right if p == partition and right[p, at] != wrong.get((p, at)))
-    assert all(v["record"] for v in found.violation if v["offset"] in {e.offset for e in entries})
+    written = {(entry.partition, entry.offset) for entry in entries}
+    assert all(v["record"] for v in found.violation if (v["partition"], v["offset"]) in written)
 
 
 def test_a_refused_record_that_changes_something_is_noticed_by_the_next_change(monkeypatch):

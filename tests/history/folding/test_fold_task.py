@@ -263,7 +263,7 @@ def test_a_namespace_that_is_made_and_unmade_has_rows_without_before_and_after()
     names, edges = "shop/orders", (0, 2**31, 2**32 - 1)
     admin = {"role": Role.ADMIN, "namespace": names}
     made = Record("m", Action.CREATE_NAMESPACE, A, boundaries=edges, **admin)
-    gone = Record("d", Action.DELETE_NAMESPACE, A, seen_namespace=0, **admin)
+    gone = Record("d", Action.DELETE_NAMESPACE, A, seen_namespace=0, seen_latest=0, **admin)
     table = Table().fold([Entry(0, n, codec.encode(r)) for n, r in enumerate((made, gone))], 0, partitions=1)
     rows = [(r["ordinal"], r["state_before"], r["state"], r["revision_before"], r["token"]) for r in table.transition]
     assert rows == [

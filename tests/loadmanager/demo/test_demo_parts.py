@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
+import subprocess
+import sys
 from io import StringIO
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 
 from loadmanager.demo.figures import LoadFigures, Served, gaps_ms, percentile, summary
+from loadmanager.demo.member import Orders
 from loadmanager.demo.options import Options
 from loadmanager.demo.picture import Pulse, picture
 from loadmanager.demo.stage import Member, Stage, topic_in
@@ -108,3 +113,21 @@ def test_what_is_kept_goes_to_a_folder_of_its_own(tmp_path: Path):
     (tmp_path / "cluster.db").touch()
     with pytest.raises(ValueError, match="a new or an empty folder"):
         Options(keep=tmp_path).check()
+
+
+def test_a_member_that_cannot_start_says_why_in_one_line(tmp_path: Path):
+    unwell = {"log": f"sqlite:{tmp_path}/cluster.db", "advertised": "127.0.0.1:0"}
+    (tmp_path / "cluster.db").write_bytes(b"no database, and no log of ours")
+    mine, its = socket.socketpair()  # it ends with its parent: when standard input does
+    with mine, its:
+        ended = subprocess.run(
+            [sys.executable, "-m", "loadmanager.demo.member", orders(tmp_path, unwell)],
+            stdin=its, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert ended.returncode == 1
+    (line,) = ended.stderr.strip().splitlines()
+    assert "cluster.db" in line
+
+
+def orders(directory: Path, settings: dict[str, object]) -> str:
+    return msgspec.json.encode(Orders(settings, str(directory / "store.db"), "demo/counters", 2)).decode()

@@ -241,7 +241,7 @@ async def test_a_namespace_is_unloaded_to_nobody(world: World):
     on = await stage(world, BY_HAND, bundles=4)
     plan = await on.at(on.follower, lambda desk: desk.unload(Unload(namespace="shop/orders"), "ann", "fresh start"))
     await world.until(lambda: on.is_(plan.id, S.DONE), 20, "it is done")
-    assert {on.owner(bundle) for bundle in on.bundles} == {"nobody"}
+    await world.until(lambda: {on.owner(b) for b in on.bundles} == {"nobody"}, 1, "the follower has read it too")
     assert {move.action for move in on.moves} == {Action.UNLOAD}
     assert {move.reason for move in on.moves} == {"fresh start"}
     with pytest.raises(Conflict, match="the plan gave it to nobody"):
@@ -442,6 +442,7 @@ async def test_the_load_of_what_is_moved_is_remembered_with_the_move(world: Worl
     await world.until(lambda: len(on.moves) >= 2, 30, "it is balanced")
     deciding, bundle = on.leader.node.current.governor.deciding, on.moves[0].subjects[0].bundle
     await world.until(lambda: on.owner(bundle) == "b:1", 10, "it has arrived")
+    await world.until(lambda: deciding.history.arrival(bundle, deciding.wall_ms()) is not None, 1, "the leader read it")
     arrival = deciding.history.arrival(bundle, deciding.wall_ms())
     assert arrival is not None
     load = deciding.history.load_moved(bundle, arrival)
@@ -566,9 +567,12 @@ def test_who_is_deposed_by_the_channel_ends_its_term_with_the_first_move():
         on = await stage(world, BY_HAND, bundles=1)
         leader, table = on.leader, on.brokers[0].node.channel.table
         at, epoch = on.follower, table.lead(0).epoch
-        record = Record("", Action.LEAD, at.node.current.me, Role.LEADER, epoch=epoch + 1)
         for partition in range(table.partitions):
-            await at.ask(lambda partition=partition: at.node.channel.publish(record, partition))
+            record = Record(
+                "", Action.LEAD, at.node.current.me, Role.LEADER, epoch + 1,
+                root=at.node.agreeing.root, seen_agreement=table.agreed(partition).revision,
+            )  # fmt: skip
+            await at.ask(lambda partition=partition, record=record: at.node.channel.publish(record, partition))
         await on.at(at, lambda desk: desk.unload(Unload(broker="a:1", to="b:1"), "ann", ""))
         await world.until(lambda: leader.told(f"epoch {epoch} ended"), 10, "its term is over")
         await world.until(lambda: on.owner(on.bundles[0]) == "b:1", 30, "a later term has done it")

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from loadmanager.leader.core import Cancel, LeaderCore, LeaderSettings, Place, Raise, Revoke
+from loadmanager.leader.core import LeaderCore, LeaderSettings
 from loadmanager.leader.duties import Hands
+from loadmanager.leader.duty import Cancel, Place, Raise, Revoke
 from loadmanager.sim.coordination_server import COORDINATION_SERVER
 from loadmanager.sim.network import Faults
 from loadmanager.sim.simulated_log import LOG_SERVER
@@ -45,7 +46,7 @@ async def leading(world: World) -> AsyncGenerator[Leading]:
             leadership, channel, coordination, one.core, lambda entries, _prefer: [C] * len(entries), world.loop.time,
             lambda _text: None, one.wake, one.deposed.append,
         )  # fmt: skip
-        assert await one.hands.take_partitions()
+        assert await one.hands.take_partitions("")
         yield one
         await coordination.close()
 
@@ -63,7 +64,7 @@ async def test_a_revocation_and_a_placement_are_one_record_each_for_all_bundles_
 
         one.hands.perform([Revoke(B, seen(), "dead")], one.tasks)
         await world.until(lambda: len(one.hand.channel.table.in_state(State.REVOKING)) == 50, 1, "all are revoked")
-        one.hands.perform([Place(seen(), "b:1", revoked=True)], one.tasks)
+        one.hands.perform([Place(seen(), revoked=True)], one.tasks)
         await world.until(lambda: len(one.hand.channel.table.held_by(C)) == 50, 1, "all have a new holder")
         assert one.hand.channel.table.next_offset(0) == end + 2
         assert one.woken >= 2
@@ -103,7 +104,7 @@ async def test_a_record_of_a_leader_of_the_past_deposes_it(world: World):
         one.hands.perform([Revoke(B, ((bundle, one.hand.entry(bundle).revision),), "dead")], one.tasks)
         await world.until(lambda: bool(one.deposed), 1, "it knows")
         assert one.hand.entry(bundle).state is State.ASSIGNED
-        assert not await one.hands.take_partitions(), "nor does it take the barrier back"
+        assert not await one.hands.take_partitions(""), "nor does it take the barrier back"
 
 
 @virtually
@@ -112,7 +113,7 @@ async def test_silence_is_remembered_until_that_partition_answers_whoever_does_t
         (bundle,) = await one.hand.create()
         world.network.faults = Faults(late=0.0)
         world.set_down(LOG_SERVER, True)
-        one.hands.perform([Cancel(bundle, 0, "stuck")], one.tasks)
+        one.hands.perform([Cancel(((bundle, 0),), "stuck")], one.tasks)
         await asyncio.sleep(1.5)
         silent_s = one.hands.unknown_since_s
         assert silent_s is not None

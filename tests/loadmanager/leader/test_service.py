@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
 from loadmanager.sim.coordination_server import COORDINATION_SERVER
 from loadmanager.sim.simulated_log import LOG_SERVER
 from loadmanager.sim.world import World
+from statechannel.errors import LogUnavailable
 from statechannel.record import Action, Record, Role
 from statechannel.transitions import State
 from tests.loadmanager.small_world import NAMESPACE, QUICK, Nodes, Started, virtually
@@ -40,7 +42,10 @@ async def test_a_leader_whose_epoch_was_overtaken_on_the_channel_resigns(world: 
     nodes = Nodes(world)
     follower, leader = await follower_and_leader(nodes)
     before = epoch(leader)
-    intruder = Record("", Action.LEAD, follower.node.current.me, Role.LEADER, epoch=before + 1)
+    root, seen = follower.node.agreeing.root, follower.node.channel.table.agreed(0).revision
+    intruder = Record(
+        "", Action.LEAD, follower.node.current.me, Role.LEADER, epoch=before + 1, root=root, seen_agreement=seen
+    )
     await follower.ask(lambda: follower.node.channel.publish(intruder, 0))
     (bundle,) = await nodes.own_all(1, follower)
     world.crash(follower.name)
@@ -87,6 +92,63 @@ def test_a_leader_that_lost_the_log_does_not_win_the_next_election(seed: int):
         world.run(story(world))
 
 
+def takes_no_record(started: Started) -> Callable[[], None]:
+    """From now on the log takes nothing from this broker, though it can be read; returns what ends that."""
+    log = started.node.world.log
+    takes = log.append
+
+    async def refuse(*_: object) -> int:
+        raise LogUnavailable("too few replicas; try again")
+
+    log.append = refuse  # type: ignore[method-assign]
+    return lambda: setattr(log, "append", takes)
+
+
+@virtually
+async def test_a_leader_that_lost_the_log_makes_room_at_once_for_who_reads_it(world: World):
+    nodes = Nodes(world, QUICK.model_copy(update={"lead_timeout_s": 60.0}))
+    follower, leader = await follower_and_leader(nodes)
+    (bundle,) = await nodes.own_all(1, follower)
+    cut_s = world.now_s
+    world.cut(leader.name, LOG_SERVER)
+    world.crash(follower.name)
+    await world.until(lambda: nodes.leader() not in (None, leader), 3, "another leads")
+    assert world.now_s - cut_s < QUICK.publish_timeout_s + 1.5
+    await world.until(lambda: len(nodes.serving(bundle)) == 1, 8, "and repairs, without the one that is cut off")
+    await world.until(lambda: leader.node.registration.behind, 10, "the first one knows that it is behind")
+    others = nodes.leader()
+    assert others is not None
+    others.process.run(others.node.current.leader._end, "to see who comes")
+    await asyncio.sleep(QUICK.lead_timeout_s)
+    assert nodes.leader() is others, "whoever does not get at the log leaves it to those who do"
+
+
+@virtually
+async def test_a_leader_stays_one_through_a_short_outage_of_the_log_where_nobody_else_could_do_better(world: World):
+    nodes = Nodes(world)
+    (a,) = await nodes.ready("a:1")
+    world.cut("a:1", LOG_SERVER)
+    await asyncio.sleep(QUICK.lead_timeout_s - 1)
+    world.heal("a:1", LOG_SERVER)
+    await asyncio.sleep(QUICK.lead_timeout_s)
+    assert epoch(a) == 1
+
+
+@pytest.mark.parametrize("outage_s", [1.5, 4.0, 9.0, 30.0])
+def test_after_an_outage_of_the_log_for_all_somebody_leads_and_repairs(outage_s: float):
+    async def story(world: World) -> None:
+        nodes = Nodes(world)
+        follower, _ = await follower_and_leader(nodes)
+        (bundle,) = await nodes.own_all(1, follower)
+        world.set_down(LOG_SERVER, True)
+        world.crash(follower.name)
+        await asyncio.sleep(outage_s)
+        world.set_down(LOG_SERVER, False)
+        await world.until(lambda: len(nodes.serving(bundle)) == 1, 8, "somebody repairs")
+
+    virtually(story)()
+
+
 @virtually
 async def test_a_channel_that_was_silent_for_a_moment_does_not_cost_the_lead_later(world: World):
     """The duty that had no verdict is done by somebody else: nothing is left to publish, and nothing to resign for."""
@@ -95,11 +157,12 @@ async def test_a_channel_that_was_silent_for_a_moment_does_not_cost_the_lead_lat
     hands_epoch = epoch(leader)
     (bundle,) = await nodes.own_all(1, follower)
     follower.service.behave["prepare"] = lambda: asyncio.sleep(100)
-    world.cut(leader.name, LOG_SERVER)
+    heals = takes_no_record(leader)
     follower.refuses_connections = True
     await asyncio.sleep(2.2)
+    assert leader.node.current.leader.leading is not None
     follower.refuses_connections = False
-    world.heal(leader.name, LOG_SERVER)
+    heals()
     await asyncio.sleep(20)
     assert epoch(leader) == hands_epoch
     assert leader.node.current.leader.leading is not None

@@ -109,7 +109,8 @@ def two_namespaces() -> Book:
     assert gone is not None
     book.accept(
         Record(
-            "x", Action.DELETE_NAMESPACE, ADMIN, Role.ADMIN, namespace="shop/gone", seen_namespace=gone.revision
+            "x", Action.DELETE_NAMESPACE, ADMIN, Role.ADMIN, namespace="shop/gone",
+            seen_namespace=gone.revision, seen_latest=gone.latest,
         )
     )  # fmt: skip
     return book

@@ -277,7 +277,7 @@ async def test_a_root_that_cannot_be_that_of_the_lost_log_is_refused(world: Worl
     ):
         coordination = (await Stores(world, f"lost {tied}").place()).coordination
         if tied is not None:
-            await coordination.identify(tied.cluster, tied.log)
+            tied = Identity(tied.cluster, tied.log, await coordination.identify(tied.cluster, tied.log))
         assert found in await refused(stores, export, old=(coordination, "coordination lost"))
         assert await coordination.identity() == tied, "nothing was changed there either"
     assert stores.records() == []

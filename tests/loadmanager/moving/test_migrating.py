@@ -269,9 +269,9 @@ class Counting:
             self._count()
             return await start(name, above)
 
-        async def identifying(cluster: str, log_identity: str) -> None:
+        async def identifying(cluster: str, log_identity: str, root: str | None = None) -> str:
             self._count()
-            await identify(cluster, log_identity)
+            return await identify(cluster, log_identity, root)
 
         place.log.append = appending  # type: ignore[method-assign]
         place.coordination.start_incarnation = starting  # type: ignore[method-assign]

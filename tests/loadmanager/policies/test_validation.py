@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -24,7 +25,6 @@ from loadmanager.policies.model import (
     Policies,
     Policy,
 )
-from loadmanager.policies.repetition import NAME_CHARACTERS
 from loadmanager.policies.validation import check, check_deletion
 from loadmanager.settings import Settings
 from statechannel.bundle import Bundle
@@ -52,8 +52,14 @@ def isolating(**changed: Any) -> IsolationPolicy:
     [
         (isolating(namespaces=()), "namespaces is empty: name at least one"),
         (isolating(primary=()), "primary is empty: name at least one"),
-        (isolating(namespaces=("pay/(.*",)), "namespaces: 'pay/(.*' is no regular expression: missing )"),
-        (isolating(primary=("*",)), "primary: '*' is no regular expression: nothing to repeat"),
+        (
+            isolating(namespaces=("pay/(.*",)),
+            "namespaces: 'pay/(.*' is no regular expression (in RE2's syntax): missing )",
+        ),
+        (
+            isolating(primary=("*",)),
+            "primary: '*' is no regular expression (in RE2's syntax): no argument for repetition",
+        ),
         (isolating(secondary=("a{99999999999}",)), "secondary: 'a{99999999999}' is no regular expression"),
         (isolating(secondary=("",)), "secondary: a pattern has 1 to"),
         (isolating(primary=("a" * (PATTERN_CHARACTERS + 1),)), "primary: a pattern has 1 to"),
@@ -164,49 +170,49 @@ def test_an_isolation_that_no_broker_matches_is_refused_unless_it_is_forced():
 
 
 @pytest.mark.parametrize(
-    ("pattern", "endless"),
+    ("pattern", "words"),
     [
-        ("(a+)+", True),
-        ("(?:a*b?)*", True),
-        ("((a|b+))*", True),
-        ("(?P<x>a{2,})+", True),
-        (r"(\w+\.)*x", True),
-        ("(a+){2,}", True),
-        ("(ab)+c*", False),
-        ("(a+){2,5}", True),
-        ("(a|aa)+b", True),
-        ("(a|ab)*c", True),
-        ("(a?){30}a{30}", True),
-        (".*a.*a.*a.*a", True),
-        ("(|a)*", True),
-        (r"(\d{1,3}\.){3}\d{1,3}", False),
-        ("^(?!pay/).*", False),
-        ("a{1,99999}", False),
-        ("(a+)b*", False),
-        (r"\(a+\)+", False),
-        ("[(a+)]+", False),
-        ("[])(+]*", False),
-        (".*", False),
-        ("(pay|shop)/.*", False),
-        ("(pay|shop)+/[a-z]+", False),
+        ("^(?!pay/).*", "(?!"),
+        (r"(a)\1", "\\1"),
+        ("a*+", "*+"),
+        (r"pay/x\Z", "\\Z"),
+        ("a{1,1001}", "1001"),
+        ("a{,3}", "write {0,n}"),
+        ("(.{1,30}){1,30}", "too large"),
+        (r"(\pL{0,30}){0,30}", "too large"),
+        ("\ud800", "surrogates"),
     ],
 )
-def test_a_pattern_that_may_take_for_ever_to_match_is_never_right(pattern: str, endless: bool):
-    policy = isolating(namespaces=(pattern,))
-    if endless:
-        with pytest.raises(Invalid, match="may take for ever, in every broker"):
-            checked(Kind.ISOLATION, "pay", policy)
-    else:
-        assert checked(Kind.ISOLATION, "pay", policy)
+def test_a_pattern_that_cannot_be_matched_in_time_is_never_right(pattern: str, words: str):
+    with pytest.raises(Invalid, match=re.escape(words)):
+        checked(Kind.ISOLATION, "pay", isolating(namespaces=(pattern,)))
 
 
-@pytest.mark.parametrize("pattern", [".*a.*a.*b", "(a|b)*(c|ac)?.*b", r"(\w{1,9}-){2}\w+", "(pay|pa|y)?.*a.*b"])
-def test_what_is_allowed_is_matched_in_no_time(pattern: str):
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(?i)x/(aa|Aa)*=",
+        "(a+)+b",
+        "(a|aa)+b",
+        "(a?){30}a{30}b",
+        ".*a.*a.*a.*a.*b",
+        "(.*a.{12})*b",
+        "((a{0,20}){0,20})*b",
+    ],
+)
+def test_whatever_is_allowed_is_matched_in_no_time(pattern: str):
     assert checked(Kind.ISOLATION, "pay", isolating(namespaces=(pattern,)))
     begin = time.process_time()
-    for name in ("a" * NAME_CHARACTERS, "ab" * (NAME_CHARACTERS // 2 - 1) + "ac", "pay" + "a" * 200):
+    for name in ("x/" + "a" * 200, "a" * 200, "ab" * 100 + "c"):
         matches_namespace((pattern,), name)
-    assert time.process_time() - begin < 10.0, "what is tried again and again takes hours"
+    assert time.process_time() - begin < 1.0, "what is tried again and again takes hours"
+
+
+def test_what_re2_refuses_is_not_written_to_standard_error(capfd: pytest.CaptureFixture[str]):
+    for pattern in ("(?!x)", "(.{1,30}){1,30}", "(" * 200):
+        with pytest.raises(Invalid):
+            checked(Kind.ISOLATION, "pay", isolating(namespaces=(pattern,)))
+    assert capfd.readouterr() == ("", "")
 
 
 def test_without_an_isolation_policy_somebody_may_be_left_without_any_broker():

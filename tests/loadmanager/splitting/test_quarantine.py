@@ -1,4 +1,5 @@
-"""Which bundles are taken for deadly: on the records of real tables, with brokers that die and come back."""
+"""What speaks against a bundle and for it: on the records of real tables, in a simulated world of brokers that crash,
+stop, and are cut off."""
 
 from __future__ import annotations
 
@@ -6,394 +7,486 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from loadmanager.documents.model import Version
+from loadmanager.explaining.living import LiveView
 from loadmanager.leader.core import ORPHAN, STUCK
-from loadmanager.splitting.quarantine import LONGEST_PAUSE_S, Quarantine
-from statechannel.bundle import Bundle, even_boundaries
-from statechannel.record import Action, Broker, Record, Role, Subject
-from statechannel.table import OwnershipTable
+from loadmanager.policies.model import BundlePolicy, Policy
+from loadmanager.registration import Peer, Registration
+from loadmanager.splitting.evidence import Lived, density, survival
+from loadmanager.splitting.fates import Processes
+from loadmanager.splitting.losses import Fate, Loss, Losses
+from loadmanager.splitting.quarantine import Quarantine
+from loadmanager.splitting.trials import LOCKED, lock_of
+from statechannel.bundle import Bundle
+from statechannel.record import Action, Broker, Role
 from statechannel.transitions import State
-from statechannel.verdict import Change
+from tests.loadmanager.splitting.town import GONE_S, LEADER, LEAST, RETRY_S, WINDOW_S, Town
+from tests.loadmanager.splitting.weather import FAULTS, deadly, history, names
 
-NS = "t/n"
-DEATHS = 3
-WINDOW_S = 600.0
-LEADER = Broker("leader:1", 1)
+CALM_S = 1_000.0
 
 
-def least(_: Bundle) -> int:
-    return DEATHS
+def town(brokers: int = 4, bundles: int = 4, kills_s: float | None = None, seed: int = 1) -> Town:
+    """One that has been calm for a while; its first bundle kills, if it is said how soon, once it is `deadly`."""
+    made = Town(random.Random(seed), brokers, bundles, lambda b, _: kills_s if b == made.deadly else None)
+    assert made.run_until(made.all_served)
+    made.run(CALM_S)
+    return made
 
 
-class Cluster:
-    """A table, a clock, and brokers that do what they owe; `seen` are who watch."""
-
-    def __init__(self, brokers: int, bundles: int) -> None:
-        self.table = OwnershipTable(1)
-        self.now_s = 1000.0
-        self.offset = 0
-        self.live = [Broker(f"b{i}:1", 1) for i in range(brokers)]
-        self.seen = [Quarantine()]
-        self.write(Action.LEAD, LEADER, Role.LEADER)
-        self.write(
-            Action.CREATE_NAMESPACE, LEADER, Role.ADMIN, namespace=NS, boundaries=tuple(even_boundaries(bundles))
-        )
-
-    @property
-    def bundles(self) -> tuple[Bundle, ...]:
-        known = self.table.namespace(NS)
-        assert known is not None
-        return known.bundles
-
-    def write(self, action: Action, by: Broker, role: Role, *bundles: Bundle, **more: Any) -> None:
-        subjects = tuple(Subject(bundle, self.revision(bundle)) for bundle in bundles)
-        record = Record(
-            str(self.offset), action, by, role, 1 if role is Role.LEADER else 0, subjects, at_ms=int(self.now_s * 1000),
-            **more,
-        )  # fmt: skip
-        change = self.table.replay(0, self.offset, record)
-        assert isinstance(change, Change), change
-        self.offset += 1
-        for each in self.seen:
-            each.observe(change, WINDOW_S)
-
-    def revision(self, bundle: Bundle) -> int:
-        entry = self.table.get(bundle)
-        assert entry is not None
-        return entry.revision
-
-    def state(self, bundle: Bundle) -> State:
-        entry = self.table.get(bundle)
-        assert entry is not None
-        return entry.state
-
-    def take(self, bundle: Bundle, to: Broker) -> None:
-        """It is assigned, and acquired."""
-        self.write(Action.OWN, LEADER, Role.BROKER, bundle, to=to)
-        self.write(Action.RETURN, to, Role.BROKER, bundle)
-
-    def die(self, broker: Broker) -> list[Bundle]:
-        """Its bundles are left without an owner, and it starts again."""
-        held = list(self.table.held_by(broker))
-        if held:
-            self.write(Action.REVOKE, LEADER, Role.LEADER, *held, reason=f"{ORPHAN}{broker} is silent")
-            self.now_s += 1
-            self.write(Action.RELEASE, LEADER, Role.LEADER, *held)
-        self.live.remove(broker)
-        self.live.append(Broker(broker.name, broker.incarnation + 1))
-        return held
-
-    def kill_with(self, bundle: Bundle, to: Broker, *, after_s: float = 1.0, taking: bool = False) -> None:
-        """It takes the bundle and dies, while or after it acquired it."""
-        self.write(Action.OWN, LEADER, Role.BROKER, bundle, to=to)
-        if not taking:
-            self.write(Action.RETURN, to, Role.BROKER, bundle)
-        self.now_s += after_s
-        self.die(to)
-
-    def condemned(self) -> list[Bundle]:
-        return [suspect.bundle for suspect in self.seen[0].condemned(least)]
+def holder(made: Town, bundle: Bundle) -> str:
+    broker = made.entry(bundle).holder
+    assert broker is not None
+    return broker.name
 
 
-def three_deaths(cluster: Cluster, bundle: Bundle, **how: Any) -> None:
-    for broker in list(cluster.live)[:3]:
-        cluster.kill_with(bundle, broker, **how)
+def move(made: Town, bundle: Bundle) -> str:
+    """To another broker, which it names; it has it now."""
+    to = next(name for name in names(made) if name != holder(made, bundle))
+    made.transfer(bundle, to)
+    made.run(1.0)
+    return to
 
 
-def test_a_bundle_of_which_three_brokers_die_in_succession_is_condemned():
-    cluster = Cluster(3, 4)
-    poison = cluster.bundles[1]
-    three_deaths(cluster, poison)
-    (suspect,) = cluster.seen[0].condemned(least)
-    assert suspect.bundle == poison
-    assert "3 brokers in succession died with it: b0:1#1, b1:1#1, b2:1#1" in str(suspect)
+def score(made: Town, bundle: Bundle) -> float:
+    return made.quarantine.standing(bundle).proven.score
 
 
-def test_two_deaths_are_not_enough_and_nought_is_never():
-    cluster = Cluster(3, 4)
-    for broker in list(cluster.live)[:2]:
-        cluster.kill_with(cluster.bundles[0], broker)
-    assert not cluster.condemned()
-    cluster.kill_with(cluster.bundles[0], cluster.live[0])
-    assert cluster.condemned()
-    assert not cluster.seen[0].condemned(lambda _: 0)
-    assert not cluster.seen[0].held_back(cluster.bundles[0], 0, int(cluster.now_s * 1000)), "nor is it held back"
+# --- what counts, and what does not
 
 
-def test_a_broker_that_lived_with_it_for_the_window_absolves_it():
-    cluster = Cluster(3, 4)
-    three_deaths(cluster, cluster.bundles[0], after_s=601)
-    assert not cluster.condemned()
-    assert cluster.seen[0].suspect(cluster.bundles[0]) is None
+def test_a_crash_soon_after_it_was_given_speaks_against_a_bundle_once_another_process_has_registered():
+    made = town()
+    bundle = made.bundles[0]
+    made.kill(move(made, bundle), back_after_s=5.0)
+    made.run_until(lambda: bundle in made.quarantine)
+    found = made.quarantine.standing(bundle)
+    assert found.feared.score > 1 > found.proven.score == 0, "not known yet"
+    assert "not known yet whether it crashed" in str(found.steps[-1])
+    made.run(10.0)
+    assert score(made, bundle) == pytest.approx(found.feared.score)
+    loss = made.quarantine.losses.get(found.steps[-1].step.broker)
+    assert loss is not None
+    assert "another process runs as" in loss.why
 
 
-def test_a_broker_that_gave_it_away_alive_absolves_it():
-    cluster = Cluster(3, 4)
-    bundle, (a, b, c) = cluster.bundles[0], cluster.live
-    cluster.kill_with(bundle, a)
-    cluster.kill_with(bundle, b)
-    cluster.take(bundle, c)
-    cluster.write(Action.UNLOAD, c, Role.BROKER, bundle)
-    cluster.write(Action.RELEASE, c, Role.BROKER, bundle)
-    assert cluster.seen[0].suspect(bundle) is None
+def test_a_name_that_does_not_come_back_has_crashed_when_it_is_gone_for_good():
+    made = town()
+    bundle = made.bundles[0]
+    made.kill(move(made, bundle), back_after_s=None)
+    made.run(GONE_S / 2)
+    assert score(made, bundle) == 0
+    made.run(GONE_S)
+    assert score(made, bundle) > 1
 
 
-def test_a_broker_that_declined_it_says_nothing():
-    cluster = Cluster(3, 4)
-    bundle, (a, b, c) = cluster.bundles[0], cluster.live
-    cluster.kill_with(bundle, a)
-    cluster.write(Action.OWN, LEADER, Role.BROKER, bundle, to=b)
-    cluster.write(Action.RELEASE, b, Role.BROKER, bundle)
-    suspect = cluster.seen[0].suspect(bundle)
-    assert suspect is not None
-    assert [death.broker for death in suspect.deaths] == [a]
-    del c
+@pytest.mark.parametrize("fault", ["stop", "refuse", "lose_session"])
+def test_a_process_that_comes_back_clears_what_was_held_against_the_bundle(fault: str):
+    made = town()
+    bundle = made.bundles[0]
+    getattr(made, fault)(move(made, bundle), 8.0)
+    made.run(7.0)
+    assert made.quarantine.standing(bundle).feared.score > 1
+    made.run(10.0)
+    found = made.quarantine.standing(bundle)
+    assert found.feared.score == found.proven.score == 0
+    assert "but its process lives" in str(found.steps[-1])
 
 
-def test_a_broker_that_was_taken_for_dead_and_was_not_counts_for_nothing():
-    cluster = Cluster(3, 4)
-    bundle, (a, b, _) = cluster.bundles[0], cluster.live
-    cluster.kill_with(bundle, a)
-    cluster.take(bundle, b)
-    cluster.write(Action.REVOKE, LEADER, Role.LEADER, bundle, reason=f"{ORPHAN}silent")
-    cluster.write(Action.RELEASE, b, Role.BROKER, bundle)
-    suspect = cluster.seen[0].suspect(bundle)
-    assert suspect is not None
-    assert [death.broker for death in suspect.deaths] == [a]
+def test_one_that_was_taken_for_dead_for_good_clears_it_too_when_it_comes_back():
+    made = town()
+    bundle = made.bundles[0]
+    made.stop(move(made, bundle), 3 * GONE_S)
+    made.run(2 * GONE_S)
+    assert score(made, bundle) > 1
+    made.run(2 * GONE_S)
+    assert score(made, bundle) == 0
+
+
+def test_who_was_draining_left_on_purpose():
+    made = town()
+    bundle = made.bundles[0]
+    machine = made.machines[move(made, bundle)]
+    machine.draining = True
+    made.run(1.0)
+    made.trials.processes.saw(made.peers(), made.now_ms)
+    made.kill(machine.name, back_after_s=None)
+    made.run(2 * GONE_S)
+    assert score(made, bundle) == 0
+
+
+def test_one_death_of_a_process_counts_once_however_many_incarnations_it_had():
+    made = town()
+    bundle = made.bundles[0]
+    name = move(made, bundle)
+    made.refuse(name, 3.0)
+    made.run(60.0)
+    made.transfer(bundle, name)
+    made.run(1.0)
+    made.kill(name, back_after_s=3.0)
+    made.run(60.0)
+    deaths = [w for w in made.quarantine.standing(bundle).steps if not isinstance(w.step, Lived)]
+    assert [w.fate for w in deaths] == [Fate.LIVES, Fate.CRASHED]
+
+
+def test_a_death_long_after_it_was_given_speaks_for_the_bundle_as_does_a_holder_that_gives_it_away():
+    made = town()
+    bundle = made.bundles[0]
+    made.kill(move(made, bundle), back_after_s=3.0)
+    made.run(60.0)
+    first = score(made, bundle)
+    made.run(WINDOW_S)
+    move(made, bundle)
+    assert 0 < score(made, bundle) < first
+    made.run(WINDOW_S + 1)
+    made.kill(holder(made, bundle), back_after_s=3.0)
+    made.run(60.0)
+    assert score(made, bundle) < first / 2
+
+
+def test_a_crash_in_turmoil_proves_little_and_one_among_many_proves_nothing():
+    calm, turmoil, rack = town(brokers=8), town(brokers=8), town(brokers=8)
+    bundle = calm.bundles[0]
+    for made, others in ((calm, 0), (turmoil, 1), (rack, 5)):
+        to = move(made, bundle)
+        for name in [name for name in made.machines if name != to][:others]:
+            made.kill(name, back_after_s=4.0)
+        made.run(5.0 if others == 1 else 0.0)
+        made.kill(to, back_after_s=4.0)
+        made.run(60.0)
+    assert score(calm, bundle) > score(turmoil, bundle) + 0.5
+    assert score(rack, bundle) < 0.1
+
+
+def test_losses_of_brokers_that_held_nothing_count_as_turmoil_too():
+    calm, turmoil = town(brokers=6, bundles=1), town(brokers=6, bundles=1)
+    bundle = calm.bundles[0]
+    to = move(turmoil, bundle)
+    turmoil.kill(next(name for name in turmoil.machines if name != to), back_after_s=4.0)
+    turmoil.run(12.0)
+    turmoil.kill(to, back_after_s=4.0)
+    calm.kill(move(calm, bundle), back_after_s=4.0)
+    for made in (calm, turmoil):
+        made.run(60.0)
+    assert score(calm, bundle) > score(turmoil, bundle) + 0.5
 
 
 def test_a_bundle_that_is_stuck_and_revoked_for_it_killed_nobody():
-    cluster = Cluster(3, 4)
-    for broker in cluster.live:
-        cluster.write(Action.OWN, LEADER, Role.BROKER, cluster.bundles[0], to=broker)
-        cluster.write(Action.REVOKE, LEADER, Role.LEADER, cluster.bundles[0], reason="stuck in assigning for 30 s")
-        cluster.write(Action.RELEASE, LEADER, Role.LEADER, cluster.bundles[0])
-    assert cluster.seen[0].suspect(cluster.bundles[0]) is None
+    made = town()
+    bundle = made.bundles[0]
+    broker = made.entry(bundle).holder
+    assert broker is not None
+    made.write(Action.REVOKE, LEADER, Role.LEADER, bundle, reason="stuck in assigning for 30 s")
+    made.write(Action.RELEASE, LEADER, Role.LEADER, bundle)
+    assert bundle not in made.quarantine
+    assert broker not in made.quarantine.losses
 
 
-def test_brokers_that_die_while_they_prepare_for_it_count_too():
-    cluster = Cluster(5, 4)
-    bundle, (home, *others) = cluster.bundles[0], cluster.live
-    cluster.take(bundle, home)
-    cluster.now_s += 10_000
-    for to in others[:3]:
-        cluster.write(Action.TRANSFER, LEADER, Role.LEADER, bundle, to=to)
-        cluster.write(Action.CANCEL, LEADER, Role.LEADER, bundle, reason=f"{to} is not registered and silent")
-    assert cluster.condemned() == [bundle]
+def test_a_transfer_whose_target_was_lost_speaks_against_the_bundle_and_one_that_is_stuck_does_not():
+    made = town()
+    bundle = made.bundles[0]
+    for reason, suspect in ((STUCK, False), ("it is silent", True)):
+        made.write(Action.TRANSFER, LEADER, Role.LEADER, bundle, to=_another(made, bundle))
+        made.write(Action.CANCEL, LEADER, Role.LEADER, bundle, reason=reason)
+        assert (bundle in made.quarantine) == suspect
 
 
-def test_a_transfer_that_is_stuck_killed_nobody():
-    cluster = Cluster(5, 4)
-    bundle, (home, *others) = cluster.bundles[0], cluster.live
-    cluster.take(bundle, home)
-    for to in others[:3]:
-        cluster.write(Action.TRANSFER, LEADER, Role.LEADER, bundle, to=to)
-        cluster.write(Action.CANCEL, LEADER, Role.LEADER, bundle, reason=STUCK)
-    assert cluster.seen[0].suspect(bundle) is None
+def _another(made: Town, bundle: Bundle) -> Broker:
+    return next(m.broker for m in made.machines.values() if m.name != holder(made, bundle))
+
+
+def test_a_broker_that_was_taken_for_dead_and_releases_it_itself_counts_for_nothing():
+    made = town()
+    bundle = made.bundles[0]
+    move(made, bundle)
+    broker = made.entry(bundle).holder
+    assert broker is not None
+    made.write(Action.REVOKE, LEADER, Role.LEADER, bundle, reason=f"{ORPHAN}silent")
+    assert bundle in made.quarantine
+    made.write(Action.RELEASE, broker, Role.BROKER, bundle)
+    assert bundle not in made.quarantine
 
 
 def test_the_parts_of_a_suspect_are_suspects_and_so_is_what_they_become():
-    cluster = Cluster(4, 4)
-    bundle, (a, b, c, d) = cluster.bundles[0], cluster.live
-    cluster.kill_with(bundle, a)
-    cluster.kill_with(bundle, b)
-    cluster.take(bundle, c)
-    cluster.write(Action.CREATE, c, Role.BROKER, bundle, boundaries=(bundle.lo + 5,))
-    low, high = cluster.bundles[:2]
-    cluster.now_s += 1
-    cluster.die(c)
-    for part in (low, high):
-        suspect = cluster.seen[0].suspect(part)
-        assert suspect is not None
-        assert [death.broker for death in suspect.deaths] == [a, b, c]
-    cluster.take(low, d)
-    cluster.take(high, d)
-    cluster.write(Action.MERGE, d, Role.BROKER, low, high)
-    whole = cluster.seen[0].suspect(bundle)
-    assert whole is not None
-    assert len(whole.deaths) == 3
+    made = town()
+    bundle = made.bundles[0]
+    made.kill(move(made, bundle), back_after_s=3.0)
+    made.run(60.0)
+    known, by = score(made, bundle), made.entry(bundle).holder
+    assert by is not None
+    made.write(Action.CREATE, by, Role.BROKER, bundle, boundaries=(bundle.lo + 5,))
+    low, high = made.bundles[:2]
+    assert score(made, low) == score(made, high) == known > 1
+    made.write(Action.MERGE, by, Role.BROKER, low, high)
+    assert score(made, bundle) == known
 
 
-# --- many others on the same way
+def test_a_pardon_forgives_what_was_before_it_also_to_those_who_read_of_it_first():
+    made = town()
+    bundle = made.bundles[0]
+    made.kill(move(made, bundle), back_after_s=3.0)
+    made.run(60.0)
+    early = Quarantine(lambda: 4)
+    early.pardon(bundle, made.now_ms)
+    for change in made.changes:
+        early.observe(change, WINDOW_S)
+    made.quarantine.pardon(bundle, made.now_ms)
+    assert bundle not in early
+    assert bundle not in made.quarantine
+    made.kill(move(made, bundle), back_after_s=3.0)
+    made.run(60.0)
+    assert score(made, bundle) > 0
 
 
-def test_of_many_that_a_broker_held_only_the_one_that_went_the_whole_way_is_condemned():
-    cluster = Cluster(4, 12)
-    poison, *others = cluster.bundles
-    a, b, c, d = cluster.live
-    for i, bundle in enumerate(others):
-        cluster.take(bundle, (a, b, c)[i % 3])
-    for broker in (a, b, c):
-        cluster.take(poison, broker)
-        cluster.now_s += 1
-        for bundle in cluster.die(broker):
-            if bundle != poison:
-                cluster.take(bundle, d)  # it lives
-    assert cluster.condemned() == [poison]
+def test_who_replays_the_records_comes_to_the_same_result():
+    made = deadly(3, 1.0, 5.0)
+    assert made.locked
+    replayed = Quarantine(lambda: len(made.machines))
+    for change in made.changes:
+        replayed.observe(change, WINDOW_S)
+    assert [replayed.standing(b) for b in made.bundles] == [made.quarantine.standing(b) for b in made.bundles]
 
 
-def test_an_innocent_that_went_the_same_way_is_told_by_what_killed_while_it_was_acquired():
-    cluster = Cluster(3, 4)
-    poison, innocent = cluster.bundles[:2]
-    for broker in list(cluster.live):
-        cluster.take(innocent, broker)
-        cluster.write(Action.OWN, LEADER, Role.BROKER, poison, to=broker)
-        cluster.now_s += 1
-        cluster.die(broker)
-    assert cluster.condemned() == [poison]
+def test_the_model_is_one_of_probabilities():
+    for window_s in (10.0, 600.0):
+        steps = [i * window_s / 20_000 for i in range(20_000)]
+        whole = sum(density(at_s, window_s) for at_s in steps) * window_s / 20_000
+        assert whole == pytest.approx(1 - survival(window_s, window_s), rel=0.05)
+        assert survival(0, window_s) == 1
+        assert density(window_s + 1, window_s) == 0
 
 
-def test_who_cannot_be_told_apart_are_given_out_one_by_one_until_they_can():
-    cluster = Cluster(8, 4)
-    poison, innocent = cluster.bundles[:2]
-    for broker in cluster.live[:3]:
-        for bundle in (innocent, poison):
-            cluster.take(bundle, broker)
-        cluster.now_s += 3
-        cluster.die(broker)
-    assert not cluster.condemned()
-    now_ms = int(cluster.now_s * 1000)
-    waits = {b for b in (poison, innocent) if cluster.seen[0].held_back(b, DEATHS, now_ms + 4_000)}
-    assert len(waits) == 1, "one of them may go before the other"
-    cluster.take(innocent, cluster.live[-1])
-    cluster.kill_with(poison, cluster.live[0])
-    assert cluster.condemned() == [poison]
+# --- fates, by registrations
 
 
-def test_after_twice_as_many_deaths_one_is_condemned_in_any_case():
-    cluster = Cluster(8, 4)
-    for broker in cluster.live[:6]:
-        for bundle in cluster.bundles[:2]:
-            cluster.take(bundle, broker)
-        cluster.now_s += 20
-        cluster.die(broker)
-    assert len(cluster.condemned()) == 1
+@pytest.mark.parametrize(
+    ("now", "after_s", "fate"),
+    [
+        (None, 10, None),
+        (None, 70, Fate.GONE),
+        (Peer(Broker("a:1", 1), Registration(started_ms=5)), 10, None),
+        (Peer(Broker("a:1", 1), Registration(started_ms=5)), 70, Fate.LIVES),
+        (Peer(Broker("a:1", 2), Registration(started_ms=5)), 10, Fate.LIVES),
+        (Peer(Broker("a:1", 2), Registration(started_ms=6)), 10, Fate.CRASHED),
+    ],
+)
+def test_what_became_of_a_lost_broker_follows_from_the_registrations_of_its_name(
+    now: Peer | None, after_s: int, fate: Fate | None
+):
+    processes, lost = Processes(), Broker("a:1", 1)
+    processes.saw({"a:1": Peer(lost, Registration(started_ms=5))}, 0)
+    loss = Loss(lost, 1000, 900, calm_s=10, share=0.5, danger=0)
+    found = processes.fate(loss, {} if now is None else {"a:1": now}, 1000 + after_s * 1000, gone_s=60)
+    assert (None if found is None else found.fate) == fate
 
 
-# --- pauses, pardon, other watchers
+@pytest.mark.parametrize(("started_ms", "fate"), [(800, Fate.LIVES), (950, Fate.CRASHED), (90_000, Fate.LIVES)])
+def test_who_never_saw_the_process_goes_by_the_clock_and_takes_it_for_the_same_in_doubt(started_ms: int, fate: Fate):
+    loss = Loss(Broker("a:1", 1), 1000, 900, calm_s=10, share=0.5, danger=0)
+    now = {"a:1": Peer(Broker("a:1", 2), Registration(started_ms=started_ms))}
+    found = Processes().fate(loss, now, 100_000, gone_s=60)
+    assert found is not None
+    assert found.fate is fate
 
 
-def test_from_the_second_death_on_a_bundle_is_held_back_twice_as_long_each_time():
-    cluster = Cluster(12, 4)
-    bundle, lasts = cluster.bundles[0], []
-    for broker in list(cluster.live):
-        cluster.kill_with(bundle, broker)
-        now_ms = int(cluster.now_s * 1000) - 1000  # of the death
-        seen = cluster.seen[0]
-        steps = range(0, 200_000, 500)
-        lasts.append(next(ms for ms in steps if not seen.held_back(bundle, 99, now_ms + ms)) / 1000)
-    assert lasts[:5] == [0, 2, 4, 8, 16]
-    assert max(lasts) == LONGEST_PAUSE_S
-    assert "held back for" in cluster.seen[0].held_back(bundle, 99, int(cluster.now_s * 1000))
+def test_a_broker_that_vanished_and_is_back_is_not_noted_and_one_that_stays_away_is():
+    processes, losses = Processes(), Losses()
+    two = {name: Peer(Broker(name, 1), Registration(started_ms=5)) for name in ("a:1", "b:1")}
+    processes.saw(two, 0)
+    processes.saw({}, 1000)
+    processes.saw({"a:1": two["a:1"]}, 1500)
+    assert processes.unnoted(losses, 2000) == []
+    assert [found.broker.name for found in processes.unnoted(losses, 4000)] == ["b:1"]
 
 
-def test_a_condemned_bundle_is_held_back_until_it_is_locked_up():
-    cluster = Cluster(3, 4)
-    three_deaths(cluster, cluster.bundles[0])
-    assert "being quarantined" in cluster.seen[0].held_back(cluster.bundles[0], DEATHS, 10**15)
+# --- the cases that locked up bundles that had harmed nobody
 
 
-def test_a_clock_that_is_far_off_holds_nothing_back_for_ever():
-    cluster = Cluster(3, 4)
-    for broker in cluster.live[:2]:
-        cluster.kill_with(cluster.bundles[0], broker)
-    assert cluster.seen[0].held_back(cluster.bundles[0], DEATHS, 0) == ""
+def test_two_that_were_stopped_and_one_whose_port_refused_lock_up_nothing():
+    for seed in range(20):
+        made = town(brokers=3, bundles=12, seed=seed)
+        first, second, _ = made.machines
+        made.stop(first, 8.0)
+        made.run_until(made.all_served)
+        made.refuse(second)
+        made.run_until(made.all_served)
+        made.refuse(first, 4.0)
+        made.run(600.0)
+        assert not made.locked
+        assert all(made.quarantine.standing(bundle).proven.score == 0 for bundle in made.bundles)
+        assert made.all_served()
 
 
-def test_a_pardon_ends_it_and_later_deaths_count_again():
-    cluster = Cluster(4, 4)
-    bundle = cluster.bundles[0]
-    three_deaths(cluster, bundle)
-    cluster.seen[0].pardon(bundle, int(cluster.now_s * 1000))
-    assert not cluster.condemned()
-    assert not cluster.seen[0].held_back(bundle, DEATHS, int(cluster.now_s * 1000))
-    cluster.now_s += 1
-    cluster.kill_with(bundle, cluster.live[0])
-    suspect = cluster.seen[0].suspect(bundle)
-    assert suspect is not None
-    assert len(suspect.deaths) == 1
+def test_rolling_kills_of_four_each_after_all_is_served_lock_up_nothing():
+    for seed in range(20):
+        made = town(brokers=4, bundles=12, seed=seed)
+        for name in names(made):
+            made.kill(name, back_after_s=4.0)
+            made.run(1.5)
+            assert made.run_until(made.all_served, 600.0)
+        made.run(600.0)
+        assert not made.locked
+        assert made.all_served()
 
 
-def test_who_reads_a_pardon_before_the_deaths_that_it_is_for_does_not_count_them_either():
-    cluster = Cluster(4, 4)
-    early = Quarantine()
-    cluster.seen.append(early)
-    early.pardon(cluster.bundles[0], int(cluster.now_s * 1000) + 60_000)
-    three_deaths(cluster, cluster.bundles[0])
-    assert cluster.condemned()
-    assert not early.condemned(least)
-    early.pardon(cluster.bundles[1], 10**15)
-    cluster.now_s += 60
-    for broker in cluster.live[:3]:
-        cluster.kill_with(cluster.bundles[0], broker)
-    assert early.condemned(least)
+@pytest.mark.parametrize("seed", range(100))
+def test_no_innocent_bundle_is_locked_up_whatever_befalls_the_brokers(seed: int):
+    made = history(seed)
+    assert not made.locked
+    assert made.all_served(), "nor is it kept from being served for ever"
 
 
-def test_each_bundle_may_have_a_limit_of_its_own():
-    cluster = Cluster(3, 4)
-    three_deaths(cluster, cluster.bundles[0])
-    assert not cluster.seen[0].condemned(lambda bundle: 4)
-    assert not cluster.seen[0].condemned(lambda bundle: 4 if bundle == cluster.bundles[0] else 3)
-    assert cluster.seen[0].condemned(lambda bundle: 1)
+# --- deadly ones
 
 
-def test_who_replays_the_same_records_comes_to_the_same_result():
-    cluster = Cluster(3, 4)
-    changes: list[Change] = []
-    recording = Quarantine()
-    recording.observe = lambda change, window_s: changes.append(change)  # type: ignore[method-assign, misc]
-    cluster.seen.append(recording)
-    three_deaths(cluster, cluster.bundles[0], taking=True)
-    later = Quarantine()
-    for change in changes:
-        later.observe(change, WINDOW_S)
-    assert later.condemned(least) == cluster.seen[0].condemned(least)
+@pytest.mark.parametrize("bundles", [1, 12])
+def test_a_deadly_bundle_is_locked_up_alone_or_in_a_crowd_and_no_other(bundles: int):
+    for seed in range(10):
+        made = town(brokers=5, bundles=bundles, kills_s=2.0, seed=seed)
+        made.deadly = made.bundles[0]
+        move(made, made.deadly)
+        assert made.run_until(made.has_locked, 3_600.0)
+        assert [bundle for bundle, _ in made.locked] == [made.deadly]
+        assert LEAST <= made.verdict_after[made.deadly] <= 7
 
 
-# --- a whole cluster, at random
+@pytest.mark.parametrize("chance", [1.0, 0.7])
+@pytest.mark.parametrize("seed", range(30))
+def test_a_deadly_bundle_is_locked_up_within_the_bound(chance: float, seed: int):
+    made = deadly(seed, chance, 60.0)
+    assert [bundle for bundle, _ in made.locked] == [made.deadly]
+    assert made.verdict_after[made.bundles[0] if made.deadly is None else made.deadly] <= (15 if chance == 1 else 50)
 
 
-def least_loaded(cluster: Cluster, dice: random.Random) -> Broker:
-    return min(cluster.live, key=lambda broker: (cluster.table.count_held_by(broker), dice.random()))
+def test_a_verdict_needs_more_where_more_is_asked_and_never_comes_with_nought():
+    made = deadly(5, 1.0, 5.0)
+    assert made.deadly is not None
+    found = made.quarantine.standing(made.deadly)
+    assert found.is_condemned(LEAST)
+    assert not found.is_condemned(LEAST + 3)
+    assert not found.is_condemned(0)
+    assert not made.quarantine.held_back(made.deadly, 0, made.now_ms), "nor is it held back"
 
 
-@pytest.mark.parametrize("taking", [True, False])
-@given(seed=st.integers(0, 10**6), brokers=st.integers(2, 8), bundles=st.integers(2, 40))
-def test_the_deadly_one_is_found_and_no_other_whatever_the_cluster(taking: bool, seed: int, brokers: int, bundles: int):
-    dice = random.Random(seed)
-    cluster = Cluster(brokers, bundles)
-    poison = dice.choice(cluster.bundles)
-    for bundle in cluster.bundles:
-        if bundle != poison:
-            cluster.take(bundle, least_loaded(cluster, dice))
-    deaths = place_until_condemned(cluster, poison, dice, taking)
-    assert cluster.condemned() == [poison]
-    assert deaths <= 2 * DEATHS
+def test_it_explains_itself_step_by_step():
+    made = deadly(5, 1.0, 5.0)
+    assert made.deadly is not None
+    nobody: Any = None
+    said = LiveView(nobody, nobody, made.quarantine).evidence(made.deadly)
+    assert said[0] == str(made.quarantine.standing(made.deadly)) == made.locked[0][1]
+    assert len(said) == 1 + len(made.quarantine.standing(made.deadly).steps)
+    assert all("odds x" in step or "counts for nothing" in step for step in said[1:])
+    assert LiveView(nobody, nobody, made.quarantine).evidence(Bundle("t/other", 0, 9)) == ()
 
 
-def place_until_condemned(cluster: Cluster, poison: Bundle, dice: random.Random, taking: bool) -> int:
-    """Lookups place what has no owner, as soon as it is not held back; whoever gets the poison dies within a second."""
-    deaths = 0
-    for _ in range(2_000):
-        if cluster.condemned():
+def test_a_locked_bundle_is_tried_again_alone_after_twice_as_long_each_time_and_let_go_when_it_is_harmless():
+    made = town(brokers=4, bundles=8, kills_s=2.0)
+    made.deadly = poison = made.bundles[0]
+    move(made, poison)
+    made.run_until(made.has_locked, 3_600.0)
+    since_s, deaths = made.now_s, made.deaths_of[poison]
+    while made.locks[poison].tries < 3:
+        tries = made.locks[poison].tries
+        assert made.run_until(lambda known=tries: made.locks[poison].tries > known, 36_000.0)
+        assert made.now_s - since_s >= RETRY_S * 2**tries
+        since_s = made.now_s
+    assert made.deaths_of[poison] == deaths + 3, "one broker for each"
+    assert "tried again 3 times, the last time" in made.locks[poison].why
+    made.deadly = None
+    assert made.run_until(lambda: not made.locks, 36_000.0)
+    assert "lives with it" in made.let_go[-1][1]
+    assert made.entry(poison).state is State.ASSIGNED
+    assert poison not in made.quarantine
+
+
+def test_two_locked_ones_are_not_tried_at_one_broker():
+    made = town(brokers=2, bundles=8)
+    for bundle in made.bundles[:2]:
+        broker = made.entry(bundle).holder
+        assert broker is not None
+        made.lock(bundle)
+        made.write(Action.UNLOAD, broker, Role.BROKER, bundle)
+        made.write(Action.RELEASE, broker, Role.BROKER, bundle)
+    assert made.run_until(lambda: all(made.entry(b).holder is not None for b in made.bundles[:2]), 3_600.0)
+    assert holder(made, made.bundles[0]) != holder(made, made.bundles[1])
+
+
+def test_a_lock_ends_at_once_when_those_who_were_taken_for_dead_come_back():
+    made = town(brokers=8, bundles=8)
+    bundle = made.bundles[0]
+    for _ in range(8):
+        if made.locked:
             break
-        cluster.now_s += 0.5
-        free = [bundle for bundle in cluster.bundles if cluster.state(bundle) is State.UNASSIGNED]
-        dice.shuffle(free)
-        dying: list[Broker] = []
-        for bundle in free:
-            if cluster.seen[0].held_back(bundle, DEATHS, int(cluster.now_s * 1000)):
-                continue
-            to = least_loaded(cluster, dice)
-            if bundle == poison and taking:
-                cluster.write(Action.OWN, LEADER, Role.BROKER, bundle, to=to)
-            else:
-                cluster.take(bundle, to)
-            dying += [to] if bundle == poison else []
-        cluster.now_s += dice.random()
-        for broker in dying:
-            cluster.die(broker)
-            deaths += 1
-    return deaths
+        made.run_until(lambda: made.entry(bundle).state is State.ASSIGNED, 3_600.0)
+        made.stop(holder(made, bundle), 1e6)
+        made.run(2 * GONE_S)
+    assert [bundle for bundle, _ in made.locked] == [bundle], "who is away for so long is taken for dead"
+    for name in [name for name, machine in made.machines.items() if not machine.up]:
+        made.resume(name)
+    assert made.run_until(lambda: not made.locks, RETRY_S / 2)
+    assert made.let_go[0] == (bundle, "brokers that were taken for dead came back")
+
+
+# --- held back
+
+
+def test_a_watched_bundle_is_held_back_until_the_leader_gives_it_out_and_not_for_ever():
+    made = town(brokers=6, bundles=6, kills_s=1.0)
+    made.deadly = poison = made.bundles[0]
+    move(made, poison)
+    made.run_until(lambda: made.quarantine.standing(poison).watched)
+    found = made.quarantine.standing(poison)
+    assert found.last is not None
+    at_ms, pause_s = found.last.step.at_ms, made.quarantine.pause_s(found)
+    assert "held back for" in made.quarantine.held_back(poison, LEAST, at_ms + 1_000)
+    assert "until no broker is lost" in made.quarantine.held_back(poison, LEAST, at_ms + int(pause_s * 1000) + 1)
+    assert not made.quarantine.held_back(poison, LEAST, at_ms + int(pause_s * 4000) + 61_000)
+    assert not made.quarantine.held_back(poison, LEAST, 0), "by a clock that is far off"
+
+
+def test_one_death_holds_nothing_back():
+    made = town()
+    bundle = made.bundles[0]
+    made.kill(move(made, bundle), back_after_s=3.0)
+    made.run_until(lambda: bundle in made.quarantine)
+    assert not made.quarantine.held_back(bundle, LEAST, made.now_ms)
+
+
+# --- locks, by the versions of their policies
+
+
+def version(number: int, text: str, reason: str) -> Version[Policy]:
+    return Version("bundle/x", number, BundlePolicy(quarantined=text), "a", number * 1000, reason, number)
+
+
+def test_a_lock_is_the_leaders_if_a_leader_wrote_its_text_and_counts_its_trials():
+    bundle = Bundle("t/n", 0, 9)
+    mine, again = version(1, "it kills", LOCKED), version(2, "it kills; tried again 1 times", LOCKED)
+    lock = lock_of(bundle, [mine, again])
+    assert lock is not None
+    assert (lock.tries, lock.since_ms, lock.why) == (1, 2000, "it kills; tried again 1 times")
+    assert lock.due_ms(600) == 2000 + 2 * 600_000
+    assert lock_of(bundle, [mine, version(3, "", "let go")]) is None
+    assert lock_of(bundle, [mine, version(3, "a person says so", "")]) is None
+    weighed: Version[Policy] = Version(
+        "bundle/x", 3, BundlePolicy(quarantined="it kills", weight=2.0), "me", 9000, "", 3
+    )
+    kept = lock_of(bundle, [mine, weighed])
+    assert kept is not None
+    assert kept.since_ms == 1000, "who changes something else does not make it his"
+    assert lock_of(bundle, [mine, version(3, "", ""), version(4, "again", LOCKED)]) == lock_of(
+        bundle, [version(4, "again", LOCKED)]
+    )
+
+
+def test_the_faults_do_what_they_say():
+    """Else the histories would prove nothing."""
+    for fault in FAULTS:
+        crashed = 0
+        for seed in range(5):
+            made = town(brokers=5, bundles=12, seed=seed)
+            fault(made)
+            made.run(2 * GONE_S)
+            crashed += sum(loss.fate is Fate.CRASHED for loss in made.lost())
+        assert (crashed > 0) == (fault.__name__ not in ("stops", "ports_and_sessions", "moves", "calm")), fault

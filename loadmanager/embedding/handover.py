@@ -1,0 +1,251 @@
+"""From the doors of a broker to its control loop and back: two threads, and what is handed between them is bounded.
+
+A door may read `node` as other threads may: the ownership table, `serving`, `ready`, the frozen values. All else it
+asks of the control loop. What is handed over wakes that loop once, however much it is, and is begun little by little,
+so that proofs are renewed in between. Decides nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import aclosing, suppress
+from functools import partial
+from typing import Any, Generic, TypeVar, cast
+
+from loadmanager.errors import Unavailable
+from loadmanager.node import Node
+
+T = TypeVar("T")
+
+HANDED_AT_MOST = 4_096
+"""What may wait to be begun; beyond it whoever asks is told to come back."""
+
+LIGHT_A_TURN = 64
+"""Light works that are begun in one turn of the control loop; of the others one is."""
+
+BEGUN_WITHIN_S = 5.0
+LAST_WORDS_S = 0.3
+PIECES_AHEAD = 16
+LEAVING = "this broker is leaving, or has left: ask another one"
+
+
+class _Asked(Generic[T]):
+    """One work, from the doors' loop to the control loop. `answer` belongs to the former, the rest to the latter."""
+
+    __slots__ = ("answer", "light", "task", "unwanted", "work")
+
+    def __init__(self, work: Callable[[], Awaitable[T]], answer: asyncio.Future[T], light: bool) -> None:
+        self.work = work
+        self.answer = answer
+        self.light = light
+        self.task: asyncio.Task[Any] | None = None
+        self.unwanted = False
+
+    def give_up(self) -> None:
+        """On the control loop: nobody waits for it any more."""
+        self.unwanted = True
+        if self.task is not None:
+            self.task.cancel()
+
+
+class Handover:
+    """Made, ended and closed on the control loop; opened on the doors' loop, where one may `ask` and `stream`."""
+
+    def __init__(self, node: Node, bind: str = "", handed_at_most: int = HANDED_AT_MOST) -> None:
+        self.node = node
+        self.bind = bind
+        """Where the door listens, as somebody wrote it: `host:port`, or nothing if that is not known."""
+        self.control = asyncio.get_running_loop()
+        self._doors: asyncio.AbstractEventLoop | None = None
+        self._handed_at_most = handed_at_most
+        self._inbox: deque[_Asked[Any]] = deque()
+        self._outbox: deque[tuple[asyncio.Future[Any], Any, Exception | None]] = deque()
+        self._taking = self._telling = self._closed = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._pumps: set[_Pump[Any]] = set()
+        self._less = asyncio.Event()
+        self._endings: list[Callable[[], Coroutine[Any, Any, None]]] = []
+
+    # --- on the doors' loop
+
+    def open(self) -> None:
+        """From now on this loop may ask."""
+        self._doors = asyncio.get_running_loop()
+
+    async def ask(self, work: Callable[[], Awaitable[T]], *, light: bool = False, first: bool = False) -> T:
+        """What `work()` returns or raises, run on the control loop; cancelled there if we are cancelled.
+
+        `light`: it takes a fraction of a millisecond. `first`: before all that waits, and also where there is no room.
+        Raises Unavailable if too much waits already, the control loop does not turn, or this broker leaves.
+        """
+        if self._closed:
+            raise Unavailable(LEAVING)
+        if len(self._inbox) >= self._handed_at_most and not first:
+            raise Unavailable(f"{self._handed_at_most} requests wait here for their turn already; try again")
+        assert self._doors is not None, "open it first"
+        asked = _Asked(work, cast("asyncio.Future[T]", self._doors.create_future()), light)
+        late = self._doors.call_later(BEGUN_WITHIN_S, self._late, asked)
+        (self._inbox.appendleft if first else self._inbox.append)(asked)
+        if not self._taking:
+            self._taking = True
+            self._wake_control(self._take)
+        try:
+            return await asked.answer
+        except asyncio.CancelledError:
+            with suppress(Unavailable):
+                self._wake_control(asked.give_up)
+            raise
+        finally:
+            late.cancel()
+
+    async def stream(self, source: Callable[[], AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
+        """What an async generator gives that runs on the control loop, `PIECES_AHEAD` of us. Close it behind you."""
+        pump = await self.ask(lambda: self._pump(source), light=True)
+        try:
+            while pieces := await self.ask(pump.some, light=True):
+                for piece in pieces:
+                    yield piece
+        finally:
+            with suppress(Unavailable):
+                self._wake_control(partial(self._stop, pump))
+
+    def _late(self, asked: _Asked[Any]) -> None:
+        if asked.task is None and not asked.answer.done():
+            why = f"this broker's control loop has not turned for {BEGUN_WITHIN_S:g} s; ask another one, or try again"
+            asked.answer.set_exception(Unavailable(why))
+            with suppress(Unavailable):
+                self._wake_control(asked.give_up)
+
+    def _wake_control(self, call: Callable[[], None]) -> None:
+        try:
+            self.control.call_soon_threadsafe(call)
+        except RuntimeError:  # it is closed
+            raise Unavailable(LEAVING) from None
+
+    def _tell(self) -> None:
+        self._telling = False
+        while self._outbox:
+            answer, result, error = self._outbox.popleft()
+            if answer.done():
+                continue
+            if error is None:
+                answer.set_result(result)
+            else:
+                answer.set_exception(error)
+
+    # --- on the control loop
+
+    def at_end(self, ending: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `ending` on the control loop when the doors begin to close: what runs behind requests ends by it."""
+        self._endings.append(ending)
+
+    async def end(self) -> None:
+        """Run the endings. What was asked may still end by itself."""
+        while self._endings:
+            await self._endings.pop()()
+
+    async def close(self) -> None:
+        """Take nothing more; who still waits after `LAST_WORDS_S` hears Unavailable."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_S):
+                while self._tasks or self._pumps:
+                    self._less.clear()
+                    await self._less.wait()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """`close` for whoever has no time left."""
+        self._closed = True
+        self._take()
+        for task in self._tasks:
+            task.cancel()
+
+    def _take(self) -> None:
+        """Begin what waits: of what is light some, of the rest one. More in the next turn."""
+        self._taking = False
+        room = LIGHT_A_TURN
+        while self._inbox and (room > 0 or self._closed):
+            asked = self._inbox.popleft()
+            if asked.unwanted:
+                continue
+            if self._closed:
+                self._reply(asked, None, Unavailable(LEAVING))
+                continue
+            room -= 1 if asked.light else LIGHT_A_TURN
+            asked.task = self.control.create_task(self._run(asked))
+            asked.task.add_done_callback(partial(self._done, asked))
+            self._keep(asked.task)
+        if self._inbox and not self._taking:
+            self._taking = True
+            self.control.call_soon(self._take)
+
+    async def _run(self, asked: _Asked[Any]) -> Any:
+        return await asked.work()
+
+    def _done(self, asked: _Asked[Any], task: asyncio.Task[Any]) -> None:
+        """Also for a task that was cancelled before it had begun."""
+        if task.cancelled():  # we close, or nobody waits any more
+            self._reply(asked, None, Unavailable(LEAVING))
+        elif (error := task.exception()) is None:
+            self._reply(asked, task.result(), None)
+        elif isinstance(error, Exception):
+            self._reply(asked, None, error)
+
+    def _reply(self, asked: _Asked[Any], result: Any, error: Exception | None) -> None:
+        assert self._doors is not None
+        self._outbox.append((asked.answer, result, error))
+        if not self._telling:
+            self._telling = True
+            with suppress(RuntimeError):  # the doors have closed: nobody waits any more
+                self._doors.call_soon_threadsafe(self._tell)
+
+    async def _pump(self, source: Callable[[], AsyncGenerator[T, None]]) -> _Pump[T]:
+        pump = _Pump(source())
+        self._keep(pump.task)
+        self._pumps.add(pump)
+        return pump
+
+    def _stop(self, pump: _Pump[Any]) -> None:
+        """Nobody reads it any more."""
+        pump.task.cancel()
+        self._pumps.discard(pump)
+        self._less.set()
+
+    def _keep(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        self._less.set()
+
+
+class _Pump(Generic[T]):
+    """Runs an async generator on the control loop, not further ahead of its reader than `PIECES_AHEAD`."""
+
+    def __init__(self, source: AsyncGenerator[T, None]) -> None:
+        self._pieces: asyncio.Queue[T | None] = asyncio.Queue(PIECES_AHEAD)
+        self._failed: Exception | None = None
+        self.task = asyncio.create_task(self._work(source))
+
+    async def some(self) -> list[T]:
+        """What there is by now, at least one; nothing at the end. Raises what the generator raised."""
+        pieces = [await self._pieces.get()]
+        while not self._pieces.empty():
+            pieces.append(self._pieces.get_nowait())
+        if pieces[-1] is None and len(pieces) == 1 and self._failed is not None:
+            raise self._failed
+        if pieces[-1] is None and len(pieces) > 1:  # the end comes with the next question
+            self._pieces.put_nowait(None)
+        return [piece for piece in pieces if piece is not None]
+
+    async def _work(self, source: AsyncGenerator[T, None]) -> None:
+        async with aclosing(source):
+            try:
+                async for piece in source:
+                    await self._pieces.put(piece)
+            except Exception as error:  # noqa: BLE001 - it belongs to the reader
+                self._failed = error
+            await self._pieces.put(None)

@@ -1,0 +1,53 @@
+"""What a leader owes at a moment, as values: decided by `core.py`, performed by `duties.py`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from statechannel.bundle import Bundle
+from statechannel.record import Broker
+
+Seen = tuple[Bundle, int]
+"""A bundle, and the revision at which it was seen."""
+
+
+class Revoke(msgspec.Struct, frozen=True, gc=False):
+    """Publish `revoke` for these bundles, each as seen."""
+
+    holder: Broker
+    subjects: tuple[Seen, ...]
+    reason: str
+
+
+class Raise(msgspec.Struct, frozen=True, gc=False):
+    """Raise the holder's incarnation; report with `raised`."""
+
+    holder: Broker
+    reason: str
+
+
+class Place(msgspec.Struct, frozen=True, gc=False):
+    """Give these bundles a new owner in their dead holders' place (`release(to)`); or, of what `former` had and what
+    was revoked already, `own` what has none."""
+
+    subjects: tuple[Seen, ...]
+    revoked: bool
+    former: str = ""
+
+
+class Cancel(msgspec.Struct, frozen=True, gc=False):
+    """Publish `cancel` for these bundles: the move or split is off."""
+
+    subjects: tuple[Seen, ...]
+    reason: str
+
+
+class Evacuate(msgspec.Struct, frozen=True, gc=False):
+    """Transfer these bundles away from a holder that is alive but cut off for good."""
+
+    holder: Broker
+    subjects: tuple[Seen, ...]
+    reason: str
+
+
+Duty = Revoke | Raise | Place | Cancel | Evacuate

@@ -1,0 +1,69 @@
+"""What a leader remembers within a term of what it asked for, so that it does not ask again too soon. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import msgspec
+
+LONGEST_PAUSE_S = 60.0
+FORGOTTEN_AFTER = 10
+"""Pauses after which nobody needs to know any more that something was asked for."""
+
+
+class Asking(msgspec.Struct, frozen=True, gc=False):
+    """When something was asked for, how many bundles it was about then, and when to ask again if none went on."""
+
+    at_s: float
+    left: int
+    pause_s: float
+
+
+class Asked:
+    """By duty and what it is about. `soonest_s` is when the next of those that were looked at may be asked for."""
+
+    def __init__(self, retry_s: float) -> None:
+        self.retry_s = retry_s
+        self._asked: dict[tuple[str, Hashable], Asking] = {}
+
+    def __len__(self) -> int:
+        return len(self._asked)
+
+    def due_s(self, duty: str, about: Hashable) -> float:
+        """When it may be asked for again."""
+        asked = self._asked.get((duty, about))
+        return float("-inf") if asked is None else asked.at_s + asked.pause_s
+
+    def is_due(self, duty: str, about: Hashable, left: int, now_s: float, *, patient: bool = False) -> bool:
+        """Whether to ask for it now: not asked before, or long enough ago, and none of the bundles has gone on since.
+
+        If so it counts as asked. The pause is `retry_s`, for a `patient` duty each time twice as long.
+        """
+        asked = self._asked.get((duty, about))
+        if asked is None or left > asked.left:
+            self._asked[duty, about] = Asking(now_s, left, self.retry_s)
+            return True
+        if left < asked.left:  # it is being done
+            self._asked[duty, about] = Asking(now_s, left, self.retry_s)
+            return False
+        if now_s - asked.at_s < asked.pause_s:
+            return False
+        pause_s = min(2 * asked.pause_s, LONGEST_PAUSE_S) if patient else self.retry_s
+        self._asked[duty, about] = Asking(now_s, left, pause_s)
+        return True
+
+    def forget(self, duty: str, about: Hashable) -> None:
+        """It may be asked for at once."""
+        self._asked.pop((duty, about), None)
+
+    def forget_all(self, duty: str) -> None:
+        """As `forget`, whatever it was about."""
+        for key in [key for key in self._asked if key[0] == duty]:
+            del self._asked[key]
+
+    def forget_old(self, now_s: float) -> None:
+        """What was asked for long ago."""
+        if len(self._asked) > 1_000:
+            self._asked = {
+                key: asked for key, asked in self._asked.items() if asked.at_s + FORGOTTEN_AFTER * asked.pause_s > now_s
+            }

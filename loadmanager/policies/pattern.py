@@ -1,0 +1,83 @@
+"""Regular expressions that come from outside, in RE2's syntax: matching takes time in proportion to the name, whatever
+the expression. Pure.
+
+Every broker's loop matches them, so a backtracking matcher would let one policy stop the cluster. What RE2 has not
+(look-around, backreferences, atomic groups, more than 1,000 repetitions) is refused, and so is what is too large.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any
+
+import re2
+
+MEMORY_BYTES = 1 << 18
+"""Of one expression, for its program and for what RE2 remembers of matching it."""
+
+STEPS = 1_500
+"""Instructions of an expression's program, at most: a name costs no more than its length times as many."""
+
+PATTERNS_KEPT = 4_096
+RANGE_BYTES = 256
+_NO_REPETITION = re.compile(r"\{(?:,\d*|\d{5,}(?:,\d*)?|\d*,\d{5,})\}", re.ASCII)
+"""RE2 takes it for plain characters."""
+
+
+class Unmatchable(ValueError):
+    """The text is no expression that can be matched here; says why."""
+
+
+class Pattern:
+    """One expression. Raises Unmatchable. `tenant`: that of every namespace that it matches, None if there may be
+    several."""
+
+    __slots__ = ("_expression", "tenant")
+
+    def __init__(self, text: str) -> None:
+        if _NO_REPETITION.search(text):
+            raise Unmatchable("write {0,n} in place of {,n}, and repeat 1,000 times at most")
+        try:
+            self._expression: Any = re2.compile(text.encode(), _OPTIONS)
+        except re2.error as error:
+            raise Unmatchable(_words(error)) from None
+        except UnicodeEncodeError as error:
+            raise Unmatchable(error.reason) from None
+        if self._expression.programsize > STEPS:
+            raise Unmatchable("it is too large: repeat less often, or write several patterns")
+        self.tenant = self._one_tenant()
+
+    def matches(self, name: str) -> bool:
+        """Whether it matches the whole name."""
+        return self._expression.fullmatch(name.encode()) is not None
+
+    def _one_tenant(self) -> str | None:
+        try:
+            low, high = self._expression.possiblematchrange(RANGE_BYTES)
+        except re2.error:
+            return None
+        tenant, slash, _ = low.partition(b"/")
+        return tenant.decode() if slash and high.startswith(tenant + slash) else None
+
+
+@lru_cache(PATTERNS_KEPT)
+def compiled(pattern: str) -> Pattern:
+    """The pattern, which is compiled once. Raises Unmatchable."""
+    return Pattern(pattern)
+
+
+def _words(error: Exception) -> str:
+    said = error.args[0] if error.args else error
+    return said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+
+
+def _options() -> Any:
+    options = re2.Options()
+    options.max_mem = MEMORY_BYTES
+    options.log_errors = False  # else RE2 writes what it refuses to standard error
+    options.never_capture = True
+    return options
+
+
+_OPTIONS = _options()

@@ -1,0 +1,43 @@
+"""Lets a bounded number of tasks go on in one turn of the event loop.
+
+Where a record makes hundreds of tasks ready at the same moment, the loop has to look at its timers and sockets in
+between: it writes the proofs of ownership as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+
+class Turnstile:
+    """First come, first served. Who comes while there is room goes on at once."""
+
+    def __init__(self, at_once: int) -> None:
+        self._at_once = at_once
+        self._gone_on = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._open_again = False
+
+    async def passed(self) -> None:
+        """Return when it is this task's turn to go on."""
+        if self._gone_on >= self._at_once or self._waiting:
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            await turn
+        else:
+            self._count()
+
+    def _count(self) -> None:
+        self._gone_on += 1
+        if not self._open_again:
+            self._open_again = True
+            asyncio.get_running_loop().call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._gone_on, self._open_again = 0, False
+        while self._waiting and self._gone_on < self._at_once:
+            turn = self._waiting.popleft()
+            if not turn.done():  # else it was cancelled
+                turn.set_result(None)
+                self._count()

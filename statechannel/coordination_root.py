@@ -1,0 +1,41 @@
+"""Whose coordination root this is, and whether it is the one that the log names. Pure; the adapters ask.
+
+A root has an identity of its own, drawn at random by who used it first. The log names the root that counts
+(`agreement.py`); so a root that is new, mistyped, moved or wiped is told from the one in which the others are.
+"""
+
+from __future__ import annotations
+
+from statechannel.errors import ForeignCluster
+from statechannel.ports import Identity
+
+CORRECT = (
+    "correct --coordination; if that root was lost, or the cluster is to move to this one, run "
+    "`loadmanager channel agree` (docs/operations.md)"
+)
+
+
+def check_root(found: Identity | None, ours: Identity) -> None:
+    """Raises ForeignCluster unless `found` is what `ours` says; without a `root` in `ours` it may lack everything."""
+    if ours.root and (found is None or found.root != ours.root):
+        standing = "is empty" if found is None else f"has the identity {found.root or 'of an earlier release'}"
+        raise ForeignCluster(
+            f"the log of cluster {ours.cluster!r} belongs to coordination root {ours.root}, and the root here "
+            f"{standing}: {CORRECT}"
+        )
+    if found is not None and (found.cluster, found.log) != (ours.cluster, ours.log):
+        raise ForeignCluster(
+            f"this coordination root belongs to cluster {found.cluster!r} with log {found.log!r}, not to cluster "
+            f"{ours.cluster!r} with log {ours.log!r}: correct the cluster name or the log's address, or choose another "
+            "coordination root"
+        )
+
+
+def lost(where: str, root: str) -> str:
+    """What to say of a root whose data is gone while we use it."""
+    return f"{where} has lost the data of coordination root {root}: the log's proofs alone count now; {CORRECT}"
+
+
+def replaced(where: str, found: str, root: str) -> str:
+    """What to say of a root in whose place another one stands."""
+    return f"{where} is coordination root {found or 'of nobody'} now, it was {root}: {CORRECT}"

@@ -1,0 +1,90 @@
+"""A client that need not keep to HTTP: bytes on a socket, and what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+from tests.api.conftest import WAIT_S, Cluster
+
+HEAD = b"GET /admin/v2/brokers/version HTTP/1.1\r\nHost: localhost\r\n"
+CHUNK = 1 << 16
+
+
+class Raw:
+    """One connection. `sent` counts what the kernel took."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.sent = 0
+
+    @classmethod
+    async def to(cls, url: str) -> Raw:
+        host, _, port = url.removeprefix("http://").rpartition(":")
+        return cls(*await asyncio.open_connection(host, int(port)))
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+        self.sent += len(data)
+
+    async def pour(self, head: bytes, chunk: bytes, most: int) -> None:
+        """`head`, then the chunk again and again, until so many bytes are sent or nobody takes any more."""
+        try:
+            await self.send(head)
+            while self.sent < most:
+                await self.send(chunk)
+        except ConnectionError:
+            return
+
+    async def drip(self, data: bytes, pause_s: float = 0.01) -> None:
+        """Byte by byte for ever, or until nobody takes any more."""
+        try:
+            while True:
+                for byte in data:
+                    await self.send(bytes((byte,)))
+                    await asyncio.sleep(pause_s)
+        except ConnectionError:
+            return
+
+    async def answer(self) -> bytes:
+        """All that comes until the other side has ended."""
+        found = b""
+        try:
+            async with asyncio.timeout(WAIT_S):
+                while piece := await self.reader.read(CHUNK):
+                    found += piece
+        except ConnectionError:
+            pass
+        return found
+
+    async def head(self) -> bytes:
+        """The first answer's status line and headers."""
+        return await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), WAIT_S)
+
+    def close(self) -> None:
+        self.writer.transport.abort()
+
+
+async def status_of(cluster: Cluster, path: str) -> int:
+    """Of one request on a connection of its own; 0 if it was hung up on."""
+    raw = await Raw.to(cluster.brokers[0].url)
+    try:
+        await raw.send(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        answer = await raw.answer()
+    except ConnectionError:
+        return 0
+    finally:
+        raw.close()
+    return int(answer.split()[1]) if answer else 0
+
+
+def reads_nothing(url: str, request: bytes) -> socket.socket:
+    """A client that asks and then takes nothing."""
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    client.connect((host, int(port)))
+    client.sendall(request)
+    return client

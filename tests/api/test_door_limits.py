@@ -1,0 +1,249 @@
+"""Whatever a client sends, holds or delays costs a broker little; who asks after its health gets through."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import resource
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from api import limits
+from api.listener import OWN_SHARE
+from tests.api.conftest import WAIT_S, Cluster
+from tests.api.raw import CHUNK, HEAD, Raw, reads_nothing, status_of
+
+VITAL = ("/admin/v2/brokers/health", "/admin/v2/brokers/ready", "/metrics")
+POST = b"POST /v1/lookup HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+MB = 1_000_000
+TAKEN_AT_MOST = 16 * MB
+"""What the kernel's buffers and what is thrown away behind a refusal may take of what is poured in."""
+
+
+async def refused_while_pouring(raw: Raw, head: bytes, chunk: bytes, megabytes: int) -> bytes:
+    pouring = asyncio.create_task(raw.pour(head, chunk, megabytes * MB))
+    answer = await raw.answer()
+    raw.close()
+    await pouring
+    assert raw.sent < TAKEN_AT_MOST, "it was read on behind the limit"
+    return answer
+
+
+async def test_a_header_of_100_mb_is_refused_as_soon_as_it_is_counted(cluster: Cluster) -> None:
+    await cluster.start()
+    raw = await Raw.to(cluster.brokers[0].url)
+    answer = await refused_while_pouring(raw, HEAD + b"X-Long: ", b"x" * CHUNK, 100)
+    assert answer.startswith(b"HTTP/1.1 431 ")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["type"] == "urn:loadmanager:problem:head-too-large"
+
+
+async def test_60_mb_of_small_headers_on_three_connections_take_no_memory(cluster: Cluster) -> None:
+    await cluster.start()
+    raws = [await Raw.to(cluster.brokers[0].url) for _ in range(3)]
+    gc.collect()
+    before = psutil.Process().memory_info().rss
+    small = b"a: b\r\n" * 10_000
+    answers = await asyncio.gather(*(refused_while_pouring(raw, HEAD, small, 60) for raw in raws))
+    assert all(answer.startswith(b"HTTP/1.1 431 ") for answer in answers)
+    assert psutil.Process().memory_info().rss - before < 100 * MB
+
+
+@pytest.mark.parametrize("where", ["the first request", "behind another", "in one piece with another"])
+async def test_a_head_is_counted_to_the_kilobyte(cluster: Cluster, where: str) -> None:
+    await cluster.start(door_head_limit_bytes=8_192)
+    raw = await Raw.to(cluster.brokers[0].url)
+    before = b"" if where == "the first request" else HEAD + b"\r\n"
+    if where == "behind another":
+        await raw.send(before)
+        assert b" 200 " in await raw.head()
+        before = b""
+    padding = 8_192 - len(HEAD) - len(b"X-Long: \r\n\r\n") - 1
+    await raw.send(before + HEAD + b"X-Long: " + b"x" * padding + b"\r\n\r\n")
+    if before:
+        assert b" 200 " in await raw.head()
+        await raw.reader.readexactly(5)
+    assert b" 200 " in await raw.head()
+    await raw.reader.readexactly(5)
+    await raw.send(HEAD + b"X-Long: " + b"x" * (padding + 1_024))
+    assert (await raw.answer()).startswith(b"HTTP/1.1 431 ")
+    raw.close()
+
+
+async def test_trailers_and_the_sizes_of_chunks_count_as_body(cluster: Cluster) -> None:
+    await cluster.start(door_body_limit_bytes=65_536)
+    for endless in (b"a: b\r\n" * 1_000, b"1;" + b"x" * 1_000 + b"\r\n{\r\n"):
+        raw = await Raw.to(cluster.brokers[0].url)
+        head = HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + (b"0\r\n" if endless.startswith(b"a") else b"")
+        await refused_while_pouring(raw, head, endless, 60)
+
+
+@pytest.mark.parametrize(
+    ("sent", "dripped", "told"),
+    [
+        (b"", b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X-Long: " + b"x" * 30_000, b"the head did not arrive"),
+        (HEAD + b"\r\n", HEAD.replace(b"\r\n", b"x\r\n"), b"the head did not arrive"),
+        (
+            POST + b"Content-Length: 9999\r\n\r\n",
+            b" " * 9_999,
+            b"the body did not arrive",
+        ),
+    ],
+)
+async def test_who_drips_is_told_that_the_time_is_over(
+    cluster: Cluster, sent: bytes, dripped: bytes, told: bytes
+) -> None:
+    await cluster.start(door_head_timeout_s=0.3, door_body_timeout_s=0.3)
+    raw = await Raw.to(cluster.brokers[0].url)
+    await raw.send(sent)
+    dripping = asyncio.create_task(raw.drip(dripped))
+    answer = await raw.answer()
+    raw.close()
+    await dripping
+    assert b"HTTP/1.1 408 " in answer
+    assert told in answer
+
+
+async def test_a_body_that_nobody_asked_for_ends_as_well(cluster: Cluster) -> None:
+    await cluster.start(door_body_timeout_s=0.3)
+    raw = await Raw.to(cluster.brokers[0].url)
+    await raw.send(HEAD + b"Content-Length: 99999\r\n\r\n")
+    assert b" 200 " in await raw.head()
+    dripping = asyncio.create_task(raw.drip(b"x" * 99_999))
+    await raw.answer()
+    raw.close()
+    await dripping
+
+
+@pytest.mark.parametrize("first", [b"", HEAD + b"\r\n"])
+async def test_a_connection_without_a_request_is_closed(cluster: Cluster, first: bytes) -> None:
+    await cluster.start(door_idle_timeout_s=0.2)
+    raw = await Raw.to(cluster.brokers[0].url)
+    await raw.send(first)
+    answer = await raw.answer()
+    assert answer.startswith(b"HTTP/1.1 200 ") if first else answer == b""
+    raw.close()
+
+
+async def test_a_flood_of_connections_leaves_room_for_those_who_ask_after_its_health(cluster: Cluster) -> None:
+    await cluster.start(door_connections=16)
+    flood = [await Raw.to(cluster.brokers[0].url) for _ in range(100)]
+    for raw in flood:
+        await raw.pour(HEAD, b"", 0)
+    for _ in range(3):
+        assert [await status_of(cluster, path) for path in VITAL] == [200, 200, 200]
+        assert await status_of(cluster, "/v1/notes") == 503
+    for raw in flood:
+        raw.close()
+    async with asyncio.timeout(WAIT_S):
+        while await status_of(cluster, "/v1/notes") != 200:
+            await asyncio.sleep(0.01)
+
+
+async def test_idle_connections_make_room_for_new_ones(cluster: Cluster) -> None:
+    await cluster.start(door_connections=16)
+    idle = [await Raw.to(cluster.brokers[0].url) for _ in range(16)]
+    async with asyncio.timeout(WAIT_S):
+        while await status_of(cluster, "/v1/notes") != 200:
+            await asyncio.sleep(0.01)
+    for raw in idle:
+        raw.close()
+
+
+@contextmanager
+def broker_with_descriptors(directory: Path, descriptors: int) -> Generator[tuple[subprocess.Popen[bytes], str]]:
+    """A broker process that may have so many open, and its address."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        name = f"127.0.0.1:{probe.getsockname()[1]}"
+    command = [str(Path(sys.executable).parent / "loadmanager"), "broker", "--advertised", name]
+    process = subprocess.Popen(
+        [*command, "--log", f"sqlite:{directory / 'lm.db'}", "--set", "proof_validity_s=1"],
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors)),
+    )
+    try:
+        yield process, f"http://{name}"
+    finally:
+        process.kill()
+        process.wait(WAIT_S)
+
+
+def asked(url: str, method: str = "GET", body: bytes | None = None) -> int:
+    """The status; 0 if nobody answers."""
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"} if body else {}, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0
+
+
+async def test_a_flood_leaves_the_broker_descriptors_for_its_log_and_coordination(tmp_path: Path) -> None:
+    descriptors = 128
+    kept = int(descriptors * OWN_SHARE) // 4
+    with broker_with_descriptors(tmp_path, descriptors) as (process, url), ExitStack() as stack:
+
+        async def status(path: str, method: str = "GET", body: bytes | None = None) -> int:
+            return await asyncio.to_thread(asked, url + path, method, body)
+
+        async with asyncio.timeout(WAIT_S):
+            while await status("/admin/v2/brokers/health") != 200:
+                await asyncio.sleep(0.05)
+        assert await status("/admin/v2/namespaces/t/n", "PUT", b'{"numBundles": 16}') == 204
+        working = await Raw.to(url)
+        stack.callback(working.close)
+        for _ in range(2 * descriptors):
+            raw = await Raw.to(url)
+            stack.callback(raw.close)
+            await raw.pour(HEAD, b"", 0)
+        async with asyncio.timeout(WAIT_S):
+            for key in range(40):  # its log takes records, over more than one proof's validity
+                await working.send(
+                    f"GET /lookup/v2/topic/persistent/t/n/{key} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+                )
+                head = await working.head()
+                assert head.startswith(b"HTTP/1.1 200 "), head
+                await working.reader.readexactly(int(head.lower().partition(b"content-length: ")[2].split()[0]))
+                assert psutil.Process(process.pid).num_fds() <= descriptors - kept, "clients keep off these"
+                await asyncio.sleep(0.05)
+        assert await status("/admin/v2/brokers/health") == 200
+    await asyncio.sleep(0)  # the connections end
+
+
+async def test_a_reader_of_a_watch_that_takes_nothing_holds_nothing(cluster: Cluster) -> None:
+    await cluster.start(door_send_timeout_s=0.2)
+    await cluster.create("t/n", 65_536)
+    with reads_nothing(cluster.brokers[0].url, b"GET /v1/watch HTTP/1.1\r\nHost: localhost\r\n\r\n") as client:
+        await cluster.until(lambda: is_served(client))
+        await cluster.until(lambda: not is_served(client))
+
+
+async def test_answers_that_nobody_takes_are_few(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "UNSENT_AT_MOST_BYTES", 0)  # what the kernel leaves of an answer may be little
+    await cluster.start(door_send_timeout_s=2.0)
+    wanted = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100
+    with reads_nothing(cluster.brokers[0].url, wanted) as client:
+        async with asyncio.timeout(WAIT_S):
+            while await status_of(cluster, "/v1/notes") != 503:
+                await asyncio.sleep(0.01)
+            assert await status_of(cluster, VITAL[0]) == 200
+            while await status_of(cluster, "/v1/notes") != 200:
+                await asyncio.sleep(0.05)
+        assert not is_served(client)
+
+
+def is_served(client: socket.socket) -> bool:
+    """Whether the broker, which is of this process, still has its end of the connection."""
+    mine = client.getsockname()
+    return any(tuple(each.raddr) == mine for each in psutil.Process().net_connections("tcp") if each.raddr)
