@@ -72,3 +72,9 @@ def test_nothing_is_compared_where_something_better_may_exist() -> None:
     assert np.isnan(found.ratio)
     assert "which leaves 2 bundles where they may not be" in found.text
     assert "times as much" not in found.text
+
+
+def test_the_solver_writes_nothing_to_standard_output(capfd: pytest.CaptureFixture[str]) -> None:
+    """HiGHS of SciPy 1.17.1 prints a line for this model, in the midst of what a command answers as JSON."""
+    Plan().decide(instance("resources", 2, brokers=4, bundles=12), WHOLE)
+    assert capfd.readouterr() == ("", "")
