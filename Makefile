@@ -3,7 +3,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 
-.PHONY: help demo test test-slow check stack stack-down bench sim lock runtime dev clean
+.PHONY: help demo test suite test-slow check stack stack-down bench sim lock runtime dev clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -26,8 +26,10 @@ check: dev ## style, types, layering
 test: dev ## everything, on real Kafka and ZooKeeper servers that it brings itself (needs a JDK 17+ and Maven)
 	@$(PY) -m stack jars
 	@.venv/bin/loadmanager history jars
-	@$(MAKE) --no-print-directory check
-	$(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
+	@$(MAKE) --no-print-directory -j 2 check suite
+
+suite: dev # beside `check`, which keeps one core only busy; make test WORKERS=4 where there are more cores
+	$(PY) -m pytest -n $(or $(WORKERS),2) --dist loadgroup $(ARGS)
 
 test-slow: dev ## what takes minutes: the ingest killed ten times on a real Kafka, and advice that makes a real cluster more even
 	@$(PY) -m stack jars

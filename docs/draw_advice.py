@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import fill
 
 from drawing import draw
 
@@ -13,6 +14,7 @@ from loadmanager.advice.bounds import NAMES, NUMBERS
 from loadmanager.advice.states import TABLE
 from loadmanager.settings import descriptions
 
+COLUMNS = 120
 PAGE = Path(__file__).with_name("advice.md")
 
 
@@ -33,7 +35,8 @@ def settings() -> str:
     """What advice may change, in the order of the settings."""
     numbers = ", ".join(f"`{name}`" for name in descriptions() if name in NUMBERS)
     names = ", ".join(f"`{name}`" for name in descriptions() if name in NAMES)
-    return f"Numbers: {numbers}.\n\nNames, to another one that is installed: {names}."
+    paragraphs = (f"Numbers: {numbers}.", f"Names, to another one that is installed: {names}.")
+    return "\n\n".join(fill(each, COLUMNS, break_on_hyphens=False) for each in paragraphs)
 
 
 if __name__ == "__main__":

@@ -45,19 +45,24 @@ class Agreeing:
         Raises ForeignCluster with both, CoordinationUnavailable, or LogUnavailable (also while they are replaced).
         """
         self._genesis = genesis
-        table = self._channel.table
-        if any(table.agreed(p).following is not None for p in range(table.partitions)):
-            raise LogUnavailable(REPLACED)
-        word = table.agreed(0).agreement
-        self.root = await self._coordination.identify(
-            genesis.cluster, genesis.identity, None if word is None else word.root
-        )
-        if word is not None:
-            self._adopt(word)
-        await self.say()
-        self._settled = self._standing()
-        if (why := self._mismatch()) is not None:
-            raise ForeignCluster(why)
+        while True:
+            before = self._standing()
+            if any(agreed.following is not None for agreed in before):
+                raise LogUnavailable(REPLACED)
+            word = before[0].agreement
+            self.root = await self._coordination.identify(
+                genesis.cluster, genesis.identity, None if word is None else word.root
+            )
+            if self._standing() != before:
+                continue  # replaced meanwhile: we may have been paused for as long as that takes
+            if word is not None:
+                self._adopt(word)
+            await self.say()
+            self._settled = self._standing()
+            if (why := self._mismatch()) is None:
+                return
+            if self._settled == before or any(agreed.agreement is None for agreed in before):
+                raise ForeignCluster(why)
 
     async def say(self) -> None:
         """Write what lacks in the log, if all brokers can read it; the first one counts, here too."""

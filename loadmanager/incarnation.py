@@ -45,11 +45,11 @@ from loadmanager.splitting.trials import Trials
 from loadmanager.surroundings import Surroundings
 from loadmanager.suspicion import Suspicion
 from loadmanager.views import Views
-from loadmanager.waiting import first_of
 from statechannel.bundle import Bundle
 from statechannel.errors import CoordinationError, LogError
 from statechannel.ports import Leadership
 from statechannel.proofs import Proofs
+from statechannel.racing import first_of
 from statechannel.record import Broker
 from statechannel.service import Channel
 

@@ -44,7 +44,7 @@ from loadmanager.views import Views
 from loadmanager.waiting import StartRetries, Step, until_answered
 from statechannel.bundle import Bundle
 from statechannel.codec import AGREEING_VERSION, OLDEST_VERSION
-from statechannel.errors import CoordinationUnavailable, Fenced, LogUnavailable
+from statechannel.errors import CoordinationUnavailable, Fenced, ForeignRoot, LogUnavailable
 from statechannel.proofs import Proofs
 from statechannel.record import Action, Broker
 from statechannel.service import Channel, ChannelSettings
@@ -319,7 +319,7 @@ class Node:
         except CoordinationUnavailable:
             self.note("the coordination service did not answer: the others learn later of what changed here")
             self._registration_pending.set()
-        except Fenced:
+        except (Fenced, ForeignRoot):
             self.note(f"{me} was fenced meanwhile: the next incarnation registers it")
 
     @property

@@ -1,4 +1,4 @@
-"""Waiting on the world: repeats what a server did not answer, and ends what is not needed any more.
+"""Waiting on the world: repeats what a server did not answer.
 
 The steps of a start are repeated until its time is up, those of a life until told to stop. Each may be done twice.
 """
@@ -6,7 +6,7 @@ The steps of a start are repeated until its time is up, those of a life until to
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -64,16 +64,3 @@ async def until_answered(step: Step[T], stopping: asyncio.Event, note: Callable[
                 async with asyncio.timeout(pause_s):
                     await stopping.wait()
             pause_s = min(2 * pause_s, LAST_PAUSE_S)
-
-
-async def first_of(*works: Awaitable[object]) -> None:
-    """Wait until the first one has ended, and cancel the others. Raises what the first one raised."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    for task in done:
-        task.result()

@@ -203,6 +203,7 @@ class OwnershipTable:
     def picture(self) -> OwnershipTable:
         """A table with all that is known now, which no later record reaches. Quick: what does not change is shared."""
         picture = OwnershipTable(self.partitions)
+        picture.genesis = self.genesis
         picture._partitions, picture._indices = [part.picture() for part in self._partitions], self._indices.copy()
         for part in picture._partitions:
             picture._namespaces.update(part.namespaces)

@@ -256,3 +256,62 @@ def test_schemas_and_kinds_of_paths_are_let_through():
     for text in ("http://maven.apache.org/POM/4.0.0", "zookeeper://host:2181/work/root", "tests/work/x", "api.org.io"):
         assert not MACHINE_PATH.search(text)
         assert not REGISTRY_HOST.search(text)
+
+
+# --- prose
+
+PROSE_COLUMNS = 120
+PROSE = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "docs/**/*.md")
+
+
+def long_lines(text: str) -> Iterator[tuple[int, int]]:
+    """Number and length of each line that is too long, outside of tables, blocks of code, and what cannot be broken."""
+    fence = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        opening = re.match(r"\s*(```+|~~~+)", line)
+        if opening is not None and not fence:
+            fence = opening[1]
+        elif fence:
+            fence = "" if line.strip().startswith(fence) else fence
+        elif len(line) > PROSE_COLUMNS and not line.lstrip().startswith("|") and not unbreakable(line):
+            yield number, len(line)
+
+
+def unbreakable(line: str) -> bool:
+    """Whether it is one address, or a heading."""
+    return line.startswith("#") or max(len(word) for word in line.split()) > PROSE_COLUMNS - len("  * ")
+
+
+def test_lines_of_prose_are_short():
+    pages = [page for pattern in PROSE for page in sorted(ROOT.glob(pattern))]
+    assert len(pages) > 40
+    found = [
+        f"{short(page)}:{number}: {length} columns"
+        for page in pages
+        for number, length in long_lines(page.read_text(encoding="utf-8"))
+    ]
+    assert not found, f"wrap these at {PROSE_COLUMNS} columns"
+
+
+LONG = "word " * 30
+
+
+@pytest.mark.parametrize(
+    "text", [LONG, f"* {LONG}", f"```\nx\n```\n{LONG}", f"| a |\n{LONG}", f"> {LONG}", f"    {LONG}"]
+)
+def test_a_long_line_of_prose_is_seen(text: str):
+    assert list(long_lines(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"| {LONG} |",
+        f"```\n{LONG}\n```",
+        f"~~~text\n{LONG}\n```\n{LONG}\n~~~",
+        f"## {LONG}",
+        f"See\nhttps://x/{'y' * 120}",
+    ],
+)
+def test_tables_code_and_addresses_may_be_long(text: str):
+    assert not list(long_lines(text))

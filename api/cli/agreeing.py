@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from api.cli.client import Failed
-from api.cli.configuring import settings_of, settings_options
+from api.cli.configuring import agreement_with, settings_of, settings_options
 from api.cli.moving import say
 from api.cli.options import Remote
 from api.cli.printing import show_pairs
@@ -18,7 +17,6 @@ from api.cli.stores import check_there, opened, opened_coordination, working
 if TYPE_CHECKING:
     from loadmanager.moving.amending import Replaced
     from loadmanager.settings import Settings
-    from statechannel.agreement import Agreement
 
 
 @click.command()
@@ -64,30 +62,12 @@ def agree(
 async def _replaced(settings: Settings, old: str | None, *, lost: bool) -> Replaced:
     from loadmanager.moving.amending import replace_agreement
 
-    def wanted(before: Agreement, root: str) -> Agreement:
-        try:
-            chosen = settings_of(
-                {
-                    "proof_validity_s": before.proof_validity_s,
-                    "clock_drift": before.clock_drift,
-                    **{name: getattr(settings, name) for name in settings.model_fields_set},
-                },
-                (),
-            )
-        except click.UsageError as error:
-            raise Failed(error.message) from None
-        return msgspec.structs.replace(
-            before,
-            root=root,
-            proof_validity_s=chosen.proof_validity_s,
-            clock_drift=chosen.clock_drift,
-            margin_s=chosen.margin_s,
-        )
-
     async with AsyncExitStack() as stack:
         place = await stack.enter_async_context(opened(settings))
         leaving = None
         if old is not None:
             earlier = settings.model_copy(update={"coordination": old})
             leaving = (await stack.enter_async_context(opened_coordination(earlier)), old)
-        return await replace_agreement(place, settings.cluster, wanted, old=leaving, lost=lost, say=say)
+        return await replace_agreement(
+            place, settings.cluster, agreement_with(settings), old=leaving, lost=lost, say=say
+        )

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from api.cli.client import Failed
+
 if TYPE_CHECKING:
     from loadmanager.settings import Settings
+    from statechannel.agreement import Agreement
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -55,6 +58,31 @@ def settings_of(given: Mapping[str, Any], more: tuple[str, ...]) -> Settings:
         raise click.UsageError(_unparsed(str(error))) from None
     except ValidationError as error:
         raise click.UsageError("; ".join(_line(e["type"], e["loc"], e["msg"]) for e in error.errors())) from None
+
+
+def agreement_with(settings: Settings) -> Callable[[Agreement, str], Agreement]:
+    """What a log is to say that brokers agree on: what was given in these settings, the rest as it was before.
+
+    What is returned raises Failed where the two do not go together.
+    """
+    import msgspec
+
+    def wanted(before: Agreement, root: str) -> Agreement:
+        told = {name: getattr(settings, name) for name in settings.model_fields_set}
+        kept = {"proof_validity_s": before.proof_validity_s, "clock_drift": before.clock_drift}
+        try:
+            chosen = settings_of(kept | told, ())
+        except click.UsageError as error:
+            raise Failed(error.message) from None
+        return msgspec.structs.replace(
+            before,
+            root=root,
+            proof_validity_s=chosen.proof_validity_s,
+            clock_drift=chosen.clock_drift,
+            margin_s=chosen.margin_s,
+        )
+
+    return wanted
 
 
 def of_the_old_side() -> dict[str, Any]:

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from api.cli.client import Failed
-from api.cli.configuring import settings_of, settings_options
+from api.cli.configuring import agreement_with, settings_of, settings_options
 from api.cli.echoing import echo
 from api.cli.options import Remote
 from api.cli.printing import done, show_pairs
@@ -144,10 +144,11 @@ async def _imported(
 
 
 def terms_of(new: Settings, old: Settings, wait_s: float) -> Terms:
-    """What the settings say of a move; how long a proof counts is what those said who may still have one."""
+    """What the settings say of a move; how long a proof counts is what those said who may still have one. The new log
+    names what the old one did, but for what was given for the new one."""
     from loadmanager.moving.migrating import Terms
 
-    return Terms(new.cluster, new.partitions, old.proof_validity_s, old.margin_s, now_ms(), wait_s)
+    return Terms(new.cluster, new.partitions, old.proof_validity_s, old.margin_s, now_ms(), wait_s, agreement_with(new))
 
 
 def show_moved(remote: Remote, moved: Moved) -> None:

@@ -6,12 +6,10 @@ Nothing that goes wrong here ends the term: it is noted and counted, and the nex
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 
 from loadmanager.balancing.decision import Decision
 from loadmanager.decisions.record import id_of
-from loadmanager.errors import LoadManagerError
 from loadmanager.governing.beginning import Beginning
 from loadmanager.governing.deciding import Deciding
 from loadmanager.governing.recording import Recording, Records
@@ -20,12 +18,12 @@ from loadmanager.governing.rounds import Rounds
 from loadmanager.governing.running import Running
 from loadmanager.governing.shelf import PlanShelf
 from loadmanager.leader.service import Term
+from loadmanager.surviving import survives
 from loadmanager.views import Views
-from statechannel.errors import LogError, StateChannelError
+from statechannel.errors import LogError
 
 LOOK_S = 0.5
 """Between two looks at plans, and at whether what was held back may begin."""
-_log = logging.getLogger(__name__)
 
 
 class Governor:
@@ -106,11 +104,5 @@ class Governor:
         return True
 
     async def _survive(self, what: str, work: Awaitable[None]) -> None:
-        try:
-            await work
-        except (StateChannelError, LoadManagerError, TimeoutError) as error:
-            self._note(f"{what} was cut short: {error}")
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the term
-            _log.exception("%s failed", what)
+        if not await survives(what, work, self._note):
             self.counts.rounds_failed += 1
-            self._note(f"{what} failed: {error!r}")

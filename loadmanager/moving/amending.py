@@ -15,6 +15,7 @@ import msgspec
 
 from loadmanager.errors import Conflict
 from loadmanager.moving.folding import FoldedLog
+from loadmanager.moving.importing import Wanted
 from loadmanager.moving.leaving import Say, fence, until_proofs_are_out
 from loadmanager.moving.migrating import Place
 from loadmanager.moving.patience import patiently
@@ -24,8 +25,7 @@ from statechannel.imported import AT_WORK
 from statechannel.ports import Coordination
 from statechannel.record import Action, Record, Role
 
-Wanted = Callable[[Agreement, str], Agreement]
-"""What is to be agreed on, from the agreement that the log has and the identity of the new root."""
+DrawId = Callable[[], str]
 
 
 class Replaced(msgspec.Struct, frozen=True):
@@ -37,9 +37,17 @@ class Replaced(msgspec.Struct, frozen=True):
 
 
 async def replace_agreement(
-    place: Place, cluster: str, wanted: Wanted, *, old: tuple[Coordination, str] | None, lost: bool, say: Say
+    place: Place,
+    cluster: str,
+    wanted: Wanted,
+    *,
+    old: tuple[Coordination, str] | None,
+    lost: bool,
+    say: Say,
+    draw_id: DrawId = lambda: secrets.token_hex(8),
 ) -> Replaced:
     """`old` is the coordination root that is left behind; without it, `lost` is the operator's word that it is no more.
+    `draw_id` gives each record its own.
 
     Raises Conflict where something does not fit (nothing was changed), and what the ports raise: run it again then.
     """
@@ -59,7 +67,7 @@ async def replace_agreement(
     if all(_is_in_force(agreed, now) for agreed in _standing(log)):
         return Replaced(before, now, was_done=True)
     say(f"to be agreed on: {now}")
-    await _write(log, Action.AMEND, now)
+    await _write(log, Action.AMEND, now, draw_id)
     say("written down; brokers that run end their incarnations now, and wait")
     leaving = [old[0]] if old is not None else []
     if root not in left:
@@ -68,7 +76,7 @@ async def replace_agreement(
         await fence(coordination, _numbers(log, coordination))
     in_force = [agreed.agreement for agreed in _standing(log) if agreed.agreement is not None]
     await until_proofs_are_out(max(a.proof_validity_s for a in in_force), max(a.margin_s for a in in_force), say)
-    await _write(log, Action.AGREE, now)
+    await _write(log, Action.AGREE, now, draw_id)
     return Replaced(before, now, was_done=False)
 
 
@@ -122,16 +130,14 @@ def _numbers(log: FoldedLog, coordination: Coordination) -> dict[str, int]:
     return numbers
 
 
-async def _write(log: FoldedLog, action: Action, now: Agreement) -> None:
+async def _write(log: FoldedLog, action: Action, now: Agreement, draw_id: DrawId) -> None:
     """Bring every partition one step on, and read that back. Raises Conflict if somebody else writes another one."""
 
     async def write() -> None:
         for partition, agreed in enumerate(_standing(log)):
             if _is_in_force(agreed, now) or (action is Action.AMEND and agreed.following == now):
                 continue
-            record = Record(
-                secrets.token_hex(8), action, AT_WORK, Role.ADMIN, agreement=now, seen_agreement=agreed.revision
-            )
+            record = Record(draw_id(), action, AT_WORK, Role.ADMIN, agreement=now, seen_agreement=agreed.revision)
             await log.append(partition, [record])
         await log.read_on()
         if not all(_is_in_force(agreed, now) or agreed.following == now for agreed in _standing(log)):

@@ -8,6 +8,7 @@ import msgspec
 
 from loadmanager.errors import Conflict
 from loadmanager.moving.documents import DocumentEntries
+from statechannel.agreement import Agreement
 from statechannel.imported import is_unfinished
 from statechannel.partition import Genesis, NamespaceState, PartitionState
 from statechannel.table import OwnershipTable
@@ -43,6 +44,12 @@ class Export(msgspec.Struct, frozen=True):
             for name, number in state.incarnations:
                 highest[name] = max(number, highest.get(name, 0))
         return highest
+
+    @property
+    def agreement(self) -> Agreement | None:
+        """What brokers agreed on, or were about to; None if the log had no word on it yet."""
+        agreed = self.states[0].agreed
+        return agreed.following or agreed.agreement
 
     @property
     def moved_to(self) -> str | None:

@@ -15,6 +15,7 @@ import msgspec
 
 from loadmanager.errors import Conflict
 from loadmanager.moving.export import Export
+from statechannel.agreement import Agreement
 from statechannel.imported import AT_WORK
 from statechannel.namespace import Namespace
 from statechannel.partition import NamespaceState
@@ -42,9 +43,9 @@ class Planned(msgspec.Struct, frozen=True):
     record: Record
 
 
-def plan(table: OwnershipTable, export: Export) -> list[Planned]:
+def plan(table: OwnershipTable, export: Export, agreement: Agreement | None = None) -> list[Planned]:
     """What can be written now; empty when the log says it all. Raises Conflict where somebody made something else."""
-    planned = list(_numbers(table, export.incarnations()))
+    planned = [*_numbers(table, export.incarnations()), *_agreement(table, agreement)]
     for wanted in export.namespaces():
         partition = table.partition_of(wanted.name)
         known = table.namespace(wanted.name)
@@ -60,6 +61,13 @@ def _numbers(table: OwnershipTable, highest: Mapping[str, int]) -> Iterator[Plan
     for name, number in highest.items():
         if table.highest_incarnation(name) < number and name != AT_WORK.name:
             yield Planned(0, Record("", Action.NOOP, Broker(name, number)))
+
+
+def _agreement(table: OwnershipTable, agreement: Agreement | None) -> Iterator[Planned]:
+    """What brokers have to agree on, in every partition that says nothing of it yet."""
+    for partition in range(table.partitions if agreement is not None else 0):
+        if table.agreed(partition).agreement is None:
+            yield Planned(partition, Record("", Action.AGREE, AT_WORK, Role.ADMIN, agreement=agreement))
 
 
 def _create(wanted: NamespaceState, known: Namespace | None) -> Record:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
+from collections.abc import Callable
 
 import msgspec
 
@@ -16,17 +17,26 @@ from loadmanager.errors import Conflict
 from loadmanager.moving.export import Export
 from loadmanager.moving.filling import differences, plan
 from loadmanager.moving.folding import FoldedLog
+from statechannel.agreement import Agreement
 from statechannel.errors import InvariantError, LogUnavailable
 from statechannel.imported import AT_WORK, DONE, IDENTITY, is_unfinished
 from statechannel.partition import Genesis
 from statechannel.ports import Coordination
 from statechannel.record import Action, Record
 
+Wanted = Callable[[Agreement, str], Agreement]
+"""What is to be agreed on, from the agreement that a log has and the identity of the coordination root."""
+
 HIGHEST_GENERATION = 9_999
 """Stores compare tokens as text, in which a generation has four digits."""
 ATTEMPTS = 5
 PAUSE_S = 0.5
 SHOWN = 5
+
+
+def in_root(before: Agreement, root: str) -> Agreement:
+    """The same values, in another coordination root."""
+    return msgspec.structs.replace(before, root=root)
 
 
 def check_generation(generation: int) -> int:
@@ -43,6 +53,8 @@ class Import:
         self._target = target
         self._cluster = cluster
         self._generation = check_generation(generation)
+        self._root = ""
+        """The coordination root that belongs to the log, once it is claimed."""
         self._ids = (f"{secrets.token_hex(6)}-{number}" for number in itertools.count(1))
 
     @property
@@ -82,14 +94,21 @@ class Import:
         genesis = self._target.table.genesis
         self.check()
         assert genesis is not None
-        await coordination.identify(genesis.cluster, genesis.identity)
+        self._root = await coordination.identify(genesis.cluster, genesis.identity)
         return genesis
 
-    async def fill(self, export: Export) -> None:
-        """Write what is lacking, until nothing is. Raises Conflict if somebody else writes too."""
+    async def fill(self, export: Export, wanted: Wanted = in_root) -> None:
+        """Write what is lacking, until nothing is. Raises Conflict if somebody else writes too.
+
+        Where the export names what brokers agreed on, the log does too, as `wanted`: the first broker has to fit.
+        """
+        word = export.agreement
+        said = None
+        if word is not None:
+            said = msgspec.structs.replace(wanted(word, self._root), partitions=self._target.table.partitions)
         tried = 0
         before: object = None
-        while planned := plan(self._target.table, export):
+        while planned := plan(self._target.table, export, said):
             tried = tried + 1 if planned == before else 0
             if tried == ATTEMPTS:
                 raise InvariantError(f"the new log refuses {planned[0]}: this is a bug, the old log is as it was")

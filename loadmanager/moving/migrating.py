@@ -14,7 +14,7 @@ from loadmanager.errors import Conflict
 from loadmanager.moving.documents import documents_in, fill_documents
 from loadmanager.moving.export import Export, export_of
 from loadmanager.moving.folding import FoldedLog
-from loadmanager.moving.importing import Import, check_generation
+from loadmanager.moving.importing import Import, Wanted, check_generation, in_root
 from loadmanager.moving.leaving import (
     Say,
     check_lost,
@@ -50,6 +50,8 @@ class Terms(msgspec.Struct, frozen=True):
     now_ms: int
     wait_s: float = 0.0
     """How long to wait for brokers that are registered."""
+    wanted: Wanted = in_root
+    """What the new log is to name, from what the old one does; by default the same values."""
 
 
 class Moved(msgspec.Struct, frozen=True):
@@ -95,8 +97,8 @@ async def restore(
     await work.claim(new.coordination)
     if old is not None:
         await fence(old[0], export.incarnations())
-        await until_proofs_are_out(terms.validity_s, terms.margin_s, say)
-    return await _copied(work, target, export, say)
+        await _until_proofs_are_out(export, terms, say)
+    return await _copied(work, target, export, terms, say)
 
 
 def check_fits(export: Export, cluster: str, generation: int | None) -> int:
@@ -136,10 +138,18 @@ async def migrate(old: Place, new: Place, terms: Terms, topics: Sequence[TopicSp
     await retire(source, new.log_address)
     await fence(old.coordination, export_of(source.table, {}, source.address, terms.now_ms).incarnations())
     say(f"{old.log_address} is closed for good: no broker starts on it any more")
-    await until_proofs_are_out(terms.validity_s, terms.margin_s, say)
+    await _until_proofs_are_out(export_of(source.table, {}, source.address, terms.now_ms), terms, say)
     await source.read_on()
     export = export_of(source.table, await documents_in(old.log), source.address, terms.now_ms)
-    return await _copied(work, target, export, say)
+    return await _copied(work, target, export, terms, say)
+
+
+async def _until_proofs_are_out(export: Export, terms: Terms, say: Say) -> None:
+    """Those who were given no V have that of the log."""
+    said = [state.agreed.agreement for state in export.states if state.agreed.agreement is not None]
+    validity_s = max(terms.validity_s, *(word.proof_validity_s for word in said), 0.0)
+    margin_s = max(terms.margin_s, *(word.margin_s for word in said), 0.0)
+    await until_proofs_are_out(validity_s, margin_s, say)
 
 
 def _checked_source(source: FoldedLog, terms: Terms, moved_to: str) -> Genesis:
@@ -159,9 +169,9 @@ def _continues(target: FoldedLog, genesis: Genesis) -> bool:
     return found is not None and (found.cluster, found.generation) == expected
 
 
-async def _copied(work: Import, target: FoldedLog, export: Export, say: Say) -> Moved:
+async def _copied(work: Import, target: FoldedLog, export: Export, terms: Terms, say: Say) -> Moved:
     say(f"writing {export.bundles} bundles")
-    await work.fill(export)
+    await work.fill(export, terms.wanted)
     copied = await fill_documents(target.log, export.documents)
     say(f"wrote {copied} entries of policies, settings and plans")
     say("comparing the new log with the old")

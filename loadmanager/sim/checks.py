@@ -134,7 +134,7 @@ class Checks:
     def _check_serving(self, watch: _Watch) -> None:
         served = self.served(watch.life)
         if watch.isolated_s is not None and served:
-            most_s = watch.isolated_s + SETTINGS.proof_validity_s
+            most_s = watch.isolated_s + watch.node.settings.proof_validity_s
             if max(watch.until_s[claim.token.partition] for claim in served) > most_s:
                 self.complain(f"{watch.life} is cut off from both servers and goes on serving beyond its proofs")
         self._check_claims(watch.life, served)

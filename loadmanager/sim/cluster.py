@@ -27,7 +27,7 @@ from loadmanager.sim.storage import Storage
 from loadmanager.sim.world import World
 from loadmanager.surroundings import Surroundings
 from loadmanager.suspicion import Answer
-from statechannel.errors import CoordinationUnavailable, LogUnavailable, NameTaken
+from statechannel.errors import CoordinationUnavailable, ForeignCluster, ForeignRoot, LogUnavailable, NameTaken
 
 T = TypeVar("T")
 
@@ -131,7 +131,7 @@ class Cluster:
     def start(self, name: str) -> Life:
         """Start a broker of this name, whether or not another life of it still runs."""
         number = self._started[name] = self._started.get(name, 0) + 1
-        drift = self._draw_drift()
+        drift = self.draw_drift()
         process = self.world.process(name if number == 1 else f"{name}~{number}", drift=drift)
         host = SimulatedHost(self.storage, self._random, lambda what: self._complain(f"{process.name}: {what}"))
         life = Life(name, process, host)
@@ -152,11 +152,11 @@ class Cluster:
 
     def change_drift(self, life: Life) -> None:
         """Let its clock run at another rate from now on."""
-        drift = self._draw_drift()
+        drift = self.draw_drift()
         self.world.trace.write(str(life), f"its clock now {drift:+.2%}")
         life.process.set_drift(drift)
 
-    def _draw_drift(self) -> float:
+    def draw_drift(self) -> float:
         """Any two clocks' rates are within a factor of 1 + clock_drift, often just so."""
         most = (1 + SETTINGS.clock_drift) ** 0.5
         rate = self._random.choice((1 / most, most, self._random.uniform(1 / most, most)))
@@ -222,6 +222,13 @@ _FIGURES = Figures(
     host_cpu_percent=50.0,
     host_memory_percent=50.0,
 )
+
+
+def met_another_root(failure: BaseException | None) -> bool:
+    """Whether a process ended because the coordination root is not the log's: as it must where that one was lost."""
+    if isinstance(failure, BaseExceptionGroup):
+        return all(met_another_root(each) for each in failure.exceptions)
+    return isinstance(failure, (ForeignCluster, ForeignRoot))
 
 
 def is_start_failure(failure: BaseException | None) -> bool:

@@ -16,7 +16,7 @@ from random import Random
 import msgspec
 
 from loadmanager.sim.checks import Checks, Violation
-from loadmanager.sim.cluster import PARTITIONS, Cluster, Life, is_start_failure
+from loadmanager.sim.cluster import PARTITIONS, Cluster, Life, is_start_failure, met_another_root
 from loadmanager.sim.loop import SimulationError
 from loadmanager.sim.recovery import Recovery
 from loadmanager.sim.storm import Storm
@@ -137,6 +137,8 @@ class Run:
 
     def _judge_death(self, life: Life) -> None:
         failure = life.process.failure
+        if self.storm.replacing.root_was_lost and met_another_root(failure):
+            return
         if failure is not None and not is_start_failure(failure):
             self.checks.complain(f"{life} ended with {failure!r}: {_told(failure)}")
 
@@ -149,6 +151,8 @@ class Run:
                 "trims": audit.trims,
                 "loads": self.checks.loads,
                 "reloads": self.checks.reloads,
+                "roots lost": self.storm.replacing.roots_lost,
+                "agreements replaced": self.storm.replacing.replaced,
                 **{f"struck: {what}": number for what, number in self.storm.struck.items()},
             }
         )

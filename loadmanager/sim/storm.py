@@ -16,6 +16,7 @@ from loadmanager.sim.cluster import PARTITIONS, SETTINGS, Cluster, Life
 from loadmanager.sim.coordination_server import COORDINATION_SERVER
 from loadmanager.sim.log_server import LOG_SERVER
 from loadmanager.sim.network import Faults, Latency
+from loadmanager.sim.replacing import Replacing
 from loadmanager.sim.simulated_host import GOOD_MOOD, Mood
 from loadmanager.sim.weather import Weather
 from loadmanager.sim.world import World
@@ -46,6 +47,7 @@ class Storm:
         self._over = False
         self._ambush = Ambush(world, cluster, random, self._in)
         self.struck = self._ambush.struck
+        self.replacing = Replacing(world, cluster, random, self._in)
         self._faults: dict[str, tuple[int, Callable[[Life], None]]] = {
             "crash": (4, self._crash),
             "pause": (4, self._pause),
@@ -67,6 +69,8 @@ class Storm:
             "blackout": (1, self._blackout),
             "behind": (2, self._fall_behind),
             "hang": (2, self._hang),
+            "lose root": (1, self._lose_root),
+            "amend": (1, self._amend),
         }
         self.names = frozenset(self._faults)
         self._weights = weather.weigh({name: weight for name, (weight, _) in self._faults.items()})
@@ -93,6 +97,7 @@ class Storm:
                 self._kill(life)
         world.heal_everything()
         self._links_changed()
+        self.replacing.go_on()
         for name in self._cluster.current:
             self._start_again(name)
 
@@ -223,6 +228,16 @@ class Storm:
         self._world.trace.write("network", "loses requests and answers")
         self._world.network.faults = LOSSY
         self._later(LONG_S, setattr, self._world.network, "faults", Faults(late=LOSSY.late))
+
+    # --- what all agree on
+
+    def _lose_root(self, _life: Life) -> None:
+        """Nobody can be elected or revoked; after a while somebody comes and replaces the root."""
+        self.replacing.lose_root()
+        self._later(self._random.choice((SHORT_S, LONG_S)), self.replacing.replace_root)
+
+    def _amend(self, _life: Life) -> None:
+        self.replacing.amend()
 
     # --- compounds
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 
 from loadmanager.balancing.decision import Move
 from loadmanager.decisions.record import BEGUN
-from loadmanager.errors import LoadManagerError
 from loadmanager.governing.beginning import Beginning
 from loadmanager.governing.deciding import Deciding
 from loadmanager.governing.limits import Limits, UnderWay, allow
@@ -21,9 +20,9 @@ from loadmanager.leader.service import Term
 from loadmanager.splitting.journal import Journal, What
 from loadmanager.splitting.locking import Locking
 from loadmanager.splitting.spreading import spread
+from loadmanager.surviving import survives
 from loadmanager.views import Views
 from statechannel.bundle import Bundle
-from statechannel.errors import StateChannelError
 from statechannel.transitions import State
 
 LOOK_S = 0.5
@@ -59,17 +58,8 @@ class Tending:
         while True:
             await asyncio.sleep(LOOK_S)
             if self._safe_mode() is None:
-                await self._survive("the quarantine", self._locking.look(term))
-                await self._survive("spreading children", self._spread(beginning))
-
-    async def _survive(self, what: str, work: Awaitable[None]) -> None:
-        try:
-            await work
-        except (StateChannelError, LoadManagerError, TimeoutError) as error:
-            self._note(f"{what} was cut short: {error}")
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the term
-            _log.exception("%s failed", what)
-            self._note(f"{what} failed: {error!r}")
+                await survives("the quarantine", self._locking.look(term), self._note)
+                await survives("spreading children", self._spread(beginning), self._note)
 
     # --- children
 

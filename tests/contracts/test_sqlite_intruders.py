@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import os
 import socket
+import sqlite3
 import stat
+import time
 from pathlib import Path
 
 import pytest
 
 from statechannel.adapters.sqlite.coordination import SqliteCoordination
+from statechannel.adapters.sqlite.file import ForeignFile, SqliteFile
 from statechannel.adapters.sqlite.wakeup import Bell, Ear, socket_directory
 from statechannel.ports import Payload
 from tests.contracts.sqlite_clients import TOPIC, WAIT_S, opened_log
@@ -133,3 +136,54 @@ async def test_files_are_for_their_user_alone_whatever_the_umask(tmp_path: Path)
     }
     for name, mode in modes.items():
         assert mode == (0o700 if name.endswith("-wake") else 0o600), name
+
+
+@pytest.mark.parametrize("before", [0o644, 0o666, 0o604])
+async def test_files_that_a_former_release_left_to_everybody_are_closed_as_they_are_opened(
+    tmp_path: Path, before: int, caplog: pytest.LogCaptureFixture
+):
+    path = tmp_path / "lm.db"
+    async with opened_log(path) as log:
+        await log.append(TOPIC, 0, [Payload(None, b"news")])
+        for name in modes_in(tmp_path):
+            (tmp_path / name).chmod(0o700 if name.endswith("-wake") else before)
+        async with opened_log(path) as again:
+            await again.append(TOPIC, 0, [Payload(None, b"more")])
+            modes = modes_in(tmp_path)
+    assert {name for name in modes if not name.endswith("-wake")} == {
+        f"lm.db{e}" for e in ("", "-wal", "-shm", "-turn")
+    }
+    assert {mode for name, mode in modes.items() if not name.endswith("-wake")} == {0o600}
+    assert f"{path} was open to every user" in caplog.text
+
+
+@needs_root
+async def test_what_a_group_was_given_it_keeps(tmp_path: Path):
+    path = tmp_path / "lm.db"
+    await used(path)
+    os.chown(path, -1, ANOTHER_UID)
+    for before, after in ((0o640, 0o640), (0o660, 0o660), (0o644, 0o640), (0o666, 0o660)):
+        path.chmod(before)
+        await used(path)
+        assert stat.S_IMODE(path.stat().st_mode) == after
+
+
+@needs_root
+async def test_a_file_of_another_user_stays_as_he_left_it(tmp_path: Path):
+    path = tmp_path / "lm.db"
+    await used(path)
+    os.chown(path, ANOTHER_UID, -1)
+    path.chmod(0o644)
+    await used(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+async def test_a_file_of_another_application_stays_as_it_is(tmp_path: Path):
+    path = tmp_path / "other.db"
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE letters (text)")
+    db.close()
+    path.chmod(0o644)
+    with pytest.raises(ForeignFile):
+        SqliteFile(path, "CREATE TABLE entries (x)", time.monotonic() + WAIT_S)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644

@@ -1,4 +1,8 @@
-"""One Spark session in each worker for all tests of the load history: a session is a JVM of its own."""
+"""One Spark session in each worker for all tests of the load history: a session is a JVM of its own.
+
+Tests of one file run on one worker: what a file makes once (a lake, with all that is ingested into it) is made once.
+Those that need Kafka or ZooKeeper run where these are, see `tests/servers.py`.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +40,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents and "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
+            if not any(item.get_closest_marker(server) for server in ("kafka", "zookeeper")):
+                item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(HERE))))
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(PATIENCE_S))
             for ignored in SOCKETS:

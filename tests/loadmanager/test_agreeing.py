@@ -6,11 +6,16 @@ Whatever the settings say, whatever happens to the root, and wherever the replac
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
 
 import msgspec
 import pytest
 
+from loadmanager.agreeing import Agreeing
+from loadmanager.dynamic.live import LiveSettings
 from loadmanager.errors import Conflict
 from loadmanager.moving.amending import Replaced, replace_agreement
 from loadmanager.moving.migrating import Place
@@ -20,7 +25,12 @@ from loadmanager.sim.world import World
 from statechannel.agreement import Agreement
 from statechannel.bundle import Bundle
 from statechannel.errors import ForeignCluster
-from statechannel.ports import Coordination, Identity
+from statechannel.partition import Genesis
+from statechannel.ports import Coordination, Identity, Log
+from statechannel.record import Action, Broker, Record, Role
+from statechannel.service import Channel
+from statechannel.table import OwnershipTable
+from statechannel.verdict import Change
 from tests.loadmanager.small_world import QUICK, Nodes, Started, process, virtually
 
 TWO = QUICK.model_copy(update={"partitions": 2})
@@ -207,6 +217,46 @@ async def test_of_two_roots_the_one_that_the_log_names_counts(world: World):
     assert world.coordination.identity() is None
     assert watched.most == watched.fewest == 1
     assert a.node.current.leader.leading or nodes.leader()
+
+
+class SlowRoot:
+    """A coordination root that answers when it may."""
+
+    def __init__(self) -> None:
+        self.asked, self.may_answer = asyncio.Event(), asyncio.Event()
+
+    async def identify(self, *_: object) -> str:
+        self.asked.set()
+        await self.may_answer.wait()
+        return "root-1"
+
+
+def live_settings() -> LiveSettings:
+    return LiveSettings(with_values(), cast("Log", None), wall_ms=lambda: 0, nonce="n", note=lambda _: None)
+
+
+async def test_what_is_replaced_while_the_root_is_asked_is_what_the_broker_takes():
+    table, root, live = OwnershipTable(1), SlowRoot(), live_settings()
+    first = Agreement("root-1", 2.0, TWO.clock_drift, TWO.margin_s, 1)
+    second = msgspec.structs.replace(first, proof_validity_s=1.5)
+    offsets = itertools.count()
+
+    def write(action: Action, agreement: Agreement) -> None:
+        seen = table.agreed(0).revision
+        record = Record(f"{action}", action, Broker("admin:1", 1), Role.ADMIN, agreement=agreement, seen_agreement=seen)
+        assert isinstance(table.replay(0, next(offsets), record), Change)
+
+    write(Action.AGREE, first)
+    channel = SimpleNamespace(table=table, can_agree=False)
+    agreeing = Agreeing(cast("Channel", channel), cast("Coordination", root), live, lambda _: None)
+    settling = asyncio.ensure_future(agreeing.settle(Genesis("test", "log", 0)))
+    await root.asked.wait()
+    write(Action.AMEND, second)
+    write(Action.AGREE, second)
+    root.may_answer.set()
+    await settling
+    assert agreeing.ours == second
+    assert live.current.proof_validity_s == 1.5
 
 
 # --- the root is lost, or another one

@@ -69,6 +69,17 @@ def test_snapshots_are_written_met_in_the_middle_and_needed() -> None:
     assert all(counts[f"struck: {step}"] > 0 for step in Step)
 
 
+def test_roots_are_lost_and_agreements_replaced_under_traffic() -> None:
+    """Whoever serves meanwhile, serves alone; in the end everything is served under the new agreement."""
+    weather = {"lookup": 4, "write": 4, "transfer": 3, "lose root": 2, "amend": 2, "crash": 1, "pause": 1, "cut": 1}
+    counts: Counter[str] = Counter()
+    for seed in range(8):
+        report = run_seed(seed, weather=weather)
+        assert report.violation is None, told(report)
+        counts.update(report.counts)
+    assert min(counts[what] for what in ("roots lost", "agreements replaced", "write")) > 20
+
+
 def digest_of(seed: int, hash_seed: str) -> str:
     program = f"from loadmanager.sim.run import run_seed; r = run_seed({seed}); print(r.digest, r.steps, r.counts)"
     run = subprocess.run(

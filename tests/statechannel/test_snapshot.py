@@ -12,6 +12,7 @@ from statechannel.errors import InvariantError
 from statechannel.record import Action, Record, Subject
 from statechannel.table import OwnershipTable
 from statechannel.transitions import State
+from statechannel.verdict import Change
 
 from .auditor import Violation
 from .snapshots import (
@@ -120,6 +121,20 @@ def test_a_picture_stays_as_it_was_while_the_table_goes_on_and_the_other_way_rou
     digest = ledger.table.digest(0)
     picture.replay(0, 1_000, Record("r", Action.OWN, ledger.B, subjects=(Subject(y, 1),), to=ledger.B))
     assert ledger.table.digest(0) == digest
+
+
+def test_a_picture_belongs_to_the_same_log_so_its_tokens_are_the_same(ledger):
+    x, y = ledger.begin()
+    ledger.assign(x)
+    ledger.assign(y, ledger.B)
+    genesis = Record("g", Action.GENESIS, ledger.A, cluster="prod", epoch=3)
+    assert isinstance(ledger.table.replay(0, ledger.table.next_offset(0), genesis), Change)
+    picture = ledger.table.picture()
+    assert picture.genesis == ledger.table.genesis is not None
+    assert picture.cut(0) == ledger.table.cut(0)
+    for entry in ledger.table:
+        assert picture.token(entry) == ledger.table.token(entry)
+        assert picture.token(entry).generation == 3
 
 
 # --- restore

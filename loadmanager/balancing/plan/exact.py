@@ -11,10 +11,10 @@ import numpy as np
 from loadmanager.balancing.constraints import FREE
 from loadmanager.balancing.decision import Stage
 from loadmanager.balancing.model import Ints
-from loadmanager.balancing.plan.draft import FULL, Draft
+from loadmanager.balancing.plan.draft import Draft
 from loadmanager.balancing.plan.holdings import Holdings
 from loadmanager.balancing.plan.objective import EPSILON
-from loadmanager.balancing.plan.program import Excerpt, solve
+from loadmanager.balancing.plan.program import Excerpt, excerpt_of, solve
 
 HOTTEST, BROKERS = 8, 20
 BUNDLES, CELLS = 200, 1000
@@ -27,14 +27,14 @@ def search(draft: Draft, holdings: Holdings) -> bool:
     hot = draft.hot()
     if not hot or draft.moves_left == 0:
         return False
-    excerpt = excerpt_of(draft, holdings, hot[0])
+    excerpt = excerpt_around(draft, holdings, hot[0])
     if excerpt is None:
         return False
     places = solve(draft, excerpt, NODES)
     return places is not None and _make(draft, excerpt, places)
 
 
-def excerpt_of(draft: Draft, holdings: Holdings, hottest: int) -> Excerpt | None:
+def excerpt_around(draft: Draft, holdings: Holdings, hottest: int) -> Excerpt | None:
     """The fullest broker with others of its pool that are out of tolerance, the emptiest, and their largest bundles."""
     pool = draft.scale.pool[hottest]
     hot = [broker for broker in draft.hot() if draft.scale.pool[broker] == pool][:HOTTEST]
@@ -51,28 +51,20 @@ def excerpt_of(draft: Draft, holdings: Holdings, hottest: int) -> Excerpt | None
     if not rows.size or not cold:
         return None
     home = np.array([int(np.flatnonzero(brokers == owner)[0]) for owner in draft.model.bundles.owner[rows].tolist()])
-    part = draft.loads_of(rows)[:, :, None] * draft.scale.per_load[:, None, brokers]
     allowed = np.array(
         [draft.open_to(row, int(brokers[at]))[brokers] == 0 for row, at in zip(rows.tolist(), home, strict=True)]
     )
-    cost = draft.costs_of(rows, brokers)
-    here = np.arange(len(rows)), home
-    allowed[here], cost[here] = True, 0.0
-    mine = np.bincount(home, minlength=len(brokers))
-    held = draft.bundles[brokers]
-    return Excerpt(
-        brokers=brokers,
-        rows=rows,
+    return excerpt_of(
+        draft,
+        brokers,
+        rows,
+        home,
         home=home,
-        part=part,
+        stays=np.arange(len(rows)),
         allowed=allowed,
-        cost=cost,
-        rest=draft.usage[:, brokers] - np.array([np.bincount(home, each[here], len(brokers)) for each in part]),
-        most=np.maximum(draft.peak[brokers], FULL),
-        others=held - mine,
-        room=mine + np.maximum(0, draft.model.brokers.max_bundles[brokers] - held),
+        sizes=np.zeros(allowed.shape),
+        most=draft.peak[brokers],
         moves=draft.moves_left,
-        sizes=np.zeros_like(cost),
         budget=np.inf,
     )
 

@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from loadmanager.balancing.model import Flags, Floats, Ints
-from loadmanager.balancing.plan.draft import Draft
+from loadmanager.balancing.model import NOWHERE, Flags, Floats, Ints
+from loadmanager.balancing.plan.draft import FULL, Draft
 from loadmanager.balancing.plan.objective import OUT_OF_TOLERANCE, OVER, UNDER, UNEVEN
 
 GAP = 0.002
@@ -48,6 +48,46 @@ class Excerpt(msgspec.Struct, frozen=True, eq=False):
     sizes: Floats
     """(k, b): what of the round's budget it takes."""
     budget: float
+
+
+def excerpt_of(
+    draft: Draft,
+    brokers: Ints,
+    rows: Ints,
+    here: Ints,
+    *,
+    home: Ints,
+    stays: Ints,
+    allowed: Flags,
+    sizes: Floats,
+    most: Floats,
+    moves: int,
+    budget: float,
+) -> Excerpt:
+    """These bundles on these brokers. `here` (k,): where the draft has them, a position, or NOWHERE among these;
+    `stays`: those of `rows` (by position) that may stay at home, for nothing."""
+    part = draft.loads_of(rows)[:, :, None] * draft.scale.per_load[:, None, brokers]
+    cost = draft.costs_of(rows, brokers)
+    allowed[stays, home[stays]], cost[stays, home[stays]], sizes[stays, home[stays]] = True, 0.0, 0.0
+    inside, b = np.flatnonzero(here != NOWHERE), len(brokers)
+    now = here[inside]
+    mine = np.bincount(now, minlength=b)
+    others = draft.bundles[brokers] - mine
+    return Excerpt(
+        brokers=brokers,
+        rows=rows,
+        home=home,
+        part=part,
+        allowed=allowed,
+        cost=cost,
+        rest=draft.usage[:, brokers] - np.array([np.bincount(now, each[inside, now], b) for each in part]),
+        most=np.maximum(most, FULL),
+        others=others,
+        room=np.maximum(mine, draft.model.brokers.max_bundles[brokers] - others),
+        moves=moves,
+        sizes=sizes,
+        budget=budget,
+    )
 
 
 class _Columns:

@@ -15,9 +15,9 @@ import numpy as np
 from loadmanager.balancing.constraints import FREE
 from loadmanager.balancing.decision import Stage
 from loadmanager.balancing.model import NOWHERE, Floats, Ints
-from loadmanager.balancing.plan.draft import BUDGETED, FULL, PATIENCE, Draft
+from loadmanager.balancing.plan.draft import BUDGETED, PATIENCE, Draft
 from loadmanager.balancing.plan.objective import EPSILON
-from loadmanager.balancing.plan.program import GAP, Excerpt, solve
+from loadmanager.balancing.plan.program import GAP, Excerpt, excerpt_of, solve
 
 CELLS, ALL_CELLS = 400, 1200
 """Bundles times brokers times resources: of a pool, and of all pools that are searched in a round."""
@@ -28,7 +28,7 @@ def settle(draft: Draft) -> Draft:
     """The draft, or a better one in its place."""
     cells = 0
     for pool in _worthwhile(draft):
-        excerpt = excerpt_of(draft, pool)
+        excerpt = excerpt_of_pool(draft, pool)
         if excerpt is None or cells + excerpt.part.size > ALL_CELLS:
             continue
         cells += excerpt.part.size
@@ -55,7 +55,7 @@ def _worthwhile(draft: Draft) -> list[int]:
     ]
 
 
-def excerpt_of(draft: Draft, pool: int) -> Excerpt | None:
+def excerpt_of_pool(draft: Draft, pool: int) -> Excerpt | None:
     """The pool as it is before any move, with all that may move in it; None if that is too much, or nothing."""
     brokers = np.flatnonzero(draft.scale.pool == pool)
     now = _places(draft)
@@ -66,36 +66,24 @@ def excerpt_of(draft: Draft, pool: int) -> Excerpt | None:
     position = np.full(len(draft.peak) + 1, NOWHERE)
     position[brokers] = np.arange(b)
     home, here = position[draft.model.bundles.owner[rows]], position[now[rows]]
-    part = draft.loads_of(rows)[:, :, None] * draft.scale.per_load[:, None, brokers]
-    allowed = np.array([_allowed(draft, row)[brokers] for row in rows.tolist()])
-    cost = draft.costs_of(rows, brokers)
     must = _must_go(draft, rows)
-    sizes = np.where(must[:, None], 0.0, draft.size[rows][:, None]).repeat(b, axis=1)
-    stays = np.flatnonzero((home != NOWHERE) & ~must)
-    allowed[stays, home[stays]], cost[stays, home[stays]], sizes[stays, home[stays]] = True, 0.0, 0.0
-    inside = np.flatnonzero(here != NOWHERE)
-    at = inside, here[inside]
-    mine = np.bincount(here[inside], minlength=b)
-    others = draft.bundles[brokers] - mine
     moved = np.isin([step.row for step in draft.steps], rows)
     spent = sum(
         float(draft.size[s.row])
         for s, mine_too in zip(draft.steps, moved, strict=True)
         if mine_too and s.stage in BUDGETED
     )
-    return Excerpt(
-        brokers=brokers,
-        rows=rows,
+    return excerpt_of(
+        draft,
+        brokers,
+        rows,
+        here,
         home=home,
-        part=part,
-        allowed=allowed,
-        cost=cost,
-        rest=draft.usage[:, brokers] - np.array([np.bincount(here[inside], each[at], b) for each in part]),
-        most=np.maximum(np.maximum(draft.scale.usage.max(axis=0), draft.peak)[brokers], FULL),
-        others=others,
-        room=np.maximum(mine, draft.model.brokers.max_bundles[brokers] - others),
+        stays=np.flatnonzero((home != NOWHERE) & ~must),
+        allowed=np.array([_allowed(draft, row)[brokers] for row in rows.tolist()]),
+        sizes=np.where(must[:, None], 0.0, draft.size[rows][:, None]).repeat(b, axis=1),
+        most=np.maximum(draft.scale.usage.max(axis=0), draft.peak)[brokers],
         moves=draft.moves_left + int(moved.sum()),
-        sizes=sizes,
         budget=spent + max(0.0, draft.load_left),
     )
 

@@ -3,7 +3,6 @@ how much better or worse than the record in each window. Needs Altair and vl-con
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from loadmanager.errors import Invalid
 from loadmanager.history.replay.candidates import RECORDED
 from loadmanager.history.replay.result import Ranked, ReplayResult
+from loadmanager.sim.balance import drawing
 
 WIDTH = 560
 SCALE = 1.3
@@ -35,7 +35,7 @@ def draw(result: ReplayResult, directory: Path) -> list[Path]:
 
 def chart(result: ReplayResult) -> Any:
     """An Altair chart."""
-    altair = _altair()
+    altair = drawing.altair("history")
     names = [each.candidate for each in result.ranked]
     parts = [_costs(altair, result, names)]
     if RECORDED in names and len(names) > 1:
@@ -53,16 +53,6 @@ def chart(result: ReplayResult) -> Any:
         .configure_title(anchor="start", fontSize=15, subtitleColor="#555")
         .configure_legend(title=None, labelFontSize=11)
     )
-
-
-def _altair() -> Any:
-    try:
-        importlib.import_module("vl_convert")
-        altair = importlib.import_module("altair")
-    except ImportError:
-        raise Invalid("drawing needs the extra `history`: pip install 'loadmanager[history]'") from None
-    altair.data_transformers.disable_max_rows()
-    return altair
 
 
 def _costs(altair: Any, result: ReplayResult, names: Sequence[str]) -> Any:

@@ -15,10 +15,9 @@ from typing import Any
 
 import msgspec
 
-from loadmanager.errors import Invalid
 from loadmanager.history.report.material import DAY_S, Span
+from loadmanager.sim.balance import drawing
 
-INSTALL = "drawing needs the extra `history`: pip install 'loadmanager[history]'"
 WIDTH = 820
 LINE = 104
 """Characters of a title that a PNG has room for."""
@@ -56,11 +55,7 @@ class Drawn(msgspec.Struct, frozen=True):
 
 def altair() -> Any:
     """Altair. Raises Invalid where the extra is missing."""
-    try:
-        importlib.import_module("vl_convert")
-        return importlib.import_module("altair")
-    except ImportError:
-        raise Invalid(INSTALL) from None
+    return drawing.altair("history")
 
 
 def spec_of(chart: Any) -> dict[str, Any]:

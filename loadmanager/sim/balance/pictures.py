@@ -5,7 +5,6 @@ Needs the extra `playground` (Altair and vl-convert); it is imported when a pict
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,20 +12,20 @@ from typing import Any
 import numpy as np
 
 from loadmanager.errors import Invalid
+from loadmanager.sim.balance import drawing
 from loadmanager.sim.balance.comparing import Game
 from loadmanager.sim.balance.playing import Run
 
 WIDTH = 640
 SCALE = 1.1
 """Pixels of the PNG for one of the page."""
-INSTALL = "drawing needs the extra `playground`: pip install 'loadmanager[playground]'"
 COLOURS = ("#1b6ca8", "#e07b39", "#3a9a5b", "#a23e8c", "#8a8d91", "#c7a008", "#5d4bb0", "#b23a3a")
 
 
 def draw(games: Sequence[Game], directory: Path) -> list[Path]:
     """Draw one game of each strategy on the same scenario; returns the files. Raises Invalid without the extra, or if
     the directory cannot be written."""
-    altair = _altair()
+    altair = drawing.altair("playground")
     name = games[0].run.scenario.name
     chart = _page(altair, [game.run for game in games], games)
     paths = [directory / f"{name}.png", directory / f"{name}.html"]
@@ -37,16 +36,6 @@ def draw(games: Sequence[Game], directory: Path) -> list[Path]:
     except OSError as error:
         raise Invalid(f"--out {directory}: {error}") from None
     return paths
-
-
-def _altair() -> Any:
-    try:
-        importlib.import_module("vl_convert")
-        altair = importlib.import_module("altair")
-    except ImportError:
-        raise Invalid(INSTALL) from None
-    altair.data_transformers.disable_max_rows()
-    return altair
 
 
 def _page(altair: Any, runs: Sequence[Run], games: Sequence[Game]) -> Any:

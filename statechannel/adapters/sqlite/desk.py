@@ -22,6 +22,7 @@ import msgspec
 
 from statechannel.adapters.sqlite import registry
 from statechannel.adapters.sqlite.file import FileFull, FileUnavailable, ForeignFile, SqliteFile
+from statechannel.adapters.sqlite.handing_back import post, settle
 from statechannel.adapters.sqlite.registry import Session, Snapshot
 from statechannel.adapters.sqlite.wakeup import Bell, Ear
 from statechannel.errors import CoordinationUnavailable, ForeignCluster, StateChannelError
@@ -108,20 +109,20 @@ class Desk:
         try:
             self._file = SqliteFile(self._path, registry.SCHEMA, self._start_by_s)
         except (FileUnavailable, ForeignFile) as error:
-            _post(self._loop, _settle, self.stopped, None, None)
-            _post(self._loop, _settle, self.started, None, coordination_error(error))
+            post(self._loop, settle, self.stopped, None, None)
+            post(self._loop, settle, self.started, None, coordination_error(error))
             return
         self._bell = Bell(self._path)
         timeout_s = self._client.session().timeout_ms / 1000
         tick_s, heartbeat_s = timeout_s / _TICKS_PER_TIMEOUT, timeout_s / _HEARTBEATS_PER_TIMEOUT
         self._tick(heartbeat_s)
-        _post(self._loop, _settle, self.started, None, None)
+        post(self._loop, settle, self.started, None, None)
         try:
             self._serve(tick_s, heartbeat_s)
         finally:
             self._bell.close()
             self._file.close()
-            _post(self._loop, _settle, self.stopped, None, None)
+            post(self._loop, settle, self.stopped, None, None)
 
     def _serve(self, tick_s: float, heartbeat_s: float) -> None:
         next_tick_s = time.monotonic() + tick_s
@@ -155,13 +156,13 @@ class Desk:
             failure = error
         except (FileUnavailable, ForeignFile) as error:
             failure = CoordinationUnavailable(str(error))
-            _post(self._loop, lambda: self._client.note_link("writes", works=False))
+            post(self._loop, lambda: self._client.note_link("writes", works=False))
         except Exception as error:  # noqa: BLE001 - the thread must outlive a bug, and its caller must hear of it
             failure = CoordinationUnavailable(f"{self._path}: the write failed: {error!r}")
         else:
             if request.rings:
                 self._bell.ring()
-        _post(self._loop, _settle, request.done, result, failure)
+        post(self._loop, settle, request.done, result, failure)
 
     def _carry_out(self, request: Request) -> Any:
         try:
@@ -170,7 +171,7 @@ class Desk:
         except FileFull:
             if request.on_full_disk is None:
                 raise
-            _post(self._loop, lambda: self._client.note_link("writes", works=False))
+            post(self._loop, lambda: self._client.note_link("writes", works=False))
             with self._file.transaction(request.deadline_s, durable=False) as db:
                 return request.on_full_disk(db)
 
@@ -184,7 +185,7 @@ class Desk:
                 self._next_heartbeat_s = now_s + heartbeat_s
             self._end_dead_sessions()
         except (sqlite3.Error, FileUnavailable, ForeignFile):
-            _post(self._loop, lambda: self._client.note_link("writes", works=False))
+            post(self._loop, lambda: self._client.note_link("writes", works=False))
 
     def _beat(self) -> None:
         with self._transaction() as db:
@@ -195,7 +196,7 @@ class Desk:
             # ZooKeeper does, give every session its whole time-out to be heard again.
             self._patient_until_ms = session.now_ms + session.timeout_ms
         self._last_beat_ms = session.now_ms
-        _post(self._loop, lambda: self._client.note_link("writes", works=True))
+        post(self._loop, lambda: self._client.note_link("writes", works=True))
 
     def _end_dead_sessions(self) -> None:
         session = self._client.session()
@@ -245,11 +246,11 @@ class Watch:
             self._file = SqliteFile(self._path, registry.SCHEMA, self._start_by_s)
         except (FileUnavailable, ForeignFile) as error:
             self._ear.close()
-            _post(self._loop, _settle, self.stopped, None, None)
-            _post(self._loop, _settle, self.started, None, coordination_error(error))
+            post(self._loop, settle, self.stopped, None, None)
+            post(self._loop, settle, self.started, None, coordination_error(error))
             return
         self._look()
-        _post(self._loop, _settle, self.started, None, None)
+        post(self._loop, settle, self.started, None, None)
         try:
             while not self._stopping.is_set():
                 self._ear.wait(_POLL_S if self._works else _RETRY_S)
@@ -257,7 +258,7 @@ class Watch:
         finally:
             self._file.close()
             self._ear.close()
-            _post(self._loop, _settle, self.stopped, None, None)
+            post(self._loop, settle, self.stopped, None, None)
 
     def _look(self) -> None:
         """Report what has changed since the last look, and whether reading works."""
@@ -273,7 +274,7 @@ class Watch:
             works = not self._desk.stuck
         if works != self._works:
             self._works = works
-            _post(self._loop, lambda: self._client.note_link("reads", works=works))
+            post(self._loop, lambda: self._client.note_link("reads", works=works))
 
     def _read(self) -> None:
         db = self._file.db
@@ -285,26 +286,9 @@ class Watch:
             db.execute("COMMIT")
         if seen != self._reported:
             self._reported = seen
-            _post(self._loop, self._client.note_snapshot, seen)
+            post(self._loop, self._client.note_snapshot, seen)
 
 
 def coordination_error(error: FileUnavailable | ForeignFile) -> StateChannelError:
     """The same in the words of the port."""
     return ForeignCluster(str(error)) if isinstance(error, ForeignFile) else CoordinationUnavailable(str(error))
-
-
-def _post(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: Any) -> None:
-    try:
-        loop.call_soon_threadsafe(call, *arguments)
-    except RuntimeError:  # nobody waits for it any more once the loop is closed
-        if not loop.is_closed():
-            raise
-
-
-def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import random
 import sqlite3
@@ -15,6 +16,8 @@ import stat
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
+
+_log = logging.getLogger(__name__)
 
 APPLICATION_ID = 0x4C4D5343  # "LMSC"
 FORMAT_VERSION = 1
@@ -59,8 +62,9 @@ class SqliteFile:
     """One connection to the file, for one thread (the one that made it).
 
     The file is created, for its user alone, with `schema` where it is empty; SQLite gives what it puts beside it the
-    same mode. A file of another application is not touched. A file that was
-    removed or replaced after it was opened is refused by `check_same`: two processes would go on in two histories.
+    same mode. One that a former release made for everybody is closed to all others. A file of another application is
+    not touched. A file that was removed or replaced after it was opened is refused by `check_same`: two processes would
+    go on in two histories.
     """
 
     def __init__(self, path: Path, schema: str, deadline_s: float) -> None:
@@ -98,6 +102,7 @@ class SqliteFile:
             raise translated(self.path, error) from error
         except OSError as error:
             raise FileUnavailable(f"{self.path}: {error}") from error
+        _close_to_others(self.path)
         self._inode = (found.st_dev, found.st_ino)
 
     def _check_ours(self) -> None:
@@ -203,6 +208,21 @@ def _make_private(path: Path) -> None:
     connections of this process have on it."""
     with contextlib.suppress(OSError):  # it is there, or SQLite will say what is wrong
         os.mknod(os.path.realpath(path), stat.S_IFREG | 0o600)
+
+
+def _close_to_others(path: Path) -> None:
+    """Take from all others what a former release left to everybody, if the files are this user's.
+
+    A group keeps what it was given where it is not this user's own (`chgrp`): that was done on purpose.
+    """
+    for file in (os.path.realpath(path) + end for end in ("", "-wal", "-shm", "-turn")):
+        with contextlib.suppress(OSError):  # most are not there, or another user's: `loadmanager check` tells of these
+            found = os.lstat(file)
+            if found.st_uid != os.geteuid() or not stat.S_ISREG(found.st_mode) or not found.st_mode & 0o007:
+                continue
+            kept = 0o700 if found.st_gid == os.getegid() else 0o770
+            os.chmod(file, stat.S_IMODE(found.st_mode) & kept)
+            _log.warning("%s was open to every user of this machine; it is not any more", file)
 
 
 def _pragma(db: sqlite3.Connection, name: str) -> int:

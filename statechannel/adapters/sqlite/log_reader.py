@@ -19,9 +19,10 @@ from typing import Any
 import msgspec
 
 from statechannel.adapters.sqlite.file import FileUnavailable, ForeignFile, SqliteFile, translated
+from statechannel.adapters.sqlite.handing_back import post, settle
 from statechannel.adapters.sqlite.log_queries import NOTHING, Extent, extents, next_batch
 from statechannel.adapters.sqlite.log_tail import Tail
-from statechannel.adapters.sqlite.log_writer import log_error, post
+from statechannel.adapters.sqlite.log_writer import log_error
 from statechannel.adapters.sqlite.topics import OFFSETS, SCHEMA
 from statechannel.adapters.sqlite.wakeup import Ear
 from statechannel.errors import LogError, LogUnavailable, Trimmed
@@ -84,11 +85,11 @@ class LogReader:
             self._file = SqliteFile(self._path, SCHEMA, time.monotonic() + self._start_timeout_s)
         except (FileUnavailable, ForeignFile) as error:
             self._ear.close()
-            post(self._loop, _settle, self.stopped, None, None)
-            post(self._loop, _settle, self.started, None, log_error(error))
+            post(self._loop, settle, self.stopped, None, None)
+            post(self._loop, settle, self.started, None, log_error(error))
             return
         self._file.db.execute("PRAGMA busy_timeout = 500")
-        post(self._loop, _settle, self.started, None, None)
+        post(self._loop, settle, self.started, None, None)
         try:
             while self._serve_requests():
                 if not self._read():
@@ -96,7 +97,7 @@ class LogReader:
         finally:
             self._file.close()
             self._ear.close()
-            post(self._loop, _settle, self.stopped, None, None)
+            post(self._loop, settle, self.stopped, None, None)
 
     def _serve_requests(self) -> bool:
         """False once the reader is to stop."""
@@ -122,7 +123,7 @@ class LogReader:
             failure = log_error(error)
         except Exception as error:  # noqa: BLE001 - the thread must outlive a bug, and its caller must hear of it
             failure = LogUnavailable(f"{self._path}: the reader failed: {error!r}")
-        post(self._loop, _settle, question.done, answer, failure)
+        post(self._loop, settle, question.done, answer, failure)
 
     def _read(self) -> bool:
         """Read one batch for each partition that has more; whether some of them have still more.
@@ -222,12 +223,3 @@ def _hand_over(news: Sequence[tuple[Tail, Sequence[LogEntry] | LogError | None]]
                 tail.fail(arrived)
             case batch:
                 tail.deliver(batch)
-
-
-def _settle(future: asyncio.Future[Any], result: Any, error: LogError | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from statechannel.adapters.sqlite.file import FileUnavailable, ForeignFile, SqliteFile, translated
+from statechannel.adapters.sqlite.handing_back import post, settle
 from statechannel.adapters.sqlite.log_inserts import (
     Keeping,
     drop_dead,
@@ -107,12 +108,12 @@ class LogWriter:
         try:
             self._file = SqliteFile(self._path, SCHEMA, time.monotonic() + self._start_timeout_s)
         except (FileUnavailable, ForeignFile) as error:
-            self._post(_succeed, self.stopped, None)
-            self._post(_fail, self.started, log_error(error))
+            self._post(settle, self.stopped, None, None)
+            self._post(settle, self.started, None, log_error(error))
             return
         self._sweeper = Sweeper(self._file) if self._sweeps else None
         self._bell = Bell(self._path)
-        self._post(_succeed, self.started, None)
+        self._post(settle, self.started, None, None)
         try:
             while self._turn():
                 if self._sweeper is not None:
@@ -120,7 +121,7 @@ class LogWriter:
         finally:
             self._bell.close()
             self._file.close()
-            self._post(_succeed, self.stopped, None)
+            self._post(settle, self.stopped, None, None)
 
     def _turn(self) -> bool:
         """Take what waits, at most a group, and write it; False at the end."""
@@ -193,9 +194,9 @@ class LogWriter:
             return  # its caller has given up: better not done than done late
         failure, result = self._transact(item.body, prepare=item.prepare, large=item.large)
         if failure is not None:
-            self._post(_fail, item.done, failure)
+            self._post(settle, item.done, None, failure)
             return
-        self._post(_succeed, item.done, result)
+        self._post(settle, item.done, result, None)
         if item.large:
             self._file.checkpoint()
         if item.trims is not None and self._sweeper is not None:
@@ -210,13 +211,13 @@ class LogWriter:
                     topic = create_topic(db, item.spec, self._default_partitions)
             check_topic(topic, item.spec)
         except sqlite3.Error as error:
-            self._post(_fail, item.done, log_error(translated(self._path, error)))
+            self._post(settle, item.done, None, log_error(translated(self._path, error)))
         except (FileUnavailable, ForeignFile) as error:
-            self._post(_fail, item.done, log_error(error))
+            self._post(settle, item.done, None, log_error(error))
         except TopicMismatch as error:
-            self._post(_fail, item.done, error)
+            self._post(settle, item.done, None, error)
         else:
-            self._post(_succeed, item.done, topic)
+            self._post(settle, item.done, topic, None)
 
     def _post(self, call: Callable[..., None], *arguments: Any) -> None:
         post(self._loop, call, *arguments)
@@ -225,22 +226,3 @@ class LogWriter:
 def log_error(error: FileUnavailable | ForeignFile) -> LogError:
     """The same in the words of the port."""
     return TopicMismatch(str(error)) if isinstance(error, ForeignFile) else LogUnavailable(str(error))
-
-
-def post(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: Any) -> None:
-    """Run a call on the loop, from another thread; nobody waits for it any more once the loop is closed."""
-    try:
-        loop.call_soon_threadsafe(call, *arguments)
-    except RuntimeError:
-        if not loop.is_closed():
-            raise
-
-
-def _succeed(future: asyncio.Future[Any], result: Any) -> None:
-    if not future.done():
-        future.set_result(result)
-
-
-def _fail(future: asyncio.Future[Any], error: Exception) -> None:
-    if not future.done():
-        future.set_exception(error)

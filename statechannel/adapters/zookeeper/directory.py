@@ -8,14 +8,15 @@ once one list serves them all. No watch outlives the link: after it was lost eve
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Generic, TypeVar
 
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import WatchedEvent
 
 from statechannel.adapters.zookeeper.session import Session, Watch, post
 from statechannel.ports import WatchCounts
+from statechannel.racing import all_or_first_failure
 
 T = TypeVar("T")
 
@@ -64,7 +65,7 @@ class Directory(Generic[T]):
         if self._unlisted:
             await self._list(session, values, due)
         gate = asyncio.Semaphore(CONCURRENT_READS)
-        await _all_or_first_failure([self._read(session, name, values, due, gate) for name in sorted(due)])
+        await all_or_first_failure([self._read(session, name, values, due, gate) for name in sorted(due)])
 
     async def _list(self, session: Session, values: dict[str, T], due: set[str]) -> None:
         self._unlisted = False
@@ -121,21 +122,3 @@ class Directory(Generic[T]):
     def _mark_unlisted(self) -> None:
         self._unlisted = True
         self._wake()
-
-
-async def _all_or_first_failure(works: list[Coroutine[Any, Any, None]]) -> None:
-    """Wait for all; when one fails, cancel the others and raise that.
-
-    Not a task group: where its task is cancelled while one of it fails, a group forgets that it was cancelled.
-    """
-    if not works:
-        return
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    for task in done:
-        task.result()

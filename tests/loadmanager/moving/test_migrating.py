@@ -10,17 +10,20 @@ import pytest
 from loadmanager.checking.topics import topics_of
 from loadmanager.errors import Conflict
 from loadmanager.moving.export import export_of
+from loadmanager.moving.export_file import decode, encode
 from loadmanager.moving.migrating import Moved, Place, migrate, restore
+from loadmanager.settings import Settings
 from loadmanager.sim.network import NO_FAULTS, Faults
 from loadmanager.sim.process import Process
 from loadmanager.sim.world import World
+from statechannel.agreement import Agreement
 from statechannel.bundle import Bundle
 from statechannel.errors import CoordinationUnavailable, ForeignCluster, LogRetired, LogUnavailable
 from statechannel.imported import is_unfinished
 from statechannel.ports import Payload
 from statechannel.record import Action, Broker, Token
 from statechannel.transitions import State
-from tests.loadmanager.moving.channels import TERMS, Stores, owners, replaced
+from tests.loadmanager.moving.channels import TERMS, Stores, exported, owners, replaced, two_namespaces
 from tests.loadmanager.small_world import QUICK, Nodes, Started, virtually
 
 SETTINGS = QUICK.model_copy(update={"cluster": "shop", "partitions": 2})
@@ -407,6 +410,84 @@ async def test_a_log_that_went_elsewhere_is_not_moved_again_but_can_still_be_exp
     table = (await third.folded()).table
     assert not is_unfinished(table)
     assert owners(table) == where
+
+
+# --- what brokers agree on
+
+
+async def words(stores: Stores) -> list[Agreement | None]:
+    table = (await stores.folded()).table
+    return [table.agreed(partition).agreement for partition in range(table.partitions)]
+
+
+def given(**values: float) -> Settings:
+    """Settings in which these were given, as on a command line."""
+    return Settings.model_construct(**{name: getattr(SETTINGS, name) for name in SETTINGS.model_fields_set} | values)
+
+
+async def root_of(stores: Stores) -> str:
+    identity = await (await stores.place()).coordination.identity()
+    assert identity is not None
+    return identity.root
+
+
+@virtually
+async def test_the_new_log_names_the_new_root_and_the_values_of_the_old_before_any_broker_starts(world: World):
+    cluster = Cluster(world)
+    await cluster.filled("a:1", "b:1")
+    [before, _] = await words(cluster.old)
+    assert before is not None
+    await cluster.migrated()
+    expected = replaced(before, root=await root_of(cluster.new), partitions=3)
+    assert await words(cluster.new) == [expected] * 3
+    cluster.run_on(cluster.new, given(proof_validity_s=1.0, partitions=3))
+    refusal = await ends_with(cluster.nodes.start("a:1").process, world, ForeignCluster)
+    assert f"proof_validity_s is {before.proof_validity_s} in the log and 1.0 here" in refusal
+    cluster.nodes.by_name.clear()
+    cluster.run_on(cluster.new, SETTINGS.model_copy(update={"partitions": 3}))
+    [b] = await cluster.start("b:1")
+    assert b.node.ready.is_set()
+
+
+@virtually
+async def test_what_was_given_for_the_new_cluster_is_in_the_new_log(world: World):
+    cluster = Cluster(world)
+    await cluster.filled("a:1")
+    await cluster.migrated(
+        terms=replaced(HERE, wanted=lambda before, root: replaced(before, root=root, proof_validity_s=1.5))
+    )
+    assert {word.proof_validity_s for word in await words(cluster.new) if word is not None} == {1.5}
+
+
+@virtually
+async def test_a_log_that_says_nothing_of_it_makes_one_that_says_nothing_of_it(world: World):
+    stores, book = Stores(world, "new"), two_namespaces()
+    await restore(exported(book), "f00d", await stores.place(), TERMS, say=lambda text: None)
+    assert set(await words(stores)) == {None}
+
+
+@virtually
+async def test_it_waits_for_as_long_as_the_log_says_that_a_proof_counts(world: World):
+    """Brokers that were given no proof time have the log's, and the command was given none either."""
+    cluster = Cluster(world)
+    await cluster.filled("a:1")
+    await cluster.migrated(terms=replaced(HERE, validity_s=0.1, margin_s=0.0))
+    [word, *_] = await words(cluster.old)
+    assert word is not None
+    waited = f"waiting {word.proof_validity_s + word.margin_s:.1f} s until no proof of the old cluster counts"
+    assert waited in cluster.said
+    assert word.proof_validity_s > 0.1
+
+
+@virtually
+async def test_a_backup_is_restored_with_what_brokers_agreed_on(world: World):
+    cluster = Cluster(world)
+    await cluster.filled("a:1")
+    export = decode(encode(export_of((await cluster.old.folded()).table, {}, "log old", 5)))
+    [before, _] = await words(cluster.old)
+    assert before is not None
+    await restore(export, "f00d", await cluster.new.place(), HERE, say=lambda text: None)
+    assert await words(cluster.new) == [replaced(before, root=await root_of(cluster.new), partitions=3)] * 3
 
 
 # --- backup and restore
