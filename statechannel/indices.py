@@ -112,6 +112,9 @@ class Indices:
     def replacing(self, old: Iterable[Namespace], new: Iterable[Namespace], partition: int) -> Iterator[None]:
         """Let go of all bundles of some namespaces and take in those of others, which may be the same ones. In steps:
         in between it holds for nothing."""
+        for holder in tuple(self._held):
+            self._owned(holder)
+            yield
         for namespace in old:
             for entry in namespace.touched():
                 if entry.state in IN_FLIGHT:
@@ -162,6 +165,14 @@ class Indices:
             _add_to(self.coming, entry.target, change)
             _add_to(self.leaving, entry.holder, change)
 
+    def _owned(self, holder: Broker) -> dict[str, int]:
+        """What is counted of the holder, in a dictionary that no copy has."""
+        held = self._held.get(holder, {})
+        if holder not in self._own:
+            held = self._held[holder] = dict(held)
+            self._own.add(holder)
+        return held
+
     def _count(self, entry: Ownership, change: int) -> None:
         if entry.holder is not None:
             self._add(entry.holder, entry.bundle.namespace, change)
@@ -179,10 +190,7 @@ class Indices:
         total = self._totals[holder] = self._totals.get(holder, 0) + change
         if not total:
             del self._totals[holder]
-        held = self._held.get(holder, {})
-        if holder not in self._own:
-            held = self._held[holder] = dict(held)
-            self._own.add(holder)
+        held = self._owned(holder)
         count = held.get(namespace, 0) + change
         if count:
             held[namespace] = count

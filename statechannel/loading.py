@@ -21,7 +21,7 @@ from statechannel.table import OwnershipTable
 
 _log = logging.getLogger(__name__)
 
-RESTORED_AT_ONCE = 4
+RESTORED_AT_ONCE = 2
 """Namespaces, or holders, that are taken in in one turn of the loop."""
 
 ATTEMPTS = 5

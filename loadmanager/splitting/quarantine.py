@@ -13,6 +13,7 @@ die remember, and a verdict is a policy, which is kept.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from zlib import crc32
 
@@ -54,7 +55,8 @@ class Quarantine:
         self.losses = Losses()
         self._brokers = brokers
         self._window_s = 600.0
-        self._given: dict[Bundle, Given] = {}
+        self._given: OrderedDict[Bundle, Given] = OrderedDict()
+        """The first of a plain dictionary is looked for among all that were taken from its front."""
         self._given_so_far = 0
         self._began_anew: dict[str, int] = {}
         """Namespaces that came or went as a whole, with how many had been given till then: those of it count no more,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from itertools import islice
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from api.presenting import bundles_after
@@ -301,3 +303,17 @@ def test_planned_moves_of_a_namespace_that_went_are_not_shown_and_do_not_come_ba
     moves.observe(Record("r", Action.RETURN, B), moved("big/two", Action.RETURN, State.ASSIGNED))
     assert moves.arrived == (), "that namespace is another one, and nobody planned a move of its bundles"
     assert moves.leaving == ()
+
+
+def test_the_oldest_that_was_given_is_found_at_once_however_many_were_forgotten(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("loadmanager.splitting.quarantine.GIVEN_KEPT", 100)
+    quarantine, bundles = Quarantine(), tile("big/one", even_boundaries(1_000))
+    before = Ownership(bundles[0], State.UNASSIGNED, None, None, 1, 1, Action.CREATE_NAMESPACE, A)
+    assert isinstance(quarantine._given, OrderedDict), "a dictionary would walk over all that it forgot"
+    for number, bundle in enumerate(bundles):
+        after = Ownership(bundle, State.ASSIGNING, B, None, number + 2, number + 2, Action.OWN, A)
+        transition = Transition(msgspec.structs.replace(before, bundle=bundle), after)
+        record = Record("r", Action.OWN, A, Role.BROKER, at_ms=number)
+        quarantine.observe(Change(0, number + 2, record, (transition,)), 600.0)
+    assert [quarantine.given_ms(bundle, B) for bundle in bundles] == [None] * 900 + list(range(900, 1_000))
+    assert sum(map(len, quarantine._holds.values())) == 100
