@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from itertools import islice
 from typing import Any
 
 import msgspec
@@ -126,13 +125,16 @@ async def bundles_after(
         if known is None or (after is not None and name < after.namespace):
             continue
         begin = bisect_left(known.lower_bounds, after.lo) if after is not None and name == after.namespace else 0
-        for entry in islice(known.entries, begin, None):
-            if (after is None or entry.bundle > after) and _fits(entry, state, owner):
-                found.append(entry)
-            if len(found) == most:
-                return found
-            looked_at += 1
-            if looked_at % LOOKED_AT_ONCE == 0:
+        for at in range(begin, known.count, LOOKED_AT_ONCE):
+            some = known.some(at, at + LOOKED_AT_ONCE)
+            for entry in some:
+                if (after is None or entry.bundle > after) and _fits(entry, state, owner):
+                    found.append(entry)
+                    if len(found) == most:
+                        return found
+            looked_at += len(some)
+            if looked_at >= LOOKED_AT_ONCE:
+                looked_at = 0
                 await asyncio.sleep(0)
     return found
 

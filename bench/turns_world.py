@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import time
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import Context
-from random import Random
 from typing import Any
 
 import msgspec
 
 from api.cli.broker import GC_THRESHOLDS
-from loadmanager.drain import SUBJECTS_A_RECORD
+from bench.turns_loop import TurnLoop
+from bench.turns_referee import PARTITIONS, TOPIC, Referee
 from loadmanager.host import BundleLoad, Destination
 from loadmanager.hosting import HostRunner
 from loadmanager.load.model import (
@@ -35,88 +33,22 @@ from loadmanager.node import Node
 from loadmanager.registration import Peer, Registration
 from loadmanager.settings import Settings
 from loadmanager.sim.log_server import SimulatedLogServer
-from loadmanager.sim.loop import VirtualLoop
-from loadmanager.sim.process import Process
-from loadmanager.sim.world import EPOCH_MS, World
+from loadmanager.sim.world import World
 from loadmanager.surroundings import Surroundings
 from loadmanager.suspicion import Accusation, Answer
 from loadmanager.views import ACCUSATIONS_TOPIC
-from statechannel import codec
 from statechannel.bundle import Bundle, even_boundaries, tile
 from statechannel.partition import Genesis, Lead, NamespaceState, PartitionState
-from statechannel.ports import LogEntry, Payload, TopicSpec
-from statechannel.record import Action, Broker, Record, Role, Subject, Token
+from statechannel.ports import Payload, TopicSpec
+from statechannel.record import Action, Broker, Token
 from statechannel.snapshot import SNAPSHOTS, SnapshotInfo, closing, encode
 from statechannel.table import OwnershipTable
 from statechannel.transitions import State
-from statechannel.verdict import Change, Ownership, Transition
+from statechannel.verdict import Ownership
 
-TOPIC = "bundle-state"
-PARTITIONS = 4
 TOP_BUNDLES = 10
 GENESIS = Genesis("bench", "bench-1", 0)
 ENDLESS_S = 1e9
-
-
-class Turns(msgspec.Struct):
-    """The turns of the loop of one scenario, in CPU time. A turn is all that was ready at its beginning."""
-
-    longest_s: float = 0.0
-    longest_of: str = ""
-    """The call that took most of the longest turn."""
-    over: int = 0
-    """How many turns took more than the bound."""
-    total_s: float = 0.0
-    turns: int = 0
-    collecting_s: float = 0.0
-    """The longest pause for Python's search for cycles, which some turn contains."""
-
-
-class TurnLoop(VirtualLoop):
-    """A virtual loop that notes how long each turn of one process takes."""
-
-    def __init__(self, bound_s: float) -> None:
-        super().__init__(instant_limit=50_000_000)
-        self.measured: Process | None = None
-        self.noted = Turns()
-        self.bound_s = bound_s
-
-    def _run_instant(self) -> None:
-        while self._ready and not self._stopping:
-            self._run_turn(len(self._ready))
-
-    def _run_turn(self, calls: int) -> None:
-        turn_s, longest_s, longest_of = 0.0, 0.0, ""
-        for _ in range(calls):
-            call = self._ready.popleft()
-            callback, process = call.callback, call.process
-            if callback is None or not process.running:
-                continue
-            mine = process is self.measured
-            begin_s = time.thread_time() if mine else 0.0
-            try:
-                call.context.run(callback, *call.args)
-            except Exception as error:  # noqa: BLE001 - as asyncio does
-                self.call_exception_handler({"message": f"in a callback of {process.name}", "exception": error})
-            if mine:
-                took_s = time.thread_time() - begin_s
-                turn_s += took_s
-                if took_s > longest_s:
-                    longest_s, longest_of = took_s, _name_of(callback)
-        if turn_s:
-            noted = self.noted
-            noted.turns += 1
-            noted.total_s += turn_s
-            noted.over += turn_s > self.bound_s
-            if turn_s > noted.longest_s:
-                noted.longest_s, noted.longest_of = turn_s, f"{longest_of} {longest_s * 1e3:.1f} ms of {calls} calls"
-
-
-def _name_of(callback: Any) -> str:
-    owner = getattr(callback, "__self__", None)
-    if isinstance(owner, asyncio.Task):
-        return getattr(owner.get_coro(), "__qualname__", repr(owner))
-    return getattr(callback, "__qualname__", repr(callback))
 
 
 class IdleHost:
@@ -313,111 +245,3 @@ class TurnsWorld(World):
                 some[some.index(broker)] = later
         self.enter(later)
         return later
-
-
-class Referee:
-    """Folds the channel as every broker does, and writes what the living peers would."""
-
-    def __init__(self, world: TurnsWorld) -> None:
-        self.table = OwnershipTable(PARTITIONS)
-        self.dead: set[Broker] = set()
-        self.random = Random(2)
-        self._world = world
-        self._written = 0
-        self._owed: dict[tuple[int, Broker, Action, Broker | None], list[Subject]] = {}
-
-    def saw(self, topic: str, entry: LogEntry) -> None:
-        """An entry was taken by the log."""
-        if topic != TOPIC or entry.value is None:
-            return
-        verdict = self.table.replay(entry.partition, entry.offset, codec.decode(entry.value))
-        if isinstance(verdict, Change) and verdict.record.action is not Action.CREATE_NAMESPACE:
-            for transition in verdict.transitions:
-                self._owe(entry.partition, transition)
-
-    def _owe(self, partition: int, transition: Transition) -> None:
-        after = transition.after
-        if after is None:
-            return
-        who, to = after.holder, None
-        match after.state:
-            case State.ASSIGNING:
-                action = Action.RETURN
-            case State.TRANSFERRING:
-                who, action = after.target, Action.READY
-            case State.RELEASING:
-                action, to = Action.RELEASE, None
-            case State.REVOKING:
-                action = Action.RELEASE
-            case _:
-                return
-        if who is None or who in self.dead or who.name == self._world.brokers[0].name:
-            return
-        if not self._owed:
-            Context().run(self._world.loop.call_later, 0.002, self._pay)
-        self._owed.setdefault((partition, who, action, to), []).append(Subject(after.bundle, after.revision))
-
-    def _pay(self) -> None:
-        owed, self._owed = self._owed, {}
-        for (partition, who, action, to), subjects in owed.items():
-            self.write(partition, Record("", action, who, Role.BROKER, to=to), subjects)
-
-    def write(self, partition: int, record: Record, subjects: list[Subject]) -> None:
-        """Append the record, in parts."""
-        payloads: list[Payload] = []
-        for begin in range(0, len(subjects), SUBJECTS_A_RECORD):
-            self._written += 1
-            part = msgspec.structs.replace(
-                record, id=f"referee-{self._written}", at_ms=EPOCH_MS,
-                subjects=tuple(subjects[begin : begin + SUBJECTS_A_RECORD]),
-            )  # fmt: skip
-            payloads.append(Payload(None, codec.encode(part)))
-        self._world.log.append(TOPIC, partition, payloads)
-
-    def some_of(self, broker: Broker, count: int) -> list[Bundle]:
-        """A few bundles that the broker holds."""
-        found: list[Bundle] = []
-        for name in self.table.namespaces_of(broker):
-            namespace = self.table.namespace(name)
-            assert namespace is not None
-            found += [entry.bundle for entry in namespace.entries if entry.holder == broker]
-            if len(found) >= count:
-                break
-        return found[:count]
-
-    def drain(self, brokers: list[Broker], targets: list[Broker]) -> None:
-        """These leave: each transfers all it holds, a part to each of some of the others."""
-        held: dict[Broker, list[Ownership]] = {broker: [] for broker in brokers}
-        for entry in self.table:  # once for all of them
-            if entry.holder in held and entry.state is State.ASSIGNED:
-                held[entry.holder].append(entry)
-        for broker, entries in held.items():
-            some = self.random.sample(targets, min(10, len(targets)))
-            moves: dict[tuple[int, Broker], list[Subject]] = {}
-            for index, entry in enumerate(entries):
-                place = self.table.partition_of(entry.bundle.namespace), some[index * len(some) // len(entries)]
-                moves.setdefault(place, []).append(Subject(entry.bundle, entry.revision))
-            for (partition, to), subjects in moves.items():
-                record = Record("", Action.TRANSFER, broker, Role.BROKER, to=to, reason="drain")
-                self.write(partition, record, subjects)
-
-
-@contextmanager
-def noting(world: TurnsWorld) -> Generator[Turns]:
-    """The turns of what happens inside."""
-    noted = world.loop.noted = Turns()
-    begun_s = 0.0
-
-    def collecting(phase: str, _info: dict[str, int]) -> None:
-        nonlocal begun_s
-        if phase == "start":
-            begun_s = time.thread_time()
-        else:
-            noted.collecting_s = max(noted.collecting_s, time.thread_time() - begun_s)
-
-    gc.callbacks.append(collecting)
-    try:
-        yield noted
-    finally:
-        gc.callbacks.remove(collecting)
-        world.loop.noted = Turns()

@@ -32,8 +32,11 @@ FIRST_REST_S, LAST_REST_S = 0.1, 2.0
 PLACED_AT_ONCE = 50
 """Bundles that are placed in one turn of the loop."""
 
+RECORDS_AT_ONCE = 25
+"""Records about them that are begun in one turn of the loop."""
+
 QUARANTINE_RETRY_S = 30.0
-DEFERRED_AT_ONCE = 100
+DEFERRED_AT_ONCE = 50
 """Lookups that begin to wait in one turn of the loop: one request may ask for a thousand topics."""
 
 DEFERRED_LIMIT = 20_000
@@ -93,6 +96,7 @@ class Lookup:
         self._waits: set[asyncio.Future[None]] = set()
         self._closed = False
         self._turnstile = Turnstile(DEFERRED_AT_ONCE)
+        self._records = Turnstile(RECORDS_AT_ONCE)
 
     def peek(self, topic: Topic) -> Located | None:
         """The answer if there is one at this moment; changes nothing. Any thread: each value that it reads is whole."""
@@ -217,6 +221,7 @@ class Lookup:
     async def _own(self, entries: Sequence[Ownership], to: Broker, rest_s: float, partition: int) -> None:
         if rest_s:
             await asyncio.sleep(rest_s)
+        await self._records.passed()
         subjects = tuple(Subject(entry.bundle, entry.revision) for entry in entries)
         record = Record("", Action.OWN, self._me, subjects=subjects, to=to, reason="lookup")
         try:

@@ -101,7 +101,7 @@ class Node:
         )
         self.views = Views(world.log, settings, world.wall_ms)
         self.live.on_change(lambda _old, new: self.views.follow(new))
-        self.policies = PolicyStore(world.log, self._known, wall_ms=world.wall_ms, nonce=world.nonce)
+        self.policies = PolicyStore(world.log, self._known, wall_ms=world.wall_ms, nonce=world.nonce, apart=world.apart)
         self.agreeing = Agreeing(self.channel, world.coordination, self.live, self.note)
         self.decisions = DecisionLog(world.log, lambda: self.settings.decision_retention_s, world.wall_ms, world.apart)
         self.quarantine = collect_evidence(self.channel, self.policies, self.membership, lambda: self.settings)
@@ -178,6 +178,7 @@ class Node:
         self.world.coordination.on_change(self._members_changed)
         self.views.accusations.on_change(lambda _key, _old, _new: self._judge_soon())
         self._members_changed()
+        await self.policies.match_brokers()
         await retries.of(self._settle)
 
     async def _live(self) -> None:

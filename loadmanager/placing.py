@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 
 import msgspec
 
 from loadmanager.assignment.batching import Batch, begin
-from loadmanager.assignment.model import Given, NoPlace, candidates, declined_by
+from loadmanager.assignment.model import Given, Measure, NoPlace, Roster, declined_by
 from loadmanager.assignment.placement import Placement
 from loadmanager.load.model import BrokerLoadData
 from loadmanager.load.usage import usage, weights_of
 from loadmanager.membership import Membership
 from loadmanager.policies.claims import Claims, intersects
-from loadmanager.policies.model import NO_POLICIES, Policies
+from loadmanager.policies.model import NO_POLICIES, BrokerPolicy, Policies
 from loadmanager.policies.permitting import Permitted, Permitting, has_room, holdings_of
 from loadmanager.registration import Peer
 from loadmanager.settings import Settings
@@ -35,6 +35,9 @@ _DEFAULTS = Settings.model_construct()
 
 _LOOKED_AT = 8
 """Brokers, and bundles given away and not shown yet, that are gone through again for each placement at most."""
+
+PENDING_AT_ONCE = 1_000
+"""Bundles given away that are looked for in the table in one go."""
 
 _BATCHES = 16
 """Sets of candidates that are kept for many bundles: as many as there are kinds of bundles among those in a hurry."""
@@ -69,6 +72,9 @@ class Placing:
         self._peers: list[Peer] = []
         self._basis: tuple[object, ...] = ()
         self._seen: list[object] = []
+        self._roster = Roster()
+        self._measured_by: tuple[Settings, Mapping[str, BrokerPolicy]] = settings(), NO_POLICIES.brokers
+        self._fullness = _fullness(*self._measured_by)
         self._placed_since, self._cost = 0, 0
         self._batches: dict[int, tuple[Permitted, Batch]] = {}
         self.last_refusal = ""
@@ -123,7 +129,9 @@ class Placing:
         """The broker with the fewest bundles, and of these the one that started last, that may take a bundle which is
         held back or locked up; none of these names."""
         peers = [peer for peer in self._membership.eligible() if peer.broker.name not in but]
-        found = self._permitting_of(peers, _without_lock(self._policies(), entry.bundle)).of(entry.bundle).candidates
+        loads = self._views.brokers.several([peer.broker.name for peer in peers])
+        permitting = self._permitting_of(peers, loads, _without_lock(self._policies(), entry.bundle))
+        found = permitting.of(entry.bundle).candidates
         started_ms = {peer.broker: peer.registration.started_ms for peer in peers}
         open_to = [each for each in found if not each.draining and has_room(each)]
         best = min(open_to, key=lambda each: (each.bundles, -started_ms[each.broker], each.broker), default=None)
@@ -251,45 +259,67 @@ class Placing:
         if same and self._placed_since * _LOOKED_AT < self._cost:
             return
         applied = [self._table.next_offset(partition) for partition in range(self._table.partitions)]
-        loads = [self._views.brokers.get(peer.broker.name) for peer in peers]
+        loads = self._views.brokers.several([peer.broker.name for peer in peers])
         seen: list[object] = [*applied, *loads]
         if same and _alike(seen, self._seen):
             return
         self._peers = peers
         self._basis, self._seen, self._placed_since = basis, seen, 0
         policies = self._policies()
-        self._permitting = self._permitting_of(peers, policies, self._claims_of(policies))
-        self._given = {bundle: given for bundle, given in self._given.items() if self._is_pending(bundle, given[0])}
-        self._pending = Counter(broker for _, broker in self._given.values())
+        self._permitting = self._permitting_of(peers, loads, policies, self._claims_of(policies))
         self._batches.clear()
-        self._cost = len(self._given) + len(peers) + len(self._table.flights())
-        for bundle, (_, broker) in self._given.items():
-            self._permitting.gave(bundle, broker)
+        self._forget_shown()
+        self._cost = min(len(self._given), PENDING_AT_ONCE) + len(peers)
+        if self._permitting.groups:
+            for bundle, (_, broker) in self._given.items():
+                self._permitting.gave(bundle, broker)
 
-    def _permitting_of(self, peers: list[Peer], policies: Policies, claims: Claims | None = None) -> Permitting:
-        loads = ((peer.broker.name, self._views.brokers.get(peer.broker.name)) for peer in peers)
-        shown = {name: load for name, load in loads if load is not None}
-        known = candidates(peers, shown, self._table, self._fullness())
+    def _forget_shown(self) -> None:
+        """Those given away longest ago, as many as one turn has time for: what the table shows of them is no more to be
+        counted. Where there are more the others follow with the next looks; the newest are hardly shown yet."""
+        for bundle in list(islice(self._given, PENDING_AT_ONCE)):
+            revision, broker = given = self._given.pop(bundle)
+            if self._is_pending(bundle, revision):
+                self._given[bundle] = given
+            else:
+                self._pending[broker] -= 1
+
+    def _permitting_of(
+        self,
+        peers: list[Peer],
+        loads: Sequence[BrokerLoadData | None],
+        policies: Policies,
+        claims: Claims | None = None,
+    ) -> Permitting:
+        shown = {peer.broker.name: load for peer, load in zip(peers, loads, strict=True) if load is not None}
+        known = self._roster.candidates(peers, shown, self._table, self._measure())
 
         def holdings(name: str) -> Mapping[Broker, int]:
             return holdings_of(self._table, name)
 
         return Permitting(policies, peers, known, self._settings(), holdings, claims)
 
-    def _fullness(self) -> Callable[[BrokerLoadData], float]:
-        """How full a broker is, as settings and policies have it."""
-        weights, brokers = weights_of(self._settings()), self._policies().brokers
-
-        def fullness(load: BrokerLoadData) -> float:
-            policy = brokers.get(load.broker.name)
-            return usage(load, weights, policy.capacity if policy is not None else {})
-
-        return fullness
+    def _measure(self) -> Measure:
+        """How full a broker is, as settings and policies have it: the same function until they change."""
+        rules = self._settings(), self._policies().brokers
+        if rules != self._measured_by:
+            self._measured_by, self._fullness = rules, _fullness(*rules)
+        return self._fullness
 
     def _is_pending(self, bundle: Bundle, revision: int) -> bool:
         """Whether the table does not show yet what was given away."""
         entry = self._table.get(bundle)
         return entry is not None and entry.revision == revision
+
+
+def _fullness(settings: Settings, brokers: Mapping[str, BrokerPolicy]) -> Measure:
+    weights = weights_of(settings)
+
+    def fullness(load: BrokerLoadData) -> float:
+        policy = brokers.get(load.broker.name)
+        return usage(load, weights, policy.capacity if policy is not None else {})
+
+    return fullness
 
 
 def _without_lock(policies: Policies, bundle: Bundle) -> Policies:

@@ -6,7 +6,7 @@ Kept small on purpose: for bundles at rest there are only counts. Bundles in fli
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -19,6 +19,10 @@ from statechannel.verdict import Ownership
 
 Indexed = dict[Bundle, None]
 """An ordered set: its order follows the records replayed, never the hash seed."""
+
+
+MOVING = frozenset({State.TRANSFERRING, State.RELEASING, State.REVOKING})
+"""The states in which a bundle counts as that of its target already, and not as its holder's."""
 
 
 class Flight(msgspec.Struct, frozen=True, gc=False):
@@ -37,15 +41,22 @@ class Indices:
     def __init__(self) -> None:
         self.states: dict[State, int] = dict.fromkeys(State, 0)
         self._held: dict[Broker, dict[str, int]] = {}
+        self._own: set[Broker] = set()
+        """The holders of whom no copy has the same dictionary."""
         self._totals: dict[Broker, int] = {}
         self._in_flight: dict[Flight, Indexed] = {}
+        self.coming: dict[Broker, int] = {}
+        """How many bundles are on their way to each broker, of those that somebody else has at present."""
+        self.leaving: dict[Broker, int] = {}
+        """How many bundles of each broker are on their way to somebody else, or to nobody."""
 
     def copy(self) -> Indices:
-        """The same, and its own from now on."""
+        """The same, and its own from now on. Neither changes what both have of a holder: who wants to, copies it."""
         copy = Indices()
         copy.states = dict(self.states)
-        copy._held = {holder: dict(held) for holder, held in self._held.items()}
-        copy._totals = dict(self._totals)
+        copy._held, copy._totals = dict(self._held), dict(self._totals)
+        self._own.clear()
+        copy.coming, copy.leaving = dict(self.coming), dict(self.leaving)
         copy._in_flight = {flight: dict(bundles) for flight, bundles in self._in_flight.items()}
         return copy
 
@@ -98,16 +109,21 @@ class Indices:
                 self._take_off(entry, partition)
         self._count_all(namespace, 1)
 
-    def replace(self, old: Iterable[Namespace], new: Iterable[Namespace], partition: int) -> None:
-        """Let go of all bundles of some namespaces and take in those of others, which may be the same ones."""
+    def replacing(self, old: Iterable[Namespace], new: Iterable[Namespace], partition: int) -> Iterator[None]:
+        """Let go of all bundles of some namespaces and take in those of others, which may be the same ones. In steps:
+        in between it holds for nothing."""
+        for holder in tuple(self._held):
+            self._owned(holder)
+            yield
         for namespace in old:
             for entry in namespace.touched():
                 if entry.state in IN_FLIGHT:
                     self._land(entry, partition)
+            self._count_all(namespace, -1)
+            yield
         for namespace in new:
             self.learn(namespace, partition)
-        for namespace in old:  # last: another thread must not find a holder with nothing
-            self._count_all(namespace, -1)
+            yield
 
     def check(self, recounted: Indices) -> None:
         """Raise InvariantError unless both say the same."""
@@ -115,6 +131,8 @@ class Indices:
             raise InvariantError("the index by holder is wrong")
         if (self.states, self._in_flight) != (recounted.states, recounted._in_flight):
             raise InvariantError("the index by state is wrong")
+        if (self.coming, self.leaving) != (recounted.coming, recounted.leaving):
+            raise InvariantError("the index of what comes and leaves is wrong")
 
     def _enter(self, entry: Ownership, partition: int) -> None:
         self.states[entry.state] += 1
@@ -132,6 +150,7 @@ class Indices:
         if bundles is None:
             bundles = self._in_flight[flight] = {}
         bundles[entry.bundle] = None
+        self._moves(entry, 1)
 
     def _land(self, entry: Ownership, partition: int) -> None:
         flight = Flight(partition, entry.revision, entry.state, entry.holder, entry.target)
@@ -139,6 +158,20 @@ class Indices:
         del bundles[entry.bundle]
         if not bundles:
             del self._in_flight[flight]
+        self._moves(entry, -1)
+
+    def _moves(self, entry: Ownership, change: int) -> None:
+        if entry.state in MOVING:
+            _add_to(self.coming, entry.target, change)
+            _add_to(self.leaving, entry.holder, change)
+
+    def _owned(self, holder: Broker) -> dict[str, int]:
+        """What is counted of the holder, in a dictionary that no copy has."""
+        held = self._held.get(holder, {})
+        if holder not in self._own:
+            held = self._held[holder] = dict(held)
+            self._own.add(holder)
+        return held
 
     def _count(self, entry: Ownership, change: int) -> None:
         if entry.holder is not None:
@@ -157,7 +190,7 @@ class Indices:
         total = self._totals[holder] = self._totals.get(holder, 0) + change
         if not total:
             del self._totals[holder]
-        held = self._held.setdefault(holder, {})
+        held = self._owned(holder)
         count = held.get(namespace, 0) + change
         if count:
             held[namespace] = count
@@ -165,3 +198,13 @@ class Indices:
         held.pop(namespace, None)
         if not held:
             del self._held[holder]
+            self._own.discard(holder)
+
+
+def _add_to(counts: dict[Broker, int], broker: Broker | None, change: int) -> None:
+    if broker is not None:
+        count = counts.get(broker, 0) + change
+        if count:
+            counts[broker] = count
+        else:
+            del counts[broker]

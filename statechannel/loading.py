@@ -21,6 +21,9 @@ from statechannel.table import OwnershipTable
 
 _log = logging.getLogger(__name__)
 
+RESTORED_AT_ONCE = 2
+"""Namespaces, or holders, that are taken in in one turn of the loop."""
+
 ATTEMPTS = 5
 """The log may be trimmed behind a newer snapshot while we read the older ones."""
 
@@ -118,7 +121,9 @@ class Loading:
             except BadSnapshot as error:
                 problems.append(str(error))
                 continue
-            self._table.restore(state)
+            for at, _ in enumerate(self._table.restoring(state), 1):
+                if at % RESTORED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
             return info, problems
         return None, problems
 

@@ -7,7 +7,7 @@ the records' authors wrote down. Bounded: of a bundle the newest moves are kept,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -41,10 +41,13 @@ class Moves:
     ) -> None:
         self._leaving = dict(leaving)
         self._arrived = dict(arrived)
+        self._gone: set[str] = set()
+        """Namespaces of which nothing is under way any more, though it may still be in `_leaving`."""
 
     def copy(self) -> Moves:
         """The same, and its own from now on."""
         copy = Moves()
+        self._drop()
         copy._leaving, copy._arrived = dict(self._leaving), dict(self._arrived)
         return copy
 
@@ -55,6 +58,7 @@ class Moves:
     @property
     def leaving(self) -> tuple[tuple[Bundle, Broker], ...]:
         """Bundles of planned moves that have not arrived, and the holder each came from."""
+        self._drop()
         return tuple(self._leaving.items())
 
     @property
@@ -62,17 +66,24 @@ class Moves:
         """Bundles with their moves, the one that moved last at the end."""
         return tuple(self._arrived.items())
 
-    def observe(self, record: Record, transitions: Iterable[Transition]) -> None:
+    def observe(self, record: Record, transitions: Sequence[Transition]) -> None:
         """Take the next accepted record of the partition."""
         planned = record.role is not Role.BROKER and record.action in _PLANNED
+        if self._gone and any(transition.bundle.namespace in self._gone for transition in transitions):
+            self._drop()
         for transition in transitions:
             self._step(transition, planned, record.at_ms)
 
     def forget(self, namespace: str) -> None:
         """Its bundles are gone."""
-        for known in (self._leaving, self._arrived):
-            for bundle in [bundle for bundle in known if bundle.namespace == namespace]:
-                del known[bundle]
+        for bundle in [bundle for bundle in self._arrived if bundle.namespace == namespace]:
+            del self._arrived[bundle]
+        self._gone.add(namespace)  # of those under way there may be 65,536: they are dropped when they would matter
+
+    def _drop(self) -> None:
+        if self._gone:
+            self._leaving = {b: source for b, source in self._leaving.items() if b.namespace not in self._gone}
+            self._gone.clear()
 
     def _step(self, transition: Transition, planned: bool, at_ms: int) -> None:
         before, after = transition.before, transition.after

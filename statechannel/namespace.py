@@ -38,6 +38,9 @@ class Created(msgspec.Struct, frozen=True, gc=False):
 
 Objects = NDArray[np.object_]
 
+MADE_AT_ONCE = 500
+"""Entries that are made together where somebody goes through all of them, perhaps in steps."""
+
 
 class Entries(Sequence[Ownership]):
     """The entries of a namespace, lowest first; those that are as they were created, None here, are made when they are
@@ -68,7 +71,8 @@ class Entries(Sequence[Ownership]):
         return [self._made(index) if entry is None else entry for index, entry in zip(indices, found, strict=True)]
 
     def __iter__(self) -> Iterator[Ownership]:
-        return iter(self[:])
+        for begin in range(0, len(self._entries), MADE_AT_ONCE):  # who looks at the first needs not make all
+            yield from self[begin : begin + MADE_AT_ONCE]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and self[:] == list(other)  # pyright: ignore[reportUnknownArgumentType]
@@ -92,7 +96,7 @@ class Namespace:
     of 65,536 is created in the time that its boundaries take.
     """
 
-    __slots__ = ("_created", "_entries", "_shared", "lower_bounds", "name", "revision")
+    __slots__ = ("_created", "_entries", "_latest", "_shared", "lower_bounds", "name", "revision")
 
     def __init__(self, name: str, revision: int, entries: Iterable[Ownership] = ()) -> None:
         self.name = name
@@ -101,6 +105,7 @@ class Namespace:
         self._entries = _side_by_side(listed)
         self._created: Created | None = None
         self._shared = False
+        self._latest: int | None = None
         self.lower_bounds: Sequence[int] = tuple(entry.bundle.lo for entry in listed)
 
     @classmethod
@@ -110,6 +115,7 @@ class Namespace:
         namespace.lower_bounds = tuple(boundaries[:-1])
         namespace._entries = np.full(len(namespace.lower_bounds), None, np.object_)
         namespace._created = Created(name, offset, by)
+        namespace._latest = offset
         return namespace
 
     @property
@@ -118,8 +124,10 @@ class Namespace:
 
     @property
     def latest(self) -> int:
-        """The offset of the last record accepted for it or for any of its bundles. Walks them: they are what knows."""
-        return max((entry.revision for entry in self.touched()), default=self.revision)
+        """The offset of the last record accepted for it or for any of its bundles. Walks them the first time."""
+        if self._latest is None:
+            self._latest = max((entry.revision for entry in self.touched()), default=self.revision)
+        return self._latest
 
     @property
     def entries(self) -> tuple[Ownership, ...]:
@@ -135,18 +143,23 @@ class Namespace:
         """Of the bundles from one index to another, those to which anything has happened since their creation."""
         return [entry for entry in self._entries[begin:end].tolist() if entry is not None]
 
+    def some(self, begin: int, end: int) -> list[Ownership]:
+        """What is known of the bundles from one index to another, without a look at the others."""
+        return self._all()[begin:end]
+
     def share(self) -> Sequence[Ownership]:
         """What `entries` gives, without a look at each: a million bundles are shared as quickly as one."""
         self._shared = True
         return self._all()
 
-    def _all(self) -> Sequence[Ownership]:
+    def _all(self) -> Entries:
         return Entries(self._entries, self.lower_bounds, self._created)
 
     def picture(self) -> Namespace:
         """The namespace as it is now; neither sees what is done to the other later. As quick as `share`."""
         picture = Namespace(self.name, self.revision)
         picture._entries, picture._created, picture._shared = self._entries, self._created, True
+        picture._latest = self._latest
         picture.lower_bounds = self.lower_bounds
         self._shared = True
         return picture
@@ -183,6 +196,8 @@ class Namespace:
             self._entries = self._entries.copy()
             self._shared = False
         self._entries[index_of(self.lower_bounds, entry.bundle.lo)] = entry
+        if self._latest is not None and entry.revision > self._latest:
+            self._latest = entry.revision
 
     def reshaped(self, revision: int, lo: int, hi: int, entries: Sequence[Ownership]) -> Namespace:
         """The namespace with the bundles between two boundaries replaced by others."""

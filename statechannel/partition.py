@@ -126,13 +126,18 @@ class Partition:
 
     @classmethod
     def of(cls, state: PartitionState) -> Partition:
-        """The live state that a cut was taken of."""
+        """The live state that a cut was taken of, but for its namespaces: see `filled`."""
         partition = cls()
         partition.next_offset = state.next_offset
         partition.lead = state.lead
         partition.retired = state.retired
         partition.agreed = state.agreed
         partition.incarnations = dict(state.incarnations)
-        partition.namespaces = {n.name: Namespace(n.name, n.revision, n.entries) for n in state.namespaces}
         partition.moves = Moves(state.leaving, state.arrived)
         return partition
+
+    def filled(self, state: PartitionState) -> Iterator[None]:
+        """Take in the namespaces of the cut, in steps."""
+        for each in state.namespaces:
+            self.namespaces[each.name] = Namespace(each.name, each.revision, each.entries)
+            yield

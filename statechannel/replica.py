@@ -36,8 +36,8 @@ from statechannel.verdict import Change, Refusal
 _log = logging.getLogger(__name__)
 
 SKIPPED_KEPT = 100
-TURN_BYTES = 16 * 1024
-"""About so much of the log is applied in one turn of the loop: some 300 bundles, or a hundred records of one each."""
+TURN_BYTES = 8 * 1024
+"""About so much of the log is applied in one turn of the loop: some 250 bundles, or fifty records of one each."""
 
 RELOAD_PAUSE_S = 0.5
 

@@ -28,6 +28,9 @@ from statechannel.table import OwnershipTable
 from statechannel.verdict import Change, Refusal, Unknown, Verdict
 
 APPEND_CHUNK = 1_000
+EXPIRED_AT_ONCE = 1_000
+"""Publishes whose time is over that are looked at in one turn of the loop; most have their verdict by then."""
+EXPIRY_PAUSE_S = 0.01
 
 
 class ChannelSettings(msgspec.Struct, frozen=True):
@@ -269,8 +272,11 @@ class Channel:
         loop = asyncio.get_running_loop()
         while True:
             wait_s = self._deadlines[0][0] - loop.time() if self._deadlines else self._settings.publish_timeout_s / 4
-            await asyncio.sleep(max(wait_s, 0.01))
-            while self._deadlines and self._deadlines[0][0] <= loop.time():
+            await asyncio.sleep(max(wait_s, EXPIRY_PAUSE_S))
+            now_s = loop.time()
+            for _ in range(min(len(self._deadlines), EXPIRED_AT_ONCE)):
+                if self._deadlines[0][0] > now_s:
+                    break
                 record_id = self._deadlines.popleft()[1]
                 self._resolve(record_id, Unknown(record_id, self.last_error or "not read back in time"))
 

@@ -95,6 +95,11 @@ class OwnershipTable:
     def count_held_by(self, broker: Broker) -> int:
         return self._indices.count_of(broker)
 
+    def count_held_soon(self, broker: Broker) -> int:
+        """How many bundles it holds once all moves that are under way have been made."""
+        indices = self._indices
+        return indices.count_of(broker) + indices.coming.get(broker, 0) - indices.leaving.get(broker, 0)
+
     def partitions_held_by(self, broker: Broker) -> set[int]:
         """The partitions in which this incarnation holds something; without walking the bundles."""
         return {self.partition_of(name) for name in self._indices.namespaces_of(broker)}
@@ -211,20 +216,37 @@ class OwnershipTable:
 
     def restore(self, state: PartitionState) -> None:
         """Put a partition's state in place of what is there. Raises InvariantError if that would go back."""
+        for _ in self.restoring(state):
+            pass
+
+    def restoring(self, state: PartitionState) -> Iterator[None]:
+        """As `restore`, in steps: all is built aside, and put in place in one go after the last of them.
+
+        Until then the table is as it was. Raises InvariantError if it changes meanwhile.
+        """
         part = self._partitions[state.partition]
         if state.next_offset < part.next_offset:
             raise InvariantError(
                 f"partition {state.partition} is replayed up to {part.next_offset}, the snapshot only covers "
                 f"{state.next_offset}: a replica never goes back"
             )
+        before = self._reached()
         restored = Partition.of(state)
+        yield from restored.filled(state)
+        indices = self._indices.copy()
+        yield from indices.replacing(part.namespaces.values(), restored.namespaces.values(), state.partition)
+        if self._reached() != before or self._partitions[state.partition] is not part:
+            raise InvariantError(f"records were replayed while partition {state.partition} was being restored")
         self._partitions[state.partition] = restored
-        self._indices.replace(part.namespaces.values(), restored.namespaces.values(), state.partition)
+        self._indices = indices
         for name in part.namespaces.keys() - restored.namespaces.keys():
             del self._namespaces[name]
         self._namespaces.update(restored.namespaces)
         if state.genesis is not None:
             self.genesis = state.genesis
+
+    def _reached(self) -> list[int]:
+        return [part.next_offset for part in self._partitions]
 
     # --- changing
 

@@ -27,7 +27,8 @@ _log = logging.getLogger(__name__)
 class TopicReader:
     """`start()`, then `run()`; `take` gets the entries on the loop, and must not raise.
 
-    What the log took before `since_ms` (its wall clock, as of the start) is not read.
+    What the log took before `since_ms` (its wall clock, as of the start) is not read. `before` is awaited with the
+    entries ahead of `take`: for work about them that is long, in steps; it must not raise either.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class TopicReader:
         take: Callable[[Sequence[LogEntry]], None],
         timeout_s: float = 10.0,
         since_ms: Callable[[], int] | None = None,
+        before: Callable[[Sequence[LogEntry]], Awaitable[None]] | None = None,
     ) -> None:
         self.topic = spec.name
         self.starts: tuple[int, ...] = ()
@@ -46,6 +48,7 @@ class TopicReader:
         self._take = take
         self._timeout_s = timeout_s
         self._since_ms = since_ms
+        self._before = before
         self._next: list[int] = []
         self._arrived = asyncio.Event()
         self._ready = asyncio.Event()
@@ -107,7 +110,10 @@ class TopicReader:
                     async for entries in tail:
                         retry_s = _FIRST_RETRY_S
                         for begin in range(0, len(entries), HANDED_ON_AT_ONCE):
-                            self._hand_on(entries[begin : begin + HANDED_ON_AT_ONCE])
+                            some = entries[begin : begin + HANDED_ON_AT_ONCE]
+                            if self._before is not None:
+                                await self._before(some)
+                            self._hand_on(some)
                             await asyncio.sleep(0)
             except LogError as error:
                 _log.warning("view of %s goes on with what it has: %s", self.topic, error)

@@ -88,7 +88,7 @@ async def put_policy(
     """Set a document. 412 for one that can never be right, 409 for a rule that nothing satisfies (`force`), or if its
     version is not `seen` any more. Only bundles that are misplaced by it will move, within the limits of a round."""
     if dry_run:
-        checked = node.policies.check(kind, name, policy, force=force)
+        checked = await node.policies.check(kind, name, policy, force=force)
         return await _would_be(node, acting, kind, name, policy, checked.notes, checked.refused)
     written = await node.policies.put(
         kind, name, policy, seen=_seen(seen, if_match), author=author, reason=reason, force=force
@@ -114,7 +114,7 @@ async def patch_policy(
     if dry_run:
         before = node.policies.current_of(kind, name)
         policy = patched(kind, before, patch)
-        checked = node.policies.check(kind, name, policy, force=force)
+        checked = await node.policies.check(kind, name, policy, force=force)
         return await _would_be(node, acting, kind, name, policy, checked.notes, checked.refused)
     written = await node.policies.change(
         kind, name, lambda before: patched(kind, before, patch), author=author, reason=reason, force=force
@@ -142,7 +142,7 @@ async def delete_policy(
     """Delete a document. 404 if there is none, 409 if its version is not `seen` any more, or if somebody would be left
     without any broker (`force`)."""
     if dry_run:
-        checked = node.policies.check_deletion(kind, name, force=force)
+        checked = await node.policies.check_deletion(kind, name, force=force)
         return await _would_be(node, acting, kind, name, None, checked.notes, checked.refused)
     written = await node.policies.delete(
         kind, name, seen=_seen(seen, if_match), author=author, reason=reason, force=force

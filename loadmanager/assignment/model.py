@@ -86,39 +86,42 @@ def candidates(
 
     `measure` says how full a broker is. A broker limits itself by declaring a capacity `bundles`.
     """
-    coming, leaving = _in_flight(table)
-    return tuple(_candidate(peer, loads, table, coming, leaving, measure) for peer in peers)
+    return Roster().candidates(peers, loads, table, measure)
 
 
-def _in_flight(table: OwnershipTable) -> tuple[dict[Broker, int], dict[Broker, int]]:
-    coming: dict[Broker, int] = {}
-    leaving: dict[Broker, int] = {}
-    for flight in table.flights():
-        if flight.state in (State.TRANSFERRING, State.RELEASING, State.REVOKING):
-            count = table.count_on(flight)
-            if flight.target is not None:
-                coming[flight.target] = coming.get(flight.target, 0) + count
-            if flight.holder is not None:
-                leaving[flight.holder] = leaving.get(flight.holder, 0) + count
-    return coming, leaving
+class Roster:
+    """Remembers the candidates of the last look: only those of whom something changed are worked out anew."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Peer, BrokerLoadData | None, int, Candidate]] = {}
+        self._measure: Measure | None = None
+
+    def candidates(
+        self, peers: Iterable[Peer], loads: Mapping[str, BrokerLoadData], table: OwnershipTable, measure: Measure
+    ) -> tuple[Candidate, ...]:
+        """As `candidates`. What is remembered counts as long as `measure` is the same function."""
+        before = self._known if measure is self._measure else {}
+        self._known, self._measure = {}, measure
+        found: list[Candidate] = []
+        for peer in peers:
+            broker, load = peer.broker, loads.get(peer.broker.name)
+            bundles = table.count_held_soon(broker)
+            known = before.get(broker.name)
+            if known is None or known[0] is not peer or known[1] is not load or known[2] != bundles:
+                known = peer, load, bundles, _candidate(peer, load, bundles, measure)
+            self._known[broker.name] = known
+            found.append(known[3])
+        return tuple(found)
 
 
-def _candidate(
-    peer: Peer,
-    loads: Mapping[str, BrokerLoadData],
-    table: OwnershipTable,
-    coming: Mapping[Broker, int],
-    leaving: Mapping[Broker, int],
-    measure: Measure,
-) -> Candidate:
+def _candidate(peer: Peer, load: BrokerLoadData | None, bundles: int, measure: Measure) -> Candidate:
     broker, registration = peer.broker, peer.registration
-    load = loads.get(broker.name)
     if load is not None and load.broker != broker:
         load = None
     most = registration.capacity.get("bundles")
     return Candidate(
         broker=broker,
-        bundles=table.count_held_by(broker) + coming.get(broker, 0) - leaving.get(broker, 0),
+        bundles=bundles,
         usage=None if load is None else measure(load),
         reported_bundles=0 if load is None else load.bundles,
         traffic=load is None or load.rate_msg_s > 0 or load.throughput_bytes_s > 0,

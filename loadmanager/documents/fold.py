@@ -67,6 +67,14 @@ class DocumentFold(Generic[T]):
         self._by_name.setdefault(attempt.name, []).append(new)
         return Accepted(attempt.id, old, new)
 
+    def value_in(self, entry: LogEntry) -> T | None:
+        """The value that an entry would set, whether it will count or not; None if it sets none that can be read."""
+        try:
+            raw = bytes(_read_entry(entry.value or b"").value)
+            return None if raw == DELETED else self._decode(raw)
+        except Exception:  # noqa: BLE001 - `apply` says what is wrong with it
+            return None
+
     def _version(self, attempt: Entry, old: Version[T] | None, offset: int) -> Version[T]:
         value, defect = None, ""
         raw = bytes(attempt.value)

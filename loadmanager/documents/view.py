@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -40,7 +40,8 @@ class Documents(Generic[T]):
     `start()`, then `run()` for as long as they are needed. Reads never fail and never wait: while the log does not
     answer they show what was read. `decode` and `encode` turn a value from and to JSON. `check(name, value, present)`
     raises Invalid before anything is written; `value` None is a deletion, `present` all documents as they are now.
-    `nonce` must differ between any two processes that ever write.
+    `nonce` must differ between any two processes that ever write. `prepare` is awaited with each value before it is in
+    force here: for what is long about it, in steps.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Documents(Generic[T]):
         wall_ms: Callable[[], int],
         nonce: str,
         timeout_s: float = 10.0,
+        prepare: Callable[[T], Awaitable[None]] | None = None,
     ) -> None:
         self.topic = topic
         self.skipped = 0
@@ -64,10 +66,12 @@ class Documents(Generic[T]):
         self._nonce = nonce
         self._written = 0
         self._timeout_s = timeout_s
+        self._prepare = prepare
         self._fold: DocumentFold[T] = DocumentFold(decode)
         self._listeners: list[Listener[T]] = []
         self._awaited: dict[str, asyncio.Future[Accepted[T] | Refused[T]]] = {}
-        self._reader = TopicReader(log, TopicSpec(topic, 1, compacted=False), self._take, timeout_s)
+        spec, before = TopicSpec(topic, 1, compacted=False), None if prepare is None else self._before
+        self._reader = TopicReader(log, spec, self._take, timeout_s, before=before)
 
     # --- reading
 
@@ -186,6 +190,13 @@ class Documents(Generic[T]):
         if not self._reader.started:
             await self.start()
         await self._reader.run()
+
+    async def _before(self, entries: Sequence[LogEntry]) -> None:
+        assert self._prepare is not None
+        for entry in entries:
+            value = self._fold.value_in(entry)
+            if value is not None:
+                await self._prepare(value)
 
     def _take(self, entries: Sequence[LogEntry]) -> None:
         for entry in entries:

@@ -4,6 +4,7 @@ moves are reviewed it proposes a plan instead.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
@@ -25,6 +26,7 @@ from loadmanager.settings import Settings
 from statechannel.bundle import Bundle
 from statechannel.errors import LogError
 
+NOTED_AT_ONCE = 20
 IN_A_PLAN = "in a plan"
 WAITS_FOR_APPROVAL = "waits for approval"
 NOT_PROPOSED = "not proposed"
@@ -119,7 +121,9 @@ class Rounds:
         self._waiting = tuple(each.move for each in allowed.held)
         _remember(this, deciding, allowed.moves)
         outcomes = await self._beginning.begin(allowed.moves, this.id, self._seen, this.policies)
-        for move in allowed.moves:
+        for noted, move in enumerate(allowed.moves, 1):
+            if noted % NOTED_AT_ONCE == 0:
+                await asyncio.sleep(0)
             if outcomes[move.bundle].outcome == BEGUN:
                 self._counts.moves[move.stage.value] += 1
                 self._note(f"moving {move.bundle} to {move.destination or 'nobody'}: {move.reason}")

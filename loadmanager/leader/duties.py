@@ -22,7 +22,7 @@ from statechannel.service import Channel
 from statechannel.transitions import State
 from statechannel.verdict import Ownership, Reason, Refusal, Unknown, Verdict
 
-PLACED_AT_ONCE = 50
+PLACED_AT_ONCE = 25
 """Bundles that are placed in one turn of the loop."""
 RECORDS_AT_ONCE = 25
 """Records that are begun in one turn of the loop."""

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
 from loadmanager.errors import Conflict, NotFound, Unavailable
+from loadmanager.turnstile import Turnstile
 from statechannel.bundle import Bundle, Topic
 from statechannel.errors import NeedsNewerFormat, StateChannelError
 from statechannel.namespace import Namespace
@@ -21,6 +22,9 @@ from statechannel.transitions import State
 from statechannel.verdict import Change, Ownership, Reason, Refusal, Verdict
 
 T = TypeVar("T")
+
+LOOKS_AT_ONCE = 10
+"""Looks at some bundles, each, that are begun in one turn of the loop."""
 
 RACES = 5
 """How often an operation looks again after somebody else changed the bundle first."""
@@ -33,6 +37,8 @@ class Desk:
         self.me = me
         self.channel = channel
         self.timeout_s = timeout_s
+        self.turnstile = Turnstile(LOOKS_AT_ONCE)
+        """For who has many bundles to look at."""
 
     # --- looking
 

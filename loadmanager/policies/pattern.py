@@ -8,6 +8,7 @@ Every broker's loop matches them, so a backtracking matcher would let one policy
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -21,6 +22,7 @@ STEPS = 1_500
 
 PATTERNS_KEPT = 4_096
 RANGE_BYTES = 256
+QUOTED = r"\Q"
 _NO_REPETITION = re.compile(r"\{(?:,\d*|\d{5,}(?:,\d*)?|\d*,\d{5,})\}", re.ASCII)
 """RE2 takes it for plain characters."""
 
@@ -31,9 +33,9 @@ class Unmatchable(ValueError):
 
 class Pattern:
     """One expression. Raises Unmatchable. `tenant`: that of every namespace that it matches, None if there may be
-    several."""
+    several; `steps`: the instructions of its program."""
 
-    __slots__ = ("_expression", "tenant")
+    __slots__ = ("_expression", "steps", "tenant")
 
     def __init__(self, text: str) -> None:
         if _NO_REPETITION.search(text):
@@ -44,7 +46,8 @@ class Pattern:
             raise Unmatchable(_words(error)) from None
         except UnicodeEncodeError as error:
             raise Unmatchable(error.reason) from None
-        if self._expression.programsize > STEPS:
+        self.steps: int = self._expression.programsize
+        if self.steps > STEPS:
             raise Unmatchable("it is too large: repeat less often, or write several patterns")
         self.tenant = self._one_tenant()
 
@@ -65,6 +68,31 @@ class Pattern:
 def compiled(pattern: str) -> Pattern:
     """The pattern, which is compiled once. Raises Unmatchable."""
     return Pattern(pattern)
+
+
+@lru_cache(PATTERNS_KEPT)
+def any_of(patterns: tuple[str, ...]) -> tuple[Pattern, ...]:
+    """As few patterns that match, between them, what any of these matches: a name is tried against all in one go.
+
+    Raises Unmatchable.
+    """
+    groups: list[list[str]] = []
+    room = 0
+    for text in dict.fromkeys(patterns):
+        steps = compiled(text).steps
+        if not groups or steps > room:
+            groups.append([])
+            room = STEPS
+        groups[-1].append(text)
+        room -= steps
+    return tuple(pattern for group in groups for pattern in _joined(group))
+
+
+def _joined(texts: list[str]) -> tuple[Pattern, ...]:
+    if len(texts) > 1 and not any(QUOTED in text for text in texts):  # what is not closed would reach into the next
+        with suppress(Unmatchable):  # two groups of one name, or too large together
+            return (Pattern("|".join(f"(?:{text})" for text in texts)),)
+    return tuple(map(compiled, texts))
 
 
 def _words(error: Exception) -> str:

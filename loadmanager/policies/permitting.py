@@ -77,6 +77,11 @@ class Permitting:
         self._domains = _domains(policies, peers) if settings.failure_domains else {}
         self._known: dict[object, Permitted] = {}
 
+    @property
+    def groups(self) -> bool:
+        """Whether there are anti-affinity groups, so that it matters what was given to whom."""
+        return bool(self._groups)
+
     def of(self, bundle: Bundle) -> Permitted:
         """Who may take the bundle."""
         group = self._groups.get(bundle.namespace)

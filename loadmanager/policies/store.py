@@ -7,7 +7,9 @@ is nothing. The next decision says which rules refused it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,11 +18,13 @@ from loadmanager.documents.model import ABSENT, Version
 from loadmanager.documents.view import Documents
 from loadmanager.errors import Conflict, NotFound
 from loadmanager.policies.findings import Findings, Known
+from loadmanager.policies.matching import try_names
 from loadmanager.policies.model import (
     NO_POLICIES,
     BrokerPolicy,
     BundlePolicy,
     ClusterPolicy,
+    IsolationPolicy,
     Kind,
     NamespacePolicy,
     Policies,
@@ -28,11 +32,15 @@ from loadmanager.policies.model import (
 )
 from loadmanager.policies.stored import decode, encode, fold, key_of
 from loadmanager.policies.validation import check, check_deletion
+from loadmanager.surroundings import Apart, at_once
 from statechannel.errors import LogUnavailable
 from statechannel.ports import Log
 
 POLICIES_TOPIC = "policies"
 READ_TIMEOUT_S = 10.0
+MATCHED_AT_ONCE = 100
+"""Names that are matched with a policy's patterns in one turn of the loop."""
+
 ATTEMPTS = 5
 """How often a change that names no version is tried against others that are faster."""
 
@@ -54,13 +62,23 @@ class Written(msgspec.Struct, frozen=True):
 
 
 class PolicyStore:
-    """Run `run()`. `known` tells what there is in the cluster at present, to check documents against."""
+    """Run `run()`. `known` tells what there is in the cluster at present, to check documents against; `apart` runs
+    such a check, which may look at all names and all patterns."""
 
-    def __init__(self, log: Log, known: Callable[[], Known], *, wall_ms: Callable[[], int], nonce: str) -> None:
+    def __init__(
+        self,
+        log: Log,
+        known: Callable[[], Known],
+        *,
+        wall_ms: Callable[[], int],
+        nonce: str,
+        apart: Apart = at_once,
+    ) -> None:
         self.documents: Documents[Policy] = Documents(
-            log, POLICIES_TOPIC, decode=decode, encode=encode, wall_ms=wall_ms, nonce=nonce
+            log, POLICIES_TOPIC, decode=decode, encode=encode, wall_ms=wall_ms, nonce=nonce, prepare=self._match
         )
         self._known = known
+        self._apart = apart
         self._folded = NO_POLICIES
 
     async def start(self) -> None:
@@ -75,6 +93,19 @@ class PolicyStore:
         """Return once what was in the topic at the start has been read. Raises LogUnavailable when it takes longer."""
         if not await self.documents.wait_ready(timeout_s):
             raise LogUnavailable(f"the policies in topic {self.documents.topic} could not be read to their end")
+
+    async def match_brokers(self) -> None:
+        """Match what holds now against all brokers, in steps: whoever places or balances next finds it done."""
+        for policy in tuple(self.current().isolation.values()):
+            await self._match(policy)
+
+    async def _match(self, policy: Policy) -> None:
+        if isinstance(policy, IsolationPolicy):
+            brokers = tuple(self._known().brokers)
+            for patterns in (policy.primary, policy.secondary):
+                for tried, _ in enumerate(try_names(patterns, brokers), 1):
+                    if tried % MATCHED_AT_ONCE == 0:
+                        await asyncio.sleep(0)
 
     # --- reading
 
@@ -130,16 +161,16 @@ class PolicyStore:
             values[key_of(kind, name)] = policy
         return fold(values, self.documents.revision)
 
-    def check(self, kind: Kind, name: str, policy: Policy, *, force: bool = False) -> Findings:
+    async def check(self, kind: Kind, name: str, policy: Policy, *, force: bool = False) -> Findings:
         """What `put` would find. Raises what it would raise: Invalid, NotFound, Conflict."""
-        checked = check(kind, name, policy, self.current(), self._known())
+        checked = await self._apart(partial(check, kind, name, policy, self.current(), self._known()))
         checked.refuse(force=force)
         return checked
 
-    def check_deletion(self, kind: Kind, name: str, *, force: bool = False) -> Findings:
+    async def check_deletion(self, kind: Kind, name: str, *, force: bool = False) -> Findings:
         """What `delete` would find. Raises what it would raise: NotFound, Conflict."""
         self.get(kind, name)
-        checked = check_deletion(kind, name, self.current(), self._known())
+        checked = await self._apart(partial(check_deletion, kind, name, self.current(), self._known()))
         checked.refuse(force=force)
         return checked
 
@@ -160,7 +191,7 @@ class PolicyStore:
         another version), LogUnavailable (it may or may not be written).
         """
         await self._all_read()
-        checked = self.check(kind, name, policy, force=force)
+        checked = await self.check(kind, name, policy, force=force)
         before = self.documents.get(key_of(kind, name))
         version = await self.documents.put(
             key_of(kind, name), policy, seen=seen, author=author, reason=_with_forced(reason, author, checked)
@@ -216,7 +247,7 @@ class PolicyStore:
         """Delete a document. Raises NotFound, Conflict (another version; nothing would satisfy what stays, unless
         `force`), LogUnavailable."""
         await self._all_read()
-        checked = self.check_deletion(kind, name, force=force)
+        checked = await self.check_deletion(kind, name, force=force)
         version = await self.documents.delete(
             key_of(kind, name), seen=seen, author=author, reason=_with_forced(reason, author, checked)
         )

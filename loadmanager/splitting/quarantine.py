@@ -13,6 +13,7 @@ die remember, and a verdict is a policy, which is kept.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from zlib import crc32
 
@@ -28,6 +29,7 @@ from statechannel.verdict import Change, Ownership, Transition
 
 GIVEN_KEPT = 100_000
 """Of the bundles that were given out last; of a whole cluster's start the oldest are forgotten."""
+NAMESPACES_KEPT = 1_000
 STEPS_KEPT = 40
 BROKERS_KEPT = 20_000
 BY_THE_LEADER_S = 60.0
@@ -39,6 +41,8 @@ class Given(msgspec.Struct, frozen=True, gc=False):
 
     to: Broker
     at_ms: int
+    number: int = 0
+    """Counts them."""
 
 
 class Quarantine:
@@ -51,7 +55,12 @@ class Quarantine:
         self.losses = Losses()
         self._brokers = brokers
         self._window_s = 600.0
-        self._given: dict[Bundle, Given] = {}
+        self._given: OrderedDict[Bundle, Given] = OrderedDict()
+        """The first of a plain dictionary is looked for among all that were taken from its front."""
+        self._given_so_far = 0
+        self._began_anew: dict[str, int] = {}
+        """Namespaces that came or went as a whole, with how many had been given till then: those of it count no more,
+        and are dropped with the oldest."""
         self._promised: dict[Bundle, Given] = {}
         self._holds: dict[Broker, set[Bundle]] = {}
         """What was given to whom lately."""
@@ -80,7 +89,8 @@ class Quarantine:
             if len(self._alive_ms) > BROKERS_KEPT:
                 del self._alive_ms[next(iter(self._alive_ms))]
         if change.whole is not None:
-            for bundle in change.bundles((*self._steps, *self._given, *self._promised)):
+            self._begin_anew(change.whole)
+            for bundle in change.bundles((*self._steps, *self._promised)):
                 self._forget(bundle)
             return
         if record.action in (Action.CREATE, Action.MERGE):
@@ -96,7 +106,7 @@ class Quarantine:
     def _judge(self, record: Record, before: Ownership) -> None:
         """Whether the record says how it went for the holder of before, or for the target."""
         if record.action is Action.REVOKE and record.reason.startswith(ORPHAN) and before.holder is not None:
-            given = self._given.get(before.bundle)
+            given = self._given_of(before.bundle)
             taking = before.state is State.ASSIGNING
             self._lose(before.bundle, before.holder, given, record.at_ms, taking=taking)
         elif record.action is Action.RELEASE and record.role is Role.BROKER:
@@ -113,10 +123,14 @@ class Quarantine:
         if after.state is not State.ASSIGNING or after.holder is None or after.token == before.token:
             return
         self._take_back(after.bundle)
-        self._given[after.bundle] = Given(after.holder, at_ms)
-        self._holds.setdefault(after.holder, set()).add(after.bundle)
+        self._give(after.bundle, after.holder, at_ms)
         if len(self._given) > GIVEN_KEPT:
             self._take_back(next(iter(self._given)))
+
+    def _give(self, bundle: Bundle, to: Broker, at_ms: int) -> None:
+        self._given_so_far += 1
+        self._given[bundle] = Given(to, at_ms, self._given_so_far)
+        self._holds.setdefault(to, set()).add(bundle)
 
     def _take_back(self, bundle: Bundle) -> None:
         given = self._given.pop(bundle, None)
@@ -125,6 +139,18 @@ class Quarantine:
             holds.discard(bundle)
             if not holds:
                 del self._holds[given.to]
+
+    def _begin_anew(self, namespace: str) -> None:
+        """A namespace came or went with all its bundles: too many to look at each that was given."""
+        self._began_anew[namespace] = self._given_so_far
+        if len(self._began_anew) > NAMESPACES_KEPT:
+            oldest = next(iter(self._given.values()), None)
+            since = self._given_so_far if oldest is None else oldest.number
+            self._began_anew = {name: at for name, at in self._began_anew.items() if at >= since}
+
+    def _given_of(self, bundle: Bundle) -> Given | None:
+        given = self._given.get(bundle)
+        return None if given is None or given.number <= self._began_anew.get(bundle.namespace, 0) else given
 
     def _lose(self, bundle: Bundle, broker: Broker, given: Given | None, at_ms: int, *, taking: bool) -> None:
         self._note_loss(broker, at_ms, 0 if given is None else given.at_ms)
@@ -141,8 +167,8 @@ class Quarantine:
 
     def _danger(self, broker: Broker, at_ms: int) -> float:
         """How much all that a broker was given lately was expected to kill it at that time."""
-        found = ((bundle, self._given[bundle].at_ms) for bundle in self._holds.get(broker, ()))
-        return sum(self._danger_of(bundle, max(0, at_ms - given_ms)) for bundle, given_ms in found)
+        found = ((bundle, self._given_of(bundle)) for bundle in self._holds.get(broker, ()))
+        return sum(self._danger_of(bundle, max(0, at_ms - given.at_ms)) for bundle, given in found if given is not None)
 
     def _danger_of(self, bundle: Bundle, held_ms: int) -> float:
         score = self.standing(bundle).feared.score if bundle in self._steps else 0.0
@@ -150,7 +176,7 @@ class Quarantine:
 
     def _gave_away(self, before: Ownership, at_ms: int) -> None:
         """The holder itself wrote this `release`: it lives. One that declined had not taken it."""
-        given, steps = self._given.get(before.bundle), self._steps.get(before.bundle)
+        given, steps = self._given_of(before.bundle), self._steps.get(before.bundle)
         if steps is None or before.holder is None or before.state is State.ASSIGNING:
             return
         if before.state is State.REVOKING and steps[-1].broker == before.holder:
@@ -179,7 +205,7 @@ class Quarantine:
         """What was born takes over what is known of what it took the place of."""
         gone = [t.bundle for t in transitions if t.after is None]
         born = [t.after.bundle for t in transitions if t.before is None and t.after is not None]
-        given = [each for bundle in gone if (each := self._given.get(bundle)) is not None]
+        given = [each for bundle in gone if (each := self._given_of(bundle)) is not None]
         steps = [self.standing(bundle) for bundle in gone if bundle in self._steps]
         worst = max(steps, key=lambda each: each.feared.score, default=None)
         kept = () if worst is None else self._steps[worst.bundle]
@@ -187,8 +213,8 @@ class Quarantine:
             self._forget(bundle)
         for bundle in born:
             if given:
-                self._given[bundle] = newest = max(given, key=lambda each: each.at_ms)
-                self._holds.setdefault(newest.to, set()).add(bundle)
+                newest = max(given, key=lambda each: each.at_ms)
+                self._give(bundle, newest.to, newest.at_ms)
             self._keep(bundle, kept)
 
     def _forget(self, bundle: Bundle) -> None:
@@ -233,7 +259,7 @@ class Quarantine:
 
     def given_ms(self, bundle: Bundle, holder: Broker) -> int | None:
         """When this holder was given the bundle, if that is known."""
-        given = self._given.get(bundle)
+        given = self._given_of(bundle)
         return given.at_ms if given is not None and given.to == holder else None
 
     def pause_s(self, found: Standing) -> float:

@@ -121,7 +121,9 @@ class Reshaper:
         ruling, now_s = self._ruling(), self._clock_s()
         loads, hits, cold = self._loads().loads, self._hits, self._cold
         near = await self._apart(lambda: worth_averaging(loads, ruling.settings_of, hits))
-        view, merging = self._view(ruling, near), self._merge_view(ruling)
+        view = self._view(ruling, near)
+        await asyncio.sleep(0)  # each of them looks at all that is held
+        merging = self._merge_view(ruling)
         splits = await self._apart(lambda: decide_splits(view, ruling.settings_of, hits))
         merges = await self._apart(lambda: decide_merges(merging, ruling.settings_of, cold, now_s))
         self._hits, self._cold = splits.hits, merges.cold

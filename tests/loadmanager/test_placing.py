@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from loadmanager.assignment.model import candidates
+from loadmanager.assignment.model import Roster
 from loadmanager.assignment.registry import PLACEMENTS
 from loadmanager.load.model import BrokerLoadData
 from loadmanager.placing import Placing
@@ -15,6 +15,7 @@ from loadmanager.settings import Settings
 from loadmanager.sim.world import World
 from loadmanager.views import Views
 from statechannel.record import Action, Broker, Record, Role, Subject
+from statechannel.table import OwnershipTable
 from statechannel.transitions import State
 from statechannel.verdict import Change
 from tests.loadmanager.small_world import A, B, C, Hand, membership_of, process, replica, virtually
@@ -165,14 +166,17 @@ async def test_looking_at_all_that_is_in_flight_costs_a_part_of_the_placements_o
         assert len(channel.table.in_state(State.REVOKING)) == 800
         looks = gone_through = 0
 
+        candidates = Roster.candidates
+
         def counting(*arguments):
             nonlocal looks, gone_through
             looks += 1
-            gone_through += len(one._given) + len(channel.table.flights())
+            gone_through += len(one._given)
             return candidates(*arguments)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("loadmanager.placing.candidates", counting)
+            patch.setattr(Roster, "candidates", counting)
+            patch.setattr(OwnershipTable, "flights", lambda _: pytest.fail("what is in flight is counted, not walked"))
             one = placing(world, hand, B, C)
             for begin in range(0, 800, 10):
                 some = [hand.entry(bundle) for bundle in bundles[begin : begin + 10]]
@@ -239,10 +243,10 @@ async def test_how_full_a_broker_is_goes_by_the_capacity_that_a_policy_lays_down
     load = BrokerLoadData(A, 1, cpu_percent=80.0, in_rate_msg_s=30.0, capacity={"cpu": 8.0, "rate_msg_s": 100.0})
     async with replica(world) as channel:
         hand = Hand(channel)
-        laid_down = placing(world, hand, A, policies=policies)._fullness()
+        laid_down = placing(world, hand, A, policies=policies)._measure()
         assert laid_down(load) == pytest.approx(0.8 * 8 / 2)
         world.crash("views")
-        assert placing(world, hand, A)._fullness()(load) == pytest.approx(0.8)
+        assert placing(world, hand, A)._measure()(load) == pytest.approx(0.8)
         world.crash("views")
         weighted = placing(world, hand, A, settings=Settings.model_construct(weight_cpu=0.0))
-        assert weighted._fullness()(load) == pytest.approx(0.3)
+        assert weighted._measure()(load) == pytest.approx(0.3)

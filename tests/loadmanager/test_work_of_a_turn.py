@@ -204,7 +204,7 @@ def test_the_log_is_applied_in_parts():
     parts = list(in_turns(batch))
     assert [entry for part in parts for entry in part] == batch
     assert all(len(part) == 1 or sum(len(e.value or b"") for e in part) <= TURN_BYTES for part in parts)
-    assert len(parts) < 40
+    assert len(parts) < 60
 
 
 def test_judging_a_rack_by_its_neighbours_asks_about_each_broker_once():

@@ -30,15 +30,15 @@ FORGOTTEN = {
     "what is agreed on": (Partition, "of", "partition.agreed = state.agreed", "pass"),
     "what is agreed on, in its head": (COLUMNS, "_heads", "agreed=state.agreed", ""),
     "the incarnations": (Partition, "of", "dict(state.incarnations)", "{}"),
-    "deleted namespaces": (Partition, "of", "for n in state.namespaces", "for n in state.namespaces if n.entries"),
-    "the revision of a namespace": (Partition, "of", "n.revision", "0"),
+    "deleted namespaces": (Partition, "filled", "in state.namespaces", "in (n for n in state.namespaces if n.entries)"),
+    "the revision of a namespace": (Partition, "filled", "each.revision", "0"),
     "the moves": (Partition, "of", "state.arrived", "()"),
     "the moves under way": (Partition, "of", "state.leaving", "()"),
-    "the cluster": (OwnershipTable, "restore", "self.genesis = state.genesis", "pass"),
-    "what was held before": (Indices, "replace", "self._count_all(namespace, -1)", "pass"),
-    "what is held now": (Indices, "replace", "self.learn(namespace, partition)", "pass"),
-    "to show the namespaces": (OwnershipTable, "restore", "self._namespaces.update(restored.namespaces)", "pass"),
-    "to restore the partition": (OwnershipTable, "restore", "self._partitions[state.partition] = restored", "pass"),
+    "the cluster": (OwnershipTable, "restoring", "self.genesis = state.genesis", "pass"),
+    "what was held before": (Indices, "replacing", "self._count_all(namespace, -1)", "pass"),
+    "what is held now": (Indices, "replacing", "self.learn(namespace, partition)", "pass"),
+    "to show the namespaces": (OwnershipTable, "restoring", "self._namespaces.update(restored.namespaces)", "pass"),
+    "to restore the partition": (OwnershipTable, "restoring", "self._partitions[state.partition] = restored", "pass"),
     "the hand-off": (COLUMNS, "entries", "hand_off=rare.hand_off", "hand_off=None"),
     "the cutting": (COLUMNS, "entries", "cutting=rare.cutting", "cutting=None"),
     "the target": (COLUMNS, "entries", "target=rare.target", "target=None"),
@@ -89,7 +89,7 @@ def test_a_field_that_is_new_must_be_in_the_snapshot():
         snapshot_columns.Head.__struct_fields__
     )
     assert set(vars(Partition())) == {"next_offset", "lead", "retired", "agreed", "incarnations", "namespaces", "moves"}
-    assert set(vars(Moves())) == {"_leaving", "_arrived"}
+    assert set(vars(Moves())) == {"_leaving", "_arrived", "_gone"}, "what is gone is no more in what it shows"
 
 
 UNCHECKED = {
@@ -102,7 +102,7 @@ UNCHECKED = {
     "whether the new one covers more": (snapshot, "closing", "each.next_offset > info.next_offset", "False"),
     "what is kept": (snapshot, "closing", "if each.snapshot_id in keep", ""),
     "what is dropped": (snapshot, "closing", "if each.snapshot_id not in keep", "if False"),
-    "whether it goes back": (OwnershipTable, "restore", "state.next_offset < part.next_offset", "False"),
+    "whether it goes back": (OwnershipTable, "restoring", "state.next_offset < part.next_offset", "False"),
 }  # fmt: skip
 
 
