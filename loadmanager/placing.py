@@ -71,6 +71,8 @@ class Placing:
         self._seen: list[object] = []
         self._placed_since, self._cost = 0, 0
         self._batches: dict[int, tuple[Permitted, Batch]] = {}
+        self._full: dict[str, tuple[BrokerLoadData, float]] = {}
+        self._full_by: tuple[object, ...] = ()
         self.last_refusal = ""
 
     def place(self, entry: Ownership) -> Broker | None:
@@ -277,12 +279,19 @@ class Placing:
         return Permitting(policies, peers, known, self._settings(), holdings, claims)
 
     def _fullness(self) -> Callable[[BrokerLoadData], float]:
-        """How full a broker is, as settings and policies have it."""
-        weights, brokers = weights_of(self._settings()), self._policies().brokers
+        """How full a broker is, as settings and policies have it; worked out once for each report of its load."""
+        by = (self._settings(), self._policies())
+        if not _alike(by, self._full_by) or len(self._full) > 2 * len(self._membership.peers) + 1:
+            self._full, self._full_by = {}, by
+        weights, brokers, full = weights_of(self._settings()), self._policies().brokers, self._full
 
         def fullness(load: BrokerLoadData) -> float:
-            policy = brokers.get(load.broker.name)
-            return usage(load, weights, policy.capacity if policy is not None else {})
+            known = full.get(load.broker.name)
+            if known is None or known[0] is not load:
+                policy = brokers.get(load.broker.name)
+                known = load, usage(load, weights, policy.capacity if policy is not None else {})
+                full[load.broker.name] = known
+            return known[1]
 
         return fullness
 

@@ -83,6 +83,9 @@ class Indices:
             self._leave(before, partition)
         if after is not None:
             self._enter(after, partition)
+        if before is not None and after is not None and before.holder == after.holder:
+            return  # as in most steps; an entry is followed by one of the same bundle
+        if after is not None:
             self._count(after, 1)  # before it is taken back: another thread must not find a holder with nothing
         if before is not None:
             self._count(before, -1)

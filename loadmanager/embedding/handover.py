@@ -34,13 +34,14 @@ LEAVING = "this broker is leaving, or has left: ask another one"
 class _Asked(Generic[T]):
     """One work, from the doors' loop to the control loop. `answer` belongs to the former, the rest to the latter."""
 
-    __slots__ = ("answer", "light", "task", "unwanted", "work")
+    __slots__ = ("answer", "light", "task", "told", "unwanted", "work")
 
     def __init__(self, work: Callable[[], Awaitable[T]], answer: asyncio.Future[T], light: bool) -> None:
         self.work = work
         self.answer = answer
         self.light = light
         self.task: asyncio.Task[Any] | None = None
+        self.told = False
         self.unwanted = False
 
     def give_up(self) -> None:
@@ -175,26 +176,30 @@ class Handover:
                 continue
             room -= 1 if asked.light else LIGHT_A_TURN
             asked.task = self.control.create_task(self._run(asked))
+            self._tasks.add(asked.task)
             asked.task.add_done_callback(partial(self._done, asked))
-            self._keep(asked.task)
         if self._inbox and not self._taking:
             self._taking = True
             self.control.call_soon(self._take)
 
-    async def _run(self, asked: _Asked[Any]) -> Any:
-        return await asked.work()
+    async def _run(self, asked: _Asked[Any]) -> None:
+        """Do it, and tell at once: the end of a task is seen one turn of the loop later, in which others compute."""
+        try:
+            result = await asked.work()
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
+            self._reply(asked, None, error)
+        else:
+            self._reply(asked, result, None)
 
     def _done(self, asked: _Asked[Any], task: asyncio.Task[Any]) -> None:
-        """Also for a task that was cancelled before it had begun."""
-        if task.cancelled():  # we close, or nobody waits any more
+        """Also for a task that was cancelled, maybe before it had begun: we close, or nobody waits any more."""
+        if not asked.told:
             self._reply(asked, None, Unavailable(LEAVING))
-        elif (error := task.exception()) is None:
-            self._reply(asked, task.result(), None)
-        elif isinstance(error, Exception):
-            self._reply(asked, None, error)
+        self._forget(task)
 
     def _reply(self, asked: _Asked[Any], result: Any, error: Exception | None) -> None:
         assert self._doors is not None
+        asked.told = True
         self._outbox.append((asked.answer, result, error))
         if not self._telling:
             self._telling = True
