@@ -219,6 +219,11 @@ class Connection(HttpToolsProtocol):
             return None
         return self._since_s
 
+    @property
+    def at_work_s(self) -> float:
+        """When its client was last seen to begin or end something; while it is answered, now."""
+        return self.loop.time() if self.answering else self._since_s
+
     def pause_writing(self) -> None:
         self._paused_s = self.loop.time()
         super().pause_writing()

@@ -1,13 +1,14 @@
 """Accepts the connections of a broker's doors, so many that the process keeps descriptors for its log and coordination.
 
 Decides who gets in: up to the limit anybody, beyond it a few for health, readiness and metrics. When few are left,
-those that wait for nothing are closed, the longest first. Looks at every connection now and then, and ends what takes
-too long (`connection.py`).
+those that wait for nothing are closed, the longest first. Looks at every connection now and then, ends what takes
+too long (`connection.py`), and counts what the process itself has opened meanwhile: so much less is left for clients.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import socket
 import sys
@@ -33,7 +34,13 @@ CROWDED = 7 / 8
 """Above this share of the limit, or when somebody was not let in, a quarter of the connections is closed if idle."""
 
 OWN_SHARE, OWN_AT_MOST = 1 / 8, 128
-"""Descriptors of the process that no client gets: this share of `ulimit -n`, but not more than so many."""
+"""Descriptors of the process that no client gets: this share of `ulimit -n`, but not more than so many.
+
+A quarter of them is for the few beyond the limit, a quarter for what the process opens between two looks.
+"""
+
+COUNTED_FROM = 4
+"""What the process has open is counted when fewer numbers than so many times its own share may be free."""
 
 AT_WORK_S = 1.0
 NO_DESCRIPTOR_S = 0.1
@@ -59,7 +66,9 @@ class Listener:
         self._make = make
         self._loop = asyncio.get_running_loop()
         self._joining: set[asyncio.Task[None]] = set()
-        self._ordinary = 0
+        self._ordinary = self._open = 0
+        self._room = connections
+        """The limit, or less: what the process itself has open leaves so many."""
         self._reserved: dict[Connection, None] = {}
         self._full = False
         self._emptied = asyncio.Event()
@@ -115,14 +124,15 @@ class Listener:
     def _let_in(self, client: socket.socket) -> bool:
         """As one of many, as one of the few beyond, or not at all; whether nobody had to go for it."""
         own = own_descriptors()
-        reserved = self._ordinary >= self._limit or not leaves(own, client.fileno())
+        reserved = self._ordinary >= self._room or not leaves(own, client.fileno())
         if reserved and not self._full:
             self._full = True
             self._loop.call_later(SOON_S, self._make_room)
-        if reserved and not leaves(own // 4, client.fileno()):
+        if reserved and not leaves(own // 2, client.fileno()):
             client.close()
             return False
         client.setblocking(False)
+        self._open += 1
         connection = self._make(self._config, self._state, self._bounds, reserved, self._lost)
         task = self._loop.create_task(self._join(client, connection))
         self._joining.add(task)
@@ -131,7 +141,7 @@ class Listener:
             self._ordinary += 1
             return True
         self._reserved[connection] = None
-        return self._few(min(RESERVED_CONNECTIONS, own // 2))
+        return self._few(min(RESERVED_CONNECTIONS, own // 4))
 
     def _few(self, most: int) -> bool:
         """Whether there are no more than so many beyond the limit; else the oldest without an answer under way goes."""
@@ -150,6 +160,7 @@ class Listener:
             self._lost(connection)
 
     def _lost(self, connection: Connection) -> None:
+        self._open -= 1
         if not connection.reserved:
             self._ordinary -= 1
         self._reserved.pop(connection, None)
@@ -163,8 +174,24 @@ class Listener:
         now_s = self._loop.time()
         for connection in tuple(self._connections):
             connection.look(now_s)
+        self._keep_off()
         if self._ordinary > CROWDED * self._limit:
             self._make_room()
+
+    def _keep_off(self) -> None:
+        """See what the process itself has open, and end the connections for which that leaves no room any more: those
+        that nobody works at first, the longest first."""
+        own, most = own_descriptors(), _descriptors()
+        self._room = self._limit
+        if _lowest_free(self._listening) < most - COUNTED_FROM * own:
+            return
+        not_clients = _open_descriptors(most) - self._open
+        self._room = min(self._limit, max(RESERVED_CONNECTIONS, most - own - not_clients))
+        too_many = self._ordinary - self._room
+        if too_many > 0:
+            ordinary = [each for each in self._connections if not each.reserved]
+            for connection in sorted(ordinary, key=lambda each: each.at_work_s)[:too_many]:
+                connection.hang_up()
 
     def _make_room(self) -> None:
         """Close those that have waited longest for nothing; who was at work a moment ago stays."""
@@ -179,6 +206,23 @@ class Listener:
 def own_descriptors() -> int:
     """How many of this process's descriptors no client gets."""
     return min(int(_descriptors() * OWN_SHARE), OWN_AT_MOST)
+
+
+def _lowest_free(any_socket: socket.socket) -> int:
+    """The number that the next descriptor gets."""
+    try:
+        found = os.dup(any_socket.fileno())
+    except OSError:  # there is none, or the socket has been closed
+        return sys.maxsize
+    os.close(found)
+    return found
+
+
+def _open_descriptors(most: int) -> int:
+    try:
+        return len(os.listdir("/dev/fd")) - 1  # itself
+    except OSError:  # not one is left to look with
+        return most
 
 
 def leaves(own: int, number: int) -> bool:
