@@ -22,6 +22,7 @@ from uvicorn import Config
 from uvicorn.server import ServerState
 
 from api.connection import Bounds, Connection
+from api.door_counts import DoorCounts
 
 RESERVED_CONNECTIONS = 16
 """Beyond the limit, for paths that somebody must get through to; the oldest of them makes room for the next."""
@@ -46,14 +47,20 @@ AT_WORK_S = 1.0
 NO_DESCRIPTOR_S = 0.1
 SOON_S = 0.05
 
-Make = Callable[[Config, ServerState, Bounds, bool, Callable[[Connection], None]], Connection]
+Make = Callable[[Config, ServerState, Bounds, DoorCounts, bool, Callable[[Connection], None]], Connection]
 
 
 class Listener:
     """Serves one listening socket from `start` to `close`."""
 
     def __init__(
-        self, listening: socket.socket, config: Config, bounds: Bounds, connections: int, make: Make = Connection
+        self,
+        listening: socket.socket,
+        config: Config,
+        bounds: Bounds,
+        connections: int,
+        counts: DoorCounts,
+        make: Make = Connection,
     ) -> None:
         if not config.loaded:
             config.load()
@@ -66,7 +73,8 @@ class Listener:
         self._make = make
         self._loop = asyncio.get_running_loop()
         self._joining: set[asyncio.Task[None]] = set()
-        self._ordinary = self._open = 0
+        self._counts = counts
+        self._ordinary = 0
         self._room = connections
         """The limit, or less: what the process itself has open leaves so many."""
         self._reserved: dict[Connection, None] = {}
@@ -129,17 +137,19 @@ class Listener:
             self._full = True
             self._loop.call_later(SOON_S, self._make_room)
         if reserved and not leaves(own // 2, client.fileno()):
+            self._counts.not_let_in += 1
             client.close()
             return False
         client.setblocking(False)
-        self._open += 1
-        connection = self._make(self._config, self._state, self._bounds, reserved, self._lost)
+        self._counts.connections += 1
+        connection = self._make(self._config, self._state, self._bounds, self._counts, reserved, self._lost)
         task = self._loop.create_task(self._join(client, connection))
         self._joining.add(task)
         task.add_done_callback(self._joining.discard)
         if not reserved:
             self._ordinary += 1
             return True
+        self._counts.beyond += 1
         self._reserved[connection] = None
         return self._few(min(RESERVED_CONNECTIONS, own // 4))
 
@@ -160,7 +170,7 @@ class Listener:
             self._lost(connection)
 
     def _lost(self, connection: Connection) -> None:
-        self._open -= 1
+        self._counts.connections -= 1
         if not connection.reserved:
             self._ordinary -= 1
         self._reserved.pop(connection, None)
@@ -185,7 +195,7 @@ class Listener:
         self._room = self._limit
         if _lowest_free(self._listening) < most - COUNTED_FROM * own:
             return
-        not_clients = _open_descriptors(most) - self._open
+        not_clients = _open_descriptors(most) - self._counts.connections
         self._room = min(self._limit, max(RESERVED_CONNECTIONS, most - own - not_clients))
         too_many = self._ordinary - self._room
         if too_many > 0:

@@ -68,8 +68,15 @@ class Handover:
         self._pumps: set[_Pump[Any]] = set()
         self._less = asyncio.Event()
         self._endings: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        self.refused = 0
+        """How many found no room, or were not begun in time."""
 
     # --- on the doors' loop
+
+    @property
+    def waiting(self) -> int:
+        """How many have not been begun."""
+        return len(self._inbox)
 
     def open(self) -> None:
         """From now on this loop may ask."""
@@ -84,6 +91,7 @@ class Handover:
         if self._closed:
             raise Unavailable(LEAVING)
         if len(self._inbox) >= self._handed_at_most and not first:
+            self.refused += 1
             raise Unavailable(f"{self._handed_at_most} requests wait here for their turn already; try again")
         assert self._doors is not None, "open it first"
         asked = _Asked(work, cast("asyncio.Future[T]", self._doors.create_future()), light)
@@ -114,6 +122,7 @@ class Handover:
 
     def _late(self, asked: _Asked[Any]) -> None:
         if asked.task is None and not asked.answer.done():
+            self.refused += 1
             why = f"this broker's control loop has not turned for {BEGUN_WITHIN_S:g} s; ask another one, or try again"
             asked.answer.set_exception(Unavailable(why))
             with suppress(Unavailable):

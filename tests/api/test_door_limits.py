@@ -151,6 +151,39 @@ async def test_a_flood_of_connections_leaves_room_for_those_who_ask_after_its_he
             await asyncio.sleep(0.01)
 
 
+async def test_metrics_tell_what_the_doors_refuse(cluster: Cluster) -> None:
+    await cluster.start(door_connections=16, door_head_timeout_s=0.3)
+
+    async def until(name: str, least: float) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while (await door_metrics(cluster))[name] < least:
+                await asyncio.sleep(0.02)
+
+    before = await door_metrics(cluster)
+    assert set(before.values()) - {before["connections"]} == {0}
+    assert 1 <= before["connections"] <= 16
+    large = await Raw.to(cluster.brokers[0].url)
+    await large.send(HEAD + b"X-Long: " + b"x" * 40_000)
+    assert (await large.answer()).startswith(b"HTTP/1.1 431 ")
+    slow = [await Raw.to(cluster.brokers[0].url) for _ in range(20)]
+    for raw in slow:
+        await raw.pour(HEAD, b"", 0)
+    await until('deadlines_missed_total{part="head"}', 16)
+    await until('connections_refused_total{how="vital_only"}', 4)
+    for raw in (large, *slow):
+        raw.close()
+    after = await door_metrics(cluster)
+    assert after["heads_refused_total"] == 1
+    assert after["requests_refused_total"] == 0
+
+
+async def door_metrics(cluster: Cluster) -> dict[str, float]:
+    """By name, without what they all begin with."""
+    text, name = (await cluster.ask("GET", "/metrics"))[1], "loadmanager_door_"
+    pairs = (line.removeprefix(name).rsplit(" ", 1) for line in text.splitlines() if line.startswith(name))
+    return {key: float(value) for key, value in pairs if not key.partition("{")[0].endswith("_created")}
+
+
 async def test_idle_connections_make_room_for_new_ones(cluster: Cluster) -> None:
     await cluster.start(door_connections=16)
     idle = [await Raw.to(cluster.brokers[0].url) for _ in range(16)]
