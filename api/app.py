@@ -56,7 +56,7 @@ def create_app(kept: Kept, unsent_bytes: Callable[[], int] = lambda: 0) -> tuple
         await app(scope, receive, send)
 
     names = Names(settings, kept.handover.bind)
-    lookups = LookupPath(kept.handover, names, Limits(kept_by_these_doors, settings, unsent_bytes))
+    lookups = LookupPath(kept.handover, names, Limits(kept_by_these_doors, settings, kept.counts, unsent_bytes))
     return Guard(lookups, names), lookups
 
 

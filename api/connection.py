@@ -19,6 +19,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from api.door_counts import DoorCounts
 from api.errors import Problem, problem
 from loadmanager.settings import Settings
 
@@ -76,10 +77,17 @@ class Connection(HttpToolsProtocol):
     """As uvicorn's, bounded. `reserved`: one of the few that are left for health, readiness and metrics."""
 
     def __init__(
-        self, config: Config, state: ServerState, bounds: Bounds, reserved: bool, lost: Callable[[Connection], None]
+        self,
+        config: Config,
+        state: ServerState,
+        bounds: Bounds,
+        counts: DoorCounts,
+        reserved: bool,
+        lost: Callable[[Connection], None],
     ) -> None:
         super().__init__(config, state, {})
         self.bounds = bounds
+        self._counts = counts
         self.reserved = reserved
         self._lost = lost
         self._reading = Reading.NOTHING
@@ -142,6 +150,7 @@ class Connection(HttpToolsProtocol):
         self._read_bytes = self._read_bytes + size if alone else 0
         if self._reading is Reading.HEAD:
             if self._read_bytes >= self.bounds.head_bytes:
+                self._counts.heads_refused += 1
                 self.refuse(problem(431, f"a request's head may have at most {self.bounds.head_bytes:,} bytes"))
         elif self._read_bytes > 2 * self.bounds.body_bytes + CHUNKED_MARGIN_BYTES:
             self.refuse(problem(413, f"the body may have at most {self.bounds.body_bytes:,} bytes"))
@@ -219,6 +228,11 @@ class Connection(HttpToolsProtocol):
             return None
         return self._since_s
 
+    @property
+    def at_work_s(self) -> float:
+        """When its client was last seen to begin or end something; while it is answered, now."""
+        return self.loop.time() if self.answering else self._since_s
+
     def pause_writing(self) -> None:
         self._paused_s = self.loop.time()
         super().pause_writing()
@@ -243,12 +257,15 @@ class Connection(HttpToolsProtocol):
                 self.hang_up()
         elif self._paused_s is not None:
             if now_s - self._paused_s > bounds.send_timeout_s:
+                self._counts.late_answers += 1
                 self.hang_up()
         elif self._reading is Reading.HEAD:
             if waited_s > bounds.head_timeout_s:
+                self._counts.late_heads += 1
                 self.refuse(problem(408, f"the head did not arrive within {bounds.head_timeout_s:g} s"))
         elif self._reading is Reading.BODY:
             if waited_s > bounds.body_timeout_s and not self.answering:  # while it is, `limits.py` sees to it
+                self._counts.late_bodies += 1
                 self.transport.close()
         elif not self.answering and waited_s > bounds.idle_timeout_s:
             self.transport.close()

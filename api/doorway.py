@@ -12,6 +12,7 @@ from typing import Annotated, cast
 import msgspec
 from fastapi import Depends, Request
 
+from api.door_counts import DoorCounts
 from api.draining import Draining
 from loadmanager.chronicle.refolding import RefoldDesk
 from loadmanager.chronicle.snapshot_lists import SnapshotLists
@@ -27,7 +28,8 @@ KEPT = "loadmanager.kept"
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """What the doors of one broker keep from one request to the next. All but the first two is the control loop's.
+    """What the doors of one broker keep from one request to the next. All but the first two and the counts is the
+    control loop's.
 
     When `closing` is set, answers that do not end by themselves end.
     """
@@ -39,6 +41,7 @@ class Kept(msgspec.Struct, frozen=True):
     watching: Watching
     snapshot_lists: SnapshotLists
     metrics: NodeMetrics
+    counts: DoorCounts
 
     @classmethod
     async def of(cls, handover: Handover, closing: asyncio.Event) -> Kept:
@@ -53,6 +56,7 @@ class Kept(msgspec.Struct, frozen=True):
             Watching(node.channel.replica, desk),
             SnapshotLists(node.world.log, node.channel.topic),
             NodeMetrics(node),
+            DoorCounts(),
         )
         handover.at_end(kept.close)
         return kept

@@ -12,6 +12,7 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
+from api.door_counts import DoorCounts
 from api.errors import Problem, problem, respond
 from api.guard import CLOSE, VITAL
 from loadmanager.settings import Settings
@@ -23,9 +24,12 @@ UNSENT_AT_MOST_BYTES = 64 << 20
 class Limits:
     """An ASGI application that guards another one. `unsent_bytes` tells how much of its answers is not taken."""
 
-    def __init__(self, app: Any, settings: Settings, unsent_bytes: Callable[[], int] = lambda: 0) -> None:
+    def __init__(
+        self, app: Any, settings: Settings, counts: DoorCounts, unsent_bytes: Callable[[], int] = lambda: 0
+    ) -> None:
         self._app = app
         self._settings = settings
+        self._counts = counts
         self._unsent_bytes = unsent_bytes
         self._running = 0
 
@@ -74,6 +78,7 @@ class Limits:
                 async with asyncio.timeout_at(until_s):
                     message = await receive()
             except TimeoutError:
+                self._counts.late_bodies += 1
                 raise HTTPException(408, f"the body did not arrive within {timeout_s:g} s", CLOSE) from None
             size += len(message.get("body", b""))
             complete = not message.get("more_body", False)

@@ -1,13 +1,14 @@
 """Accepts the connections of a broker's doors, so many that the process keeps descriptors for its log and coordination.
 
 Decides who gets in: up to the limit anybody, beyond it a few for health, readiness and metrics. When few are left,
-those that wait for nothing are closed, the longest first. Looks at every connection now and then, and ends what takes
-too long (`connection.py`).
+those that wait for nothing are closed, the longest first. Looks at every connection now and then, ends what takes
+too long (`connection.py`), and counts what the process itself has opened meanwhile: so much less is left for clients.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import socket
 import sys
@@ -21,6 +22,7 @@ from uvicorn import Config
 from uvicorn.server import ServerState
 
 from api.connection import Bounds, Connection
+from api.door_counts import DoorCounts
 
 RESERVED_CONNECTIONS = 16
 """Beyond the limit, for paths that somebody must get through to; the oldest of them makes room for the next."""
@@ -33,20 +35,32 @@ CROWDED = 7 / 8
 """Above this share of the limit, or when somebody was not let in, a quarter of the connections is closed if idle."""
 
 OWN_SHARE, OWN_AT_MOST = 1 / 8, 128
-"""Descriptors of the process that no client gets: this share of `ulimit -n`, but not more than so many."""
+"""Descriptors of the process that no client gets: this share of `ulimit -n`, but not more than so many.
+
+A quarter of them is for the few beyond the limit, a quarter for what the process opens between two looks.
+"""
+
+COUNTED_FROM = 4
+"""What the process has open is counted when fewer numbers than so many times its own share may be free."""
 
 AT_WORK_S = 1.0
 NO_DESCRIPTOR_S = 0.1
 SOON_S = 0.05
 
-Make = Callable[[Config, ServerState, Bounds, bool, Callable[[Connection], None]], Connection]
+Make = Callable[[Config, ServerState, Bounds, DoorCounts, bool, Callable[[Connection], None]], Connection]
 
 
 class Listener:
     """Serves one listening socket from `start` to `close`."""
 
     def __init__(
-        self, listening: socket.socket, config: Config, bounds: Bounds, connections: int, make: Make = Connection
+        self,
+        listening: socket.socket,
+        config: Config,
+        bounds: Bounds,
+        connections: int,
+        counts: DoorCounts,
+        make: Make = Connection,
     ) -> None:
         if not config.loaded:
             config.load()
@@ -59,7 +73,10 @@ class Listener:
         self._make = make
         self._loop = asyncio.get_running_loop()
         self._joining: set[asyncio.Task[None]] = set()
+        self._counts = counts
         self._ordinary = 0
+        self._room = connections
+        """The limit, or less: what the process itself has open leaves so many."""
         self._reserved: dict[Connection, None] = {}
         self._full = False
         self._emptied = asyncio.Event()
@@ -115,23 +132,26 @@ class Listener:
     def _let_in(self, client: socket.socket) -> bool:
         """As one of many, as one of the few beyond, or not at all; whether nobody had to go for it."""
         own = own_descriptors()
-        reserved = self._ordinary >= self._limit or not leaves(own, client.fileno())
+        reserved = self._ordinary >= self._room or not leaves(own, client.fileno())
         if reserved and not self._full:
             self._full = True
             self._loop.call_later(SOON_S, self._make_room)
-        if reserved and not leaves(own // 4, client.fileno()):
+        if reserved and not leaves(own // 2, client.fileno()):
+            self._counts.not_let_in += 1
             client.close()
             return False
         client.setblocking(False)
-        connection = self._make(self._config, self._state, self._bounds, reserved, self._lost)
+        self._counts.connections += 1
+        connection = self._make(self._config, self._state, self._bounds, self._counts, reserved, self._lost)
         task = self._loop.create_task(self._join(client, connection))
         self._joining.add(task)
         task.add_done_callback(self._joining.discard)
         if not reserved:
             self._ordinary += 1
             return True
+        self._counts.beyond += 1
         self._reserved[connection] = None
-        return self._few(min(RESERVED_CONNECTIONS, own // 2))
+        return self._few(min(RESERVED_CONNECTIONS, own // 4))
 
     def _few(self, most: int) -> bool:
         """Whether there are no more than so many beyond the limit; else the oldest without an answer under way goes."""
@@ -150,6 +170,7 @@ class Listener:
             self._lost(connection)
 
     def _lost(self, connection: Connection) -> None:
+        self._counts.connections -= 1
         if not connection.reserved:
             self._ordinary -= 1
         self._reserved.pop(connection, None)
@@ -163,8 +184,24 @@ class Listener:
         now_s = self._loop.time()
         for connection in tuple(self._connections):
             connection.look(now_s)
+        self._keep_off()
         if self._ordinary > CROWDED * self._limit:
             self._make_room()
+
+    def _keep_off(self) -> None:
+        """See what the process itself has open, and end the connections for which that leaves no room any more: those
+        that nobody works at first, the longest first."""
+        own, most = own_descriptors(), _descriptors()
+        self._room = self._limit
+        if _lowest_free(self._listening) < most - COUNTED_FROM * own:
+            return
+        not_clients = _open_descriptors(most) - self._counts.connections
+        self._room = min(self._limit, max(RESERVED_CONNECTIONS, most - own - not_clients))
+        too_many = self._ordinary - self._room
+        if too_many > 0:
+            ordinary = [each for each in self._connections if not each.reserved]
+            for connection in sorted(ordinary, key=lambda each: each.at_work_s)[:too_many]:
+                connection.hang_up()
 
     def _make_room(self) -> None:
         """Close those that have waited longest for nothing; who was at work a moment ago stays."""
@@ -179,6 +216,23 @@ class Listener:
 def own_descriptors() -> int:
     """How many of this process's descriptors no client gets."""
     return min(int(_descriptors() * OWN_SHARE), OWN_AT_MOST)
+
+
+def _lowest_free(any_socket: socket.socket) -> int:
+    """The number that the next descriptor gets."""
+    try:
+        found = os.dup(any_socket.fileno())
+    except OSError:  # there is none, or the socket has been closed
+        return sys.maxsize
+    os.close(found)
+    return found
+
+
+def _open_descriptors(most: int) -> int:
+    try:
+        return len(os.listdir("/dev/fd")) - 1  # itself
+    except OSError:  # not one is left to look with
+        return most
 
 
 def leaves(own: int, number: int) -> bool:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from api.presenting import leader_of
-from api.schemas import ChannelShown, PartitionShown, SkippedShown, SnapshotShown
+from api.schemas import AgreementShown, ChannelShown, PartitionShown, SkippedShown, SnapshotShown
 from loadmanager.channel_owner.service import owner_of
 from loadmanager.chronicle.outlook import Outlook
 from loadmanager.node import Node
+from statechannel.agreement import Agreement
 from statechannel.snapshot import SnapshotInfo
 
 Digested = Sequence[tuple[int, str]]
@@ -43,11 +46,19 @@ def channel_shown(node: Node, outlook: Outlook, digested: Digested | None) -> Ch
         reloads=counts["reloads"],
         readers=sorted(node.views.readers),
         log_problem=outlook.problem or None,
+        agreement=_agreement_shown(table.agreed(0).agreement),
+        agreement_following=_agreement_shown(
+            next((each for p in range(table.partitions) if (each := table.agreed(p).following) is not None), None)
+        ),
         partitions=[
             _partition_shown(node, p, outlook, digested[p] if digested is not None else None)
             for p in range(table.partitions)
         ],
     )
+
+
+def _agreement_shown(agreement: Agreement | None) -> AgreementShown | None:
+    return None if agreement is None else AgreementShown.model_validate(msgspec.to_builtins(agreement))
 
 
 def refusals(counts: Mapping[str, int]) -> dict[str, int]:

@@ -188,6 +188,16 @@ class SkippedShown(BaseModel):
     detail: str
 
 
+class AgreementShown(BaseModel):
+    """What all brokers of a log agree on: the coordination root by its identity, and the values of proofs."""
+
+    root: str
+    proof_validity_s: float
+    clock_drift: float
+    margin_s: float
+    partitions: int
+
+
 class ChannelShown(BaseModel):
     """The state of this broker's replica of the channel."""
 
@@ -212,6 +222,10 @@ class ChannelShown(BaseModel):
     reloads: int = 0
     readers: list[str] = []
     log_problem: str | None = None
+    agreement: AgreementShown | None = None
+    """Partition 0's word, which the others repeat; null in a log that has none yet."""
+    agreement_following: AgreementShown | None = None
+    """What is about to replace it, in the first partition that says so: until then nobody gets a proof there."""
     partitions: list[PartitionShown]
 
 

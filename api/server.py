@@ -69,6 +69,7 @@ async def attach(handover: Handover, listening: socket.socket) -> AsyncGenerator
         ),
         Bounds.of(settings),
         settings.door_connections,
+        kept.counts,
         partial(LookupConnection, lookups),
     )
     laying_out = asyncio.create_task(asyncio.to_thread(lay_out_routes))

@@ -89,7 +89,7 @@ class Lookup:
         self._why_nowhere = why_nowhere
         self._wanted: dict[Bundle, None] = {}
         """Unowned bundles that are asked for and not placed yet: those of one turn of the loop are placed together."""
-        self._placer: asyncio.Task[None] | None = None
+        self._placing: asyncio.Handle | None = None
         self._assigning: dict[Bundle, asyncio.Task[None]] = {}
         self._given_back: dict[Bundle, int] = {}
         self.counts = LookupCounts()
@@ -183,21 +183,17 @@ class Lookup:
         if entry.bundle in self._assigning:
             return
         self._wanted[entry.bundle] = None
-        if self._placer is None:
-            self._placer = asyncio.get_running_loop().create_task(self._place_wanted())
+        if self._placing is None:
+            self._placing = asyncio.get_running_loop().call_soon(self._place_wanted)
 
-    async def _place_wanted(self) -> None:
-        try:
-            while self._wanted:
-                some = list(islice(self._wanted, PLACED_AT_ONCE))
-                for bundle in some:
-                    del self._wanted[bundle]
-                found = (self._channel.table.get(bundle) for bundle in some)
-                entries = [e for e in found if e is not None and e.state is State.UNASSIGNED]
-                self._give(zip(entries, self._place(entries), strict=True))
-                await asyncio.sleep(0)
-        finally:
-            self._placer = None
+    def _place_wanted(self) -> None:
+        some = list(islice(self._wanted, PLACED_AT_ONCE))
+        for bundle in some:
+            del self._wanted[bundle]
+        self._placing = asyncio.get_running_loop().call_soon(self._place_wanted) if self._wanted else None
+        found = (self._channel.table.get(bundle) for bundle in some)
+        entries = [e for e in found if e is not None and e.state is State.UNASSIGNED]
+        self._give(zip(entries, self._place(entries), strict=True))
 
     def _give(self, placed: Iterable[tuple[Ownership, Broker | None]]) -> None:
         """Publish who gets what: one record for all that goes to one broker at once."""
@@ -237,9 +233,9 @@ class Lookup:
         self._closed = True
         for waiting in tuple(self._waits):
             _wake(waiting)
-        for task in (self._placer, *self._assigning.values()):
-            if task is not None:
-                task.cancel()
+        for each in (self._placing, *self._assigning.values()):
+            if each is not None:
+                each.cancel()
 
 
 def _wake(waiting: asyncio.Future[None]) -> None:

@@ -32,7 +32,7 @@ class NodeMetrics:
         self._registry.register(NodeCollector(node))
         ProcessCollector(registry=self._registry)
 
-    async def scraped(self) -> Collector:
+    async def scraped(self) -> Scrape:
         """What is so at this moment, to be written down on any thread; ask on the loop that runs the node."""
         return Scrape(tuple(self._registry.collect()))
 
@@ -46,6 +46,10 @@ class Scrape(Collector):
     def collect(self) -> Iterable[Metric]:
         """As it was."""
         return self._metrics
+
+    def and_also(self, more: Iterable[Metric]) -> Scrape:
+        """With what was read elsewhere."""
+        return Scrape((*self._metrics, *more))
 
 
 class NodeCollector(Collector):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 
 import msgspec
 
@@ -16,6 +17,8 @@ from statechannel.namespace import Namespace
 from statechannel.record import Broker
 from statechannel.transitions import IN_FLIGHT, State
 from statechannel.verdict import Ownership
+
+_HOLDER, _STATE = attrgetter("holder"), attrgetter("state")
 
 Indexed = dict[Bundle, None]
 """An ordered set: its order follows the records replayed, never the hash seed."""
@@ -94,6 +97,9 @@ class Indices:
             self._leave(before, partition)
         if after is not None:
             self._enter(after, partition)
+        if before is not None and after is not None and before.holder == after.holder:
+            return  # as in most steps; an entry is followed by one of the same bundle
+        if after is not None:
             self._count(after, 1)  # before it is taken back: another thread must not find a holder with nothing
         if before is not None:
             self._count(before, -1)
@@ -104,10 +110,10 @@ class Indices:
 
     def learn(self, namespace: Namespace, partition: int) -> None:
         """Take in all of a namespace's bundles."""
-        for entry in namespace.touched():
-            if entry.state in IN_FLIGHT:
-                self._take_off(entry, partition)
-        self._count_all(namespace, 1)
+        if self._count_all(namespace, 1):
+            for entry in namespace.touched():
+                if entry.state in IN_FLIGHT:
+                    self._take_off(entry, partition)
 
     def replacing(self, old: Iterable[Namespace], new: Iterable[Namespace], partition: int) -> Iterator[None]:
         """Let go of all bundles of some namespaces and take in those of others, which may be the same ones. In steps:
@@ -177,14 +183,17 @@ class Indices:
         if entry.holder is not None:
             self._add(entry.holder, entry.bundle.namespace, change)
 
-    def _count_all(self, namespace: Namespace, sign: int) -> None:
+    def _count_all(self, namespace: Namespace, sign: int) -> bool:
+        """Whether any of them is in flight."""
         entries = namespace.touched()
-        for holder, count in Counter(entry.holder for entry in entries).items():
+        for holder, count in Counter(map(_HOLDER, entries)).items():
             if holder is not None:
                 self._add(holder, namespace.name, sign * count)
-        for state, count in Counter(entry.state for entry in entries).items():
+        states = Counter(map(_STATE, entries))
+        for state, count in states.items():
             self.states[state] += sign * count
         self.rest(sign * (namespace.count - len(entries)))
+        return not IN_FLIGHT.isdisjoint(states)
 
     def _add(self, holder: Broker, namespace: str, change: int) -> None:
         total = self._totals[holder] = self._totals.get(holder, 0) + change

@@ -23,6 +23,8 @@ _LAST_MS = 2**63 - 1
 """Authors may write down any number as their time; what is kept must fit into a snapshot."""
 
 _PLANNED = frozenset({Action.TRANSFER, Action.UNLOAD})
+_BROKER, _ASSIGNED, _REVOKE = Role.BROKER, State.ASSIGNED, Action.REVOKE
+"""Looked up once: this is asked of each record."""
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -68,7 +70,7 @@ class Moves:
 
     def observe(self, record: Record, transitions: Sequence[Transition]) -> None:
         """Take the next accepted record of the partition."""
-        planned = record.role is not Role.BROKER and record.action in _PLANNED
+        planned = record.role is not _BROKER and record.action in _PLANNED
         if self._gone and any(transition.bundle.namespace in self._gone for transition in transitions):
             self._drop()
         for transition in transitions:
@@ -92,9 +94,9 @@ class Moves:
             self._arrived.pop(transition.bundle, None)
         elif planned and before is not None and before.holder is not None:
             self._leaving[after.bundle] = before.holder
-        elif after.state is State.ASSIGNED:
+        elif after.state is _ASSIGNED:
             self._settle(after, at_ms)
-        elif after.action is Action.REVOKE:
+        elif after.action is _REVOKE:
             self._leaving.pop(after.bundle, None)
 
     def _settle(self, entry: Ownership, at_ms: int) -> None:

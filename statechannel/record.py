@@ -99,6 +99,8 @@ class Action(StrEnum):
 class Role(StrEnum):
     """In which capacity the actor acts. `leader` is checked against the partition's epoch."""
 
+    __hash__ = str.__hash__  # as that of `Action`
+
     BROKER = "broker"
     LEADER = "leader"
     ADMIN = "admin"

@@ -6,6 +6,10 @@ from statechannel.record import Action, Record, Subject
 from statechannel.transitions import Parties, Row, State, Then, relations, rows
 from statechannel.verdict import Cutting, Ownership, Reason, Refusal
 
+_HOLD_TO, _HOLD_TARGET, _AIM_TO = Then.HOLD_TO, Then.HOLD_TARGET, Then.AIM_TO
+_KEEP_BOTH, _NOBODY, _SPLITTING = Then.KEEP_BOTH, Then.NOBODY, State.SPLITTING
+"""Looked up once: finding a member of an enumeration takes as long as a call, and each bundle's step needs several."""
+
 
 def find_row(entry: Ownership, record: Record) -> Row | Refusal:
     """The first row of the table that fits, or why none does."""
@@ -29,20 +33,17 @@ def find_row(entry: Ownership, record: Record) -> Row | Refusal:
 
 def step(entry: Ownership, row: Row, offset: int, record: Record, subject: Subject) -> Ownership:
     """The bundle after a legal step."""
-    holder, target = entry.holder, None
-    match row.then:
-        case Then.HOLD_TO:
-            holder = record.to
-        case Then.HOLD_TARGET:
-            holder = entry.target
-        case Then.AIM_TO:
-            target = record.to
-        case Then.KEEP_BOTH:
-            target = entry.target
-        case Then.NOBODY:
-            holder = None
-        case Then.KEEP:
-            pass
+    holder, target, then = entry.holder, None, row.then
+    if then is _HOLD_TO:
+        holder = record.to
+    elif then is _HOLD_TARGET:
+        holder = entry.target
+    elif then is _AIM_TO:
+        target = record.to
+    elif then is _KEEP_BOTH:
+        target = entry.target
+    elif then is _NOBODY:
+        holder = None
     return Ownership(
         bundle=entry.bundle,
         state=row.next,
@@ -52,6 +53,6 @@ def step(entry: Ownership, row: Row, offset: int, record: Record, subject: Subje
         token=offset if row.fences else entry.token,
         action=record.action,
         by=record.actor,
-        hand_off=subject.hand_off if row.then is Then.HOLD_TARGET else None,
-        cutting=Cutting(record.boundaries, record.algorithm, record.parts) if row.next is State.SPLITTING else None,
+        hand_off=subject.hand_off if then is _HOLD_TARGET else None,
+        cutting=Cutting(record.boundaries, record.algorithm, record.parts) if row.next is _SPLITTING else None,
     )

@@ -33,6 +33,9 @@ _SUBJECTLESS = frozenset(
         Action.DELETE_NAMESPACE,
     }
 )  # fmt: skip
+_SPLIT, _LEADER = Action.SPLIT, Role.LEADER
+"""Looked up once: this is asked of each record."""
+
 SHARED_BROKERS = 10_000
 WALKED_AT_ONCE = 4_096
 
@@ -310,7 +313,7 @@ class OwnershipTable:
     def _judge_many(self, partition: int, offset: int, record: Record) -> Change | Refusal:
         if reshape(record.action) is not None:
             return self._reshape(partition, offset, record)
-        if record.action is Action.SPLIT and len(record.subjects) != 1:
+        if record.action is _SPLIT and len(record.subjects) != 1:
             return Refusal(Reason.MALFORMED, "split names one bundle, so that its cuts are that bundle's")
         lead_refusal = self._check_lead(partition, record)
         if lead_refusal is not None:
@@ -331,7 +334,7 @@ class OwnershipTable:
         return Change(partition, offset, record, tuple(transitions), tuple(refused))
 
     def _check_lead(self, partition: int, record: Record) -> Refusal | None:
-        if record.role is not Role.LEADER:
+        if record.role is not _LEADER:
             return None
         lead = self._partitions[partition].lead
         if record.epoch != lead.epoch or record.actor != lead.leader:
@@ -361,12 +364,17 @@ class OwnershipTable:
         self._indices.move(transition.before, transition.after, partition)
 
     def _sharing(self, record: Record) -> Record:
-        """The record, with the one copy of each broker that the whole table shares: each record brings its own."""
+        """The record, with the one copy of each broker that the whole table shares: each record brings its own.
+
+        The equal one is put in its place, which nobody can tell: a copy of the record takes longer than its verdict.
+        """
         if len(self._brokers) > SHARED_BROKERS:  # most are incarnations that ended long ago
             self._brokers.clear()
         one = self._brokers.setdefault
-        to = one(record.to, record.to) if record.to is not None else None
-        return msgspec.structs.replace(record, actor=one(record.actor, record.actor), to=to)
+        msgspec.structs.force_setattr(record, "actor", one(record.actor, record.actor))
+        if record.to is not None:
+            msgspec.structs.force_setattr(record, "to", one(record.to, record.to))
+        return record
 
     def _reshape(self, partition: int, offset: int, record: Record) -> Change | Refusal:
         refusal = self._check_lead(partition, record)

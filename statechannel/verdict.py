@@ -170,13 +170,15 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     def whole(self) -> str | None:
         """The namespace that came or went with all its bundles; who follows single bundles asks this first, since
         there may be too many to look at each."""
-        return self.transitions[0].bundle.namespace if isinstance(self.transitions, Whole) else None
+        # by its type: asking an abstract class what is an instance of it is slow, and everybody asks of each record
+        return self.transitions[0].bundle.namespace if type(self.transitions) is Whole else None
 
     def bundles(self, known: Iterable[Bundle]) -> list[Bundle]:
         """The bundles that it changed; where a namespace came or went as a whole, those of them that are `known`."""
-        if self.whole is None:
+        whole = self.whole
+        if whole is None:
             return [transition.bundle for transition in self.transitions]
-        return [bundle for bundle in known if bundle.namespace == self.whole]
+        return [bundle for bundle in known if bundle.namespace == whole]
 
 
 class Unknown(msgspec.Struct, frozen=True, gc=False):

@@ -156,6 +156,14 @@ def size(size_bytes: float) -> str:
     return f"{size_bytes:.1f} {_UNITS[-1]}"
 
 
+def _agreement_pairs(name: str, agreement: dict[str, Any] | None) -> list[tuple[str, object]]:
+    if agreement is None:
+        return [] if name != "agreed" else [(name, "nothing yet")]
+    values = f"proof_validity_s {agreement['proof_validity_s']:g}, clock_drift {agreement['clock_drift']:g}"
+    margin = f"margin_s {agreement['margin_s']:g}, {agreement['partitions']} partitions"
+    return [(f"{name}: root", agreement["root"]), (name, f"{values}, {margin}")]
+
+
 def _pairs(found: dict[str, Any]) -> list[tuple[str, object]]:
     states = ", ".join(f"{count} {state}" for state, count in found["bundles"].items() if count)
     refused = ", ".join(f"{count} {reason}" for reason, count in found["refused"].items())
@@ -163,6 +171,8 @@ def _pairs(found: dict[str, Any]) -> list[tuple[str, object]]:
     pairs: list[tuple[str, object]] = [
         ("cluster", found["cluster"]),
         ("log", f"generation {found['generation']}, {kept} records kept, {len(found['partitions'])} partitions"),
+        *_agreement_pairs("agreed", found.get("agreement")),
+        *_agreement_pairs("about to be agreed", found.get("agreement_following")),
         ("broker", found["broker"]),
         ("leader", found["leader"]),
         ("coordination", found["connection"]),

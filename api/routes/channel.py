@@ -11,6 +11,7 @@ from fastapi import Query, Request, Response
 from prometheus_client.exposition import choose_encoder
 
 from api.crossing import ControlRouter, at_the_door
+from api.door_counts import door_metrics
 from api.doorway import Acting, AnyNode, TheNode, kept
 from api.presenting import settings_shown
 from api.presenting_channel import channel_shown
@@ -146,8 +147,9 @@ async def show_settings(node: AnyNode) -> dict[str, Any]:
 @router.get("/metrics")
 @at_the_door
 async def metrics(request: Request) -> Response:
-    """For Prometheus; the names are in docs/metrics.md. Read on the control loop, before all that waits for its turn;
-    written here."""
+    """For Prometheus; the names are in docs/metrics.md. Read on the control loop, before all that waits for its turn,
+    and of the doors here; written here."""
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
-    scraped = await kept(request).handover.ask(kept(request).metrics.scraped, first=True)
-    return Response(encode(scraped), media_type=content_type)
+    these, handover = kept(request), kept(request).handover
+    scraped = await handover.ask(these.metrics.scraped, first=True)
+    return Response(encode(scraped.and_also(door_metrics(these.counts, handover))), media_type=content_type)

@@ -34,13 +34,14 @@ LEAVING = "this broker is leaving, or has left: ask another one"
 class _Asked(Generic[T]):
     """One work, from the doors' loop to the control loop. `answer` belongs to the former, the rest to the latter."""
 
-    __slots__ = ("answer", "light", "task", "unwanted", "work")
+    __slots__ = ("answer", "light", "task", "told", "unwanted", "work")
 
     def __init__(self, work: Callable[[], Awaitable[T]], answer: asyncio.Future[T], light: bool) -> None:
         self.work = work
         self.answer = answer
         self.light = light
         self.task: asyncio.Task[Any] | None = None
+        self.told = False
         self.unwanted = False
 
     def give_up(self) -> None:
@@ -67,8 +68,15 @@ class Handover:
         self._pumps: set[_Pump[Any]] = set()
         self._less = asyncio.Event()
         self._endings: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        self.refused = 0
+        """How many found no room, or were not begun in time."""
 
     # --- on the doors' loop
+
+    @property
+    def waiting(self) -> int:
+        """How many have not been begun."""
+        return len(self._inbox)
 
     def open(self) -> None:
         """From now on this loop may ask."""
@@ -83,6 +91,7 @@ class Handover:
         if self._closed:
             raise Unavailable(LEAVING)
         if len(self._inbox) >= self._handed_at_most and not first:
+            self.refused += 1
             raise Unavailable(f"{self._handed_at_most} requests wait here for their turn already; try again")
         assert self._doors is not None, "open it first"
         asked = _Asked(work, cast("asyncio.Future[T]", self._doors.create_future()), light)
@@ -113,6 +122,7 @@ class Handover:
 
     def _late(self, asked: _Asked[Any]) -> None:
         if asked.task is None and not asked.answer.done():
+            self.refused += 1
             why = f"this broker's control loop has not turned for {BEGUN_WITHIN_S:g} s; ask another one, or try again"
             asked.answer.set_exception(Unavailable(why))
             with suppress(Unavailable):
@@ -175,26 +185,30 @@ class Handover:
                 continue
             room -= 1 if asked.light else LIGHT_A_TURN
             asked.task = self.control.create_task(self._run(asked))
+            self._tasks.add(asked.task)
             asked.task.add_done_callback(partial(self._done, asked))
-            self._keep(asked.task)
         if self._inbox and not self._taking:
             self._taking = True
             self.control.call_soon(self._take)
 
-    async def _run(self, asked: _Asked[Any]) -> Any:
-        return await asked.work()
+    async def _run(self, asked: _Asked[Any]) -> None:
+        """Do it, and tell at once: the end of a task is seen one turn of the loop later, in which others compute."""
+        try:
+            result = await asked.work()
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
+            self._reply(asked, None, error)
+        else:
+            self._reply(asked, result, None)
 
     def _done(self, asked: _Asked[Any], task: asyncio.Task[Any]) -> None:
-        """Also for a task that was cancelled before it had begun."""
-        if task.cancelled():  # we close, or nobody waits any more
+        """Also for a task that was cancelled, maybe before it had begun: we close, or nobody waits any more."""
+        if not asked.told:
             self._reply(asked, None, Unavailable(LEAVING))
-        elif (error := task.exception()) is None:
-            self._reply(asked, task.result(), None)
-        elif isinstance(error, Exception):
-            self._reply(asked, None, error)
+        self._forget(task)
 
     def _reply(self, asked: _Asked[Any], result: Any, error: Exception | None) -> None:
         assert self._doors is not None
+        asked.told = True
         self._outbox.append((asked.answer, result, error))
         if not self._telling:
             self._telling = True

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
@@ -21,6 +22,8 @@ from loadmanager.chronicle.watching import Watching
 from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.errors import LogUnavailable
 from statechannel.ports import Payload
+from statechannel.record import Action, Broker, Record, Role
+from statechannel.verdict import Change
 from tests.api.conftest import WAIT_S, Cluster
 
 
@@ -58,6 +61,25 @@ async def test_the_channel_tells_what_the_log_holds_and_who_writes_its_snapshots
         assert newest["size_bytes"] > 0
         assert abs(newest["at_ms"] - time.time() * 1000) < 60_000
         assert found["since_snapshot"] == found["next_offset"] - newest["next_offset"]
+
+
+async def test_what_the_log_says_that_all_brokers_agree_on_is_shown(cluster: Cluster) -> None:
+    await cluster.start()
+    node = cluster.brokers[0].node
+    agreement = node.channel.table.agreed(0).agreement
+    assert agreement is not None
+    assert (await shown(cluster))["agreement"] == msgspec.to_builtins(agreement)
+    table = (await loadmanager(cluster, "channel", "status")).output
+    assert agreement.root in table
+    assert f"proof_validity_s {node.settings.proof_validity_s:g}, clock_drift {node.settings.clock_drift:g}" in table
+    assert f"margin_s {node.settings.margin_s:g}, {node.channel.table.partitions} partitions" in table
+    following = msgspec.structs.replace(agreement, proof_validity_s=77.0)
+    record = Record("", Action.AMEND, Broker("admin", 0), role=Role.ADMIN, agreement=following,
+                    seen_agreement=node.channel.table.agreed(1).revision)  # fmt: skip
+    assert isinstance(await node.channel.publish(record, 1), Change)
+    found = await shown(cluster)
+    assert found["agreement_following"] == msgspec.to_builtins(following)
+    assert "proof_validity_s 77" in (await loadmanager(cluster, "channel", "status")).output
 
 
 async def test_the_index_is_found_behind_many_tombstones_and_read_once(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import resource
 import socket
 import subprocess
@@ -19,6 +20,7 @@ import psutil
 import pytest
 
 from api import limits
+from api.cli.broker import Idle
 from api.listener import OWN_SHARE
 from tests.api.conftest import WAIT_S, Cluster
 from tests.api.raw import CHUNK, HEAD, Raw, reads_nothing, status_of
@@ -149,6 +151,39 @@ async def test_a_flood_of_connections_leaves_room_for_those_who_ask_after_its_he
             await asyncio.sleep(0.01)
 
 
+async def test_metrics_tell_what_the_doors_refuse(cluster: Cluster) -> None:
+    await cluster.start(door_connections=16, door_head_timeout_s=0.3)
+
+    async def until(name: str, least: float) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while (await door_metrics(cluster))[name] < least:
+                await asyncio.sleep(0.02)
+
+    before = await door_metrics(cluster)
+    assert set(before.values()) - {before["connections"]} == {0}
+    assert 1 <= before["connections"] <= 16
+    large = await Raw.to(cluster.brokers[0].url)
+    await large.send(HEAD + b"X-Long: " + b"x" * 40_000)
+    assert (await large.answer()).startswith(b"HTTP/1.1 431 ")
+    slow = [await Raw.to(cluster.brokers[0].url) for _ in range(20)]
+    for raw in slow:
+        await raw.pour(HEAD, b"", 0)
+    await until('deadlines_missed_total{part="head"}', 16)
+    await until('connections_refused_total{how="vital_only"}', 4)
+    for raw in (large, *slow):
+        raw.close()
+    after = await door_metrics(cluster)
+    assert after["heads_refused_total"] == 1
+    assert after["requests_refused_total"] == 0
+
+
+async def door_metrics(cluster: Cluster) -> dict[str, float]:
+    """By name, without what they all begin with."""
+    text, name = (await cluster.ask("GET", "/metrics"))[1], "loadmanager_door_"
+    pairs = (line.removeprefix(name).rsplit(" ", 1) for line in text.splitlines() if line.startswith(name))
+    return {key: float(value) for key, value in pairs if not key.partition("{")[0].endswith("_created")}
+
+
 async def test_idle_connections_make_room_for_new_ones(cluster: Cluster) -> None:
     await cluster.start(door_connections=16)
     idle = [await Raw.to(cluster.brokers[0].url) for _ in range(16)]
@@ -159,14 +194,27 @@ async def test_idle_connections_make_room_for_new_ones(cluster: Cluster) -> None
         raw.close()
 
 
+OPENED_BY_A_BUNDLE = 3
+
+
+class Opening(Idle):
+    """A service that opens descriptors with each bundle that it gets, and keeps them."""
+
+    def acquire(self, bundle: object, token: object, hand_off: bytes | None) -> None:
+        for _ in range(OPENED_BY_A_BUNDLE):
+            os.open("/dev/zero", os.O_RDONLY)
+
+
 @contextmanager
-def broker_with_descriptors(directory: Path, descriptors: int) -> Generator[tuple[subprocess.Popen[bytes], str]]:
+def broker_with_descriptors(
+    directory: Path, descriptors: int, *options: str
+) -> Generator[tuple[subprocess.Popen[bytes], str]]:
     """A broker process that may have so many open, and its address."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         name = f"127.0.0.1:{probe.getsockname()[1]}"
     command = [str(Path(sys.executable).parent / "loadmanager"), "broker", "--advertised", name]
     process = subprocess.Popen(
-        [*command, "--log", f"sqlite:{directory / 'lm.db'}", "--set", "proof_validity_s=1"],
+        [*command, "--log", f"sqlite:{directory / 'lm.db'}", "--set", "proof_validity_s=1", *options],
         stderr=subprocess.DEVNULL,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors)),
     )
@@ -189,9 +237,15 @@ def asked(url: str, method: str = "GET", body: bytes | None = None) -> int:
         return 0
 
 
+def opened_by(there: psutil.Process) -> list[str]:
+    """What the service of a broker's process has opened."""
+    links = (os.readlink(each) for each in Path(f"/proc/{there.pid}/fd").iterdir() if each.is_symlink())
+    return [link for link in links if link == "/dev/zero"]
+
+
 async def test_a_flood_leaves_the_broker_descriptors_for_its_log_and_coordination(tmp_path: Path) -> None:
     descriptors = 128
-    kept = int(descriptors * OWN_SHARE) // 4
+    kept = int(descriptors * OWN_SHARE) // 2
     with broker_with_descriptors(tmp_path, descriptors) as (process, url), ExitStack() as stack:
 
         async def status(path: str, method: str = "GET", body: bytes | None = None) -> int:
@@ -203,22 +257,55 @@ async def test_a_flood_leaves_the_broker_descriptors_for_its_log_and_coordinatio
         assert await status("/admin/v2/namespaces/t/n", "PUT", b'{"numBundles": 16}') == 204
         working = await Raw.to(url)
         stack.callback(working.close)
-        for _ in range(2 * descriptors):
+        for number in range(2 * descriptors):
             raw = await Raw.to(url)
             stack.callback(raw.close)
             await raw.pour(HEAD, b"", 0)
+            if number % 16 == 0:
+                await look_up(working, 0)
         async with asyncio.timeout(WAIT_S):
             for key in range(40):  # its log takes records, over more than one proof's validity
-                await working.send(
-                    f"GET /lookup/v2/topic/persistent/t/n/{key} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
-                )
-                head = await working.head()
-                assert head.startswith(b"HTTP/1.1 200 "), head
-                await working.reader.readexactly(int(head.lower().partition(b"content-length: ")[2].split()[0]))
+                await look_up(working, key)
                 assert psutil.Process(process.pid).num_fds() <= descriptors - kept, "clients keep off these"
                 await asyncio.sleep(0.05)
         assert await status("/admin/v2/brokers/health") == 200
     await asyncio.sleep(0)  # the connections end
+
+
+async def test_what_the_process_itself_opens_is_taken_from_clients(tmp_path: Path) -> None:
+    descriptors, bundles = 256, 8
+    kept = int(descriptors * OWN_SHARE) // 2
+    host = ("--host", "tests.api.test_door_limits:Opening")
+    with broker_with_descriptors(tmp_path, descriptors, *host) as (process, url), ExitStack() as stack:
+        there = psutil.Process(process.pid)
+        async with asyncio.timeout(WAIT_S):
+            while await asyncio.to_thread(asked, url + VITAL[1]) != 200:
+                await asyncio.sleep(0.05)
+        path, body = "/admin/v2/namespaces/t/n", b'{"bundles": {"numBundles": 8}}'
+        assert await asyncio.to_thread(asked, url + path, "PUT", body) == 204
+        working = await Raw.to(url)
+        stack.callback(working.close)
+        for number in range(2 * descriptors):
+            raw = await Raw.to(url)
+            stack.callback(raw.close)
+            await raw.pour(HEAD, b"", 0)
+            if number % 16 == 0:
+                await look_up(working, 0)
+        for key in range(10 * bundles):  # who works stays
+            await look_up(working, key)
+        assert len(opened_by(there)) == OPENED_BY_A_BUNDLE * bundles > kept, "as long as there is nothing for it"
+        async with asyncio.timeout(WAIT_S):
+            while there.num_fds() > descriptors - kept:
+                await look_up(working, 0)
+                await asyncio.sleep(0.05)
+
+
+async def look_up(working: Raw, key: int) -> None:
+    """One after the other on one connection."""
+    await working.send(f"GET /lookup/v2/topic/persistent/t/n/{key} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    head = await working.head()
+    assert head.startswith(b"HTTP/1.1 200 "), head
+    await working.reader.readexactly(int(head.lower().partition(b"content-length: ")[2].split()[0]))
 
 
 async def test_a_reader_of_a_watch_that_takes_nothing_holds_nothing(cluster: Cluster) -> None:

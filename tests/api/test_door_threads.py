@@ -300,6 +300,7 @@ async def test_more_than_may_wait_is_refused_but_not_what_goes_first(crossed: Cr
     crossed.settle()
     with pytest.raises(Unavailable, match="wait here for their turn"):
         await refused
+    assert crossed.handover.refused == 1
     await asyncio.gather(*waiting, first)
     assert order == [4, 0, 1, 2]
 
