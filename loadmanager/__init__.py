@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from loadmanager.embedding.broker import Broker
     from loadmanager.embedding.sync_broker import SyncBroker
     from loadmanager.errors import Conflict, Invalid, LoadManagerError, NotFound, Unavailable
+    from loadmanager.fencing.fences import FencedOut
     from loadmanager.host import BundleHost, BundleLoad, Destination
     from loadmanager.redirection import Moved, NotServing
     from loadmanager.serving import Claim
@@ -28,6 +29,7 @@ __all__ = [
     "Claim",
     "Conflict",
     "Destination",
+    "FencedOut",
     "Invalid",
     "LoadManagerError",
     "Moved",
@@ -43,6 +45,7 @@ __all__ = [
 _HOMES = {
     "loadmanager.embedding.broker": ("Broker",),
     "loadmanager.errors": ("Conflict", "Invalid", "LoadManagerError", "NotFound", "Unavailable"),
+    "loadmanager.fencing.fences": ("FencedOut",),
     "loadmanager.host": ("BundleHost", "BundleLoad", "Destination"),
     "loadmanager.redirection": ("Moved", "NotServing"),
     "loadmanager.serving": ("Claim",),
