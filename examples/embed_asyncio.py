@@ -37,8 +37,8 @@ async def main(log):
     url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     async with Broker(log=log, urls={"http": url}) as greetings.broker:
         await greetings.broker.ensure_namespace(NAMESPACE)
-        print(url, greetings.broker.name, flush=True)
-        await greetings.broker.ended()
+        await greetings.broker.run_until_signal(lambda: print(url, greetings.broker.name, flush=True))
+    await runner.cleanup()
 
 
 if __name__ == "__main__":

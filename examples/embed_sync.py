@@ -4,6 +4,7 @@ python -m examples.embed_sync sqlite:cluster.db             # in several termina
 """
 
 import sys
+import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from loadmanager import Moved, NotServing, SyncBroker
@@ -39,8 +40,9 @@ def main(log):
     url = f"http://127.0.0.1:{server.server_port}"
     with SyncBroker(log=log, urls={"http": url}) as server.broker:
         server.broker.ensure_namespace(NAMESPACE)
-        print(url, server.broker.name, flush=True)
-        server.serve_forever()
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        server.broker.run_until_signal(lambda: print(url, server.broker.name, flush=True))
+    server.shutdown()
 
 
 if __name__ == "__main__":

@@ -10,45 +10,60 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from loadmanager.client import BudgetSpent, HttpRouter, Router, SyncRouter
     from loadmanager.embedding.broker import Broker
     from loadmanager.embedding.sync_broker import SyncBroker
-    from loadmanager.errors import Conflict, Invalid, LoadManagerError, NotFound, Unavailable
+    from loadmanager.errors import Conflict, Gone, Invalid, LoadManagerError, NotFound, Unavailable
+    from loadmanager.fencing.fences import FencedOut
     from loadmanager.host import BundleHost, BundleLoad, Destination
     from loadmanager.redirection import Moved, NotServing
     from loadmanager.serving import Claim
     from loadmanager.settings import Settings
     from statechannel.bundle import Bundle, Topic
+    from statechannel.errors import Error, InvalidName, StateChannelError
     from statechannel.record import Token
 
 __all__ = [
     "Broker",
+    "BudgetSpent",
     "Bundle",
     "BundleHost",
     "BundleLoad",
     "Claim",
     "Conflict",
     "Destination",
+    "Error",
+    "FencedOut",
+    "Gone",
+    "HttpRouter",
     "Invalid",
+    "InvalidName",
     "LoadManagerError",
     "Moved",
     "NotFound",
     "NotServing",
+    "Router",
     "Settings",
+    "StateChannelError",
     "SyncBroker",
+    "SyncRouter",
     "Token",
     "Topic",
     "Unavailable",
 ]
 
 _HOMES = {
+    "loadmanager.client": ("BudgetSpent", "HttpRouter", "Router", "SyncRouter"),
     "loadmanager.embedding.broker": ("Broker",),
-    "loadmanager.errors": ("Conflict", "Invalid", "LoadManagerError", "NotFound", "Unavailable"),
+    "loadmanager.errors": ("Conflict", "Gone", "Invalid", "LoadManagerError", "NotFound", "Unavailable"),
+    "loadmanager.fencing.fences": ("FencedOut",),
     "loadmanager.host": ("BundleHost", "BundleLoad", "Destination"),
     "loadmanager.redirection": ("Moved", "NotServing"),
     "loadmanager.serving": ("Claim",),
     "loadmanager.settings": ("Settings",),
     "loadmanager.embedding.sync_broker": ("SyncBroker",),
     "statechannel.bundle": ("Bundle", "Topic"),
+    "statechannel.errors": ("Error", "InvalidName", "StateChannelError"),
     "statechannel.record": ("Token",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

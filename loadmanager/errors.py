@@ -10,8 +10,10 @@ LoadManagerError
 
 from __future__ import annotations
 
+from statechannel.errors import Error
 
-class LoadManagerError(Exception):
+
+class LoadManagerError(Error):
     """Root of what this package raises on purpose."""
 
 

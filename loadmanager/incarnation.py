@@ -219,6 +219,7 @@ class Incarnation:
             grounds.agreeing.root,
             lambda: grounds.tell_behind(self.me),
             self.placing.basis,
+            lambda: tuple(name for name, each in grounds.policies.current().namespaces.items() if each.eager),
         )
 
     async def _govern(self, term: Term) -> None:

@@ -49,6 +49,7 @@ class Problem(msgspec.Struct, omit_defaults=True):
 
     type: str
     title: str = ""
+    detail: str = ""
     status: int = 0
     broker: str = ""
     urls: dict[str, str] = msgspec.field(default_factory=dict[str, str])
@@ -60,10 +61,10 @@ def problem_of(error: Moved | NotServing) -> tuple[int, dict[str, str], bytes]:
     headers = {"Content-Type": PROBLEM_TYPE}
     if isinstance(error, Moved):
         bundle = str(error.bundle) if error.bundle else ""
-        problem = Problem(MOVED, str(error), 421, error.broker, dict(error.urls), bundle)
+        problem = Problem(MOVED, str(error), "", 421, error.broker, dict(error.urls), bundle)
     else:
         headers["Retry-After"] = f"{max(1, round(error.retry_after_s))}"
-        problem = Problem(NOT_SERVING, str(error), 503)
+        problem = Problem(NOT_SERVING, str(error), "", 503)
     return problem.status, headers, msgspec.json.encode(problem)
 
 
@@ -77,8 +78,17 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes) -> Moved | No
             return None
         return Moved(problem.broker, problem.urls, bundle) if problem.type == MOVED else None
     if status == 503:
-        return NotServing("the service answered 503", retry_after_s(headers))
+        return NotServing(_reason(body) or "the service answered 503", retry_after_s(headers))
     return None
+
+
+def _reason(body: bytes) -> str:
+    """What a problem of whatever type says of itself; "" if the body is none."""
+    try:
+        problem = msgspec.json.decode(body, type=Problem)
+    except msgspec.MsgspecError:
+        return ""
+    return problem.detail or problem.title
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float:

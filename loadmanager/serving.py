@@ -24,6 +24,10 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     bundle: Bundle
     token: Token
 
+    def __contains__(self, key: int | str | Topic) -> bool:
+        """Whether the key is in the bundle. Raises InvalidName."""
+        return key in self.bundle
+
 
 class Serving:
     """What this broker may serve: acquired by the host, held by the table's word, and covered by a fresh proof."""
@@ -52,6 +56,10 @@ class Serving:
         if self._claims.get(bundle) is not claim or (expired and bundle.namespace not in self._shared):
             return None
         return claim
+
+    def stands(self, claim: Claim) -> bool:
+        """Whether the claim has not ended, though a proof may be too old to serve under it now."""
+        return self._claims.get(claim.bundle) == claim
 
     def exclusive(self, namespace: str) -> bool:
         """Whether a bundle of the namespace is served by one broker at most; False trades that for availability."""

@@ -69,7 +69,9 @@ class Identity:
 class Child:
     """A process of ours, its output in a file, in a session of its own so that Ctrl-C does not reach it."""
 
-    def __init__(self, command: Sequence[str], log_file: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: Sequence[str], log_file: Path, environment: Mapping[str, str], user: str | None = None
+    ) -> None:
         with log_file.open("ab") as output:
             self._process = subprocess.Popen(
                 command,
@@ -78,6 +80,9 @@ class Child:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **environment},
                 start_new_session=True,
+                user=user,
+                group=user,
+                extra_groups=None if user is None else [],
             )
         identity = Identity.of(self._process.pid)
         self.identity = identity or Identity(self._process.pid, "ended at once")

@@ -1,4 +1,6 @@
-"""A Kafka and a ZooKeeper server as objects: start, stop, kill, suspend, resume, restart on the same port and data."""
+"""Real servers as objects: start, stop, kill, suspend, resume, restart on the same port and data.
+
+Here are Kafka and ZooKeeper; `stores.py` has those in which services keep their state."""
 
 from __future__ import annotations
 
@@ -38,12 +40,12 @@ def free_port() -> int:
     raise StackError(f"no free port on {HOST} between {PORTS.start} and {PORTS.stop}")
 
 
-class JavaServer(ABC):
-    """What both servers share: a JVM, its data directory, ports that stay the same over restarts."""
+class Server(ABC):
+    """What all servers share: a process, its data directory, ports that stay the same over restarts."""
 
     name = ""
-    main_class = ""
-    heap = ""
+    user: str | None = None
+    """Whom the process belongs to; None: to whoever starts it."""
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
@@ -121,10 +123,7 @@ class JavaServer(ABC):
         return self._child
 
     def _launch(self) -> None:
-        options = [f"-Xmx{self.heap}", f"-Xms{self.heap}", "-XX:+UseSerialGC"]
-        quiet = [QUIET, "-Dlog4j2.StatusLogger.level=OFF"]
-        command = [java(), *options, *quiet, *self._java_options(), "-cp", classpath(self.name)]
-        self._child = Child([*command, self.main_class, *self._arguments()], self.log_file, {})
+        self._child = Child(self._command(), self.log_file, {}, self.user)
 
     def _await_answer(self) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -148,15 +147,32 @@ class JavaServer(ABC):
         """Write the configuration and format the data, once the ports are picked."""
 
     @abstractmethod
+    def _command(self) -> Sequence[str]:
+        """What is run."""
+
+    @abstractmethod
+    def _ask(self, connection: socket.socket) -> bool:
+        """Whether the server on the other end answers a first question."""
+
+
+class JavaServer(Server):
+    """A server in a JVM."""
+
+    main_class = ""
+    heap = ""
+
+    def _command(self) -> Sequence[str]:
+        options = [f"-Xmx{self.heap}", f"-Xms{self.heap}", "-XX:+UseSerialGC"]
+        quiet = [QUIET, "-Dlog4j2.StatusLogger.level=OFF"]
+        command = [java(), *options, *quiet, *self._java_options(), "-cp", classpath(self.name)]
+        return [*command, self.main_class, *self._arguments()]
+
+    @abstractmethod
     def _arguments(self) -> Sequence[str]:
         """What the main class is given."""
 
     def _java_options(self) -> Sequence[str]:
         return ()
-
-    @abstractmethod
-    def _ask(self, connection: socket.socket) -> bool:
-        """Whether the server on the other end answers a first question."""
 
 
 class KafkaServer(JavaServer):

@@ -52,8 +52,17 @@ class Bundle(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False)
         """`0x40000000_0x80000000`, as Pulsar prints it."""
         return f"0x{self.lo:08x}_0x{self.hi:08x}"
 
-    def __contains__(self, position: int) -> bool:
-        return self.lo <= position < self.hi or position == self.hi == FULL_UPPER
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The range as `[lo, end)` with `end` exclusive for the last bundle as well, where it is 2**32."""
+        return self.lo, self.hi + (self.hi == FULL_UPPER)
+
+    def __contains__(self, key: int | str | Topic) -> bool:
+        """Whether a position, or a key of this namespace, falls into the bundle. Raises InvalidName."""
+        if not isinstance(key, int):
+            key = Topic.parse(key) if isinstance(key, str) else key
+            return key.namespace == self.namespace and key.position in self
+        return self.lo <= key < self.hi or key == self.hi == FULL_UPPER
 
     @classmethod
     def parse(cls, name: str) -> Bundle:

@@ -27,7 +27,14 @@ StateChannelError
 from __future__ import annotations
 
 
-class StateChannelError(Exception):
+class Error(Exception):
+    """Root of everything that this product raises on purpose: `StateChannelError`, and `loadmanager.errors`."""
+
+    said_by: str = ""
+    """In a client: the broker that said so, by name or admin URL; "" where it was said here."""
+
+
+class StateChannelError(Error):
     """Root of everything this package raises on purpose."""
 
 

@@ -1,8 +1,8 @@
-"""Real servers for tests: one Kafka and one ZooKeeper for a whole run, started when the first test asks for them.
+"""Real servers for tests: one of each kind for a whole run, started when the first test asks for it.
 
 Registered as a plugin (`pytest_plugins = ("tests.servers",)` in `tests/conftest.py`), it gives the fixtures below;
-without, `shared_kafka` and `shared_zookeeper` do. Tests that use them carry the marks `kafka` and `zookeeper`; under
-pytest-xdist (`--dist loadgroup`) those run on one worker, so that there is one pair of servers, and whoever stops a
+without, `shared_kafka` and `shared_zookeeper` do. Tests that use them carry the marks in `GROUPS`; under pytest-xdist
+(`--dist loadgroup`) those of one group run on one worker, so that there is one of each server, and whoever stops a
 server disturbs nobody.
 """
 
@@ -21,7 +21,10 @@ import pytest
 
 from stack.jars import STACK_DIR
 from stack.process import Identity
-from stack.servers import JavaServer, KafkaServer, ZooKeeperServer
+from stack.servers import KafkaServer, Server, ZooKeeperServer
+from stack.stores import PostgresServer, RedisServer
+
+GROUPS = {"kafka": "servers", "zookeeper": "servers", "postgresql": "stores", "redis": "stores"}
 
 TICK_MS = 500
 SHORTEST_SESSION_S = 2 * TICK_MS / 1_000
@@ -30,14 +33,18 @@ SHORTEST_SESSION_S = 2 * TICK_MS / 1_000
 _NOTES = STACK_DIR / "test-servers"
 _KAFKA = pytest.StashKey[KafkaServer]()
 _ZOOKEEPER = pytest.StashKey[ZooKeeperServer]()
-S = TypeVar("S", bound=JavaServer)
+_POSTGRES = pytest.StashKey[PostgresServer]()
+_REDIS = pytest.StashKey[RedisServer]()
+S = TypeVar("S", bound=Server)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests with real servers share one worker."""
     for item in items:
-        if item.get_closest_marker("kafka") or item.get_closest_marker("zookeeper"):
-            item.add_marker(pytest.mark.xdist_group("servers"))
+        for mark, group in GROUPS.items():
+            if item.get_closest_marker(mark):
+                item.add_marker(pytest.mark.xdist_group(group))
+                break
 
 
 @pytest.fixture(scope="session")
@@ -48,6 +55,16 @@ def kafka_server(request: pytest.FixtureRequest) -> KafkaServer:
 @pytest.fixture(scope="session")
 def zookeeper_server(request: pytest.FixtureRequest) -> ZooKeeperServer:
     return shared_zookeeper(request.config)
+
+
+@pytest.fixture(scope="session")
+def postgres_server(request: pytest.FixtureRequest) -> PostgresServer:
+    return _shared(request.config, _POSTGRES, lambda directory: PostgresServer(directory))
+
+
+@pytest.fixture(scope="session")
+def redis_server(request: pytest.FixtureRequest) -> RedisServer:
+    return _shared(request.config, _REDIS, lambda directory: RedisServer(directory))
 
 
 def shared_kafka(config: pytest.Config) -> KafkaServer:
@@ -88,7 +105,7 @@ def _shared(config: pytest.Config, key: pytest.StashKey[S], make: Callable[[Path
     return config.stash[key]
 
 
-def _note(server: JavaServer, directory: Path) -> Path:
+def _note(server: Server, directory: Path) -> Path:
     """Remember a server beside the run that owns it: a run that is killed cannot clean up."""
     owner, identity = Identity.of(os.getpid()), server.identity
     assert owner is not None

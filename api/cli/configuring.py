@@ -50,6 +50,7 @@ def settings_of(given: Mapping[str, Any], more: tuple[str, ...]) -> Settings:
     from pydantic_settings import SettingsError
 
     from loadmanager.settings import Settings
+    from loadmanager.settings.given import wrong
 
     values = {name: value for name, value in given.items() if value is not None}
     try:
@@ -57,7 +58,7 @@ def settings_of(given: Mapping[str, Any], more: tuple[str, ...]) -> Settings:
     except SettingsError as error:
         raise click.UsageError(_unparsed(str(error))) from None
     except ValidationError as error:
-        raise click.UsageError("; ".join(_line(e["type"], e["loc"], e["msg"]) for e in error.errors())) from None
+        raise click.UsageError("; ".join(wrong(e["type"], e["loc"], e["msg"]) for e in error.errors())) from None
 
 
 def agreement_with(settings: Settings) -> Callable[[Agreement, str], Agreement]:
@@ -118,19 +119,6 @@ def _unparsed(message: str) -> str:
 
 def _no_json(variable: str) -> str:
     return f'{variable} is no JSON that can be read; write {variable}=\'{{"name": "value"}}\''
-
-
-def _line(kind: str, place: tuple[int | str, ...], message: str) -> str:
-    """What is wrong with one setting, in our words where pydantic's are about its insides."""
-    name = ".".join(str(part) for part in place) or "settings"
-    if kind == "extra_forbidden":
-        from difflib import get_close_matches
-
-        from loadmanager.settings import Settings
-
-        near = get_close_matches(name, list(Settings.model_fields), n=3)
-        return f"there is no setting {name}" + (f"; did you mean {' or '.join(near)}?" if near else "")
-    return f"{name}: {message.removeprefix('Value error, ')}"
 
 
 def pairs(given: tuple[str, ...], option: str) -> dict[str, Any]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
 import sys
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from examples.counter.host import Counters
 from examples.counter.ledger import Ledger
@@ -43,26 +41,12 @@ async def main() -> None:
     parser.add_argument("--store", type=Path, default=Path("counters.db"))
     parser.add_argument("--bundles", type=int, default=16)
     given = parser.parse_args()
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     settings = Settings.model_validate(
         {"log": given.log, "coordination": given.coordination, "advertised": given.advertised}
     )
     async with running(settings, given.store) as broker:
         await broker.ensure_namespace(NAMESPACE, given.bundles)
-        print(f"http://{broker.name}", flush=True)
-        await _first_of(stop.wait(), broker.ended())
-
-
-async def _first_of(*works: Coroutine[Any, Any, object]) -> None:
-    """Until we are told to stop, or the broker ends by itself: the log was moved, say. Raises what ended it."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    done, waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in waiting:
-        task.cancel()
-    for task in done:
-        task.result()
+        await broker.run_until_signal(lambda: print(f"http://{broker.name}", flush=True))
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from examples.counter.ledger import Held, Ledger, LedgerUnavailable, StaleToken, Stored
-from loadmanager import Broker, Bundle, BundleLoad, Destination, NotServing, Token, Topic
+from examples.counter.ledger import Held, Ledger, LedgerUnavailable, Stored
+from loadmanager import Broker, Bundle, BundleLoad, Claim, Destination, NotServing, Token, Topic
 from statechannel.record import MAX_HAND_OFF_BYTES
 
 _handed = msgspec.msgpack.Decoder(dict[str, int])
@@ -34,24 +34,21 @@ class Counters:
         Raises Moved, NotServing, NotFound, InvalidName.
         """
         async with self.broker.admit(topic) as claim:
-            held = self._held_under(claim.bundle, claim.token)
+            held = self._held_under(claim)
             parsed = Topic.parse(topic)
             self._served.setdefault(claim.bundle, Counter())[parsed.full_name] += 1
-            try:
-                return await self._ledger.increment(held, parsed, request_id), claim.token
-            except (StaleToken, LedgerUnavailable) as error:
-                raise NotServing(str(error)) from error
+            return await self._ledger.increment(held, parsed, request_id), claim.token
 
     async def value(self, topic: str) -> tuple[int, Token]:
         """The counter at this moment. Raises as `increment`."""
         async with self.broker.admit(topic) as claim:
-            held = self._held_under(claim.bundle, claim.token)
+            held = self._held_under(claim)
             return held.values.get(Topic.parse(topic).full_name, 0), claim.token
 
-    def _held_under(self, bundle: Bundle, token: Token) -> Held:
-        held = self._held.get(bundle)
-        if held is None or held.token != token:
-            raise NotServing(f"{bundle} is not loaded")
+    def _held_under(self, claim: Claim) -> Held:
+        held = self._held.get(claim.bundle)
+        if held is None or held.claim != claim:
+            raise NotServing(f"{claim.bundle} is not loaded")
         return held
 
     # --- for the load manager
@@ -60,7 +57,7 @@ class Counters:
         """Nothing to warm up: what there is comes with the hand-off."""
 
     async def acquire(self, bundle: Bundle, token: Token, hand_off: bytes | None) -> None:
-        """The token first, then the counters."""
+        """The fence first, then the counters."""
         handed = None if hand_off is None else _handed.decode(hand_off)
         self._held[bundle] = await self._ledger.open(bundle, token, handed)
 

@@ -2,12 +2,9 @@
 
 Exactly once: an increment and its request id are one row, so a repeated request finds the first answer.
 
-Fenced: an owner that was replaced may not know it yet, and its writes must not count. So every write carries the
-fencing token of its ownership and is checked in the same transaction against the highest token raised for its *position
-on the ring*. A new owner raises the token for its whole range before it reads a single counter: whatever the old one
-committed before that is read, whatever it tries to commit afterwards is refused; there is no third case. The table
-`fence` tiles the ring with those tokens. It knows nothing of bundles: raising a part of a range cuts it (a split),
-raising more than one replaces them (a merge), and no position ever forgets its highest token.
+Fenced: an owner that was replaced may not know it yet, and its writes must not count. `SqliteStore` sees to it: a new
+owner raises the fence of its range before it reads a single counter, and each increment is checked in the transaction
+that stores it.
 
 A planned move need not read the file: `close` ends the old ownership in this process, after everything that was asked
 for before, and gives the counters to hand over.
@@ -17,22 +14,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import queue
 import sqlite3
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from statechannel.bundle import FULL_UPPER, Bundle, Topic
-from statechannel.record import Token
+from loadmanager import Bundle, Claim, FencedOut, NotServing, Token, Topic
+from loadmanager.fencing import SqliteStore
 
 SCHEMA = """
-CREATE TABLE IF NOT EXISTS fence (
-    namespace TEXT, lo INTEGER, hi INTEGER, token TEXT NOT NULL, PRIMARY KEY (namespace, lo)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS counter (
     namespace TEXT, position INTEGER, topic TEXT, value INTEGER NOT NULL,
     PRIMARY KEY (namespace, position, topic)) WITHOUT ROWID;
@@ -43,22 +37,16 @@ CREATE TABLE IF NOT EXISTS increment (
 
 BATCH = 256
 WAITING = 10_000
-BUSY_TIMEOUT_S = 5.0
 
 
-class StaleToken(Exception):
-    """A newer owner has raised the token: this one is replaced, nothing was written."""
-
-
-class LedgerUnavailable(Exception):
+class LedgerUnavailable(NotServing):
     """The file takes no write now (full disk, lock held for too long); nothing was written."""
 
 
 class Held(msgspec.Struct):
     """A bundle's counters in memory, under the ownership that loaded them. Changed by the ledger's thread only."""
 
-    bundle: Bundle
-    token: Token
+    claim: Claim
     values: dict[str, int]
     closed: bool = False
 
@@ -79,8 +67,7 @@ class _Increment(msgspec.Struct, frozen=True):
 
 
 class _Opening(msgspec.Struct, frozen=True):
-    bundle: Bundle
-    token: Token
+    claim: Claim
     handed: dict[str, int] | None
     answer: asyncio.Future[Held]
 
@@ -99,11 +86,12 @@ class Ledger:
     def __init__(self, path: Path, broker: str = "") -> None:
         self.path = path
         self.broker = broker
+        self._store = SqliteStore(path)
         self._jobs: queue.Queue[_Job | None] = queue.Queue(WAITING)
 
     async def __aenter__(self) -> Ledger:
         self._loop = asyncio.get_running_loop()
-        await asyncio.to_thread(lambda: connect(self.path).close())
+        await asyncio.to_thread(self._create)
         self._thread = threading.Thread(target=self._work, name="ledger", daemon=True)
         self._thread.start()
         return self
@@ -111,20 +99,27 @@ class Ledger:
     async def __aexit__(self, *_: object) -> None:
         await asyncio.to_thread(self._jobs.put, None)
         await asyncio.to_thread(self._thread.join)
+        self._store.close()
+
+    def _create(self) -> None:
+        self._store.create()
+        with self._store.transaction() as cursor:
+            for statement in filter(str.strip, SCHEMA.split(";")):
+                cursor.execute(statement)
 
     async def open(self, bundle: Bundle, token: Token, handed: dict[str, int] | None = None) -> Held:
-        """Raise the token for the bundle's range, then load its counters, unless the last owner has handed them over.
+        """Raise the fence of the bundle's range, then load its counters, unless the last owner has handed them over.
 
-        Raises StaleToken, LedgerUnavailable.
+        Raises FencedOut, LedgerUnavailable.
         """
         answer: asyncio.Future[Held] = self._loop.create_future()
-        self._put(_Opening(bundle, token, handed, answer))
+        self._put(_Opening(Claim(bundle, token), handed, answer))
         return await answer
 
     async def increment(self, held: Held, topic: Topic, request_id: str) -> Stored:
         """Count one up and return when that is stored; for a request id seen before, what was answered then.
 
-        Raises StaleToken, LedgerUnavailable: then nothing was stored.
+        Raises FencedOut, LedgerUnavailable: then nothing was stored.
         """
         answer: asyncio.Future[Stored] = self._loop.create_future()
         self._put(_Increment(held, topic, request_id, answer))
@@ -145,52 +140,51 @@ class Ledger:
     # --- on the ledger's thread
 
     def _work(self) -> None:
-        with contextlib.closing(connect(self.path)) as db, open(f"{self.path}-turn", "w") as turn:
-            while (first := self._jobs.get()) is not None:
-                batch, ending = [first], False
-                while len(batch) < BATCH and not ending:
-                    try:
-                        job = self._jobs.get_nowait()
-                    except queue.Empty:
-                        break
-                    ending = job is None
-                    batch += [] if job is None else [job]
-                outcomes = self._commit(db, turn.fileno(), batch)
-                self._loop.call_soon_threadsafe(_answer, batch, outcomes)
-                if ending:
-                    return
+        while (first := self._jobs.get()) is not None:
+            batch, ending = [first], False
+            while len(batch) < BATCH and not ending:
+                try:
+                    job = self._jobs.get_nowait()
+                except queue.Empty:
+                    break
+                ending = job is None
+                batch += [] if job is None else [job]
+            outcomes = self._commit(batch)
+            self._loop.call_soon_threadsafe(_answer, batch, outcomes)
+            if ending:
+                return
 
-    def _commit(self, db: sqlite3.Connection, turn: int, batch: Sequence[_Job]) -> list[Any]:
+    def _commit(self, batch: Sequence[_Job]) -> list[Any]:
         """One transaction for the batch; what each job gets: a value, or an exception."""
         made = _Made()
         writes = any(not isinstance(job, _Closing) for job in batch)
         try:
-            with _transaction(db, turn) if writes else contextlib.nullcontext():
+            with self._store.transaction() if writes else contextlib.nullcontext() as db:
                 outcomes = [self._one(db, job, made) for job in batch]
-        except (sqlite3.Error, OSError) as error:
+        except sqlite3.Error as error:
             return [LedgerUnavailable(f"{self.path}: {error}")] * len(batch)
         made.keep()
         return outcomes
 
-    def _one(self, db: sqlite3.Connection, job: _Job, made: _Made) -> object:
+    def _one(self, db: Any, job: _Job, made: _Made) -> object:
         try:
             match job:
                 case _Opening():
-                    raise_token(db, job.bundle, job.token)
-                    return Held(job.bundle, job.token, load(db, job.bundle) if job.handed is None else job.handed)
+                    self._store.raise_fence(db, job.claim)
+                    return Held(job.claim, load(db, job.claim.bundle) if job.handed is None else job.handed)
                 case _Closing():
                     job.held.closed = True
                     return made.values(job.held)
                 case _Increment():
                     return self._increment(db, job, made)
-        except StaleToken as stale:
-            return stale
+        except FencedOut as refusal:
+            return refusal
 
-    def _increment(self, db: sqlite3.Connection, job: _Increment, made: _Made) -> Stored:
-        held, topic, token = job.held, job.topic, str(job.held.token)
+    def _increment(self, db: sqlite3.Cursor, job: _Increment, made: _Made) -> Stored:
+        held, topic, token = job.held, job.topic, str(job.held.claim.token)
         if held.closed:
-            raise StaleToken(f"{held.bundle} is handed over")
-        check_token(db, topic, token)
+            raise FencedOut(f"{held.claim.bundle} is handed over")
+        self._store.check(db, held.claim, topic)
         value = made.value(held, topic.full_name) + 1
         row = (topic.full_name, job.request_id, value, token, self.broker)
         if not db.execute("INSERT OR IGNORE INTO increment VALUES (?, ?, ?, ?, ?)", row).rowcount:
@@ -236,73 +230,7 @@ def _answer(batch: Sequence[_Job], outcomes: Sequence[Any]) -> None:
             job.answer.set_result(outcome)
 
 
-# --- the file
-
-
-def connect(path: Path) -> sqlite3.Connection:
-    """The file, created with its tables if it is new. Raises sqlite3.Error, OSError."""
-    db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
-    with open(f"{path}-turn", "w") as turn, _turn(turn.fileno()):
-        db.execute("PRAGMA journal_mode = WAL")  # fails at once where two do it at the same time: hence in turn
-        db.execute("PRAGMA synchronous = FULL")  # a commit that was answered survives a power cut
-        db.executescript(SCHEMA)
-    return db
-
-
-@contextlib.contextmanager
-def _turn(fd: int) -> Generator[None]:
-    """Writers queue in the kernel: SQLite's own waiting sleeps in steps of up to 100 ms."""
-    fcntl.flock(fd, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        fcntl.flock(fd, fcntl.LOCK_UN)
-
-
-@contextlib.contextmanager
-def _transaction(db: sqlite3.Connection, turn: int) -> Generator[None]:
-    """All or nothing."""
-    with _turn(turn):
-        db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            db.execute("COMMIT")
-        except BaseException:
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-            raise
-
-
-def raise_token(db: sqlite3.Connection, bundle: Bundle, token: Token) -> None:
-    """From now on refuse writes into this range under an older token. Raises StaleToken if there is a newer one."""
-    lo, hi, text = bundle.lo, _end(bundle), str(token)
-    overlapping = db.execute(
-        "SELECT lo, hi, token FROM fence WHERE namespace = ? AND lo < ? AND hi > ?", (bundle.namespace, hi, lo)
-    ).fetchall()
-    newest = max((known for _, _, known in overlapping), default=text)
-    if newest > text:
-        raise StaleToken(f"{bundle} has been raised to {newest}, beyond {text}")
-    db.execute("DELETE FROM fence WHERE namespace = ? AND lo < ? AND hi > ?", (bundle.namespace, hi, lo))
-    pieces = [(lo, hi, text)]
-    for old_lo, old_hi, known in overlapping:
-        pieces += [(old_lo, lo, known)] if old_lo < lo else []
-        pieces += [(hi, old_hi, known)] if old_hi > hi else []
-    db.executemany("INSERT INTO fence VALUES (?, ?, ?, ?)", [(bundle.namespace, *piece) for piece in pieces])
-
-
-def check_token(db: sqlite3.Connection, topic: Topic, token: str) -> None:
-    """Raises StaleToken unless this token was raised for the topic's position, and no newer one."""
-    question = "SELECT token FROM fence WHERE namespace = ? AND lo <= ? AND hi > ?"
-    row = db.execute(question, (topic.namespace, topic.position, topic.position)).fetchone()
-    if row is None or row[0] != token:
-        raise StaleToken(f"{topic} is written under {row[0] if row else 'no token'}, not {token}")
-
-
-def load(db: sqlite3.Connection, bundle: Bundle) -> dict[str, int]:
+def load(db: sqlite3.Cursor, bundle: Bundle) -> dict[str, int]:
     """The stored counters of a range."""
     question = "SELECT topic, value FROM counter WHERE namespace = ? AND position >= ? AND position < ?"
-    return dict(db.execute(question, (bundle.namespace, bundle.lo, _end(bundle))).fetchall())
-
-
-def _end(bundle: Bundle) -> int:
-    return bundle.hi + (bundle.hi == FULL_UPPER)
+    return dict(db.execute(question, (bundle.namespace, *bundle.bounds)).fetchall())

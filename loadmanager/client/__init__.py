@@ -3,6 +3,7 @@
 from loadmanager.client.http import HttpAnswer, HttpRouter
 from loadmanager.client.route import Route
 from loadmanager.client.router import BudgetSpent, Router
+from loadmanager.client.sync_router import SyncRouter
 from loadmanager.redirection import Moved, NotServing
 
-__all__ = ["BudgetSpent", "HttpAnswer", "HttpRouter", "Moved", "NotServing", "Route", "Router"]
+__all__ = ["BudgetSpent", "HttpAnswer", "HttpRouter", "Moved", "NotServing", "Route", "Router", "SyncRouter"]

@@ -89,7 +89,11 @@ class Directory:
             try:
                 return await self._ask(desk, topic, timeout_s)
             except NotFound as error:
+                error.said_by = desk.url
                 refusal = error
+            except Unavailable as error:
+                error.said_by = desk.url
+                raise
             except (
                 aiohttp.ClientError,
                 OSError,

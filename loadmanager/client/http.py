@@ -80,6 +80,7 @@ class HttpRouter:
                 answer = HttpAnswer(response.status, response.headers, await response.read())
             redirection = error_of(answer.status, answer.headers, answer.body)
             if redirection is not None:
+                redirection.said_by = route.broker
                 raise redirection
             return answer
 

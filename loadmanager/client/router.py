@@ -19,6 +19,7 @@ from loadmanager.client.directory import Directory
 from loadmanager.client.route import Route, RouteTable, SeenTokens, Span, parse_topic
 from loadmanager.errors import NotFound, Unavailable
 from loadmanager.redirection import Moved, NotServing
+from statechannel.errors import Error
 from statechannel.record import Token
 
 T = TypeVar("T")
@@ -33,7 +34,12 @@ CONNECTIONS = 1_024
 
 
 class BudgetSpent(Unavailable):
-    """No answer within the budget; the last thing that went wrong is its cause."""
+    """No answer within the budget; the last thing that went wrong is its `reason`, and its cause."""
+
+    def __init__(self, message: str, reason: BaseException | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.said_by = reason.said_by if isinstance(reason, Error) else ""
 
 
 class Router:
@@ -141,9 +147,7 @@ class Router:
                     trouble = outcome.error
                     await asyncio.sleep(outcome.pause_s(attempt))
         except TimeoutError:
-            raise BudgetSpent(
-                f"{topic}: no answer within {budget_s:g} s: {trouble or 'nothing went wrong'}"
-            ) from trouble
+            raise BudgetSpent(f"{topic}: no answer within {budget_s:g} s: {_told(trouble)}", trouble) from trouble
 
     async def _try(self, topic: str, send: Send[T], token_of: Callable[[T], Token | None] | None) -> T | _Trouble:
         route: Route | None = None
@@ -176,6 +180,13 @@ class Router:
     def _forget(self, route: Route | None) -> None:
         if route is not None:
             self.routes.forget(route)
+
+
+def _told(trouble: BaseException | None) -> str:
+    if trouble is None:
+        return "nothing went wrong"
+    said_by = trouble.said_by if isinstance(trouble, Error) else ""
+    return f"{said_by} said: {trouble}" if said_by else str(trouble) or type(trouble).__name__
 
 
 def _part_of_ring(topic: str) -> tuple[str, int]:

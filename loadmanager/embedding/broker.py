@@ -19,17 +19,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from loadmanager.drain import DrainProgress
 from loadmanager.embedding.doors import Door
 from loadmanager.embedding.facade import ADMIT_TIMEOUT_S, draining, embed, ensuring, locating
 from loadmanager.embedding.gate import Admission, Gate, parse_topic
+from loadmanager.embedding.signals import leaving_on_signal
 from loadmanager.host import BundleHost
 from loadmanager.lookup import Located
 from loadmanager.node import Node
+from loadmanager.redirection import Moved, NotServing
 from loadmanager.serving import Claim
 from loadmanager.settings import Settings
+from loadmanager.settings.given import Given
 from statechannel.bundle import Bundle
 
 T = TypeVar("T")
@@ -53,7 +56,7 @@ class Broker:
         urls: Mapping[str, str] | None = None,
         door: Door | bool | None = None,
         bind: str | None = None,
-        **more: Any,
+        **more: Unpack[Given],
     ) -> None:
         self._control = embed(host, settings, urls, door, bind, more)
 
@@ -93,6 +96,18 @@ class Broker:
         """Return when this broker has left. Raises what ended it, if it broke down."""
         await asyncio.shield(asyncio.wrap_future(self._control.ended))
 
+    async def run_until_signal(self, ready: Callable[[], object] | None = None) -> None:
+        """Serve until SIGTERM or SIGINT, then leave as `stop` does; a second one ends the process at once.
+
+        `ready` is called once signals are heeded: the moment to say that the service runs. Returns when this broker has
+        left, raises what ended it if it broke down. On the main thread, once started.
+        """
+        loop, leaving = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+        with leaving_on_signal(lambda: leaving.add(loop.create_task(self.stop())), loop):
+            if ready is not None:
+                ready()
+            await self.ended()
+
     # --- the data path
 
     def serving(self, bundle: Bundle) -> bool:
@@ -112,6 +127,13 @@ class Broker:
         NotFound (no such namespace), InvalidName.
         """
         return Admission(self.gate, topic, timeout_s)
+
+    async def left(self, claim: Claim) -> Moved | NotServing:
+        """For long connections: wait until the bundle of an admitted claim leaves; where the client should go then.
+
+        A `release` that waits for the connection (`quiesce`) goes on when it has ended. A split is a departure, too.
+        """
+        return await self.gate.left(claim)
 
     async def quiesce(self, bundle: Bundle, timeout_s: float | None = None) -> bool:
         """For `release`: wait until no admitted request of the bundle is in progress; whether none is.

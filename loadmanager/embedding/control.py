@@ -8,6 +8,7 @@ called from any other thread.
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Mapping
@@ -29,6 +30,8 @@ from loadmanager.watchdog import watched
 from loadmanager.wiring import surroundings
 from statechannel.bundle import Topic
 from statechannel.errors import StateChannelError
+
+_log = logging.getLogger("loadmanager")
 
 T = TypeVar("T")
 
@@ -77,6 +80,11 @@ class Control:
         if port == "0":
             actual = f"{name}:{listening.getsockname()[1]}"
             self.settings = self.settings.model_copy(update={"advertised": actual})
+            _log.warning(
+                "this broker is %s until it ends, and another one when it starts again: "
+                "give `advertised` a port, so that policies, history and its own restart know it",
+                actual,
+            )
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
         self._runner = HostRunner(loop)
         self._listening = listening

@@ -15,6 +15,7 @@ from loadmanager.host import BundleHost
 from loadmanager.lookup import Located
 from loadmanager.node import Node
 from loadmanager.settings import Settings
+from loadmanager.settings.given import Given, settings_of
 from statechannel.bundle import even_boundaries
 
 ADMIT_TIMEOUT_S = 5.0
@@ -29,11 +30,11 @@ def embed(
     urls: Mapping[str, str] | None,
     door: Door | bool | None,
     bind: str | None,
-    more: Mapping[str, Any],
+    more: Given,
 ) -> Control:
-    """The control thread, not started, for what a `Broker` was given. Raises TypeError, pydantic's ValidationError."""
+    """The control thread, not started, for what a `Broker` was given. Raises TypeError, Invalid."""
     if settings is None:
-        settings = Settings(**more)
+        settings = settings_of(more)
     elif more:
         raise TypeError(f"give settings, or {', '.join(more)} by name, not both")
     opened = installed_door() if door is None or door is True else closed_door if door is False else door

@@ -46,6 +46,7 @@ class Gate:
         self._admitted: dict[Bundle, int] = {}
         self._arrivals = Bell()
         self._idle = Bell()
+        self._departures = Bell()
         self._closed = False
         node.channel.listen(self._changed)
         node.channel.replica.on_reload(lambda _partition: self._arrivals.ring_all())
@@ -55,6 +56,7 @@ class Gate:
         """This broker has left: hold nobody any longer."""
         self._closed = True
         self._arrivals.ring_all()
+        self._departures.ring_all()
 
     def _changed(self, change: Change) -> None:
         if change.whole is not None:
@@ -68,6 +70,7 @@ class Gate:
             self._arrivals.ring(bundle)
         else:
             self._admitted.pop(bundle, None)
+            self._departures.ring(bundle)
 
     # --- counting
 
@@ -124,6 +127,34 @@ class Gate:
                     return not self.in_progress(bundle)
                 idle.wait(left_s)
 
+    # --- leaving
+
+    async def left(self, claim: Claim) -> Moved | NotServing:
+        """Wait until the claim has ended; where to go then."""
+        departure = self._departures.future(claim.bundle)
+        try:
+            if self._stands(claim):
+                await departure
+        finally:
+            departure.cancel()
+        return self._place(claim.bundle)
+
+    def left_blocking(self, claim: Claim, timeout_s: float | None) -> Moved | NotServing | None:
+        """As `left`, for a thread; None if it has not ended within the time."""
+        with self._departures.event(claim.bundle) as departure:
+            if self._stands(claim) and not departure.wait(timeout_s):
+                return None
+        return self._place(claim.bundle)
+
+    def _stands(self, claim: Claim) -> bool:
+        return self._serving.stands(claim) and not self._closed
+
+    def _place(self, bundle: Bundle) -> Moved | NotServing:
+        entry = self._table.get(bundle)
+        if entry is None:
+            return NotServing(f"{bundle} was split, merged or deleted: look the key up again", 0.0)
+        return self._moved(entry) or NotServing(f"{bundle} is {entry.state}, holder {entry.holder}")
+
     # --- letting in, or holding until the bundle is here
 
     async def admit(self, topic: Topic, timeout_s: float) -> Claim:
@@ -154,10 +185,9 @@ class Gate:
         entry = self._table.locate(topic)
         if entry is None:
             raise NotFound(f"there is no namespace {topic.namespace}; create it first")
-        there = self._elsewhere(entry)
-        if there is not None:
-            peer = self._node.membership.peer(there)
-            raise Moved(there.name, peer.registration.urls if peer else {}, entry.bundle)
+        moved = self._moved(entry)
+        if moved is not None:
+            raise moved
         left_s = deadline_s - time.monotonic()
         if self._closed or left_s <= 0:
             why = "this broker has left" if self._closed else f"it did not come here within {timeout_s:g} s"
@@ -165,6 +195,13 @@ class Gate:
         if entry.state is State.UNASSIGNED:
             self._assign(topic)
         return min(left_s, RECHECK_S)
+
+    def _moved(self, entry: Ownership) -> Moved | None:
+        there = self._elsewhere(entry)
+        if there is None:
+            return None
+        peer = self._node.membership.peer(there)
+        return Moved(there.name, peer.registration.urls if peer else {}, entry.bundle)
 
     def _elsewhere(self, entry: Ownership) -> Broker | None:
         """The other broker that serves this, or will in a moment and holds requests until then; None: wait here."""

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import wait
 from inspect import iscoroutinefunction
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from loadmanager.drain import DrainProgress
 from loadmanager.embedding.doors import Door
 from loadmanager.embedding.facade import ADMIT_TIMEOUT_S, draining, embed, ensuring, locating
 from loadmanager.embedding.gate import Admission, parse_topic
+from loadmanager.embedding.signals import leaving_on_signal
 from loadmanager.host import BundleHost
 from loadmanager.lookup import Located
 from loadmanager.node import Node
+from loadmanager.redirection import Moved, NotServing
 from loadmanager.serving import Claim
 from loadmanager.settings import Settings
+from loadmanager.settings.given import Given
 from statechannel.bundle import Bundle
 
 T = TypeVar("T")
+
+HEEDED_WITHIN_S = 0.25
 
 
 class SyncBroker:
@@ -32,7 +39,7 @@ class SyncBroker:
         urls: Mapping[str, str] | None = None,
         door: Door | bool | None = None,
         bind: str | None = None,
-        **more: Any,
+        **more: Unpack[Given],
     ) -> None:
         for name in ("prepare", "acquire", "release", "abandon", "load", "positions") if host is not None else ():
             hook = getattr(host, name, None)
@@ -62,6 +69,20 @@ class SyncBroker:
         except TimeoutError:
             self._control.give_up()
 
+    def run_until_signal(self, ready: Callable[[], object] | None = None) -> None:
+        """Block until SIGTERM or SIGINT, then leave as `stop` does; a second one ends the process at once.
+
+        `ready` is called once signals are heeded: the moment to say that the service runs. Returns when this broker has
+        left, raises what ended it if it broke down. On the main thread, once started.
+        """
+        with leaving_on_signal(threading.Thread(target=self.stop, name="loadmanager-leaving").start):
+            if ready is not None:
+                ready()
+            # Python heeds a signal between two of its instructions: a wait without end could miss it.
+            while not wait((self._control.ended,), HEEDED_WITHIN_S).done:
+                pass
+            self._control.ended.result()
+
     def serving(self, bundle: Bundle) -> bool:
         """Whether this broker may serve the bundle at this moment. Any thread; no lock, no waiting."""
         serving = self._control.node.serving
@@ -75,6 +96,13 @@ class SyncBroker:
     def admit(self, topic: str, timeout_s: float = ADMIT_TIMEOUT_S) -> Admission:
         """`with broker.admit(topic) as claim:` around a request; see `Broker.admit`."""
         return Admission(self._control.gate, topic, timeout_s)
+
+    def left(self, claim: Claim, timeout_s: float | None = None) -> Moved | NotServing | None:
+        """For long connections: block until the bundle of an admitted claim leaves; where the client should go then.
+
+        None if it has not left within the time. See `Broker.left`.
+        """
+        return self._control.gate.left_blocking(claim, timeout_s)
 
     def quiesce(self, bundle: Bundle, timeout_s: float | None = None) -> bool:
         """For `release`: block until no admitted request of the bundle is in progress; whether none is.

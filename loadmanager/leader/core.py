@@ -61,7 +61,8 @@ class View(msgspec.Struct, frozen=True):
 
     `condemned` are incarnations that several brokers found dead, each with the evidence. `heard_s` is when a no-op of
     an incarnation was last read; `listening_since_s` since when anybody could have been heard. `places` is equal as
-    long as the same brokers may be given bundles by the same rules.
+    long as the same brokers may be given bundles by the same rules. Bundles of `eager` namespaces get a place without
+    a lookup.
     """
 
     now_s: float
@@ -70,6 +71,7 @@ class View(msgspec.Struct, frozen=True):
     heard_s: Mapping[Broker, float]
     listening_since_s: float
     places: object = None
+    eager: tuple[str, ...] = ()
 
 
 class LeaderCore:
@@ -85,6 +87,8 @@ class LeaderCore:
         self._asked = Asked(settings.retry_s)
         self._homeless: dict[str, dict[Bundle, int]] = {}
         """By the name of the broker that had them, what was revoked and has no place yet."""
+        self._settled: set[str] = set()
+        """Eager namespaces in which nothing was unassigned when they were looked at last, nor has become so since."""
         self._dead: set[Broker] = set()
         """Holders that were dead when they were looked at last."""
         self._places: object = None
@@ -97,12 +101,15 @@ class LeaderCore:
 
     def observe(self, change: Change) -> bool:
         """Note an accepted change; whether a tick is due because of it."""
-        due = False
+        due = change.whole is not None
+        self._settled.discard(change.whole or "")
         for transition in () if change.whole is not None else change.transitions:
             before, after = transition.before, transition.after
             if after is None:
                 continue
             due = due or after.state is not State.ASSIGNED
+            if after.state is State.UNASSIGNED:
+                self._settled.discard(after.bundle.namespace)
             if self._dead and after.holder in self._dead and after.state in REVOCABLE:
                 self._asked.forget("revoke", after.holder)  # another look at what it holds, though there was just one
                 due = True
@@ -110,6 +117,10 @@ class LeaderCore:
                 assert before.holder is not None
                 self._homeless.setdefault(before.holder.name, {})[after.bundle] = after.revision
         return due
+
+    def reloaded(self) -> None:
+        """The table jumped to a snapshot: what changed there was not told."""
+        self._settled.clear()
 
     def raised(self, holder: Broker, now_s: float) -> None:
         """The holder's incarnation is known not to be current any more."""
@@ -161,6 +172,7 @@ class LeaderCore:
         yield from self._watch_holders(table)
         yield from self._watch_flights(table)
         yield from self._house(table)
+        yield from self._place_eagerly(table)
 
     # --- holders
 
@@ -308,6 +320,7 @@ class LeaderCore:
         if self._view.places != self._places:
             self._places = self._view.places
             self._asked.forget_all("house")
+            self._asked.forget_all("eager")
         for former, homeless in list(self._homeless.items()):
             yield 1
             if not self._ask("house", former, len(homeless), patient=True):
@@ -324,6 +337,27 @@ class LeaderCore:
                 self._due.append(Place(tuple(found), revoked=False, former=former))
             elif not homeless:
                 del self._homeless[former]
+
+    def _place_eagerly(self, table: OwnershipTable) -> Iterator[int]:
+        """What is unassigned in an eager namespace gets a place without any lookup, and is asked for as in `_house`."""
+        for name in self._view.eager:
+            namespace = table.namespace(name)
+            if name in self._settled or namespace is None:
+                continue
+            self._settled.add(name)  # what becomes unassigned while we look takes it out again
+            found: list[Seen] = []
+            for index, lo in enumerate(namespace.lower_bounds):
+                if index % LOOKED_AT_FOR_ONE == 0:
+                    yield 1
+                entry = namespace.entry_at(lo)
+                if entry.state is State.UNASSIGNED:
+                    found.append((entry.bundle, entry.revision))
+            if not found:
+                self._asked.forget("eager", name)
+                continue
+            self._settled.discard(name)
+            if self._ask("eager", name, len(found), patient=True):
+                self._due.append(Place(tuple(found), revoked=False))
 
     # --- memory
 

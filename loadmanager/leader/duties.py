@@ -112,14 +112,14 @@ class Hands:
         self._wake()
 
     async def _settle(self, duty: Place) -> None:
-        """`release(to)` in a dead holder's place; `own` for what it released itself."""
+        """`release(to)` in a dead holder's place; `own` for what has no owner."""
         groups = await self._grouped(duty.subjects, duty.former)
         if duty.revoked:
             formers = {entry.holder.name for some in groups.values() for entry in some if entry.holder is not None}
             reason = f"in place of {_few(sorted(formers))}"
             records = [self._records(Action.RELEASE, _seen(some), reason, to) for to, some in groups.items()]
         else:
-            reason = f"revoked from {duty.former}"
+            reason = f"revoked from {duty.former}" if duty.former else "the namespace is eager"
             records = [
                 self._records(Action.OWN, _seen(some), reason, to, role=Role.BROKER)
                 for to, some in groups.items()

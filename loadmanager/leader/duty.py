@@ -27,8 +27,8 @@ class Raise(msgspec.Struct, frozen=True, gc=False):
 
 
 class Place(msgspec.Struct, frozen=True, gc=False):
-    """Give these bundles a new owner in their dead holders' place (`release(to)`); or, of what `former` had and what
-    was revoked already, `own` what has none."""
+    """Give these bundles a new owner in their dead holders' place (`release(to)`); or `own` what has none: what was
+    revoked from `former`, or what an eager namespace has."""
 
     subjects: tuple[Seen, ...]
     revoked: bool

@@ -45,7 +45,7 @@ class Leader:
     """Run `run()` for one incarnation. `govern` runs beside the duties of each term, e.g. the balancing rounds.
 
     `tell_behind` lets the others know that we do not get at the log. `places` gives what is equal as long as the same
-    brokers may be given bundles, by the same rules.
+    brokers may be given bundles, by the same rules; `eager` the namespaces whose bundles get a place without a lookup.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class Leader:
         root: str,
         tell_behind: Callable[[], Awaitable[None]],
         places: Callable[[], object] = lambda: None,
+        eager: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
         self._me = me
         self._channel = channel
@@ -75,6 +76,7 @@ class Leader:
         self._root = root
         self._tell_behind = tell_behind
         self._places = places
+        self._eager = eager
         self._woken = asyncio.Event()
         self._ended: str = ""
         self._shown = False
@@ -165,6 +167,7 @@ class Leader:
                 self._woken.set()
 
         def look_again(_partition: int) -> None:
+            core.reloaded()
             self._woken.set()
 
         self._channel.listen(observe)
@@ -232,6 +235,7 @@ class Leader:
                 heard_s=self._membership.heard_s,
                 listening_since_s=self._membership.listening_since_s,
                 places=self._places(),
+                eager=self._eager(),
             )
             hands.perform(core.tick(self._channel.table, view), tasks)
 

@@ -53,6 +53,8 @@ class NamespacePolicy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
     """As `balancing=False`, for the time being (`pause` and `resume`)."""
     exclusive: bool = True
     """False: a broker that is cut off from everything goes on serving it; it may have two owners for that time."""
+    eager: bool = False
+    """True: the leader gives its bundles to brokers without a first lookup."""
     weight: float = 1.0
     settings: Mapping[str, float | int | str | bool] = msgspec.field(default_factory=dict)
     """Settings of the cluster that have another value here; see `validation.NAMESPACE_SETTINGS`."""

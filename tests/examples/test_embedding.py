@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import sys
-from asyncio.subprocess import DEVNULL, PIPE
+from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import aiohttp
@@ -17,13 +18,15 @@ import pytest
 from loadmanager.client import HttpRouter, Router
 
 ROOT = Path(__file__).parents[2]
+WAIT_S = 120.0
+"""For what has hung: a busy machine takes its time."""
 NAMESPACE = "examples/greetings"
 TOPIC = f"{NAMESPACE}/ada"
 
 
 @asynccontextmanager
-async def _example(module: str, log: str) -> AsyncGenerator[tuple[str, str]]:
-    """Runs it; gives its URL and its broker's name."""
+async def _example(module: str, log: str) -> AsyncGenerator[tuple[str, str, Process]]:
+    """Runs it; gives its URL, its broker's name, and the process."""
     arguments, environment = [log], dict(os.environ)
     if module == "embed_fastapi":
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -33,11 +36,12 @@ async def _example(module: str, log: str) -> AsyncGenerator[tuple[str, str]]:
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, env=environment, stdout=PIPE, stdin=DEVNULL)
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT_S):
             url, name = (await process.stdout.readline()).decode().split()
-        yield url, name
+        yield url, name, process
     finally:
-        process.kill()
+        with suppress(ProcessLookupError):
+            process.kill()
         await process.communicate()
 
 
@@ -45,8 +49,8 @@ async def _example(module: str, log: str) -> AsyncGenerator[tuple[str, str]]:
 async def test_it_serves_and_sends_on_after_a_move(tmp_path: Path, module: str):
     async with AsyncExitStack() as stack:
         log = f"sqlite:{tmp_path}/cluster.db"
-        running = dict([await stack.enter_async_context(_example(module, log)) for _ in range(2)])
-        names = {name: url for url, name in running.items()}
+        running = [await stack.enter_async_context(_example(module, log)) for _ in range(2)]
+        names = {name: url for url, name, _ in running}
         http = await stack.enter_async_context(HttpRouter(Router(f"http://{name}" for name in names)))
         known = await http.router.route(TOPIC)
         assert (await http.get(TOPIC, "/greetings/ada")).body.decode().count(known.broker) == 1
@@ -57,6 +61,77 @@ async def test_it_serves_and_sends_on_after_a_move(tmp_path: Path, module: str):
             assert answer.status == 421
             assert (await answer.json(content_type=None))["broker"] == other
         assert (await http.get(TOPIC, "/greetings/ada")).body.decode().count(other) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("module", ["embed_asyncio", "embed_sync", "embed_fastapi"])
+async def test_it_moves_its_bundles_away_when_it_is_told_to_end(tmp_path: Path, module: str, number: signal.Signals):
+    async with AsyncExitStack() as stack:
+        log = f"sqlite:{tmp_path}/cluster.db"
+        started = [await stack.enter_async_context(_example(module, log)) for _ in range(2)]
+        running = {name: process for _, name, process in started}
+        http = await stack.enter_async_context(HttpRouter(Router(f"http://{name}" for name in running)))
+        known = await http.router.route(TOPIC)
+        heir = next(name for name in running if name != known.broker)
+        process = running[known.broker]
+        process.send_signal(number)
+        async with asyncio.timeout(WAIT_S):
+            assert await process.wait() in {0, -number} if module == "embed_fastapi" else await process.wait() == 0
+        assert (await http.get(TOPIC, "/greetings/ada")).body.decode().count(heir) == 1
+        url = f"http://{heir}/v1/bundles/{known.bundle}/history"
+        async with http.router.session.get(url) as answer:
+            actions = [entry["action"] for entry in (await answer.json())["entries"]]
+        assert "transfer" in actions
+        assert "revoke" not in actions
+
+
+SLOW = """
+import asyncio, sys, time
+from loadmanager import Broker, SyncBroker
+
+class Slow:
+    def prepare(self, bundle): pass
+    def acquire(self, bundle, token, hand_off): pass
+    def release(self, bundle, to):
+        print("leaving", flush=True)
+        time.sleep(60)
+    def abandon(self, bundle): time.sleep(60)
+    def load(self): return {}
+
+async def main():
+    async with Broker(Slow(), log=sys.argv[1], host_release_timeout_s=60) as broker:
+        await broker.ensure_namespace("t/n")
+        await broker.locate("t/n/a")
+        await broker.run_until_signal(lambda: print("ready", flush=True))
+
+def sync_main():
+    with SyncBroker(Slow(), log=sys.argv[1], host_release_timeout_s=60) as broker:
+        broker.ensure_namespace("t/n")
+        broker.locate("t/n/a")
+        broker.run_until_signal(lambda: print("ready", flush=True))
+
+sync_main() if sys.argv[2] == "sync" else asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("kind", ["sync", "asyncio"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_second_signal_ends_it_at_once(tmp_path: Path, kind: str, number: signal.Signals):
+    command = (sys.executable, "-c", SLOW, f"sqlite:{tmp_path}/cluster.db", kind)
+    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=PIPE, stdin=DEVNULL)
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(WAIT_S):
+            assert await process.stdout.readline() == b"ready\n"
+            process.send_signal(number)
+            assert await process.stdout.readline() == b"leaving\n"
+            assert process.returncode is None
+            process.send_signal(number)
+            assert await process.wait() == 128 + number
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.communicate()
 
 
 async def _transfer(session: aiohttp.ClientSession, asked: str, hash_range: str, to: str) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from examples.counter.audit import Acknowledged, audit
-from examples.counter.ledger import Ledger, LedgerUnavailable, StaleToken, connect
+from examples.counter.ledger import Ledger, LedgerUnavailable
 from examples.counter.traffic import Traffic
+from loadmanager import FencedOut
 from statechannel.bundle import FULL_UPPER, Bundle, Topic
 from statechannel.record import Token
 
@@ -57,9 +58,9 @@ async def test_the_old_owner_writes_nothing_after_the_new_one_has_loaded(tmp_pat
     async with ledgers(tmp_path / "c.db", "a:1", "b:1") as [a, b]:
         held = await a.open(WHOLE, token(1))
         await b.open(WHOLE, token(2))
-        with pytest.raises(StaleToken):
+        with pytest.raises(FencedOut):
             await a.increment(held, APPLES, "late")
-        with pytest.raises(StaleToken):
+        with pytest.raises(FencedOut):
             await a.open(WHOLE, token(1))
 
 
@@ -67,16 +68,16 @@ async def test_a_split_and_a_merge_forget_no_token(tmp_path: Path):
     async with ledgers(tmp_path / "c.db", "a:1", "b:1") as [a, b]:
         parent = await a.open(WHOLE, token(1))
         child = await b.open(APPLES_HALF, token(2))
-        with pytest.raises(StaleToken):
+        with pytest.raises(FencedOut):
             await a.increment(parent, APPLES, "under the parent's token")
         assert (await b.increment(child, APPLES, "r1")).value == 1
-        with pytest.raises(StaleToken):
+        with pytest.raises(FencedOut):
             await a.open(WHOLE, token(1))
         sibling = next(t for i in range(99) if (t := Topic.parse(f"{NAMESPACE}/{i}")).position in OTHER_HALF)
         assert (await a.increment(parent, sibling, "r2")).value == 1, "the other half is still the parent's"
         merged = await a.open(WHOLE, token(3))
         assert merged.values == {APPLES.full_name: 1, sibling.full_name: 1}
-        with pytest.raises(StaleToken):
+        with pytest.raises(FencedOut):
             await b.increment(child, APPLES, "under the child's token")
 
 
@@ -96,7 +97,7 @@ async def test_what_is_handed_over_holds_all_that_was_asked_before_and_ends_the_
         values = await a.close(held)
         assert values == {APPLES.full_name: 50}
         assert len([await each for each in asked]) == 50
-        with pytest.raises(StaleToken, match="handed over"):
+        with pytest.raises(FencedOut, match="handed over"):
             await a.increment(held, APPLES, "afterwards")
         taken = await b.open(WHOLE, token(2), values)
         assert (await b.increment(taken, APPLES, "next")).value == 51
@@ -136,11 +137,11 @@ async def test_the_audit_sees_what_was_lost_doubled_or_told_wrongly(tmp_path: Pa
     assert audit(path, told).clean
     assert audit(path, [*told, Acknowledged(APPLES.full_name, "r9", 5)]).lost == 1
     assert audit(path, [*told[:2], Acknowledged(APPLES.full_name, "r2", 7)]).doubled == 1
-    with closing(connect(path)) as db:
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("UPDATE increment SET value = 1 WHERE request_id = 'r1'")
     found = audit(path, [told[0], told[2]])
     assert (found.lost, found.doubled) == (0, 1), "two requests made the same value"
-    with closing(connect(path)) as db:
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("UPDATE increment SET value = 2 WHERE request_id = 'r1'")
         db.execute("UPDATE counter SET value = 5")
     assert audit(path, told).doubled == 1, "the counter was counted up without an increment"

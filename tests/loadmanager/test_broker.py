@@ -62,6 +62,39 @@ async def test_a_request_for_somebody_else_learns_where_to_go(tmp_path: Path):
         assert moved.value.bundle == bundle_of(owner)
 
 
+async def test_a_long_connection_is_told_where_its_bundle_goes_and_the_move_waits_for_it(tmp_path: Path):
+    async with cluster(tmp_path, Host(), Host(), urls={"http": "http://shop.example"}) as [source, target]:
+        async with source.admit(TOPIC) as claim:
+            assert TOPIC in claim
+            assert f"{NAMESPACE}-2/alice" not in claim
+            leaving = asyncio.create_task(source.left(claim))
+            thread = asyncio.create_task(asyncio.to_thread(source.gate.left_blocking, claim, 60.0))
+            assert await asyncio.to_thread(source.gate.left_blocking, claim, 0.0) is None
+            assert not leaving.done()
+            move = asyncio.create_task(source.transfer(claim.bundle, target.name))
+            for place in (await leaving, await thread):
+                assert isinstance(place, Moved)
+                assert (place.broker, place.urls) == (target.name, {"http": "http://shop.example"})
+            assert not target.serving(claim.bundle), "the connection has not ended yet"
+        await move
+        assert isinstance(await source.left(claim), Moved), "it has left already"
+
+
+async def test_a_long_connection_is_told_of_a_split_and_of_the_end(tmp_path: Path):
+    async with cluster(tmp_path, Host()) as [broker]:
+        claim = broker.claim(TOPIC)
+        assert claim is not None
+        leaving = asyncio.create_task(broker.left(claim))
+        await broker.ask(lambda node: node.current.operations.split(claim.bundle))
+        place = await leaving
+        assert isinstance(place, NotServing)
+        assert "split" in str(place)
+        async with broker.admit(TOPIC) as later:
+            leaving = asyncio.create_task(broker.left(later))
+        await broker.stop(0.0)
+        assert isinstance(await leaving, NotServing)
+
+
 async def test_a_move_waits_for_the_request_in_progress_and_lets_no_other_in(tmp_path: Path):
     async with cluster(tmp_path, Host(), Host()) as [source, target]:
         bundle = bundle_of(source)

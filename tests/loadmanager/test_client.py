@@ -8,13 +8,15 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import web
 
 from api.server import attach
 from loadmanager import Broker, Bundle, Claim, Moved, NotFound, NotServing, Token
-from loadmanager.client import BudgetSpent, HttpRouter, Route, Router
+from loadmanager.client import BudgetSpent, HttpRouter, Route, Router, SyncRouter
 from loadmanager.client.route import RouteTable, SeenTokens
 from loadmanager.redirection import TOKEN_HEADER, error_of, problem_of
 from statechannel.bundle import FULL_UPPER, Topic
@@ -107,6 +109,10 @@ def test_the_contract_over_http_says_the_same_on_both_sides():
     read = error_of(*problem_of(NotServing("later", 3.0)))
     assert isinstance(read, NotServing)
     assert read.retry_after_s == 3.0
+    assert str(read) == "later"
+    assert str(error_of(503, {}, b'{"type": "urn:x", "title": "Busy", "detail": "door_requests are open"}')) == (
+        "door_requests are open"
+    )
     assert error_of(200, {}, b"") is None
     assert error_of(421, {}, b"a proxy's own idea of 421") is None
     assert isinstance(error_of(503, {"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}, b"<html>"), NotServing)
@@ -229,6 +235,72 @@ async def test_other_brokers_are_learned_from_the_answers(tmp_path: Path):
         Router([])
 
 
+async def test_an_error_names_who_said_it_and_why(tmp_path: Path):
+    async with routed(tmp_path, 1) as ([broker], router):
+        with pytest.raises(NotFound, match="nobody/knows") as unknown:
+            await router.route("nobody/knows/this")
+        assert unknown.value.said_by == f"http://{broker.name}"
+
+        async def answer(_: web.Request) -> web.Response:
+            status, headers, body = problem_of(NotServing("the cart is not loaded"))
+            return web.Response(status=status, headers=headers, body=body)
+
+        app = web.Application()
+        app.router.add_get("/", answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            route = await router.route(TOPIC)
+            urls = {"http": f"http://127.0.0.1:{runner.addresses[0][1]}"}
+            router.route = _always(msgspec.structs.replace(route, urls=urls))  # type: ignore[method-assign]
+            with pytest.raises(BudgetSpent, match=f"{broker.name} said: the cart is not loaded") as spent:
+                await HttpRouter(router).get(TOPIC, "/", budget_s=1.0)
+        finally:
+            await runner.cleanup()
+        assert spent.value.said_by == broker.name
+        assert isinstance(spent.value.reason, NotServing)
+
+
+def _always(route: Any) -> Any:
+    async def answer(_: str) -> Any:
+        return route
+
+    return answer
+
+
+async def test_a_router_for_threads_finds_owners_follows_them_and_keeps_its_budget(tmp_path: Path):
+    async with routed(tmp_path, 2) as (brokers, _):
+
+        def work() -> None:
+            with SyncRouter(f"http://{broker.name}" for broker in brokers) as router:
+                assert router.cached(TOPIC) is None
+                route = router.route(TOPIC)
+                assert router.cached(TOPIC) == route
+                asked: list[str] = []
+
+                def send(to: Route) -> str:
+                    asked.append(to.broker)
+                    if len(asked) == 1:
+                        raise ConnectionResetError
+                    return "done"
+
+                assert router.call(TOPIC, send) == "done"
+                assert asked == [route.broker] * 2
+                with pytest.raises(NotFound):
+                    router.route("nobody/knows/this")
+                with (
+                    pytest.raises(BudgetSpent, match="registered no gopher URL"),
+                    SyncRouter([f"http://{brokers[0].name}"], protocol="gopher") as other,
+                ):
+                    other.get(TOPIC, "/", budget_s=0.3)
+            router.close()
+
+        await asyncio.to_thread(work)
+        with pytest.raises(ValueError, match="at least one"):
+            SyncRouter([])
+
+
 async def test_the_budget_bounds_everything_and_tells_what_went_wrong(tmp_path: Path):
     async with routed(tmp_path, 1) as (_, router):
 
@@ -239,6 +311,7 @@ async def test_the_budget_bounds_everything_and_tells_what_went_wrong(tmp_path: 
         with pytest.raises(BudgetSpent, match="nobody at home") as spent:
             await router.call(TOPIC, refuse, budget_s=0.3)
         assert isinstance(spent.value.__cause__, ConnectionResetError)
+        assert spent.value.reason is spent.value.__cause__
 
         async def hang(_: Route) -> None:
             await asyncio.Event().wait()

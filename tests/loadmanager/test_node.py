@@ -15,6 +15,7 @@ from loadmanager.sim.simulated_coordination import SimulatedCoordination
 from loadmanager.sim.simulated_log import LOG_SERVER
 from loadmanager.sim.world import World
 from loadmanager.waiting import LAST_STEP_S
+from statechannel.bundle import even_boundaries
 from statechannel.codec import AGREEING_VERSION
 from statechannel.errors import CoordinationUnavailable, LogUnavailable, NameTaken, NewerRecord
 from statechannel.ports import Connection, Member, Payload
@@ -433,6 +434,22 @@ async def test_a_node_cut_off_from_both_servers_tells_its_host_to_stop_and_takes
     world.set_down(LOG_SERVER, False)
     world.set_down(COORDINATION_SERVER, False)
     await world.until(lambda: nodes.serving(bundle) == ["a:1"], 10, "it serves again")
+
+
+@virtually
+async def test_the_bundles_of_an_eager_namespace_are_served_without_any_lookup(world: World):
+    nodes = Nodes(world)
+    a, b = await nodes.ready("a:1", "b:1")
+    await a.ask(lambda: a.node.current.operations.create_namespace(NAMESPACE, even_boundaries(4)))
+    await asyncio.sleep(30)
+    assert not [entry for entry in a.node.channel.table if entry.holder is not None]
+    await b.ask(lambda: b.node.policies.put(Kind.NAMESPACE, NAMESPACE, NamespacePolicy(eager=True), author="test"))
+    bundles = [entry.bundle for entry in a.node.channel.table]
+    await world.until(lambda: all(len(nodes.serving(bundle)) == 1 for bundle in bundles), 5, "all are served")
+    assert {name for bundle in bundles for name in nodes.serving(bundle)} == {"a:1", "b:1"}
+    (owner,) = nodes.serving(bundles[0])
+    await b.ask(lambda: b.node.current.operations.unload(bundles[0]))
+    await world.until(lambda: len(nodes.serving(bundles[0])) == 1, 5, f"it has an owner again, after {owner}")
 
 
 @virtually

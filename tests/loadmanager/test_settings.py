@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import get_type_hints
+
 import pytest
 from pydantic import ValidationError
 
+import loadmanager
+from loadmanager import Broker, Error, Invalid, LoadManagerError, StateChannelError, SyncBroker
 from loadmanager.settings import Settings
+from loadmanager.settings.given import Given
 from loadmanager.wiring import open_log
 from statechannel.adapters.kafka.topics import _new_settings as new_settings
 from statechannel.ports import TopicSpec
@@ -73,3 +78,24 @@ def test_no_setting_is_infinite(given: dict[str, float]):
 def test_the_tolerance_is_a_word_or_a_fraction(monkeypatch: pytest.MonkeyPatch, given: str, fraction: float):
     monkeypatch.setenv("LOADMANAGER_BALANCING_TOLERANCE", given)
     assert Settings().tolerance == fraction
+
+
+def test_settings_by_name_are_complete_and_typed_as_the_fields_are():
+    fields = {name: field.annotation for name, field in Settings.model_fields.items()}
+    assert get_type_hints(Given) == fields
+    assert list(Given.__annotations__) == list(fields)
+
+
+def test_a_broker_names_the_setting_that_was_meant_and_what_is_wrong():
+    with pytest.raises(Invalid, match="there is no setting advertized; did you mean advertised"):
+        Broker(advertized="a:1")  # type: ignore[call-arg]
+    with pytest.raises(Invalid, match=r"cluster: .*pattern.*; publish_limit: .*greater than or equal to 1"):
+        SyncBroker(cluster="a b", publish_limit=0)
+
+
+def test_every_error_of_ours_is_exported_and_has_one_base():
+    for name in ("Conflict", "Gone", "Invalid", "NotFound", "Unavailable", "Moved", "FencedOut", "BudgetSpent"):
+        assert issubclass(getattr(loadmanager, name), LoadManagerError), name
+    assert issubclass(StateChannelError, Error)
+    assert issubclass(LoadManagerError, Error)
+    assert set(loadmanager.__all__) == {name for name in loadmanager.__all__ if hasattr(loadmanager, name)}

@@ -11,13 +11,13 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from sqlite3 import Connection
+from typing import Any
 
 import msgspec
 
-from examples.counter.ledger import Ledger, StaleToken, _Job, _Made  # pyright: ignore[reportPrivateUsage]
+from examples.counter.ledger import Ledger, _Job, _Made  # pyright: ignore[reportPrivateUsage]
 from examples.counter.web import served
-from loadmanager import Broker, Settings
+from loadmanager import Broker, FencedOut, Settings
 from loadmanager.node import Node
 from tests.integration.long_life.points import Order, Start, Told
 from tests.integration.long_life.traps import MortalCounters, Traps, install, tell
@@ -29,9 +29,9 @@ DRAIN_S = 3.0
 class WatchedLedger(Ledger):
     """Tells of every write that the store refused because a newer token was raised: nobody should ever try."""
 
-    def _one(self, db: Connection, job: _Job, made: _Made) -> object:
+    def _one(self, db: Any, job: _Job, made: _Made) -> object:
         outcome = super()._one(db, job, made)
-        if isinstance(outcome, StaleToken) and "handed over" not in str(outcome):
+        if isinstance(outcome, FencedOut) and "handed over" not in str(outcome):
             tell(Told("refused", detail=str(outcome)))
         return outcome
 

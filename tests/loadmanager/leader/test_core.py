@@ -30,6 +30,7 @@ class Term:
         self.condemned: dict[Broker, str] = {}
         self.heard_s: dict[Broker, float] = {}
         self.listening_since_s = -100.0
+        self.eager: tuple[str, ...] = ()
         self.now_s = 0.0
         self._written = 0
         self.replay(Record("l", Action.LEAD, LEADER, Role.LEADER, epoch=1))
@@ -69,7 +70,7 @@ class Term:
     def tick(self, now_s: float) -> list[Duty]:
         self.now_s = now_s
         peers = {name: Peer(broker, Registration()) for name, broker in self.registered.items()}
-        view = View(now_s, peers, self.condemned, self.heard_s, self.listening_since_s)
+        view = View(now_s, peers, self.condemned, self.heard_s, self.listening_since_s, None, self.eager)
         return self.core.tick(self.table, view)
 
     def seen(self, bundle: Bundle) -> tuple[tuple[Bundle, int], ...]:
@@ -285,6 +286,59 @@ def test_what_an_administrator_unloaded_stays_without_an_owner(term: Term):
     term.write(Action.UNLOAD, term.bundles[0], A)
     term.write(Action.RELEASE, term.bundles[0], A)
     assert term.tick(10) == []
+
+
+# --- eager namespaces
+
+
+def test_a_bundle_that_nobody_asked_for_stays_without_an_owner_unless_its_namespace_is_eager():
+    term = Term(3)
+    assert term.tick(10) == []
+    term.eager = (NAMESPACE, "there/is-none")
+    assert term.tick(10) == [Place(sum((term.seen(bundle) for bundle in term.bundles), ()), revoked=False)]
+    assert term.tick(10 + RETRY - SOON) == []
+    assert kinds(term.tick(10 + RETRY)) == ["Place"], "nobody could take them the first time"
+    for bundle in term.bundles:
+        term.assign(bundle, A)
+    assert term.tick(20) == []
+
+
+def test_what_is_unloaded_merged_or_created_in_an_eager_namespace_gets_a_place_at_once():
+    term = Term(2)
+    term.eager = (NAMESPACE,)
+    for bundle in term.bundles:
+        term.assign(bundle, A)
+    assert term.tick(10) == []
+    assert term.core.next_deadline_s() is None, "nothing is looked at again"
+    term.write(Action.UNLOAD, term.bundles[1], A)
+    term.write(Action.RELEASE, term.bundles[1], A)
+    assert term.tick(11) == [Place(term.seen(term.bundles[1]), revoked=False)]
+    term.write(Action.OWN, term.bundles[1], LEADER, B)
+    assert term.tick(12) == []
+    create = Record("m", Action.CREATE_NAMESPACE, LEADER, Role.ADMIN, namespace="shop/more",
+                    seen_namespace=NEVER, boundaries=even_boundaries(2))  # fmt: skip
+    term.eager = (NAMESPACE, "shop/more")
+    assert term.tick(13) == []
+    change = term.table.replay(0, term.table.next_offset(0), create)
+    assert isinstance(change, Change)
+    assert term.core.observe(change), "a tick is due"
+    (place,) = term.tick(14)
+    assert isinstance(place, Place)
+    assert [bundle.namespace for bundle, _ in place.subjects] == ["shop/more"] * 2
+
+
+def test_a_table_that_jumped_is_looked_at_anew():
+    term = Term(1)
+    term.eager = (NAMESPACE,)
+    term.assign(term.bundles[0], A)
+    assert term.tick(10) == []
+    for action in (Action.UNLOAD, Action.RELEASE):
+        subject = Subject(term.bundles[0], term.revision(term.bundles[0]))
+        record = Record(action, action, A, Role.BROKER, 0, (subject,))
+        assert isinstance(term.table.replay(0, term.table.next_offset(0), record), Change), "not observed"
+    assert term.tick(20) == []
+    term.core.reloaded()
+    assert kinds(term.tick(21)) == ["Place"]
 
 
 # --- deadlines in flight

@@ -1,0 +1,45 @@
+"""Stores that refuse the writes of a former owner: `SqliteStore`, `PostgresStore`, `RedisStore`, and asyncio variants.
+
+A broker that lost a bundle may not know it yet: it was paused, or its write is still under way. Only the store can
+refuse that write. So the store keeps *fences*: for each range of a namespace's hash space the fencing token of the
+owner. A new owner first raises the fence of its bundle's range to its token, then loads; every write checks, in the
+same transaction or script, that the fence at the position of its key still has the writer's token. What the former
+owner committed before the fence was raised is loaded; what it tries afterwards raises `FencedOut`.
+
+    def acquire(self, bundle, token, hand_off):            # a hook of the BundleHost
+        with store.raising(Claim(bundle, token)) as cursor:
+            ...                                            # load what the range has
+    with broker.admit(key) as claim, store.writing(claim, key) as cursor:
+        cursor.execute(...)                                # your tables, in the transaction of the check
+
+The stores know nothing of bundles: raising a part of a range cuts it (a split), raising more than one replaces them
+(a merge). `fences.py` has the rules, the other files a driver each. docs/embedding.md says how to choose.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from loadmanager.fencing.fences import FencedOut
+    from loadmanager.fencing.postgresql import AsyncPostgresStore, PostgresStore
+    from loadmanager.fencing.redis import AsyncRedisStore, RedisStore
+    from loadmanager.fencing.sqlite import SqliteStore
+
+__all__ = ["AsyncPostgresStore", "AsyncRedisStore", "FencedOut", "PostgresStore", "RedisStore", "SqliteStore"]
+
+_HOME_OF = {
+    "AsyncPostgresStore": "postgresql",
+    "AsyncRedisStore": "redis",
+    "FencedOut": "fences",
+    "PostgresStore": "postgresql",
+    "RedisStore": "redis",
+    "SqliteStore": "sqlite",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)

@@ -1,0 +1,180 @@
+"""Fences beside the service's own keys in Redis, as scripts that Redis runs alone: `RedisStore`, `AsyncRedisStore`.
+
+Redis forgets what it had not written or replicated when it fails, and evicts keys if it may: fences as well. Give it
+`appendfsync always` and `maxmemory-policy noeviction`. A write finds a fence that is lost missing, and is refused.
+In a Redis Cluster a script's keys lie in one slot: put `{tenant/namespace}` into their names, as fences have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
+
+from loadmanager.fencing.fences import driver, position_in, raise_refused, write_refused
+from loadmanager.serving import Claim
+from statechannel.bundle import Topic
+
+DEFAULT_PREFIX = "loadmanager:fence:"
+Key = str | bytes
+
+_RANGES = r"""
+local function standing(fence, lo, hi)
+  local ranges = redis.call('ZREVRANGEBYSCORE', fence, lo, '-inf', 'LIMIT', 0, 1)
+  for _, range in ipairs(redis.call('ZRANGEBYSCORE', fence, '(' .. lo, '(' .. hi)) do table.insert(ranges, range) end
+  local found = {}
+  for _, range in ipairs(ranges) do
+    local from, to, token = string.match(range, '^(%d+) (%d+) (%S+)$')
+    if tonumber(to) > tonumber(lo) then table.insert(found, {range, from, to, token}) end
+  end
+  return found
+end
+"""
+"""Members of a sorted set, `lo hi token`, by `lo`. A token compares as text: its fields are of fixed width."""
+
+_RAISE = f"""{_RANGES}
+local fence, lo, hi, token = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local own, found, highest = lo .. ' ' .. hi .. ' ' .. token, standing(KEYS[1], ARGV[1], ARGV[2]), ''
+if #found == 1 and found[1][1] == own then return 'OK' end
+for _, range in ipairs(found) do if range[4] > highest then highest = range[4] end end
+if highest >= token then return redis.error_reply('FENCED ' .. highest) end
+for _, range in ipairs(found) do
+  local from, to, known = range[2], range[3], range[4]
+  redis.call('ZREM', fence, range[1])
+  if tonumber(from) < tonumber(lo) then redis.call('ZADD', fence, from, from .. ' ' .. lo .. ' ' .. known) end
+  if tonumber(to) > tonumber(hi) then redis.call('ZADD', fence, hi, hi .. ' ' .. to .. ' ' .. known) end
+end
+redis.call('ZADD', fence, lo, own)
+return 'OK'
+"""
+
+_CHECK = f"""{_RANGES}
+do
+  local token, position, fence = table.remove(ARGV), table.remove(ARGV), table.remove(KEYS)
+  local found = standing(fence, position, string.format('%.0f', position + 1))
+  if #found == 0 then return redis.error_reply('FENCED none') end
+  if found[1][4] ~= token then return redis.error_reply('FENCED ' .. found[1][4]) end
+end
+"""
+"""Goes before the service's own script, which finds its KEYS and ARGV as it gave them."""
+
+_COMMAND = "return redis.call(ARGV[1], KEYS[1], unpack(ARGV, 2))"
+
+Call = tuple[str, Sequence[Key], Sequence[object]]
+
+
+class _Calls:
+    """What both stores have in common: the scripts, and what a refusal means."""
+
+    def __init__(self, client: Any, prefix: str, package: str) -> None:
+        self._client: Any = driver(package, "redis").from_url(client) if isinstance(client, str) else client
+        self._prefix = prefix
+        self._refusal: type[Exception] = driver("redis.exceptions", "redis").ResponseError
+        self._scripts: dict[str, Any] = {}
+
+    def _raising(self, claim: Claim) -> Call:
+        return _RAISE, [self._fence(claim)], [*claim.bundle.bounds, str(claim.token)]
+
+    def _writing(
+        self, claim: Claim, key: str | Topic, script: str, keys: Sequence[Key], args: Sequence[object]
+    ) -> Call:
+        position = position_in(claim, key)
+        return _CHECK + script, [*keys, self._fence(claim)], [*args, position, str(claim.token)]
+
+    def _fence(self, claim: Claim) -> str:
+        return f"{self._prefix}{{{claim.bundle.namespace}}}"
+
+    def _script(self, text: str) -> Any:
+        """Remembered, so that Redis is sent its digest only."""
+        if text not in self._scripts:
+            self._scripts[text] = self._client.register_script(text)
+        return self._scripts[text]
+
+    @contextmanager
+    def _refusing(self, claim: Claim, *, raising: bool = False) -> Generator[None]:
+        try:
+            yield
+        except self._refusal as error:
+            mark, _, standing = str(error).partition(" ")
+            if mark != "FENCED":
+                raise
+            standing = standing.split()[0]
+            raise (
+                raise_refused(claim, standing)
+                if raising
+                else write_refused(claim, None if standing == "none" else standing)
+            ) from None
+
+
+class RedisStore(_Calls):
+    """`client` is a `redis.Redis`, or an address (`redis://…`). Any thread may use it; `with`, or `close()` at the end.
+
+    Write by `command` and `script` only: what goes to Redis by another way is not checked.
+    """
+
+    def __init__(self, client: Any, *, prefix: str = DEFAULT_PREFIX) -> None:
+        super().__init__(client, prefix, "redis")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the client."""
+        self._client.close()
+
+    def raise_fence(self, claim: Claim) -> None:
+        """Raise the fence of the claim's bundle; load what it has afterwards. Raises FencedOut."""
+        script, keys, args = self._raising(claim)
+        with self._refusing(claim, raising=True):
+            self._script(script)(keys, args)
+
+    def command(self, claim: Claim, key: str | Topic, command: str, name: Key, *args: Any) -> Any:
+        """`command name args…` for what belongs to the key, if the fence lets it. Raises as `script`."""
+        return self.script(claim, key, _COMMAND, [name], [command, *args])
+
+    def script(
+        self, claim: Claim, key: str | Topic, script: str, keys: Sequence[Key] = (), args: Sequence[Any] = ()
+    ) -> Any:
+        """What a Lua script returns, run together with the check of the fence. Raises FencedOut, and ValueError for a
+        key of another bundle. Give the same text each time: Redis keeps every one."""
+        text, keys, args = self._writing(claim, key, script, keys, args)
+        with self._refusing(claim):
+            return self._script(text)(keys, args)
+
+
+class AsyncRedisStore(_Calls):
+    """`RedisStore` for asyncio: the same with `await`, over a `redis.asyncio.Redis` or an address."""
+
+    def __init__(self, client: Any, *, prefix: str = DEFAULT_PREFIX) -> None:
+        super().__init__(client, prefix, "redis.asyncio")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the client."""
+        await self._client.aclose()
+
+    async def raise_fence(self, claim: Claim) -> None:
+        """As `RedisStore.raise_fence`."""
+        script, keys, args = self._raising(claim)
+        with self._refusing(claim, raising=True):
+            await self._script(script)(keys, args)
+
+    async def command(self, claim: Claim, key: str | Topic, command: str, name: Key, *args: Any) -> Any:
+        """As `RedisStore.command`."""
+        return await self.script(claim, key, _COMMAND, [name], [command, *args])
+
+    async def script(
+        self, claim: Claim, key: str | Topic, script: str, keys: Sequence[Key] = (), args: Sequence[Any] = ()
+    ) -> Any:
+        """As `RedisStore.script`."""
+        text, keys, args = self._writing(claim, key, script, keys, args)
+        with self._refusing(claim):
+            return await self._script(text)(keys, args)

@@ -1,0 +1,74 @@
+"""Fences and the service's own tables in one SQLite file, for several processes of one machine: `SqliteStore`."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from loadmanager.fencing.fences import DEFAULT_TABLE, Fences, Steps
+from loadmanager.fencing.sql import SqlStore, run
+
+BUSY_TIMEOUT_S = 5.0
+_RETRY_S = 0.001
+"""SQLite's own waiting sleeps in steps of up to 100 ms."""
+
+
+class SqliteStore(SqlStore[sqlite3.Cursor]):
+    """Makes the file if it is new: with a write-ahead log, and commits that survive a power cut. One transaction at a
+    time, of any process; who finds the file locked for `timeout_s` gets sqlite3.OperationalError. An asyncio service
+    calls it with `asyncio.to_thread`."""
+
+    def __init__(self, path: Path | str, *, table: str = DEFAULT_TABLE, timeout_s: float = BUSY_TIMEOUT_S) -> None:
+        self._fences = Fences(table)
+        self._path = path
+        self._timeout_s = timeout_s
+        self._idle: list[sqlite3.Connection] = []
+
+    def close(self) -> None:
+        """Close the connections that no thread uses at this moment."""
+        while self._idle:
+            self._idle.pop().close()
+
+    @contextmanager
+    def transaction(self) -> Generator[sqlite3.Cursor]:
+        """As `SqlStore.transaction`; a second one within it waits in vain."""
+        try:
+            db = self._idle.pop()
+        except IndexError:
+            db = self._connect()
+        try:
+            self._once_unlocked(lambda: db.execute("BEGIN IMMEDIATE"))
+            yield db.cursor()
+            db.execute("COMMIT")
+        finally:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            self._idle.append(db)
+
+    def _run(self, cursor: sqlite3.Cursor, steps: Steps) -> None:
+        run(cursor, steps, "?")
+
+    def _connect(self) -> sqlite3.Connection:
+        db = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
+        try:
+            self._once_unlocked(lambda: db.execute("PRAGMA journal_mode = WAL"))
+            db.execute("PRAGMA synchronous = FULL")
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _once_unlocked(self, step: Callable[[], object]) -> None:
+        deadline_s = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                step()
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline_s:
+                    raise
+                time.sleep(_RETRY_S)
+            else:
+                return

@@ -1,0 +1,413 @@
+"""What every fenced store owes: nobody writes under a token that was replaced, whatever came between."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from psycopg.rows import dict_row
+
+from loadmanager import NotServing
+from loadmanager.fencing import FencedOut, PostgresStore, RedisStore, SqliteStore
+from loadmanager.fencing.fences import Fences
+from loadmanager.serving import Claim
+from stack.stores import PostgresServer, RedisServer
+from statechannel.bundle import FULL_UPPER, Bundle, Topic
+from statechannel.record import Token
+from tests.contracts.fencing_stations import STATIONS, SqlStation, Station
+
+ROOT = Path(__file__).parents[2]
+SLICES = 8
+EDGES = [*(i << 29 for i in range(SLICES)), FULL_UPPER]
+
+
+@pytest.fixture(params=STATIONS)
+def station(request: pytest.FixtureRequest) -> Generator[Station]:
+    with request.param(request) as it:
+        yield it
+
+
+@pytest.fixture
+def namespace() -> str:
+    return f"fences/{uuid.uuid4().hex[:8]}"
+
+
+def token(offset: int, generation: int = 0) -> Token:
+    return Token(generation, 3, offset)
+
+
+def claim(namespace: str, first: int, last: int, offset: int) -> Claim:
+    """Of the slices `[first, last)`."""
+    return Claim(Bundle(namespace, EDGES[first], EDGES[last]), token(offset))
+
+
+def key(namespace: str, slot: int) -> str:
+    """A key that falls into the slice."""
+    bundle = Bundle(namespace, EDGES[slot], EDGES[slot + 1])
+    return next(name for i in itertools.count() if (name := f"persistent://{namespace}/key-{i}") in bundle)
+
+
+def refused(work: Callable[[], object]) -> FencedOut:
+    with pytest.raises(FencedOut) as caught:
+        work()
+    return caught.value
+
+
+def stored(station: Station, namespace: str, offset: int) -> dict[int, int]:
+    """All counters, as the next owner of everything finds them."""
+    return station.raise_and_load(claim(namespace, 0, SLICES, offset))
+
+
+def test_a_transfer_refuses_the_former_owner_and_names_the_token_that_stands(station: Station, namespace: str):
+    old, new, name = claim(namespace, 0, 8, 5), claim(namespace, 0, 8, 9), key(namespace, 2)
+    assert station.raise_and_load(old) == {}
+    station.write(old, name, 1)
+    assert station.raise_and_load(new) == {Topic.parse(name).position: 1}
+    assert refused(lambda: station.write(old, name, 2)).standing == token(9)
+    assert refused(lambda: station.raise_and_load(old)).standing == token(9)
+    station.write(new, name, 3)
+    assert stored(station, namespace, 10) == {Topic.parse(name).position: 3}
+
+
+def test_a_write_before_the_fence_is_raised_is_refused(station: Station, namespace: str):
+    name = key(namespace, 2)
+    error = refused(lambda: station.write(claim(namespace, 0, 4, 5), name, 1))
+    assert error.standing is None
+    assert "raise it before you load" in str(error)
+    station.raise_and_load(claim(namespace, 0, 4, 5))
+    error = refused(lambda: station.write(claim(namespace, 0, 4, 6), name, 1))
+    assert error.standing == token(5)
+    assert "raise it before you load" in str(error)
+    assert refused(lambda: station.write(claim(namespace, 4, 8, 5), key(namespace, 5), 1)).standing is None
+    assert stored(station, namespace, 10) == {}
+    assert isinstance(error, NotServing), "a client that is told so looks for the owner"
+
+
+def test_a_split_leaves_each_part_with_its_own_token(station: Station, namespace: str):
+    parent, child = claim(namespace, 0, 8, 5), claim(namespace, 2, 5, 7)
+    station.raise_and_load(parent)
+    station.raise_and_load(child)
+    for slot in range(SLICES):
+        if 2 <= slot < 5:
+            assert refused(lambda slot=slot: station.write(parent, key(namespace, slot), 1)).standing == token(7)
+            station.write(child, key(namespace, slot), 2)
+        else:
+            station.write(parent, key(namespace, slot), 1)
+    assert refused(lambda: station.raise_and_load(parent)).standing == token(7)
+    assert sorted(stored(station, namespace, 10).values()) == [1] * 5 + [2] * 3
+
+
+def test_a_merge_replaces_the_tokens_of_all_parts(station: Station, namespace: str):
+    parts = [claim(namespace, 0, 2, 5), claim(namespace, 2, 4, 8), claim(namespace, 4, 8, 6)]
+    for part in parts:
+        station.raise_and_load(part)
+    whole = claim(namespace, 0, 4, 9)
+    station.raise_and_load(whole)
+    for part, slot in zip(parts[:2], (1, 3), strict=True):
+        assert refused(lambda part=part, slot=slot: station.write(part, key(namespace, slot), 1)).standing == token(9)
+        station.write(whole, key(namespace, slot), 2)
+    station.write(parts[2], key(namespace, 4), 3)
+    assert refused(lambda: station.raise_and_load(claim(namespace, 1, 8, 7))).standing == token(9)
+    assert sorted(stored(station, namespace, 10).values()) == [2, 2, 3]
+
+
+def test_the_same_token_is_raised_again_for_its_own_range_only(station: Station, namespace: str):
+    own = claim(namespace, 2, 4, 5)
+    station.raise_and_load(own)
+    station.write(own, key(namespace, 3), 1)
+    assert len(station.raise_and_load(own)) == 1, "as after an abandon"
+    station.raise_and_load(claim(namespace, 4, 6, 5))  # the other child of one split
+    for first, last in ((2, 3), (0, 4), (3, 6), (0, 8)):
+        error = refused(lambda first=first, last=last: station.raise_and_load(claim(namespace, first, last, 5)))
+        assert error.standing == token(5)
+        assert "another range" in str(error)
+    station.write(own, key(namespace, 2), 1)
+
+
+def test_tokens_compare_by_generation_then_partition_then_offset(station: Station, namespace: str):
+    whole, name = Bundle(namespace, 0, FULL_UPPER), key(namespace, 1)
+    tokens = [Token(0, 1, 999_999), Token(0, 2, 5), Token(0, 10, 4), Token(1, 0, 0), Token(2, 0, 9), Token(10, 0, 1)]
+    for lower, higher in itertools.pairwise(tokens):
+        station.raise_and_load(Claim(whole, higher))
+        assert refused(lambda lower=lower: station.raise_and_load(Claim(whole, lower))).standing == higher
+        assert refused(lambda lower=lower: station.write(Claim(whole, lower), name, 1)).standing == higher
+
+
+def test_the_last_position_of_the_ring_is_fenced(station: Station, namespace: str):
+    bundle = Bundle(namespace, 0xFFFFFF00, FULL_UPPER)
+    last = Topic(namespace, f"persistent://{namespace}/last", FULL_UPPER)
+    station.raise_and_load(Claim(bundle, token(5)))
+    assert not isinstance(station, SqlStation) or _check(station, Claim(bundle, token(5)), last) is None
+    below = claim(namespace, 0, 8, 9)
+    station.raise_and_load(below)
+    if isinstance(station, SqlStation):
+        assert refused(lambda: _check(station, Claim(bundle, token(5)), last)).standing == token(9)
+
+
+def _check(station: SqlStation, claim: Claim, key: Topic) -> None:
+    with station.store.writing(claim, key):
+        pass
+
+
+def test_namespaces_have_fences_of_their_own(station: Station, namespace: str):
+    other = f"{namespace}-2"
+    station.raise_and_load(claim(namespace, 0, 8, 9))
+    station.raise_and_load(claim(other, 0, 8, 5))
+    station.write(claim(other, 0, 8, 5), key(other, 1), 1)
+    station.write(claim(namespace, 0, 8, 9), key(namespace, 1), 2)
+    assert list(stored(station, other, 6).values()) == [1]
+    assert list(stored(station, namespace, 10).values()) == [2]
+
+
+def test_a_key_of_another_bundle_or_namespace_is_refused_at_once(station: Station, namespace: str):
+    own = claim(namespace, 0, 4, 5)
+    station.raise_and_load(own)
+    for foreign in (key(namespace, 6), key(f"{namespace}-2", 1)):
+        with pytest.raises(ValueError, match="under the claim that admitted it"):
+            station.write(own, foreign, 1)
+
+
+# --- races
+
+
+@pytest.mark.parametrize("at", ["begun", "checked", "written"])
+def test_what_the_former_owner_writes_while_the_fence_is_raised_is_loaded_or_refused(
+    station: Station, namespace: str, at: str
+):
+    """The new owner raises the fence at each step of the former owner's write. It waits, or the write is refused."""
+    old, new, name = claim(namespace, 0, 8, 5), claim(namespace, 2, 5, 9), key(namespace, 3)
+    station.raise_and_load(old)
+    with ThreadPoolExecutor(1) as successor:
+        loading: Any = None
+
+        def step(done: str) -> None:
+            nonlocal loading
+            if done == at:
+                loading = successor.submit(station.raise_and_load, new)
+                if at == "begun":  # a store that need not wait does not
+                    threading.Event().wait(0.2)
+
+        standing = None
+        try:
+            station.write(old, name, 1, step)
+        except FencedOut as error:
+            standing = error.standing
+        if loading is None:
+            loading = successor.submit(station.raise_and_load, new)
+        assert bool(loading.result(60)) == (standing is None)
+        assert standing in (None, token(9))
+
+
+def test_many_owners_at_once_lose_no_update(station: Station, namespace: str):
+    """Each thread is one owner after another: it raises its token over some range, loads, and counts up from memory. If
+    any write of a former owner passed after its successor loaded, a value would be written twice."""
+    tokens, lock, names = itertools.count(1), threading.Lock(), [key(namespace, slot) for slot in range(SLICES)]
+    written: Counter[tuple[str, int]] = Counter()
+    kinds: Counter[str] = Counter()
+    begin = threading.Barrier(8)
+
+    def own(seed: int) -> None:
+        dice = random.Random(seed)
+        begin.wait()
+        for _ in range(25):
+            first, last = sorted(dice.sample(range(SLICES + 1), 2))
+            with lock:
+                mine = claim(namespace, first, last, next(tokens))
+            try:
+                counters = station.raise_and_load(mine)
+                kinds["raised"] += 1
+                for _ in range(20):
+                    slot = dice.randrange(first, last)
+                    position = Topic.parse(names[slot]).position
+                    value = counters.get(position, 0) + 1
+                    station.write(mine, names[slot], value)
+                    counters[position] = value
+                    with lock:
+                        written[names[slot], value] += 1
+            except FencedOut as error:
+                kinds["fenced out"] += error.standing is not None and error.standing > mine.token
+                kinds["otherwise"] += error.standing is None or error.standing <= mine.token
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(own, range(8)))
+    final = stored(station, namespace, next(tokens))
+    assert max(written.values()) == 1, "two owners counted from the same value"
+    for name in names:
+        count = sum(1 for each, _ in written if each == name)
+        assert final.get(Topic.parse(name).position, 0) == count
+    assert kinds["otherwise"] == 0
+    assert kinds["raised"] > 20
+    assert kinds["fenced out"] > 20
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
+def test_an_owner_that_is_killed_within_a_write_leaves_nothing_of_it(
+    request: pytest.FixtureRequest, tmp_path: Path, namespace: str, kind: str
+):
+    """A real process raises the fence, writes, and dies by SIGKILL before it commits."""
+    where = str(tmp_path / "killed.db") if kind == "sqlite" else request.getfixturevalue("postgres_server").url
+    table = f"written_{uuid.uuid4().hex[:8]}"
+    command = [sys.executable, "-m", "tests.contracts.fencing_process", kind, where, namespace, table]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "written\n"
+        process.send_signal(signal.SIGKILL)
+    with SqliteStore(where) if kind == "sqlite" else PostgresStore(where) as store:
+        with store.raising(claim(namespace, 0, 8, 9)) as cursor:
+            assert cursor.execute(f"SELECT value FROM {table}").fetchall() == [(1,)]
+        with pytest.raises(FencedOut), store.writing(claim(namespace, 0, 8, 5), key(namespace, 1)):
+            pass
+
+
+# --- any history, against a model
+
+ranges = st.tuples(st.integers(0, SLICES - 1), st.integers(1, SLICES)).filter(lambda pair: pair[0] < pair[1])
+steps = st.lists(
+    st.tuples(st.sampled_from(["raise", "write"]), st.integers(0, 5), st.integers(0, SLICES - 1)), max_size=40
+)
+claims = st.lists(st.tuples(ranges, st.integers(1, 5)), min_size=6, max_size=6)
+
+
+class Model:
+    """The ring in slices: of each the token and the claim that raised it, as one cut at a time leaves it."""
+
+    def __init__(self) -> None:
+        self.tiles: list[tuple[int, int, int]] = []
+
+    def raise_(self, first: int, last: int, offset: int) -> int | None:
+        """The token that refuses it."""
+        over = [tile for tile in self.tiles if tile[0] < last and first < tile[1]]
+        if over == [(first, last, offset)]:
+            return None
+        highest = max((known for _, _, known in over), default=0)
+        if highest >= offset:
+            return highest
+        slices = {slot: (tile, tile[2]) for tile in self.tiles for slot in range(tile[0], tile[1])}
+        slices.update(dict.fromkeys(range(first, last), ((first, last, offset), offset)))
+        runs = itertools.groupby(sorted(slices), key=lambda slot: (slices[slot], slot < first, slot >= last))
+        self.tiles = [(run[0], run[-1] + 1, known) for ((_, known), _, _), slots in runs if (run := list(slots))]
+        return None
+
+    def at(self, slot: int) -> int | None:
+        return next((known for first, last, known in self.tiles if first <= slot < last), None)
+
+
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(claims=claims, steps=steps)
+def test_any_history_goes_as_in_the_model(station: Station, claims: Any, steps: Any):
+    namespace, model = f"fences/{uuid.uuid4().hex[:8]}", Model()
+    values: dict[int, int] = {}
+    names = [key(namespace, slot) for slot in range(SLICES)]
+    for number, (what, which, slot) in enumerate(steps):
+        (first, last), offset = claims[which]
+        mine = claim(namespace, first, last, offset)
+        if what == "raise":
+            refusal = model.raise_(first, last, offset)
+            if refusal is None:
+                loaded = station.raise_and_load(mine)
+                assert loaded == {place: value for place, value in values.items() if place in mine.bundle}
+            else:
+                assert refused(lambda mine=mine: station.raise_and_load(mine)).standing == token(refusal)
+        elif first <= slot < last:
+            if model.at(slot) == offset:
+                station.write(mine, names[slot], number)
+                values[Topic.parse(names[slot]).position] = number
+            else:
+                standing = refused(lambda mine=mine, slot=slot: station.write(mine, names[slot], 0)).standing
+                assert (standing and standing.offset) == model.at(slot)
+
+
+# --- of one kind
+
+
+@pytest.mark.postgresql
+def test_an_owner_that_stops_within_a_write_holds_up_its_successor_for_a_moment_only(
+    postgres_server: PostgresServer, namespace: str
+):
+    old, new, name = claim(namespace, 0, 8, 5), claim(namespace, 0, 8, 9), key(namespace, 1)
+    with PostgresStore(postgres_server.url, idle_timeout_s=0.3) as store:
+        SqlStation(store, "%s", "stopped")
+        with store.raising(old):
+            pass
+
+        def write_and_stop() -> None:
+            with store.writing(old, name) as cursor:
+                cursor.execute("INSERT INTO stopped (namespace, position, value) VALUES (%s, 1, 1)", (namespace,))
+                with store.raising(new) as later:
+                    assert later.execute("SELECT 1 FROM stopped WHERE namespace = %s", (namespace,)).fetchall() == []
+
+        with pytest.raises(psycopg.errors.IdleInTransactionSessionTimeout):
+            write_and_stop()
+
+
+@pytest.mark.postgresql
+def test_connections_may_be_the_services_own_with_rows_and_isolation_of_its_choice(
+    postgres_server: PostgresServer, namespace: str
+):
+    options = "-c default_transaction_isolation=serializable"
+    own, name = claim(namespace, 0, 8, 5), key(namespace, 1)
+    store = PostgresStore(lambda: psycopg.connect(postgres_server.url, row_factory=dict_row, options=options))
+    with store:
+        store.create()
+        with store.raising(own) as cursor:
+            shown = cursor.execute("SELECT current_setting('transaction_isolation') AS level").fetchone()
+            assert shown == {"level": "read committed"}
+        with store.writing(own, name) as cursor:
+            assert cursor.execute("SELECT 1 AS one").fetchone() == {"one": 1}
+
+
+@pytest.mark.postgresql
+def test_several_services_may_create_the_table_at_the_same_moment(postgres_server: PostgresServer):
+    table = f"fence_{uuid.uuid4().hex[:8]}"
+    with PostgresStore(postgres_server.url, table=table) as store, ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda _: store.create(), range(8)))
+
+
+def test_several_processes_may_create_the_file_at_the_same_moment(tmp_path: Path):
+    stores = [SqliteStore(tmp_path / "new.db") for _ in range(8)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(SqliteStore.create, stores))
+    for store in stores:
+        store.close()
+
+
+@pytest.mark.redis
+def test_a_script_of_the_service_finds_its_keys_and_arguments_as_it_gave_them(
+    redis_server: RedisServer, namespace: str
+):
+    own, name = claim(namespace, 0, 8, 5), key(namespace, 1)
+    with RedisStore(redis_server.url) as store:
+        store.raise_fence(own)
+        script = "return {#KEYS, #ARGV, KEYS[1], KEYS[2], ARGV[1], ARGV[2]}"
+        assert store.script(own, name, script, ["a", "b"], ["x", "y"]) == [2, 2, b"a", b"b", b"x", b"y"]
+        with pytest.raises(Exception, match=r"(?i)unknown (redis )?command"):
+            store.command(own, name, "NONSENSE", "a")
+
+
+@pytest.mark.parametrize("table", ["fence; DROP TABLE x", "", "a.b.c", "1st"])
+def test_a_table_is_named_as_one(table: str):
+    with pytest.raises(ValueError, match="no name of a table"):
+        Fences(table)
+
+
+def test_a_driver_that_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    for module in ("psycopg_pool", "redis", "redis.exceptions"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'loadmanager\[postgresql\]'"):
+        PostgresStore("postgresql://nowhere")
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'loadmanager\[redis\]'"):
+        RedisStore("redis://nowhere")
