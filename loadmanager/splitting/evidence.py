@@ -5,8 +5,12 @@ Two hypotheses for each time that a broker was given the bundle. *Deadly*: it ki
 window). *Chance*: brokers are lost at the rate at which they were lost around then (after a calm of `c` seconds the
 next one is lost with the hazard `1/c`), this one with its `share` of that; and its other bundles may be to blame, each
 as far as it is suspected itself. A death multiplies the odds by `survival + density / (chance + others)`; a holder that
-lived with the bundle for some time multiplies them by `survival`, which is less than 1. No single death counts for more
-than `MOST`.
+lived with the bundle for some time multiplies them by `survival`, which is less than 1.
+
+Chance is not always what it is taken for, so there are three limits. No single death counts for more than `MOST`. Who
+kills brokers *because* all is served again kills soon after the last bundle was given out: a part of chance
+(`PROVOKED`) does that. And a broker may die again and again by itself: the deaths of no one name count for more than
+`MOST` times what they would count if its turn were always next.
 
 The score is the logarithm (base 10) of the odds, and never below 0: a CUSUM. So between two verdicts against an
 innocent bundle there are, in the mean, at least 10**bar times that it is given to somebody (Lorden 1971), if chance is
@@ -26,6 +30,8 @@ from statechannel.record import Broker
 
 KILLS = 0.8
 MOST = 100.0
+PROVOKED = 0.05
+"""How often chance waits for a bundle to be given out: who kills brokers because all is served again does it then."""
 PRIOR = 0.001
 """Of a bundle that nothing speaks against."""
 AT_ONCE_S = 0.5
@@ -80,6 +86,8 @@ class Weighed(msgspec.Struct, frozen=True):
     step: Step
     fate: Fate
     times: float
+    if_ill: float
+    """The same, if that broker dies again and again by itself."""
     calm_s: float = 0.0
     share: float = 1.0
 
@@ -94,7 +102,7 @@ class Weighed(msgspec.Struct, frozen=True):
         known = {Fate.OPEN: "not known yet whether it crashed", Fate.GONE: "for good"}.get(self.fate, "crashed")
         return (
             f"{said}{known}; {self.calm_s:.0f} s from any other loss, its turn by chance {self.share:.0%}: "
-            f"odds x {self.times:.2g}"
+            f"odds x {self.times:.2g}, if that broker dies again and again by itself x {self.if_ill:.2g}"
         )
 
 
@@ -119,25 +127,36 @@ class Standing(msgspec.Struct, frozen=True):
     feared: Sum
     proven: Sum
     in_a_row: int
+    last: Weighed | None = None
+    """The newest loss that may count."""
 
     @property
     def watched(self) -> bool:
         """Whether the leader alone gives it out, by itself, so that the next death tells."""
         return self.in_a_row >= 2 and (self.feared.score >= WATCHED_SCORE or self.in_a_row >= WATCHED_IN_A_ROW)
 
-    @property
-    def last(self) -> Weighed | None:
-        """The newest loss that may count."""
-        return next((w for w in reversed(self.steps) if isinstance(w.step, Death) and w.fate is not Fate.LIVES), None)
-
     def is_condemned(self, least: int) -> bool:
         """Whether it is to be locked up, with `quarantine_deaths` being `least`."""
-        return least > 0 and self.proven.deaths >= max(least, 2) and self.proven.score >= bar(least)
+        return least > 0 and self.proven.deaths >= max(least, 2) and self.proven.score >= bar(least) <= self.odds
+
+    @property
+    def odds(self) -> float:
+        """The logarithm of the odds that it kills. The deaths of no one name count for more than `MOST` times what they
+        would count if that broker died again and again by itself."""
+        names = {each.step.broker.name for each in self.steps if isinstance(each.step, Death)}
+        return min([self.proven.score, *(self._odds_if_ill(name) + log10(MOST) for name in names)])
+
+    def _odds_if_ill(self, name: str) -> float:
+        found = Sum()
+        for each in self.steps:
+            if isinstance(each.step, Lived) or each.fate.is_death:
+                found = found.plus(each.if_ill if each.step.broker.name == name else each.times, 1)
+        return found.score
 
     def __str__(self) -> str:
         lost = [w.step.broker for w in self.steps if isinstance(w.step, Death) and w.fate is not Fate.LIVES]
         crashed = sum(isinstance(w.step, Death) and w.fate.is_death for w in self.steps)
-        odds = f"odds 10^{self.proven.score:.1f} that it kills"
+        odds = f"odds 10^{self.odds:.1f} that it kills"
         return f"{len(lost)} brokers were lost with it ({', '.join(map(str, lost))}), {crashed} of them crashed: {odds}"
 
 
@@ -152,7 +171,8 @@ def standing(bundle: Bundle, steps: Sequence[Step], losses: Losses, window_s: fl
     feared, proven, weighed, in_a_row = Sum(), Sum(), list[Weighed](), 0
     for step in steps:
         if isinstance(step, Lived):
-            found = Weighed(step, Fate.LIVES, survival(step.held_ms / 1000, window_s))
+            times = survival(step.held_ms / 1000, window_s)
+            found = Weighed(step, Fate.LIVES, times, times)
             feared, proven, in_a_row = feared.plus(found.times, 0), proven.plus(found.times, 0), 0
         else:
             found = _weigh(step, losses, lambda at_ms: losses.calm_after_s(at_ms, own), window_s)
@@ -163,7 +183,8 @@ def standing(bundle: Bundle, steps: Sequence[Step], losses: Losses, window_s: fl
             if found.fate.is_death:
                 proven = proven.plus(found.times, 1)
         weighed.append(found)
-    return Standing(bundle, tuple(weighed), feared, proven, in_a_row)
+    last = next((w for w in reversed(weighed) if isinstance(w.step, Death) and w.fate is not Fate.LIVES), None)
+    return Standing(bundle, tuple(weighed), feared, proven, in_a_row, last)
 
 
 def _weigh(death: Death, losses: Losses, after_s: Callable[[int], float], window_s: float) -> Weighed | None:
@@ -172,9 +193,11 @@ def _weigh(death: Death, losses: Losses, after_s: Callable[[int], float], window
         return None  # too long ago
     held_s = death.held_ms / 1000
     calm_s = max(AT_ONCE_S, min(loss.calm_s, after_s(death.at_ms)))
-    chance = loss.share / calm_s + max(0.0, loss.danger - death.danger)
-    times = survival(held_s, window_s) + density(held_s, window_s) / chance
-    return Weighed(death, loss.fate, min(times, MOST), calm_s, loss.share)
+    others = max(0.0, loss.danger - death.danger)
+    by_chance = 1 / calm_s + PROVOKED * density(held_s, window_s / FIRST_PAUSE)
+    outlives, kills = survival(held_s, window_s), density(held_s, window_s)
+    times, if_ill = (min(MOST, outlives + kills / (share * by_chance + others)) for share in (loss.share, 1.0))
+    return Weighed(death, loss.fate, times, if_ill, calm_s, loss.share)
 
 
 def pause_s(found: Standing, window_s: float, dice: float) -> float:

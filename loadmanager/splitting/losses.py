@@ -20,6 +20,8 @@ FATE = "fate"
 
 CALM_S = 3_600.0
 """A cluster that was calm for longer counts as calm for so long; and how far back other losses are counted."""
+RESTLESS = 3
+"""Losses in a row of one name: who kills brokers in turn kills none so often before the others."""
 KEPT_MS = 6 * 3_600_000
 LOSSES_KEPT = 5_000
 
@@ -42,7 +44,8 @@ class Fate(StrEnum):
 
 class Loss(msgspec.Struct, frozen=True):
     """A lost broker. `calm_s`: for how long before nobody else had been lost. `share`: how likely it was to be the next
-    one, if chance chose among the brokers. `danger`: how much its bundles then were expected to kill it, per second."""
+    one, if chance chose among the brokers by the losses of the last hour; those of others make it no less likely.
+    `danger`: how much its bundles then were expected to kill it, per second."""
 
     broker: Broker
     at_ms: int
@@ -114,6 +117,11 @@ class Losses:
         """When a broker was lost last; from when on records were read, if none was."""
         return self._times[-1][0] if self._times else self._since_ms or 0
 
+    def restless(self) -> str:
+        """The name of the broker that the last losses were all of, if any: it may well be the next one."""
+        names = {broker.name for _, broker in self._times[-RESTLESS:]}
+        return names.pop() if len(names) == 1 and len(self._times) >= RESTLESS else ""
+
     def calm_after_s(self, at_ms: int, but: Collection[Broker]) -> float:
         """How long after a time the next one was lost that is none of these; `CALM_S` if none was."""
         for at in range(bisect_left(self._times, at_ms, key=_time_of), len(self._times)):
@@ -130,7 +138,7 @@ class Losses:
         since = bisect_left(self._times, at_ms - CALM_S * 1000, key=_time_of)
         others = [other for _, other in self._times[since:]]
         of_name = sum(other.name == broker.name for other in others)
-        return (of_name + 1) / (len(others) + max(brokers, 1))
+        return max((of_name + 1) / (len(others) + max(brokers, 1)), 1 / max(brokers, 1))
 
     def _forget(self, now_ms: int) -> None:
         gone = max(

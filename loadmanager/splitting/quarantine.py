@@ -70,6 +70,7 @@ class Quarantine:
         """Those with which several were lost."""
         self._pardons: dict[Bundle, int] = {}
         self._standings: dict[Bundle, Standing] = {}
+        self._pauses: dict[Bundle, tuple[Standing, float]] = {}
         self._standing_at: tuple[int, float] = (0, 0.0)
 
     # --- feeding
@@ -239,6 +240,7 @@ class Quarantine:
         if self._standing_at != (self.losses.version, self._window_s):
             self._standing_at = self.losses.version, self._window_s
             self._standings.clear()
+            self._pauses.clear()
         found = self._standings.get(bundle)
         if found is None:
             found = standing(bundle, self._steps.get(bundle, ()), self.losses, self._window_s)
@@ -265,19 +267,29 @@ class Quarantine:
     def pause_s(self, found: Standing) -> float:
         """How long a watched bundle is held back after the last death, the same for everybody who asks."""
         assert found.last is not None
-        return pause_s(found, self._window_s, crc32(f"{found.bundle} {found.last.step.at_ms}".encode()) / 2**32)
+        known, pause = self._pauses.get(found.bundle, (None, 0.0))
+        if known is not found:
+            pause = pause_s(found, self._window_s, crc32(f"{found.bundle} {found.last.step.at_ms}".encode()) / 2**32)
+            self._pauses[found.bundle] = found, pause
+        return pause
+
+    def is_held_back(self, bundle: Bundle, least: int, now_ms: int) -> bool:
+        """Whether a lookup gives the bundle to nobody now."""
+        if least <= 0 or bundle not in self._repeated:
+            return False
+        found = self.standing(bundle)
+        if not found.watched or found.last is None:
+            return False
+        # Else there is no leader that does it, or a clock is far from ours.
+        return 0 <= now_ms - found.last.step.at_ms < (4 * self.pause_s(found) + BY_THE_LEADER_S) * 1000
 
     def held_back(self, bundle: Bundle, least: int, now_ms: int) -> str:
         """Why a lookup gives the bundle to nobody now, empty if it may. Cheap for what is no suspect."""
-        if least <= 0 or bundle not in self._repeated:
+        if not self.is_held_back(bundle, least, now_ms):
             return ""
         found = self.standing(bundle)
-        if not found.watched or found.last is None:
-            return ""
-        pause = self.pause_s(found)
-        since_s = (now_ms - found.last.step.at_ms) / 1000
-        if not 0 <= since_s < 4 * pause + BY_THE_LEADER_S:
-            return ""  # there is no leader that does it, or a clock is far from ours
+        assert found.last is not None
+        pause, since_s = self.pause_s(found), (now_ms - found.last.step.at_ms) / 1000
         left = f"held back for {pause - since_s:.1f} s" if since_s < pause else "held back until no broker is lost"
         return f"{left}, then the leader gives it out alone: {found}"
 

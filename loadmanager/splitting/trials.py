@@ -139,22 +139,28 @@ class Trials:
 
     def _condemn(self, now: Situation) -> Iterator[Deed]:
         for bundle in self._quarantine:
-            least = now.least(bundle)
-            if least > 0 and not now.barred(bundle) and now.table.get(bundle) is not None:
-                found = self._quarantine.standing(bundle)
-                if found.is_condemned(least):
-                    yield LockUp(bundle, str(found))
+            found, least = self._quarantine.standing(bundle), now.least(bundle)
+            if found.is_condemned(least) and not now.barred(bundle) and now.table.get(bundle) is not None:
+                yield LockUp(bundle, str(found))
 
     def _busy(self, now: Situation) -> Iterator[str]:
         """Brokers that have a bundle of which it is not known yet whether they live with it; a name for each."""
-        watched = [(bundle, _settled_s(self._quarantine.standing(bundle), now.window_s)) for bundle in self._quarantine]
+        standings = map(self._quarantine.standing, self._quarantine)
+        watched = [(found.bundle, settles_after_s(found, now.window_s)) for found in standings]
         on_trial = [(entry.bundle, now.window_s) for lock in now.locks for entry in _parts(lock.bundle, now.table)]
         for bundle, settled_s in (*watched, *on_trial):
-            entry = now.table.get(bundle)
+            entry = now.table.get(bundle) if settled_s > 0 else None
             if entry is not None and entry.holder is not None:
                 given_ms = self._quarantine.given_ms(bundle, entry.holder)
                 if given_ms is not None and now.now_ms - given_ms < settled_s * 1000:
                     yield entry.holder.name
+
+    def _choose(self, entry: Ownership, but: set[str], now: Situation) -> Broker | None:
+        """The emptiest, which is the one that was lost last; but for one that is lost again and again, if any other may
+        take the bundle."""
+        restless = self._quarantine.losses.restless()
+        elsewhere = now.choose(entry, but | {restless}) if restless else None
+        return elsewhere or now.choose(entry, but)
 
     # --- watched ones
 
@@ -165,7 +171,8 @@ class Trials:
             entry = now.table.get(found.bundle)
             if entry is None or given >= GIVEN_AT_ONCE or not self._is_due(found, now):
                 continue
-            to = now.choose(entry, [name for name, count in busy.items() if count >= room])
+            full = {name for name, count in busy.items() if count >= room}
+            to = self._choose(entry, full, now)
             if to is not None:
                 busy[to.name] += 1
                 given += 1
@@ -210,7 +217,7 @@ class Trials:
         if late_ms < 0 or (calm_s < wanted_s and late_ms < WAITS_AT_MOST * wanted_s * 1000):
             return
         for entry in parts:
-            to = now.choose(entry, busy.keys()) if entry.state is State.UNASSIGNED else None
+            to = self._choose(entry, set(busy), now) if entry.state is State.UNASSIGNED else None
             if to is not None:
                 busy[to.name] += 1
                 yield Give(entry.bundle, entry.revision, to, f"trial {lock.tries + 1} of a locked bundle, alone")
@@ -237,7 +244,8 @@ def _parts(bundle: Bundle, table: OwnershipTable) -> list[Ownership]:
     return [each for each in entries if each.bundle.lo < bundle.hi and bundle.lo < each.bundle.hi]
 
 
-def _settled_s(found: Standing, window_s: float) -> float:
+def settles_after_s(found: Standing, window_s: float) -> float:
+    """For how long it is open whether the holder of a watched bundle lives with it."""
     if not found.watched or found.last is None:
         return 0.0
     return min(window_s / SETTLED_AT_MOST, max(window_s / SETTLED, SETTLED_HELD * found.last.step.held_ms / 1000))

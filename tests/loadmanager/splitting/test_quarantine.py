@@ -4,6 +4,8 @@ stop, and are cut off."""
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from math import log10
 from typing import Any
 
 import pytest
@@ -13,9 +15,9 @@ from loadmanager.explaining.living import LiveView
 from loadmanager.leader.core import ORPHAN, STUCK
 from loadmanager.policies.model import BundlePolicy, Policy
 from loadmanager.registration import Peer, Registration
-from loadmanager.splitting.evidence import Lived, density, survival
+from loadmanager.splitting.evidence import Death, Lived, Standing, density, standing, survival
 from loadmanager.splitting.fates import Processes
-from loadmanager.splitting.losses import Fate, Loss, Losses
+from loadmanager.splitting.losses import Fate, Loss, Losses, fate_record
 from loadmanager.splitting.quarantine import Quarantine
 from loadmanager.splitting.trials import LOCKED, lock_of
 from statechannel.bundle import Bundle
@@ -330,6 +332,78 @@ def test_rolling_kills_of_four_each_after_all_is_served_lock_up_nothing():
         assert made.all_served()
 
 
+def test_crashes_of_one_flapping_broker_lock_up_nothing_though_another_one_flapped_before():
+    """For then the losses of the last hour say that its own turn is a rare one."""
+    before, held_s = ["b1:1"] * 28, (12.2, 145.3, 1.6)
+    found = crashes(["b3:1"] * 3, brokers=8, held_s=held_s, every_s=200, before=before)
+    assert [step.fate for step in found.steps] == [Fate.CRASHED] * 3
+    assert not found.is_condemned(LEAST)
+
+
+@pytest.mark.parametrize("seed", [105_328, 500_331, 500_461])
+def test_histories_that_have_locked_up_an_innocent_bundle_do_so_no_more(seed: int):
+    """A broker that flaps after another one did; rolling kills, each after all is served, after a broker flapped, and
+    among three brokers."""
+    made = history(seed)
+    assert not made.locked
+    assert made.all_served()
+
+
+def test_what_one_broker_died_of_three_times_in_a_row_is_given_to_another_one():
+    made = town(brokers=4, bundles=4)
+    bundle = made.bundles[0]
+    restless = move(made, bundle)
+    for _ in range(3):
+        made.kill(restless, back_after_s=1.0)
+        made.run(6.0)
+        made.transfer(bundle, restless)
+        made.run(1.0)
+    assert made.quarantine.standing(bundle).watched
+    assert made.entry(bundle).state is State.UNASSIGNED, "held back"
+    emptiest = min(made.alive(), key=lambda m: (made.table.count_held_by(m.broker), -m.started_ms))
+    assert made.run_until(made.all_served, 900.0)
+    assert emptiest.name == restless != holder(made, bundle)
+
+
+def test_crashes_of_one_broker_prove_less_than_those_of_several_but_not_nothing():
+    def condemned_after(*of: str) -> int:
+        for deaths in range(1, 30):
+            if crashes([of[i % len(of)] for i in range(deaths)]).is_condemned(LEAST):
+                return deaths
+        return 99
+
+    assert condemned_after("a:1", "b:1", "c:1", "d:1") == LEAST
+    assert LEAST < condemned_after("a:1") <= 6
+
+
+def test_who_kills_just_when_a_bundle_was_given_out_makes_no_crash_count_for_much():
+    assert crashes(["a:1"], brokers=2, held_s=1.0, every_s=2400).proven.score < log10(16)
+    late = crashes(["a:1"], brokers=2, held_s=20.0, every_s=2400)
+    assert late.proven.score > log10(16), "who waits for that does not wait longer"
+
+
+def crashes(
+    of: list[str],
+    brokers: int = 12,
+    held_s: float | tuple[float, ...] = 4.0,
+    every_s: int = 200,
+    before: Sequence[str] = (),
+) -> Standing:
+    """What brokers say that crashed in turn, each so long after it was given a bundle; others crashed before that did
+    not have it."""
+    losses, steps, at_ms = Losses(), list[Death](), 1
+    losses.watch(at_ms)
+    for number, name in enumerate([*before, *of]):
+        at_ms += every_s * 1000
+        broker, at = Broker(name, number + 1), number - len(before)
+        losses.lost(broker, at_ms, 0, brokers, 0.0)
+        losses.take_fate(fate_record(LEADER, 1, broker, Fate.CRASHED, "another process runs"))
+        if at >= 0:
+            seconds = held_s[at] if isinstance(held_s, tuple) else held_s
+            steps.append(Death(broker, at_ms, int(seconds * 1000), taking=False, danger=0.0))
+    return standing(Bundle("t/n", 0, 9), steps, losses, WINDOW_S)
+
+
 @pytest.mark.parametrize("seed", range(100))
 def test_no_innocent_bundle_is_locked_up_whatever_befalls_the_brokers(seed: int):
     made = history(seed)
@@ -349,6 +423,18 @@ def test_a_deadly_bundle_is_locked_up_alone_or_in_a_crowd_and_no_other(bundles: 
         assert made.run_until(made.has_locked, 3_600.0)
         assert [bundle for bundle, _ in made.locked] == [made.deadly]
         assert LEAST <= made.verdict_after[made.deadly] <= 7
+
+
+def test_a_deadly_bundle_is_locked_up_where_one_broker_alone_may_take_it():
+    for brokers in (1, 5):
+        for seed in range(10):
+            made = town(brokers=brokers, bundles=1, kills_s=2.0, seed=seed)
+            made.only = names(made)[0]
+            made.transfer(made.bundles[0], made.only)
+            made.deadly = made.bundles[0]
+            made.kill(made.only, 2.0)
+            assert made.run_until(made.has_locked, 36_000.0)
+            assert LEAST <= made.verdict_after[made.deadly] <= 12
 
 
 @pytest.mark.parametrize("chance", [1.0, 0.7])

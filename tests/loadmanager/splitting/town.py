@@ -13,9 +13,19 @@ import msgspec
 
 from loadmanager.leader.core import ORPHAN
 from loadmanager.registration import Peer, Registration
+from loadmanager.splitting.evidence import Standing
 from loadmanager.splitting.losses import FATE, Loss, fate_record
-from loadmanager.splitting.quarantine import Quarantine
-from loadmanager.splitting.trials import Give, LetGo, Lock, LockUp, Situation, Trials
+from loadmanager.splitting.quarantine import BY_THE_LEADER_S, Quarantine
+from loadmanager.splitting.trials import (
+    CALM_BEFORE_TRIAL_S,
+    Give,
+    LetGo,
+    Lock,
+    LockUp,
+    Situation,
+    Trials,
+    settles_after_s,
+)
 from statechannel.bundle import Bundle, even_boundaries
 from statechannel.record import Action, Broker, Record, Role, Subject
 from statechannel.table import OwnershipTable
@@ -72,6 +82,8 @@ class Town:
         self.locks: dict[Bundle, Lock] = {}
         self.locked: list[tuple[Bundle, str]] = []
         self.deadly: Bundle | None = None
+        self.only = ""
+        """The one broker that may take a bundle, if it is one."""
         self.deaths_of: dict[Bundle, int] = {}
         self.verdict_after: dict[Bundle, int] = {}
         self.let_go: list[tuple[Bundle, str]] = []
@@ -81,6 +93,8 @@ class Town:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._number = itertools.count()
         self._ticking = False
+        self._idle: tuple[tuple[object, ...], float] = (), 0.0
+        self._nobodys: tuple[int, list[Bundle]] = (-1, [])
         self.write(Action.LEAD, LEADER, Role.LEADER)
         self.write(
             Action.CREATE_NAMESPACE, LEADER, Role.ADMIN, namespace=NS, boundaries=tuple(even_boundaries(bundles))
@@ -271,16 +285,18 @@ class Town:
                 self._acquire(bundle, to)
 
     def _waits(self, bundle: Bundle) -> bool:
-        return bundle in self.locks or bool(self.quarantine.held_back(bundle, LEAST, self.now_ms))
+        return bundle in self.locks or self.quarantine.is_held_back(bundle, LEAST, self.now_ms)
+
+    def _open(self, but: Collection[str]) -> list[Machine]:
+        return [m for m in self.alive() if m.name not in but and self.only in ("", m.name)]
 
     def _least_loaded(self, but: Collection[str] = ()) -> Broker | None:
-        found = [machine.broker for machine in self.alive() if machine.name not in but]
+        found = [machine.broker for machine in self._open(but)]
         return min(found, key=lambda b: (self.table.count_held_by(b), self.dice.random()), default=None)
 
     def _emptiest(self, but: Collection[str]) -> Broker | None:
         """As `Placing.emptiest`."""
-        found = [machine for machine in self.alive() if machine.name not in but]
-        emptiest = min(found, key=lambda m: (self.table.count_held_by(m.broker), -m.started_ms), default=None)
+        emptiest = min(self._open(but), key=lambda m: (self.table.count_held_by(m.broker), -m.started_ms), default=None)
         return None if emptiest is None else emptiest.broker
 
     def _acquire(self, bundle: Bundle, to: Broker) -> None:
@@ -304,6 +320,8 @@ class Town:
 
     def all_served(self) -> bool:
         """Whether whatever is not locked up is assigned to a broker that lives."""
+        if any(bundle not in self.locks for bundle in self._unassigned()):
+            return False
         brokers = {machine.broker for machine in self.alive()}
         entries = (self.entry(bundle) for bundle in self.bundles if bundle not in self.locks)
         return all(e.state is State.ASSIGNED and e.holder in brokers for e in entries)
@@ -312,16 +330,59 @@ class Town:
 
     def _tick(self) -> None:
         self._ticking = False
+        seen = self._seen()
+        if seen == self._idle[0] and self.now_ms < self._idle[1]:
+            return
+        self._act()
+        self._idle = (seen, self._next_ms()) if seen == self._seen() else ((), 0)
+
+    def _seen(self) -> tuple[object, ...]:
+        """What a leader acts on, but for the time."""
+        machines = tuple((m.incarnation, m.up, m.registered, m.draining) for m in self.machines.values())
+        return self.quarantine, self.trials, len(self.changes), machines, tuple(self.locks.values())
+
+    def _next_ms(self) -> float:
+        """No later than a leader that did nothing may have something to do, if nothing happens until then."""
+        losses, found_ms = self.quarantine.losses, list[float]()
+        for bundle in self.quarantine:
+            found = self.quarantine.standing(bundle)
+            if found.watched and found.last is not None:
+                at_ms, pause_ms = found.last.step.at_ms, self.quarantine.pause_s(found) * 1000
+                found_ms += [at_ms, at_ms + pause_ms, losses.newest_ms() + pause_ms, at_ms + 3 * pause_ms]
+                found_ms += [at_ms + 4 * pause_ms + BY_THE_LEADER_S * 1000, *self._settled_ms(found)]
+        for lock in self.locks.values():
+            due_ms, holder = lock.due_ms(RETRY_S), self.entry(lock.bundle).holder
+            given_ms = None if holder is None else self.quarantine.given_ms(lock.bundle, holder)
+            calm_ms = CALM_BEFORE_TRIAL_S * 1000
+            found_ms += [due_ms, due_ms + 3 * calm_ms, losses.newest_ms() + calm_ms]
+            found_ms += [self.now_ms if given_ms is None and holder is not None else (given_ms or 0) + WINDOW_S * 1000]
+        found_ms += [loss.at_ms + GONE_S * 1000 for loss in losses.undecided()]
+        found_ms += [self.now_ms + 1] * self.trials.processes.watches
+        return min((at_ms - 1 for at_ms in found_ms if at_ms > self.now_ms), default=float("inf"))
+
+    def _settled_ms(self, found: Standing) -> list[float]:
+        """When it is known whether the holder of a watched bundle lives with it."""
+        holder = self.entry(found.bundle).holder
+        given_ms = None if holder is None else self.quarantine.given_ms(found.bundle, holder)
+        return [] if given_ms is None else [given_ms + settles_after_s(found, WINDOW_S) * 1000]
+
+    def _act(self) -> None:
         self.trials.processes.saw(self.peers(), self.now_ms)
         for found in self.trials.fates(self.peers(), self.now_ms, GONE_S):
             self.append(fate_record(LEADER, 1, found.broker, found.fate, found.why))
         for deed in self.trials.look(self._situation()):
             self._do(deed)
-        for bundle in self.bundles:
-            if self.entry(bundle).state is State.UNASSIGNED and not self._waits(bundle):
+        for bundle in self._unassigned():
+            if not self._waits(bundle):
                 to = self._least_loaded()
                 if to is not None:
                     self._own(bundle, to)
+
+    def _unassigned(self) -> list[Bundle]:
+        if self._nobodys[0] != len(self.changes):
+            found = [entry.bundle for entry in map(self.entry, self.bundles) if entry.state is State.UNASSIGNED]
+            self._nobodys = len(self.changes), found
+        return self._nobodys[1]
 
     def _situation(self) -> Situation:
         return Situation(
