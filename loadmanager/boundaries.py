@@ -11,30 +11,11 @@ import itertools
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from enum import StrEnum
 
 import msgspec
 
+from loadmanager.settings.algorithms import Algorithm
 from statechannel.bundle import FULL_UPPER, Bundle
-
-
-class Algorithm(StrEnum):
-    """How cuts are found."""
-
-    RANGE = "range_equally_divide"
-    TOPIC_COUNT = "topic_count_equally_divide"
-    SPECIFIED = "specified_positions_divide"
-    FLOW_OR_QPS = "flow_or_qps_equally_divide"
-    LOAD = "load_equally_divide"
-    HOT_KEY = "hot_key_divide"
-
-
-BY_KEYS = frozenset({Algorithm.TOPIC_COUNT, Algorithm.FLOW_OR_QPS, Algorithm.LOAD, Algorithm.HOT_KEY})
-"""Those that only the owner can work out: its service knows where the keys are, and what they carry."""
-
-AUTOMATIC = tuple(each.value for each in Algorithm if each is not Algorithm.SPECIFIED)
-"""Those that need nobody to say where."""
-
 
 FEWEST_PARTS = 2
 MOST_PARTS = 256

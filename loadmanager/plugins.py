@@ -13,23 +13,42 @@ from typing import Generic, TypeVar, cast
 T = TypeVar("T")
 
 
-class Plugins(Generic[T]):
-    """One kind of strategy: the setting that names it, its entry point group, and the built-in ones."""
+class Names:
+    """What a setting may name: the built-in strategies, and those of an entry point group."""
 
-    def __init__(self, setting: str, group: str, built_in: Mapping[str, Callable[[], T]]) -> None:
-        self._setting = setting
-        self._group = group
-        self._built_in = built_in
+    def __init__(self, setting: str, group: str, *built_in: str) -> None:
+        self.setting = setting
+        self.group = group
+        self.built_in = frozenset(built_in)
 
-    def names(self) -> list[str]:
+    def all(self) -> list[str]:
         """Every name there is, sorted."""
-        return sorted({*self._built_in, *entry_points(group=self._group).names})
+        return sorted({*self.built_in, *entry_points(group=self.group).names})
+
+
+PLACEMENT_NAMES = Names(
+    "placement", "loadmanager.placements", "least-loaded", "least-resource-usage", "power-of-two", "rendezvous"
+)
+BALANCING_NAMES = Names(
+    "balancing_strategy", "loadmanager.strategies", "plan", "transfer", "threshold", "uniform", "overload", "avg"
+)
+
+
+class Plugins(Generic[T]):
+    """The strategies that go by these names. Raises ValueError unless `built_in` has just the built-in ones."""
+
+    def __init__(self, names: Names, built_in: Mapping[str, Callable[[], T]]) -> None:
+        if names.built_in != frozenset(built_in):
+            raise ValueError(f"{names.setting}: {sorted(names.built_in)} are named, {sorted(built_in)} are there")
+        self.names = names.all
+        self._names = names
+        self._built_in = built_in
 
     def make(self, name: str) -> T:
         """The strategy of this name. Raises ValueError with the names there are; whatever a foreign package raises."""
         built_in = self._built_in.get(name)
         if built_in is not None:
             return built_in()
-        for entry in entry_points(group=self._group, name=name):
+        for entry in entry_points(group=self._names.group, name=name):
             return cast("Callable[[], T]", entry.load())()
-        raise ValueError(f"{name!r} is no {self._setting}; set it to one of: {', '.join(self.names())}")
+        raise ValueError(f"{name!r} is no {self._names.setting}; set it to one of: {', '.join(self.names())}")

@@ -6,13 +6,25 @@ A root has an identity of its own, drawn at random by who used it first. The log
 
 from __future__ import annotations
 
+import msgspec
+
 from statechannel.errors import ForeignCluster
-from statechannel.ports import Identity
 
 CORRECT = (
     "correct --coordination; if that root was lost, or the cluster is to move to this one, run "
     "`loadmanager channel agree` (docs/operations.md)"
 )
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """What a coordination root belongs to, and its own random identity: see `Coordination.identify`.
+
+    `root` is empty for one that only releases before record format 3 have used.
+    """
+
+    cluster: str
+    log: str
+    root: str = ""
 
 
 def check_root(found: Identity | None, ours: Identity) -> None:

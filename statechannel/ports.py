@@ -12,6 +12,9 @@ from typing import Protocol
 
 import msgspec
 
+from statechannel.coordination_root import Identity as Identity
+from statechannel.entry import LogEntry as LogEntry
+from statechannel.entry import Payload as Payload
 from statechannel.record import Broker
 
 
@@ -27,23 +30,6 @@ class TopicSpec(msgspec.Struct, frozen=True):
     partitions: int | None = None
     compacted: bool = False
     followed: bool = False
-
-
-class Payload(msgspec.Struct, frozen=True, gc=False):
-    """What is appended: an optional key, and a value (None deletes the key of a compacted topic)."""
-
-    key: bytes | None
-    value: bytes | None
-
-
-class LogEntry(msgspec.Struct, frozen=True, gc=False):
-    """What is read: the payload, where it stands, and when the log took it (the log's wall clock, ms)."""
-
-    partition: int
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    appended_ms: int
 
 
 class Log(Protocol):
@@ -183,17 +169,6 @@ class WatchCounts(msgspec.Struct):
     """Times that they, or one of them, were asked for."""
     changes: int = 0
     """How often something new was read: somebody came, went, registered again, leads, took an office."""
-
-
-class Identity(msgspec.Struct, frozen=True):
-    """What a coordination root belongs to, and its own random identity: see `Coordination.identify`.
-
-    `root` is empty for one that only releases before record format 3 have used.
-    """
-
-    cluster: str
-    log: str
-    root: str = ""
 
 
 class Coordination(Protocol):

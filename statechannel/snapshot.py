@@ -19,9 +19,9 @@ from hashlib import blake2b
 import msgspec
 
 from statechannel.bundle import FULL_LOWER, FULL_UPPER
+from statechannel.entry import LogEntry, Payload
 from statechannel.errors import BadSnapshot
 from statechannel.partition import Genesis, NamespaceState, PartitionState
-from statechannel.ports import LogEntry, Payload
 from statechannel.record import Broker
 from statechannel.snapshot_columns import Chunk, Head, entries, opened, packed, sealed, unpack
 from statechannel.verdict import Ownership

@@ -12,7 +12,8 @@ from api.cli.client import ask, run
 from api.cli.names import BROKER, NAMESPACE, NEW_NAMESPACE, segment
 from api.cli.options import Remote, asks_a_broker
 from api.cli.printing import done, show
-from loadmanager.boundaries import FEWEST_PARTS, MOST_PARTS, Algorithm
+from loadmanager.boundaries import FEWEST_PARTS, MOST_PARTS
+from loadmanager.settings.algorithms import Algorithm
 from statechannel.bundle import FULL_UPPER, Bundle
 from statechannel.errors import InvalidName
 

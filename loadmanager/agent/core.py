@@ -40,8 +40,9 @@ from loadmanager.agent.effects import (
     Stop,
     Survey,
 )
-from loadmanager.boundaries import BY_KEYS, FEWEST_PARTS, Algorithm, NoCuts, evenly
+from loadmanager.boundaries import FEWEST_PARTS, NoCuts, evenly
 from loadmanager.host import KeyRate
+from loadmanager.settings.algorithms import BY_KEYS, Algorithm
 from loadmanager.splitting.cutting import UNBOUNDED, Bounds, cuts_of
 from statechannel.bundle import Bundle
 from statechannel.record import Action, Broker

@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 
 from loadmanager.agent.sampling import rating, sampling
-from loadmanager.boundaries import Algorithm, NoCuts
+from loadmanager.boundaries import NoCuts
 from loadmanager.host import BundleHost, BundleLoad, Destination, KeyRate, KnowsPositions, KnowsRates
 from loadmanager.hosting import HookFailed, HostRunner
+from loadmanager.settings.algorithms import Algorithm
 from loadmanager.splitting.cutting import estimated
 from statechannel.bundle import Bundle
 from statechannel.record import MAX_HAND_OFF_BYTES, Broker, Token

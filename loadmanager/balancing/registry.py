@@ -10,11 +10,10 @@ from loadmanager.balancing.pulsar.threshold import Threshold
 from loadmanager.balancing.pulsar.transfer import Transfer
 from loadmanager.balancing.pulsar.uniform import Uniform
 from loadmanager.balancing.strategy import Strategy
-from loadmanager.plugins import Plugins
+from loadmanager.plugins import BALANCING_NAMES, Plugins
 
 STRATEGIES: Plugins[Strategy] = Plugins(
-    "balancing_strategy",
-    "loadmanager.strategies",
+    BALANCING_NAMES,
     {
         "plan": Plan,
         Transfer.name: lambda: Evacuating(Transfer()),

@@ -5,10 +5,8 @@ from __future__ import annotations
 from loadmanager.advice.model import ADVICE_TOPIC
 from loadmanager.channel_owner.readers import TOPIC as READERS_TOPIC
 from loadmanager.decisions.log import DECISIONS
-from loadmanager.dynamic.live import SETTINGS_TOPIC
-from loadmanager.governing.plan_model import PLANS_TOPIC
+from loadmanager.documents.model import PLANS_TOPIC, POLICIES_TOPIC, SETTINGS_TOPIC
 from loadmanager.load.model import BROKERS_TOPIC, BUNDLES_TOPIC
-from loadmanager.policies.store import POLICIES_TOPIC
 from loadmanager.settings import Settings
 from loadmanager.views import ACCUSATIONS_TOPIC
 from statechannel.ports import TopicSpec

@@ -22,6 +22,10 @@ DELETED = b"null"
 """What stands in place of a value to delete a document; no document's value is null."""
 
 
+POLICIES_TOPIC, SETTINGS_TOPIC, PLANS_TOPIC = "policies", "settings", "plans"
+DOCUMENT_TOPICS = (POLICIES_TOPIC, SETTINGS_TOPIC, PLANS_TOPIC)
+
+
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One attempt to change a document. `seen` is the version that its author had before him; `value` null deletes."""
 

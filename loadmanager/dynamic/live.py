@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from loadmanager.documents.model import Version
+from loadmanager.documents.model import SETTINGS_TOPIC, Version
 from loadmanager.documents.view import Documents
 from loadmanager.dynamic.model import ClusterValue
 from loadmanager.dynamic.naming import changeable, named
@@ -22,7 +22,6 @@ from loadmanager.settings import Settings
 from statechannel.errors import LogUnavailable
 from statechannel.ports import Log
 
-SETTINGS_TOPIC = "settings"
 WRITE_TIMEOUT_S = 10.0
 Listener = Callable[[Settings, Settings], None]
 _log = logging.getLogger(__name__)

@@ -12,12 +12,11 @@ from typing import Any, cast
 import msgspec
 from pydantic import ValidationError
 
-from loadmanager.assignment.registry import PLACEMENTS
-from loadmanager.balancing.registry import STRATEGIES
-from loadmanager.boundaries import AUTOMATIC
 from loadmanager.documents.model import Version
 from loadmanager.dynamic.model import ClusterValue, Scalar
+from loadmanager.plugins import BALANCING_NAMES, PLACEMENT_NAMES
 from loadmanager.settings import Settings, descriptions
+from loadmanager.settings.algorithms import AUTOMATIC
 
 
 class Overlay(msgspec.Struct, frozen=True):
@@ -102,8 +101,8 @@ def _line(error: dict[str, Any]) -> str:
 
 def _check_names(values: Mapping[str, Scalar]) -> None:
     known: Mapping[str, Callable[[], Sequence[str]]] = {
-        "balancing_strategy": STRATEGIES.names,
-        "placement": PLACEMENTS.names,
+        "balancing_strategy": BALANCING_NAMES.all,
+        "placement": PLACEMENT_NAMES.all,
         "split_algorithm": lambda: AUTOMATIC,
     }
     for name in values.keys() & known.keys():

@@ -16,7 +16,6 @@ from loadmanager.balancing.decision import Certificate, Stage
 from statechannel.bundle import Bundle
 from statechannel.record import Broker
 
-PLANS_TOPIC = "plans"
 MOVES_A_PLAN = 4_000
 """Nobody looks at more."""
 EXPLAINED_MOVES_A_PLAN = 1_000

@@ -9,10 +9,16 @@ from hashlib import blake2b
 
 import msgspec
 
-from loadmanager.documents.model import ABSENT
+from loadmanager.documents.model import ABSENT, PLANS_TOPIC
 from loadmanager.documents.view import Documents
 from loadmanager.errors import Conflict, NotFound
-from loadmanager.governing.plan_model import PLANS_TOPIC, Outcome, Plan, PlanState, Step, Verification
+from loadmanager.governing.plan_model import (
+    Outcome,
+    Plan,
+    PlanState,
+    Step,
+    Verification,
+)
 from loadmanager.governing.plans import OPEN, By, Facts, PlanAction, advance
 from loadmanager.governing.progress import look_again, progress
 from loadmanager.governing.shortening import Shortened

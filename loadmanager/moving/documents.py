@@ -13,15 +13,11 @@ from typing import cast
 
 import msgspec
 
-from loadmanager.documents.model import Entry
-from loadmanager.dynamic.live import SETTINGS_TOPIC
+from loadmanager.documents.model import DOCUMENT_TOPICS, Entry
 from loadmanager.errors import Conflict
-from loadmanager.governing.plan_model import PLANS_TOPIC
 from loadmanager.moving.patience import patiently
-from loadmanager.policies.store import POLICIES_TOPIC
 from statechannel.ports import Log, LogEntry, Payload, TopicSpec
 
-DOCUMENT_TOPICS = (POLICIES_TOPIC, SETTINGS_TOPIC, PLANS_TOPIC)
 ENTRIES_AT_ONCE = 500
 
 DocumentEntries = Mapping[str, tuple[bytes, ...]]

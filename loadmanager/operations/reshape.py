@@ -17,7 +17,6 @@ import msgspec
 from loadmanager.boundaries import (
     FEWEST_PARTS,
     MOST_PARTS,
-    Algorithm,
     NoCuts,
     check_parts,
     evenly,
@@ -25,6 +24,7 @@ from loadmanager.boundaries import (
 )
 from loadmanager.errors import Conflict, Invalid, Unavailable
 from loadmanager.operations.desk import RACES, Desk, always_changing, lost_race
+from loadmanager.settings.algorithms import Algorithm
 from statechannel.bundle import MAX_BUNDLES_AT_CREATION, Bundle
 from statechannel.record import Action, Record
 from statechannel.transitions import State

@@ -11,7 +11,6 @@ from typing import Any, assert_never
 import msgspec
 from pydantic import ValidationError
 
-from loadmanager.boundaries import AUTOMATIC
 from loadmanager.errors import Invalid
 from loadmanager.policies.constraining import CAPACITIES
 from loadmanager.policies.model import (
@@ -30,6 +29,7 @@ from loadmanager.policies.overriding import BUNDLE_SETTINGS, NAMESPACE_SETTINGS,
 from loadmanager.policies.pattern import Unmatchable, compiled
 from loadmanager.policies.permissions import WHEREVER
 from loadmanager.settings import MAX_PORT, Settings
+from loadmanager.settings.algorithms import AUTOMATIC
 from statechannel.bundle import DOTS, Bundle, check_namespace
 
 PATTERN_CHARACTERS = 1_000

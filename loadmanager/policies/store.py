@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from loadmanager.documents.model import ABSENT, Version
+from loadmanager.documents.model import ABSENT, POLICIES_TOPIC, Version
 from loadmanager.documents.view import Documents
 from loadmanager.errors import Conflict, NotFound
 from loadmanager.policies.findings import Findings, Known
@@ -36,7 +36,6 @@ from loadmanager.surroundings import Apart, at_once
 from statechannel.errors import LogUnavailable
 from statechannel.ports import Log
 
-POLICIES_TOPIC = "policies"
 READ_TIMEOUT_S = 10.0
 MATCHED_AT_ONCE = 100
 """Names that are matched with a policy's patterns in one turn of the loop."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from random import Random
 from typing import TypedDict
 
-from loadmanager.boundaries import Algorithm
+from loadmanager.settings.algorithms import Algorithm
 from loadmanager.sim.storage import CELL_SIZE, cells_of
 from statechannel.bundle import Bundle
 from statechannel.verdict import Ownership

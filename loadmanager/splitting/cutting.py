@@ -17,7 +17,6 @@ import msgspec
 from loadmanager.boundaries import (
     FEWEST_PARTS,
     MOST_PARTS,
-    Algorithm,
     NoCuts,
     between,
     by_count,
@@ -27,6 +26,7 @@ from loadmanager.boundaries import (
 )
 from loadmanager.host import BundleLoad, KeyRate
 from loadmanager.settings import Settings
+from loadmanager.settings.algorithms import Algorithm
 from loadmanager.splitting.conditions import Cause, Limits
 from loadmanager.splitting.deciding import Hot
 from statechannel.bundle import Bundle, Topic, position_of

@@ -13,10 +13,11 @@ from typing import Protocol
 
 import msgspec
 
-from loadmanager.boundaries import Algorithm, NoCuts
+from loadmanager.boundaries import NoCuts
 from loadmanager.host import BundleLoad, KeyRate
 from loadmanager.policies.model import Policies
 from loadmanager.settings import Settings
+from loadmanager.settings.algorithms import Algorithm
 from loadmanager.splitting.conditions import Cause
 from loadmanager.splitting.cutting import Bounds, Cuts, automatic_cuts, estimated
 from loadmanager.splitting.deciding import Hot, Kept, View, decide_splits, judge, worth_averaging

@@ -12,9 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from api.cli.main import main
-from loadmanager.documents.model import Entry
+from loadmanager.documents.model import POLICIES_TOPIC, Entry
 from loadmanager.policies.model import IsolationPolicy, Kind
-from loadmanager.policies.store import POLICIES_TOPIC
 from loadmanager.policies.stored import encode, key_of
 from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.ports import Payload, TopicSpec

@@ -21,10 +21,10 @@ from examples.counter.load import Load
 from examples.counter.traffic import Traffic
 from examples.counter.web import served
 from loadmanager import Broker, Bundle, Topic
-from loadmanager.boundaries import Algorithm
 from loadmanager.client import HttpRouter, Router
 from loadmanager.node import Node
 from loadmanager.operations import Operations
+from loadmanager.settings.algorithms import Algorithm
 from statechannel.transitions import State
 from statechannel.verdict import Ownership
 from tests.loadmanager.embedded import until

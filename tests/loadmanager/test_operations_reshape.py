@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadmanager.boundaries import MOST_PARTS, Algorithm
+from loadmanager.boundaries import MOST_PARTS
 from loadmanager.errors import Conflict, Invalid, LoadManagerError, NotFound, Unavailable
 from loadmanager.operations import Operations
+from loadmanager.settings.algorithms import Algorithm
 from loadmanager.sim.world import World
 from statechannel.bundle import FULL_UPPER, Bundle
 from statechannel.record import Action, Record, Role, Subject

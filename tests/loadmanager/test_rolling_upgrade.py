@@ -8,8 +8,8 @@ from zlib import crc32
 
 import pytest
 
-from loadmanager.boundaries import Algorithm
 from loadmanager.errors import Conflict
+from loadmanager.settings.algorithms import Algorithm
 from loadmanager.sim.coordination_server import COORDINATION_SERVER
 from loadmanager.sim.world import World
 from statechannel import codec

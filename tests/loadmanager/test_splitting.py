@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from loadmanager.boundaries import Algorithm
 from loadmanager.errors import Conflict, Unavailable
+from loadmanager.settings.algorithms import Algorithm
 from loadmanager.sim.world import World
 from statechannel.bundle import Bundle
 from statechannel.transitions import State

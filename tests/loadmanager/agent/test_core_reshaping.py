@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from loadmanager.agent.core import AgentCore, in_order
 from loadmanager.agent.effects import Abandon, Acquire, Effect, Publish, Release, Serve, Stand, Stop, Survey
-from loadmanager.boundaries import Algorithm, NoCuts
+from loadmanager.boundaries import NoCuts
 from loadmanager.host import KeyRate
+from loadmanager.settings.algorithms import Algorithm
 from loadmanager.splitting.conditions import Limits
 from loadmanager.splitting.cutting import Bounds
 from statechannel.bundle import FULL_UPPER, Bundle, even_boundaries

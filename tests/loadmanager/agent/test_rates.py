@@ -9,9 +9,10 @@ import pytest
 
 from loadmanager.agent.hooks import Hooks, HookTimeouts
 from loadmanager.agent.sampling import POSITIONS_LOOKED_AT, busiest
-from loadmanager.boundaries import Algorithm, NoCuts
+from loadmanager.boundaries import NoCuts
 from loadmanager.host import BundleLoad, Destination, KeyRate
 from loadmanager.hosting import HostRunner
+from loadmanager.settings.algorithms import Algorithm
 from statechannel.bundle import FULL_UPPER, Bundle, position_of
 from tests.loadmanager.small_world import Service
 

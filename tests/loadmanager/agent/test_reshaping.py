@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from loadmanager.agent.service import Agent, HookTimeouts
-from loadmanager.boundaries import Algorithm
 from loadmanager.host import BundleLoad, Destination
 from loadmanager.hosting import HostRunner
 from loadmanager.serving import Serving
+from loadmanager.settings.algorithms import Algorithm
 from loadmanager.sim.world import World
 from statechannel.bundle import FULL_UPPER, Bundle
 from statechannel.proofs import Proofs

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from loadmanager.documents.model import Entry
-from loadmanager.dynamic.live import SETTINGS_TOPIC, LiveSettings
+from loadmanager.documents.model import SETTINGS_TOPIC, Entry
+from loadmanager.dynamic.live import LiveSettings
 from loadmanager.errors import Conflict, Invalid, NotFound
 from loadmanager.settings import Settings
 from statechannel.adapters.sqlite.log import SqliteLog

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.boundaries import Algorithm, NoCuts, evenly
+from loadmanager.boundaries import NoCuts, evenly
 from loadmanager.host import BundleLoad, KeyRate
+from loadmanager.settings.algorithms import Algorithm
 from loadmanager.splitting.conditions import Cause, Limits, Measure
 from loadmanager.splitting.cutting import (
     Bounds,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from api.explaining import LiveView
 from loadmanager.documents.model import Version
-from loadmanager.explaining.living import LiveView
 from loadmanager.leader.core import ORPHAN, STUCK
 from loadmanager.policies.model import BundlePolicy, Policy
 from loadmanager.registration import Peer, Registration
