@@ -161,7 +161,7 @@ class Ledger:
         try:
             with self._store.transaction() if writes else contextlib.nullcontext() as db:
                 outcomes = [self._one(db, job, made) for job in batch]
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             return [LedgerUnavailable(f"{self.path}: {error}")] * len(batch)
         made.keep()
         return outcomes

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -18,14 +21,15 @@ _RETRY_S = 0.001
 
 class SqliteStore(SqlStore[sqlite3.Cursor]):
     """Makes the file if it is new: with a write-ahead log, and commits that survive a power cut. One transaction at a
-    time, of any process; who finds the file locked for `timeout_s` gets sqlite3.OperationalError. An asyncio service
-    calls it with `asyncio.to_thread`."""
+    time, of any process: who writes queues in the kernel (`FILE-turn`). Where somebody else locks the file for
+    `timeout_s`, sqlite3.OperationalError. An asyncio service calls it with `asyncio.to_thread`."""
 
     def __init__(self, path: Path | str, *, table: str = DEFAULT_TABLE, timeout_s: float = BUSY_TIMEOUT_S) -> None:
         self._fences = Fences(table)
         self._path = path
         self._timeout_s = timeout_s
         self._idle: list[sqlite3.Connection] = []
+        self._within = threading.local()
 
     def close(self) -> None:
         """Close the connections that no thread uses at this moment."""
@@ -34,7 +38,29 @@ class SqliteStore(SqlStore[sqlite3.Cursor]):
 
     @contextmanager
     def transaction(self) -> Generator[sqlite3.Cursor]:
-        """As `SqlStore.transaction`; a second one within it waits in vain."""
+        """As `SqlStore.transaction`. Raises RuntimeError within another one of the same thread."""
+        if getattr(self._within, "one", False):
+            raise RuntimeError("this thread is in a transaction already: use its cursor, with `check` or `raise_fence`")
+        with self._turn():
+            self._within.one = True
+            try:
+                with self._begun() as cursor:
+                    yield cursor
+            finally:
+                self._within.one = False
+
+    @contextmanager
+    def _turn(self) -> Generator[None]:
+        """Quick and fair waiting, nothing else: SQLite's own lock keeps writers apart."""
+        turn = os.open(f"{self._path}-turn", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(turn)
+
+    @contextmanager
+    def _begun(self) -> Generator[sqlite3.Cursor]:
         try:
             db = self._idle.pop()
         except IndexError:

@@ -385,6 +385,14 @@ def test_several_processes_may_create_the_file_at_the_same_moment(tmp_path: Path
         store.close()
 
 
+def test_a_transaction_within_another_one_is_refused_at_once(tmp_path: Path, namespace: str):
+    with SqliteStore(tmp_path / "nested.db") as store:
+        store.create()
+        with store.raising(claim(namespace, 0, 8, 5)), pytest.raises(RuntimeError, match="use its cursor"):
+            store.create()
+        store.create()
+
+
 @pytest.mark.redis
 def test_a_script_of_the_service_finds_its_keys_and_arguments_as_it_gave_them(
     redis_server: RedisServer, namespace: str
