@@ -3,24 +3,16 @@ a simulated one."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
 
 import msgspec
 
+from loadmanager.apart import Apart, at_once
 from loadmanager.load.service import Readings
 from loadmanager.suspicion import Probe
 from statechannel.codec import NEWEST_VERSION
 from statechannel.ports import Coordination, Log
-
-Apart = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Runs work that takes long where it holds nothing up."""
-
-
-async def at_once(work: Callable[[], Any]) -> Any:
-    """For worlds without threads."""
-    return work()
 
 
 class Surroundings(msgspec.Struct, frozen=True):

@@ -15,10 +15,10 @@ from typing import TypeVar, cast
 
 import msgspec
 
+from loadmanager.apart import Apart, at_once
 from loadmanager.decisions.codec import decode, encode
 from loadmanager.decisions.errors import BadDecision
 from loadmanager.decisions.record import DecisionRecord, Summary, ordinal, summary_of
-from loadmanager.surroundings import Apart, at_once
 from statechannel.bundle import Bundle
 from statechannel.errors import LogUnavailable, RecordTooLarge, Trimmed
 from statechannel.ports import Log, LogEntry, Payload, TopicSpec

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from loadmanager.apart import Apart
 from loadmanager.balancing.decision import Decision
 from loadmanager.chronicle.refolding import RefoldDesk
 from loadmanager.decisions.errors import BadDecision
@@ -27,7 +28,6 @@ from loadmanager.explaining.reading import ChannelReader
 from loadmanager.explaining.situation import Situation, situation_of
 from loadmanager.explaining.what_if import Edits, Preview, WhatIf, preview, what_if
 from loadmanager.policies.model import Policy
-from loadmanager.surroundings import Apart
 from statechannel.bundle import Bundle
 
 TRIALS_S = 8.0

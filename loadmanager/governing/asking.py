@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from loadmanager.apart import Apart
 from loadmanager.balancing.decision import Decision
 from loadmanager.balancing.model import ClusterModel
 from loadmanager.balancing.strategy import Strategy
 from loadmanager.errors import Conflict
 from loadmanager.governing.vetting import vetted
 from loadmanager.settings import Settings
-from loadmanager.surroundings import Apart
 
 ANSWER_S = 30.0
 """A million bundles take three seconds. A thread cannot be stopped: one that takes longer is left to itself."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
+from loadmanager.apart import Apart
 from loadmanager.balancing.decision import Decision
 from loadmanager.balancing.history import MoveHistory
 from loadmanager.balancing.model import ClusterModel
@@ -19,7 +20,6 @@ from loadmanager.membership import Membership
 from loadmanager.policies.model import Policies
 from loadmanager.registration import Peer
 from loadmanager.settings import Settings
-from loadmanager.surroundings import Apart
 from loadmanager.views import Views
 from statechannel.bundle import Bundle
 from statechannel.record import Broker

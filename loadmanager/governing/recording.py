@@ -7,9 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+from loadmanager.apart import Apart, at_once
 from loadmanager.decisions.record import DecisionRecord, Outcome, record_of
 from loadmanager.governing.round import Counts, Round
-from loadmanager.surroundings import Apart, at_once
 from statechannel.record import Broker
 
 WAITING_AT_MOST = 16

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from loadmanager.apart import Apart, at_once
 from loadmanager.documents.model import ABSENT, POLICIES_TOPIC, Version
 from loadmanager.documents.view import Documents
 from loadmanager.errors import Conflict, NotFound
@@ -32,7 +33,6 @@ from loadmanager.policies.model import (
 )
 from loadmanager.policies.stored import decode, encode, fold, key_of
 from loadmanager.policies.validation import check, check_deletion
-from loadmanager.surroundings import Apart, at_once
 from statechannel.errors import LogUnavailable
 from statechannel.ports import Log
 

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import msgspec
 
+from loadmanager.apart import Apart
 from loadmanager.boundaries import NoCuts
 from loadmanager.host import BundleLoad, KeyRate
 from loadmanager.policies.model import Policies
@@ -25,7 +26,6 @@ from loadmanager.splitting.dividing import Inheritance, divide
 from loadmanager.splitting.journal import Journal, What
 from loadmanager.splitting.merging import Cold, Merge, MergeView, decide_merges, why_not_merged
 from loadmanager.splitting.ruling import Ruling
-from loadmanager.surroundings import Apart
 from statechannel.bundle import Bundle
 from statechannel.errors import StateChannelError
 from statechannel.record import Action, Broker, Record, Subject

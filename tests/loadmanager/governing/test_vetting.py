@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from loadmanager.apart import at_once
 from loadmanager.balancing.decision import Candidate, Certificate, Decision, Move
 from loadmanager.governing import asking
 from loadmanager.governing.asking import Asking, StrategyFailed
 from loadmanager.governing.vetting import RULE, vetted
 from loadmanager.settings import Settings
-from loadmanager.surroundings import at_once
 from statechannel.bundle import Bundle
 from statechannel.record import Broker
 from tests.loadmanager.balancing.cluster_models import model
