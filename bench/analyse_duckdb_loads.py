@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from loadmanager.boundaries import MOST_PARTS
 from loadmanager.history.analyses.analysis import DEFAULTS
 from loadmanager.history.analyses.figures import counted
-from loadmanager.load.usage import CAPACITIES, RESOURCES
-from loadmanager.sim.balance.level import IDLE
-from loadmanager.splitting.conditions import FILL_AIMED_AT
+from loadmanager.model.boundaries import MOST_PARTS
+from loadmanager.model.load.usage import CAPACITIES, RESOURCES
+from loadmanager.strategies.playground.level import IDLE
+from loadmanager.strategies.splitting.conditions import FILL_AIMED_AT
 
 COUNTED = counted(DEFAULTS.weights)
 WEIGHTS = DEFAULTS.weights.row

@@ -1,7 +1,7 @@
 """All balancing strategies over all workloads and ten seeds, and what the default strategy promises, held against it.
 
-Pure simulation (`loadmanager.sim.balance`), the same on every machine; `--log` means nothing here. One JSON line for
-each workload and strategy, one for each promise with games that broke it, and the whole as a table on stderr.
+Pure simulation (`loadmanager.strategies.playground`), the same on every machine; `--log` means nothing here. One JSON
+line for each workload and strategy, one for each promise with games that broke it, and the whole as a table on stderr.
 
 Pulsar's strategies play with their defaults, with which they seldom get within our tolerance, and over fewer seeds once
 more with settings that make them try.
@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from bench.figures import emit
-from loadmanager.balancing.registry import STRATEGIES
 from loadmanager.settings import Settings
-from loadmanager.sim.balance.comparing import PULSAR, Summary, games, summaries
-from loadmanager.sim.balance.measures import Measures
-from loadmanager.sim.balance.scenario import Size
-from loadmanager.sim.balance.workloads.registry import WORKLOADS
+from loadmanager.strategies.playground.comparing import PULSAR, Summary, games, summaries
+from loadmanager.strategies.playground.measures import Measures
+from loadmanager.strategies.playground.scenario import Size
+from loadmanager.strategies.playground.workloads.registry import WORKLOADS
+from loadmanager.strategies.rebalancing.registry import STRATEGIES
 
 SEEDS = range(1, 11)
 TUNED_SEEDS = range(1, 4)

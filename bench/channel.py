@@ -11,11 +11,11 @@ import uvloop
 
 from bench.figures import emit, median, percentile
 from bench.stations import open_log
-from statechannel.bundle import Bundle, even_boundaries
+from statechannel.law.bundle import Bundle, even_boundaries
+from statechannel.law.record import Action, Broker, Record, Role, Subject
+from statechannel.law.verdict import Change
 from statechannel.ports import Log, LogEntry, Payload, TopicSpec
-from statechannel.record import Action, Broker, Record, Role, Subject
-from statechannel.service import Channel, ChannelSettings
-from statechannel.verdict import Change
+from statechannel.runtime.service import Channel, ChannelSettings
 
 A, B = Broker("a:1", 1), Broker("b:1", 1)
 BUNDLES = 1_000

@@ -8,10 +8,10 @@ import itertools
 
 import msgspec
 
-from statechannel import codec
-from statechannel.bundle import FULL_LOWER, FULL_UPPER, Bundle, even_boundaries, tile
-from statechannel.channel import ChannelCore
-from statechannel.record import Action, Broker, Record, Role, Subject
+from statechannel.law import codec
+from statechannel.law.bundle import FULL_LOWER, FULL_UPPER, Bundle, even_boundaries, tile
+from statechannel.law.record import Action, Broker, Record, Role, Subject
+from statechannel.runtime.channel import ChannelCore
 
 BROKERS = tuple(Broker(f"broker-{number}:6650", 1) for number in range(10))
 LEADER = Broker("broker-0:6650", 1)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.stations import Carrier
-from statechannel.bundle import Bundle, Topic, tile
+from statechannel.law.bundle import Bundle, Topic, tile
 
 COMMAND = str(Path(sys.executable).parent / "loadmanager")
 START_S = 60.0

@@ -11,9 +11,9 @@ import os
 import time
 from collections.abc import Mapping
 
-from loadmanager.host import BundleLoad, Destination
-from statechannel.bundle import Bundle
-from statechannel.record import Token
+from loadmanager.model.host import BundleLoad, Destination
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Token
 
 
 class Noting:

@@ -21,17 +21,17 @@ from pyspark.sql import functions as f
 
 from bench.channel_log import ChannelLog
 from bench.figures import emit
-from loadmanager.checking.topics import CHANNEL_TOPIC
+from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
 from loadmanager.history import jars
 from loadmanager.history.ingest import Ingest, Options, refresh_gold
 from loadmanager.history.ingest.failpoints import Failpoints
 from loadmanager.history.lake import Lake
 from loadmanager.history.session import Spark, session
 from loadmanager.history.sources import TOPICS, KafkaSource, read
-from loadmanager.host import BundleLoad
-from loadmanager.load.model import BROKERS_TOPIC, BUNDLES_TOPIC, BrokerLoadData, LoadedBundle, TopBundlesLoadData
-from statechannel.bundle import Bundle
-from statechannel.record import Broker
+from loadmanager.model.host import BundleLoad
+from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC, BrokerLoadData, LoadedBundle, TopBundlesLoadData
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Broker
 
 PREFIX = "bench."
 PARTITIONS = 4

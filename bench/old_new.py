@@ -16,12 +16,12 @@ import numpy as np
 
 from bench.figures import emit
 from loadmanager.settings import Settings
-from loadmanager.sim.balance.comparing import Game, Summary, games, summaries
-from loadmanager.sim.balance.measures import Measures
-from loadmanager.sim.balance.observing import Conditions
-from loadmanager.sim.balance.playing import Run
-from loadmanager.sim.balance.scenario import Size
-from loadmanager.sim.balance.traffic import Traffic, traffic
+from loadmanager.strategies.playground.comparing import Game, Summary, games, summaries
+from loadmanager.strategies.playground.measures import Measures
+from loadmanager.strategies.playground.observing import Conditions
+from loadmanager.strategies.playground.playing import Run
+from loadmanager.strategies.playground.scenario import Size
+from loadmanager.strategies.playground.traffic import Traffic, traffic
 
 OLD = "threshold"
 NEW = ("transfer", "plan")

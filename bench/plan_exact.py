@@ -16,12 +16,12 @@ import numpy as np
 from bench.figures import emit
 from bench.plan_instances import KINDS, instance
 from bench.plan_optimum import SLACK, Problem
-from loadmanager.balancing.decision import Decision
-from loadmanager.balancing.model import ClusterModel, Floats
-from loadmanager.balancing.plan import Plan
-from loadmanager.balancing.plan.draft import Draft
-from loadmanager.load.usage import RESOURCES
+from loadmanager.model.cluster import ClusterModel, Floats
+from loadmanager.model.load.usage import RESOURCES
 from loadmanager.settings import Settings
+from loadmanager.strategies.rebalancing.decision import Decision
+from loadmanager.strategies.rebalancing.plan import Plan
+from loadmanager.strategies.rebalancing.plan.draft import Draft
 
 SEEDS = 200
 WHOLE = Settings().model_copy(update={"balancing_budget": 100.0, "balancing_moves_per_round": 100_000})

@@ -10,10 +10,10 @@ from math import inf
 import msgspec
 import numpy as np
 
-from loadmanager.balancing.constraints import ALLOWED, FREE, Constraints
-from loadmanager.balancing.model import DIMENSIONS, UNLIMITED, Brokers, Bundles, ClusterModel
-from statechannel.bundle import Bundle
-from statechannel.record import Broker
+from loadmanager.model.cluster import DIMENSIONS, UNLIMITED, Brokers, Bundles, ClusterModel
+from loadmanager.model.constraints import ALLOWED, FREE, Constraints
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Broker
 
 REST_S = 1800.0
 SIZES = (4.0, 8.0, 8.0, 16.0, 32.0)

@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from loadmanager.balancing.constraints import ALLOWED, FREE
-from loadmanager.balancing.model import NOWHERE, ClusterModel, Flags, Floats
-from loadmanager.balancing.plan.scale import Scale
+from loadmanager.model.cluster import NOWHERE, ClusterModel, Flags, Floats
+from loadmanager.model.constraints import ALLOWED, FREE
+from loadmanager.strategies.rebalancing.plan.scale import Scale
 
 URGENT_REST = 0.1
 SLACK = 1e-7

@@ -17,13 +17,13 @@ import msgspec
 import numpy as np
 
 from bench.figures import emit
-from loadmanager.balancing.constraints import ALLOWED, FREE, Constraints
-from loadmanager.balancing.decision import Decision
-from loadmanager.balancing.model import DIMENSIONS, UNLIMITED, Brokers, Bundles, ClusterModel
-from loadmanager.balancing.plan import Plan
+from loadmanager.model.cluster import DIMENSIONS, UNLIMITED, Brokers, Bundles, ClusterModel
+from loadmanager.model.constraints import ALLOWED, FREE, Constraints
 from loadmanager.settings import Settings
-from statechannel.bundle import Bundle
-from statechannel.record import Broker
+from loadmanager.strategies.rebalancing.decision import Decision
+from loadmanager.strategies.rebalancing.plan import Plan
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Broker
 
 BROKERS = 1_000
 SIZES = (6_250, 12_500, 25_000, 50_000, 100_000)

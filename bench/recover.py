@@ -12,22 +12,22 @@ from types import SimpleNamespace
 from typing import cast
 
 from bench.figures import emit, percentile
-from loadmanager.assignment.batching import begin
-from loadmanager.assignment.least_loaded import LeastLoaded
-from loadmanager.assignment.model import Candidate, Given
-from loadmanager.assignment.registry import PLACEMENTS
+from loadmanager.broker.placing import Placing
+from loadmanager.cluster.membership import Membership
+from loadmanager.cluster.views import Views
 from loadmanager.leader.duties import PLACED_AT_ONCE
-from loadmanager.load.model import BrokerLoadData
-from loadmanager.membership import Membership
-from loadmanager.placing import Placing
-from loadmanager.registration import Registration
-from loadmanager.views import Views
-from statechannel.bundle import Bundle, even_boundaries, tile
+from loadmanager.model.load.model import BrokerLoadData
+from loadmanager.model.registration import Registration
+from loadmanager.strategies.placement.batching import begin
+from loadmanager.strategies.placement.least_loaded import LeastLoaded
+from loadmanager.strategies.placement.model import Candidate, Given
+from loadmanager.strategies.placement.registry import PLACEMENTS
+from statechannel.law.bundle import Bundle, even_boundaries, tile
+from statechannel.law.record import NEVER, Action, Broker, Record, Role, Subject
+from statechannel.law.table import OwnershipTable
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Refusal
 from statechannel.ports import Connection, Member
-from statechannel.record import NEVER, Action, Broker, Record, Role, Subject
-from statechannel.table import OwnershipTable
-from statechannel.transitions import State
-from statechannel.verdict import Refusal
 
 PARTITIONS = 4
 BUNDLES_EACH = 650

@@ -15,11 +15,11 @@ import uvloop
 from bench.figures import emit, percentile
 from bench.start import GENESIS, PARTITIONS, TOPIC, opened, states
 from bench.stations import carrier
-from loadmanager.channel_owner.keeper import Counts, Ground, Keeper, KeeperSettings
-from loadmanager.channel_owner.schedule import ScheduleSettings
+from loadmanager.channel.owner.keeper import Counts, Ground, Keeper, KeeperSettings
+from loadmanager.channel.owner.schedule import ScheduleSettings
+from statechannel.law.snapshot import SNAPSHOTS
+from statechannel.law.table import OwnershipTable
 from statechannel.ports import TopicSpec
-from statechannel.snapshot import SNAPSHOTS
-from statechannel.table import OwnershipTable
 
 BUNDLES = 1_000_000
 TICK_S = 0.001

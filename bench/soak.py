@@ -17,10 +17,10 @@ from bench.channel import A, B, own_all, step
 from bench.figures import emit
 from bench.start import TOPIC, opened
 from bench.stations import Carrier, carrier
-from loadmanager.channel_owner.keeper import Counts, Ground, Keeper, KeeperSettings
-from loadmanager.channel_owner.schedule import ScheduleSettings
-from statechannel.record import Action
-from statechannel.service import Channel, ChannelSettings
+from loadmanager.channel.owner.keeper import Counts, Ground, Keeper, KeeperSettings
+from loadmanager.channel.owner.schedule import ScheduleSettings
+from statechannel.law.record import Action
+from statechannel.runtime.service import Channel, ChannelSettings
 
 TRANSITIONS = 10_000_000
 SAMPLES = 20

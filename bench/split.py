@@ -14,7 +14,7 @@ from pathlib import Path
 from bench.cluster import BrokerProcess, cluster, create_namespace, topics_of_bundles
 from bench.figures import emit, median, percentile
 from bench.stations import carrier
-from statechannel.bundle import Bundle, tile
+from statechannel.law.bundle import Bundle, tile
 
 ROUNDS = 100
 NAMESPACE = "bench/splits"

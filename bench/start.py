@@ -18,17 +18,17 @@ import uvloop
 
 from bench.figures import emit
 from bench.stations import Carrier, carrier
-from loadmanager import wiring
+from loadmanager.broker import wiring
 from loadmanager.settings import Settings
-from statechannel.bundle import even_boundaries, tile
-from statechannel.partition import Genesis, Lead, NamespaceState, PartitionState
+from statechannel.law.bundle import even_boundaries, tile
+from statechannel.law.partition import Genesis, Lead, NamespaceState, PartitionState
+from statechannel.law.record import Action, Broker
+from statechannel.law.snapshot import SNAPSHOTS, Index, SnapshotInfo, closing, encode
+from statechannel.law.table import OwnershipTable
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Ownership
 from statechannel.ports import Log, Payload, TopicSpec
-from statechannel.record import Action, Broker
-from statechannel.replica import Replica
-from statechannel.snapshot import SNAPSHOTS, Index, SnapshotInfo, closing, encode
-from statechannel.table import OwnershipTable
-from statechannel.transitions import State
-from statechannel.verdict import Ownership
+from statechannel.runtime.replica import Replica
 
 TOPIC = "bundle-state"
 PARTITIONS = 4

@@ -19,12 +19,12 @@ from bench.cluster import BrokerProcess, cluster, create_namespace, topics_of_bu
 from bench.figures import emit, median, percentile
 from bench.stage import staged
 from bench.stations import Carrier, carrier
-from loadmanager import wiring
+from loadmanager.broker import wiring
 from loadmanager.demo.figures import gaps_ms
 from loadmanager.demo.options import NAMESPACE
 from loadmanager.demo.stage import Member, Stage
 from loadmanager.settings import Settings
-from statechannel.bundle import Bundle, tile
+from statechannel.law.bundle import Bundle, tile
 
 MEASURED = 300
 TRANSFERS = 10_000

@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable
 from bench.figures import emit
 from bench.turns_loop import LINES
 from bench.turns_world import TurnsWorld
-from loadmanager.lookup import Located
-from loadmanager.policies.model import IsolationPolicy, Kind
-from statechannel.bundle import Bundle, Topic, even_boundaries
-from statechannel.transitions import State
+from loadmanager.broker.lookup import Located
+from loadmanager.model.policies.model import IsolationPolicy, Kind
+from statechannel.law.bundle import Bundle, Topic, even_boundaries
+from statechannel.law.transitions import State
 
 SCALE = float(os.environ.get("TURNS_SCALE", "1"))
 ONLY = os.environ.get("TURNS_ONLY", "").split(",")

@@ -21,8 +21,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from loadmanager.sim.loop import VirtualLoop
-from loadmanager.sim.process import Process
+from loadmanager.simulation.loop import VirtualLoop
+from loadmanager.simulation.process import Process
 
 LOOK_S = 0.002
 FRAMES = 5

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from loadmanager.drain import SUBJECTS_A_RECORD
-from loadmanager.sim.world import EPOCH_MS
-from statechannel import codec
-from statechannel.bundle import Bundle
+from loadmanager.broker.drain import SUBJECTS_A_RECORD
+from loadmanager.simulation.world import EPOCH_MS
+from statechannel.law import codec
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Action, Broker, Record, Role, Subject
+from statechannel.law.table import OwnershipTable
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Change, Ownership, Transition
 from statechannel.ports import LogEntry, Payload
-from statechannel.record import Action, Broker, Record, Role, Subject
-from statechannel.table import OwnershipTable
-from statechannel.transitions import State
-from statechannel.verdict import Change, Ownership, Transition
 
 if TYPE_CHECKING:
     from bench.turns_world import TurnsWorld

@@ -16,12 +16,15 @@ from typing import Any
 
 import msgspec
 
-from api.cli.broker import GC_THRESHOLDS
 from bench.turns_loop import TurnLoop
 from bench.turns_referee import PARTITIONS, TOPIC, Referee
-from loadmanager.host import BundleLoad, Destination
-from loadmanager.hosting import HostRunner
-from loadmanager.load.model import (
+from loadmanager.broker.hosting import HostRunner
+from loadmanager.broker.node import Node
+from loadmanager.cluster.surroundings import Surroundings
+from loadmanager.cluster.suspicion import Accusation, Answer
+from loadmanager.cluster.views import ACCUSATIONS_TOPIC
+from loadmanager.model.host import BundleLoad, Destination
+from loadmanager.model.load.model import (
     BROKERS_TOPIC,
     BUNDLES_TOPIC,
     BrokerLoadData,
@@ -29,22 +32,19 @@ from loadmanager.load.model import (
     LoadedBundle,
     TopBundlesLoadData,
 )
-from loadmanager.node import Node
-from loadmanager.registration import Peer, Registration
+from loadmanager.model.registration import Peer, Registration
 from loadmanager.settings import Settings
-from loadmanager.sim.log_server import SimulatedLogServer
-from loadmanager.sim.world import World
-from loadmanager.surroundings import Surroundings
-from loadmanager.suspicion import Accusation, Answer
-from loadmanager.views import ACCUSATIONS_TOPIC
-from statechannel.bundle import Bundle, even_boundaries, tile
-from statechannel.partition import Genesis, Lead, NamespaceState, PartitionState
+from loadmanager.simulation.log_server import SimulatedLogServer
+from loadmanager.simulation.world import World
+from loadmanager_api.cli.broker import GC_THRESHOLDS
+from statechannel.law.bundle import Bundle, even_boundaries, tile
+from statechannel.law.partition import Genesis, Lead, NamespaceState, PartitionState
+from statechannel.law.record import Action, Broker, Token
+from statechannel.law.snapshot import SNAPSHOTS, SnapshotInfo, closing, encode
+from statechannel.law.table import OwnershipTable
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Ownership
 from statechannel.ports import Payload, TopicSpec
-from statechannel.record import Action, Broker, Token
-from statechannel.snapshot import SNAPSHOTS, SnapshotInfo, closing, encode
-from statechannel.table import OwnershipTable
-from statechannel.transitions import State
-from statechannel.verdict import Ownership
 
 TOP_BUNDLES = 10
 GENESIS = Genesis("bench", "bench-1", 0)

@@ -18,8 +18,8 @@ from bench.figures import emit
 from stack.servers import ZooKeeperServer
 from statechannel.adapters.zookeeper.coordination import ZooKeeperCoordination
 from statechannel.errors import CoordinationUnavailable
+from statechannel.law.record import Broker
 from statechannel.ports import Connection
-from statechannel.record import Broker
 
 BROKERS = 1_000
 CHANGES, CHANGES_S = 200, 10.0

@@ -1,4 +1,4 @@
-"""Draws the table and the diagram of `docs/advice.md` from `loadmanager/advice/`, and what advice may change.
+"""Draws the table and the diagram of `docs/advice.md` from `loadmanager/leader/advice/`, and what advice may change.
 
 `python docs/draw_advice.py` writes the page; with `--check` it writes nothing and exits 1 if the page is stale.
 """
@@ -10,8 +10,8 @@ from textwrap import fill
 
 from drawing import draw
 
-from loadmanager.advice.bounds import NAMES, NUMBERS
-from loadmanager.advice.states import TABLE
+from loadmanager.leader.advice.bounds import NAMES, NUMBERS
+from loadmanager.leader.advice.states import TABLE
 from loadmanager.settings import descriptions
 
 COLUMNS = 120

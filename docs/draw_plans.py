@@ -1,4 +1,5 @@
-"""Draws the table and the diagram of `docs/plans.md` from `loadmanager/governing/plans.py`, between its markers.
+"""Draws the table and the diagram of `docs/plans.md` from `loadmanager/leader/rebalancing/plans.py`, between its
+markers.
 
 `python docs/draw_plans.py` writes the page; with `--check` it writes nothing and exits 1 if the page is stale.
 """
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from drawing import draw
 
-from loadmanager.governing.plans import PLAN_TABLE
+from loadmanager.leader.rebalancing.plans import PLAN_TABLE
 
 PAGE = Path(__file__).with_name("plans.md")
 

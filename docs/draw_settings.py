@@ -15,8 +15,8 @@ import msgspec
 from drawing import draw
 from pydantic_settings import BaseSettings
 
-from loadmanager.dynamic.naming import ELSEWHERE
 from loadmanager.settings import Description, Settings, descriptions
+from loadmanager.settings.dynamic.naming import ELSEWHERE
 
 PAGE = Path(__file__).with_name("settings.md")
 

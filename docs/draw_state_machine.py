@@ -1,4 +1,4 @@
-"""Draws `docs/state-machine.md` from `statechannel/transitions.py`: the tables and the diagram between its markers.
+"""Draws `docs/state-machine.md` from `statechannel/law/transitions.py`: the tables and the diagram between its markers.
 
 `python docs/draw_state_machine.py` writes the page; with `--check` it writes nothing and exits 1 if the page is stale.
 The prose around the markers is written by hand and left alone.
@@ -10,7 +10,18 @@ from pathlib import Path
 
 from drawing import draw
 
-from statechannel.transitions import IN_FLIGHT, RESHAPING, SERVING_STATES, TABLE, Guard, Reshape, Row, State, Then, Who
+from statechannel.law.transitions import (
+    IN_FLIGHT,
+    RESHAPING,
+    SERVING_STATES,
+    TABLE,
+    Guard,
+    Reshape,
+    Row,
+    State,
+    Then,
+    Who,
+)
 
 PAGE = Path(__file__).with_name("state-machine.md")
 

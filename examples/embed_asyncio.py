@@ -12,7 +12,7 @@ import sys
 from aiohttp import web
 
 from loadmanager import Broker, Moved, NotServing
-from loadmanager.redirection import problem_of
+from loadmanager.client.redirection import problem_of
 
 NAMESPACE = "examples/greetings"
 

@@ -10,7 +10,7 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 
 from loadmanager import Broker, Moved, NotServing
-from loadmanager.redirection import problem_of
+from loadmanager.client.redirection import problem_of
 
 NAMESPACE = "examples/greetings"
 PORT = int(os.environ.get("GREETINGS_PORT", "8001"))

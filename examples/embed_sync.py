@@ -8,7 +8,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from loadmanager import Moved, NotServing, SyncBroker
-from loadmanager.redirection import problem_of
+from loadmanager.client.redirection import problem_of
 
 NAMESPACE = "examples/greetings"
 

@@ -10,18 +10,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from loadmanager.broker.serving import Claim
     from loadmanager.client import BudgetSpent, HttpRouter, Router, SyncRouter
+    from loadmanager.client.redirection import Moved, NotServing
     from loadmanager.embedding.broker import Broker
     from loadmanager.embedding.sync_broker import SyncBroker
     from loadmanager.errors import Conflict, Gone, Invalid, LoadManagerError, NotFound, Unavailable
     from loadmanager.fencing.fences import FencedOut
-    from loadmanager.host import BundleHost, BundleLoad, Destination
-    from loadmanager.redirection import Moved, NotServing
-    from loadmanager.serving import Claim
+    from loadmanager.model.host import BundleHost, BundleLoad, Destination
     from loadmanager.settings import Settings
-    from statechannel.bundle import Bundle, Topic
     from statechannel.errors import Error, InvalidName, StateChannelError
-    from statechannel.record import Token
+    from statechannel.law.bundle import Bundle, Topic
+    from statechannel.law.record import Token
 
 __all__ = [
     "Broker",
@@ -57,14 +57,14 @@ _HOMES = {
     "loadmanager.embedding.broker": ("Broker",),
     "loadmanager.errors": ("Conflict", "Gone", "Invalid", "LoadManagerError", "NotFound", "Unavailable"),
     "loadmanager.fencing.fences": ("FencedOut",),
-    "loadmanager.host": ("BundleHost", "BundleLoad", "Destination"),
-    "loadmanager.redirection": ("Moved", "NotServing"),
-    "loadmanager.serving": ("Claim",),
+    "loadmanager.model.host": ("BundleHost", "BundleLoad", "Destination"),
+    "loadmanager.client.redirection": ("Moved", "NotServing"),
+    "loadmanager.broker.serving": ("Claim",),
     "loadmanager.settings": ("Settings",),
     "loadmanager.embedding.sync_broker": ("SyncBroker",),
-    "statechannel.bundle": ("Bundle", "Topic"),
+    "statechannel.law.bundle": ("Bundle", "Topic"),
     "statechannel.errors": ("Error", "InvalidName", "StateChannelError"),
-    "statechannel.record": ("Token",),
+    "statechannel.law.record": ("Token",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

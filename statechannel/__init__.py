@@ -1,0 +1,1 @@
+"""The state channel: who owns what. `law` decides, `runtime` reads and publishes, `adapters` carry it."""

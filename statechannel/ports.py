@@ -12,10 +12,10 @@ from typing import Protocol
 
 import msgspec
 
-from statechannel.coordination_root import Identity as Identity
-from statechannel.entry import LogEntry as LogEntry
-from statechannel.entry import Payload as Payload
-from statechannel.record import Broker
+from statechannel.law.coordination_root import Identity as Identity
+from statechannel.law.entry import LogEntry as LogEntry
+from statechannel.law.entry import Payload as Payload
+from statechannel.law.record import Broker
 
 
 class TopicSpec(msgspec.Struct, frozen=True):

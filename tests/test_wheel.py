@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from api.cli.main import COMMANDS
+from loadmanager_api.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("api", "loadmanager", "statechannel")
@@ -38,7 +38,7 @@ async def test_it_fails_over(loadmanager_cluster):
 """
 
 EVERY_COMMAND = """
-from api.cli.main import COMMANDS, main
+from loadmanager_api.cli.main import COMMANDS, main
 
 for command in COMMANDS:
     main([command, "--help"], standalone_mode=False)
@@ -54,7 +54,7 @@ filterwarnings = error
 TYPED = """
 from loadmanager import Broker, Bundle, Token
 from loadmanager.testing import embedded_cluster
-from statechannel.bundle import Topic
+from statechannel.law.bundle import Topic
 
 reveal_type(Topic.parse("t/n/a").namespace)
 
@@ -160,7 +160,7 @@ def test_it_says_what_it_needs_and_offers(wheel: Path):
     base = " ".join(need for need in said.get_all("Requires-Dist", []) if "extra ==" not in need)
     assert all(name not in base for name in ("pytest", "confluent", "kazoo", "hypothesis", "ruff"))
     points = archive.read(metadata.replace("METADATA", "entry_points.txt")).decode()
-    assert "loadmanager = api.cli.main:main" in points
+    assert "loadmanager = loadmanager_api.cli.main:main" in points
     assert "loadmanager = loadmanager.testing.plugin" in points
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from examples.counter.ledger import Held, Ledger, LedgerUnavailable, Stored
 from loadmanager import Broker, Bundle, BundleLoad, Claim, Destination, NotServing, Token, Topic
-from statechannel.record import MAX_HAND_OFF_BYTES
+from statechannel.law.record import MAX_HAND_OFF_BYTES
 
 _handed = msgspec.msgpack.Decoder(dict[str, int])
 

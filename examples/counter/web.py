@@ -1,4 +1,4 @@
-"""The counters over HTTP, keeping the contract of `loadmanager.redirection`.
+"""The counters over HTTP, keeping the contract of `loadmanager.client.redirection`.
 
 POST /v1/counters {"topic": "demo/counters/apples", "id": "a-unique-request-id"} -> {"value", "broker", "token"}
 GET  /v1/counters?topic=demo/counters/apples                                    -> {"value", "broker", "token"}
@@ -16,9 +16,9 @@ from aiohttp.typedefs import Handler
 from examples.counter.host import Counters
 from examples.counter.ledger import Stored
 from loadmanager import Moved, NotFound, NotServing
-from loadmanager.redirection import TOKEN_HEADER, problem_of
+from loadmanager.client.redirection import TOKEN_HEADER, problem_of
 from statechannel.errors import InvalidName
-from statechannel.record import Token
+from statechannel.law.record import Token
 
 
 class Increment(msgspec.Struct):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from api.cli.main import main
+from loadmanager_api.cli.main import main
 
 if __name__ == "__main__":
     main(["history", *sys.argv[1:]])

@@ -13,12 +13,12 @@ from collections.abc import Iterable
 import aiohttp
 import msgspec
 
+from loadmanager.client.redirection import retry_after_s
 from loadmanager.client.route import Route
 from loadmanager.errors import NotFound, Unavailable
-from loadmanager.redirection import retry_after_s
-from statechannel.bundle import Bundle
 from statechannel.errors import InvalidName
-from statechannel.record import Token
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Token
 
 REST_S = 1.0
 """For this long a broker that failed is asked last."""

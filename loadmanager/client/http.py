@@ -1,4 +1,4 @@
-"""A router for services that speak HTTP and keep the contract of `loadmanager.redirection`."""
+"""A router for services that speak HTTP and keep the contract of `loadmanager.client.redirection`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, Self
 import aiohttp
 import msgspec
 
+from loadmanager.client.redirection import TOKEN_HEADER, NotServing, error_of
 from loadmanager.client.route import Route
 from loadmanager.client.router import Router
-from loadmanager.redirection import TOKEN_HEADER, NotServing, error_of
 from statechannel.errors import InvalidName
-from statechannel.record import Token
+from statechannel.law.record import Token
 
 ATTEMPT_TIMEOUT_S = 6.0
 """For one attempt: above the time for which a service holds a request whose bundle is on its way."""

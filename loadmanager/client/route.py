@@ -13,8 +13,8 @@ from functools import lru_cache
 
 import msgspec
 
-from statechannel.bundle import Bundle, Topic
-from statechannel.record import Token
+from statechannel.law.bundle import Bundle, Topic
+from statechannel.law.record import Token
 
 TOPICS_KEPT = 100_000
 

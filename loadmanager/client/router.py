@@ -16,11 +16,11 @@ from typing import Self, TypeVar
 import aiohttp
 
 from loadmanager.client.directory import Directory
+from loadmanager.client.redirection import Moved, NotServing
 from loadmanager.client.route import Route, RouteTable, SeenTokens, Span, parse_topic
 from loadmanager.errors import NotFound, Unavailable
-from loadmanager.redirection import Moved, NotServing
 from statechannel.errors import Error
-from statechannel.record import Token
+from statechannel.law.record import Token
 
 T = TypeVar("T")
 Send = Callable[[Route], Awaitable[T]]

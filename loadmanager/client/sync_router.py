@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 from loadmanager.client.http import HttpAnswer, HttpRouter
 from loadmanager.client.route import Route
 from loadmanager.client.router import Router
-from statechannel.record import Token
+from statechannel.law.record import Token
 
 T = TypeVar("T")
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 
-from loadmanager.balancing.decision import Decision
 from loadmanager.decisions.columns import StoredModel, restored, stored
 from loadmanager.decisions.errors import BadDecision, NewerDecision
 from loadmanager.decisions.memory import Memory, plain
 from loadmanager.decisions.record import DecisionRecord, Outcome, ordinal
-from statechannel.record import Broker
+from loadmanager.strategies.rebalancing.decision import Decision
+from statechannel.law.record import Broker
 
 VERSION = 1
 LARGEST_BYTES = 900_000

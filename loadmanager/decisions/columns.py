@@ -14,11 +14,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmanager.balancing.constraints import Constraints
-from loadmanager.balancing.model import Brokers, Bundles, ClusterModel
 from loadmanager.decisions.errors import BadDecision
-from statechannel.bundle import Bundle
-from statechannel.record import Broker
+from loadmanager.model.cluster import Brokers, Bundles, ClusterModel
+from loadmanager.model.constraints import Constraints
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Broker
 
 Array = NDArray[Any]
 _TYPES = {"f8": "<f8", "i8": "<i8", "i2": "<i2", "u4": "<u4", "b1": "|b1"}

@@ -15,12 +15,12 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from loadmanager.apart import Apart, at_once
 from loadmanager.decisions.codec import decode, encode
 from loadmanager.decisions.errors import BadDecision
 from loadmanager.decisions.record import DecisionRecord, Summary, ordinal, summary_of
-from statechannel.bundle import Bundle
+from loadmanager.model.apart import Apart, at_once
 from statechannel.errors import LogUnavailable, RecordTooLarge, Trimmed
+from statechannel.law.bundle import Bundle
 from statechannel.ports import Log, LogEntry, Payload, TopicSpec
 
 T = TypeVar("T")

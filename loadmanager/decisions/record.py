@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from loadmanager.balancing.decision import Decision
-from loadmanager.balancing.model import ClusterModel
 from loadmanager.decisions.memory import NOTHING_KEPT, Memory, kept_memory
+from loadmanager.model.cluster import ClusterModel
 from loadmanager.settings import Settings
-from statechannel.record import Broker
+from loadmanager.strategies.rebalancing.decision import Decision
+from statechannel.law.record import Broker
 
 _ID = re.compile(r"(\d{1,18})\.(\d{1,18})", re.ASCII)
 

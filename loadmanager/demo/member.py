@@ -17,13 +17,13 @@ from typing import Any
 
 import msgspec
 
+from loadmanager.broker.node import Node
+from loadmanager.broker.serving import Claim
 from loadmanager.demo.options import make_examples_importable
 from loadmanager.embedding.broker import Broker
-from loadmanager.node import Node
-from loadmanager.serving import Claim
 from loadmanager.settings import Settings
-from statechannel.bundle import Bundle
 from statechannel.errors import StateChannelError
+from statechannel.law.bundle import Bundle
 
 LINGER_S = 0.3
 

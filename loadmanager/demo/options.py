@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadmanager.wiring import check_servers, file_of
+from loadmanager.broker.wiring import check_servers, file_of
 
 NAMESPACE = "demo/counters"
 BUNDLES = 48

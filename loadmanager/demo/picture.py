@@ -17,8 +17,8 @@ from rich.text import Text
 from loadmanager.demo.options import NAMESPACE
 from loadmanager.demo.stage import Event, Member, Stage
 from loadmanager.demo.watch import Journey
-from loadmanager.load.usage import usage
-from statechannel.transitions import State
+from loadmanager.model.load.usage import usage
+from statechannel.law.transitions import State
 
 COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "bright_red", "white")
 TONES = {"act": ("▶", "bold"), "good": ("✓", "green"), "bad": ("✗", "bold red"), "plain": ("·", "bright_black")}

@@ -26,8 +26,8 @@ from loadmanager.demo.options import (
 from loadmanager.demo.processes import Child
 from loadmanager.demo.watch import Watch
 from loadmanager.settings import Settings
-from statechannel.bundle import Bundle, Topic
-from statechannel.record import Broker
+from statechannel.law.bundle import Bundle, Topic
+from statechannel.law.record import Broker
 
 EVENTS_KEPT = 200
 READY_S = 60.0

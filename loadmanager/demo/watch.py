@@ -14,17 +14,17 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from loadmanager.load.model import BrokerLoadData
-from loadmanager.load.service import broker_loads
+from loadmanager.broker.wiring import open_log
+from loadmanager.cluster.load_reports import broker_loads
+from loadmanager.model.load.model import BrokerLoadData
 from loadmanager.settings import Settings
-from loadmanager.wiring import open_log
-from statechannel.bundle import Bundle
-from statechannel.record import Action, Broker
-from statechannel.service import Channel, ChannelSettings
-from statechannel.table import OwnershipTable
-from statechannel.transitions import State
-from statechannel.verdict import Change, Transition
-from statechannel.view import TableView, wall_clock_ms
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Action, Broker
+from statechannel.law.table import OwnershipTable
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Change, Transition
+from statechannel.runtime.service import Channel, ChannelSettings
+from statechannel.runtime.view import TableView, wall_clock_ms
 
 MOVES_KEPT = 100
 START_TIMEOUT_S = 60.0

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 
-from statechannel.bundle import Bundle
+from statechannel.law.bundle import Bundle
 
 Wake = Callable[[], None]
 

@@ -18,18 +18,18 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from loadmanager.broker.hosting import HostRunner
+from loadmanager.broker.node import Node
+from loadmanager.broker.watchdog import watched
+from loadmanager.broker.wiring import surroundings
 from loadmanager.embedding.doors import Door, listen, opened
 from loadmanager.embedding.gate import Gate
 from loadmanager.embedding.loops import loop_factory
 from loadmanager.errors import Unavailable
-from loadmanager.host import BundleHost
-from loadmanager.hosting import HostRunner
-from loadmanager.node import Node
+from loadmanager.model.host import BundleHost
 from loadmanager.settings import Settings
-from loadmanager.watchdog import watched
-from loadmanager.wiring import surroundings
-from statechannel.bundle import Topic
 from statechannel.errors import StateChannelError
+from statechannel.law.bundle import Topic
 
 _log = logging.getLogger("loadmanager")
 

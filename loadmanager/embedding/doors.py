@@ -21,9 +21,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from importlib.metadata import entry_points
 from typing import Any, cast
 
+from loadmanager.broker.node import Node
 from loadmanager.embedding.handover import Handover
 from loadmanager.embedding.loops import loop_factory
-from loadmanager.node import Node
 from loadmanager.settings import MAX_PORT
 
 GROUP = "loadmanager.doors"

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from loadmanager.drain import DrainProgress
+from loadmanager.broker.drain import DrainProgress
+from loadmanager.broker.lookup import Located
+from loadmanager.broker.node import Node
 from loadmanager.embedding.control import Control
 from loadmanager.embedding.doors import Door, closed_door, installed_door
 from loadmanager.embedding.gate import parse_topic
 from loadmanager.embedding.stateless import StatelessHost
 from loadmanager.errors import Conflict
-from loadmanager.host import BundleHost
-from loadmanager.lookup import Located
-from loadmanager.node import Node
+from loadmanager.model.host import BundleHost
 from loadmanager.settings import Settings
 from loadmanager.settings.given import Given, settings_of
-from statechannel.bundle import even_boundaries
+from statechannel.law.bundle import even_boundaries
 
 ADMIT_TIMEOUT_S = 5.0
 """How long a request is held for a bundle on its way here; a failover at default settings takes less."""

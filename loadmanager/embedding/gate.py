@@ -14,15 +14,15 @@ from collections.abc import Callable
 from functools import lru_cache
 from types import TracebackType
 
+from loadmanager.broker.node import Node
+from loadmanager.broker.serving import Claim
+from loadmanager.client.redirection import Moved, NotServing
 from loadmanager.embedding.bell import Bell
 from loadmanager.errors import NotFound
-from loadmanager.node import Node
-from loadmanager.redirection import Moved, NotServing
-from loadmanager.serving import Claim
-from statechannel.bundle import Bundle, Topic
-from statechannel.record import Broker
-from statechannel.transitions import State
-from statechannel.verdict import Change, Ownership
+from statechannel.law.bundle import Bundle, Topic
+from statechannel.law.record import Broker
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Change, Ownership
 
 TOPICS_KEPT = 100_000
 RECHECK_S = 0.25

@@ -14,8 +14,8 @@ from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
+from loadmanager.broker.node import Node
 from loadmanager.errors import Unavailable
-from loadmanager.node import Node
 
 T = TypeVar("T")
 

@@ -9,9 +9,9 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from loadmanager.host import BundleLoad, Destination
-from statechannel.bundle import Bundle
-from statechannel.record import Token
+from loadmanager.model.host import BundleLoad, Destination
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Token
 
 if TYPE_CHECKING:
     from loadmanager.embedding.control import Control

@@ -9,19 +9,19 @@ from inspect import iscoroutinefunction
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from loadmanager.drain import DrainProgress
+from loadmanager.broker.drain import DrainProgress
+from loadmanager.broker.lookup import Located
+from loadmanager.broker.node import Node
+from loadmanager.broker.serving import Claim
+from loadmanager.client.redirection import Moved, NotServing
 from loadmanager.embedding.doors import Door
 from loadmanager.embedding.facade import ADMIT_TIMEOUT_S, draining, embed, ensuring, locating
 from loadmanager.embedding.gate import Admission, parse_topic
 from loadmanager.embedding.signals import leaving_on_signal
-from loadmanager.host import BundleHost
-from loadmanager.lookup import Located
-from loadmanager.node import Node
-from loadmanager.redirection import Moved, NotServing
-from loadmanager.serving import Claim
+from loadmanager.model.host import BundleHost
 from loadmanager.settings import Settings
 from loadmanager.settings.given import Given
-from statechannel.bundle import Bundle
+from statechannel.law.bundle import Bundle
 
 T = TypeVar("T")
 

@@ -11,10 +11,10 @@ from collections.abc import Generator
 from importlib import import_module
 from typing import Any
 
-from loadmanager.redirection import NotServing
-from loadmanager.serving import Claim
-from statechannel.bundle import Topic
-from statechannel.record import Token
+from loadmanager.broker.serving import Claim
+from loadmanager.client.redirection import NotServing
+from statechannel.law.bundle import Topic
+from statechannel.law.record import Token
 
 Row = tuple[Any, ...]
 Steps = Generator[tuple[str, tuple[object, ...]], list[Row], None]

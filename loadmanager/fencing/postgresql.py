@@ -17,10 +17,10 @@ from contextlib import (
 )
 from typing import TYPE_CHECKING, Any, Self
 
+from loadmanager.broker.serving import Claim
 from loadmanager.fencing.fences import DEFAULT_TABLE, Fences, Steps, driver
 from loadmanager.fencing.sql import SqlStore, run
-from loadmanager.serving import Claim
-from statechannel.bundle import Topic
+from statechannel.law.bundle import Topic
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor

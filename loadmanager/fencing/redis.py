@@ -11,9 +11,9 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
+from loadmanager.broker.serving import Claim
 from loadmanager.fencing.fences import driver, position_in, raise_refused, write_refused
-from loadmanager.serving import Claim
-from statechannel.bundle import Topic
+from statechannel.law.bundle import Topic
 
 DEFAULT_PREFIX = "loadmanager:fence:"
 Key = str | bytes

@@ -7,9 +7,9 @@ from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Generic, Self, TypeVar
 
+from loadmanager.broker.serving import Claim
 from loadmanager.fencing.fences import Fences, Steps
-from loadmanager.serving import Claim
-from statechannel.bundle import Topic
+from statechannel.law.bundle import Topic
 
 C = TypeVar("C")
 """The driver's cursor."""

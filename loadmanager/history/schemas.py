@@ -2,8 +2,8 @@
 
 `at` is event time (the writer's wall clock), `appended_at` the log's time; both UTC. `topic`, `partition` and `offset`
 name the record that a row came from. `day` is the UTC date of `at`, by which the tables are cut. Rates are per second,
-loads as `loadmanager.load.model` has them (percentages 0 to 100). A broker is its name and its `incarnation`; a bundle
-`tenant/namespace/0x…_0x…`.
+loads as `loadmanager.model.load.model` has them (percentages 0 to 100). A broker is its name and its `incarnation`; a
+bundle `tenant/namespace/0x…_0x…`.
 """
 
 from __future__ import annotations
@@ -146,8 +146,8 @@ TRANSITION = _with(
     cause=_TEXT,
     day=DateType(),
 )
-"""What an accepted record did to each bundle, as `statechannel.verdict` has it. `state` is null where the bundle was
-deleted, `state_before` where it was made."""
+"""What an accepted record did to each bundle, as `statechannel.law.verdict` has it. `state` is null where the bundle
+was deleted, `state_before` where it was made."""
 
 DECISION = _with(
     _ORIGIN,
@@ -196,8 +196,8 @@ GROUP_LAG = _with(
 CHANNEL_STATE = _columns(
     partition=_INT, batch=_LONG, next_offset=_LONG, chunk=_INT, chunks=_INT, data=BinaryType(), held=_INT
 )
-"""The fold of each partition as of the end of a batch, in the chunks of `statechannel.snapshot`; `held` is the format
-of the record at `next_offset` where the fold could not read it and waits for a later release."""
+"""The fold of each partition as of the end of a batch, in the chunks of `statechannel.law.snapshot`; `held` is the
+format of the record at `next_offset` where the fold could not read it and waits for a later release."""
 
 PROGRESS = _columns(stage=_TEXT, batch=_LONG, topic=_TEXT, partition=_INT, next_offset=_LONG, rows=_LONG, until=_TIME)
 """How far a stage (`silver`, or a gold table's name) is, one row for each partition that a batch moved on. `until` is

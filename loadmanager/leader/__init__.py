@@ -1,0 +1,1 @@
+"""What the elected leader does: orphans, deadlines, rounds of rebalancing, plans, advice, splits, quarantine."""

@@ -6,9 +6,9 @@ at together (the bundles that one record sent on their way, a namespace for all 
 a `tick` does WORK_A_TURN of a sweep at most, and the next one goes on. Pure: time comes in with the view, which is
 a new one in each step.
 
-The bargain with `statechannel.proofs`: a bundle leaves Revoking in its holder's place only when `validity_s + margin_s`
-have passed since this leader *saw* both ways to a new proof closed: the `revoke` record read back, and the holder's
-incarnation raised. A new leader starts with an empty memory, so it raises again and waits anew.
+The bargain with `statechannel.runtime.proofs`: a bundle leaves Revoking in its holder's place only when `validity_s +
+margin_s` have passed since this leader *saw* both ways to a new proof closed: the `revoke` record read back, and the
+holder's incarnation raised. A new leader starts with an empty memory, so it raises again and waits anew.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import msgspec
 
 from loadmanager.leader.duty import Cancel, Duty, Evacuate, Place, Raise, Revoke, Seen
 from loadmanager.leader.memory import Asked
-from loadmanager.registration import Peer
-from statechannel.bundle import Bundle
-from statechannel.indices import Flight
-from statechannel.record import Broker
-from statechannel.table import OwnershipTable
-from statechannel.transitions import State
-from statechannel.verdict import Change
+from loadmanager.model.registration import Peer
+from statechannel.law.bundle import Bundle
+from statechannel.law.indices import Flight
+from statechannel.law.record import Broker
+from statechannel.law.table import OwnershipTable
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Change
 
 ORPHAN = "orphan: "
 """Begins the reason of a `revoke` because its holder is dead; other revocations have other reasons."""

@@ -13,14 +13,14 @@ import msgspec
 
 from loadmanager.leader.core import SUBJECTS_A_DUTY, LeaderCore
 from loadmanager.leader.duty import Cancel, Duty, Evacuate, Place, Raise, Revoke, Seen
-from statechannel.bundle import Bundle
 from statechannel.errors import CoordinationUnavailable, Deposed
-from statechannel.partition import Lead
+from statechannel.law.bundle import Bundle
+from statechannel.law.partition import Lead
+from statechannel.law.record import Action, Broker, Record, Role, Subject
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Ownership, Reason, Refusal, Unknown, Verdict
 from statechannel.ports import Coordination, Leadership
-from statechannel.record import Action, Broker, Record, Role, Subject
-from statechannel.service import Channel
-from statechannel.transitions import State
-from statechannel.verdict import Ownership, Reason, Refusal, Unknown, Verdict
+from statechannel.runtime.service import Channel
 
 PLACED_AT_ONCE = 25
 """Bundles that are placed in one turn of the loop."""

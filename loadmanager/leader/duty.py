@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from statechannel.bundle import Bundle
-from statechannel.record import Broker
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Broker
 
 Seen = tuple[Bundle, int]
 """A bundle, and the revision at which it was seen."""

@@ -11,14 +11,14 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from loadmanager.cluster.membership import Membership
 from loadmanager.leader.core import LeaderCore, LeaderSettings, View
 from loadmanager.leader.duties import Hands, Placer
-from loadmanager.membership import Membership
 from statechannel.errors import CoordinationError, LogUnavailable
+from statechannel.law.record import Broker
+from statechannel.law.verdict import Change
 from statechannel.ports import Coordination, Leadership
-from statechannel.record import Broker
-from statechannel.service import Channel
-from statechannel.verdict import Change
+from statechannel.runtime.service import Channel
 
 CAMPAIGN_S = 0.5
 NO_VERDICTS: str = "the channel gives no verdicts"

@@ -1,5 +1,5 @@
 """Every setting with its unit, default and bounds. Sources: environment (`LOADMANAGER_…`), command line, code; and, for
-those that are live, the cluster's own (`loadmanager.dynamic`).
+those that are live, the cluster's own (`loadmanager.settings.dynamic`).
 
 Pydantic checks what comes from outside; inside, settings are passed as this frozen object, never read ambiently. Each
 section of the fields has a file of its own; here is what holds between them.
@@ -22,7 +22,7 @@ from loadmanager.settings.place import Place
 from loadmanager.settings.reshaping import Reshaping
 from loadmanager.settings.running import Running
 from loadmanager.settings.shedding import Shedding
-from statechannel.bundle import DOTS
+from statechannel.law.bundle import DOTS
 
 __all__ = ["MAX_PORT", "TOLERANCES", "Description", "Settings", "Tolerance", "descriptions"]
 

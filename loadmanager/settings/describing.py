@@ -2,7 +2,7 @@
 Pulsar calls it.
 
 `fixed` and `live` make fields. A fixed setting is a broker's own and is given where it is started; a live one holds for
-the whole cluster once somebody sets it there (`loadmanager.dynamic`), and until then each broker has its own.
+the whole cluster once somebody sets it there (`loadmanager.settings.dynamic`), and until then each broker has its own.
 """
 
 from __future__ import annotations

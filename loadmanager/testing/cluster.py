@@ -16,15 +16,15 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
+from loadmanager.broker.node import Node
 from loadmanager.client.router import Router
 from loadmanager.embedding.broker import Broker
 from loadmanager.errors import Conflict, NotFound, Unavailable
-from loadmanager.host import BundleHost
-from loadmanager.node import Node
+from loadmanager.model.host import BundleHost
 from loadmanager.testing.mortal import MortalHost
-from statechannel.bundle import Bundle, Topic
-from statechannel.table import OwnershipTable
-from statechannel.transitions import State
+from statechannel.law.bundle import Bundle, Topic
+from statechannel.law.table import OwnershipTable
+from statechannel.law.transitions import State
 
 H = TypeVar("H")
 

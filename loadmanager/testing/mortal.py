@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from loadmanager.host import BundleHost
-from loadmanager.hosting import at_once
+from loadmanager.broker.hosting import at_once
+from loadmanager.model.host import BundleHost
 
 
 class MortalHost:

@@ -13,14 +13,14 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from api.server import serve
-from loadmanager.host import BundleLoad, Destination
-from loadmanager.hosting import HostRunner
-from loadmanager.node import Node
+from loadmanager.broker.hosting import HostRunner
+from loadmanager.broker.node import Node
+from loadmanager.broker.wiring import surroundings
+from loadmanager.model.host import BundleLoad, Destination
 from loadmanager.settings import Settings
-from loadmanager.wiring import surroundings
-from statechannel.bundle import Bundle, Topic, even_boundaries
-from statechannel.record import Token
+from loadmanager_api.server import serve
+from statechannel.law.bundle import Bundle, Topic, even_boundaries
+from statechannel.law.record import Token
 
 WAIT_S = 60.0
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from api.cli.main import main
-from loadmanager.advice.codec import encode, key_of
-from loadmanager.advice.model import ADVICE_TOPIC, Effect, Measure, Period, Progress, State
+from loadmanager.leader.advice.codec import encode, key_of
+from loadmanager.leader.advice.model import ADVICE_TOPIC, Effect, Measure, Period, Progress, State
+from loadmanager_api.cli.main import main
 from statechannel.ports import Payload
 from tests.api.conftest import Cluster, Refused
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from loadmanager.policies.model import NO_POLICIES
+from loadmanager.model.policies.model import NO_POLICIES
 from tests.api.conftest import Cluster
 
 JSON = {"Content-Type": "application/json"}

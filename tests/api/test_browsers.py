@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from api.guard import Names
 from loadmanager.settings import Settings
-from statechannel.bundle import Topic
+from loadmanager_api.guard import Names
+from statechannel.law.bundle import Topic
 from tests.api.conftest import Cluster
 from tests.api.raw import Raw
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from api.cli.main import main
 from loadmanager import Broker
+from loadmanager_api.cli.main import main
 from statechannel.errors import ForeignCluster
 from tests.loadmanager.embedded import NAMESPACE, Host, embedded
 

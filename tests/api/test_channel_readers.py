@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 from click.testing import CliRunner
 
-from api.cli.main import main
+from loadmanager_api.cli.main import main
 from tests.api.conftest import Cluster, Refused
 
 PATH = "/v1/channel/readers"

@@ -12,18 +12,18 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from api.cli import watching as cli_watching
-from api.cli.channel_status import size
-from api.cli.main import main
-from loadmanager.chronicle import snapshot_lists
-from loadmanager.chronicle.snapshot_lists import SnapshotLists
-from loadmanager.chronicle.watch import Watch
-from loadmanager.chronicle.watching import Watching
+from loadmanager.channel.history import snapshot_lists
+from loadmanager.channel.history.snapshot_lists import SnapshotLists
+from loadmanager.channel.history.watch import Watch
+from loadmanager.channel.history.watching import Watching
+from loadmanager_api.cli import watching as cli_watching
+from loadmanager_api.cli.channel_status import size
+from loadmanager_api.cli.main import main
 from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.errors import LogUnavailable
+from statechannel.law.record import Action, Broker, Record, Role
+from statechannel.law.verdict import Change
 from statechannel.ports import Payload
-from statechannel.record import Action, Broker, Record, Role
-from statechannel.verdict import Change
 from tests.api.conftest import WAIT_S, Cluster
 
 

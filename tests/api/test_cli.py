@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from api.cli.main import COMMANDS, main
 from loadmanager.demo import options
+from loadmanager_api.cli.main import COMMANDS, main
 from tests.api.conftest import WAIT_S, Cluster
 
 ROOT = Path(__file__).parents[2]
@@ -203,8 +203,8 @@ def test_help_lists_every_command_and_the_exit_codes() -> None:
 
 
 async def test_the_command_imports_nothing_heavy_before_it_needs_it() -> None:
-    heavy = {"aiohttp", "fastapi", "uvicorn", "rich", "pydantic", "prometheus_client", "loadmanager.node"}
-    code = f"import sys, api.cli.main; print(sorted({heavy!r} & set(sys.modules)))"
+    heavy = {"aiohttp", "fastapi", "uvicorn", "rich", "pydantic", "prometheus_client", "loadmanager.broker.node"}
+    code = f"import sys, loadmanager_api.cli.main; print(sorted({heavy!r} & set(sys.modules)))"
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
     assert (await process.communicate())[0].decode().strip() == "[]"
 
@@ -214,7 +214,7 @@ async def broker_process(
     tmp_path: Path, *arguments: str, **environment: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", "from api.cli.main import main; main()", "broker"),
+        *(sys.executable, "-c", "from loadmanager_api.cli.main import main; main()", "broker"),
         *("--log", f"sqlite:{tmp_path / 'lm.db'}", *arguments),
         cwd=ROOT,
         env={**os.environ, **environment},

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from api.cli.main import COMMANDS, main
+from loadmanager_api.cli.main import COMMANDS, main
 from tests.api.conftest import WAIT_S, Cluster
 
 ROOT = Path(__file__).parents[2]
@@ -38,13 +38,15 @@ printf '%s\n' "${COMPREPLY[@]}"
 @pytest.fixture
 def commands(tmp_path: Path) -> Path:
     """A directory with the command `loadmanager` of this tree, which waits for a broker on a busy machine."""
-    return command_in(tmp_path / "bin", f"from api.cli import suggesting\nsuggesting.TIMEOUT_S = {WAIT_S}\n")
+    return command_in(
+        tmp_path / "bin", f"from loadmanager_api.cli import suggesting\nsuggesting.TIMEOUT_S = {WAIT_S}\n"
+    )
 
 
 def command_in(directory: Path, first: str = "") -> Path:
     script = directory / "loadmanager"
     directory.mkdir()
-    script.write_text(f"#!{sys.executable}\n{first}from api.cli.main import main\nmain()\n")
+    script.write_text(f"#!{sys.executable}\n{first}from loadmanager_api.cli.main import main\nmain()\n")
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
     return directory
 

@@ -19,9 +19,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from api import limits
-from api.cli.broker import Idle
-from api.listener import OWN_SHARE
+from loadmanager_api import limits
+from loadmanager_api.cli.broker import Idle
+from loadmanager_api.listener import OWN_SHARE
 from tests.api.conftest import WAIT_S, Cluster
 from tests.api.raw import CHUNK, HEAD, Raw, reads_nothing, status_of
 

@@ -18,17 +18,17 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from api import app, crossing
-from api.server import attach
 from loadmanager import Broker
+from loadmanager.broker.node import Node
 from loadmanager.embedding import handover
 from loadmanager.embedding.handover import Handover
 from loadmanager.errors import Unavailable
-from loadmanager.node import Node
 from loadmanager.testing import embedded_cluster
-from statechannel.bundle import Bundle
-from statechannel.record import Token
-from statechannel.transitions import State
+from loadmanager_api import app, crossing
+from loadmanager_api.server import attach
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Token
+from statechannel.law.transitions import State
 from tests.api.conftest import WAIT_S, Host
 from tests.api.raw import Raw
 

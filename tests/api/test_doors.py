@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from api import app, server
-from api.listener import Listener
-from api.server import attach
+from loadmanager.broker.hosting import HostRunner
+from loadmanager.broker.node import Node
+from loadmanager.broker.wiring import surroundings
 from loadmanager.embedding.doors import listen, opened
 from loadmanager.embedding.handover import Handover
-from loadmanager.hosting import HostRunner
-from loadmanager.node import Node
 from loadmanager.settings import Settings
-from loadmanager.wiring import surroundings
+from loadmanager_api import app, server
+from loadmanager_api.listener import Listener
+from loadmanager_api.server import attach
 from tests.api.conftest import WAIT_S, Host
 
 
@@ -143,7 +143,9 @@ async def cancelled_twice(node: Node, listening: socket.socket, step: Step) -> N
             await serving
 
 
-@pytest.mark.parametrize("hanging", ["loadmanager.embedding.handover.Handover.close", "api.doorway.Kept.close"])
+@pytest.mark.parametrize(
+    "hanging", ["loadmanager.embedding.handover.Handover.close", "loadmanager_api.doorway.Kept.close"]
+)
 async def test_a_second_cancellation_while_the_doors_close_skips_no_step(
     node: Node, listening: socket.socket, monkeypatch: pytest.MonkeyPatch, hanging: str
 ) -> None:

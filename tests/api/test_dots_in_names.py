@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 from yarl import URL
 
-from api.cli.main import main
-from loadmanager.doctor.collecting import file_name
-from statechannel.bundle import Bundle, Topic, even_boundaries
-from statechannel.record import NEVER, Action, Record, Role
-from statechannel.verdict import Change
+from loadmanager.diagnostics.doctor.collecting import file_name
+from loadmanager_api.cli.main import main
+from statechannel.law.bundle import Bundle, Topic, even_boundaries
+from statechannel.law.record import NEVER, Action, Record, Role
+from statechannel.law.verdict import Change
 from tests.api.conftest import Cluster
 from tests.api.test_terminal import liar
 

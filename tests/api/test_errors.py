@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from api.server import NotLoopback, attach, check_reach
+from loadmanager.broker.hosting import HostRunner
+from loadmanager.broker.node import Node
+from loadmanager.broker.wiring import surroundings
+from loadmanager.channel.operations import Operations
 from loadmanager.embedding.doors import listen, opened
-from loadmanager.hosting import HostRunner
-from loadmanager.node import Node
-from loadmanager.operations import Operations
 from loadmanager.settings import Settings
-from loadmanager.wiring import surroundings
+from loadmanager_api.server import NotLoopback, attach, check_reach
 from statechannel.errors import CoordinationUnavailable, LogUnavailable
 from tests.api.conftest import Cluster, Host, Refused
 

@@ -15,10 +15,10 @@ import aiohttp
 import pytest
 from click.testing import CliRunner, Result
 
-from api.cli.main import main
-from api.explaining import moment
 from loadmanager import Broker, Bundle, BundleLoad, Destination, Token
 from loadmanager.testing.cluster import EmbeddedCluster, embedded_cluster
+from loadmanager_api.cli.main import main
+from loadmanager_api.explaining import moment
 
 WAIT_S = 60.0
 HOT_MSG_S, COLD_MSG_S = 1000.0, 10.0

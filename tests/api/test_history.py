@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from api.cli.main import main
-from loadmanager.chronicle import refolding
-from statechannel.bundle import Bundle
+from loadmanager.channel.history import refolding
+from loadmanager_api.cli.main import main
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Action, Broker, Record, Subject
 from statechannel.ports import Payload
-from statechannel.record import Action, Broker, Record, Subject
 from tests.api.conftest import Cluster, Refused
 
 STRANGER = Broker("stranger:1", 1)

@@ -12,10 +12,10 @@ import pytest
 from starlette.types import Message
 from yarl import URL
 
-from api.routes.load_history import show_picture
-from api.schemas_load_history import LoadHistoryShown, ResultShown
 from loadmanager.history import published
 from loadmanager.history.published import Provenance
+from loadmanager_api.routes.load_history import show_picture
+from loadmanager_api.schemas_load_history import LoadHistoryShown, ResultShown
 from tests.api.conftest import WAIT_S, Cluster, Refused
 
 MADE = Provenance(job="analyse", at=datetime(2030, 1, 31, 12, tzinfo=UTC), lake="lake")

@@ -15,15 +15,15 @@ from click.testing import CliRunner, Result
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from api.cli.client import Failed, NotNow
-from api.cli.load_history.audit import verdict_of
-from api.cli.load_history.group import COMMANDS
-from api.cli.load_history.options import MASTER
-from api.cli.load_history.replay import length_of
-from api.cli.load_history.running import failing
-from api.cli.load_history.windows import Moment, check_order
-from api.cli.main import main
 from loadmanager.errors import Unavailable
+from loadmanager_api.cli.client import Failed, NotNow
+from loadmanager_api.cli.load_history.audit import verdict_of
+from loadmanager_api.cli.load_history.group import COMMANDS
+from loadmanager_api.cli.load_history.options import MASTER
+from loadmanager_api.cli.load_history.replay import length_of
+from loadmanager_api.cli.load_history.running import failing
+from loadmanager_api.cli.load_history.windows import Moment, check_order
+from loadmanager_api.cli.main import main
 
 SECOND = timedelta(seconds=5)
 PROPOSE = {"advise": ["--propose"]}
@@ -35,7 +35,7 @@ def history(*arguments: str) -> Result:
 
 def apart(*arguments: str, before: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own, where nobody has begun a session."""
-    code = f"import sys; {before}\nfrom api.cli.main import main; main(['history', *sys.argv[1:]])"
+    code = f"import sys; {before}\nfrom loadmanager_api.cli.main import main; main(['history', *sys.argv[1:]])"
     env = {**os.environ, **environment}
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=env)
@@ -51,8 +51,8 @@ def lake(tmp_path: Path) -> str:
 def test_the_help_of_every_command_needs_no_spark():
     loop = "[CliRunner().invoke(main, ['history', name, '--help']) for name in COMMANDS]"
     code = (
-        "import sys; from click.testing import CliRunner; from api.cli.main import main; "
-        f"from api.cli.load_history.group import COMMANDS; found = {loop}; "
+        "import sys; from click.testing import CliRunner; from loadmanager_api.cli.main import main; "
+        f"from loadmanager_api.cli.load_history.group import COMMANDS; found = {loop}; "
         "print({each.exit_code for each in found}, {'pyspark', 'pandas', 'altair'} & set(sys.modules))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

@@ -17,7 +17,7 @@ HEAVY = ("pyspark", "pandas", "pyarrow", "altair")
 TELLS = f"""
 import atexit, sys
 atexit.register(lambda: print("HEAVY", sorted({set(HEAVY)!r} & set(sys.modules)), flush=True))
-from api.cli.main import main
+from loadmanager_api.cli.main import main
 main(sys.argv[1:])
 """
 

@@ -8,7 +8,7 @@ import pytest
 from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from api.lookup_path import LookupPath
+from loadmanager_api.lookup_path import LookupPath
 from tests.api.conftest import WAIT_S, Cluster
 
 PATH = "/lookup/v2/topic/persistent/t/n/"

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from api import lookup_path
-from api.guard import Names
-from api.lookup_path import LookupPath
 from loadmanager.embedding.handover import Handover
-from statechannel.bundle import Bundle, Topic
+from loadmanager_api import lookup_path
+from loadmanager_api.guard import Names
+from loadmanager_api.lookup_path import LookupPath
+from statechannel.law.bundle import Bundle, Topic
 from tests.api.conftest import WAIT_S, Cluster, Refused
 
 PATH = "/lookup/v2/topic/persistent/t/n/"

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from api.cli.main import main
-from api.cli.stores import log_of
-from loadmanager.moving.folding import TOPIC, FoldedLog
+from loadmanager.channel.migration.folding import TOPIC, FoldedLog
 from loadmanager.settings import Settings
-from statechannel import codec
+from loadmanager_api.cli.main import main
+from loadmanager_api.cli.stores import log_of
 from statechannel.adapters.sqlite.coordination import SqliteCoordination
 from statechannel.adapters.sqlite.log import SqliteLog
+from statechannel.law import codec
+from statechannel.law.table import OwnershipTable
 from statechannel.ports import Payload, TopicSpec
-from statechannel.table import OwnershipTable
-from tests.loadmanager.moving.channels import owners, two_namespaces
+from tests.loadmanager.channel.migration.channels import owners, two_namespaces
 
 QUICK = ("--cluster", "shop", "--set", "proof_validity_s=0.25")
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import msgspec
 
-from statechannel.bundle import Bundle
-from statechannel.codec import NEWEST_VERSION
+from statechannel.law.bundle import Bundle
+from statechannel.law.codec import NEWEST_VERSION
+from statechannel.law.record import Action, Record, Subject
+from statechannel.law.verdict import Unknown
 from statechannel.ports import Payload
-from statechannel.record import Action, Record, Subject
-from statechannel.verdict import Unknown
 from tests.api.conftest import Cluster, Refused
 
 ROOT = Path(__file__).parents[2]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from loadmanager.governing.pausing import Subject, pause, resume
-from loadmanager.host import BundleLoad
-from statechannel.bundle import Bundle
+from loadmanager.leader.rebalancing.pausing import Subject, pause, resume
+from loadmanager.model.host import BundleLoad
+from statechannel.law.bundle import Bundle
 from tests.api.conftest import Broker, Cluster, Refused
 from tests.api.test_cli import as_json, loadmanager
 from tests.api.test_own_routes import samples

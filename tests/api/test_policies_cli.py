@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from statechannel.bundle import Bundle
+from statechannel.law.bundle import Bundle
 from tests.api.conftest import Cluster
 from tests.api.test_cli import as_json, loadmanager
 

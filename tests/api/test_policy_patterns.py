@@ -11,10 +11,10 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from api.cli.main import main
-from loadmanager.documents.model import POLICIES_TOPIC, Entry
-from loadmanager.policies.model import IsolationPolicy, Kind
-from loadmanager.policies.stored import encode, key_of
+from loadmanager.model.policies.model import IsolationPolicy, Kind
+from loadmanager.model.policies.stored import encode, key_of
+from loadmanager.settings.documents.model import POLICIES_TOPIC, Entry
+from loadmanager_api.cli.main import main
 from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.ports import Payload, TopicSpec
 from tests.api.test_cli import broker_process, ready_name

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from api.cli.main import main
-from statechannel.bundle import Bundle
+from loadmanager_api.cli.main import main
+from statechannel.law.bundle import Bundle
 from tests.api.conftest import Cluster, Refused
 
 PULSAR = "/admin/v2/namespaces/t/n"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from api.cli.main import main
-from loadmanager.host import BundleLoad, KeyRate
-from statechannel.bundle import Bundle
+from loadmanager.model.host import BundleLoad, KeyRate
+from loadmanager_api.cli.main import main
+from statechannel.law.bundle import Bundle
 from tests.api.conftest import Cluster
 from tests.api.test_reshaping import FIRST, PULSAR, SECOND, boundaries, owned
 

@@ -19,8 +19,8 @@ import pytest
 from aiohttp import web
 from click.testing import CliRunner
 
-from api.cli.broker import LOG_FORMAT, Plain
-from api.cli.main import main
+from loadmanager_api.cli.broker import LOG_FORMAT, Plain
+from loadmanager_api.cli.main import main
 from tests.api.conftest import WAIT_S, Cluster
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +39,7 @@ async def command(*arguments: str, **environment: str) -> tuple[int | None, str,
 async def process(*arguments: str, **environment: str) -> tuple[int | None, str, str]:
     """The same as a process of its own."""
     child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", "from api.cli.main import main; main()", *arguments),
+        *(sys.executable, "-c", "from loadmanager_api.cli.main import main; main()", *arguments),
         cwd=ROOT,
         env={**os.environ, "PYTHONIOENCODING": "utf-8", **environment},
         stdout=asyncio.subprocess.PIPE,

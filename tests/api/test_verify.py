@@ -12,17 +12,17 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from api.cli.main import main
-from loadmanager.chronicle import digests
-from loadmanager.chronicle.auditing import Outcome, PartitionAudit
+from loadmanager.channel.history import digests
+from loadmanager.channel.history.auditing import Outcome, PartitionAudit
+from loadmanager_api.cli.main import main
 from statechannel.adapters.sqlite.coordination import SqliteCoordination
 from statechannel.adapters.sqlite.log import SqliteLog
-from statechannel.bundle import Bundle
 from statechannel.errors import NewerRecord
-from statechannel.partition import PartitionState
+from statechannel.law.bundle import Bundle
+from statechannel.law.partition import PartitionState
+from statechannel.law.record import Broker as Incarnation
+from statechannel.law.snapshot import SnapshotInfo, closing, encode
 from statechannel.ports import Log, LogEntry, Payload
-from statechannel.record import Broker as Incarnation
-from statechannel.snapshot import SnapshotInfo, closing, encode
 from tests.api.conftest import Broker, Cluster
 from tests.api.test_watch import Writer
 

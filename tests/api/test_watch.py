@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from loadmanager.chronicle import recent, watch, watching
-from loadmanager.chronicle.refolding import RefoldDesk
+from loadmanager.channel.history import recent, watch, watching
+from loadmanager.channel.history.refolding import RefoldDesk
 from loadmanager.errors import LoadManagerError
 from tests.api.conftest import WAIT_S, Broker, Cluster, Refused
 from tests.api.watching import Client, told

@@ -7,8 +7,8 @@ from typing import Any
 
 import aiohttp
 
-from api.cli.watching import parse
-from statechannel.table import OwnershipTable
+from loadmanager_api.cli.watching import parse
+from statechannel.law.table import OwnershipTable
 
 Table = dict[str, dict[str, Any]]
 

@@ -16,10 +16,10 @@ from typing import Any, Protocol, TypeVar
 import pytest
 import redis
 
+from loadmanager.broker.serving import Claim
 from loadmanager.fencing import AsyncPostgresStore, AsyncRedisStore, PostgresStore, RedisStore, SqliteStore
 from loadmanager.fencing.sql import SqlStore
-from loadmanager.serving import Claim
-from statechannel.bundle import Topic
+from statechannel.law.bundle import Topic
 
 T = TypeVar("T")
 Step = Callable[[str], None]

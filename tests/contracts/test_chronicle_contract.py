@@ -8,20 +8,20 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from loadmanager.chronicle.auditing import Outcome, PartitionAudit
-from loadmanager.chronicle.bundle_history import history_of
-from loadmanager.chronicle.recent import RecentChanges
-from loadmanager.chronicle.refolding import RefoldDesk
-from loadmanager.chronicle.snapshot_lists import SnapshotLists
-from loadmanager.chronicle.watching import Watching
+from loadmanager.channel.history.auditing import Outcome, PartitionAudit
+from loadmanager.channel.history.bundle_history import history_of
+from loadmanager.channel.history.recent import RecentChanges
+from loadmanager.channel.history.refolding import RefoldDesk
+from loadmanager.channel.history.snapshot_lists import SnapshotLists
+from loadmanager.channel.history.watching import Watching
 from loadmanager.errors import Gone
-from statechannel.bundle import Bundle
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Action
+from statechannel.law.snapshot import SnapshotInfo, closing, encode
 from statechannel.ports import Payload
-from statechannel.record import Action
-from statechannel.refold import Refold
-from statechannel.service import Channel, ChannelSettings
-from statechannel.snapshot import SnapshotInfo, closing, encode
-from statechannel.view import wall_clock_ms
+from statechannel.runtime.refold import Refold
+from statechannel.runtime.service import Channel, ChannelSettings
+from statechannel.runtime.view import wall_clock_ms
 from tests.contracts.entries import WAIT_S
 from tests.loadmanager.small_world import A, B, Hand
 

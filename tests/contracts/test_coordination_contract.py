@@ -9,8 +9,8 @@ from typing import TypeVar
 import pytest
 
 from statechannel.errors import CoordinationUnavailable, Deposed, Fenced, ForeignCluster
+from statechannel.law.record import Broker
 from statechannel.ports import Connection, Coordination, Identity, Leadership, Member
-from statechannel.record import Broker
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from statechannel.errors import CoordinationUnavailable, Fenced, ForeignCluster, ForeignRoot, RootLost
+from statechannel.law.record import Broker
 from statechannel.ports import Connection, Coordination, Identity, Leadership
-from statechannel.record import Broker
 
 A = "broker-a:8080"
 

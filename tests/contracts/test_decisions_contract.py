@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from loadmanager.balancing.decision import Decision, Move
 from loadmanager.decisions import log as decision_log
 from loadmanager.decisions.log import DecisionLog
 from loadmanager.decisions.record import DecisionRecord, id_of, record_of
 from loadmanager.settings import Settings
+from loadmanager.strategies.rebalancing.decision import Decision, Move
 from statechannel.errors import LogUnavailable
 from statechannel.ports import Payload
 from tests.loadmanager.decisions.models import broker, bundle, model

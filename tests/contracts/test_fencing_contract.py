@@ -22,12 +22,12 @@ from hypothesis import strategies as st
 from psycopg.rows import dict_row
 
 from loadmanager import NotServing
+from loadmanager.broker.serving import Claim
 from loadmanager.fencing import FencedOut, PostgresStore, RedisStore, SqliteStore
 from loadmanager.fencing.fences import Fences
-from loadmanager.serving import Claim
 from stack.stores import PostgresServer, RedisServer
-from statechannel.bundle import FULL_UPPER, Bundle, Topic
-from statechannel.record import Token
+from statechannel.law.bundle import FULL_UPPER, Bundle, Topic
+from statechannel.law.record import Token
 from tests.contracts.fencing_stations import STATIONS, SqlStation, Station
 
 ROOT = Path(__file__).parents[2]

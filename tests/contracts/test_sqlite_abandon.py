@@ -10,7 +10,7 @@ from pathlib import Path
 
 from statechannel.adapters.sqlite.coordination import SqliteCoordination
 from statechannel.errors import CoordinationUnavailable
-from statechannel.record import Broker
+from statechannel.law.record import Broker
 from tests.contracts.hanging import abandon_from_a_thread
 
 NAME = "broker-a:8080"

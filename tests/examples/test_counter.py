@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 import pytest
 
-from api.server import attach
 from examples.counter.audit import Acknowledged, audit
 from examples.counter.host import Counters
 from examples.counter.ledger import Ledger
@@ -21,12 +20,13 @@ from examples.counter.load import Load
 from examples.counter.traffic import Traffic
 from examples.counter.web import served
 from loadmanager import Broker, Bundle, Topic
+from loadmanager.broker.node import Node
+from loadmanager.channel.operations import Operations
 from loadmanager.client import HttpRouter, Router
-from loadmanager.node import Node
-from loadmanager.operations import Operations
 from loadmanager.settings.algorithms import Algorithm
-from statechannel.transitions import State
-from statechannel.verdict import Ownership
+from loadmanager_api.server import attach
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Ownership
 from tests.loadmanager.embedded import until
 
 T = TypeVar("T")

@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from api.server import attach
 from examples.counter.host import Counters
 from examples.counter.ledger import Ledger
 from examples.counter.load import Load
@@ -17,9 +16,10 @@ from examples.counter.traffic import Traffic
 from examples.counter.web import served
 from loadmanager import Broker
 from loadmanager.client import HttpRouter, Router
-from loadmanager.splitting.journal import Journal, What
-from statechannel.bundle import Topic
-from statechannel.transitions import State
+from loadmanager.leader.splitting.journal import Journal, What
+from loadmanager_api.server import attach
+from statechannel.law.bundle import Topic
+from statechannel.law.transitions import State
 from tests.loadmanager.embedded import until
 
 NAMESPACE = "demo/counters"

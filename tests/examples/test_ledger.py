@@ -14,8 +14,8 @@ from examples.counter.audit import Acknowledged, audit
 from examples.counter.ledger import Ledger, LedgerUnavailable
 from examples.counter.traffic import Traffic
 from loadmanager import FencedOut
-from statechannel.bundle import FULL_UPPER, Bundle, Topic
-from statechannel.record import Token
+from statechannel.law.bundle import FULL_UPPER, Bundle, Topic
+from statechannel.law.record import Token
 
 NAMESPACE = "demo/counters"
 HALF = 0x80000000

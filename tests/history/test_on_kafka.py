@@ -60,7 +60,7 @@ class Job:
         conf = [part for name, value in QUICK.items() for part in ("--conf", f"{name}={value}")]
         arguments = ["history", "ingest", "--lake", str(self.lake), "--memory", "700m", *conf, *self._source, *options]
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", "from api.cli.main import main; main()", *arguments),
+            *(sys.executable, "-c", "from loadmanager_api.cli.main import main; main()", *arguments),
             cwd=ROOT, env=environment, stdout=PIPE, stderr=asyncio.subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
 

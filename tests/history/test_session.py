@@ -16,7 +16,9 @@ ASKED = """
 from loadmanager.history.session import Spark, session
 print(session(Spark(master="local[3]", conf={given})).conf.get("spark.sql.shuffle.partitions"))
 """
-MAINTAINED = "from api.cli.main import main; main(['history', 'maintain', '--lake', {root!r}, '-o', 'json'])"
+MAINTAINED = (
+    "from loadmanager_api.cli.main import main; main(['history', 'maintain', '--lake', {root!r}, '-o', 'json'])"
+)
 
 
 @pytest.mark.parametrize(

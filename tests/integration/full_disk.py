@@ -16,7 +16,7 @@ from pathlib import Path
 
 from loadmanager import Broker, Settings
 from loadmanager.errors import LoadManagerError
-from statechannel.bundle import Bundle, even_boundaries, tile
+from statechannel.law.bundle import Bundle, even_boundaries, tile
 
 NAMESPACE = "full/disk"
 BUNDLES = tile(NAMESPACE, even_boundaries(16))

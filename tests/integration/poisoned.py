@@ -11,7 +11,7 @@ from typing import Any
 
 from loadmanager import Broker, Bundle, BundleLoad, Destination, Token
 from loadmanager.testing.cluster import QUICK
-from statechannel.bundle import Topic
+from statechannel.law.bundle import Topic
 
 SETTINGS: dict[str, Any] = {
     **QUICK,

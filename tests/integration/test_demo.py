@@ -16,7 +16,7 @@ import pytest
 from stack.servers import KafkaServer, ZooKeeperServer
 
 ROOT = Path(__file__).parents[2]
-DEMO = (sys.executable, "-c", "from api.cli.main import main; main()", "demo")
+DEMO = (sys.executable, "-c", "from loadmanager_api.cli.main import main; main()", "demo")
 
 
 async def test_a_short_demo_loses_brokers_and_no_request(tmp_path: Path):

@@ -18,7 +18,7 @@ from statechannel.adapters.kafka.log import KafkaLog
 from statechannel.adapters.kafka.transactions import FencedWhileCommitting, Transactions
 from statechannel.errors import LogError, LogUnavailable, RecordTooLarge, WriterFenced
 from statechannel.ports import Payload, TopicSpec
-from statechannel.view import TableView
+from statechannel.runtime.view import TableView
 from tests.servers import shared_kafka, topic_prefix
 
 pytestmark = pytest.mark.kafka

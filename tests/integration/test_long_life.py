@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from stack.servers import KafkaServer, ZooKeeperServer
-from statechannel.bundle import even_boundaries, tile
-from statechannel.record import Action
+from statechannel.law.bundle import even_boundaries, tile
+from statechannel.law.record import Action
 from tests.integration.long_life.agreement import Agreement
 from tests.integration.long_life.churn import Churn, Range
 from tests.integration.long_life.cluster import Cluster

@@ -18,20 +18,20 @@ import pytest
 
 from examples.counter.load import Load
 from examples.counter.traffic import Traffic
+from loadmanager.broker.wiring import open_log
+from loadmanager.channel.migration.folding import FoldedLog
 from loadmanager.client import HttpRouter, Router
-from loadmanager.moving.folding import FoldedLog
 from loadmanager.settings import Settings
-from loadmanager.wiring import open_log
 from stack.servers import KafkaServer, ZooKeeperServer
-from statechannel.bundle import Bundle
-from statechannel.record import Token
-from statechannel.table import OwnershipTable
-from statechannel.transitions import State
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Token
+from statechannel.law.table import OwnershipTable
+from statechannel.law.transitions import State
 from tests.loadmanager.embedded import until
 from tests.servers import coordination_root, topic_prefix
 
 ROOT = Path(__file__).parents[2]
-COMMAND = (sys.executable, "-c", "from api.cli.main import main; main()")
+COMMAND = (sys.executable, "-c", "from loadmanager_api.cli.main import main; main()")
 NAMESPACE = "demo/counters"
 BUNDLES = 12
 BROKERS = 3

@@ -22,7 +22,7 @@ from loadmanager import Broker, Settings
 from loadmanager.client import HttpRouter, Router
 from loadmanager.errors import LoadManagerError
 from stack.servers import KafkaServer, ZooKeeperServer
-from statechannel.bundle import Bundle, even_boundaries, tile
+from statechannel.law.bundle import Bundle, even_boundaries, tile
 from tests.servers import coordination_root, topic_prefix
 
 NAMESPACE = "outage/counters"

@@ -13,9 +13,9 @@ import pytest
 
 from loadmanager import Broker
 from loadmanager.errors import Unavailable
-from loadmanager.policies.model import BundlePolicy
+from loadmanager.model.policies.model import BundlePolicy
 from stack.servers import free_port
-from statechannel.bundle import Bundle, Topic
+from statechannel.law.bundle import Bundle, Topic
 from tests.integration.poisoned import SETTINGS
 
 ROOT = Path(__file__).parents[2]

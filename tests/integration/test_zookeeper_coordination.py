@@ -13,8 +13,8 @@ from kazoo.client import KazooClient
 from stack.servers import ZooKeeperServer, free_port
 from statechannel.adapters.zookeeper.coordination import ZooKeeperCoordination
 from statechannel.errors import CoordinationError, CoordinationUnavailable, Fenced, InvalidName
+from statechannel.law.record import Broker
 from statechannel.ports import Connection
-from statechannel.record import Broker
 from tests.faults import Cut, TcpProxy, proxy_to
 from tests.servers import coordination_root, shared_zookeeper
 

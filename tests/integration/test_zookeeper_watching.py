@@ -13,8 +13,8 @@ from stack.servers import ZooKeeperServer
 from statechannel.adapters.zookeeper.coordination import ZooKeeperCoordination
 from statechannel.adapters.zookeeper.directory import LISTED_NAMES_PER_S
 from statechannel.errors import CoordinationUnavailable
+from statechannel.law.record import Broker
 from statechannel.ports import Connection
-from statechannel.record import Broker
 from tests.faults import Cut, TcpProxy, proxy_to
 from tests.servers import coordination_root, shared_zookeeper
 

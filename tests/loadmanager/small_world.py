@@ -10,24 +10,24 @@ from typing import Any
 
 import msgspec
 
-from loadmanager.host import BundleLoad
-from loadmanager.hosting import HostRunner
-from loadmanager.load.model import Figures
-from loadmanager.membership import Membership
-from loadmanager.node import Node
-from loadmanager.registration import Registration
+from loadmanager.broker.hosting import HostRunner
+from loadmanager.broker.node import Node
+from loadmanager.cluster.membership import Membership
+from loadmanager.cluster.surroundings import Surroundings
+from loadmanager.cluster.suspicion import Answer
+from loadmanager.model.host import BundleLoad
+from loadmanager.model.load.model import Figures
+from loadmanager.model.registration import Registration
 from loadmanager.settings import Settings
-from loadmanager.sim.process import Process
-from loadmanager.sim.world import World
-from loadmanager.surroundings import Surroundings
-from loadmanager.suspicion import Answer
-from statechannel.bundle import Bundle, even_boundaries
-from statechannel.codec import NEWEST_VERSION
+from loadmanager.simulation.process import Process
+from loadmanager.simulation.world import World
+from statechannel.law.bundle import Bundle, even_boundaries
+from statechannel.law.codec import NEWEST_VERSION
+from statechannel.law.record import NEVER, Action, Broker, Record, Role, Subject, Token
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Change, Ownership, Verdict
 from statechannel.ports import Connection, Member
-from statechannel.record import NEVER, Action, Broker, Record, Role, Subject, Token
-from statechannel.service import Channel, ChannelSettings
-from statechannel.transitions import State
-from statechannel.verdict import Change, Ownership, Verdict
+from statechannel.runtime.service import Channel, ChannelSettings
 
 NAMESPACE = "shop/orders"
 ADMIN = Broker("admin:1", 1)

@@ -23,13 +23,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from statechannel import codec
-from statechannel.bundle import Bundle, Topic
 from statechannel.errors import CorruptRecord
-from statechannel.record import NEVER, Action, Broker, Record, Role, Subject
-from statechannel.table import OwnershipTable
-from statechannel.transitions import SERVING_STATES, State
-from statechannel.verdict import Change, Ownership, Refusal
+from statechannel.law import codec
+from statechannel.law.bundle import Bundle, Topic
+from statechannel.law.record import NEVER, Action, Broker, Record, Role, Subject
+from statechannel.law.table import OwnershipTable
+from statechannel.law.transitions import SERVING_STATES, State
+from statechannel.law.verdict import Change, Ownership, Refusal
 
 SCENARIOS = sorted(Path(__file__).parent.glob("*.txt"))
 SEPARATOR = "----"

@@ -12,13 +12,13 @@ from random import Random
 
 import msgspec
 
-from statechannel import table
-from statechannel.agreement import Agreement
-from statechannel.bundle import FULL_UPPER, Bundle, index_of, tiles_exactly
-from statechannel.partition import PartitionState
-from statechannel.record import NEVER, UNSAID, Action, Broker, Record, Role, Subject
-from statechannel.transitions import IN_FLIGHT, SERVING_STATES, TABLE, State, Who
-from statechannel.verdict import Change, Ownership
+from statechannel.law import table
+from statechannel.law.agreement import Agreement
+from statechannel.law.bundle import FULL_UPPER, Bundle, index_of, tiles_exactly
+from statechannel.law.partition import PartitionState
+from statechannel.law.record import NEVER, UNSAID, Action, Broker, Record, Role, Subject
+from statechannel.law.transitions import IN_FLIGHT, SERVING_STATES, TABLE, State, Who
+from statechannel.law.verdict import Change, Ownership
 
 NAMESPACES = ("shop/orders", "game/rooms")
 BROKERS = (Broker("a:1", 1), Broker("a:1", 2), Broker("b:1", 1), Broker("c:1", 1))

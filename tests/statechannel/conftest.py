@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import pytest
 
-from statechannel import snapshot_columns
-from statechannel.bundle import Bundle, even_boundaries
-from statechannel.record import NEVER, UNSAID, Action, Broker, Record, Role, Subject
-from statechannel.snapshot import chunk_key
-from statechannel.table import OwnershipTable
-from statechannel.verdict import Change, Ownership, Refusal
+from statechannel.law import snapshot_columns
+from statechannel.law.bundle import Bundle, even_boundaries
+from statechannel.law.record import NEVER, UNSAID, Action, Broker, Record, Role, Subject
+from statechannel.law.snapshot import chunk_key
+from statechannel.law.table import OwnershipTable
+from statechannel.law.verdict import Change, Ownership, Refusal
 
 from .snapshots import Topic, two_snapshots
 

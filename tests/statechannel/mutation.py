@@ -10,8 +10,8 @@ from types import ModuleType
 
 import msgspec
 
-from statechannel import reshaping, snapshot, snapshot_columns, stepping, transitions
-from statechannel.transitions import Row
+from statechannel.law import reshaping, snapshot, snapshot_columns, stepping, transitions
+from statechannel.law.transitions import Row
 
 PLACES: dict[str, tuple[ModuleType, ...]] = {
     "relations": (transitions, stepping, reshaping),

@@ -12,13 +12,13 @@ import sys
 
 import msgspec
 
-from statechannel import codec
-from statechannel.agreement import Agreement
-from statechannel.bundle import even_boundaries
 from statechannel.errors import CorruptRecord
-from statechannel.record import Action, Broker, Record, Role
-from statechannel.table import OwnershipTable
-from statechannel.verdict import Change, Refusal
+from statechannel.law import codec
+from statechannel.law.agreement import Agreement
+from statechannel.law.bundle import even_boundaries
+from statechannel.law.record import Action, Broker, Record, Role
+from statechannel.law.table import OwnershipTable
+from statechannel.law.verdict import Change, Refusal
 
 from .conftest import Ledger
 

@@ -12,15 +12,15 @@ from random import Random
 
 import msgspec
 
-from statechannel import snapshot
-from statechannel.bundle import Bundle, even_boundaries, tile
-from statechannel.partition import Genesis, Lead, NamespaceState, PartitionState
+from statechannel.law import snapshot
+from statechannel.law.bundle import Bundle, even_boundaries, tile
+from statechannel.law.partition import Genesis, Lead, NamespaceState, PartitionState
+from statechannel.law.record import Action, Broker, Record
+from statechannel.law.snapshot import Index, SnapshotInfo, SnapshotsReader, encode
+from statechannel.law.table import OwnershipTable
+from statechannel.law.transitions import IN_FLIGHT, State
+from statechannel.law.verdict import Change, Ownership, Refusal
 from statechannel.ports import LogEntry, Payload
-from statechannel.record import Action, Broker, Record
-from statechannel.snapshot import Index, SnapshotInfo, SnapshotsReader, encode
-from statechannel.table import OwnershipTable
-from statechannel.transitions import IN_FLIGHT, State
-from statechannel.verdict import Change, Ownership, Refusal
 
 from .auditor import BROKERS, NAMESPACES, History, promise
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from statechannel.agreement import NEVER_AGREED, Agreed, Agreement, differences
-from statechannel.record import Action, Broker, Record, Role
-from statechannel.verdict import Change, Reason, Refusal
+from statechannel.law.agreement import NEVER_AGREED, Agreed, Agreement, differences
+from statechannel.law.record import Action, Broker, Record, Role
+from statechannel.law.verdict import Change, Reason, Refusal
 
 ONE = Agreement("root-1", 2.0, 0.05, 0.1, 1)
 OTHER = msgspec.structs.replace(ONE, root="root-2", proof_validity_s=5.0)

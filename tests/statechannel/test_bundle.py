@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statechannel.bundle import (
+from statechannel.errors import InvalidName
+from statechannel.law.bundle import (
     FULL_UPPER,
     MAX_BUNDLES_AT_CREATION,
     Bundle,
@@ -22,8 +23,7 @@ from statechannel.bundle import (
     tile,
     tiles_exactly,
 )
-from statechannel.errors import InvalidName
-from statechannel.record import Broker, Token
+from statechannel.law.record import Broker, Token
 
 positions = st.integers(0, FULL_UPPER)
 boundaries = st.sets(st.integers(1, FULL_UPPER - 1), max_size=40).map(lambda cuts: (0, *sorted(cuts), FULL_UPPER))

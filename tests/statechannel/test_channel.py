@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from statechannel import codec
-from statechannel.channel import LATE_VERDICTS_KEPT, ChannelCore
 from statechannel.errors import NewerRecord
+from statechannel.law import codec
+from statechannel.law.record import Action, Broker, Record, Role
+from statechannel.law.verdict import Change, Refusal
 from statechannel.ports import LogEntry
-from statechannel.record import Action, Broker, Record, Role
-from statechannel.verdict import Change, Refusal
+from statechannel.runtime.channel import LATE_VERDICTS_KEPT, ChannelCore
 
 A, B = Broker("a:1", 1), Broker("b:1", 1)
 

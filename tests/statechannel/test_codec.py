@@ -10,9 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statechannel import codec
-from statechannel.agreement import Agreement
-from statechannel.bundle import FULL_UPPER, Bundle
 from statechannel.errors import (
     CorruptRecord,
     InvariantError,
@@ -21,9 +18,12 @@ from statechannel.errors import (
     RecordTooLarge,
     StateChannelError,
 )
-from statechannel.record import MAX_HAND_OFF_BYTES, NEVER, UNSAID, Action, Broker, Record, Role, Subject
-from statechannel.table import OwnershipTable
-from statechannel.verdict import Change
+from statechannel.law import codec
+from statechannel.law.agreement import Agreement
+from statechannel.law.bundle import FULL_UPPER, Bundle
+from statechannel.law.record import MAX_HAND_OFF_BYTES, NEVER, UNSAID, Action, Broker, Record, Role, Subject
+from statechannel.law.table import OwnershipTable
+from statechannel.law.verdict import Change
 
 from . import record_log
 

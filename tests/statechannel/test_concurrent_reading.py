@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from statechannel import indices, namespace, partition, table
-from statechannel.bundle import FULL_UPPER, Bundle, Topic
-from statechannel.record import Action
-from statechannel.verdict import Change
+from statechannel.law import indices, namespace, partition, table
+from statechannel.law.bundle import FULL_UPPER, Bundle, Topic
+from statechannel.law.record import Action
+from statechannel.law.verdict import Change
 
 from .mutation import mutate
 

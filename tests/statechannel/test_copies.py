@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statechannel import log_records, reshaping, table
-from statechannel.bundle import FULL_UPPER, even_boundaries
-from statechannel.record import Action, Broker, Record, Role, Subject
-from statechannel.transitions import TABLE, State
-from statechannel.verdict import Change, Refusal
+from statechannel.law import log_records, reshaping, table
+from statechannel.law.bundle import FULL_UPPER, even_boundaries
+from statechannel.law.record import Action, Broker, Record, Role, Subject
+from statechannel.law.transitions import TABLE, State
+from statechannel.law.verdict import Change, Refusal
 
 from .auditor import History, Violation, promise
 from .conftest import Ledger

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statechannel import table
-from statechannel.record import Action
-from statechannel.transitions import TABLE
-from statechannel.verdict import Change
+from statechannel.law import table
+from statechannel.law.record import Action
+from statechannel.law.transitions import TABLE
+from statechannel.law.verdict import Change
 
 from .auditor import History, audit
 
@@ -65,8 +65,8 @@ REPLAY_THE_RECORDED_LOG = """
 import sys
 from statechannel import codec
 from statechannel.errors import CorruptRecord
-from statechannel.table import OwnershipTable
-from statechannel.transitions import State
+from statechannel.law.table import OwnershipTable
+from statechannel.law.transitions import State
 table = OwnershipTable(2)
 for line in open(sys.argv[1], encoding="utf-8"):
     if not line.startswith("#"):

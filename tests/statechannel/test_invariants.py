@@ -7,13 +7,13 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from statechannel.bundle import Bundle
 from statechannel.errors import InvariantError
-from statechannel.namespace import Namespace
-from statechannel.record import NEVER, Action, Broker
-from statechannel.table import OwnershipTable
-from statechannel.transitions import State
-from statechannel.verdict import Ownership, check_entry
+from statechannel.law.bundle import Bundle
+from statechannel.law.namespace import Namespace
+from statechannel.law.record import NEVER, Action, Broker
+from statechannel.law.table import OwnershipTable
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Ownership, check_entry
 
 # --- entries that must not be
 

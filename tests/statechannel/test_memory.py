@@ -9,12 +9,12 @@ from contextlib import contextmanager
 
 import pytest
 
-import statechannel.table
-from statechannel import codec
-from statechannel.bundle import even_boundaries
-from statechannel.record import Action, Broker, Record, Role, Subject
-from statechannel.table import OwnershipTable
-from statechannel.transitions import State
+import statechannel.law.table
+from statechannel.law import codec
+from statechannel.law.bundle import even_boundaries
+from statechannel.law.record import Action, Broker, Record, Role, Subject
+from statechannel.law.table import OwnershipTable
+from statechannel.law.transitions import State
 
 from .snapshots import Topic, newest, write
 
@@ -130,7 +130,7 @@ def test_snapshots_that_were_taken_and_dropped_leave_nothing_behind():
 
 
 def test_brokers_that_come_and_go_for_years_leave_their_names_behind_and_nothing_else(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(statechannel.table, "SHARED_BROKERS", 50)
+    monkeypatch.setattr(statechannel.law.table, "SHARED_BROKERS", 50)
     table = born(2)
 
     def live(incarnation: int) -> None:

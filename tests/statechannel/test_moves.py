@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statechannel import codec, moves
-from statechannel.bundle import Bundle, even_boundaries
-from statechannel.moves import MOVES_KEPT_A_BUNDLE, Move, Moves
-from statechannel.record import Action, Broker, Record, Role
-from statechannel.table import OwnershipTable
-from statechannel.transitions import State
-from statechannel.verdict import Change
+from statechannel.law import codec, moves
+from statechannel.law.bundle import Bundle, even_boundaries
+from statechannel.law.moves import MOVES_KEPT_A_BUNDLE, Move, Moves
+from statechannel.law.record import Action, Broker, Record, Role
+from statechannel.law.table import OwnershipTable
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Change
 
 from .auditor import History
 from .snapshots import Topic, newest, replay_all, write

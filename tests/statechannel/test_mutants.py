@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from statechannel import log_records, reshaping, table, transitions
 from statechannel.errors import InvariantError
-from statechannel.indices import Indices
-from statechannel.namespace import Created, Namespace
-from statechannel.record import NEVER
+from statechannel.law import log_records, reshaping, table, transitions
+from statechannel.law.indices import Indices
+from statechannel.law.namespace import Created, Namespace
+from statechannel.law.record import NEVER
 
 from .auditor import Violation, audit
 from .mutation import mutate, reguard

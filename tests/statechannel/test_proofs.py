@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from statechannel.proofs import Proofs
+from statechannel.runtime.proofs import Proofs
 
 V = 2.0
 

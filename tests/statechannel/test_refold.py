@@ -11,16 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statechannel import codec, refold
-from statechannel.bundle import even_boundaries
 from statechannel.errors import BadSnapshot, CorruptRecord, Trimmed
-from statechannel.partition import Genesis
+from statechannel.law import codec
+from statechannel.law.bundle import even_boundaries
+from statechannel.law.partition import Genesis
+from statechannel.law.record import Action, Record
+from statechannel.law.snapshot import SNAPSHOTS, SnapshotInfo, SnapshotsReader, closing, encode
+from statechannel.law.table import OwnershipTable
+from statechannel.law.verdict import Change
 from statechannel.ports import Log, LogEntry, Payload
-from statechannel.record import Action, Record
-from statechannel.refold import Folded, Refold
-from statechannel.snapshot import SNAPSHOTS, SnapshotInfo, SnapshotsReader, closing, encode
-from statechannel.table import OwnershipTable
-from statechannel.verdict import Change
+from statechannel.runtime import refold
+from statechannel.runtime.refold import Folded, Refold
 
 from .auditor import NAMESPACES, History
 

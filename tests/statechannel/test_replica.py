@@ -9,15 +9,15 @@ from zlib import crc32
 import msgspec
 import pytest
 
-from loadmanager.sim.simulated_log import LOG_SERVER
-from loadmanager.sim.world import World
-from statechannel.bundle import Bundle
+from loadmanager.simulation.simulated_log import LOG_SERVER
+from loadmanager.simulation.world import World
 from statechannel.errors import BadSnapshot, LogRetired, NewerRecord
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Action, Record, Role
+from statechannel.law.snapshot import INDEX_KEY, SNAPSHOTS, SnapshotInfo, SnapshotsReader, closing, encode
+from statechannel.law.verdict import Change, Unknown
 from statechannel.ports import Log, Payload
-from statechannel.record import Action, Record, Role
-from statechannel.service import Channel, ChannelSettings
-from statechannel.snapshot import INDEX_KEY, SNAPSHOTS, SnapshotInfo, SnapshotsReader, closing, encode
-from statechannel.verdict import Change, Unknown
+from statechannel.runtime.service import Channel, ChannelSettings
 from tests.loadmanager.small_world import A, B, Hand, process, replica, virtually
 from tests.statechannel.test_service import TOPIC, noop
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from statechannel.bundle import FULL_UPPER, Bundle, even_boundaries, tile
-from statechannel.record import Action, Record, Role, Subject
-from statechannel.transitions import State
-from statechannel.verdict import Change, Reason, Refusal
+from statechannel.law.bundle import FULL_UPPER, Bundle, even_boundaries, tile
+from statechannel.law.record import Action, Record, Role, Subject
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Change, Reason, Refusal
 
 from .auditor import but_for_incarnations
 

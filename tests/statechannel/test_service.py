@@ -7,16 +7,16 @@ from zlib import crc32
 
 import pytest
 
-from loadmanager.sim.network import Faults
-from loadmanager.sim.simulated_log import LOG_SERVER
-from loadmanager.sim.world import World
-from statechannel import codec
-from statechannel.bundle import even_boundaries
+from loadmanager.simulation.network import Faults
+from loadmanager.simulation.simulated_log import LOG_SERVER
+from loadmanager.simulation.world import World
 from statechannel.errors import ForeignCluster, InvariantError, LogError, LogUnavailable, NewerRecord, RecordTooLarge
+from statechannel.law import codec
+from statechannel.law.bundle import even_boundaries
+from statechannel.law.record import MAX_HAND_OFF_BYTES, NEVER, Action, Broker, Record, Role, Subject
+from statechannel.law.verdict import Change, Reason, Refusal, Unknown
 from statechannel.ports import Payload
-from statechannel.record import MAX_HAND_OFF_BYTES, NEVER, Action, Broker, Record, Role, Subject
-from statechannel.service import Channel
-from statechannel.verdict import Change, Reason, Refusal, Unknown
+from statechannel.runtime.service import Channel
 from tests.loadmanager.small_world import ADMIN, A, B, Hand, process, replica, virtually
 
 TOPIC = "bundle-state"

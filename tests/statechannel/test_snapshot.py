@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statechannel.bundle import even_boundaries
 from statechannel.errors import InvariantError
-from statechannel.record import Action, Record, Subject
-from statechannel.table import OwnershipTable
-from statechannel.transitions import State
-from statechannel.verdict import Change
+from statechannel.law.bundle import even_boundaries
+from statechannel.law.record import Action, Record, Subject
+from statechannel.law.table import OwnershipTable
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Change
 
 from .auditor import Violation
 from .snapshots import (

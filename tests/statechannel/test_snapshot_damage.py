@@ -8,14 +8,14 @@ from hashlib import blake2b
 import msgspec
 import pytest
 
-from statechannel import snapshot_columns
-from statechannel.bundle import FULL_UPPER
 from statechannel.errors import BadSnapshot, NewerRecord
-from statechannel.partition import Lead, PartitionState
+from statechannel.law import snapshot_columns
+from statechannel.law.bundle import FULL_UPPER
+from statechannel.law.partition import Lead, PartitionState
+from statechannel.law.snapshot import INDEX_KEY, SnapshotInfo, chunk_key, closing
+from statechannel.law.snapshot_columns import Chunk, Head, Section, sealed
+from statechannel.law.table import OwnershipTable
 from statechannel.ports import Payload
-from statechannel.snapshot import INDEX_KEY, SnapshotInfo, chunk_key, closing
-from statechannel.snapshot_columns import Chunk, Head, Section, sealed
-from statechannel.table import OwnershipTable
 
 from .snapshots import (
     GENESIS,

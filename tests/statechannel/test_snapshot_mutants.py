@@ -7,16 +7,16 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from statechannel import snapshot, snapshot_columns
 from statechannel.errors import BadSnapshot, InvariantError
-from statechannel.indices import Indices
-from statechannel.moves import Moves
-from statechannel.partition import Partition, PartitionState
+from statechannel.law import snapshot, snapshot_columns
+from statechannel.law.indices import Indices
+from statechannel.law.moves import Moves
+from statechannel.law.partition import Partition, PartitionState
+from statechannel.law.record import NEVER
+from statechannel.law.snapshot import INDEX_KEY
+from statechannel.law.table import OwnershipTable
+from statechannel.law.verdict import Cutting, Ownership
 from statechannel.ports import Payload
-from statechannel.record import NEVER
-from statechannel.snapshot import INDEX_KEY
-from statechannel.table import OwnershipTable
-from statechannel.verdict import Cutting, Ownership
 
 from .auditor import Violation, promise
 from .mutation import mutate

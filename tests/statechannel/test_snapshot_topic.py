@@ -8,17 +8,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from statechannel import codec, snapshot_columns
-from statechannel.bundle import FULL_UPPER, Bundle, even_boundaries, tile
 from statechannel.errors import BadSnapshot
-from statechannel.moves import BUNDLES_KEPT, MOVES_KEPT_A_BUNDLE, Move
-from statechannel.partition import PartitionState
+from statechannel.law import codec, snapshot_columns
+from statechannel.law.bundle import FULL_UPPER, Bundle, even_boundaries, tile
+from statechannel.law.moves import BUNDLES_KEPT, MOVES_KEPT_A_BUNDLE, Move
+from statechannel.law.partition import PartitionState
+from statechannel.law.record import MAX_HAND_OFF_BYTES, Action, Broker, Record, Role
+from statechannel.law.snapshot import SnapshotInfo, SnapshotsReader, closing, encode
+from statechannel.law.table import OwnershipTable
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Cutting
 from statechannel.ports import Payload
-from statechannel.record import MAX_HAND_OFF_BYTES, Action, Broker, Record, Role
-from statechannel.snapshot import SnapshotInfo, SnapshotsReader, closing, encode
-from statechannel.table import OwnershipTable
-from statechannel.transitions import State
-from statechannel.verdict import Cutting
 
 from .snapshots import (
     GENESIS,

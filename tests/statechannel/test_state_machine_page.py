@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from statechannel.record import Action
-from statechannel.transitions import TABLE, State
+from statechannel.law.record import Action
+from statechannel.law.transitions import TABLE, State
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from statechannel.bundle import FULL_UPPER, Bundle, Topic, even_boundaries
 from statechannel.errors import InvariantError
-from statechannel.record import NEVER, Action, Broker, Record, Role, Subject, Token
-from statechannel.table import OwnershipTable
-from statechannel.transitions import State
-from statechannel.verdict import Change, Reason, Refusal
+from statechannel.law.bundle import FULL_UPPER, Bundle, Topic, even_boundaries
+from statechannel.law.record import NEVER, Action, Broker, Record, Role, Subject, Token
+from statechannel.law.table import OwnershipTable
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Change, Reason, Refusal
 
 from .auditor import but_for_incarnations
 

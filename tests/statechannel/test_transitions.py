@@ -7,11 +7,22 @@ import itertools
 import msgspec
 import pytest
 
-from statechannel.bundle import Bundle
-from statechannel.record import Action, Broker, Record, Role, Subject
-from statechannel.stepping import find_row, step
-from statechannel.transitions import IN_FLIGHT, RESHAPING, SERVING_STATES, TABLE, Row, State, Then, Who, reshape, rows
-from statechannel.verdict import Ownership, Reason, Refusal, check_entry
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Action, Broker, Record, Role, Subject
+from statechannel.law.stepping import find_row, step
+from statechannel.law.transitions import (
+    IN_FLIGHT,
+    RESHAPING,
+    SERVING_STATES,
+    TABLE,
+    Row,
+    State,
+    Then,
+    Who,
+    reshape,
+    rows,
+)
+from statechannel.law.verdict import Ownership, Reason, Refusal, check_entry
 
 HOLDER, TARGET, OTHER = Broker("a:1", 1), Broker("b:1", 1), Broker("c:1", 1)
 HOLDER_RESTARTED, TARGET_RESTARTED = Broker("a:1", 2), Broker("b:1", 2)

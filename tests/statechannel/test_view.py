@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statechannel import topic_reader
 from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.errors import InvariantError, LogUnavailable
 from statechannel.ports import LogEntry, Payload, TopicSpec
-from statechannel.view import TableView
-from statechannel.view_fold import Changed, Skipped, ViewFold, partition_of
+from statechannel.runtime import topic_reader
+from statechannel.runtime.view import TableView
+from statechannel.runtime.view_fold import Changed, Skipped, ViewFold, partition_of
 
 TTL_MS = 1000
 

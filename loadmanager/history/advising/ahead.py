@@ -9,8 +9,8 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from loadmanager.balancing.model import Floats, Ints
 from loadmanager.history.advising.intervals import LEVEL_PERCENT, Mean
+from loadmanager.model.cluster import Floats, Ints
 
 DRAWS = 1_000
 WORTH = 0.005

@@ -15,14 +15,14 @@ import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from loadmanager.advice.bounds import MOST_CUTS
-from loadmanager.advice.model import Advice, Cut, CutBundles, Expected, Measure
-from loadmanager.boundaries import FEWEST_PARTS, MOST_PARTS
 from loadmanager.history.advising.intervals import mean
 from loadmanager.history.advising.origin import Origin
 from loadmanager.history.analyses import ANALYSES
 from loadmanager.history.analyses.analysis import Options, Tables
 from loadmanager.history.lake import Window
+from loadmanager.leader.advice.bounds import MOST_CUTS
+from loadmanager.leader.advice.model import Advice, Cut, CutBundles, Expected, Measure
+from loadmanager.model.boundaries import FEWEST_PARTS, MOST_PARTS
 from loadmanager.settings import Settings
 
 METHOD = "right number of bundles"

@@ -12,13 +12,13 @@ import msgspec
 import numpy as np
 from pyspark.sql import functions as f
 
-from loadmanager.advice.bounds import MOST_MOVES
-from loadmanager.advice.model import Advice, Expected, Measure, MoveBundles, PreMove
 from loadmanager.history.advising.ahead import Ahead, Relief, relief
 from loadmanager.history.advising.origin import Origin
 from loadmanager.history.analyses import ANALYSES
 from loadmanager.history.analyses.analysis import Options, Tables
 from loadmanager.history.lake import Window
+from loadmanager.leader.advice.bounds import MOST_MOVES
+from loadmanager.leader.advice.model import Advice, Expected, Measure, MoveBundles, PreMove
 from loadmanager.settings import Settings
 
 METHOD = "forecast"

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from loadmanager.advice.bounds import NAMES, NUMBERS, check_steps
-from loadmanager.advice.model import Advice, ChangeSettings, Expected, Measure, SettingChange
-from loadmanager.balancing.registry import STRATEGIES
 from loadmanager.errors import Invalid
 from loadmanager.history.advising.intervals import Mean, mean
 from loadmanager.history.advising.origin import Origin
 from loadmanager.history.replay import RECORDED, Candidate, Ranked, ReplayResult, WindowRow, parsed
+from loadmanager.leader.advice.bounds import NAMES, NUMBERS, check_steps
+from loadmanager.leader.advice.model import Advice, ChangeSettings, Expected, Measure, SettingChange
 from loadmanager.settings import Settings
+from loadmanager.strategies.rebalancing.registry import STRATEGIES
 
 METHOD = "replay"
 TABLES = ("broker_load", "bundle_load", "bundle_total", "transition", "decision", "bronze")

@@ -15,14 +15,14 @@ from math import sqrt
 import msgspec
 from pyspark.sql import functions as f
 
-from loadmanager.advice.bounds import FROM_ZERO, step_towards
-from loadmanager.advice.model import Advice, ChangeSettings, Expected, Measure, SettingChange
 from loadmanager.history.advising.intervals import mean
 from loadmanager.history.advising.origin import Origin
 from loadmanager.history.analyses import ANALYSES
 from loadmanager.history.analyses.analysis import Options, Tables
 from loadmanager.history.lake import Window
-from loadmanager.load.usage import Weights
+from loadmanager.leader.advice.bounds import FROM_ZERO, step_towards
+from loadmanager.leader.advice.model import Advice, ChangeSettings, Expected, Measure, SettingChange
+from loadmanager.model.load.usage import Weights
 from loadmanager.settings import Settings
 
 METHOD = "capacity model"

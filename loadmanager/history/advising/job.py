@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
-from loadmanager.advice.model import Advice
 from loadmanager.errors import Invalid
 from loadmanager.history.advising import from_bundles, from_forecast, from_replay, from_weights
 from loadmanager.history.advising.origin import Origin, origin_of
@@ -19,6 +18,7 @@ from loadmanager.history.pinned import pinned
 from loadmanager.history.replay import Options as Replaying
 from loadmanager.history.replay import ReplayResult, replay
 from loadmanager.history.replay.job import recorded_settings
+from loadmanager.leader.advice.model import Advice
 from loadmanager.settings import Settings
 
 KINDS = ("replay", "bundles", "weights", "forecast")

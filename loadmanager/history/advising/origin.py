@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import msgspec
 from pyspark.sql import functions as f
 
-from loadmanager.advice.codec import sealed
-from loadmanager.advice.model import Advice, Change, Expected, Provenance
 from loadmanager.history.lake import Window
 from loadmanager.history.pinned import Pinned
-from loadmanager.registration import VERSION
+from loadmanager.leader.advice.codec import sealed
+from loadmanager.leader.advice.model import Advice, Change, Expected, Provenance
+from loadmanager.model.registration import VERSION
 
 JOB = "history advise"
 

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from loadmanager.advice.board import AdviceBoard
-from loadmanager.advice.model import Advice
+from loadmanager.broker.wiring import open_log
 from loadmanager.errors import Conflict, Invalid, LoadManagerError, Unavailable
+from loadmanager.leader.advice.board import AdviceBoard
+from loadmanager.leader.advice.model import Advice
 from loadmanager.settings import Settings
-from loadmanager.wiring import open_log
 from statechannel.errors import LogError
-from statechannel.view import wall_clock_ms
+from statechannel.runtime.view import wall_clock_ms
 
 START_S = 10.0
 ANSWER_S = 30.0

@@ -13,9 +13,9 @@ import msgspec
 from pyspark.sql import DataFrame
 
 from loadmanager.history.lake import Window
-from loadmanager.load.usage import DEFAULT_WEIGHTS, Weights, weights_of
+from loadmanager.model.load.usage import DEFAULT_WEIGHTS, Weights, weights_of
 from loadmanager.settings import Settings
-from loadmanager.splitting.conditions import Limits
+from loadmanager.strategies.splitting.conditions import Limits
 
 Tables = Callable[[str], DataFrame]
 """All rows of a table of `schemas.py`; empty where it is not there yet. `Lake.table` is one."""

@@ -17,14 +17,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as f
 
-from loadmanager.boundaries import MOST_PARTS
 from loadmanager.history.analyses.analysis import Analysis, Options, Tables
 from loadmanager.history.analyses.cluster import OF_BUNDLES, bundle_hours, cluster, size, with_cpu
 from loadmanager.history.analyses.figures import BYTES_IN, BYTES_OUT, MESSAGES, namespace_of
 from loadmanager.history.analyses.serving import last_known, there
 from loadmanager.history.lake import Window
-from loadmanager.sim.balance.level import IDLE
-from loadmanager.splitting.conditions import FILL_AIMED_AT, Limits
+from loadmanager.model.boundaries import MOST_PARTS
+from loadmanager.strategies.playground.level import IDLE
+from loadmanager.strategies.splitting.conditions import FILL_AIMED_AT, Limits
 
 FILLS = ("keys", "sessions", "messages", "bytes")
 

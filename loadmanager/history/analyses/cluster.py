@@ -23,7 +23,7 @@ from loadmanager.history.analyses.figures import (
 )
 from loadmanager.history.analyses.sharing import shareable
 from loadmanager.history.lake import Window
-from loadmanager.load.usage import RESOURCES
+from loadmanager.model.load.usage import RESOURCES
 
 OF_BUNDLES = (CPU, BYTES_IN, BYTES_OUT, MESSAGES)
 """What bundles have a load of; memory does not fall when a bundle goes."""

@@ -11,7 +11,7 @@ from loadmanager.history.analyses.figures import seconds_between
 from loadmanager.history.analyses.gaps import PERCENTILES
 from loadmanager.history.analyses.serving import OUTSIDE, START, along, until_end, with_edges
 from loadmanager.history.lake import Window
-from statechannel.record import Action
+from statechannel.law.record import Action
 
 BROKER = ("broker", "incarnation")
 

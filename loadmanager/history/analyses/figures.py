@@ -1,7 +1,7 @@
 """Columns that several analyses share: figures that can be trusted, what brokers use, how full that makes them.
 
-The formulas are those of `loadmanager.load.usage` in SQL: usage is weight · used / capacity, CPU always counts, another
-resource where a broker declares a capacity for it. Resources are numbered as in RESOURCES.
+The formulas are those of `loadmanager.model.load.usage` in SQL: usage is weight · used / capacity, CPU always counts,
+another resource where a broker declares a capacity for it. Resources are numbered as in RESOURCES.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from math import inf
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from loadmanager.load.usage import CAPACITIES, RESOURCES, Weights
+from loadmanager.model.load.usage import CAPACITIES, RESOURCES, Weights
 
 NUMBERS = range(len(RESOURCES))
 CPU, MEMORY, BYTES_IN, BYTES_OUT, MESSAGES = NUMBERS

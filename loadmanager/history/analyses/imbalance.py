@@ -12,8 +12,8 @@ from loadmanager.history.analyses.analysis import Analysis, Options, Tables
 from loadmanager.history.analyses.figures import MINUTE_S, counted, over, with_usages
 from loadmanager.history.analyses.sharing import shareable
 from loadmanager.history.lake import Window
-from loadmanager.load.usage import RESOURCES
-from loadmanager.sim.balance.level import IDLE
+from loadmanager.model.load.usage import RESOURCES
+from loadmanager.strategies.playground.level import IDLE
 
 FULLEST = "fullest"
 """The pseudo resource of a broker's usage: the largest of its resources."""

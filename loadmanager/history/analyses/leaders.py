@@ -9,7 +9,7 @@ from pyspark.sql import functions as f
 from loadmanager.history.analyses.analysis import Analysis, Options, Tables
 from loadmanager.history.analyses.figures import seconds_between
 from loadmanager.history.lake import Window
-from statechannel.record import Action
+from statechannel.law.record import Action
 
 
 def run(tables: Tables, window: Window, options: Options) -> DataFrame:

@@ -14,8 +14,8 @@ from pyspark.sql import functions as f
 
 from loadmanager.history.analyses.figures import seconds_between
 from loadmanager.history.lake import Window
-from statechannel.record import Action, Role
-from statechannel.transitions import SERVING_STATES, State
+from statechannel.law.record import Action, Role
+from statechannel.law.transitions import SERVING_STATES, State
 
 SERVED = tuple(sorted(SERVING_STATES - {State.ASSIGNING}))
 START, STOP, OUTSIDE = "start", "stop", "outside"

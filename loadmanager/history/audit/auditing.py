@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.storagelevel import StorageLevel
 
-from loadmanager.checking.topics import CHANNEL_TOPIC
+from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
 from loadmanager.errors import Invalid
 from loadmanager.history.audit import claims as claiming
 from loadmanager.history.audit import job

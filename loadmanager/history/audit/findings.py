@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pyspark.sql.types import DataType, IntegerType, LongType, MapType, StringType, StructField, StructType
 
 from loadmanager.history.folding.lists import lists_of
-from statechannel.record import Record
+from statechannel.law.record import Record
 
 _BUNDLES_SHOWN = 5
 

@@ -12,12 +12,12 @@ from zlib import crc32
 
 from loadmanager.history.audit.findings import Broken, Invariant
 from loadmanager.history.audit.steps import OF_NAMESPACE, RESHAPING, check_hand_off, check_owner, wrong_author
-from statechannel.agreement import NOTHING_AGREED, Agreed
-from statechannel.bundle import FULL_LOWER, FULL_UPPER, Bundle
-from statechannel.partition import PartitionState
-from statechannel.record import NEVER, UNSAID, Action, Broker, Record, Role
-from statechannel.transitions import State
-from statechannel.verdict import Change, Ownership, Transition
+from statechannel.law.agreement import NOTHING_AGREED, Agreed
+from statechannel.law.bundle import FULL_LOWER, FULL_UPPER, Bundle
+from statechannel.law.partition import PartitionState
+from statechannel.law.record import NEVER, UNSAID, Action, Broker, Record, Role
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Change, Ownership, Transition
 
 
 class Promises:

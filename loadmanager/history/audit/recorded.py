@@ -8,7 +8,7 @@ from loadmanager.history.audit.findings import Broken, Invariant
 from loadmanager.history.folding.lists import Row
 from loadmanager.history.folding.rows import UNKNOWN
 from loadmanager.history.schemas import CHANNEL, TRANSITION
-from statechannel.record import Record
+from statechannel.law.record import Record
 
 _VERDICT = CHANNEL.names.index("verdict")
 _OFFSET = CHANNEL.names.index("offset")

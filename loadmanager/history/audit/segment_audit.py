@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from loadmanager.chronicle.differences import difference
-from loadmanager.chronicle.law_check import LawCheck
+from loadmanager.channel.history.differences import difference
+from loadmanager.channel.history.law_check import LawCheck
 from loadmanager.history.audit.findings import COUNTS, Broken, Invariant, words
 from loadmanager.history.audit.promises import Promises
 from loadmanager.history.audit.recorded import Recorded
@@ -17,14 +17,14 @@ from loadmanager.history.folding.lists import Row, Rows
 from loadmanager.history.folding.rows import Origin, channel_row, named, transition_rows
 from loadmanager.history.folding.states import unpacked
 from loadmanager.history.folding.verdicts import version_of
-from statechannel import codec
-from statechannel.channel import Applied, ChannelCore
 from statechannel.errors import BadSnapshot, InvariantError, NewerRecord
-from statechannel.partition import PartitionState
+from statechannel.law import codec
+from statechannel.law.partition import PartitionState
+from statechannel.law.record import Action, Record
+from statechannel.law.verdict import Change, Refusal
 from statechannel.ports import LogEntry
-from statechannel.record import Action, Record
-from statechannel.refold import Folded
-from statechannel.verdict import Change, Refusal
+from statechannel.runtime.channel import Applied, ChannelCore
+from statechannel.runtime.refold import Folded
 
 
 class SegmentAudit:

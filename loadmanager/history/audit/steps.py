@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from loadmanager.history.audit.findings import Broken, Invariant
-from statechannel.record import MAX_HAND_OFF_BYTES, Action, Record, Role
-from statechannel.transitions import SERVING_STATES, State
-from statechannel.verdict import Ownership
+from statechannel.law.record import MAX_HAND_OFF_BYTES, Action, Record, Role
+from statechannel.law.transitions import SERVING_STATES, State
+from statechannel.law.verdict import Ownership
 
 OF_NAMESPACE = frozenset({Action.CREATE_NAMESPACE, Action.DELETE_NAMESPACE})
 RESHAPING = frozenset({Action.CREATE, Action.MERGE}) | OF_NAMESPACE

@@ -27,7 +27,7 @@ from loadmanager.history.decoding.later import AUDIT, GROUP_LAG, decode_audit, d
 from loadmanager.history.decoding.loads import BROKER_LOAD, TOP_BUNDLES
 from loadmanager.history.schemas import RAW, TABLES
 from loadmanager.history.sources.topics import AUDIT_TOPIC, GROUP_LAG_TOPIC
-from loadmanager.load.model import BROKERS_TOPIC, BUNDLES_TOPIC, decode_broker_load, decode_top_bundles
+from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC, decode_broker_load, decode_top_bundles
 
 ROWS_AT_ONCE = 2_000
 """So many records, with the thirty objects that each becomes, a core works on without waiting for memory."""

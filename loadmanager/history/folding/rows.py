@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from loadmanager.history.folding.lists import Row, lists_of
 from loadmanager.history.schemas import CHANNEL, CHANNEL_STATE, QUARANTINE, TRANSITION
-from statechannel.bundle import Bundle
-from statechannel.record import Record
-from statechannel.verdict import Change, Refusal, Transition
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Record
+from statechannel.law.verdict import Change, Refusal, Transition
 
 KINDS = {"channel": CHANNEL, "transition": TRANSITION, "state": CHANNEL_STATE, "unreadable": QUARANTINE}
 LISTS = lists_of(KINDS)

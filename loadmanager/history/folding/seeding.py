@@ -21,8 +21,8 @@ from loadmanager.history.folding.lists import ArrowBatch, structs
 from loadmanager.history.folding.spreading import spread
 from loadmanager.history.schemas import CHANNEL_STATE
 from statechannel.errors import BadSnapshot
+from statechannel.law.snapshot import SnapshotInfo, SnapshotsReader
 from statechannel.ports import LogEntry
-from statechannel.snapshot import SnapshotInfo, SnapshotsReader
 
 
 class Kept(msgspec.Struct, frozen=True):

@@ -14,9 +14,9 @@ from pyspark.sql import functions as f
 
 from loadmanager.history.folding.lists import Row
 from statechannel.errors import BadSnapshot
-from statechannel.partition import PartitionState
-from statechannel.snapshot import Decoding, SnapshotInfo, encode
-from statechannel.snapshot_columns import opened, sealed
+from statechannel.law.partition import PartitionState
+from statechannel.law.snapshot import Decoding, SnapshotInfo, encode
+from statechannel.law.snapshot_columns import opened, sealed
 
 SEEDED = -1
 """The `batch` of a state that came from the channel's own snapshots."""

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadmanager.checking.topics import CHANNEL_TOPIC
+from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
 from loadmanager.history.folding import states
 from loadmanager.history.folding.lists import Rows
 from loadmanager.history.folding.rows import Origin, channel_row, transition_rows, unreadable_row
-from statechannel import codec
-from statechannel.channel import ChannelCore
 from statechannel.errors import CorruptRecord, NewerRecord
+from statechannel.law import codec
+from statechannel.law.verdict import Change
 from statechannel.ports import LogEntry
-from statechannel.verdict import Change
+from statechannel.runtime.channel import ChannelCore
 
 _BEFORE_ALL = "the log was trimmed before this was kept, and no snapshot says what came before"
 _BEFORE_STATE = "the log was trimmed before this was kept; what is known begins at offset {}"

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from loadmanager.history.generating.spells import Ints
 from loadmanager.history.generating.world import MINUTES_A_DAY, World
-from loadmanager.sim.balance.scenario import BYTES_IN, BYTES_OUT, CPU, MESSAGES, Scenario, Size, broker_names
-from loadmanager.sim.balance.workloads.registry import make
+from loadmanager.strategies.playground.scenario import BYTES_IN, BYTES_OUT, CPU, MESSAGES, Scenario, Size, broker_names
+from loadmanager.strategies.playground.workloads.registry import make
 
 Floats = NDArray[np.float64]
 

@@ -19,7 +19,7 @@ from loadmanager.history.ingest.failpoints import NEVER, Failpoints
 from loadmanager.history.ingest.minutes import MINUTE_US, Reach, Span, broker_minutes, bundle_minutes
 from loadmanager.history.ingest.progress import SILVER, Mark, Reached, advance, reached
 from loadmanager.history.lake import Lake
-from loadmanager.load.model import BROKERS_TOPIC, BUNDLES_TOPIC
+from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC
 
 HOUR_US = 60 * MINUTE_US
 SPANS = 200

@@ -18,7 +18,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from loadmanager.checking.topics import CHANNEL_TOPIC
+from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
 from loadmanager.history import decoding
 from loadmanager.history.folding import Known, Position
 from loadmanager.history.ingest.counting import UNREADABLE, count_decoded, count_folded

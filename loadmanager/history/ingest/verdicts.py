@@ -14,13 +14,13 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from loadmanager.checking.topics import CHANNEL_TOPIC, SNAPSHOTS_TOPIC
+from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC, SNAPSHOTS_TOPIC
 from loadmanager.history import folding
 from loadmanager.history.folding import Known, Position
 from loadmanager.history.ingest.progress import SILVER, WRITER, Mark, reached
 from loadmanager.history.lake import Lake, Once
 from loadmanager.history.sources import Source
-from statechannel.codec import NEWEST_VERSION
+from statechannel.law.codec import NEWEST_VERSION
 
 SEEDER = f"{WRITER}/seed"
 

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from loadmanager.balancing.registry import STRATEGIES
-from loadmanager.dynamic.model import Scalar
-from loadmanager.dynamic.naming import changeable
-from loadmanager.dynamic.overlay import combined
 from loadmanager.errors import Invalid, NotFound
 from loadmanager.settings import Settings
+from loadmanager.settings.dynamic.model import Scalar
+from loadmanager.settings.dynamic.naming import changeable
+from loadmanager.settings.dynamic.overlay import combined
+from loadmanager.strategies.rebalancing.registry import STRATEGIES
 
 RECORDED = "recorded"
 DEFAULTS = (

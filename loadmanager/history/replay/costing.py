@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmanager.balancing.model import DIMENSIONS, Floats
-from loadmanager.sim.balance.scenario import BYTES_IN, CPU
+from loadmanager.model.cluster import DIMENSIONS, Floats
+from loadmanager.strategies.playground.scenario import BYTES_IN, CPU
 
 CPU_PERCENT, IN, OUT, MESSAGES = range(4)
 """Columns of `slices.RATES`."""

@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from loadmanager.balancing.model import Flags, Floats, Ints
 from loadmanager.history.replay.judging import Judge
+from loadmanager.model.cluster import Flags, Floats, Ints
 
 STRETCHES = 8
 """Into which a window is cut; more bind the bound closer, and cost more time."""

@@ -16,7 +16,6 @@ import msgspec
 import pyarrow
 from pyspark.sql import functions as f
 
-from loadmanager.dynamic.overlay import overlaid
 from loadmanager.errors import Invalid
 from loadmanager.history.lake import ALWAYS, Lake, Window
 from loadmanager.history.replay.candidates import DEFAULTS, Candidate, parsed
@@ -28,6 +27,7 @@ from loadmanager.history.replay.recording import Missing
 from loadmanager.history.replay.result import ReplayResult, WindowRow
 from loadmanager.history.replay.slicing import Cut, events, micros, moment
 from loadmanager.settings import Settings
+from loadmanager.settings.dynamic.overlay import overlaid
 
 LONGEST_S = 4 * 3600.0
 WANTED_WINDOWS = 24

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from loadmanager.balancing.model import Flags, Floats, Ints
 from loadmanager.history.replay.recording import Recorded, Step
-from loadmanager.sim.balance.level import Ruler, allowed_usage, even_usage
-from loadmanager.sim.balance.measures import TRANSFER_GAP_S, UNLOAD_GAP_S
+from loadmanager.model.cluster import Flags, Floats, Ints
+from loadmanager.strategies.playground.level import Ruler, allowed_usage, even_usage
+from loadmanager.strategies.playground.measures import TRANSFER_GAP_S, UNLOAD_GAP_S
 
 FREE = "death"
 """Who fled a dead broker is nobody's cost: all candidates have the same deaths."""

@@ -10,7 +10,7 @@ from typing import Any
 from loadmanager.errors import Invalid
 from loadmanager.history.replay.candidates import RECORDED
 from loadmanager.history.replay.result import Ranked, ReplayResult
-from loadmanager.sim.balance import drawing
+from loadmanager.strategies.playground import drawing
 
 WIDTH = 560
 SCALE = 1.3

@@ -17,8 +17,8 @@ from loadmanager.history.replay.recording import Missing, RecordedGame, recorded
 from loadmanager.history.replay.rounds import Played, played_out
 from loadmanager.history.replay.slices import Frame, sliced
 from loadmanager.settings import Settings
-from loadmanager.sim.balance.invariants import InvariantViolation
-from loadmanager.sim.balance.level import Ruler
+from loadmanager.strategies.playground.invariants import InvariantViolation
+from loadmanager.strategies.playground.level import Ruler
 
 
 class Rules(msgspec.Struct, frozen=True):

@@ -9,9 +9,9 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from loadmanager.balancing.model import DIMENSIONS, NOWHERE, Flags, Floats, Ints
 from loadmanager.history.replay.slices import Reports, Slice
 from loadmanager.history.replay.walking import ITS_OWN, REVOKE, TRANSFER, UNLOAD
+from loadmanager.model.cluster import DIMENSIONS, NOWHERE, Flags, Floats, Ints
 
 
 class Presence(msgspec.Struct, frozen=True, eq=False):

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from loadmanager.balancing.model import Floats, Ints
 from loadmanager.history.replay.candidates import RECORDED, Candidate, commands
 from loadmanager.history.replay.result import Config, Interval, Ranked, WindowRow
+from loadmanager.model.cluster import Floats, Ints
 from loadmanager.settings import Settings
 
 LEVEL_PERCENT = (2.5, 97.5)

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
-from loadmanager.balancing.model import DIMENSIONS, NOWHERE, Flags, Floats, Ints
 from loadmanager.history.replay.presence import draining, presence
 from loadmanager.history.replay.ruling import Ruling, ruling
 from loadmanager.history.replay.slices import Frame, Slice
 from loadmanager.history.replay.tiles import Tiles, tiled
 from loadmanager.history.replay.walking import Departure, Walk
-from loadmanager.sim.balance.cluster import summed
-from loadmanager.sim.balance.scenario import Scenario
+from loadmanager.model.cluster import DIMENSIONS, NOWHERE, Flags, Floats, Ints
+from loadmanager.strategies.playground.cluster import summed
+from loadmanager.strategies.playground.scenario import Scenario
 
 
 class Rest(msgspec.Struct, frozen=True, eq=False):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from loadmanager.dynamic.model import Scalar
+from loadmanager.settings.dynamic.model import Scalar
 
 
 class Interval(msgspec.Struct, frozen=True):

@@ -9,18 +9,18 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from loadmanager.balancing.decision import Decision
-from loadmanager.balancing.model import Flags, Ints
-from loadmanager.balancing.registry import STRATEGIES
-from loadmanager.balancing.strategy import Strategy
 from loadmanager.history.replay.recording import Recorded, Step
 from loadmanager.history.replay.ruling import Ruling
+from loadmanager.model.cluster import Flags, Ints
 from loadmanager.settings import Settings
-from loadmanager.sim.balance.cluster import SimulatedCluster
-from loadmanager.sim.balance.invariants import check
-from loadmanager.sim.balance.level import Ruler
-from loadmanager.sim.balance.observing import Conditions, View, observe
-from loadmanager.sim.balance.placing import Placer
+from loadmanager.strategies.playground.cluster import SimulatedCluster
+from loadmanager.strategies.playground.invariants import check
+from loadmanager.strategies.playground.level import Ruler
+from loadmanager.strategies.playground.observing import Conditions, View, observe
+from loadmanager.strategies.playground.placing import Placer
+from loadmanager.strategies.rebalancing.decision import Decision
+from loadmanager.strategies.rebalancing.registry import STRATEGIES
+from loadmanager.strategies.rebalancing.strategy import Strategy
 
 
 class Played(msgspec.Struct, frozen=True, eq=False):

@@ -15,13 +15,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmanager.balancing.constraints import ALLOWED, FREE, Constraints
-from loadmanager.balancing.model import NOWHERE, UNLIMITED, ClusterModel, Flags, Floats, Ints
 from loadmanager.decisions.codec import decode
 from loadmanager.decisions.errors import BadDecision, NewerDecision
-from loadmanager.sim.balance.cluster import SimulatedCluster
-from loadmanager.sim.balance.observing import View
-from statechannel.bundle import Bundle
+from loadmanager.model.cluster import NOWHERE, UNLIMITED, ClusterModel, Flags, Floats, Ints
+from loadmanager.model.constraints import ALLOWED, FREE, Constraints
+from loadmanager.strategies.playground.cluster import SimulatedCluster
+from loadmanager.strategies.playground.observing import View
+from statechannel.law.bundle import Bundle
 
 Short = NDArray[np.int16]
 

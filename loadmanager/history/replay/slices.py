@@ -13,7 +13,7 @@ import pyarrow
 import pyarrow.compute
 from numpy.typing import NDArray
 
-from loadmanager.balancing.model import DIMENSIONS, Flags, Floats, Ints
+from loadmanager.model.cluster import DIMENSIONS, Flags, Floats, Ints
 
 _compute: Any = pyarrow.compute
 

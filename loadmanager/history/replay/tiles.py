@@ -11,8 +11,8 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
-from loadmanager.balancing.model import Floats, Ints
-from statechannel.bundle import Bundle
+from loadmanager.model.cluster import Floats, Ints
+from statechannel.law.bundle import Bundle
 
 
 class Tiles(msgspec.Struct, frozen=True, eq=False):

@@ -11,10 +11,10 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from loadmanager.balancing.model import DIMENSIONS, NOWHERE, Flags, Floats, Ints
 from loadmanager.history.replay.costing import costs
 from loadmanager.history.replay.slices import OWNERSHIP, REPORT, TOTAL, Slice
 from loadmanager.history.replay.tiles import Tiles
+from loadmanager.model.cluster import DIMENSIONS, NOWHERE, Flags, Floats, Ints
 
 UNLOAD, REVOKE, TRANSFER = "unload", "revoke", "transfer"
 """Actions of the channel that matter here."""

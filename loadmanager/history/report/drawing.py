@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from loadmanager.history.report.material import DAY_S, Span
-from loadmanager.sim.balance import drawing
+from loadmanager.strategies.playground import drawing
 
 WIDTH = 820
 LINE = 104

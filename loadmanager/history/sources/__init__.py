@@ -12,12 +12,12 @@ from collections.abc import Iterable
 
 from pyspark.sql import DataFrame, SparkSession
 
+from loadmanager.broker.wiring import check_servers, file_of
 from loadmanager.history.sources.gaps import MISSING, missing
 from loadmanager.history.sources.kafka import KafkaSource
 from loadmanager.history.sources.sqlite import SqliteSource
 from loadmanager.history.sources.topics import TOPICS, Topic
 from loadmanager.settings import Settings
-from loadmanager.wiring import check_servers, file_of
 
 __all__ = [
     "MISSING",

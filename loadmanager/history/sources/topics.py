@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from loadmanager.checking.topics import CHANNEL_TOPIC
 from loadmanager.decisions.log import DECISIONS_TOPIC
-from loadmanager.load.model import BROKERS_TOPIC, BUNDLES_TOPIC
+from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
+from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC
 
 AUDIT_TOPIC = "audit"
 GROUP_LAG_TOPIC = "group-lag"

@@ -13,8 +13,8 @@ from statechannel.adapters.kafka.admin import RIGHTS
 from statechannel.adapters.kafka.clients import MAX_MESSAGE_BYTES, TRANSACTION_TIMEOUT_S
 from statechannel.adapters.kafka.topics import PRODUCTION_MIN_INSYNC, PRODUCTION_REPLICATION, TopicPolicy
 from statechannel.audit import Finding, Severity
+from statechannel.law.snapshot import SNAPSHOTS
 from statechannel.ports import TopicSpec
-from statechannel.snapshot import SNAPSHOTS
 
 OLDEST = (3, 0)
 VERSION_SETTING = "inter.broker.protocol.version"

@@ -20,8 +20,8 @@ from statechannel.adapters.sqlite import registry
 from statechannel.adapters.sqlite.desk import Desk, Request, Watch
 from statechannel.adapters.sqlite.registry import Session, Snapshot
 from statechannel.errors import CoordinationUnavailable, Fenced, RootLost
+from statechannel.law.record import Broker
 from statechannel.ports import Connection, Identity, Leadership, Member, WatchCounts
-from statechannel.record import Broker
 
 T = TypeVar("T")
 _CLOSE_S = 1.0

@@ -12,10 +12,10 @@ from sqlite3 import Connection
 
 import msgspec
 
-from statechannel.coordination_root import check_root, lost, replaced
 from statechannel.errors import Deposed, Fenced, ForeignRoot, RootLost
+from statechannel.law.coordination_root import check_root, lost, replaced
+from statechannel.law.record import Broker
 from statechannel.ports import Identity, Leadership, Member
-from statechannel.record import Broker
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS identity (

@@ -7,7 +7,7 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 from statechannel.adapters.zookeeper.nodes import Nodes
 from statechannel.adapters.zookeeper.session import Operation, Refused, Session, check
 from statechannel.errors import CoordinationUnavailable, Deposed, Fenced
-from statechannel.record import Broker
+from statechannel.law.record import Broker
 
 ATTEMPTS = 8
 """How often a transaction that lost a race is tried anew before the server counts as unavailable."""

@@ -33,10 +33,10 @@ from statechannel.adapters.zookeeper.session import (
     put,
 )
 from statechannel.adapters.zookeeper.watches import Watches
-from statechannel.coordination_root import lost, replaced
 from statechannel.errors import CoordinationError, CoordinationUnavailable, ForeignRoot, RootLost
+from statechannel.law.coordination_root import lost, replaced
+from statechannel.law.record import Broker
 from statechannel.ports import Connection, Identity, Leadership, Member, WatchCounts
-from statechannel.record import Broker
 
 RAISES_AT_ONCE = 500
 MAX_DATA_BYTES = 256 * 1024

@@ -17,8 +17,8 @@ import logging
 import re
 
 from statechannel.errors import InvalidName
+from statechannel.law.record import Broker
 from statechannel.ports import Leadership, Member
-from statechannel.record import Broker
 
 LOGGER = logging.getLogger("statechannel.zookeeper")
 

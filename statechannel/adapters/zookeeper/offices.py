@@ -15,7 +15,7 @@ from statechannel.adapters.zookeeper.checks import ATTEMPTS, Checks, fenced
 from statechannel.adapters.zookeeper.nodes import Nodes, decode_holder, encode_holder
 from statechannel.adapters.zookeeper.session import Refused, Session, check, drop, make, put
 from statechannel.errors import CoordinationUnavailable
-from statechannel.record import Broker
+from statechannel.law.record import Broker
 
 
 class Offices:

@@ -10,7 +10,7 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from statechannel.adapters.zookeeper.nodes import Nodes
 from statechannel.adapters.zookeeper.session import Refused, Session, put
-from statechannel.coordination_root import check_root
+from statechannel.law.coordination_root import check_root
 from statechannel.ports import Identity
 
 

@@ -21,8 +21,8 @@ from statechannel.adapters.zookeeper.directory import Directory
 from statechannel.adapters.zookeeper.nodes import Nodes, decode_holder, decode_leadership, decode_member
 from statechannel.adapters.zookeeper.session import LOGGER, Denied, Link, Session, Watch, post
 from statechannel.errors import CoordinationUnavailable
+from statechannel.law.record import Broker
 from statechannel.ports import Connection, Leadership, Member, WatchCounts
-from statechannel.record import Broker
 
 AGAIN_S = 0.1
 GONE_FOR_S = 1.0

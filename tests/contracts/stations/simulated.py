@@ -9,11 +9,11 @@ from random import Random
 
 import pytest
 
-from loadmanager.sim.coordination_server import SimulatedCoordinationServer
-from loadmanager.sim.log_server import MAX_BATCH, SimulatedLogServer
-from loadmanager.sim.network import Network
-from loadmanager.sim.simulated_coordination import SimulatedCoordination
-from loadmanager.sim.simulated_log import SimulatedLog
+from loadmanager.simulation.coordination_server import SimulatedCoordinationServer
+from loadmanager.simulation.log_server import MAX_BATCH, SimulatedLogServer
+from loadmanager.simulation.network import Network
+from loadmanager.simulation.simulated_coordination import SimulatedCoordination
+from loadmanager.simulation.simulated_log import SimulatedLog
 
 
 class SimulatedLogStation:

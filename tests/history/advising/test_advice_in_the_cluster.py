@@ -22,8 +22,6 @@ from pyspark.sql import functions as f
 
 from examples.counter.load import Load
 from examples.counter.traffic import Traffic
-from loadmanager.advice.codec import sealed
-from loadmanager.advice.model import Advice, ChangeSettings, Expected, Measure, Provenance, SettingChange
 from loadmanager.client import HttpRouter, Router
 from loadmanager.history.advising import Options, consider, publish
 from loadmanager.history.ingest import Ingest
@@ -32,6 +30,8 @@ from loadmanager.history.lake import Lake, Window
 from loadmanager.history.replay import Objective
 from loadmanager.history.replay import Options as Replaying
 from loadmanager.history.sources import source_of
+from loadmanager.leader.advice.codec import sealed
+from loadmanager.leader.advice.model import Advice, ChangeSettings, Expected, Measure, Provenance, SettingChange
 from loadmanager.settings import Settings
 from stack.servers import KafkaServer, ZooKeeperServer
 from tests.integration.long_life.cluster import Cluster

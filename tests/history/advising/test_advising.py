@@ -8,9 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadmanager.advice.bounds import check, check_steps
-from loadmanager.advice.codec import decode, encode
-from loadmanager.advice.model import Advice, ChangeSettings, Measure, SettingChange
 from loadmanager.history.advising.ahead import Ahead, relief
 from loadmanager.history.advising.from_bundles import Namespace, cuts_of
 from loadmanager.history.advising.from_replay import advised, candidates
@@ -19,6 +16,9 @@ from loadmanager.history.advising.intervals import mean
 from loadmanager.history.advising.origin import Origin
 from loadmanager.history.replay import RECORDED, Ranked, ReplayResult, WindowRow, parsed
 from loadmanager.history.replay.ranking import config_of, ranked, verdict
+from loadmanager.leader.advice.bounds import check, check_steps
+from loadmanager.leader.advice.codec import decode, encode
+from loadmanager.leader.advice.model import Advice, ChangeSettings, Measure, SettingChange
 from loadmanager.settings import Settings
 
 BASE = Settings.model_construct(None)

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from loadmanager.advice.bounds import check
-from loadmanager.advice.model import Advice, CutBundles, Measure, MoveBundles
 from loadmanager.errors import Invalid
 from loadmanager.history.advising import Options, consider, from_bundles, from_forecast, from_weights
 from loadmanager.history.advising.origin import Origin
 from loadmanager.history.analyses.analysis import Options as Analysing
 from loadmanager.history.lake import Lake, Window
+from loadmanager.leader.advice.bounds import check
+from loadmanager.leader.advice.model import Advice, CutBundles, Measure, MoveBundles
 from loadmanager.settings import Settings
 from tests.history.analyses.making import tables as made
 

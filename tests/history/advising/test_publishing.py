@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from loadmanager.advice.codec import sealed
-from loadmanager.advice.model import Advice, ChangeSettings, Expected, Measure, Provenance, SettingChange
 from loadmanager.errors import Invalid, Unavailable
 from loadmanager.history.advising import publish
+from loadmanager.leader.advice.codec import sealed
+from loadmanager.leader.advice.model import Advice, ChangeSettings, Expected, Measure, Provenance, SettingChange
 from loadmanager.settings import Settings
 from loadmanager.testing import embedded_cluster
 

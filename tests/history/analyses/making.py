@@ -10,8 +10,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from loadmanager.history.schemas import TABLES
-from statechannel.record import Action
-from statechannel.transitions import TABLE, State, Then, Who
+from statechannel.law.record import Action
+from statechannel.law.transitions import TABLE, State, Then, Who
 
 START = datetime(2026, 1, 5, tzinfo=UTC)
 Row = dict[str, Any]

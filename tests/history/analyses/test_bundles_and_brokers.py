@@ -13,11 +13,11 @@ from pyspark.sql import SparkSession
 from loadmanager.history.analyses import ANALYSES
 from loadmanager.history.analyses.analysis import DEFAULTS, Options
 from loadmanager.history.lake import Window
-from loadmanager.load.model import BrokerLoadData
-from loadmanager.load.usage import RESOURCES, Weights, capacity_row, usages
-from loadmanager.splitting.conditions import Limits
-from statechannel.bundle import even_boundaries, tile
-from statechannel.record import Broker
+from loadmanager.model.load.model import BrokerLoadData
+from loadmanager.model.load.usage import RESOURCES, Weights, capacity_row, usages
+from loadmanager.strategies.splitting.conditions import Limits
+from statechannel.law.bundle import even_boundaries, tile
+from statechannel.law.record import Broker
 from tests.history.analyses.making import Chain, Row, answers, at, since, tables
 
 NAN, INF = float("nan"), float("inf")

@@ -15,12 +15,12 @@ from loadmanager.history.audit.job import BEGIN, CLAIM, MOVE, RECORD, VERDICT, a
 from loadmanager.history.audit.segments import Claim, Extent, place, plan, without
 from loadmanager.history.folding.states import packed
 from loadmanager.history.schemas import CHANNEL, TRANSITION
-from statechannel import codec
-from statechannel.channel import ChannelCore
 from statechannel.errors import InvariantError
-from statechannel.partition import PartitionState
+from statechannel.law import codec
+from statechannel.law.partition import PartitionState
+from statechannel.law.record import Record
 from statechannel.ports import LogEntry
-from statechannel.record import Record
+from statechannel.runtime.channel import ChannelCore
 from tests.history.folding.tasks import Entry, Table
 from tests.statechannel.auditor import History
 from tests.statechannel.conftest import Ledger

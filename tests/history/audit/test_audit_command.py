@@ -13,14 +13,14 @@ import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
-from api.cli.main import main
-from loadmanager.checking.topics import CHANNEL_TOPIC, SNAPSHOTS_TOPIC
+from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC, SNAPSHOTS_TOPIC
 from loadmanager.history import published
 from loadmanager.history.folding.states import packed, unpacked
 from loadmanager.history.lake import Lake
 from loadmanager.history.schemas import CHANNEL_STATE
+from loadmanager_api.cli.main import main
 from statechannel.adapters.sqlite.log import SqliteLog
-from statechannel.partition import PartitionState
+from statechannel.law.partition import PartitionState
 from statechannel.ports import Payload, TopicSpec
 from tests.history.folding.tasks import Entry
 from tests.statechannel.snapshots import Topic, write

@@ -12,8 +12,8 @@ from loadmanager.history.audit.auditing import copies
 from loadmanager.history.audit.findings import ACCEPTED
 from loadmanager.history.folding import Known, fold, known
 from loadmanager.history.schemas import RAW
-from statechannel.record import Broker
-from statechannel.transitions import State
+from statechannel.law.record import Broker
+from statechannel.law.transitions import State
 from tests.history.folding.test_fold_job import WHEN, raw, replayed
 from tests.statechannel.snapshots import Topic, write
 

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadmanager.history.audit.segments import Extent
-from statechannel import codec
-from statechannel.channel import ChannelCore
-from statechannel.partition import PartitionState
+from statechannel.law import codec
+from statechannel.law.partition import PartitionState
+from statechannel.law.record import Broker
+from statechannel.law.transitions import State
 from statechannel.ports import LogEntry
-from statechannel.record import Broker
-from statechannel.transitions import State
+from statechannel.runtime.channel import ChannelCore
 from tests.history.folding.tasks import Entry, Table, of_format
 
 from .tasks import audited, honest, recorded, states_of

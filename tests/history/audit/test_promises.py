@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from loadmanager.history.audit import Invariant
-from statechannel import codec, log_records, reshaping, table, transitions
-from statechannel.channel import ChannelCore
 from statechannel.errors import InvariantError
+from statechannel.law import codec, log_records, reshaping, table, transitions
+from statechannel.law.record import Action, Broker, Record
+from statechannel.law.verdict import Change
 from statechannel.ports import LogEntry
-from statechannel.record import Action, Broker, Record
-from statechannel.verdict import Change
+from statechannel.runtime.channel import ChannelCore
 from tests.history.folding.tasks import Entry
 from tests.statechannel.mutation import mutate, reguard
 

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from loadmanager.balancing.decision import Decision, Move, Stage
 from loadmanager.decisions.codec import encode
 from loadmanager.decisions.record import DecisionRecord, Outcome
-from statechannel.bundle import Bundle
-from statechannel.record import Broker
+from loadmanager.strategies.rebalancing.decision import Decision, Move, Stage
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Broker
 
 
 @st.composite

@@ -9,15 +9,15 @@ import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from loadmanager.balancing.decision import Decision, Move
 from loadmanager.decisions.codec import encode
 from loadmanager.decisions.record import DecisionRecord, Outcome
 from loadmanager.history import decoding
 from loadmanager.history.schemas import QUARANTINE, RAW, TABLES
-from loadmanager.host import BundleLoad
-from loadmanager.load.model import BrokerLoadData, LoadedBundle, TopBundlesLoadData
-from statechannel.bundle import Bundle
-from statechannel.record import Broker
+from loadmanager.model.host import BundleLoad
+from loadmanager.model.load.model import BrokerLoadData, LoadedBundle, TopBundlesLoadData
+from loadmanager.strategies.rebalancing.decision import Decision, Move
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Broker
 
 B1, B2 = Broker("b1:1", 7), Broker("b2:1", 8)
 LOW, HIGH = Bundle("t/n", 0, 2**31), Bundle("t/n", 2**31, 2**32 - 1)

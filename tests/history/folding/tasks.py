@@ -13,10 +13,10 @@ import pyarrow as pa
 from loadmanager.history.folding.job import RECORD, STATE, fold_task
 from loadmanager.history.folding.rows import KINDS
 from loadmanager.history.folding.states import Position, unpacked
-from statechannel import codec
-from statechannel.channel import ChannelCore
-from statechannel.partition import PartitionState
+from statechannel.law import codec
+from statechannel.law.partition import PartitionState
 from statechannel.ports import LogEntry
+from statechannel.runtime.channel import ChannelCore
 from tests.statechannel.auditor import History
 from tests.statechannel.conftest import Ledger
 

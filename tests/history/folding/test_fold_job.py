@@ -15,8 +15,8 @@ from loadmanager.history.folding import SEEDED, Known, fold, known, positions, s
 from loadmanager.history.folding.spreading import numbers_of, spread
 from loadmanager.history.folding.states import unpacked
 from loadmanager.history.schemas import CHANNEL, CHANNEL_STATE, QUARANTINE, RAW, TRANSITION
-from statechannel.channel import ChannelCore
 from statechannel.ports import LogEntry
+from statechannel.runtime.channel import ChannelCore
 from tests.statechannel.snapshots import Topic, write
 
 from .tasks import Entry, history

@@ -16,12 +16,12 @@ from loadmanager.history.folding import lists
 from loadmanager.history.folding.states import SEEDED, packed
 from loadmanager.history.folding.verdicts import PartitionFold
 from loadmanager.history.schemas import CHANNEL_STATE
-from loadmanager.sim.world import World
-from statechannel import codec
-from statechannel.channel import ChannelCore
+from loadmanager.simulation.world import World
+from statechannel.law import codec
+from statechannel.law.record import Action, Broker, Record, Role
+from statechannel.law.verdict import Change, Refusal
 from statechannel.ports import LogEntry
-from statechannel.record import Action, Broker, Record, Role
-from statechannel.verdict import Change, Refusal
+from statechannel.runtime.channel import ChannelCore
 from tests.loadmanager.small_world import A, B, Hand, replica, virtually
 from tests.statechannel.test_service import TOPIC, foreign
 

@@ -17,8 +17,8 @@ from loadmanager.history.generating.minutes import of_day
 from loadmanager.history.generating.spells import away
 from loadmanager.history.generating.world import DAY_MS, MINUTE_MS
 from loadmanager.history.schemas import TABLES
-from statechannel.record import Action
-from statechannel.transitions import State, rows
+from statechannel.law.record import Action
+from statechannel.law.transitions import State, rows
 
 WORLD = World(brokers=4, bundles=10, days=3, top=2)
 

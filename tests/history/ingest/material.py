@@ -13,18 +13,18 @@ from random import Random
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from loadmanager.balancing.decision import Decision, Move, Stage
-from loadmanager.checking.topics import CHANNEL_TOPIC
 from loadmanager.decisions.codec import encode as encode_decision
 from loadmanager.decisions.log import DECISIONS
 from loadmanager.decisions.record import DecisionRecord
+from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
 from loadmanager.history.schemas import RAW
-from loadmanager.host import BundleLoad
-from loadmanager.load.model import BROKERS_TOPIC, BUNDLES_TOPIC, BrokerLoadData, LoadedBundle, TopBundlesLoadData
+from loadmanager.model.host import BundleLoad
+from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC, BrokerLoadData, LoadedBundle, TopBundlesLoadData
+from loadmanager.strategies.rebalancing.decision import Decision, Move, Stage
 from statechannel.adapters.sqlite.log import SqliteLog
-from statechannel.bundle import Bundle
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Broker
 from statechannel.ports import Payload, TopicSpec
-from statechannel.record import Broker
 from tests.history.decoding.records import sealed
 from tests.history.folding.tasks import history
 

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from loadmanager.checking.topics import CHANNEL_TOPIC
 from loadmanager.decisions.log import DECISIONS_TOPIC
+from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
 from loadmanager.history import folding
 from loadmanager.history.ingest.batches import Batches, Plan
 from loadmanager.history.ingest.failpoints import NEVER
@@ -18,10 +18,10 @@ from loadmanager.history.ingest.progress import SILVER, WRITER, advance, arrived
 from loadmanager.history.ingest.rereading import reread
 from loadmanager.history.lake import Lake, Once
 from loadmanager.history.sources import SqliteSource
-from loadmanager.load.model import BROKERS_TOPIC, BUNDLES_TOPIC
-from statechannel import codec
+from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC
+from statechannel.law import codec
+from statechannel.law.record import Action, Broker, Record
 from statechannel.ports import Payload
-from statechannel.record import Action, Broker, Record
 from tests.history.folding.tasks import of_format
 from tests.history.ingest import material
 

@@ -10,8 +10,8 @@ from loadmanager.history.ingest.counting import count_decoded
 from loadmanager.history.ingest.repeats import KEPT, Recent, repeats
 from loadmanager.history.lake import Once
 from loadmanager.history.schemas import RAW
-from loadmanager.load.model import BROKERS_TOPIC, BrokerLoadData
-from statechannel.record import Broker
+from loadmanager.model.load.model import BROKERS_TOPIC, BrokerLoadData
+from statechannel.law.record import Broker
 
 A_BATCH = 4
 BEGIN_MS = 1_700_000_000_000

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from loadmanager.checking.topics import CHANNEL_TOPIC, SNAPSHOTS_TOPIC
+from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC, SNAPSHOTS_TOPIC
 from loadmanager.history import folding
 from loadmanager.history.ingest import Ingest, Options
 from loadmanager.history.ingest.batches import Batches, Plan
@@ -19,8 +19,8 @@ from loadmanager.history.ingest.failpoints import NEVER, VARIABLE
 from loadmanager.history.lake import Lake
 from loadmanager.history.sources import SqliteSource
 from statechannel.adapters.sqlite.log import SqliteLog
-from statechannel.channel import ChannelCore
 from statechannel.ports import LogEntry, Payload, TopicSpec
+from statechannel.runtime.channel import ChannelCore
 from tests.history.folding.tasks import Entry, history
 from tests.history.ingest import material
 from tests.history.ingest.dying import Crash, Fragile

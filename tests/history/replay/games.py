@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from loadmanager.balancing.model import DIMENSIONS, Ints
 from loadmanager.history.replay.judging import Judge, Terms
 from loadmanager.history.replay.recording import Recorded, Step
-from loadmanager.sim.balance.playing import Run, play
-from loadmanager.sim.balance.scenario import CPU, MESSAGES, Size, scenario, tiled
-from tests.sim.balance.strategies import still
+from loadmanager.model.cluster import DIMENSIONS, Ints
+from loadmanager.strategies.playground.playing import Run, play
+from loadmanager.strategies.playground.scenario import CPU, MESSAGES, Size, scenario, tiled
+from tests.simulation.balance.strategies import still
 
 LOPSIDED = Size(brokers=4, bundles=24, rounds=120)
 

@@ -8,21 +8,21 @@ import msgspec
 import numpy as np
 import pytest
 
-from loadmanager.balancing.registry import STRATEGIES
 from loadmanager.history.replay.candidates import Candidate
 from loadmanager.history.replay.judging import Gaps, Judge, Objective
 from loadmanager.history.replay.playing import Outcome, Rules, outcomes, played
 from loadmanager.history.replay.recording import Missing, RecordedGame, Step, recorded
 from loadmanager.history.replay.slices import Frame, sliced
 from loadmanager.settings import Settings
-from loadmanager.sim.balance.level import Ruler
-from loadmanager.sim.balance.measures import TRANSFER_GAP_S, measure
-from loadmanager.sim.balance.playing import play
-from loadmanager.sim.balance.scenario import Size
-from loadmanager.sim.balance.workloads.registry import make
+from loadmanager.strategies.playground.level import Ruler
+from loadmanager.strategies.playground.measures import TRANSFER_GAP_S, measure
+from loadmanager.strategies.playground.playing import play
+from loadmanager.strategies.playground.scenario import Size
+from loadmanager.strategies.playground.workloads.registry import make
+from loadmanager.strategies.rebalancing.registry import STRATEGIES
 from tests.history.replay.games import game, lopsided
 from tests.history.replay.written import BEGIN_US, SECOND, frame, written
-from tests.sim.balance.strategies import Scripted, move
+from tests.simulation.balance.strategies import Scripted, move
 
 RULER = Ruler.of(Settings())
 

@@ -14,16 +14,16 @@ from loadmanager.history.replay.costing import costs
 from loadmanager.history.replay.recording import Missing, RecordedGame, recorded
 from loadmanager.history.replay.slices import sliced
 from loadmanager.history.replay.tiles import tiled
-from loadmanager.host import BundleLoad
-from loadmanager.load.model import BrokerLoadData, total_of
-from loadmanager.load.usage import bundle_row
-from loadmanager.sim.balance.playing import play
-from loadmanager.sim.balance.scenario import CPU, Size, broker_names
-from loadmanager.sim.balance.traffic import owners_by_round
-from loadmanager.sim.balance.workloads.registry import make
-from statechannel.record import Broker
+from loadmanager.model.host import BundleLoad
+from loadmanager.model.load.model import BrokerLoadData, total_of
+from loadmanager.model.load.usage import bundle_row
+from loadmanager.strategies.playground.playing import play
+from loadmanager.strategies.playground.scenario import CPU, Size, broker_names
+from loadmanager.strategies.playground.traffic import owners_by_round
+from loadmanager.strategies.playground.workloads.registry import make
+from statechannel.law.record import Broker
 from tests.history.replay.written import BEGIN_US, SECOND, History, Report, Step, frame, written
-from tests.sim.balance.strategies import still
+from tests.simulation.balance.strategies import still
 
 ROUND = 60 * SECOND
 A, B, C = broker_names(3)

@@ -7,10 +7,6 @@ import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
-from loadmanager.balancing.constraints import ALLOWED, FREE, Constraints, unconstrained
-from loadmanager.balancing.decision import Decision
-from loadmanager.balancing.model import ClusterModel
-from loadmanager.balancing.registry import STRATEGIES
 from loadmanager.decisions.codec import encode
 from loadmanager.decisions.record import record_of
 from loadmanager.history.lake import Lake
@@ -20,14 +16,18 @@ from loadmanager.history.replay.recording import Recorded, RecordedGame, Rest, r
 from loadmanager.history.replay.rounds import played_out
 from loadmanager.history.replay.ruling import ruling
 from loadmanager.history.replay.slices import sliced
+from loadmanager.model.cluster import ClusterModel
+from loadmanager.model.constraints import ALLOWED, FREE, Constraints, unconstrained
 from loadmanager.settings import Settings
-from loadmanager.sim.balance.cluster import SimulatedCluster
-from loadmanager.sim.balance.observing import Conditions, observe
-from loadmanager.sim.balance.scenario import broker_names
-from statechannel.bundle import Bundle
+from loadmanager.strategies.playground.cluster import SimulatedCluster
+from loadmanager.strategies.playground.observing import Conditions, observe
+from loadmanager.strategies.playground.scenario import broker_names
+from loadmanager.strategies.rebalancing.decision import Decision
+from loadmanager.strategies.rebalancing.registry import STRATEGIES
+from statechannel.law.bundle import Bundle
 from tests.history.replay.games import game, lopsided
 from tests.history.replay.written import BEGIN_US, SECOND, History, frame, written
-from tests.sim.balance.strategies import Scripted, move
+from tests.simulation.balance.strategies import Scripted, move
 
 BASE = Settings(load_ttl_s=120, load_report_max_interval_s=60)
 RULES = ("pinned to a", "isolation policy 'pay'")

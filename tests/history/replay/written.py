@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 from loadmanager.history.lake import Lake
 from loadmanager.history.replay.slices import LISTED, OWNERSHIP, REPORT, RULES, TOTAL, Frame
 from loadmanager.history.schemas import TABLES
-from loadmanager.sim.balance.playing import Run
-from loadmanager.sim.balance.scenario import BYTES_IN, BYTES_OUT, CPU, MESSAGES, broker_names
-from loadmanager.sim.balance.traffic import owners_by_round
+from loadmanager.strategies.playground.playing import Run
+from loadmanager.strategies.playground.scenario import BYTES_IN, BYTES_OUT, CPU, MESSAGES, broker_names
+from loadmanager.strategies.playground.traffic import owners_by_round
 
 BEGIN = datetime(2026, 11, 2, tzinfo=UTC)
 BEGIN_US = int(BEGIN.timestamp()) * 1_000_000

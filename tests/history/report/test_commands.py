@@ -13,14 +13,14 @@ import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import DataFrame, SparkSession
 
-from api.cli.load_history.answering import taken
-from api.cli.main import main
 from loadmanager.errors import NotFound
 from loadmanager.history import layout, published
 from loadmanager.history.coverage import check_recorded
 from loadmanager.history.lake import Lake, Once, Window
 from loadmanager.history.pinned import Pinned
 from loadmanager.history.schemas import TABLES
+from loadmanager_api.cli.load_history.answering import taken
+from loadmanager_api.cli.main import main
 
 BEGIN = datetime(2030, 1, 28, 12, tzinfo=UTC)
 JVMS_OWN = "WARNING: Using incubator modules: jdk.incubator.vector"
@@ -88,7 +88,7 @@ def test_versions_are_those_that_were_read_whatever_is_written_meanwhile(filled:
         filled.append("broker_minute", rows, Once("test", 2))
         return taken(answer, most)
 
-    monkeypatch.setattr("api.cli.load_history.analyse.taken", while_an_ingest_writes)
+    monkeypatch.setattr("loadmanager_api.cli.load_history.analyse.taken", while_an_ingest_writes)
     assert history(filled, "analyse", "--analysis", "imbalance").exit_code == 0
     found = published.read(f"{filled.root}/published", "analyses/imbalance")
     assert {row["minute"] for row in found.rows} == {"2030-01-28T12:00:00Z"}
@@ -146,7 +146,15 @@ def test_an_empty_lake_says_what_to_run_first(lake: Lake):
 
 def apart(lake: Lake, *arguments: str) -> subprocess.CompletedProcess[str]:
     """`analyse` in a process of its own, with a JVM of its own."""
-    command = [sys.executable, "-c", "from api.cli.main import main; main()", "history", "analyse", "--lake", lake.root]
+    command = [
+        sys.executable,
+        "-c",
+        "from loadmanager_api.cli.main import main; main()",
+        "history",
+        "analyse",
+        "--lake",
+        lake.root,
+    ]
     return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=300, check=False)
 
 

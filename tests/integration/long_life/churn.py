@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from statechannel.bundle import Bundle
+from statechannel.law.bundle import Bundle
 from tests.integration.long_life.cluster import Answer, Cluster
 from tests.integration.long_life.waiting import until_told
 

@@ -31,7 +31,7 @@ async def run(*arguments: str) -> Ended:
     """Run it to its end. Raises AssertionError if that does not come in time."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LOADMANAGER_")}
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", "from api.cli.main import main; main()", *arguments),
+        *(sys.executable, "-c", "from loadmanager_api.cli.main import main; main()", *arguments),
         cwd=ROOT, env=environment, stdout=PIPE, stderr=PIPE,
     )  # fmt: skip
     try:

@@ -19,7 +19,7 @@ from examples.counter.audit import audit
 from examples.counter.load import Load
 from examples.counter.traffic import Traffic
 from loadmanager.client import HttpRouter, Router
-from statechannel.record import Token
+from statechannel.law.record import Token
 from tests.integration.long_life.cluster import Cluster
 from tests.integration.long_life.waiting import until
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from statechannel.record import Action
-from statechannel.snapshot import SnapshotInfo
+from statechannel.law.record import Action
+from statechannel.law.snapshot import SnapshotInfo
 from tests.integration.long_life.churn import AGAIN_S, Range
 from tests.integration.long_life.cluster import Cluster, Member
 from tests.integration.long_life.onlooker import Onlooker

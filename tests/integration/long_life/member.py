@@ -18,7 +18,7 @@ import msgspec
 from examples.counter.ledger import Ledger, _Job, _Made  # pyright: ignore[reportPrivateUsage]
 from examples.counter.web import served
 from loadmanager import Broker, FencedOut, Settings
-from loadmanager.node import Node
+from loadmanager.broker.node import Node
 from tests.integration.long_life.points import Order, Start, Told
 from tests.integration.long_life.traps import MortalCounters, Traps, install, tell
 

@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
+from loadmanager.broker.wiring import open_log
 from loadmanager.settings import Settings
-from loadmanager.wiring import open_log
-from statechannel.bundle import Bundle
-from statechannel.loading import read_snapshots
-from statechannel.record import Action
-from statechannel.replica import Replica
-from statechannel.snapshot import SnapshotInfo
-from statechannel.verdict import Change
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Action
+from statechannel.law.snapshot import SnapshotInfo
+from statechannel.law.verdict import Change
+from statechannel.runtime.loading import read_snapshots
+from statechannel.runtime.replica import Replica
 from tests.integration.long_life.traps import CHANNEL
 from tests.integration.long_life.waiting import until
 

@@ -14,12 +14,12 @@ import msgspec
 
 import loadmanager.embedding.control as control
 from examples.counter.host import Counters
-from loadmanager.host import Destination
+from loadmanager.cluster.surroundings import Surroundings
+from loadmanager.model.host import Destination
 from loadmanager.settings import Settings
-from loadmanager.surroundings import Surroundings
-from statechannel.bundle import Bundle
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Token
 from statechannel.ports import ExclusiveWriter, Log, Payload
-from statechannel.record import Token
 from tests.integration.long_life.points import Order, Point, Told
 
 CHANNEL = "bundle-state"

@@ -10,10 +10,10 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from loadmanager.balancing.constraints import ALLOWED, FREE, Constraints, unconstrained
-from loadmanager.balancing.model import DIMENSIONS, NOWHERE, UNLIMITED, Brokers, Bundles, ClusterModel
-from statechannel.bundle import FULL_UPPER, Bundle
-from statechannel.record import Broker
+from loadmanager.model.cluster import DIMENSIONS, NOWHERE, UNLIMITED, Brokers, Bundles, ClusterModel
+from loadmanager.model.constraints import ALLOWED, FREE, Constraints, unconstrained
+from statechannel.law.bundle import FULL_UPPER, Bundle
+from statechannel.law.record import Broker
 
 NAMESPACE = "shop/carts"
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.balancing.decision import Candidate, Certificate, Decision, Move, Refused, Stage
 from loadmanager.decisions import codec
 from loadmanager.decisions.columns import Column, pack, restored, stored, unpack
 from loadmanager.decisions.errors import BadDecision, NewerDecision
 from loadmanager.decisions.memory import MEMORY_BYTES, Memory, given_memory, kept_memory
 from loadmanager.decisions.record import DecisionRecord, Outcome, ordinal, record_of, summary_of
 from loadmanager.settings import Settings
+from loadmanager.strategies.rebalancing.decision import Candidate, Certificate, Decision, Move, Refused, Stage
 from tests.loadmanager.decisions.models import broker, bundle, model, models
 
 A, B = broker("a"), broker("b")

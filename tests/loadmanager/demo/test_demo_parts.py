@@ -19,7 +19,7 @@ from loadmanager.demo.member import Orders
 from loadmanager.demo.options import Options
 from loadmanager.demo.picture import Pulse, picture
 from loadmanager.demo.stage import Member, Stage, topic_in
-from statechannel.bundle import Bundle, Topic
+from statechannel.law.bundle import Bundle, Topic
 
 MS = 1_000_000
 

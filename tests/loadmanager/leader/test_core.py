@@ -6,12 +6,12 @@ import pytest
 
 from loadmanager.leader.core import LeaderCore, LeaderSettings, View
 from loadmanager.leader.duty import Cancel, Duty, Evacuate, Place, Raise, Revoke
-from loadmanager.registration import Peer, Registration
-from statechannel.bundle import Bundle, even_boundaries
-from statechannel.record import NEVER, Action, Broker, Record, Role, Subject
-from statechannel.table import OwnershipTable
-from statechannel.transitions import State
-from statechannel.verdict import Change
+from loadmanager.model.registration import Peer, Registration
+from statechannel.law.bundle import Bundle, even_boundaries
+from statechannel.law.record import NEVER, Action, Broker, Record, Role, Subject
+from statechannel.law.table import OwnershipTable
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Change
 
 NAMESPACE = "shop/orders"
 A, A2, B, LEADER = Broker("a:1", 1), Broker("a:1", 2), Broker("b:1", 1), Broker("l:1", 1)

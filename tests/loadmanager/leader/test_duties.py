@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 from loadmanager.leader.core import LeaderCore, LeaderSettings
 from loadmanager.leader.duties import Hands
 from loadmanager.leader.duty import Cancel, Place, Raise, Revoke
-from loadmanager.sim.coordination_server import COORDINATION_SERVER
-from loadmanager.sim.network import Faults
-from loadmanager.sim.simulated_log import LOG_SERVER
-from loadmanager.sim.world import World
+from loadmanager.simulation.coordination_server import COORDINATION_SERVER
+from loadmanager.simulation.network import Faults
+from loadmanager.simulation.simulated_log import LOG_SERVER
+from loadmanager.simulation.world import World
+from statechannel.law.record import Action, Record, Role
+from statechannel.law.transitions import State
 from statechannel.ports import Leadership
-from statechannel.record import Action, Record, Role
-from statechannel.transitions import State
 from tests.loadmanager.small_world import A, B, C, Hand, replica, virtually
 
 

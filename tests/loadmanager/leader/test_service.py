@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from loadmanager.sim.coordination_server import COORDINATION_SERVER
-from loadmanager.sim.simulated_log import LOG_SERVER
-from loadmanager.sim.world import World
+from loadmanager.simulation.coordination_server import COORDINATION_SERVER
+from loadmanager.simulation.simulated_log import LOG_SERVER
+from loadmanager.simulation.world import World
 from statechannel.errors import LogUnavailable
-from statechannel.record import Action, Record, Role
-from statechannel.transitions import State
+from statechannel.law.record import Action, Record, Role
+from statechannel.law.transitions import State
 from tests.loadmanager.small_world import NAMESPACE, QUICK, Nodes, Started, virtually
 
 

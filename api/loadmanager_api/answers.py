@@ -1,0 +1,91 @@
+"""A lookup's answer as Pulsar's clients expect it, and which topics are answered otherwise than by the table.
+
+Pure: from what was located to the bytes on the wire.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote
+
+import msgspec
+
+from loadmanager.broker.lookup import Located
+from loadmanager.broker.node import Node
+from loadmanager.channel.owner.service import owner_of
+from loadmanager.client.redirection import TOKEN_HEADER
+from loadmanager.errors import NotFound, Unavailable
+from loadmanager.model.registration import Peer, Registration
+from loadmanager_api.schemas import LookupData
+from statechannel.law.bundle import Topic
+from statechannel.law.record import Broker
+
+CHANNEL_TOPICS = frozenset(
+    {
+        "persistent://pulsar/system/loadbalancer-service-unit-state",
+        "non-persistent://pulsar/system/loadbalancer-service-unit-state",
+        "persistent://loadmanager/system/bundle-state",
+    }
+)
+"""The channel's own topics, under Pulsar's name and under ours; the table that they carry cannot find them."""
+
+_PARTITION = re.compile(r"-partition-([0-9]{1,9})$")
+
+BUNDLE_HEADER = "X-Bundle"
+BROKER_HEADER = "X-Broker"
+
+
+def lookup_data(registration: Registration) -> LookupData:
+    """Where clients reach this broker's service; its admin URL stands in for what it did not register."""
+    urls = registration.urls
+    http_url = urls.get("http", "") or registration.admin_url
+    broker_url = urls.get("pulsar", "") or http_url
+    return LookupData(
+        brokerUrl=broker_url, httpUrl=http_url, nativeUrl=broker_url, brokerUrlSsl=urls.get("pulsar+ssl", "")
+    )
+
+
+def known_peer(located: Located) -> Peer:
+    """The owner's registration. Raises Unavailable if nothing is known of it."""
+    if located.peer is None:
+        raise Unavailable(f"{located.owner} owns {located.bundle}, but its addresses are not known here yet; try again")
+    return located.peer
+
+
+def lookup_headers(located: Located) -> dict[str, str]:
+    """What Pulsar's answer has no field for."""
+    return {
+        BUNDLE_HEADER: str(located.bundle),
+        BROKER_HEADER: quote(located.owner.name, safe=":[]"),
+        TOKEN_HEADER: str(located.token),
+    }
+
+
+def lookup_body(peer: Peer) -> bytes:
+    """Pulsar's JSON."""
+    return msgspec.json.encode(lookup_data(peer.registration).model_dump())
+
+
+def channel_owner(node: Node, topic: Topic) -> tuple[Broker, Peer]:
+    """Who answers for one of the channel's own topics: the owner of that partition, without one of partition 0.
+
+    Raises NotFound if there is no such partition, Unavailable while nobody owns it.
+    """
+    partition, partitions = _partition_of(topic), node.channel.table.partitions
+    if partition >= partitions:
+        raise NotFound(f"the channel has the partitions 0 to {partitions - 1}, not {partition}")
+    owner = owner_of(node.world.coordination, node.membership, partition)
+    peer = node.membership.peers.get(owner.name) if owner is not None else None
+    if owner is None or peer is None:
+        raise Unavailable(f"nobody owns partition {partition} of the channel at the moment; try again")
+    return owner, peer
+
+
+def is_channel_topic(topic: Topic) -> bool:
+    """Whether this is one of the channel's own topics, whole or a partition of it."""
+    return _PARTITION.sub("", topic.full_name) in CHANNEL_TOPICS
+
+
+def _partition_of(topic: Topic) -> int:
+    suffix = _PARTITION.search(topic.full_name)
+    return int(suffix[1]) if suffix else 0

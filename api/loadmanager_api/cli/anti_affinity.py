@@ -1,0 +1,56 @@
+"""`loadmanager namespaces …-anti-affinity-…`: groups of namespaces that are kept apart, as pulsar-admin names them."""
+
+from __future__ import annotations
+
+import click
+
+from loadmanager_api.cli.client import ask, run
+from loadmanager_api.cli.names import NAMESPACE, segment
+from loadmanager_api.cli.options import Remote, asks_a_broker
+from loadmanager_api.cli.printing import done, show
+
+_AT = "/admin/v2/namespaces"
+_NAME = click.argument("name", metavar="TENANT/NAMESPACE", type=NAMESPACE)
+
+
+@click.command("set-anti-affinity-group")
+@_NAME
+@click.option("-g", "--group", required=True, help="Its namespaces are spread over failure domains and brokers.")
+@asks_a_broker
+def set_group(remote: Remote, name: str, group: str) -> None:
+    """Put a namespace into a group, out of its former one."""
+    run(ask(remote, "POST", f"{_AT}/{name}/antiAffinity", body=group))
+    done(remote, f"{name} is in group {group}", namespace=name, group=group)
+
+
+@click.command("get-anti-affinity-group")
+@_NAME
+@asks_a_broker
+def get_group(remote: Remote, name: str) -> None:
+    """The group that a namespace is in."""
+    group = run(ask(remote, "GET", f"{_AT}/{name}/antiAffinity"))
+    done(remote, group or f"{name} is in no group", namespace=name, group=group)
+
+
+@click.command("delete-anti-affinity-group")
+@_NAME
+@asks_a_broker
+def delete_group(remote: Remote, name: str) -> None:
+    """Take a namespace out of its group."""
+    run(ask(remote, "DELETE", f"{_AT}/{name}/antiAffinity"))
+    done(remote, f"{name} is in no group", namespace=name, group=None)
+
+
+@click.command("get-anti-affinity-namespaces")
+@click.option("-c", "--cluster", required=True, metavar="CLUSTER")
+@click.option("-g", "--group", required=True)
+@click.option("-p", "--tenant", help="Taken as pulsar-admin sends it; it means nothing here.")
+@asks_a_broker
+def group_namespaces(remote: Remote, cluster: str, group: str, tenant: str | None) -> None:
+    """The namespaces of a group."""
+    path = f"{_AT}/{segment(cluster)}/antiAffinity/{segment(group)}"
+    found = run(ask(remote, "GET", path, query={"tenant": tenant}))
+    show(remote, found, ("namespace",), [(name,) for name in found], empty="no namespaces")
+
+
+ANTI_AFFINITY_COMMANDS = (set_group, get_group, delete_group, group_namespaces)

@@ -1,0 +1,188 @@
+"""`loadmanager broker`: runs one broker until SIGTERM or SIGINT, with the service's `BundleHost` or an empty one.
+
+Whatever keeps it from starting is told in one line, with the address, on stderr; exit code 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib
+import logging
+import os
+import signal
+import sys
+from typing import Any
+
+import click
+
+from loadmanager.broker.hosting import at_once
+from loadmanager.diagnostics.doctor.hiding import hide_text
+from loadmanager_api.cli.client import Failed
+from loadmanager_api.cli.configuring import pairs, settings_of, settings_options
+from loadmanager_api.cli.echoing import echo, one_line, visible
+from loadmanager_api.cli.options import DEFAULT_URL
+
+GC_THRESHOLDS = (20_000, 20, 50)
+"""A busy broker makes little garbage in cycles but many tasks and futures; with Python's own (700, 10, 10) looking
+through them took some 5 % of an assignment."""
+
+ADDRESS = DEFAULT_URL.removeprefix("http://")
+"""Where a broker listens that was told nothing: where the other commands look for one."""
+
+HOOKS = ("prepare", "acquire", "release", "abandon", "load")
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+@click.command()
+@settings_options
+@click.option(
+    "--listen", metavar="HOST:PORT", help="Where the doors are; port 0 takes a free one.  [default: --advertised]"
+)
+@click.option(
+    "--host", "host_name", metavar="MODULE:FACTORY", help="Makes the BundleHost; without it, one that does nothing."
+)
+@click.option(
+    "--url", "urls", multiple=True, metavar="PROTOCOL=URL", help="Where clients reach the service; may be repeated."
+)
+@click.option("-v", "--verbose", is_flag=True, help="Log more.")
+def broker(
+    listen: str | None, host_name: str | None, urls: tuple[str, ...], more: tuple[str, ...], verbose: bool, **given: Any
+) -> None:
+    """Run a broker process. Settings also come from the environment (LOADMANAGER_…); /v1/settings shows them all."""
+    _log_to_stderr(verbose)
+    settings = settings_of(given, more)
+    if "advertised" not in settings.model_fields_set:  # nor in the environment
+        settings = settings.model_copy(update={"advertised": listen or ADDRESS})
+    host = _host(host_name) if host_name else Idle()
+    raise SystemExit(_run(settings, host, pairs(urls, "--url"), listen))
+
+
+class Idle:
+    """A host that takes every bundle and does nothing with it."""
+
+    @at_once
+    def prepare(self, bundle: object) -> None:
+        """Nothing to warm up."""
+
+    @at_once
+    def acquire(self, bundle: object, token: object, hand_off: bytes | None) -> None:
+        """Taken."""
+
+    @at_once
+    def release(self, bundle: object, to: object) -> None:
+        """Given away."""
+
+    @at_once
+    def abandon(self, bundle: object) -> None:
+        """Lost."""
+
+    @at_once
+    def load(self) -> dict[Any, Any]:
+        """Nothing costs anything."""
+        return {}
+
+
+class Plain(logging.Formatter):
+    """Lines without passwords, and without what a terminal would obey; each entry begins one line, whatever it says."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class's name
+        """The entry's own line."""
+        return one_line(super().formatMessage(record))
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, and what belongs to it."""
+        return hide_text(visible(super().format(record)))
+
+
+def _log_to_stderr(verbose: bool) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Plain(LOG_FORMAT))
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
+    if not verbose:  # it tells of each attempt to connect; our own adapter says what matters
+        logging.getLogger("kazoo").setLevel(logging.ERROR)
+
+
+def _host(name: str) -> Any:
+    module, colon, factory = name.partition(":")
+    if not colon:
+        raise click.UsageError(f"--host {name}: write module:factory")
+    sys.path.insert(0, os.getcwd())  # as `python -m` does: the service's module is where one stands
+    try:
+        make = getattr(importlib.import_module(module), factory)
+    except (ImportError, AttributeError) as error:
+        raise Failed(f"--host {name}: {error}") from None
+    try:
+        host = make()
+    except Exception as error:
+        logging.getLogger("loadmanager").debug("--host %s", name, exc_info=True)
+        raise Failed(f"--host {name}: calling it raised {type(error).__name__}: {error}") from None
+    missing = [hook for hook in HOOKS if not callable(getattr(host, hook, None))]
+    if missing:
+        raise Failed(
+            f"--host {name}: it gave {_kind(host)} without {', '.join(missing)}; see loadmanager.model.host.BundleHost"
+        )
+    return host
+
+
+def _kind(host: object) -> str:
+    return "None" if host is None else f"a {type(host).__name__}"
+
+
+def _run(settings: Any, host: Any, urls: dict[str, str], listen: str | None) -> int:
+    from loadmanager.embedding.broker import Broker
+    from loadmanager.embedding.doors import parse_address
+    from loadmanager_api.server import attach, check_reach
+    from statechannel.errors import StateChannelError
+
+    gc.set_threshold(*GC_THRESHOLDS)
+    try:
+        parse_address(settings.advertised)
+        check_reach(listen or settings.advertised, insecure=settings.insecure)
+        member = Broker(host, settings, urls=urls, door=attach, bind=listen)
+        gc.freeze()  # the modules live as long as the process: looking through them is half of what a search takes
+        asyncio.run(_live(member, host))
+    except (StateChannelError, OSError, ValueError) as error:
+        raise Failed(_line(error)) from None
+    return 0
+
+
+def _line(error: Exception) -> str:
+    says = error.strerror if isinstance(error, OSError) and error.filename is None else None
+    return " ".join((says or str(error)).split())
+
+
+async def _live(member: Any, host: Any) -> None:
+    """From the start to the end of one broker. The first signal ends it gracefully, the second one at once."""
+    stopping = asyncio.Event()
+
+    def stop(number: int) -> None:
+        if stopping.is_set():
+            os._exit(128 + number)
+        stopping.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    attached = getattr(host, "attached", None)
+    if attached is not None:
+        attached(member)
+    await _first(member.start(), stopping.wait())
+    if not stopping.is_set():
+        echo(f"broker {member.name} is ready: {member.node.registration.admin_url}", err=True)
+        await _first(member.ended(), stopping.wait())
+    await member.stop()
+    await member.ended()
+
+
+async def _first(*works: Any) -> None:
+    """Until one of them is done; the others are cancelled. Raises what the first one raised."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,104 @@
+"""`loadmanager bundles pin|unpin|exclude|quarantine|release-quarantine`: policies of single bundles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from loadmanager.model.policies.claims import intersects
+from loadmanager_api.cli.client import ask, run
+from loadmanager_api.cli.echoing import echo
+from loadmanager_api.cli.names import BROKER, BUNDLE, segment
+from loadmanager_api.cli.options import Remote, asks_a_broker
+from loadmanager_api.cli.printing import done
+from statechannel.law.bundle import Bundle
+
+_BUNDLE = click.argument("bundle", type=BUNDLE)
+_FORCE = click.option("--force", is_flag=True, help="Also if nothing satisfies it at present.")
+_REASON = click.option("--reason", metavar="TEXT", help="Kept in the history.")
+
+
+@click.command(short_help="Keep a bundle on a broker.")
+@_BUNDLE
+@click.argument("broker", metavar="[HOST:PORT]", type=BROKER, required=False)
+@_FORCE
+@_REASON
+@asks_a_broker
+def pin(remote: Remote, bundle: Bundle, broker: str | None, force: bool, reason: str | None) -> None:
+    """Move a bundle to a broker and keep it there while that broker lives; without one, keep it where it is."""
+    found = _patch(remote, bundle, {"pin": broker or "*"}, force=force, reason=reason)
+    done(remote, f"{bundle} is pinned to {broker or 'where it is'}", **found)
+
+
+@click.command()
+@_BUNDLE
+@_REASON
+@asks_a_broker
+def unpin(remote: Remote, bundle: Bundle, reason: str | None) -> None:
+    """End a pin."""
+    done(remote, f"{bundle} is pinned no more", **_patch(remote, bundle, {"pin": None}, reason=reason))
+
+
+@click.command(short_help="Keep a bundle off brokers.")
+@_BUNDLE
+@click.argument("brokers", metavar="[HOST:PORT…]", type=BROKER, nargs=-1)
+@_FORCE
+@_REASON
+@asks_a_broker
+def exclude(remote: Remote, bundle: Bundle, brokers: tuple[str, ...], force: bool, reason: str | None) -> None:
+    """Keep a bundle off these brokers, and of these only; without any, off none."""
+    found = _patch(remote, bundle, {"exclude": list(brokers) or None}, force=force, reason=reason)
+    done(remote, f"{bundle} is kept off {', '.join(brokers) or 'no broker'}", **found)
+
+
+@click.command(short_help="Let nobody take a bundle any more.")
+@_BUNDLE
+@click.option("--reason", metavar="TEXT", required=True, help="What a lookup answers.")
+@asks_a_broker
+def quarantine(remote: Remote, bundle: Bundle, reason: str) -> None:
+    """Let nobody take a bundle any more. Who owns it keeps it: unload it to take it away."""
+    found = _patch(remote, bundle, {"quarantined": reason}, reason=reason)
+    done(remote, f"{bundle} is quarantined: {reason}", **found)
+
+
+@click.command("release-quarantine")
+@_BUNDLE
+@_REASON
+@asks_a_broker
+def release_quarantine(remote: Remote, bundle: Bundle, reason: str | None) -> None:
+    """Let a bundle be assigned again, with all of its part of the ring that was quarantined with it."""
+    written = [each for each in _quarantined(remote) if intersects(each, bundle)] or [bundle]
+    found = [_patch(remote, each, {"quarantined": None}, reason=reason) for each in written]
+    whole = "" if written == [bundle] else f"; its quarantine was written for {', '.join(map(str, written))}"
+    done(remote, f"{bundle} may be assigned again{whole}", **found[0])
+
+
+POLICY_COMMANDS = (pin, unpin, exclude, quarantine, release_quarantine)
+
+
+async def keep_drained(remote: Remote, broker: str, *, drain: bool, force: bool) -> dict[str, Any]:
+    """Set or end a drain that outlives the broker's restarts."""
+    query = {"force": "true" if force else None}
+    path = f"/v1/policies/broker/{segment(broker)}"
+    found: dict[str, Any] = await ask(remote, "PATCH", path, query=query, body={"drain": drain or None})
+    return _remarked(found)
+
+
+def _quarantined(remote: Remote) -> list[Bundle]:
+    """What quarantines were written for: it may have been split or merged since."""
+    policies = run(ask(remote, "GET", "/v1/policies", query={"kind": "bundle"}))["policies"]
+    return [Bundle.parse(each["name"]) for each in policies if each["policy"].get("quarantined")]
+
+
+def _patch(
+    remote: Remote, bundle: Bundle, fields: dict[str, Any], *, force: bool = False, reason: str | None = None
+) -> dict[str, Any]:
+    query = {"force": "true" if force else None, "reason": reason}
+    return _remarked(run(ask(remote, "PATCH", f"/v1/policies/bundle/{bundle}", query=query, body=fields)))
+
+
+def _remarked(found: dict[str, Any]) -> dict[str, Any]:
+    for note in found["notes"]:
+        echo(f"note: {note}", err=True)
+    return found

@@ -1,0 +1,94 @@
+"""`loadmanager bundles`: which bundles there are, in which state, and whose; calling off what is on its way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from loadmanager_api.cli.bundle_policies import POLICY_COMMANDS
+from loadmanager_api.cli.client import ask, run
+from loadmanager_api.cli.echoing import echo
+from loadmanager_api.cli.history import history
+from loadmanager_api.cli.names import BROKER, BUNDLE, NAMESPACE
+from loadmanager_api.cli.options import Remote, asks_a_broker
+from loadmanager_api.cli.printing import done, show, show_pairs
+from statechannel.law.bundle import Bundle
+from statechannel.law.transitions import State
+
+PAGE = 1_000
+
+
+@click.group()
+def bundles() -> None:
+    """Which bundles there are, and whose; calling off moves and splits."""
+
+
+@bundles.command("list")
+@click.option("-n", "--namespace", metavar="TENANT/NAMESPACE", type=NAMESPACE)
+@click.option("-s", "--state", type=click.Choice([state.value for state in State]))
+@click.option("--owner", metavar="HOST:PORT", type=BROKER)
+@click.option("--limit", type=click.IntRange(1), default=PAGE, show_default=True)
+@asks_a_broker
+def list_(remote: Remote, namespace: str | None, state: str | None, owner: str | None, limit: int) -> None:
+    """Bundles in the order of their names."""
+    found, more = run(_collect(remote, {"namespace": namespace, "state": state, "owner": owner}, limit))
+    rows = [(b["bundle"], b["state"], _owner(b), b["token"]) for b in found]
+    show(remote, found, ("bundle", "state", "owner", "token"), rows, empty="no bundles")
+    if more:
+        echo(f"these are the first {limit}; there are more: --limit", err=True)
+
+
+def _owner(bundle: dict[str, Any]) -> str | None:
+    if bundle["owner"] is None:
+        return None
+    dead = "" if bundle["owner_live"] else " (dead)"
+    target = f" → {bundle['target']}" if bundle["target"] else ""
+    return f"{bundle['owner']}{dead}{target}"
+
+
+async def _collect(remote: Remote, query: dict[str, str | None], limit: int) -> tuple[list[dict[str, Any]], bool]:
+    found: list[dict[str, Any]] = []
+    after: str | None = None
+    while len(found) < limit:
+        page = await ask(
+            remote, "GET", "/v1/bundles", query={**query, "limit": str(min(PAGE, limit - len(found))), "after": after}
+        )
+        found += page["bundles"]
+        after = page["next"]
+        if after is None:
+            break
+    return found, after is not None
+
+
+@bundles.command("show")
+@click.argument("bundle", type=BUNDLE)
+@asks_a_broker
+def show_(remote: Remote, bundle: Bundle) -> None:
+    """Everything that the asked broker knows of one bundle."""
+    found = run(ask(remote, "GET", f"/v1/bundles/{bundle}"))
+    names = ("bundle", "state", "owner", "incarnation", "owner_live", "target", "token", "revision", "partition")
+    pairs: list[tuple[str, object]] = [(name.replace("_", " "), found[name]) for name in names]
+    pairs.append(("last record", f"{found['last_action']} by {found['last_actor']}"))
+    if found["cuts"]:
+        pairs.append(("cuts", ", ".join(found["cuts"])))
+    for name, value in (found["load"] or {}).items():
+        if name != "sampled_ms":
+            pairs.append((f"load {name}", value))
+    show_pairs(remote, found, pairs)
+
+
+for command in POLICY_COMMANDS:
+    bundles.add_command(command)
+
+
+@bundles.command(short_help="Call off the transfer or split that it is in.")
+@click.argument("bundle", type=BUNDLE)
+@asks_a_broker
+def cancel(remote: Remote, bundle: Bundle) -> None:
+    """Call off the transfer or split that it is in; it stays where it is, whole."""
+    run(ask(remote, "POST", f"/v1/bundles/{bundle}/cancel"))
+    done(remote, f"what {bundle} was in is called off", bundle=str(bundle))
+
+
+bundles.add_command(history)

@@ -1,0 +1,205 @@
+"""`loadmanager config`: the cluster's settings, and changing those that are live; also as pulsar-admin does."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import click
+
+from loadmanager_api.cli.client import ask, run
+from loadmanager_api.cli.echoing import echo
+from loadmanager_api.cli.names import segment
+from loadmanager_api.cli.options import Remote, asks_a_broker
+from loadmanager_api.cli.printing import done, show, show_pairs
+
+_AT = "/v1/config"
+_PULSARS = "/admin/v2/brokers/configuration"
+
+
+def _names(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    from loadmanager.settings import descriptions
+
+    return [name for name in descriptions() if name.startswith(incomplete)]
+
+
+_the_setting = click.argument("name", shell_complete=_names)
+
+
+@click.group()
+def config() -> None:
+    """Settings: what holds, who set it, and changing it while brokers run.
+
+    Names are ours or Pulsar's; a value is in the unit of the name. docs/settings.md has them all.
+    """
+
+
+@config.command("list", short_help="Settings that are not at their defaults.")
+@click.option("-a", "--all", "all_", is_flag=True, help="Also those at their defaults.")
+@click.option("--live", is_flag=True, help="Only what can be changed while brokers run.")
+@asks_a_broker
+def list_(remote: Remote, all_: bool, live: bool) -> None:
+    """Settings at the asked broker that are not at their defaults."""
+    found = run(ask(remote, "GET", _AT))
+    chosen = [
+        each
+        for each in found["settings"]
+        if (all_ or each["source"] != "default" or each["ignored"]) and (each["live"] or not live)
+    ]
+    rows = [
+        (each["name"], _value(each["value"]), each["unit"], each["source"], each["version"] or None, each["author"])
+        for each in chosen
+    ]
+    columns = ("setting", "value", "unit", "from", "version", "by")
+    show(remote, chosen, columns, rows, empty="every setting is at its default: --all shows them")
+    for each in chosen if remote.output == "table" else ():
+        if each["ignored"]:
+            echo(f"{each['name']}: the cluster's value is left out here: {each['ignored']}", err=True)
+
+
+@config.command()
+@_the_setting
+@asks_a_broker
+def get(remote: Remote, name: str) -> None:
+    """Everything about one setting."""
+    found = run(ask(remote, "GET", f"{_AT}/{segment(name)}"))
+    pairs: list[tuple[str, object]] = [
+        (found["name"], " ".join(filter(None, (_value(found["value"]), found["unit"])))),
+        ("means", found["meaning"]),
+        ("from", _origin(found)),
+        ("default", f"{_value(found['default'])}" + (f" ({found['why']})" if found["why"] else "")),
+        ("allowed", ", ".join([found["type"], *found["bounds"]])),
+        ("changes", "while brokers run" if found["live"] else "where the broker is started"),
+    ]
+    pairs += [(theirs, _value(value)) for theirs, value in found["pulsar"].items()]
+    if found["ignored"]:
+        pairs.append(("left out", found["ignored"]))
+    show_pairs(remote, found, pairs)
+
+
+@config.command("set", short_help="Change it for the whole cluster.")
+@_the_setting
+@click.argument("value")
+@click.option("--version", type=click.IntRange(0), help="Only if this is still its version.  [default: any]")
+@click.option("--reason", default="", help="For the history.")
+@asks_a_broker
+def set_(remote: Remote, name: str, value: str, version: int | None, reason: str) -> None:
+    """Change a setting for the whole cluster, while its brokers run."""
+    body = {"value": value, "version": version, "reason": reason}
+    _tell(remote, run(ask(remote, "PUT", f"{_AT}/{segment(name)}", body=body)))
+
+
+@config.command(short_help="Leave it to each broker again.")
+@_the_setting
+@click.option("--version", type=click.IntRange(0), help="Only if this is still its version.  [default: any]")
+@click.option("--reason", default="", help="For the history.")
+@asks_a_broker
+def unset(remote: Remote, name: str, version: int | None, reason: str) -> None:
+    """Leave a setting to each broker again, as it was started."""
+    query = {"version": None if version is None else str(version), "reason": reason or None}
+    _tell(remote, run(ask(remote, "DELETE", f"{_AT}/{segment(name)}", query=query)))
+
+
+@config.command(short_help="Who changed it from what to what, when and why.")
+@_the_setting
+@asks_a_broker
+def history(remote: Remote, name: str) -> None:
+    """Who changed a setting from what to what, when and why; oldest first."""
+    found = run(ask(remote, "GET", f"{_AT}/{segment(name)}/history"))
+    rows = [
+        (
+            each["version"],
+            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each["at_ms"] / 1000)),
+            each["author"],
+            "-" if each["old"] is None else _value(each["old"]),
+            _value(each["value"]) if each["set"] else "unset",
+            each["reason"],
+        )
+        for each in found
+    ]
+    show(remote, found, ("version", "when", "by", "old", "new", "reason"), rows, empty=f"{name} was never changed")
+
+
+def _tell(remote: Remote, found: dict[str, Any]) -> None:
+    unit = f" {found['unit']}" if found["unit"] else ""
+    done(remote, f"{found['name']} is {_value(found['value'])}{unit} (version {found['version']})", **found)
+
+
+def _origin(found: dict[str, Any]) -> str:
+    match found["source"]:
+        case "cluster":
+            why = f": {found['reason']}" if found["reason"] else ""
+            return f"the cluster, version {found['version']} by {found['author']}{why}"
+        case "start":
+            return "where the asked broker was started"
+        case _:
+            return "its default"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+# --- as in pulsar-admin
+
+
+def _pulsar_name(command: Any) -> Any:
+    return click.option("-c", "--config", "name", required=True, help="The setting's name, ours or Pulsar's.")(command)
+
+
+@click.command("update-dynamic-config", short_help="As `config set`.")
+@_pulsar_name
+@click.option("-v", "--value", required=True, help="In the unit of the name.")
+@asks_a_broker
+def update_dynamic_config(remote: Remote, name: str, value: str) -> None:
+    """As `config set`: change a setting for the whole cluster."""
+    run(ask(remote, "POST", f"{_PULSARS}/{segment(name)}/{segment(value)}"))
+    done(remote, f"{name} is {value}", name=name, value=value)
+
+
+@click.command("delete-dynamic-config", short_help="As `config unset`.")
+@_pulsar_name
+@asks_a_broker
+def delete_dynamic_config(remote: Remote, name: str) -> None:
+    """As `config unset`: leave a setting to each broker again."""
+    run(ask(remote, "DELETE", f"{_PULSARS}/{segment(name)}"))
+    done(remote, f"{name} is left to each broker", name=name)
+
+
+@click.command("get-all-dynamic-config", short_help="What the cluster has set, by all names.")
+@asks_a_broker
+def get_all_dynamic_config(remote: Remote) -> None:
+    """What the cluster has set, by our names and Pulsar's."""
+    _show_values(remote, "values", "the cluster has set nothing")
+
+
+@click.command("list-dynamic-config", short_help="Names that can be changed while brokers run.")
+@asks_a_broker
+def list_dynamic_config(remote: Remote) -> None:
+    """Names that can be changed while brokers run, ours and Pulsar's."""
+    found = run(ask(remote, "GET", _PULSARS))
+    show(remote, found, ("setting",), [(name,) for name in found])
+
+
+@click.command("get-runtime-config", short_help="What holds at the asked broker, by all names.")
+@asks_a_broker
+def get_runtime_config(remote: Remote) -> None:
+    """What holds at the asked broker, by our names and Pulsar's."""
+    _show_values(remote, "runtime", "none")
+
+
+def _show_values(remote: Remote, what: str, empty: str) -> None:
+    found = run(ask(remote, "GET", f"{_PULSARS}/{what}"))
+    show(remote, found, ("setting", "value"), list(found.items()), empty=empty)
+
+
+PULSAR_COMMANDS = (
+    update_dynamic_config,
+    delete_dynamic_config,
+    get_all_dynamic_config,
+    list_dynamic_config,
+    get_runtime_config,
+)

@@ -1,0 +1,136 @@
+"""A broker's settings on the command line: `--cluster`, `--log`, `--set NAME=VALUE` …
+
+What was not given comes from the environment, as everywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import click
+
+from loadmanager_api.cli.client import Failed
+
+if TYPE_CHECKING:
+    from loadmanager.settings import Settings
+    from statechannel.law.agreement import Agreement
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_PREFIX = "LOADMANAGER_"
+_OPTIONS = (
+    click.option("--cluster", help="Name of the cluster; tied to its log for ever.  [default: standalone]"),
+    click.option("--advertised", metavar="HOST:PORT", help="By which the others know this broker."),
+    click.option(
+        "--log", metavar="ADDRESS", help="sqlite:FILE or kafka://host:port[,…].  [default: sqlite:loadmanager.db]"
+    ),
+    click.option(
+        "--coordination", metavar="ADDRESS", help="sqlite:FILE or zookeeper://host:port[,…].  [default: as --log]"
+    ),
+    click.option("--development", is_flag=True, default=None, help="Accept a Kafka without replication."),
+    click.option("--insecure", is_flag=True, default=None, help="Listen where other machines reach it."),
+    click.option("--set", "more", multiple=True, metavar="NAME=VALUE", help="Any other setting; may be repeated."),
+)
+
+
+def settings_options(command: F) -> F:
+    """Add them; the command gives what it got to `settings_of`."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def settings_of(given: Mapping[str, Any], more: tuple[str, ...]) -> Settings:
+    """The settings that were given (None was not), over those of the environment. Raises UsageError."""
+    from pydantic import ValidationError
+    from pydantic_settings import SettingsError
+
+    from loadmanager.settings import Settings
+    from loadmanager.settings.given import wrong
+
+    values = {name: value for name, value in given.items() if value is not None}
+    try:
+        return Settings(**{**values, **pairs(more, "--set")})
+    except SettingsError as error:
+        raise click.UsageError(_unparsed(str(error))) from None
+    except ValidationError as error:
+        raise click.UsageError("; ".join(wrong(e["type"], e["loc"], e["msg"]) for e in error.errors())) from None
+
+
+def agreement_with(settings: Settings) -> Callable[[Agreement, str], Agreement]:
+    """What a log is to say that brokers agree on: what was given in these settings, the rest as it was before.
+
+    What is returned raises Failed where the two do not go together.
+    """
+    import msgspec
+
+    def wanted(before: Agreement, root: str) -> Agreement:
+        told = {name: getattr(settings, name) for name in settings.model_fields_set}
+        kept = {"proof_validity_s": before.proof_validity_s, "clock_drift": before.clock_drift}
+        try:
+            chosen = settings_of(kept | told, ())
+        except click.UsageError as error:
+            raise Failed(error.message) from None
+        return msgspec.structs.replace(
+            before,
+            root=root,
+            proof_validity_s=chosen.proof_validity_s,
+            clock_drift=chosen.clock_drift,
+            margin_s=chosen.margin_s,
+        )
+
+    return wanted
+
+
+def of_the_old_side() -> dict[str, Any]:
+    """What a migration's old stores want to be given, where that is not what the new ones want. Raises UsageError."""
+    found: dict[str, Any] = {}
+    for name in ("kafka", "zookeeper"):
+        variable = f"{_PREFIX}FROM_{name.upper()}"
+        try:
+            found |= {name: json.loads(os.environ[variable])} if variable in os.environ else {}
+        except ValueError:
+            raise click.UsageError(_no_json(variable)) from None
+    return found
+
+
+def _check_no_secret(option: str, name: str, value: Any) -> None:
+    """Everybody on this machine may see a command line. Raises UsageError."""
+    from loadmanager.diagnostics.doctor.hiding import SECRET_NAME
+
+    names = list(cast("dict[str, Any]", value)) if isinstance(value, dict) else []
+    secret = next((each for each in names if SECRET_NAME.fullmatch(each)), None)
+    if secret is not None:
+        raise click.UsageError(
+            f"{option} {name}: {secret} may be secret, and everybody on this machine can see a command line; "
+            f"give {name} in the environment instead, as {_PREFIX}{'FROM_' * (option == '--from-set')}{name.upper()}"
+        )
+
+
+def _unparsed(message: str) -> str:
+    """Which variable of the environment is no JSON; its value, which may be secret, is not told."""
+    found = re.search(r'field "(\w+)"', message)
+    return _no_json(f"{_PREFIX}{found[1].upper()}" if found else f"a {_PREFIX}… variable")
+
+
+def _no_json(variable: str) -> str:
+    return f'{variable} is no JSON that can be read; write {variable}=\'{{"name": "value"}}\''
+
+
+def pairs(given: tuple[str, ...], option: str) -> dict[str, Any]:
+    """`name=value` each; a value that begins with a brace is JSON. Raises UsageError."""
+    found: dict[str, Any] = {}
+    for pair in given:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise click.UsageError(f"{option} {pair}: write name=value")
+        try:
+            found[name] = json.loads(value) if value.startswith("{") else value
+        except ValueError as error:
+            raise click.UsageError(f"{option} {name}: the value is no JSON ({error})") from None
+        _check_no_secret(option, name, found[name])
+    return found

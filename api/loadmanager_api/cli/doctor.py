@@ -1,0 +1,146 @@
+"""`loadmanager doctor`: a support bundle of a running cluster, without secrets."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from loadmanager_api.cli.check import quiet_clients
+from loadmanager_api.cli.client import Failed, NotNow, run
+from loadmanager_api.cli.configuring import settings_of
+from loadmanager_api.cli.echoing import echo
+from loadmanager_api.cli.options import DEFAULT_URL, Remote
+from loadmanager_api.cli.printing import cell
+
+if TYPE_CHECKING:
+    from loadmanager.diagnostics.doctor.collecting import Collected
+    from loadmanager.settings import Settings
+
+
+@click.command()
+@click.option(
+    "--admin-url",
+    envvar="LOADMANAGER_ADMIN_URL",
+    metavar="URL",
+    help=f"Any broker of the cluster.  [default: {DEFAULT_URL}; env LOADMANAGER_ADMIN_URL]",
+)
+@click.option(
+    "-o",
+    "--output",
+    "file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE.tar.gz",
+    help="Where to write it; must not exist.  [default: loadmanager-CLUSTER-TIME.tar.gz]",
+)
+@click.option("--check/--no-check", "checking", default=True, help="With what `loadmanager check` finds from here.")
+@click.option("--log", metavar="ADDRESS", help="The log that is checked.  [env LOADMANAGER_LOG]")
+@click.option(
+    "--coordination", metavar="ADDRESS", help="The coordination that is checked.  [env LOADMANAGER_COORDINATION]"
+)
+@click.pass_context
+def doctor(
+    ctx: click.Context,
+    admin_url: str | None,
+    file: Path | None,
+    checking: bool,
+    log: str | None,
+    coordination: str | None,
+) -> None:
+    """Collect what every member says of itself into one file to look at, or to send to somebody.
+
+    Secrets are not in it: values passed through to Kafka and ZooKeeper, properties, users and passwords in URLs are
+    replaced by ***. A member that does not answer is noted. The check sees the stores that you name as this machine
+    does, with the LOADMANAGER_KAFKA and LOADMANAGER_ZOOKEEPER of this environment; the addresses that the members show
+    are never connected to. Its other settings are those that the members show.
+    """
+    remote = (ctx.find_object(Remote) or Remote()).with_options(admin_url, None)
+    at_ms = int(time.time() * 1000)
+    local = settings_of({"log": log, "coordination": coordination}, ())
+    collected, cluster = run(_collect(remote.admin_url, local, checking))
+    from loadmanager.diagnostics.doctor.archive import default_name, write_archive
+    from loadmanager.diagnostics.doctor.hiding import hide_text
+
+    path = file or Path(default_name(cluster, at_ms))
+    try:
+        write_archive(path, collected, at_ms, hide_text(remote.admin_url))
+    except FileExistsError:
+        raise Failed(f"{path} exists already: choose another name with -o") from None
+    except OSError as error:
+        raise Failed(f"cannot write {path}: {error.strerror}") from None
+    _tell(path, collected)
+
+
+def _tell(path: Path, collected: Collected) -> None:
+    for name, content in sorted(collected.files.items()):
+        echo(f"{len(content):>10,}  {name}")
+    for lack in collected.missing:
+        echo(f"{'missing':>10}  {lack.name}: {cell(lack.reason)}")
+    echo(f"\n{path}: {len(collected.files)} files, {path.stat().st_size:,} bytes, only you may read it")
+
+
+async def _collect(admin_url: str, local: Settings, checking: bool) -> tuple[Collected, str]:
+    from aiohttp import InvalidURL
+
+    from loadmanager.diagnostics.doctor.collecting import collect, file_name
+    from loadmanager.diagnostics.doctor.hiding import secrets_in
+    from loadmanager.errors import Unavailable
+
+    known = secrets_in(local.kafka, local.zookeeper)
+    try:
+        collected = await collect(admin_url, known)
+    except InvalidURL:
+        raise click.UsageError("that is no URL; write --admin-url http://host:port") from None
+    except Unavailable as error:
+        from loadmanager.diagnostics.doctor.hiding import hide_text
+
+        raise NotNow(f"{hide_text(str(error), known)}; start one, or name another with --admin-url") from None
+    settings = _settings_seen(collected)
+    if checking and (unknown := _unknown_stores(local)):
+        collected.lack("check.json", f"say which stores to look at, with {unknown}: what a broker names is not trusted")
+    elif checking:
+        await _check(collected, settings, local, known)
+    return collected, file_name(str(settings.get("cluster", "cluster")))
+
+
+def _unknown_stores(local: Settings) -> str:
+    """The options that are missing to know both stores from the caller."""
+    log, coordination = "--log (or LOADMANAGER_LOG)", "--coordination (or LOADMANAGER_COORDINATION)"
+    if "log" not in local.model_fields_set:
+        return log if "coordination" in local.model_fields_set else f"{log} and {coordination}"
+    return "" if local.log.startswith("sqlite:") or local.coordination is not None else coordination
+
+
+def _settings_seen(collected: Collected) -> dict[str, Any]:
+    for name, content in sorted(collected.files.items()):
+        if name.endswith("/settings.json"):
+            seen = json.loads(content)
+            if isinstance(seen, dict):
+                return cast("dict[str, Any]", seen)
+    return {}
+
+
+async def _check(collected: Collected, seen: Mapping[str, Any], local: Settings, known: frozenset[str]) -> None:
+    """What a broker with the settings seen would find from here, in the stores that the caller named."""
+    import msgspec
+    from pydantic import ValidationError
+
+    from loadmanager.broker.wiring import auditors
+    from loadmanager.diagnostics.check.round import check
+    from loadmanager.diagnostics.doctor.hiding import hide
+    from loadmanager.settings import Settings
+
+    own = {name: getattr(local, name) for name in ("log", "coordination", "kafka", "zookeeper")}
+    shared = {name: value for name, value in seen.items() if name in Settings.model_fields}
+    try:
+        settings = Settings.model_validate({**shared, **own, "properties": {}})
+        with quiet_clients():
+            findings = await check(settings, auditors(settings))
+    except (ValidationError, ValueError) as error:
+        collected.lack("check.json", str(error))
+        return
+    collected.keep("check.json", json.dumps(hide(msgspec.to_builtins(findings), known), indent=1))

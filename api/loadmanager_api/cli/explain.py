@@ -1,0 +1,86 @@
+"""`loadmanager explain`: why a bundle is where it is and did not move; why a broker has what it has. Now or at any past
+moment, from a broker or, with `--log`, from the log alone.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from loadmanager_api.cli.client import ask, run
+from loadmanager_api.cli.echoing import echo
+from loadmanager_api.cli.explain_showing import show_broker, show_bundle
+from loadmanager_api.cli.history import SinceType
+from loadmanager_api.cli.names import segment
+from loadmanager_api.cli.options import Remote, asks_a_broker
+from statechannel.errors import InvalidName
+from statechannel.law.bundle import Bundle
+
+
+class SubjectType(click.ParamType[str]):
+    """A bundle or a broker; which of them, its form tells."""
+
+    name = "subject"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:  # noqa: ARG002
+        from loadmanager_api.cli.suggesting import brokers, bundles
+
+        return bundles(ctx, incomplete) if "/" in incomplete else brokers(ctx, incomplete)
+
+
+at_option = click.option(
+    "--at", "at_ms", type=SinceType(), metavar="TIME", help="A past moment: 15m, 12h (ago), or a date and time."
+)
+log_option = click.option("--log", metavar="ADDRESS", help="Read this log, and ask no broker: sqlite:FILE or kafka://…")
+more_option = click.option("--set", "more", multiple=True, metavar="NAME=VALUE", help="With --log: any other setting.")
+
+
+@click.command(short_help="Why a bundle or broker is as it is.")
+@click.argument("subject", metavar="BUNDLE|BROKER", type=SubjectType())
+@at_option
+@click.option("--no-try", "trying", is_flag=True, default=True, flag_value=False, help="Try no changes: quicker.")
+@log_option
+@more_option
+@asks_a_broker
+def explain(
+    remote: Remote, subject: str, at_ms: int | None, trying: bool, log: str | None, more: tuple[str, ...]
+) -> None:
+    """Why a bundle is where it is, why it did not move, what would have to change for it to move, and where it would go
+    then; or why a broker has what it has.
+
+    With --at for any past moment that the logs hold. With --log from the log alone: no broker needs to live.
+    """
+    bundle = bundle_of(subject)
+    if log is not None:
+        from loadmanager_api.cli.explain_offline import explained
+
+        found = explained(log, more, bundle or subject, at_ms, trying=trying)
+    else:
+        found = run(ask(remote, "GET", path_of(subject, bundle), query=_query(at_ms, trying=trying)))
+    if remote.output == "json":
+        echo(json.dumps(found, indent=2))
+    elif bundle is not None:
+        show_bundle(found)
+    else:
+        show_broker(found)
+
+
+def bundle_of(subject: str) -> Bundle | None:
+    """The bundle that this names, None if it names a broker. Raises UsageError."""
+    if "/" not in subject:
+        return None
+    try:
+        return Bundle.parse(subject)
+    except InvalidName as error:
+        raise click.UsageError(f"{error}; or a broker: host:port") from None
+
+
+def path_of(subject: str, bundle: Bundle | None) -> str:
+    """Where it is explained."""
+    return f"/v1/explain/bundles/{bundle}" if bundle is not None else f"/v1/explain/brokers/{segment(subject)}"
+
+
+def _query(at_ms: int | None, *, trying: bool) -> dict[str, str | None]:
+    return {"at": None if at_ms is None else str(at_ms), "try": None if trying else "false"}

@@ -1,0 +1,83 @@
+"""`loadmanager clusters …-failure-domain`: brokers that fail together, as pulsar-admin names the commands."""
+
+from __future__ import annotations
+
+import click
+
+from loadmanager_api.cli.client import ask, run
+from loadmanager_api.cli.names import segment
+from loadmanager_api.cli.options import Remote, asks_a_broker
+from loadmanager_api.cli.printing import done, show
+
+_CLUSTER = click.argument("cluster", metavar="CLUSTER")
+_DOMAIN = click.option("--domain-name", "domain", required=True, metavar="DOMAIN")
+_BROKERS = click.option("--broker-list", "brokers", required=True, metavar="HOST:PORT[,…]")
+_FORCE = click.option("--force", is_flag=True, help="Also if a broker is in another domain already.")
+
+
+@click.group()
+def clusters() -> None:
+    """Failure domains, as pulsar-admin names them."""
+
+
+@clusters.command("create-failure-domain")
+@_CLUSTER
+@_DOMAIN
+@_BROKERS
+@_FORCE
+@asks_a_broker
+def create(remote: Remote, cluster: str, domain: str, brokers: str, force: bool) -> None:
+    """Say which brokers fail together."""
+    _set(remote, cluster, domain, brokers, force)
+
+
+@clusters.command("update-failure-domain")
+@_CLUSTER
+@_DOMAIN
+@_BROKERS
+@_FORCE
+@asks_a_broker
+def update(remote: Remote, cluster: str, domain: str, brokers: str, force: bool) -> None:
+    """Say anew which brokers fail together."""
+    _set(remote, cluster, domain, brokers, force)
+
+
+def _set(remote: Remote, cluster: str, domain: str, brokers: str, force: bool) -> None:
+    names = [name.strip() for name in brokers.split(",") if name.strip()]
+    query = {"force": "true" if force else None}
+    run(ask(remote, "POST", _path(cluster, domain), query=query, body={"brokers": names}))
+    done(remote, f"failure domain {domain}: {', '.join(names)}", domain=domain, brokers=names)
+
+
+@clusters.command("get-failure-domain")
+@_CLUSTER
+@_DOMAIN
+@asks_a_broker
+def get(remote: Remote, cluster: str, domain: str) -> None:
+    """Its brokers."""
+    found = run(ask(remote, "GET", _path(cluster, domain)))
+    show(remote, found, ("broker",), [(name,) for name in found["brokers"]])
+
+
+@clusters.command("list-failure-domains")
+@_CLUSTER
+@asks_a_broker
+def list_(remote: Remote, cluster: str) -> None:
+    """All of them with their brokers."""
+    found = run(ask(remote, "GET", f"/admin/v2/clusters/{segment(cluster)}/failureDomains"))
+    rows = [(name, ", ".join(domain["brokers"])) for name, domain in found.items()]
+    show(remote, found, ("domain", "brokers"), rows, empty="no failure domains")
+
+
+@clusters.command("delete-failure-domain")
+@_CLUSTER
+@_DOMAIN
+@asks_a_broker
+def delete(remote: Remote, cluster: str, domain: str) -> None:
+    """Delete it; its brokers are in the domains that they registered themselves."""
+    run(ask(remote, "DELETE", _path(cluster, domain)))
+    done(remote, f"deleted failure domain {domain}", domain=domain)
+
+
+def _path(cluster: str, domain: str) -> str:
+    return f"/admin/v2/clusters/{segment(cluster)}/failureDomains/{segment(domain)}"

@@ -1,0 +1,134 @@
+"""`loadmanager bundles history`: every record about one bundle, newest first."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import datetime
+from typing import Any
+
+import click
+
+from loadmanager_api.cli.client import ask, run
+from loadmanager_api.cli.echoing import echo
+from loadmanager_api.cli.names import BUNDLE
+from loadmanager_api.cli.options import Remote, asks_a_broker
+from loadmanager_api.cli.printing import show
+from statechannel.law.bundle import Bundle
+
+PAGE = 1_000
+_AGO = re.compile(r"(\d{1,9})([smhd])", re.ASCII)
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+class SinceType(click.ParamType[int]):
+    """`90s`, `15m`, `12h`, `7d` (ago), or a time such as 2030-01-31T12:00; milliseconds since 1970."""
+
+    name = "since"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        ago = _AGO.fullmatch(str(value))
+        if ago is not None:
+            return max(0, int((time.time() - int(ago[1]) * _SECONDS[ago[2]]) * 1000))
+        try:
+            return max(0, int(datetime.fromisoformat(str(value)).timestamp() * 1000))
+        except (ValueError, OverflowError, OSError):
+            self.fail(f"{value!r} is no time; write 15m, 12h, 7d (ago), or 2030-01-31T12:00", param, ctx)
+
+
+@click.command()
+@click.argument("bundle", type=BUNDLE)
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="How many records at most.")
+@click.option(
+    "--since", type=SinceType(), metavar="TIME", help="Nothing older: 15m, 12h, 7d (ago), or a date and time."
+)
+@click.option("--before", type=click.IntRange(0), metavar="OFFSET", help="Only what lies below it: the next page.")
+@asks_a_broker
+def history(remote: Remote, bundle: Bundle, limit: int, since: int | None, before: int | None) -> None:
+    """Every record that names BUNDLE, accepted or refused, newest first.
+
+    Also of a bundle that was split or merged away. As far as the log goes back: the last line says if older records
+    were trimmed.
+    """
+    found = run(_collect(remote, bundle, limit, since, before))
+    if remote.output == "table" and found["entries"]:
+        present = f"is {found['state']}" if found["exists"] else "is gone"
+        echo(f"{bundle} {present}; newest first, partition {found['partition']}\n")
+    columns = ("offset", "time", "action", "by", "state", "owner", "why")
+    show(remote, found, columns, [_row(entry) for entry in found["entries"]], empty="no records")
+    if remote.output == "table":
+        if found["next"] is not None:
+            echo(f"there are older ones: --before {found['next']}, or a greater --limit", err=True)
+        if found["note"]:
+            echo(found["note"], err=True)
+
+
+async def _collect(remote: Remote, bundle: Bundle, limit: int, since: int | None, before: int | None) -> Any:
+    path, found, entries = f"/v1/bundles/{bundle}/history", None, list[Any]()
+    while found is None or (found["next"] is not None and len(entries) < limit):
+        query = {
+            "limit": str(min(PAGE, limit - len(entries))),
+            "since_ms": str(since) if since is not None else None,
+            "before": str(before) if before is not None else None,
+        }
+        found = await ask(remote, "GET", path, query=query)
+        entries += found["entries"]
+        before = found["next"]
+    return {**found, "entries": entries}
+
+
+def _row(entry: dict[str, Any]) -> tuple[object, ...]:
+    return (
+        entry["offset"],
+        _time(entry),
+        entry["action"] if entry["accepted"] else f"{entry['action']} (refused)",
+        entry["actor"] if entry["role"] == "broker" else f"{entry['actor']} as {entry['role']}",
+        _step(entry),
+        _owner(entry),
+        _why(entry),
+    )
+
+
+def _time(entry: dict[str, Any]) -> str:
+    """The log's clock; its author's where the two are far apart."""
+    taken = datetime.fromtimestamp(entry["appended_ms"] / 1000).astimezone()
+    apart_s = (entry["written_ms"] - entry["appended_ms"]) / 1000
+    shown = taken.strftime("%Y-%m-%d %H:%M:%S.") + f"{entry['appended_ms'] % 1000:03d}"
+    return shown if abs(apart_s) < 60 or not entry["written_ms"] else f"{shown} (its author: {apart_s:+.0f} s)"
+
+
+def _step(entry: dict[str, Any]) -> str:
+    if not entry["accepted"]:
+        return entry["before"] or "-"
+    return f"{entry['before'] or 'none'} → {entry['after'] or 'gone'}"
+
+
+def _owner(entry: dict[str, Any]) -> str | None:
+    target = entry["target"] or (entry["to"] if not entry["accepted"] else None)
+    return f"{entry['owner'] or '-'} → {target}" if target else entry["owner"]
+
+
+def _why(entry: dict[str, Any]) -> str:
+    parts: list[str] = []
+    if not entry["accepted"]:
+        copied = entry["copy_of"]
+        parts.append(f"{entry['refused']}: {entry['detail']}" if copied is None else f"a copy of {copied}")
+        if entry["winner"] is not None and copied is None:
+            winner = entry["winner"]
+            parts.append(f"{winner['action']} of {winner['actor']} at {winner['offset']} won")
+    parts += [text for text in (entry["reason"], f"cause {entry['cause']}" if entry["cause"] else "") if text]
+    if entry["parents"]:
+        parts.append(f"from {_ranges(entry['parents'])}")
+    if entry["children"]:
+        parts.append(f"into {_ranges(entry['children'])}")
+    elif entry["boundaries"] and not entry["parents"]:
+        parts.append(f"at {_listed(entry['boundaries'])}")
+    return "; ".join(parts)
+
+
+def _ranges(bundles: list[str]) -> str:
+    return _listed([bundle.rpartition("/")[2] for bundle in bundles])
+
+
+def _listed(names: list[str], most: int = 8) -> str:
+    return ", ".join(names[:most]) + (f" … ({len(names)})" if len(names) > most else "")

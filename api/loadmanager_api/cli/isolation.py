@@ -1,0 +1,149 @@
+"""`loadmanager ns-isolation-policy`: which namespaces may be on which brokers, as pulsar-admin names the commands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from loadmanager_api.cli.client import ask, run
+from loadmanager_api.cli.names import BROKER, segment
+from loadmanager_api.cli.options import Remote, asks_a_broker
+from loadmanager_api.cli.printing import done, show, show_pairs
+
+_CLUSTER = click.argument("cluster", metavar="CLUSTER")
+_POLICY = click.argument("policy", metavar="POLICY")
+
+
+@click.group("ns-isolation-policy")
+def isolation() -> None:
+    """Which namespaces may be on which brokers."""
+
+
+@isolation.command("set", short_help="Create or replace a policy.")
+@_CLUSTER
+@_POLICY
+@click.option("--namespaces", required=True, metavar="REGEX[,…]", help="Of tenant/namespace, as a whole.")
+@click.option("--primary", required=True, metavar="REGEX[,…]", help="Of host:port, or of the host, as a whole.")
+@click.option("--secondary", default="", metavar="REGEX[,…]", help="While too few primaries are there.")
+@click.option("--auto-failover-policy-type", "kind", type=click.Choice(["min_available"]), default="min_available")
+@click.option(
+    "--auto-failover-policy-params",
+    "params",
+    default="min_limit=1,usage_threshold=100",
+    show_default=True,
+    metavar="KEY=VALUE[,…]",
+    help="min_limit: primaries that must be there; usage_threshold: percent from which one counts as full.",
+)
+@click.option(
+    "--unload-scope",
+    "scope",
+    type=click.Choice(["all_matching", "none", "changed"]),
+    help="Taken, and means nothing: only what is misplaced moves.",
+)
+@click.option("--force", is_flag=True, help="Also if nothing satisfies it at present.")
+@asks_a_broker
+def set_(
+    remote: Remote,
+    cluster: str,
+    policy: str,
+    namespaces: str,
+    primary: str,
+    secondary: str,
+    kind: str,
+    params: str,
+    scope: str | None,
+    force: bool,
+) -> None:
+    """Create or replace a policy. See what it would move first: `policies set --dry-run`."""
+    body = {
+        "namespaces": _listed(namespaces),
+        "primary": _listed(primary),
+        "secondary": _listed(secondary),
+        "auto_failover_policy": {"policy_type": kind, "parameters": _params(params)},
+        "unload_scope": scope,
+    }
+    run(ask(remote, "POST", _path(cluster, policy), query={"force": "true" if force else None}, body=body))
+    done(remote, f"isolation policy {policy} holds", policy=policy)
+
+
+@isolation.command("get")
+@_CLUSTER
+@_POLICY
+@asks_a_broker
+def get(remote: Remote, cluster: str, policy: str) -> None:
+    """One policy."""
+    found = run(ask(remote, "GET", _path(cluster, policy)))
+    show_pairs(remote, found, _pairs(found))
+
+
+@isolation.command("list")
+@_CLUSTER
+@asks_a_broker
+def list_(remote: Remote, cluster: str) -> None:
+    """All policies."""
+    found = run(ask(remote, "GET", _path(cluster)))
+    rows = [(name, *(value for _, value in _pairs(each))) for name, each in found.items()]
+    columns = ("policy", "namespaces", "primary", "secondary", "min", "usage %")
+    show(remote, found, columns, rows, empty="no isolation policies")
+
+
+@isolation.command("delete")
+@_CLUSTER
+@_POLICY
+@asks_a_broker
+def delete(remote: Remote, cluster: str, policy: str) -> None:
+    """Delete a policy; its brokers are everybody's again."""
+    run(ask(remote, "DELETE", _path(cluster, policy)))
+    done(remote, f"deleted isolation policy {policy}", policy=policy)
+
+
+@isolation.command("brokers")
+@_CLUSTER
+@asks_a_broker
+def brokers(remote: Remote, cluster: str) -> None:
+    """For each broker, which namespaces the policies bind to it."""
+    found = run(ask(remote, "GET", _path(cluster, "brokers")))
+    _show_brokers(remote, found, found)
+
+
+@isolation.command("broker")
+@_CLUSTER
+@click.option("--broker", required=True, metavar="HOST:PORT", type=BROKER)
+@asks_a_broker
+def broker(remote: Remote, cluster: str, broker: str) -> None:
+    """Which namespaces the policies bind to a broker."""
+    found = run(ask(remote, "GET", f"{_path(cluster, 'brokers')}/{segment(broker)}"))
+    _show_brokers(remote, found, [found])
+
+
+def _show_brokers(remote: Remote, answer: Any, found: list[dict[str, Any]]) -> None:
+    rows = [
+        (each["brokerName"], each["policyName"], each["isPrimary"], ", ".join(each["namespaceRegex"])) for each in found
+    ]
+    show(remote, answer, ("broker", "policy", "primary", "namespaces"), rows, empty="no brokers")
+
+
+def _pairs(policy: dict[str, Any]) -> list[tuple[str, object]]:
+    lists = [(field, ", ".join(policy[field])) for field in ("namespaces", "primary", "secondary")]
+    params = policy["auto_failover_policy"]["parameters"]
+    return [*lists, ("min available", params["min_limit"]), ("usage threshold", params["usage_threshold"])]
+
+
+def _path(cluster: str, policy: str | None = None) -> str:
+    root = f"/admin/v2/clusters/{segment(cluster)}/namespaceIsolationPolicies"
+    return f"{root}/{segment(policy)}" if policy else root
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _params(text: str) -> dict[str, str]:
+    params: dict[str, str] = {}
+    for part in _listed(text):
+        key, equals, value = part.partition("=")
+        if not equals or key not in ("min_limit", "usage_threshold"):
+            raise click.UsageError(f"{part!r}: write min_limit=1,usage_threshold=80")
+        params[key] = value
+    return params

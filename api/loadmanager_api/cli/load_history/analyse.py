@@ -1,0 +1,126 @@
+"""`loadmanager history analyse`: asks the lake, shows what it answers, and publishes it for brokers to show."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from loadmanager.history.published import ANALYSES as FOLDER
+from loadmanager.history.published import MAX_ROWS, Published
+from loadmanager_api.cli.client import Failed
+from loadmanager_api.cli.configuring import settings_of
+from loadmanager_api.cli.echoing import echo
+from loadmanager_api.cli.load_history.answering import table, taken
+from loadmanager_api.cli.load_history.options import Job, job_options, settings_option
+from loadmanager_api.cli.load_history.running import (
+    check_recorded,
+    installed,
+    provenance,
+    publish,
+    reading,
+    say_where,
+    window_of,
+)
+
+if TYPE_CHECKING:
+    from loadmanager.history.analyses import Analysis, Options
+    from loadmanager.history.lake import Lake
+    from loadmanager.history.pinned import Pinned
+    from loadmanager.settings import Settings
+
+MOST_SHOWN = 20
+
+
+@click.command()
+@job_options()
+@settings_option
+@click.option("--analysis", "names", multiple=True, metavar="NAME", help="Only this one; repeatable.  [default: all]")
+@click.option(
+    "--rows",
+    type=click.IntRange(1, MAX_ROWS),
+    metavar="N",
+    default=MAX_ROWS,
+    show_default=True,
+    help="To publish of each.",
+)
+@click.option("--list", "listing", is_flag=True, help="Say which analyses there are, and run none.")
+def analyse(job: Job, more: tuple[str, ...], names: tuple[str, ...], rows: int, listing: bool) -> None:
+    """Run the analyses of the load history: imbalance, hot bundles, forecasts, transfers, gaps, outages, capacity …
+
+    One that is named is shown with its first rows, several with how many they have. Thresholds and tolerance are those
+    that brokers had last, and --set goes over them.
+    """
+    settings_of({}, more)  # says what is wrong with it before anything starts
+    with installed():
+        chosen = _chosen(names)
+    if listing:
+        found = [{"name": each.name, "title": each.title, "needs": ", ".join(each.needs)} for each in chosen]
+        table(job, found, ("name", "title", "needs"), found)
+        return
+    with reading(job) as lake:
+        check_recorded(job, lake)
+        _show(job, _run(job, lake, chosen, options_of(job, lake, more), rows), chosen)
+
+
+def _chosen(names: tuple[str, ...]) -> list[Analysis]:
+    from loadmanager.history.analyses import ANALYSES
+
+    unknown = [name for name in names if name not in ANALYSES]
+    if unknown:
+        raise Failed(f"there is no analysis {unknown[0]}; there are {', '.join(sorted(ANALYSES))}")
+    return [ANALYSES[name] for name in dict.fromkeys(names or ANALYSES)]
+
+
+def options_of(job: Job, lake: Lake, more: tuple[str, ...]) -> Options:
+    """What the analyses go by: the settings of the last decision in the record, and --set over them."""
+    from loadmanager.history.analyses import Options
+
+    return Options.of(settings_in(job, lake, more))
+
+
+def settings_in(job: Job, lake: Lake, more: tuple[str, ...]) -> Settings:
+    """The settings of the last decision in the record, and --set over them. Raises UsageError."""
+    from loadmanager.history.replay.job import recorded_settings
+
+    recorded = recorded_settings(lake, window_of(job))
+    given = settings_of({}, more)
+    chosen = {name: getattr(given, name) for name in given.model_fields_set}
+    return recorded.model_copy(update=chosen)
+
+
+def _run(job: Job, lake: Pinned, chosen: list[Analysis], options: Options, most: int) -> list[Published]:
+    from loadmanager.history.analyses.running import answers
+    from loadmanager.history.progress import steps
+
+    found: list[Published] = []
+    paths: list[Any] = []
+    every = answers(chosen, lake.table, window_of(job), options, lambda answer: taken(answer, most))
+    with steps(lake.spark, len(chosen)) as progress, closing(every):
+        for analysis in chosen:
+            progress.begin(analysis.name)
+            rows, truncated = next(every)
+            made = provenance(
+                job, "analyse", lake.versions(analysis.needs), truncated=truncated, analysis=analysis.name
+            )
+            paths.append(publish(job, FOLDER + analysis.name, rows, made, {"title": analysis.title}))
+            found.append(Published(FOLDER + analysis.name, made, rows, {"title": analysis.title}))
+    say_where(job, paths)
+    return found
+
+
+def _show(job: Job, found: list[Published], chosen: list[Analysis]) -> None:
+    answer = msgspec.to_builtins(found)
+    if len(found) == 1 and found[0].rows:
+        rows = found[0].rows
+        table(job, answer, tuple(rows[0]), rows[:MOST_SHOWN])
+        if job.output == "table" and len(rows) > MOST_SHOWN:
+            echo(f"… and {len(rows) - MOST_SHOWN:,} more rows: -o json has all", err=True)
+        return
+    summary = [
+        {"analysis": each.name, "rows": len(one.rows), "more": one.provenance.truncated, "says": each.title}
+        for each, one in zip(chosen, found, strict=True)
+    ]
+    table(job, answer, ("analysis", "rows", "more", "says"), summary)

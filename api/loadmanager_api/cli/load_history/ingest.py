@@ -1,0 +1,166 @@
+"""`loadmanager history ingest`: takes what is new in the log into the lake, once or for ever."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loadmanager_api.cli.configuring import settings_of
+from loadmanager_api.cli.echoing import echo
+from loadmanager_api.cli.load_history.answering import Rows, table
+from loadmanager_api.cli.load_history.options import Job, job_options, source_options
+from loadmanager_api.cli.load_history.reaching import check_answers
+from loadmanager_api.cli.load_history.running import failing, opened
+from loadmanager_api.cli.stores import opened_log, working
+
+if TYPE_CHECKING:
+    from loadmanager.history.ingest import Options
+    from loadmanager.history.lake import Lake
+    from loadmanager.history.sources import Source
+    from loadmanager.settings import Settings
+
+COLUMNS = ("topic", "records", "up to", "in quarantine")
+USUAL_PARTITIONS = {"sqlite": 4, "kafka": 16}
+"""Of a channel that is not there yet, where the settings say nothing: as brokers create it."""
+
+
+@click.command()
+@job_options(window=False, publish=False)
+@source_options
+@click.option(
+    "--once/--follow", default=True, help="Stop when everything is there, or go on for ever.  [default: once]"
+)
+@click.option(
+    "--max-per-trigger", type=click.IntRange(1), metavar="N", help="Records of a batch at most.  [default: 200000]"
+)
+@click.option("--trigger-s", type=click.FloatRange(0), metavar="S", help="--follow: between two batches.  [default: 5]")
+@click.option(
+    "--gold-s", type=click.FloatRange(1), metavar="S", help="--follow: between two looks at gold.  [default: 60]"
+)
+@click.option(
+    "--metrics-port", type=click.IntRange(1, 65_535), metavar="PORT", help="--follow: for Prometheus, on loopback."
+)
+@click.option("--metrics-host", metavar="HOST", default="127.0.0.1", show_default=True, help="Where that port listens.")
+def ingest(
+    job: Job,
+    log: str | None,
+    more: tuple[str, ...],
+    once: bool,
+    max_per_trigger: int | None,
+    trigger_s: float | None,
+    gold_s: float | None,
+    metrics_port: int | None,
+    metrics_host: str,
+) -> None:
+    """Bring load reports, the channel, decisions (and audit and group lag, once they exist) into the lake.
+
+    Each record once, whenever it is stopped or killed; start it again, and it goes on. SIGINT and SIGTERM end --follow
+    when the batch under way is committed. What cannot be read goes to the quarantine, with its offset and why.
+    """
+    settings = settings_of({"log": log}, more)
+    if once and (metrics_port or trigger_s is not None or gold_s is not None):
+        raise click.UsageError("--metrics-port, --trigger-s and --gold-s are for --follow")
+    check_answers(settings)
+    given = {"max_per_trigger": max_per_trigger, "trigger_s": trigger_s, "gold_s": gold_s}
+    given |= {"metrics": f"{metrics_host}:{metrics_port}" if metrics_port else None}
+    with opened(job, new=True) as lake:
+        known = {name: value for name, value in given.items() if value is not None}
+        source, options = _asked(settings, {"load_ttl_s": _ttl_s(lake, settings), **known})
+        _run(lake, source, options, once=once)
+        if (ttl_s := _ttl_s(lake, settings)) != options.load_ttl_s:
+            _made_anew(lake, ttl_s)
+        rows = _reached(lake)
+    table(job, rows, COLUMNS, rows, empty="nothing was there to ingest")
+
+
+def _asked(settings: Settings, given: dict[str, Any]) -> tuple[Source, Options]:
+    from loadmanager.history.ingest import Options
+    from loadmanager.history.sources import source_of
+
+    with failing():
+        source = source_of(settings)
+    return source, Options(partitions=partitions_of(settings, source), **given)
+
+
+def _ttl_s(lake: Lake, settings: Settings) -> float:
+    """How long load reports count: as given, else as brokers last had it by the lake's record."""
+    from loadmanager.history.replay.job import recorded_settings
+
+    given = "load_ttl_s" in settings.model_fields_set
+    return settings.load_ttl_s if given else recorded_settings(lake).load_ttl_s
+
+
+def _made_anew(lake: Lake, ttl_s: float) -> None:
+    """The first decisions came just now, and say that brokers go by another time."""
+    from loadmanager.history.ingest import refresh_gold
+
+    refresh_gold(lake, ttl_s, everything=True)
+
+
+def partitions_of(settings: Settings, source: Source) -> int:
+    """How many the channel has: asked of the log where it is there, else as brokers would create it."""
+    from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
+    from loadmanager.history.sources import available
+
+    if CHANNEL_TOPIC not in available(source):
+        return settings.partitions or USUAL_PARTITIONS[settings.log.partition(":")[0]]
+    return working(_counted(settings, CHANNEL_TOPIC))
+
+
+async def _counted(settings: Settings, topic: str) -> int:
+    from statechannel.ports import TopicSpec
+
+    async with opened_log(settings) as log:
+        return await log.open_topic(TopicSpec(topic))
+
+
+def _run(lake: Lake, source: Source, options: Options, *, once: bool) -> None:
+    from loadmanager.history.ingest import Ingest
+    from loadmanager.history.progress import batches, steps
+
+    job = Ingest(lake, source, options)
+    if once:
+        with steps(lake.spark, 1) as progress:
+            progress.begin("ingest")
+            job.run_available()
+        return
+    stop = threading.Event()
+    with _ending(stop), batches(lake.spark):
+        job.run(stop)
+
+
+@contextmanager
+def _ending(stop: threading.Event) -> Generator[None]:
+    """SIGINT and SIGTERM set the event; a second one acts as usual."""
+    before: dict[signal.Signals, Any] = {}
+
+    def end(number: int, _: Any) -> None:
+        stop.set()
+        signal.signal(number, before[signal.Signals(number)])
+        echo("stopping when this batch is committed; once more to stop at once", err=True)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        before[number] = signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _reached(lake: Lake) -> Rows:
+    """How far the lake is with each topic."""
+    from pyspark.sql import functions as f
+
+    from loadmanager.history.ingest.progress import SILVER
+    from loadmanager_api.cli.load_history.answering import taken
+
+    quarantined = lake.table("quarantine").groupBy("topic").agg(f.count("*").alias("in quarantine"))
+    rows = lake.table("progress").where(f.col("stage") == SILVER).groupBy("topic")
+    rows = rows.agg(f.sum("rows").alias("records"), f.max("until").alias("up to")).join(quarantined, "topic", "left")
+    return taken(rows.na.fill(0).orderBy("topic"), 100)[0]

@@ -1,0 +1,45 @@
+"""`loadmanager history jars`: brings what Spark needs beside itself. The only command that downloads anything."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from loadmanager_api.cli.client import Failed
+from loadmanager_api.cli.echoing import echo
+from loadmanager_api.cli.options import Remote
+
+
+@click.command()
+@click.option("--spark-submit", "submit", is_flag=True, help="Print them as options of spark-submit, on one line.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), help="For people, or for programs.")
+@click.pass_context
+def jars(ctx: click.Context, submit: bool, output: str | None) -> None:
+    """Bring the jars of Delta Lake and the Kafka connector with Maven, where they are missing.
+
+    They go to ~/.cache/loadmanager/jars, or where LOADMANAGER_HISTORY_JARS says. A machine without network gets a copy
+    of that folder. Prints where they are.
+    """
+    from loadmanager.errors import LoadManagerError
+    from loadmanager.history.jars import bring, folder
+
+    try:
+        found = bring()
+    except (LoadManagerError, OSError) as error:
+        raise Failed(str(error)) from None
+    if submit:
+        echo(" ".join(options()))
+    elif (ctx.find_object(Remote) or Remote()).with_options(None, output).output == "json":
+        echo(json.dumps({"folder": str(folder()), "jars": [path.name for path in found]}, indent=2))
+    else:
+        echo(f"{len(found)} jars in {folder()}")
+
+
+def options() -> list[str]:
+    """What spark-submit has to be told, wherever the job runs: jars, and the settings that make Delta work."""
+    from loadmanager.history.session import configuration
+
+    given = {name: value for name, value in configuration().items() if not name.startswith("spark.driver.")}
+    files = given.pop("spark.jars")
+    return ["--jars", files, *(word for name, value in given.items() for word in ("--conf", f"{name}={value}"))]

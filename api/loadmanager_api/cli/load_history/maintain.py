@@ -1,0 +1,37 @@
+"""`loadmanager history maintain`: keeps a lake small and quick. For a cron job, beside a running ingest."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import click
+import msgspec
+
+from loadmanager_api.cli.load_history.answering import table
+from loadmanager_api.cli.load_history.options import Job, job_options
+from loadmanager_api.cli.load_history.running import opened
+
+COLUMNS = ("table", "days_joined", "rows_removed")
+
+
+@click.command()
+@job_options(window=False, publish=False)
+@click.option("--bronze-days", type=click.IntRange(1), default=30, show_default=True, help="Raw records are kept for.")
+@click.option(
+    "--silver-days", type=click.IntRange(1), default=365, show_default=True, help="What they say is kept for."
+)
+@click.option("--history-days", type=click.IntRange(1), default=7, show_default=True, help="Time travel goes back for.")
+def maintain(job: Job, bronze_days: int, silver_days: int, history_days: int) -> None:
+    """Join small files, remove rows that are too old, and delete files that no version needs any more.
+
+    Minutes (gold) are kept. What was removed does not come again with the next ingest.
+    """
+    with opened(job) as lake:
+        from loadmanager.history.maintenance import Retention, maintain
+        from loadmanager.history.progress import steps
+
+        with steps(lake.spark, 1) as progress:
+            progress.begin("maintain")
+            done = maintain(lake, datetime.now(UTC), Retention(bronze_days, silver_days, history_days))
+    rows = [msgspec.to_builtins(each) for each in done]
+    table(job, rows, COLUMNS, rows)

@@ -1,0 +1,251 @@
+"""Runs a job: a session, the lake in it, progress for people, results published with where they come from.
+
+What refuses becomes a message and an exit code. A session that was there before is used and stays.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loadmanager.errors import LoadManagerError, Unavailable
+from loadmanager.history import published
+from loadmanager.history.gist import gist
+from loadmanager.model.registration import VERSION
+from loadmanager_api.cli.client import Failed, NotNow
+from loadmanager_api.cli.echoing import echo
+from loadmanager_api.cli.load_history.options import Job
+from loadmanager_api.cli.load_history.reaching import check_master, check_server
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from loadmanager.history.lake import Lake, Window
+    from loadmanager.history.pinned import Pinned
+
+INSTALL = "the load history needs the extra `history`: pip install 'loadmanager[history]'"
+JAVA = "Java is missing: install a JDK 17 or later (Debian: apt-get install openjdk-17-jre-headless)"
+
+SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""What spark-submit sets for the program that it runs."""
+
+REMEDIES = {
+    "[FAILED_READ_FILE": "bring that file back from a copy, or ingest into another lake",
+    "SparkConcurrentModificationException": "another ingest is at work on this lake: let it, or stop it",
+}
+"""What to do, by what Spark says."""
+MOST_SAID = 500
+
+
+@contextmanager
+def installed() -> Generator[None]:
+    """For what imports Spark. Raises Failed where the extra is missing."""
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").startswith(("loadmanager", "api")):
+            raise
+        raise Failed(INSTALL) from None
+
+
+@contextmanager
+def opened(job: Job, *, new: bool = False) -> Generator[Lake]:
+    """The lake, in a session. Raises Failed; with `new` not because there is no lake yet."""
+    _check_there(job, new=new)
+    with installed():
+        from loadmanager.history.lake import Lake
+    with failing(), _session(job) as spark:
+        lake = Lake(spark, job.lake if job.local is None else str(job.local.absolute()))
+        if job.local is None and not new and not lake.exists("bronze"):
+            raise Failed(_missing(job))
+        yield lake
+
+
+@contextmanager
+def reading(job: Job, *, new: bool = False) -> Generator[Pinned]:
+    """As `opened`, for a job that only reads: its result names the versions of the tables that it was made from."""
+    with opened(job, new=new) as lake:
+        from loadmanager.history.pinned import pinned
+
+        yield pinned(lake)
+
+
+@contextmanager
+def failing() -> Generator[None]:
+    """What refuses inside becomes a message and an exit code. Raises Failed, NotNow."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except Unavailable as error:
+        raise NotNow(_brief(str(error))) from error
+    except (LoadManagerError, ValueError) as error:
+        raise Failed(str(error)) from None
+    except (PySparkException, Py4JError) as error:
+        raise Failed(f"Spark gave up: {_told(str(error))}") from error
+    except ConnectionError as error:
+        raise Failed(f"Spark's JVM, or its server, ended ({error}): start the job again") from error
+
+
+@contextmanager
+def _session(job: Job) -> Generator[SparkSession]:
+    from pyspark.sql import SparkSession
+
+    from loadmanager.history.session import Spark, keep_stdout, session
+
+    if not job.remote and shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        raise Failed(JAVA)
+    if job.remote:
+        check_server(job.remote)
+    if job.master:
+        check_master(job.master)
+    active = SparkSession.getActiveSession()
+    there = active or _submitted(job)
+    spark = there or session(Spark(**_place(job), conf=_conf(job)))
+    if active is None and not job.remote:
+        keep_stdout(spark)
+    try:
+        yield spark
+    finally:
+        if there is None:
+            _stop(spark)
+
+
+def _stop(spark: SparkSession) -> None:
+    from py4j.protocol import Py4JError
+
+    with suppress(Py4JError, ConnectionError):  # it may have ended by itself
+        spark.stop()
+
+
+def _submitted(job: Job) -> SparkSession | None:
+    """The session that spark-submit has prepared: it says where and with what, unless --master or --remote do."""
+    from pyspark.sql import SparkSession
+
+    from loadmanager.history.session import fit_partitions
+
+    if SUBMITTED not in os.environ or job.master or job.remote:
+        return None
+    spark = SparkSession.builder.appName("loadmanager history").getOrCreate()
+    fit_partitions(spark)
+    return spark
+
+
+def _place(job: Job) -> dict[str, str]:
+    return {name: value for name in ("master", "remote", "memory") if (value := getattr(job, name))}
+
+
+def _conf(job: Job) -> dict[str, str]:
+    given = dict(job.conf)
+    if job.remote:
+        return given
+    elsewhere = job.master is not None and not job.master.startswith("local")
+    reachable = {"spark.driver.bindAddress": "0.0.0.0", "spark.driver.host": socket.getfqdn()} if elsewhere else {}
+    return reachable | given
+
+
+def window_of(job: Job) -> Window:
+    """The time that the job is about."""
+    from loadmanager.history.lake import Window
+
+    return Window(job.begin, job.end)
+
+
+def check_recorded(job: Job, lake: Lake) -> None:
+    """Raises NotFound where the time has no records: what would come of it must not replace an earlier result."""
+    from loadmanager.history.coverage import check_recorded
+
+    check_recorded(lake, window_of(job))
+
+
+def published_in(job: Job) -> Path | None:
+    """The folder where results go; None if nobody said, and the lake is elsewhere."""
+    if job.publish is not None:
+        return job.publish
+    return job.local / published.FOLDER if job.local is not None else None
+
+
+def provenance(job: Job, name: str, versions: Mapping[str, int], *, truncated: bool, **options: Any) -> Any:
+    """Where a result comes from."""
+    return published.Provenance(
+        job=name,
+        at=datetime.now(UTC),
+        begin=job.begin,
+        end=job.end,
+        lake=job.lake,
+        lake_versions=dict(versions),
+        release=VERSION,
+        options=options,
+        truncated=truncated,
+    )
+
+
+def publish(
+    job: Job,
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    made: published.Provenance,
+    facts: Mapping[str, Any] | None = None,
+) -> Path | None:
+    """Publish it where brokers look, if there is such a place. Raises Failed."""
+    root = published_in(job)
+    if root is None:
+        return None
+    try:
+        return published.publish(root, name, rows, made, facts)
+    except OSError as error:
+        raise Failed(f"--publish {root}: {error.strerror}") from None
+    except LoadManagerError as error:
+        raise Failed(str(error)) from None
+
+
+def say_where(job: Job, paths: Sequence[Path | None]) -> None:
+    """Tell people where the results are, on standard error."""
+    there = [path for path in paths if path is not None]
+    if not there:
+        echo("nothing was published: say where with --publish, the lake is not on this disk", err=True)
+    elif len(there) == 1:
+        echo(f"published: {there[0]}", err=True)
+    else:
+        echo(f"published: {len(there)} results in {published_in(job)}", err=True)
+
+
+def _check_there(job: Job, *, new: bool) -> None:
+    """What can be told before a JVM is started."""
+    folder = job.local
+    if folder is None:
+        return
+    if folder.exists() and not folder.is_dir():
+        raise Failed(f"--lake {job.lake}: that is a file; name a folder")
+    if not new and not there(job):
+        raise Failed(_missing(job))
+
+
+def there(job: Job) -> bool:
+    """Whether a lake is named and, as far as this machine's disk tells, there."""
+    return bool(job.lake) and (job.local is None or (job.local / "tables").is_dir())
+
+
+def _missing(job: Job) -> str:
+    return f"there is no lake at {job.lake}: `loadmanager history ingest --lake {job.lake} --log …` makes one"
+
+
+def _brief(message: str) -> str:
+    """A message in one line: where Spark has put pages into it, its beginning, and what to do, which is its end."""
+    if "\n" not in message:
+        return message
+    begin, advice = message.splitlines()[0].strip(), message.rpartition("; ")[2]
+    return f"{begin[:MOST_SAID]}; {advice}" if "\n" not in advice else begin[:MOST_SAID]
+
+
+def _told(said: str) -> str:
+    """What Spark says in one line, and what to do where that can be told."""
+    told = gist(said)
+    return "; ".join([told, *(remedy for sign, remedy in REMEDIES.items() if sign in told)])

@@ -1,0 +1,73 @@
+"""`loadmanager migrate`: a cluster that has stopped goes on upon another log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from loadmanager.broker.wiring import auditors
+from loadmanager.channel.migration.migrating import Moved
+from loadmanager.settings import Settings
+from loadmanager_api.cli.client import Failed
+from loadmanager_api.cli.configuring import of_the_old_side, pairs, settings_of, settings_options
+from loadmanager_api.cli.moving import say, show_moved, terms_of
+from loadmanager_api.cli.options import Remote
+from loadmanager_api.cli.stores import check_there, coordination_of, log_of, opened, working
+
+
+@click.command()
+@click.option("--from-log", required=True, metavar="ADDRESS", help="Where the channel is: sqlite:FILE or kafka://…")
+@click.option("--from-coordination", metavar="ADDRESS", help="Beside that log.  [default: as --from-log]")
+@click.option("--from-set", "old_more", multiple=True, metavar="NAME=VALUE", help="A setting of the old cluster alone.")
+@click.option("--wait", "wait_s", type=click.FloatRange(0), default=0.0, help="Seconds for brokers to leave.")
+@settings_options
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), help="For people, or for programs.")
+@click.pass_context
+def migrate(
+    ctx: click.Context,
+    from_log: str,
+    from_coordination: str | None,
+    old_more: tuple[str, ...],
+    wait_s: float,
+    output: str | None,
+    more: tuple[str, ...],
+    **given: Any,
+) -> None:
+    """Move a cluster to another log and coordination service: from SQLite to Kafka and ZooKeeper, or any other way.
+
+    Stop its brokers first. What can fail comes first; then the old log is closed for good, copied, and compared. Every
+    bundle keeps its owner by name, every token grows. After an interruption run the same command again.
+    """
+    new = settings_of(given, more)
+    earlier = {"log": from_log, "coordination": from_coordination, **of_the_old_side(), **pairs(old_more, "--from-set")}
+    old = settings_of({**given, "log": None, "coordination": None, **earlier}, more)
+    if log_of(old) == log_of(new):
+        raise Failed(f"{log_of(new)} is where the channel is: name another with --log")
+    if coordination_of(old) == coordination_of(new):
+        raise Failed(f"{coordination_of(new)} belongs to the old log: name another with --coordination")
+    check_there(old.log, "--from-log")
+    check_there(coordination_of(old), "--from-coordination")
+    moved = working(_migrated(old, new, wait_s))
+    show_moved((ctx.find_object(Remote) or Remote()).with_options(None, output), moved)
+
+
+async def _migrated(old: Settings, new: Settings, wait_s: float) -> Moved:
+    from loadmanager.channel.migration.migrating import migrate
+    from loadmanager.diagnostics.check.topics import topics_of
+
+    await _check(new)
+    async with opened(old) as source, opened(new) as target:
+        return await migrate(source, target, terms_of(new, old, wait_s), topics_of(new), say=say)
+
+
+async def _check(new: Settings) -> None:
+    """What `loadmanager check` finds at the new stores. Raises Conflict."""
+    from loadmanager.diagnostics.check.round import check
+    from loadmanager.errors import Conflict
+    from statechannel.audit import Severity
+
+    findings = await check(new, auditors(new))
+    errors = [f"{f.subject}: {f.found} -> {f.advice}" for f in findings if f.severity is Severity.ERROR]
+    if errors:
+        raise Conflict("\n  ".join(("the new stores are not ready (see `loadmanager check`):", *errors)))

@@ -1,0 +1,179 @@
+"""`loadmanager channel export` and `channel import`: the channel as a file, for backup and restore."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from loadmanager_api.cli.client import Failed
+from loadmanager_api.cli.configuring import agreement_with, settings_of, settings_options
+from loadmanager_api.cli.echoing import echo
+from loadmanager_api.cli.options import Remote
+from loadmanager_api.cli.printing import done, show_pairs
+from loadmanager_api.cli.stores import check_there, log_of, opened, opened_coordination, opened_log, working
+
+if TYPE_CHECKING:
+    from loadmanager.channel.migration.export import Export
+    from loadmanager.channel.migration.migrating import Moved, Terms
+    from loadmanager.settings import Settings
+
+_output = click.option("-o", "--output", type=click.Choice(["table", "json"]), help="For people, or for programs.")
+_file = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+
+
+@click.command("export")
+@_file
+@click.option("--replace", is_flag=True, help="Take the place of a file of that name, at once.")
+@click.option("--closed", is_flag=True, help="Also from a log that was moved: only if the one it was moved to is lost.")
+@settings_options
+@_output
+@click.pass_context
+def export_command(
+    ctx: click.Context,
+    file: Path,
+    replace: bool,
+    closed: bool,
+    output: str | None,
+    more: tuple[str, ...],
+    **given: Any,
+) -> None:
+    """Write the channel to FILE, straight from the log: who owns which bundle, and every token. This is the backup.
+
+    Brokers may run meanwhile: then each namespace is as of one moment, but not all of the same.
+    """
+    from loadmanager.channel.migration import export_file
+
+    settings = settings_of(given, more)
+    check_there(settings.log, "--log")
+    if file.exists() and not replace:
+        raise Failed(f"{file} exists already: choose another name, or give --replace")
+    export = working(_exported(settings))
+    if export.moved_to is not None and not closed:
+        raise Failed(
+            f"this log was closed, and holds nothing new: the channel was moved to {export.moved_to}. "
+            "Export from there; if that one is lost, give --closed"
+        )
+    data = export_file.encode(export)
+    try:
+        export_file.write(file, data, replace=replace)
+    except OSError as error:
+        raise Failed(f"cannot write {file}: {error.strerror}") from None
+    genesis = export.genesis
+    offsets = [state.next_offset for state in export.states]
+    text = (
+        f"{file}: cluster {genesis.cluster}, generation {genesis.generation}, {export.bundles} bundles, "
+        f"{len(data):,} bytes, only you may read it\n"
+        f"covers each partition up to: {' '.join(map(str, offsets))}"
+    )
+    remote = (ctx.find_object(Remote) or Remote()).with_options(None, output)
+    facts = {"cluster": genesis.cluster, "generation": genesis.generation, "bundles": export.bundles}
+    done(remote, text, file=str(file), **facts, next_offsets=offsets, size_bytes=len(data))
+
+
+async def _exported(settings: Settings) -> Export:
+    from loadmanager.channel.migration.documents import documents_in
+    from loadmanager.channel.migration.export import export_of
+    from loadmanager.channel.migration.folding import FoldedLog
+
+    async with opened_log(settings) as log:
+        folded = FoldedLog(log, log_of(settings))
+        await folded.open()
+        return export_of(folded.table, await documents_in(log), log_of(settings), now_ms())
+
+
+@click.command("import")
+@_file
+@click.option("--generation", type=click.IntRange(1), help="Of the new log.  [default: the next one]")
+@click.option(
+    "--from-coordination", metavar="ADDRESS", help="Of the lost log: nobody may be registered there any more."
+)
+@click.option("--wait", "wait_s", type=click.FloatRange(0), default=0.0, help="Seconds for brokers to leave.")
+@settings_options
+@_output
+@click.pass_context
+def import_command(
+    ctx: click.Context,
+    file: Path,
+    generation: int | None,
+    from_coordination: str | None,
+    wait_s: float,
+    output: str | None,
+    more: tuple[str, ...],
+    **given: Any,
+) -> None:
+    """Fill a new, empty log with what is in FILE. No broker of the cluster may run.
+
+    The new log is of a later generation, so every token is above all that were given out before. If this file was
+    restored before and a cluster ran on that, give a --generation above that one's too. After an interruption run the
+    same command again. Until it is done no broker starts on the log.
+    """
+    from loadmanager.channel.migration import export_file
+
+    settings = settings_of(given, more)
+    if from_coordination is not None:
+        check_there(from_coordination, "--from-coordination")
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise Failed(f"cannot read {file}: {error.strerror}") from None
+    terms = terms_of(settings, settings, wait_s)
+    moved = working(_imported(export_file, data, settings, terms, generation, from_coordination))
+    show_moved((ctx.find_object(Remote) or Remote()).with_options(None, output), moved)
+
+
+async def _imported(
+    export_file: Any, data: bytes, settings: Settings, terms: Terms, generation: int | None, old: str | None
+) -> Moved:
+    from loadmanager.channel.migration.migrating import check_fits, restore
+
+    export = export_file.decode(data)
+    check_fits(export, settings.cluster, generation)  # before a file or a topic is created
+    async with AsyncExitStack() as stack:
+        new = await stack.enter_async_context(opened(settings))
+        leaving = None
+        if old is not None:
+            earlier = settings.model_copy(update={"coordination": old})
+            leaving = (await stack.enter_async_context(opened_coordination(earlier)), old)
+        seal = export_file.seal_of(data)
+        return await restore(export, seal, new, terms, generation=generation, old=leaving, say=say)
+
+
+def terms_of(new: Settings, old: Settings, wait_s: float) -> Terms:
+    """What the settings say of a move; how long a proof counts is what those said who may still have one. The new log
+    names what the old one did, but for what was given for the new one."""
+    from loadmanager.channel.migration.migrating import Terms
+
+    return Terms(new.cluster, new.partitions, old.proof_validity_s, old.margin_s, now_ms(), wait_s, agreement_with(new))
+
+
+def show_moved(remote: Remote, moved: Moved) -> None:
+    """What a new log holds now."""
+    pairs: list[tuple[str, object]] = [
+        ("cluster", moved.cluster),
+        ("generation", moved.generation),
+        ("identity", moved.identity),
+        ("partitions", moved.partitions),
+        ("namespaces", moved.namespaces),
+        ("bundles", moved.bundles),
+        *((f"owned by {name}", count) for name, count in moved.owners.items()),
+    ]
+    show_pairs(remote, msgspec.to_builtins(moved), pairs)
+    if moved.was_done:
+        say("this was done before, by an earlier run; nothing was changed")
+    else:
+        say("done: start the brokers, all of them together, under their old names")
+
+
+def say(text: str) -> None:
+    """What goes on, beside what is the answer."""
+    echo(text, err=True)
+
+
+def now_ms() -> int:
+    """For people."""
+    return int(time.time() * 1000)

@@ -1,0 +1,181 @@
+"""`loadmanager namespaces`: create, list, delete, unload, split, merge."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import click
+
+from loadmanager.model.boundaries import FEWEST_PARTS, MOST_PARTS
+from loadmanager.settings.algorithms import Algorithm
+from loadmanager_api.cli.anti_affinity import ANTI_AFFINITY_COMMANDS
+from loadmanager_api.cli.client import ask, run
+from loadmanager_api.cli.names import BROKER, NAMESPACE, NEW_NAMESPACE, segment
+from loadmanager_api.cli.options import Remote, asks_a_broker
+from loadmanager_api.cli.printing import done, show
+from statechannel.errors import InvalidName
+from statechannel.law.bundle import FULL_UPPER, Bundle
+
+_AT = "/admin/v2/namespaces"
+
+
+@click.group()
+def namespaces() -> None:
+    """Create, delete, list, unload, split, merge."""
+
+
+for command in ANTI_AFFINITY_COMMANDS:
+    namespaces.add_command(command)
+
+
+@namespaces.command()
+@click.argument("name", metavar="TENANT/NAMESPACE", type=NEW_NAMESPACE)
+@click.option("-b", "--bundles", type=click.IntRange(1, 65_536), help="How many, evenly cut.  [default: as configured]")
+@click.option("--boundary", "boundaries", multiple=True, metavar="0x40000000", help="Cut here; may be repeated.")
+@asks_a_broker
+def create(remote: Remote, name: str, bundles: int | None, boundaries: tuple[str, ...]) -> None:
+    """Create a namespace."""
+    if bundles is not None and boundaries:
+        raise click.UsageError("give --bundles or --boundary, not both")
+    edges = ["0x00000000", *boundaries, "0xffffffff"] if boundaries else None
+    body = {"bundles": {"boundaries": edges, "numBundles": bundles}}
+    run(ask(remote, "PUT", f"{_AT}/{name}", body=body))
+    done(remote, f"created {name}", namespace=name)
+
+
+@namespaces.command("list")
+@click.argument("tenant", required=False)
+@asks_a_broker
+def list_(remote: Remote, tenant: str | None) -> None:
+    """Names of the namespaces, of one tenant or of all."""
+
+    async def names() -> list[str]:
+        tenants = [tenant] if tenant else await ask(remote, "GET", "/admin/v2/tenants")
+        return [name for t in tenants for name in await ask(remote, "GET", f"{_AT}/{segment(t)}")]
+
+    found = run(names())
+    show(remote, found, ("namespace",), [(name,) for name in found], empty="no namespaces")
+
+
+@namespaces.command()
+@click.argument("name", metavar="TENANT/NAMESPACE", type=NAMESPACE)
+@asks_a_broker
+def delete(remote: Remote, name: str) -> None:
+    """Unload all its bundles, then delete it."""
+    run(ask(remote, "DELETE", f"{_AT}/{name}"))
+    done(remote, f"deleted {name}", namespace=name)
+
+
+@namespaces.command()
+@click.argument("name", metavar="TENANT/NAMESPACE", type=NAMESPACE)
+@asks_a_broker
+def bundles(remote: Remote, name: str) -> None:
+    """Its bundles. Their states and owners: `bundles list --namespace`."""
+    found = run(ask(remote, "GET", f"{_AT}/{name}/bundles"))
+    edges = found["boundaries"]
+    rows = [(f"{low}_{high}",) for low, high in pairwise(edges)]
+    show(remote, found, ("bundle",), rows)
+
+
+@namespaces.command(short_help="Take its bundles from their owners, or move one.")
+@click.argument("name", metavar="TENANT/NAMESPACE", type=NAMESPACE)
+@click.option("-b", "--bundle", metavar="RANGE", help="Only this one: 0x00000000_0x40000000.")
+@click.option(
+    "-d", "--destinationBroker", "--dest", "destination", metavar="HOST:PORT", type=BROKER, help="Who shall own it."
+)
+@click.option("--force", is_flag=True, help="Also where a policy forbids it; the record says so.")
+@asks_a_broker
+def unload(remote: Remote, name: str, bundle: str | None, destination: str | None, force: bool) -> None:
+    """Take all its bundles, or one, from their owners; or transfer one to another broker."""
+    if destination and not bundle:
+        raise click.UsageError("--destinationBroker is for one bundle: name it with --bundle")
+    chosen = _bundle(name, bundle) if bundle else None
+    path = f"{_AT}/{name}/{chosen.range}/unload" if chosen else f"{_AT}/{name}/unload"
+    run(ask(remote, "PUT", path, query={"destinationBroker": destination, "force": "true" if force else None}))
+    moved = f"moved to {destination}" if destination else "unloaded; lookups assign again"
+    done(remote, f"{chosen or name} was {moved}", namespace=name, bundle=bundle, destination=destination)
+
+
+@namespaces.command("split-bundle", short_help="Split a bundle: in two, into parts, or at positions.")
+@click.argument("name", metavar="TENANT/NAMESPACE", type=NAMESPACE)
+@click.option("-b", "--bundle", metavar="RANGE", help="Which: 0x00000000_0x40000000.")
+@click.option(
+    "-bt",
+    "--bundle-type",
+    "extreme",
+    type=click.Choice(["LARGEST", "HOT"], case_sensitive=False),
+    help="Instead: the one with the most keys, or with the most load.",
+)
+@click.option(
+    "-san",
+    "--split-algorithm-name",
+    "algorithm",
+    metavar="ALGORITHM",
+    type=click.Choice([a.value for a in Algorithm]),
+    help=f"{', '.join(Algorithm)}.  [default: {Algorithm.RANGE}; with positions {Algorithm.SPECIFIED}]",
+)
+@click.option("-p", "--parts", type=click.IntRange(FEWEST_PARTS, MOST_PARTS), help="Into how many.  [default: 2]")
+@click.option("-sb", "--positions", "--split-boundaries", metavar="P[,P…]", help="Cut here: 0x20000000, or 536870912.")
+@click.option("-u", "--unload", is_flag=True, help="Take the parts from their owner; lookups assign them anew.")
+@asks_a_broker
+def split_bundle(
+    remote: Remote,
+    name: str,
+    bundle: str | None,
+    extreme: str | None,
+    algorithm: str | None,
+    parts: int | None,
+    positions: str | None,
+    unload: bool,
+) -> None:
+    """Split a bundle: in two, into parts, or at positions of the ring."""
+    if (bundle is None) == (extreme is None):
+        raise click.UsageError("say which bundle: either --bundle or --bundle-type")
+    whole = f"{name}/{extreme.upper()}" if extreme else _bundle(name, bundle or "")
+    cuts = [_position(text.strip()) for text in positions.split(",")] if positions is not None else None
+    body = {"parts": parts, "positions": cuts, "algorithm": algorithm, "unload": unload}
+    found = run(ask(remote, "POST", f"/v1/bundles/{whole}/split", body=body))
+    ranges = ", ".join(child.rpartition("/")[2] for child in found["children"])
+    done(remote, f"{whole} was split into {ranges}", **found)
+
+
+@namespaces.command("merge-bundles")
+@click.argument("name", metavar="TENANT/NAMESPACE", type=NAMESPACE)
+@click.option(
+    "-b",
+    "--bundles",
+    "ranges",
+    required=True,
+    multiple=True,
+    metavar="RANGE,RANGE[,…]",
+    help="Neighbours of one owner; may be repeated.",
+)
+@asks_a_broker
+def merge_bundles(remote: Remote, name: str, ranges: tuple[str, ...]) -> None:
+    """Make one bundle of neighbours that one broker owns."""
+    parts = [str(_bundle(name, text.strip())) for text in ",".join(ranges).split(",")]
+    if len(parts) < FEWEST_PARTS:
+        raise click.UsageError("name two or more bundles: -b 0x00000000_0x40000000,0x40000000_0x80000000")
+    found = run(ask(remote, "POST", "/v1/bundles/merge", body={"bundles": parts}))
+    done(remote, f"{len(parts)} bundles of {name} are now {found['bundle']}", **found)
+
+
+def _bundle(name: str, given: str) -> Bundle:
+    """The bundle of a range; its full name, as the tables show it, will do as well."""
+    try:
+        return Bundle.of(name, given.removeprefix(f"{name}/"))
+    except InvalidName as error:
+        raise click.UsageError(str(error)) from None
+
+
+_POSITION = re.compile(r"0[xX][0-9a-fA-F]{1,8}|[0-9]{1,10}", re.ASCII)
+
+
+def _position(text: str) -> int:
+    if _POSITION.fullmatch(text) is None:
+        raise click.UsageError(f"{text!r} is no position; write 0x20000000 or 536870912")
+    position = int(text, 16 if text.lower().startswith("0x") else 10)
+    if position > FULL_UPPER:
+        raise click.UsageError(f"{text} is beyond the ring, which ends at 0x{FULL_UPPER:08x}")
+    return position

@@ -1,0 +1,146 @@
+"""`loadmanager playground`: balancing strategies against made-up or recorded loads, as a table and as pictures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from loadmanager.errors import Invalid
+from loadmanager.strategies.playground.comparing import Game, Summary, games, summaries
+from loadmanager.strategies.playground.invariants import InvariantViolation
+from loadmanager.strategies.playground.measures import Measures
+from loadmanager.strategies.playground.observing import Conditions
+from loadmanager.strategies.playground.pictures import draw
+from loadmanager.strategies.playground.scenario import Size
+from loadmanager.strategies.playground.workloads.registry import TRACE, WORKLOADS
+from loadmanager.strategies.rebalancing.registry import STRATEGIES
+from loadmanager_api.cli.client import Failed
+from loadmanager_api.cli.configuring import settings_of
+from loadmanager_api.cli.echoing import echo
+from loadmanager_api.cli.options import Remote
+from loadmanager_api.cli.printing import show
+
+ALL = "all"
+COLUMNS = (
+    *(
+        "workload",
+        "strategy",
+        "max/mean",
+        "worst",
+        "std",
+        "moved %",
+        "÷ bound",
+        "moves",
+        "returns",
+        "rounds to balance",
+    ),
+    *("above tolerance %", "overloaded s", "gap s", "ends within"),
+)
+
+
+class Names(click.ParamType[list[str]]):
+    """Names with commas between them."""
+
+    name = "names"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[str]:  # noqa: ARG002 - click's signature
+        return value if isinstance(value, list) else [each.strip() for each in str(value).split(",") if each.strip()]
+
+
+@click.command(
+    epilog=f"Workloads: {', '.join(WORKLOADS)}; and {TRACE}, which --trace brings.",
+    short_help="Balancing strategies against made-up or recorded loads.",
+)
+@click.option("--strategies", type=Names(), default=ALL, show_default=True, help="With commas between, or all.")
+@click.option("--workload", type=Names(), help="With commas between, or all.  [default: zipf, or the trace]")
+@click.option("--seeds", type=click.IntRange(1, 10_000), default=1, show_default=True, help="How many, from --seed on.")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="The first seed.")
+@click.option("--brokers", type=click.IntRange(2, 1_000), default=Size().brokers, show_default=True)
+@click.option("--bundles", type=click.IntRange(2, 100_000), default=Size().bundles, show_default=True)
+@click.option("--rounds", type=click.IntRange(12, 100_000), default=Size().rounds, show_default=True)
+@click.option("--top", type=click.IntRange(1), help="Bundles that a broker reports.  [default: all]")
+@click.option("--trace", type=click.Path(path_type=Path), help="A CSV file of time,key,rate, as a workload.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Draw the first seed's pictures there.")
+@click.option("--set", "more", multiple=True, metavar="NAME=VALUE", help="Any setting; may be repeated.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), help="For people, or for programs.")
+@click.pass_context
+def playground(
+    ctx: click.Context,
+    strategies: list[str],
+    workload: list[str] | None,
+    seeds: int,
+    seed: int,
+    brokers: int,
+    bundles: int,
+    rounds: int,
+    top: int | None,
+    trace: Path | None,
+    out: Path | None,
+    more: tuple[str, ...],
+    output: str | None,
+) -> None:
+    """Let balancing strategies play against loads: how even they keep a cluster, and how much they move for it.
+
+    The strategies are those that run in a cluster. "÷ bound" is what was moved over what had to move for the same
+    outcome. Nothing outside this process is touched.
+    """
+    if bundles < brokers:
+        raise click.UsageError(f"--bundles {bundles}: give at least one for each of {brokers} brokers")
+    remote = (ctx.find_object(Remote) or Remote()).with_options(None, output)
+    chosen = STRATEGIES.names() if strategies == [ALL] else strategies
+    size, conditions = Size(brokers, bundles, rounds), Conditions(top_bundles=top)
+    settings = settings_of({}, more)
+    try:
+        playing = games(
+            *(chosen, _workloads(workload, trace), range(seed, seed + seeds), size, settings),
+            trace=trace,
+            conditions=conditions,
+        )
+        figures: list[Measures] = []
+        drawn: list[Game] = []
+        for game in playing:
+            figures.append(game.measures)
+            if out is not None and game.measures.seed == seed:
+                drawn.append(game)
+        _print(remote, summaries(figures))
+        if out is not None:
+            _draw(drawn, out)
+    except (Invalid, InvariantViolation) as error:
+        raise Failed(str(error)) from None
+
+
+def _workloads(given: list[str] | None, trace: Path | None) -> list[str]:
+    recorded = [TRACE] if trace is not None else []
+    if given is None:
+        return recorded or ["zipf"]
+    return [*WORKLOADS, *recorded] if given == [ALL] else given
+
+
+def _print(remote: Remote, rows: Sequence[Summary]) -> None:
+    answer = [{name: _number(value) for name, value in msgspec.structs.asdict(each).items()} for each in rows]
+    show(remote, answer, COLUMNS, [_row(each) for each in rows])
+
+
+def _row(each: Summary) -> tuple[object, ...]:
+    return (
+        *(each.workload, each.strategy, f"{each.max_over_mean:.2f}", f"{each.max_over_mean_worst:.2f}"),
+        *(f"{each.std:.3f}", f"{each.moved_percent:.1f}", f"{each.ratio:.2f}", f"{each.moves:.0f}", each.returns),
+        *(f"{each.rounds_to_balance:.1f}", f"{each.above_tolerance_percent:.1f}", f"{each.overloaded_broker_s:.0f}"),
+        *(f"{each.gap_s:.1f}", f"{each.ends_within} of {each.seeds}"),
+    )
+
+
+def _number(value: Any) -> Any:
+    """What JSON can say: no infinity, no NaN."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _draw(games: Sequence[Game], out: Path) -> None:
+    for name in dict.fromkeys(game.measures.workload for game in games):
+        for path in draw([game for game in games if game.measures.workload == name], out):
+            echo(f"drawn: {path}", err=True)

@@ -1,0 +1,149 @@
+"""`loadmanager policies`: every policy document, with its versions; and what a change would move."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import IO, Any
+
+import click
+
+from loadmanager.model.policies.model import Kind
+from loadmanager_api.cli.client import ask, run
+from loadmanager_api.cli.echoing import echo
+from loadmanager_api.cli.names import segment
+from loadmanager_api.cli.options import Remote, asks_a_broker
+from loadmanager_api.cli.printing import done, show, show_pairs
+
+_KIND = click.argument("kind", type=click.Choice([kind.value for kind in Kind]))
+_NAME = click.argument("name", metavar="NAME")
+_SEEN = click.option("--seen", type=click.IntRange(0), help="Only if this is its version; 0: if there is none yet.")
+_REASON = click.option("--reason", metavar="TEXT", help="Kept in the history.")
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Change nothing, and list what would move.")
+
+
+@click.group()
+def policies() -> None:
+    """Every policy: show, set, delete, history, dry run."""
+
+
+@policies.command("list")
+@click.option("--kind", type=click.Choice([kind.value for kind in Kind]))
+@asks_a_broker
+def list_(remote: Remote, kind: str | None) -> None:
+    """All that hold now."""
+    found = run(ask(remote, "GET", "/v1/policies", query={"kind": kind}))
+    rows = [(p["kind"], p["name"], p["version"], _worded(p), p["author"]) for p in found["policies"]]
+    show(remote, found, ("kind", "name", "version", "policy", "author"), rows, empty="no policies")
+
+
+@policies.command("show")
+@_KIND
+@_NAME
+@asks_a_broker
+def show_(remote: Remote, kind: str, name: str) -> None:
+    """One policy."""
+    found = run(ask(remote, "GET", _path(kind, name)))
+    pairs = [(field, found[field]) for field in ("version", "author", "reason")]
+    if found["defect"]:
+        pairs.append(("not in force", f"{found['defect']}; what was before it holds, if anything"))
+    values = [(field, json.dumps(value)) for field, value in (found["policy"] or {}).items()]
+    show_pairs(remote, found, [*pairs, ("changed", _when(found["at_ms"])), *values])
+
+
+@policies.command("set", short_help="Create or replace a policy.")
+@_KIND
+@_NAME
+@click.argument("policy", metavar="[JSON]", required=False)
+@click.option("-f", "--file", "file", type=click.File(), help="The JSON; - is standard input.")
+@_SEEN
+@click.option("--force", is_flag=True, help="Also if nothing satisfies it at present.")
+@_DRY_RUN
+@_REASON
+@asks_a_broker
+def set_(
+    remote: Remote,
+    kind: str,
+    name: str,
+    policy: str | None,
+    file: IO[str] | None,
+    seen: int | None,
+    force: bool,
+    dry_run: bool,
+    reason: str | None,
+) -> None:
+    """Create or replace a policy: `policies set namespace shop/x '{"weight": 2}'`."""
+    if (policy is None) == (file is None):
+        raise click.UsageError("give the policy as JSON, or --file, one of them")
+    try:
+        body = json.loads(policy if policy is not None else file.read() if file is not None else "")
+    except ValueError as error:
+        raise click.UsageError(f"that is no JSON: {error}") from None
+    query = _query(seen, dry_run, reason) | {"force": "true" if force else None}
+    _written(remote, run(ask(remote, "PUT", _path(kind, name), query=query, body=body)))
+
+
+@policies.command("delete")
+@_KIND
+@_NAME
+@_SEEN
+@click.option("--force", is_flag=True, help="Also if somebody is left without any broker.")
+@_DRY_RUN
+@_REASON
+@asks_a_broker
+def delete(
+    remote: Remote, kind: str, name: str, seen: int | None, force: bool, dry_run: bool, reason: str | None
+) -> None:
+    """Delete a policy."""
+    query = _query(seen, dry_run, reason) | {"force": "true" if force else None}
+    _written(remote, run(ask(remote, "DELETE", _path(kind, name), query=query)), "deleted, which is version")
+
+
+@policies.command("history")
+@_KIND
+@_NAME
+@asks_a_broker
+def history(remote: Remote, kind: str, name: str) -> None:
+    """Every version of one policy, oldest first."""
+    found = run(ask(remote, "GET", _path(kind, name) + "/history"))
+    rows = [(each["version"], _when(each["at_ms"]), each["author"], _worded(each), each["reason"]) for each in found]
+    show(remote, found, ("version", "when", "author", "policy", "reason"), rows)
+
+
+def _written(remote: Remote, found: dict[str, Any], how: str = "version") -> None:
+    if remote.output == "json":
+        done(remote, "", **found)
+        return
+    for note in (*found["notes"], *(f"overridden: {rule}" for rule in found["forced"])):
+        echo(f"note: {note}", err=True)
+    preview = found["preview"]
+    if preview is None:
+        done(remote, f"{found['kind']} {found['name']}: {how} {found['version']}")
+        return
+    total = preview["misplaced_total"]
+    echo(f"nothing was changed; {total} bundles would have to move, {len(preview['moves'])} in the next round")
+    rows = [(move["bundle"], move["source"], move["destination"], move["reason"]) for move in preview["moves"]]
+    planned = {move["bundle"] for move in preview["moves"]}
+    rows += [(m["bundle"], m["broker"], None, "later") for m in preview["misplaced"] if m["bundle"] not in planned]
+    show(remote, found, ("bundle", "from", "to", "why"), rows, empty="")
+
+
+def _worded(version: dict[str, Any]) -> str:
+    """What the document says, or why it is not in force."""
+    return f"not in force: {version['defect']}" if version["defect"] else json.dumps(version["policy"])
+
+
+def _query(seen: int | None, dry_run: bool, reason: str | None) -> dict[str, str | None]:
+    return {
+        "seen": None if seen is None else str(seen),
+        "dry_run": "true" if dry_run else None,
+        "reason": reason,
+    }
+
+
+def _path(kind: str, name: str) -> str:
+    return f"/v1/policies/{kind}/{'/'.join(segment(part) for part in name.split('/'))}"
+
+
+def _when(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,111 @@
+"""Shows answers: as tables for people, as JSON for programs. A row is one line, however long: names stay whole.
+In a terminal nothing but a row wraps."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+import textwrap
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from loadmanager_api.cli.echoing import echo, one_line
+from loadmanager_api.cli.options import Remote
+
+_WIDTH = 1_000
+_TRAILING_BLANKS = re.compile(r" +((?:\x1b\[[0-9;]*m)*)$")
+"""Before the end of what is bold, too."""
+
+
+def show(
+    remote: Remote, answer: Any, columns: Sequence[str], rows: Sequence[Sequence[object]], empty: str = "none"
+) -> None:
+    """The answer as it came, or a table of the rows; `empty` says that there are none."""
+    if remote.output == "json":
+        echo(json.dumps(answer, indent=2))
+    elif not rows:
+        if empty:
+            echo(empty, err=True)
+    else:
+        _table(columns, rows)
+
+
+def show_pairs(remote: Remote, answer: Any, pairs: Sequence[tuple[str, object]]) -> None:
+    """The answer as it came, or its parts below each other."""
+    if remote.output == "json":
+        echo(json.dumps(answer, indent=2))
+        return
+    width = max(len(name) for name, _ in pairs)
+    for name, value in pairs:
+        echo(f"{one_line(name).ljust(width)}  {cell(value)}")
+
+
+def done(remote: Remote, text: str, **facts: object) -> None:
+    """Something was done: a sentence, or its facts."""
+    echo(json.dumps(facts) if remote.output == "json" else text)
+
+
+def cell(value: object) -> str:
+    """How a value looks to people: on one line, with nothing that a terminal would obey."""
+    match value:
+        case None | "":
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:.1f}"
+        case dict() | list():
+            return json.dumps(value)
+        case _:
+            return one_line(str(value))
+
+
+def age(at_ms: int) -> str:
+    """How long ago, in the unit that says most: 12s, 5m, 3h, 2d."""
+    seconds = max(0, round(time.time() - at_ms / 1000))
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= length:
+            return f"{seconds // length}{unit}"
+    return f"{seconds}s"
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    from rich import box  # takes longer to import than many a command to run
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    numeric = [
+        all(isinstance(row[i], int | float) and not isinstance(row[i], bool) for row in rows)
+        for i in range(len(columns))
+    ]
+    for name, right in zip(columns, numeric, strict=True):
+        table.add_column(name, justify="right" if right else "left")
+    for row in rows:
+        table.add_row(*(cell(value) for value in row))
+    console = Console(width=_WIDTH, highlight=False, markup=False, emoji=False)
+    with console.capture() as captured:
+        console.print(table)
+    for number, line in enumerate(captured.get().splitlines()):
+        # What only fills a line up would wrap in a terminal that is narrower than the table: blanks, and the rule.
+        click.echo(line[: terminal_columns()] if number == 1 else _TRAILING_BLANKS.sub(r"\1", line))
+
+
+def hanging(begin: str, margin: str, text: str) -> str:
+    """The text behind `begin`; in a terminal wrapped at words, its further lines behind the margin."""
+    text, columns = one_line(text), terminal_columns()
+    if columns is None or columns < len(margin) + 20:
+        return begin + text
+    return textwrap.fill(
+        text, columns, initial_indent=begin, subsequent_indent=margin, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def terminal_columns() -> int | None:
+    """How wide the terminal is; None if people don't look at one."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

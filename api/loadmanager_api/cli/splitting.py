@@ -1,0 +1,60 @@
+"""`loadmanager splitting`: what brokers decided about splits and merges, and why a bundle is not split."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from loadmanager_api.cli.client import ask, run
+from loadmanager_api.cli.echoing import echo
+from loadmanager_api.cli.names import BUNDLE
+from loadmanager_api.cli.options import Remote, asks_a_broker
+from loadmanager_api.cli.printing import age, show, show_pairs
+from statechannel.law.bundle import Bundle
+
+
+@click.group()
+def splitting() -> None:
+    """Splits, merges and quarantine: what happened, and why the rest did not."""
+
+
+@splitting.command("show")
+@asks_a_broker
+def show_(remote: Remote) -> None:
+    """The asked broker's last look at its own bundles, and what happened lately."""
+    found = run(ask(remote, "GET", "/v1/splitting"))
+    if remote.output == "json":
+        show(remote, found, (), ())
+        return
+    looked = found["idle"] or f"{found['looks']} looks, the last one {age(found['looked_ms'])} ago"
+    pairs: list[tuple[str, object]] = [("broker", found["broker"]), ("looked", looked)]
+    pairs += [("not split", _counted(found["not_split"])), ("not merged", _counted(found["not_merged"]))]
+    show_pairs(remote, found, pairs)
+    for title, rows in (("above its limits, not split", found["above_limits"]), ("suspects", found["suspects"])):
+        if rows:
+            echo(f"\n{title}:")
+            show(remote, rows, ("bundle", "why"), [line for row in rows for line in _lines(row)])
+    echo("\nevents, newest first:")
+    events = [(age(e["at_ms"]), e["what"], e["bundle"], e["why"]) for e in found["events"]]
+    show(remote, found["events"], ("ago", "what", "bundle", "why"), events, empty="nothing yet")
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {rule}" for rule, count in sorted(counts.items(), key=lambda each: -each[1])) or "-"
+
+
+def _lines(row: dict[str, Any]) -> list[tuple[str, str]]:
+    if "rule" in row:
+        return [(row["bundle"], f"{row['rule']}: {row['detail']}")]
+    needed = f"; it is locked up at 10^{row['needed']:g}"
+    return [(row["bundle"], (row["held_back"] or row["why"]) + needed), *(("", each) for each in row["evidence"])]
+
+
+@splitting.command("why")
+@click.argument("bundle", type=BUNDLE)
+@asks_a_broker
+def why(remote: Remote, bundle: Bundle) -> None:
+    """Why a bundle is not split, and not merged; ask its owner (-s)."""
+    found = run(ask(remote, "GET", f"/v1/splitting/{bundle}"))
+    show_pairs(remote, found, [("bundle", found["bundle"]), ("split", found["split"]), ("merge", found["merge"])])

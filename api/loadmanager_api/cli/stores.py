@@ -1,0 +1,96 @@
+"""Opens the log and the coordination service that settings name, for commands that work without a broker."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from loadmanager_api.cli.check import quiet_clients
+from loadmanager_api.cli.client import Failed, NotNow, run
+
+if TYPE_CHECKING:
+    from loadmanager.channel.migration.migrating import Place
+    from loadmanager.settings import Settings
+    from statechannel.ports import Coordination, Log
+
+T = TypeVar("T")
+
+
+def working(work: Coroutine[Any, Any, T]) -> T:
+    """Run it; what refuses becomes a message and an exit code. Raises Failed, NotNow."""
+    from loadmanager.errors import LoadManagerError, Unavailable
+    from statechannel.errors import CoordinationUnavailable, LogUnavailable, StateChannelError
+
+    try:
+        with quiet_clients():
+            return run(work)
+    except (Unavailable, LogUnavailable, CoordinationUnavailable) as error:
+        raise NotNow(str(error)) from None
+    except (LoadManagerError, StateChannelError, ValueError) as error:
+        raise Failed(str(error)) from None
+    except OSError as error:
+        raise Failed(f"{error.filename}: {error.strerror}") from None
+
+
+def check_there(address: str, option: str) -> None:
+    """Raises Failed if this is a SQLite file that does not exist: what is only read is not created."""
+    from loadmanager.broker.wiring import file_of
+
+    if address.startswith("sqlite:") and not (file := file_of(address)).is_file():
+        raise Failed(
+            f"{file} is no file: correct {option}" if file.exists() else f"there is no file {file}: correct {option}"
+        )
+
+
+@asynccontextmanager
+async def opened_log(settings: Settings) -> AsyncGenerator[Log]:
+    """The log, started. Raises LogUnavailable, ValueError."""
+    from loadmanager.broker.wiring import open_log
+
+    log = open_log(settings)
+    try:
+        await log.start(settings.start_timeout_s)
+        yield log
+    finally:
+        await log.close()
+
+
+@asynccontextmanager
+async def opened_coordination(settings: Settings) -> AsyncGenerator[Coordination]:
+    """The coordination service, started. Raises CoordinationUnavailable, ValueError."""
+    from loadmanager.broker.wiring import open_coordination
+
+    coordination = open_coordination(settings)
+    try:
+        await coordination.start(settings.start_timeout_s)
+        yield coordination
+    finally:
+        await coordination.close()
+
+
+@asynccontextmanager
+async def opened(settings: Settings) -> AsyncGenerator[Place]:
+    """Both."""
+    from loadmanager.channel.migration.migrating import Place
+
+    async with opened_log(settings) as log, opened_coordination(settings) as coordination:
+        yield Place(log, coordination, log_of(settings), coordination_of(settings))
+
+
+def log_of(settings: Settings) -> str:
+    """The log's address as one writes it behind `--log`: a prefix of topics that is not the usual one belongs to it."""
+    usual = type(settings).model_fields["topic_prefix"].default
+    if settings.log.startswith("kafka:") and settings.topic_prefix != usual:
+        return f"{settings.log} --set topic_prefix={settings.topic_prefix}"
+    return settings.log
+
+
+def coordination_of(settings: Settings) -> str:
+    """The address of the coordination service, also where it follows from the log's. Raises Failed."""
+    from loadmanager.broker.wiring import coordination_address
+
+    try:
+        return coordination_address(settings)
+    except ValueError as error:
+        raise Failed(str(error)) from None

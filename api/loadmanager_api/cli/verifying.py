@@ -1,0 +1,71 @@
+"""`loadmanager channel verify`: folds the log by itself, and compares with every snapshot and every live broker."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from loadmanager_api.cli.client import EXIT_REFUSED, EXIT_UNAVAILABLE
+from loadmanager_api.cli.configuring import settings_of, settings_options
+from loadmanager_api.cli.echoing import echo
+from loadmanager_api.cli.options import Remote
+from loadmanager_api.cli.printing import show
+from loadmanager_api.cli.stores import check_there, coordination_of, opened_coordination, opened_log, working
+
+if TYPE_CHECKING:
+    from loadmanager.channel.history.auditing import Finding
+    from loadmanager.settings import Settings
+
+
+@click.command()
+@settings_options
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), help="For people, or for programs.")
+@click.pass_context
+def verify(ctx: click.Context, output: str | None, more: tuple[str, ...], **given: Any) -> None:
+    """Read the log from its begin, and say whether the snapshots and all live brokers make the same of it.
+
+    Give the options that the brokers get. Nothing is written. Brokers may run and work meanwhile: each is compared at
+    exactly the offset that it speaks of. Exit code 1 if anything differs, with the first namespace and bundle in which;
+    3 if nothing does but not everybody could be asked.
+    """
+    settings = settings_of(given, more)
+    check_there(settings.log, "--log")
+    check_there(coordination_of(settings), "--coordination")
+    findings = working(_verified(settings))
+    _show((ctx.find_object(Remote) or Remote()).with_options(None, output), findings)
+    outcomes = {finding.outcome.value for finding in findings}
+    if "differs" in outcomes:
+        raise SystemExit(EXIT_REFUSED)
+    if "unchecked" in outcomes:
+        raise SystemExit(EXIT_UNAVAILABLE)
+
+
+async def _verified(settings: Settings) -> list[Finding]:
+    from loadmanager.channel.history.verifying import verify
+    from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
+
+    async with opened_log(settings) as log, opened_coordination(settings) as coordination:
+        return await verify(log, CHANNEL_TOPIC, settings.cluster, coordination.members, _progress, settings.partitions)
+
+
+def _progress(found: Sequence[Finding]) -> None:
+    if sys.stderr.isatty():
+        bad = sum(finding.outcome.value == "differs" for finding in found)
+        echo(f"partition {found[0].partition}: {len(found)} looked at, {bad} differ", err=True)
+
+
+def _show(remote: Remote, findings: Sequence[Finding]) -> None:
+    rows = [(f.partition, f.who, f.next_offset, _outcome(f), f.detail) for f in findings]
+    show(remote, msgspec.to_builtins(findings), ("partition", "who", "up to", "outcome", "detail"), rows)
+    if remote.output == "table":
+        counts = Counter(finding.outcome.value for finding in findings)
+        echo(f"\n{counts['agrees']} agree, {counts['differs']} differ, {counts['unchecked']} could not be checked")
+
+
+def _outcome(finding: Finding) -> str:
+    return finding.outcome.value.upper() if finding.outcome.value == "differs" else finding.outcome.value

@@ -1,0 +1,155 @@
+"""`loadmanager channel watch`: the table and its changes as lines, resumed whenever the connection breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from typing import Any
+
+import click
+
+from loadmanager_api.cli.client import CONNECT_TIMEOUT_S, Failed, NotNow, run, unreachable
+from loadmanager_api.cli.echoing import echo, one_line
+from loadmanager_api.cli.names import NAMESPACE
+from loadmanager_api.cli.options import Remote, asks_a_broker
+
+SILENCE_S = 35.0
+"""A broker says something every 10 s: after that it is gone."""
+
+AGAIN_S = 1.0
+ATTEMPTS = 30
+MAX_LINE_BYTES = 16 << 20
+
+Event = tuple[str, str | None, Any]
+"""Its kind, the revision that it completes, and its data."""
+
+
+@click.command()
+@click.option("-n", "--namespace", metavar="TENANT/NAMESPACE", type=NAMESPACE, help="Only this one.")
+@click.option("--since", metavar="REVISION", help="Go on behind it, instead of beginning with all bundles.")
+@click.option("--limit", type=click.IntRange(1), help="End after so many lines.")
+@asks_a_broker
+def watch(remote: Remote, namespace: str | None, since: str | None, limit: int | None) -> None:
+    """Print all bundles, then every change, one line each, until you interrupt it.
+
+    With -o json a line is an event as the broker sends it, with its revision as `id`: give the last one as --since to
+    go on from there.
+    """
+    try:
+        run(_print(remote, namespace, since, limit))
+    except KeyboardInterrupt:
+        return
+
+
+async def _print(remote: Remote, namespace: str | None, since: str | None, limit: int | None) -> None:
+    left = limit
+    async with aclosing(_events(remote, namespace, since)) as events:
+        async for kind, revision, data in events:
+            for line in _lines(remote, kind, revision, data):
+                echo(line)
+                left = None if left is None else left - 1
+                if left == 0:
+                    return
+
+
+async def _events(remote: Remote, namespace: str | None, since: str | None) -> AsyncGenerator[Event, None]:
+    """For ever, over as many connections as it takes. Raises Failed."""
+    failures = 0
+    while True:
+        try:
+            async with aclosing(_connection(remote, namespace, since)) as events:
+                async for event in events:
+                    if event[1] or event[0] not in ("", "end"):
+                        failures = 0  # a broker that can only greet, and end again, is not asked for ever
+                    since = event[1] or since
+                    if event[0]:
+                        yield event
+            why = "the connection was closed"
+        except NotNow as error:
+            why = str(error)
+        failures += 1
+        if failures > ATTEMPTS:
+            raise NotNow(why if since is None else f"{why}; go on with --since {since}, at any broker")
+        echo(f"{why}; going on in a moment", err=True)
+        await asyncio.sleep(AGAIN_S)
+
+
+async def _connection(remote: Remote, namespace: str | None, since: str | None) -> AsyncGenerator[Event, None]:
+    """What one connection brings. Raises Failed, NotNow."""
+    import aiohttp  # takes longer to import than many a command to run
+
+    query = {name: value for name, value in (("namespace", namespace), ("since", since)) if value is not None}
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=SILENCE_S)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout, read_bufsize=MAX_LINE_BYTES) as session,
+            session.get(remote.admin_url + "/v1/watch", params=query) as answer,
+        ):
+            if answer.status != 200:
+                raise _refused(answer.status, await answer.text())
+            lines: list[str] = []
+            async for line in answer.content:
+                lines.append(line.decode().rstrip("\r\n"))
+                if not lines[-1]:
+                    yield parse(lines)
+                    lines = []
+    except aiohttp.InvalidURL:
+        raise click.UsageError(f"{remote.admin_url!r} is no URL; write --admin-url http://host:port") from None
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise NotNow(unreachable(remote, error)) from None
+
+
+def _refused(status: int, text: str) -> Failed:
+    try:
+        reason = str(json.loads(text)["reason"])
+    except (ValueError, KeyError, TypeError):
+        reason = text.strip() or f"HTTP status {status}"
+    return (NotNow if status == 503 else Failed)(one_line(reason))
+
+
+def parse(lines: list[str]) -> Event:
+    """One server-sent event; one that only moves the revision on has no kind."""
+    fields = dict(line.split(": ", 1) for line in lines if ": " in line and not line.startswith(":"))
+    data = json.loads(fields["data"]) if "data" in fields else None
+    return fields.get("event", ""), fields.get("id"), data
+
+
+def _lines(remote: Remote, kind: str, revision: str | None, data: Any) -> Iterator[str]:
+    if remote.output == "json":
+        yield json.dumps({"event": kind, "id": revision, "data": data})
+        return
+    match kind:
+        case "snapshot":
+            for bundle in data["bundles"]:
+                yield f"is        {_shown(bundle)}"
+        case "snapshot-end":
+            yield f"revision  {data['revision']}"
+        case "change":
+            yield from _change(data)
+        case "reload":
+            yield f"reload    partition {data['partition']}: this broker fell behind; its bundles follow anew"
+        case "end":
+            yield f"end       {data['reason']}; resume: {data['resume'] or 'anew'}"
+        case _:
+            return
+
+
+def _change(data: Any) -> Iterator[str]:
+    as_role = "" if data["role"] == "broker" else f" as {data['role']}"
+    why = f" ({data['reason']})" if data["reason"] else ""
+    head = f"{data['partition']}:{data['offset']}".ljust(9)
+    told = f"{data['action']} by {data['actor']}{as_role}{why}"
+    if not data["bundles"]:
+        yield f"{head} {told}"
+    for step in data["bundles"]:
+        before, after = step["before"], step["after"]
+        where = _shown(after) if after is not None else f"{before['bundle']}  gone"
+        yield f"{head} {where}  {told}"
+
+
+def _shown(bundle: Any) -> str:
+    owner = f"{bundle['owner']}#{bundle['incarnation']}" if bundle["owner"] else "-"
+    target = f" → {bundle['target']}" if bundle["target"] else ""
+    return f"{bundle['bundle']}  {bundle['state']}  {owner}{target}"

@@ -1,0 +1,149 @@
+"""`loadmanager what-if`: what would be decided if something were different. `loadmanager plan preview`: a dry run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from loadmanager_api.cli.client import ask, run
+from loadmanager_api.cli.configuring import pairs
+from loadmanager_api.cli.echoing import echo
+from loadmanager_api.cli.explain import at_option, log_option
+from loadmanager_api.cli.explain_showing import clock
+from loadmanager_api.cli.names import BROKER, NAMESPACE
+from loadmanager_api.cli.options import Remote, asks_a_broker
+from loadmanager_api.cli.plan import plan
+from loadmanager_api.cli.printing import hanging
+from loadmanager_api.cli.projecting import columns, heading, percent, show_brokers, show_moves
+
+
+@click.command("what-if", short_help="What would be decided if something were different.")
+@click.option("--add-brokers", type=click.IntRange(0, 1_000), default=0, metavar="N", help="So many more.")
+@click.option("--capacity", multiple=True, metavar="NAME=VALUE", help="Of each new one (cpu=8, …); else the median.")
+@click.option("--remove-broker", "remove", multiple=True, type=BROKER, metavar="BROKER", help="Without it; repeat.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="With another setting; repeat.")
+@click.option("--namespace", "namespaces", multiple=True, type=NAMESPACE, help="With another load, by --times; repeat.")
+@click.option("--times", type=click.FloatRange(0), default=2.0, show_default=True, help="The load of each --namespace.")
+@click.option("--policy", multiple=True, metavar="KIND/NAME=JSON", help="With this policy; `null` deletes; repeat.")
+@click.option("--rested", is_flag=True, help="As if no bundle had moved lately, and so none rested.")
+@at_option
+@log_option
+@asks_a_broker
+def what_if(
+    remote: Remote,
+    add_brokers: int,
+    capacity: tuple[str, ...],
+    remove: tuple[str, ...],
+    settings: tuple[str, ...],
+    namespaces: tuple[str, ...],
+    times: float,
+    policy: tuple[str, ...],
+    rested: bool,
+    at_ms: int | None,
+    log: str | None,
+) -> None:
+    """What a round would decide if something were different, beside what it decides as it is. Changes nothing.
+
+    For example: what-if --add-brokers 3; what-if --set balancing_tolerance=tight; what-if --namespace shop/carts
+    --times 2; what-if --policy 'isolation/pay={"namespaces": ["pay/.*"], "primary": ["a:.*"]}'.
+    """
+    wish = {
+        "add_brokers": add_brokers,
+        "capacity": _numbers(capacity),
+        "remove_brokers": list(remove),
+        "settings": pairs(settings, "--set"),
+        "loads": dict.fromkeys(namespaces, times),
+        "policies": _documents(policy),
+        "rested": rested,
+    }
+    if log is not None:
+        found = _offline(log, wish, at_ms)
+    else:
+        query = {"at": None if at_ms is None else str(at_ms)}
+        found = run(ask(remote, "POST", "/v1/what-if", query=query, body=wish))
+    if remote.output == "json":
+        echo(json.dumps(found, indent=2))
+    else:
+        _show(found)
+
+
+@plan.command("preview", short_help="A dry run: what a round would do now.")
+@asks_a_broker
+def preview(remote: Remote) -> None:
+    """What a round of balancing would do at this moment. Changes nothing, and proposes nothing."""
+    found = run(ask(remote, "GET", "/v1/plan"))
+    if remote.output == "json":
+        echo(json.dumps(found, indent=2))
+        return
+    projected = found["projection"]
+    echo(f"{found['strategy']} would decide now, {clock(found['at_ms'])}:", bold=True)
+    echo(hanging("", "  ", projected["decision"]["reason"]))
+    show_moves(projected["decision"])
+    show_brokers(projected)
+
+
+def _offline(log: str, wish: Mapping[str, Any], at_ms: int | None) -> Any:
+    from pydantic import ValidationError
+
+    from loadmanager_api.cli.explain_offline import asked
+    from loadmanager_api.explain_schemas import WhatIfWish
+
+    try:
+        edits = WhatIfWish(**wish).edits()
+    except ValidationError as error:
+        raise click.UsageError("; ".join(f"{e['loc'][0]}: {e['msg']}" for e in error.errors())) from None
+    return asked(log, (), lambda explainer: explainer.what_if(edits, at_ms))
+
+
+def _numbers(given: tuple[str, ...]) -> dict[str, float]:
+    try:
+        return {name: float(value) for name, value in pairs(given, "--capacity").items()}
+    except ValueError as error:
+        raise click.UsageError(f"--capacity: {error}; write cpu=8") from None
+
+
+def _documents(given: tuple[str, ...]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for each in given:
+        key, equals, value = each.partition("=")
+        try:
+            found[key] = json.loads(value) if equals else None
+        except ValueError as error:
+            raise click.UsageError(f"--policy {key}: its JSON cannot be read: {error}") from None
+        if not equals or not isinstance(found[key], dict | None):
+            raise click.UsageError(f"--policy {each}: write KIND/NAME={{…}}, or KIND/NAME=null")
+    return found
+
+
+def _show(found: dict[str, Any]) -> None:
+    now, then = found["as_it_is"], found["changed"]
+    changes = "; ".join(found["changes"]) or "nothing is different"
+    echo(hanging("What if: ", "         ", changes), bold=True)
+    echo(hanging("", "  ", then["decision"]["reason"]))
+    heading("compared")
+    columns(
+        ("", "as it is", "with the change"),
+        [
+            ("moves", str(len(now["decision"]["moves"])), str(len(then["decision"]["moves"]))),
+            ("load moved", percent(now["load_moved"]), percent(then["load_moved"])),
+            ("spread before", percent(now["spread_before"]), percent(then["spread_before"])),
+            ("spread after", percent(now["spread_after"]), percent(then["spread_after"])),
+            ("mean usage", percent(now["mean"]), percent(then["mean"])),
+            ("had to move", _bound(now), _bound(then)),
+        ],
+    )
+    show_brokers(now, then)
+    show_moves(then["decision"])
+    for note in found["notes"]:
+        echo(hanging("\nnote: ", "      ", note))
+
+
+def _bound(projected: dict[str, Any]) -> str:
+    certificate = projected["decision"]["certificate"]
+    return "-" if certificate is None else f"{percent(certificate['bound'])} ({certificate['resource']})"
+
+
+__all__ = ["plan", "what_if"]

@@ -1,0 +1,307 @@
+"""One connection: uvicorn's HTTP protocol, with a bound on everything that its client may send, hold or delay.
+
+Decides when a client has sent too much or takes too long, and says so in HTTP. What a request is and who answers it is
+uvicorn's, the application's and `lookup_protocol.py`'s business. No timer runs for a request: `listener.py` looks at
+all connections now and then (`look`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, cast
+
+import httptools
+import msgspec
+from uvicorn import Config
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from loadmanager.settings import Settings
+from loadmanager_api.door_counts import DoorCounts
+from loadmanager_api.errors import Problem, problem
+
+RESERVED = "loadmanager.reserved"
+"""The key in an ASGI scope that says whether the connection is one of the few beyond the limit."""
+
+LINGER_S = 1.0
+LINGER_BYTES = 1 << 20
+"""What is still read and thrown away behind a refusal, so that a client that is sending gets to read it."""
+
+PIECE_BYTES = 1_024
+"""Of what has come, as much is parsed before anybody looks whether there is room for its requests."""
+
+WRITE_BUFFER_BYTES = 32_768
+"""Of an answer that a client does not take, before the next piece waits; the kernel's buffers are beside it."""
+
+CHUNKED_MARGIN_BYTES = 65_536
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """What one connection may do; the settings `door_…` say what each is."""
+
+    head_bytes: int
+    body_bytes: int
+    head_timeout_s: float
+    body_timeout_s: float
+    send_timeout_s: float
+    idle_timeout_s: float
+
+    @classmethod
+    def of(cls, settings: Settings) -> Bounds:
+        return cls(
+            settings.door_head_limit_bytes,
+            settings.door_body_limit_bytes,
+            settings.door_head_timeout_s,
+            settings.door_body_timeout_s,
+            settings.door_send_timeout_s,
+            settings.door_idle_timeout_s,
+        )
+
+    @property
+    def shortest_s(self) -> float:
+        return min(self.head_timeout_s, self.body_timeout_s, self.send_timeout_s, self.idle_timeout_s)
+
+
+class Reading(Enum):
+    """What the parser waits for."""
+
+    NOTHING = "the first byte of a request"
+    HEAD = "the rest of a head"
+    BODY = "the rest of a body"
+
+
+class Connection(HttpToolsProtocol):
+    """As uvicorn's, bounded. `reserved`: one of the few that are left for health, readiness and metrics."""
+
+    def __init__(
+        self,
+        config: Config,
+        state: ServerState,
+        bounds: Bounds,
+        counts: DoorCounts,
+        reserved: bool,
+        lost: Callable[[Connection], None],
+    ) -> None:
+        super().__init__(config, state, {})
+        self.bounds = bounds
+        self._counts = counts
+        self.reserved = reserved
+        self._lost = lost
+        self._reading = Reading.NOTHING
+        self._since_s = self.loop.time()
+        self._paused_s: float | None = None
+        self._closing_s: float | None = None
+        self._begun = 0
+        self._unread = b""
+        self._parsing = False
+        self._read_bytes = 0
+        """Of the present head or body, as far as it is known to belong to it."""
+        self._refused = False
+        self._hung_up = False
+
+    # --- bytes
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.flow = _Flow(transport, self._read_on)
+        transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
+        if self._hung_up:
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._lost(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            self._throw_away(len(data))
+        elif self._unread:
+            self._unread += data
+        else:
+            self._read(data)
+
+    def _read(self, data: bytes) -> None:
+        """In small pieces, and no further than somebody takes it: a chunk has room for thousands of requests."""
+        self._parsing = True
+        for at in range(0, len(data), PIECE_BYTES):
+            if self._refused or self.transport.is_closing():
+                break
+            if self.flow.read_paused:
+                self._unread = data[at:]
+                break
+            piece = data[at : at + PIECE_BYTES]
+            before, begun = self._reading, self._begun
+            self._parse(piece)
+            if self._reading is not Reading.NOTHING:
+                self._count(len(piece), before, self._begun - begun)
+        self._parsing = False
+
+    def _read_on(self) -> None:
+        if self._unread and not self._parsing:
+            unread, self._unread = self._unread, b""
+            self._read(unread)
+
+    def _count(self, size: int, before: Reading, begun: int) -> None:
+        """Add to what was read of the present head or body; a piece in which others ended before it is not counted."""
+        alone = begun == 1 if before is Reading.NOTHING else begun == 0 and before is self._reading
+        self._read_bytes = self._read_bytes + size if alone else 0
+        if self._reading is Reading.HEAD:
+            if self._read_bytes >= self.bounds.head_bytes:
+                self._counts.heads_refused += 1
+                self.refuse(problem(431, f"a request's head may have at most {self.bounds.head_bytes:,} bytes"))
+        elif self._read_bytes > 2 * self.bounds.body_bytes + CHUNKED_MARGIN_BYTES:
+            self.refuse(problem(413, f"the body may have at most {self.bounds.body_bytes:,} bytes"))
+
+    def _parse(self, data: bytes) -> None:
+        try:
+            cast("httptools.HttpRequestParser", self.parser).feed_data(data)
+        except httptools.HttpParserUpgrade:  # the request itself is answered; what follows it is not HTTP
+            if self.answering:
+                self.cycle.keep_alive = False
+        except httptools.HttpParserError:
+            if not self._refused:
+                self.refuse(problem(400, "this is no HTTP request that can be read"))
+
+    def _throw_away(self, size: int) -> None:
+        self._read_bytes += size
+        if self._read_bytes > LINGER_BYTES:
+            self.flow.pause_reading()
+
+    # --- what the parser finds
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._reading, self._since_s = Reading.HEAD, self.loop.time()
+        self._begun += 1
+        self._read_bytes = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._reading is Reading.HEAD:  # else it is a trailer: nobody asks for these
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._reading, self._since_s = Reading.BODY, self.loop.time()
+        self._read_bytes = 0
+        self.begin_answer()
+
+    def begin_answer(self) -> None:
+        """The head is there."""
+        super().on_headers_complete()
+        if self.reserved:
+            cast("dict[str, Any]", self.scope)[RESERVED] = True
+            self.cycle.keep_alive = False
+
+    def on_message_complete(self) -> None:
+        self._reading, self._since_s = Reading.NOTHING, self.loop.time()
+        self.complete_request()
+
+    def complete_request(self) -> None:
+        """The body is there."""
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """As uvicorn's, without a timer for each answer."""
+        if self.transport.is_closing():
+            return
+        if self.pipeline:
+            cycle, app = self.pipeline.pop()
+            self._start_asgi_task(cycle, app)
+            return
+        if self._reading is Reading.NOTHING:
+            self._since_s = self.loop.time()
+        self.flow.resume_reading()
+
+    # --- time
+
+    @property
+    def answering(self) -> bool:
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        return cycle is not None and not cycle.response_complete
+
+    @property
+    def idle_since_s(self) -> float | None:
+        """Since when there has been no request, None if there is one."""
+        if self._reading is not Reading.NOTHING or self.answering or self.transport.is_closing():
+            return None
+        return self._since_s
+
+    @property
+    def at_work_s(self) -> float:
+        """When its client was last seen to begin or end something; while it is answered, now."""
+        return self.loop.time() if self.answering else self._since_s
+
+    def pause_writing(self) -> None:
+        self._paused_s = self.loop.time()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._paused_s = None
+        super().resume_writing()
+
+    def unsent_bytes(self) -> int:
+        """Of answers that the client does not take."""
+        return 0 if self._paused_s is None else self.transport.get_write_buffer_size()
+
+    def look(self, now_s: float) -> None:
+        """End what takes too long."""
+        bounds, waited_s = self.bounds, now_s - self._since_s
+        if self.transport.is_closing():  # it still has to take what was said last
+            self._closing_s = self._closing_s or now_s
+            if now_s - self._closing_s > (LINGER_S if self._refused else bounds.send_timeout_s):
+                self.hang_up()
+        elif self._refused:
+            if waited_s > LINGER_S:
+                self.hang_up()
+        elif self._paused_s is not None:
+            if now_s - self._paused_s > bounds.send_timeout_s:
+                self._counts.late_answers += 1
+                self.hang_up()
+        elif self._reading is Reading.HEAD:
+            if waited_s > bounds.head_timeout_s:
+                self._counts.late_heads += 1
+                self.refuse(problem(408, f"the head did not arrive within {bounds.head_timeout_s:g} s"))
+        elif self._reading is Reading.BODY:
+            if waited_s > bounds.body_timeout_s and not self.answering:  # while it is, `limits.py` sees to it
+                self._counts.late_bodies += 1
+                self.transport.close()
+        elif not self.answering and waited_s > bounds.idle_timeout_s:
+            self.transport.close()
+
+    # --- words
+
+    def refuse(self, found: Problem) -> None:
+        """Say why, unless an answer is on its way; then only hang up. Read nothing more."""
+        self._refused, self._read_bytes, self._since_s = True, 0, self.loop.time()
+        if self.answering or self.pipeline:
+            self.hang_up()
+            return
+        body = msgspec.json.encode(found)
+        headers = (b"content-type: application/problem+json", b"content-length: %d" % len(body), b"connection: close")
+        self.transport.write(b"\r\n".join((STATUS_LINE[found.status][:-2], *headers, b"", body)))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+
+    def hang_up(self) -> None:
+        """End it at once, whatever is still to be said."""
+        for cycle in (self.cycle, *(cycle for cycle, _ in self.pipeline)):
+            if cast("RequestResponseCycle | None", cycle) is not None:
+                cycle.disconnected = True
+        self._hung_up = True
+        if cast("asyncio.Transport | None", self.transport) is not None:
+            self.transport.abort()
+
+
+class _Flow(FlowControl):
+    """Tells when there is room to read again."""
+
+    def __init__(self, transport: asyncio.Transport, resumed: Callable[[], None]) -> None:
+        super().__init__(transport)
+        self._resumed = resumed
+
+    def resume_reading(self) -> None:
+        if self.read_paused:
+            super().resume_reading()
+            self._resumed()

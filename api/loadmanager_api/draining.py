@@ -1,0 +1,58 @@
+"""Keeps the drain that was asked for over REST running behind the request, at most one, until it is called off."""
+
+from __future__ import annotations
+
+import asyncio
+
+from loadmanager.broker.node import Node
+from loadmanager_api.schemas import DrainShown
+from statechannel.errors import StateChannelError
+
+
+class Draining:
+    """The drain of this broker. Close it with the application."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether bundles are being moved away at this moment, for at most the time that was given."""
+        return self._task is not None and not self._task.done()
+
+    def begin(self, timeout_s: float) -> None:
+        """Start, or go on with what runs already."""
+        if not self.running:
+            self._task = asyncio.get_running_loop().create_task(self._run(timeout_s))
+
+    async def end(self) -> None:
+        """Call it off: bundles are taken again, those that are gone stay where they are. Raises Fenced."""
+        await self.close()
+        await self._node.undrain()
+
+    async def close(self) -> None:
+        """Move nothing more away."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+
+    def progress(self) -> DrainShown:
+        """As of now."""
+        progress = self._node.current.drain.progress()
+        return DrainShown(
+            broker=self._node.settings.advertised,
+            draining=self._node.registration.draining,
+            running=self.running,
+            total=progress.total,
+            left=progress.left,
+            done=progress.done,
+        )
+
+    async def _run(self, timeout_s: float) -> None:
+        try:
+            progress = await self._node.drain(timeout_s)
+        except StateChannelError as error:
+            self._node.note(f"the drain ended: {error}")
+            return
+        self._node.note(f"drained: {progress}")

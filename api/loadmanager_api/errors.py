@@ -1,0 +1,148 @@
+"""Every error in one shape: `application/problem+json` (RFC 9457), and `reason`, which pulsar-admin shows.
+
+Decides which status an error of the lower packages gets. An error that nobody foresaw is a 500 that says nothing of the
+inside; its trace goes to the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from loadmanager.diagnostics.doctor.hiding import hide_text
+from loadmanager.errors import Conflict, Gone, Invalid, LoadManagerError, NotFound, Unavailable
+from statechannel.errors import CoordinationUnavailable, Fenced, InvalidName, LogUnavailable, RecordTooLarge
+
+RETRY_AFTER_S = 1.0
+
+UNREADABLE = "There was an error parsing the body"
+"""What FastAPI says of a body on which the parser gave up otherwise than by a syntax error."""
+
+_TITLES = {
+    400: "Bad request",
+    403: "Forbidden",
+    404: "Not found",
+    405: "Method not allowed",
+    409: "Conflict",
+    410: "Gone",
+    412: "Invalid name or range",
+    413: "Body too large",
+    408: "Request took too long to arrive",
+    415: "Body of another kind",
+    421: "Misdirected request",
+    431: "Head too large",
+    500: "Internal error",
+    503: "Unavailable",
+}
+
+
+class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The body of every answer that is no success. `record_id` is given where a record's verdict is still open."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    reason: str
+    record_id: str | None = None
+    retry_after_s: float | None = None
+
+
+def problem(status: int, detail: str, *, record_id: str | None = None, retry_after_s: float | None = None) -> Problem:
+    """A problem of this status; its type is a URN that programs may compare."""
+    title = _TITLES.get(status, "Error")
+    urn = f"urn:loadmanager:problem:{title.lower().replace(' ', '-')}"
+    detail = hide_text(detail.encode("utf-8", "backslashreplace").decode())  # it may quote what is no Unicode
+    return Problem(urn, title, status, detail, detail, record_id, retry_after_s)
+
+
+def problem_of(error: Exception) -> Problem:
+    """What to answer for an exception of the lower packages."""
+    match error:
+        case Invalid() | InvalidName():
+            return problem(412, str(error))
+        case NotFound():
+            return problem(404, str(error))
+        case Conflict():
+            return problem(409, str(error))
+        case Gone():
+            return problem(410, str(error))
+        case Unavailable():
+            return problem(503, str(error), record_id=error.record_id, retry_after_s=error.retry_after_s)
+        case RecordTooLarge():
+            return problem(413, str(error))
+        case LogUnavailable() | CoordinationUnavailable() | Fenced():
+            return problem(503, str(error), retry_after_s=RETRY_AFTER_S)
+        case _:
+            return problem(500, "an internal error; the log of this broker has the details")
+
+
+def respond(found: Problem, headers: Mapping[str, str] | None = None) -> Response:
+    """The problem as a response."""
+    extra = dict(headers or {})
+    if found.retry_after_s is not None:
+        extra["Retry-After"] = str(max(1, round(found.retry_after_s)))
+    return Response(msgspec.json.encode(found), found.status, extra, "application/problem+json")
+
+
+def install(app: FastAPI) -> None:
+    """Replace FastAPI's own error answers."""
+    known = (LoadManagerError, InvalidName, LogUnavailable, RecordTooLarge, CoordinationUnavailable, Fenced)
+    for kind in (*known, Exception):
+        app.add_exception_handler(kind, _known)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(RequestValidationError, _validation)
+
+
+async def _known(request: Request, error: Exception) -> Response:
+    return respond(problem_of(error))
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    detail = str(error.detail)
+    if error.status_code == 404:
+        detail = f"there is nothing at {request.url.path}; see /openapi.json for what there is"
+    elif error.status_code == 400 and detail == UNREADABLE:
+        detail = "the body is no JSON that can be read: malformed, nested too deeply, not UTF-8, or a number too long"
+    elif error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "another method")
+        detail = f"{request.method} is not for {request.url.path}; use {allowed}"
+    return respond(problem(error.status_code, detail), error.headers)
+
+
+async def _validation(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    details = [_line(cast("dict[str, Any]", e)) for e in error.errors()]
+    kind = request.headers.get("content-type", "")
+    if any(e["loc"][:1] == ("body",) for e in error.errors()) and "json" not in kind:
+        details.append("send the body with Content-Type: application/json")
+    return respond(problem(400, "; ".join(details)))
+
+
+def _line(error: dict[str, Any]) -> str:
+    where = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "json_invalid":
+        return f"the body is no JSON: {error.get('ctx', {}).get('error', 'it does not parse')}"
+    allowed: dict[str, Any] = error.get("ctx") or {}
+    match error["type"]:
+        case "too_long":
+            return f"{where}: at most {allowed['max_length']} are allowed, not {allowed['actual_length']}"
+        case "too_short":
+            return f"{where}: at least {allowed['min_length']} are needed, not {allowed['actual_length']}"
+        case "missing" if error["loc"] == ("body",):
+            return "this needs a JSON body"
+        case "missing":
+            return f"{where} is missing"
+        case "extra_forbidden":
+            return f"{where}: there is no such field"
+        case "value_error":
+            return f"{where}: {str(error['msg']).removeprefix('Value error, ')}"
+        case _:
+            return f"{where}: {error['msg']}"

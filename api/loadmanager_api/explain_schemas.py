@@ -1,0 +1,40 @@
+"""What a request to `what-if` may say."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from loadmanager.decisions.explaining.what_if import BROKERS_AT_MOST, Edits
+
+Name = Annotated[str, Field(min_length=1, max_length=300)]
+
+
+class WhatIfWish(BaseModel):
+    """What is different: each may be left out. `capacity` is that of each new broker (`cpu` in cores, …), by default
+    the median of all. `loads`: namespaces with a factor. `policies`: documents by `kind/name`, null deletes.
+    `rested`: as if no bundle had moved lately."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    add_brokers: Annotated[int, Field(ge=0, le=BROKERS_AT_MOST)] = 0
+    capacity: Annotated[dict[Name, float], Field(max_length=5)] = {}
+    remove_brokers: Annotated[list[Name], Field(max_length=BROKERS_AT_MOST)] = []
+    settings: Annotated[dict[Name, float | int | str | bool], Field(max_length=200)] = {}
+    loads: Annotated[dict[Name, float], Field(max_length=1_000)] = {}
+    policies: Annotated[dict[Name, dict[str, Any] | None], Field(max_length=1_000)] = {}
+
+    rested: bool = False
+
+    def edits(self) -> Edits:
+        """For the question itself."""
+        return Edits(
+            self.add_brokers,
+            self.capacity,
+            tuple(self.remove_brokers),
+            self.settings,
+            self.loads,
+            self.policies,
+            self.rested,
+        )

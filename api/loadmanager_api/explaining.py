@@ -1,0 +1,114 @@
+"""What a route needs to explain: the explainer of this broker, times in a query, and answers as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import Depends, Query, Request
+from fastapi.responses import Response
+
+from loadmanager.decisions.explaining.reading import ChannelReader
+from loadmanager.decisions.explaining.service import Explainer
+from loadmanager.decisions.explaining.situation import Situation
+from loadmanager.decisions.memory import kept_memory
+from loadmanager.errors import Invalid, Unavailable
+from loadmanager.leader.quarantine.quarantine import Quarantine
+from loadmanager.leader.rebalancing.deciding import Deciding
+from loadmanager.model.policies.model import Policy
+from loadmanager.model.policies.store import PolicyStore
+from loadmanager_api.doorway import kept, node_behind
+from statechannel.law.bundle import Bundle
+
+LATEST_MS = 2**53
+
+
+class LiveView:
+    """Of the broker that these belong to; nobody needs to lead here."""
+
+    def __init__(self, deciding: Deciding, policies: PolicyStore, quarantine: Quarantine) -> None:
+        self._deciding = deciding
+        self._policies = policies
+        self._quarantine = quarantine
+
+    async def now(self) -> Situation:
+        """Without a round: nobody has decided it."""
+        settings = self._deciding.settings()
+        return Situation(
+            at_ms=self._deciding.wall_ms(),
+            settings=settings,
+            strategy=settings.balancing_strategy,
+            model=await self._deciding.model(settings),
+            memory=kept_memory(self._deciding.memory),
+            policies_revision=self._policies.documents.revision,
+        )
+
+    def documents(self) -> Mapping[str, Policy]:
+        """The policies in force, by `kind/name`."""
+        return self._policies.documents.values()
+
+    def evidence(self, bundle: Bundle) -> tuple[str, ...]:
+        """What speaks for and against a bundle with which brokers were lost; empty if none was."""
+        if bundle not in self._quarantine:
+            return ()
+        found = self._quarantine.standing(bundle)
+        return (str(found), *map(str, found.steps))
+
+
+def explainer_of(request: Request) -> Explainer:
+    """Of this broker. Raises Unavailable until it has read the channel."""
+    node = node_behind(request)
+    if node.incarnation is None:
+        raise Unavailable("this broker is starting: it has not read the channel yet; try again")
+    channel = node.channel
+    desk = kept(request).refold_desk
+    policies = node.policies
+
+    async def documents_at(revision: int) -> Mapping[str, Policy] | None:
+        return policies.documents.at(revision)
+
+    return Explainer(
+        node.decisions,
+        ChannelReader(node.world.log, channel.topic, channel.table.partitions, desk),
+        desk,
+        documents_at,
+        node.world.apart,
+        LiveView(node.incarnation.governor.deciding, policies, node.quarantine),
+    )
+
+
+async def _explainer(request: Request) -> Explainer:
+    return explainer_of(request)
+
+
+async def _moment(
+    at: Annotated[str | None, Query(max_length=40, description="a moment: ISO 8601, or ms since 1970")] = None,
+) -> int | None:
+    return None if at is None else moment(at)
+
+
+Explaining = Annotated[Explainer, Depends(_explainer)]
+Moment = Annotated[int | None, Depends(_moment)]
+"""The query `at` in ms of wall time; None: now."""
+
+
+def moment(text: str) -> int:
+    """A time in ms since 1970; one without a zone is UTC. Raises Invalid."""
+    try:
+        if text.isascii() and text.isdigit():
+            found = int(text)
+        else:
+            parsed = datetime.fromisoformat(text.replace(" ", "+"))  # what a `+` in a URL comes as
+            found = round((parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise Invalid(f"{text!r} is no time; write 2030-01-31T12:00:00Z, or milliseconds since 1970") from None
+    if not 0 <= found <= LATEST_MS:
+        raise Invalid(f"{text!r} lies outside of the times that a log knows")
+    return found
+
+
+def shown(answer: Any) -> Response:
+    """The answer as JSON; what is infinite is null."""
+    return Response(msgspec.json.encode(answer), media_type="application/json")

@@ -1,0 +1,147 @@
+"""Keeps browsers from being used against a broker: who asks must call it by a name of its own, and a page of another
+origin may change nothing. There is no authentication yet: being reachable from somebody's browser must not suffice.
+
+A browser tells the truth about `Host`, `Origin` and `Sec-Fetch-Site`, whatever the page wants. A name that is not the
+broker's own is how a page gets at it by DNS rebinding; an address as `Host` is nobody's name, so it cannot be rebound.
+Other clients send neither of the last two and notice nothing.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from loadmanager.settings import Settings
+from loadmanager_api.connection import RESERVED
+from loadmanager_api.errors import Problem, problem, respond
+
+VITAL = frozenset({"/admin/v2/brokers/health", "/admin/v2/brokers/ready", "/metrics"})
+"""What is answered also where the limit of connections or requests is reached."""
+
+READING = frozenset({"GET", "HEAD", "OPTIONS"})
+OWN_SITES = frozenset({b"same-origin", b"none"})
+HOSTS_KEPT = 1_024
+CLOSE = {"Connection": "close"}
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+class Names:
+    """By which names clients may call one broker; whatever port they add, for ports are forwarded."""
+
+    def __init__(self, settings: Settings, bind: str = "") -> None:
+        addresses = (each.rpartition(":")[0] for each in (settings.advertised, bind))
+        further = (each.strip() for each in settings.door_hosts.split(","))
+        self._names = {_name(each) for each in ("localhost", *addresses, *further) if each}
+        self._known: dict[bytes, bool] = {}
+
+    def know(self, host: bytes) -> bool:
+        """Whether this `Host` is one of them, or an address."""
+        known = self._known.get(host)
+        if known is None:
+            if len(self._known) >= HOSTS_KEPT:
+                self._known.clear()
+            known = self._known[host] = self._look_up(host)
+        return known
+
+    def _look_up(self, host: bytes) -> bool:
+        try:
+            name = _name(_without_port(host.decode("ascii")))
+        except UnicodeDecodeError:
+            return False
+        return name in self._names or _is_address(name)
+
+
+class Guard:
+    """An ASGI application that guards another one."""
+
+    def __init__(self, app: Any, names: Names) -> None:
+        self._app = app
+        self._names = names
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        found = self._refusal(scope) if scope["type"] == "http" else None
+        if found is None:
+            await self._app(scope, receive, send)
+        else:
+            await respond(found, CLOSE)(scope, receive, send)
+
+    def _refusal(self, scope: Any) -> Problem | None:
+        if scope.get(RESERVED) and scope["path"] not in VITAL:
+            return problem(503, "all connections of this broker are taken; try again", retry_after_s=1.0)
+        headers: Headers = scope["headers"]
+        return self._stranger(headers, scope["http_version"]) or (
+            None if scope["method"] in READING else _foreign(headers) or _no_json(headers)
+        )
+
+    def _stranger(self, headers: Headers, version: str) -> Problem | None:
+        hosts = _values(headers, b"host")
+        if len(hosts) > 1 or (not hosts and version == "1.1"):
+            return problem(400, "a request of HTTP/1.1 has one Host header")
+        if not hosts or self._names.know(hosts[0]):
+            return None
+        return problem(
+            421,
+            f"this broker is not known as {_shown(hosts[0])}: use the name that it advertises, or its address, or have "
+            "it started with that name among `door_hosts`",
+        )
+
+
+def _foreign(headers: Headers) -> Problem | None:
+    """A page of somebody else's in a browser."""
+    sites, origins = _values(headers, b"sec-fetch-site"), _values(headers, b"origin")
+    host = next(iter(_values(headers, b"host")), b"")
+    for origin in origins:
+        if origin.partition(b"://")[2].lower() != host.lower() or not host:
+            return problem(403, f"{_shown(origin)} is another origin than this broker's; {_INSTEAD}")
+    if any(site not in OWN_SITES for site in sites):
+        return problem(403, f"a page of another site may change nothing here; {_INSTEAD}")
+    return None
+
+
+_INSTEAD = "use the command line or another client that is no browser, or a page that this broker serves"
+
+
+def _no_json(headers: Headers) -> Problem | None:
+    """A body of another kind: what a browser sends for a form, without asking first whether it may."""
+    kinds = _values(headers, b"content-type")
+    if not _has_body(headers) or (len(kinds) == 1 and _is_json(kinds[0])):
+        return None
+    given = f"not {_shown(kinds[0])}" if kinds else "it says nothing"
+    return problem(415, f"send the body with Content-Type: application/json ({given})")
+
+
+def _is_json(kind: bytes) -> bool:
+    essence = kind.partition(b";")[0].strip().lower()
+    return essence == b"application/json" or (essence.startswith(b"application/") and essence.endswith(b"+json"))
+
+
+def _has_body(headers: Headers) -> bool:
+    lengths = _values(headers, b"content-length")
+    return bool(_values(headers, b"transfer-encoding")) or any(length.strip(b"0") for length in lengths)
+
+
+def _values(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
+    return [value for each, value in headers if each == name]
+
+
+def _without_port(host: str) -> str:
+    return host.rpartition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
+
+
+def _name(host: str) -> str:
+    """As it is compared: an IPv6 address without brackets, a name without the dot behind it."""
+    return host.lower().removeprefix("[").removesuffix("]").removesuffix(".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _shown(value: bytes) -> str:
+    return repr(value[:100].decode("ascii", "replace"))

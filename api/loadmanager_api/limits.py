@@ -1,0 +1,89 @@
+"""Bounds what one request may cost: the size of its body, the time it takes to arrive, how many run at once.
+
+Heads and connections are bounded where they are read (`connection.py`, `listener.py`); deferred lookups bound
+themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from starlette.exceptions import HTTPException
+
+from loadmanager.settings import Settings
+from loadmanager_api.door_counts import DoorCounts
+from loadmanager_api.errors import Problem, problem, respond
+from loadmanager_api.guard import CLOSE, VITAL
+
+UNSENT_AT_MOST_BYTES = 64 << 20
+"""Of answers that clients do not take; beyond it no further ones are made."""
+
+
+class Limits:
+    """An ASGI application that guards another one. `unsent_bytes` tells how much of its answers is not taken."""
+
+    def __init__(
+        self, app: Any, settings: Settings, counts: DoorCounts, unsent_bytes: Callable[[], int] = lambda: 0
+    ) -> None:
+        self._app = app
+        self._settings = settings
+        self._counts = counts
+        self._unsent_bytes = unsent_bytes
+        self._running = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or scope["path"] in VITAL:
+            await self._app(scope, receive, send)
+            return
+        found = self._refusal(scope)
+        if found is not None:
+            await respond(found, CLOSE)(scope, receive, send)
+            return
+        self._running += 1
+        try:
+            await self._app(scope, self._bounded(receive), send)
+        finally:
+            self._running -= 1
+
+    def _refusal(self, scope: Any) -> Problem | None:
+        most = self._settings.door_requests
+        if self._running >= most:
+            return problem(503, f"{most} requests run here already; try again", retry_after_s=1.0)
+        if self._unsent_bytes() > UNSENT_AT_MOST_BYTES:
+            return problem(503, "clients here do not take their answers; try again", retry_after_s=1.0)
+        declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+        if declared.isdigit() and int(declared) > self._settings.door_body_limit_bytes:
+            return problem(413, self._too_large)
+        return None
+
+    @property
+    def _too_large(self) -> str:
+        return f"the body may have at most {self._settings.door_body_limit_bytes:,} bytes; ask for less at once"
+
+    def _bounded(self, receive: Any) -> Any:
+        """`receive`, with its messages counted, and timed as a whole. Waiting for a disconnection is not timed.
+
+        What it raises goes through the application, whose handlers make a problem of it.
+        """
+        size, complete, timeout_s = 0, False, self._settings.door_body_timeout_s
+        until_s = asyncio.get_running_loop().time() + timeout_s
+
+        async def bounded() -> Any:
+            nonlocal size, complete
+            if complete:
+                return await receive()
+            try:
+                async with asyncio.timeout_at(until_s):
+                    message = await receive()
+            except TimeoutError:
+                self._counts.late_bodies += 1
+                raise HTTPException(408, f"the body did not arrive within {timeout_s:g} s", CLOSE) from None
+            size += len(message.get("body", b""))
+            complete = not message.get("more_body", False)
+            if size > self._settings.door_body_limit_bytes:
+                raise HTTPException(413, self._too_large, CLOSE)
+            return message
+
+        return bounded

@@ -1,0 +1,153 @@
+"""The fast path of `GET /lookup/v2/topic/…`: beside FastAPI, for what clients ask all the time.
+
+Every answer is what `Lookup.peek` says at that moment, on the doors' thread; only the bytes are kept, by bundle, and
+used again while owner, token and registration are what they were made from. `at_once` is for `lookup_protocol.py`,
+which needs no ASGI; as an ASGI application it answers what has to wait, by asking the control loop. Whatever is unusual
+(another method, a name that does not parse, `/bundle`, the channel's own topics, a broker that is not ready) is
+FastAPI's.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+
+from loadmanager.broker.lookup import Located
+from loadmanager.embedding.handover import Handover
+from loadmanager.errors import LoadManagerError
+from loadmanager.model.registration import Peer
+from loadmanager_api.answers import is_channel_topic, known_peer, lookup_body, lookup_headers
+from loadmanager_api.errors import problem_of, respond
+from loadmanager_api.guard import Names
+from statechannel.errors import InvalidName
+from statechannel.law.bundle import Bundle, Topic
+from statechannel.law.record import Broker, Token
+
+PREFIX = b"/lookup/v2/topic/"
+WHOLE = "loadmanager.whole"
+"""The ASGI extension, a function, that takes an answer's headers and body in one piece; False if it cannot now."""
+
+KEPT = 65_536
+"""Parsed paths, and answers, that are kept; beyond it all are dropped and made anew as they are asked for."""
+
+KEPT_PATH_BYTES = 512
+"""Longer paths are parsed each time, so that what is kept stays within some 40 MB whatever is asked."""
+
+
+class _Answer(msgspec.Struct, frozen=True, gc=False):
+    """The two ASGI messages of an answer, the same as bytes (less the status line), and what they were made from."""
+
+    owner: Broker
+    token: Token
+    peer: Peer | None
+    wire: bytes
+    start: dict[str, Any]
+    body: dict[str, Any]
+
+
+class LookupPath:
+    """An ASGI application: answers lookups, gives everything else to `app`. `names` are those of the broker."""
+
+    def __init__(self, handover: Handover, names: Names, app: Any) -> None:
+        self.names = names
+        self._handover = handover
+        self._node = handover.node
+        self._app = app
+        self._topics: dict[bytes, Topic | None] = {}
+        self._answers: dict[Bundle, _Answer] = {}
+        self._bodies: dict[Broker, tuple[Peer, bytes]] = {}
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        topic = self._topic(scope["raw_path"]) if scope["type"] == "http" and scope["method"] == "GET" else None
+        if topic is None or not self._node.ready.is_set():
+            await self._app(scope, receive, send)
+            return
+        lookup, timeout_s = self._node.current.lookup, self._node.settings.lookup_timeout_s
+        try:
+            answer = self._answer(await self._handover.ask(partial(lookup.locate, topic, timeout_s), light=True))
+        except LoadManagerError as error:
+            await respond(problem_of(error))(scope, receive, send)
+            return
+        whole = scope.get("extensions", {}).get(WHOLE)
+        if whole is None or not whole(answer.wire):
+            await send(answer.start)
+            await send(answer.body)
+
+    def at_once(self, raw_path: bytes) -> bytes | None:
+        """Headers and body of the answer if there is one at this moment, None if somebody else must see to it."""
+        topic = self._topic(raw_path)
+        if topic is None or not self._node.ready.is_set():
+            return None
+        lookup = self._node.current.lookup
+        located = lookup.peek(topic)
+        if located is None or located.peer is None:
+            return None
+        lookup.counts.at_once += 1
+        return self._answer(located).wire
+
+    def _topic(self, raw_path: bytes) -> Topic | None:
+        """The topic that is asked for, None if this is not for us."""
+        if not raw_path.startswith(PREFIX):
+            return None
+        try:
+            return self._topics[raw_path]
+        except KeyError:
+            topic = _parse(raw_path)
+            if len(raw_path) <= KEPT_PATH_BYTES:
+                if len(self._topics) >= KEPT:
+                    self._topics.clear()
+                self._topics[raw_path] = topic
+            return topic
+
+    def _answer(self, located: Located) -> _Answer:
+        answer = self._answers.get(located.bundle)
+        if (
+            answer is None
+            or answer.peer is not located.peer
+            or answer.token != located.token
+            or answer.owner != located.owner
+        ):
+            if len(self._answers) >= KEPT:
+                self._answers.clear()
+            answer = self._answers[located.bundle] = _make(located, self._body(located))
+        return answer
+
+    def _body(self, located: Located) -> bytes:
+        """The same for all bundles of an owner, as long as it is registered as it was."""
+        peer = known_peer(located)
+        kept = self._bodies.get(located.owner)
+        if kept is None or kept[0] is not peer:
+            if len(self._bodies) >= KEPT:
+                self._bodies.clear()
+            kept = self._bodies[located.owner] = (peer, lookup_body(peer))
+        return kept[1]
+
+
+def _parse(raw_path: bytes) -> Topic | None:
+    if raw_path.endswith(b"/bundle") or not raw_path.isascii():
+        return None
+    domain, _, rest = unquote(raw_path[len(PREFIX) :].decode()).partition("/")
+    if domain not in ("persistent", "non-persistent"):
+        return None
+    try:
+        topic = Topic.parse(f"{domain}://{rest}")
+    except InvalidName:
+        return None
+    return None if is_channel_topic(topic) else topic
+
+
+def _make(located: Located, body: bytes) -> _Answer:
+    headers = [(name.lower().encode(), value.encode("ascii")) for name, value in lookup_headers(located).items()]
+    headers += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    wire = b"".join([*(b"%b: %b\r\n" % header for header in headers), b"\r\n", body])
+    return _Answer(
+        located.owner,
+        located.token,
+        located.peer,
+        wire,
+        {"type": "http.response.start", "status": 200, "headers": headers},
+        {"type": "http.response.body", "body": body},
+    )

@@ -1,0 +1,94 @@
+"""A connection with a short cut: a lookup that has an answer at this moment gets it where it was parsed.
+
+No task, no ASGI: that is most of what such a request costs (docs/decisions/0007 has the figures). A lookup that has to
+wait is uvicorn's, but its answer is written in one piece. The parser, flow control and everything that is not such a
+lookup stay uvicorn's, the bounds `connection.py`'s. Order is kept: nothing is answered here while an earlier request of
+the connection is still being answered. The table is looked at when the request has arrived as a whole: one that
+announces a body, or calls the broker by another name than its own, is not answered here.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, cast
+
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+from loadmanager_api.connection import Connection
+from loadmanager_api.lookup_path import PREFIX, WHOLE, LookupPath
+
+_STATUS = b"HTTP/1.1 200 OK\r\n"
+_BODY_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
+
+
+class LookupConnection(Connection):
+    """A connection to doors with a `LookupPath`."""
+
+    def __init__(self, lookups: LookupPath, *args: Any) -> None:
+        super().__init__(*args)
+        self._lookups = lookups
+        self._answer: bytes | None = None
+
+    def begin_answer(self) -> None:
+        """The request line and the headers are there: answered here, or uvicorn's."""
+        self._answer = self._lookups.at_once(self.url.partition(b"?")[0]) if self._is_plain_lookup() else None
+        if self._answer is None:
+            super().begin_answer()
+            cycle = cast("RequestResponseCycle | None", self.cycle)
+            if cycle is not None and cycle.scope is self.scope:  # not so if the connection is to be upgraded
+                cast("Any", self.scope)["extensions"] = {WHOLE: partial(self._write_whole, cycle)}
+
+    def _is_plain_lookup(self) -> bool:
+        if not self.url.startswith(PREFIX) or b"#" in self.url:
+            return False
+        parser, cycle = cast("Any", self.parser), cast("RequestResponseCycle | None", self.cycle)
+        return (
+            (cycle is None or cycle.response_complete)
+            and not self.pipeline
+            and not self.flow.write_paused
+            and not self.transport.is_closing()
+            and parser.get_method() == b"GET"
+            and parser.get_http_version() == "1.1"
+            and parser.should_keep_alive()
+            and not parser.should_upgrade()
+            and not self.reserved
+            and self._has_plain_headers()
+        )
+
+    def _has_plain_headers(self) -> bool:
+        """No body, and one `Host` that is ours."""
+        hosts = 0
+        for name, value in self.headers:
+            if name == b"host":
+                hosts += 1
+                if not self._lookups.names.know(value):
+                    return False
+            elif name in _BODY_HEADERS:
+                return False
+        return hosts == 1
+
+    def complete_request(self) -> None:
+        """The whole request is there: now it may be answered."""
+        answer, self._answer = self._answer, None
+        if answer is None:
+            super().complete_request()
+            return
+        self._write(answer)
+        self.on_response_complete()
+
+    def _write(self, answer: bytes) -> None:
+        headers = [b"%b: %b\r\n" % header for header in self.server_state.default_headers]
+        self.transport.write(b"".join((_STATUS, *headers, answer)))
+
+    def _write_whole(self, cycle: RequestResponseCycle, answer: bytes) -> bool:
+        """What two calls of `cycle.send` would do, on a connection that is healthy and goes on; else False."""
+        if cycle.disconnected or cycle.response_started or not cycle.keep_alive or self.flow.write_paused:
+            return False
+        if self.transport.is_closing():
+            return False
+        self._write(answer)
+        cycle.waiting_for_100_continue = False
+        cycle.response_started = cycle.response_complete = True
+        cycle.message_event.set()
+        cycle.on_response()
+        return True

@@ -1,0 +1,154 @@
+"""Turns what a node knows into what is shown. Reads only; decides nothing but the words."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from typing import Any
+
+import msgspec
+
+from loadmanager.broker.node import Node
+from loadmanager.diagnostics.doctor.hiding import HIDDEN, hide
+from loadmanager.model.registration import Peer
+from loadmanager_api.schemas import BrokerShown, BundleDetail, BundleShown
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Broker
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Ownership
+
+LOOKED_AT_ONCE = 2_000
+
+
+def bundle_shown(node: Node, entry: Ownership) -> BundleShown:
+    """One row of the bundle list."""
+    return BundleShown(**_bundle_fields(node, entry))
+
+
+def bundle_detail(node: Node, entry: Ownership) -> BundleDetail:
+    """Everything about one bundle."""
+    return BundleDetail(
+        **_bundle_fields(node, entry),
+        served_here=node.serving is not None and node.serving.serving(entry.bundle),
+        cuts=[f"0x{cut:08x}" for cut in entry.boundaries],
+        load=_bundle_load(node, entry),
+    )
+
+
+def _bundle_fields(node: Node, entry: Ownership) -> dict[str, Any]:
+    table, holder = node.channel.table, entry.holder
+    return {
+        "bundle": str(entry.bundle),
+        "namespace": entry.bundle.namespace,
+        "range": entry.bundle.range,
+        "state": entry.state.value,
+        "owner": holder.name if holder else None,
+        "incarnation": holder.incarnation if holder else None,
+        "owner_live": holder is not None and node.membership.is_live(holder, node.world.clock_s()),
+        "target": entry.target.name if entry.target else None,
+        "partition": table.partition_of(entry.bundle.namespace),
+        "revision": entry.revision,
+        "token": str(table.token(entry)),
+        "last_action": entry.action.value,
+        "last_actor": str(entry.by),
+    }
+
+
+def _bundle_load(node: Node, entry: Ownership) -> dict[str, Any] | None:
+    report = node.views.bundles.get(entry.holder.name) if entry.holder else None
+    if report is None or report.broker != entry.holder:
+        return None
+    loads = (loaded.load for loaded in report.bundles if loaded.bundle == entry.bundle)
+    load = next(loads, None)
+    return None if load is None else {**msgspec.to_builtins(load), "sampled_ms": report.sampled_ms}
+
+
+def brokers_shown(node: Node) -> list[BrokerShown]:
+    """All registered brokers, and those that are gone but still hold something; by name."""
+    known = {peer.broker: peer for peer in node.membership.peers.values()}
+    return [broker_shown(node, broker, known.get(broker)) for broker in sorted({*known, *node.channel.table.holders()})]
+
+
+def broker_shown(node: Node, broker: Broker, peer: Peer | None) -> BrokerShown:
+    """One broker; `peer` is None if this incarnation is not registered."""
+    load = node.views.brokers.get(broker.name)
+    shown = BrokerShown(
+        broker=broker.name,
+        incarnation=broker.incarnation,
+        registered=peer is not None,
+        live=node.membership.is_live(broker, node.world.clock_s()),
+        leader=leader_of(node) == broker,
+        draining=peer is not None and (peer.registration.draining or _kept_drained(node, broker)),
+        condemned=node.membership.condemned.get(broker),
+        bundles=node.channel.table.count_held_by(broker),
+        load=msgspec.to_builtins(load) if load is not None and load.broker == broker else None,
+    )
+    return shown if peer is None else shown.model_copy(update=_registered_fields(peer))
+
+
+def _kept_drained(node: Node, broker: Broker) -> bool:
+    policy = node.policies.current().brokers.get(broker.name)
+    return policy is not None and policy.drain
+
+
+def _registered_fields(peer: Peer) -> dict[str, Any]:
+    registration = peer.registration
+    return {
+        "admin_url": registration.admin_url,
+        "urls": dict(registration.urls),
+        "version": registration.version,
+        "failure_domain": registration.failure_domain,
+        "capacity": dict(registration.capacity),
+        "properties": dict.fromkeys(registration.properties, HIDDEN),  # as in the settings: people write what they like
+        "started_ms": registration.started_ms,
+    }
+
+
+def leader_of(node: Node) -> Broker | None:
+    """Who leads, as last seen; nobody if that one is known to be dead."""
+    leadership = node.world.coordination.leadership
+    if leadership is None or leadership.leader in node.membership.condemned:
+        return None
+    return leadership.leader
+
+
+async def bundles_after(
+    node: Node, namespace: str | None, after: Bundle | None, state: State | None, owner: str | None, most: int
+) -> list[Ownership]:
+    """The first bundles that fit, in the order of their names, from behind `after` on.
+
+    What fits may be rare, and the last of a million: the loop gets its turn meanwhile.
+    """
+    table, found, looked_at = node.channel.table, list[Ownership](), 0
+    for name in table.namespaces() if namespace is None else [namespace]:
+        known = table.namespace(name)
+        if known is None or (after is not None and name < after.namespace):
+            continue
+        begin = bisect_left(known.lower_bounds, after.lo) if after is not None and name == after.namespace else 0
+        for at in range(begin, known.count, LOOKED_AT_ONCE):
+            some = known.some(at, at + LOOKED_AT_ONCE)
+            for entry in some:
+                if (after is None or entry.bundle > after) and _fits(entry, state, owner):
+                    found.append(entry)
+                    if len(found) == most:
+                        return found
+            looked_at += len(some)
+            if looked_at >= LOOKED_AT_ONCE:
+                looked_at = 0
+                await asyncio.sleep(0)
+    return found
+
+
+def _fits(entry: Ownership, state: State | None, owner: str | None) -> bool:
+    if state is not None and entry.state is not state:
+        return False
+    return owner is None or (entry.holder is not None and owner in (entry.holder.name, str(entry.holder)))
+
+
+def settings_shown(node: Node) -> dict[str, Any]:
+    """All settings; what is passed through to the clients of Kafka and ZooKeeper may be secret and is hidden.
+
+    So are secrets within addresses and properties, as far as they can be told by their form and name.
+    """
+    shown: dict[str, Any] = node.settings.model_dump(mode="json")
+    return hide(shown)

@@ -1,0 +1,36 @@
+"""`/v1/balancing`: where balance stands; pause and resume."""
+
+from __future__ import annotations
+
+from loadmanager.leader.rebalancing import pausing
+from loadmanager.leader.rebalancing.operating import Operating
+from loadmanager.leader.rebalancing.standing import standing
+from loadmanager_api.crossing import ControlRouter
+from loadmanager_api.doorway import Acting, TheNode
+from loadmanager_api.plan_schemas import BalancingShown, PauseShown, PauseWish
+from loadmanager_api.presenting_plans import balancing_shown, pause_shown
+
+router = ControlRouter(prefix="/v1/balancing", tags=["balance"])
+
+
+@router.get("")
+async def show_balancing(node: TheNode, acting: Acting) -> BalancingShown:
+    """What the last round decided, what is under way, paused and held back, and how far apart the brokers are."""
+    governor = acting.governor
+    return balancing_shown(Operating(governor), await standing(governor, node.decisions, node.settings.advertised))
+
+
+@router.post("/pause")
+async def pause(node: TheNode, acting: Acting, wish: PauseWish) -> PauseShown:
+    """Begin no more automatic moves, nor moves of plans: in the cluster, of a namespace, from and to a broker."""
+    subject = pausing.Subject(wish.namespace, wish.broker)
+    changed = await pausing.pause(node.policies, subject, wish.author, wish.reason)
+    return pause_shown(pausing.paused(node.policies.current()), changed=changed)
+
+
+@router.post("/resume")
+async def resume(node: TheNode, acting: Acting, wish: PauseWish) -> PauseShown:
+    """End a pause; of the cluster, without a namespace or broker. Pauses of the others stay."""
+    subject = pausing.Subject(wish.namespace, wish.broker)
+    changed = await pausing.resume(node.policies, subject, wish.author, wish.reason)
+    return pause_shown(pausing.paused(node.policies.current()), changed=changed)

@@ -1,0 +1,114 @@
+"""`/admin/v2/brokers` and `/admin/v2/tenants`, as far as they mean something here.
+
+Tenants are nothing of their own: one exists as long as a namespace of it does. So creating one is answered with success
+and stores nothing, and one that still has namespaces cannot be deleted.
+"""
+
+from __future__ import annotations
+
+from fastapi.responses import PlainTextResponse
+
+from loadmanager.broker.node import Node
+from loadmanager.errors import Conflict, NotFound, Unavailable
+from loadmanager.model.registration import VERSION
+from loadmanager_api.crossing import ControlRouter, at_the_door
+from loadmanager_api.doorway import Acting, AnyNode, TheNode, acting
+from loadmanager_api.presenting import leader_of
+from loadmanager_api.schemas import BrokerInfo, TenantInfo
+from statechannel.law.bundle import check_namespace
+
+router = ControlRouter(prefix="/admin/v2", tags=["brokers"])
+
+
+@router.get("/brokers")
+async def list_brokers(node: TheNode) -> list[str]:
+    """Names of the brokers that are registered and thought to be alive."""
+    condemned = node.membership.condemned
+    return sorted(name for name, peer in node.membership.peers.items() if peer.broker not in condemned)
+
+
+@router.get("/brokers/leaderBroker")
+async def leader_broker(node: TheNode) -> BrokerInfo:
+    """Who leads, as last seen. 404 while nobody does."""
+    leader = leader_of(node)
+    if leader is None:
+        raise NotFound("nobody leads at the moment; try again")
+    peer = node.membership.peer(leader)
+    return BrokerInfo(serviceUrl=peer.registration.admin_url if peer else "", brokerId=leader.name)
+
+
+@router.get("/brokers/health", response_class=PlainTextResponse)
+@at_the_door
+async def health(node: AnyNode) -> str:
+    """`ok` if this broker is registered and its proofs are fresh: it could serve at this moment. Else 503."""
+    acting(node)
+    if not _proved(node):
+        raise Unavailable("no fresh proof: neither the coordination service nor the channel answers this broker")
+    if node.channel.stopped_by is not None:
+        raise Unavailable(f"the replica has stopped: {node.channel.stopped_by}")
+    return "ok"
+
+
+def _proved(node: Node) -> bool:
+    """Every partition in which something is claimed; any partition if nothing is."""
+    assert node.serving is not None
+    now_s = node.proof_clock.now_s()
+    fresh = [now_s < until_s for until_s in node.serving.until_s()]
+    claimed = {claim.token.partition for claim in node.serving.claims()}
+    return all(fresh[partition] for partition in claimed) if claimed else any(fresh)
+
+
+@router.get("/brokers/ready", response_class=PlainTextResponse)
+@at_the_door
+async def ready(node: AnyNode) -> str:
+    """`ok` once this broker is registered and acts. Else 503."""
+    acting(node)
+    return "ok"
+
+
+@router.get("/brokers/version", response_class=PlainTextResponse)
+@at_the_door
+async def version() -> str:
+    """The release of this broker."""
+    return VERSION
+
+
+@router.get("/brokers/{cluster}")
+async def list_cluster(node: TheNode, cluster: str) -> list[str]:
+    """As `/brokers`; 404 for any cluster but this one."""
+    if cluster != node.settings.cluster:
+        raise NotFound(f"this is cluster {node.settings.cluster!r}; nothing is known here of {cluster!r}")
+    return await list_brokers(node)
+
+
+# --- tenants
+
+
+@router.get("/tenants")
+async def list_tenants(node: TheNode) -> list[str]:
+    """Tenants that have a namespace."""
+    return sorted({name.partition("/")[0] for name in node.channel.table.namespaces()})
+
+
+@router.get("/tenants/{tenant}")
+async def show_tenant(node: TheNode, tenant: str) -> TenantInfo:
+    """404 if it has no namespace."""
+    if not node.channel.table.namespaces(tenant):
+        raise NotFound(f"tenant {tenant!r} has no namespace, and so does not exist; create {tenant}/some-namespace")
+    return TenantInfo(allowedClusters=[node.settings.cluster])
+
+
+@router.put("/tenants/{tenant}", status_code=204)
+async def create_tenant(acting: Acting, tenant: str) -> None:
+    """Nothing to do: a tenant exists as soon as a namespace of it does. The body is ignored."""
+    check_namespace(f"{tenant}/any")
+
+
+@router.delete("/tenants/{tenant}", status_code=204)
+async def delete_tenant(node: TheNode, tenant: str) -> None:
+    """409 as long as it has namespaces; without any there is no such tenant: 404."""
+    namespaces = node.channel.table.namespaces(tenant)
+    if not namespaces:
+        raise NotFound(f"tenant {tenant!r} has no namespace, and so does not exist: there is nothing to delete")
+    shown = ", ".join(namespaces[:8]) + (" …" if len(namespaces) > 8 else "")
+    raise Conflict(f"tenant {tenant!r} has namespaces, delete them first: {shown}")

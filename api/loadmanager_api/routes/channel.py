@@ -1,0 +1,155 @@
+"""`/v1/channel`, the readers of its log, `/v1/notes`, `/v1/settings`, `/metrics`: this broker's own condition."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import Query, Request, Response
+from prometheus_client.exposition import choose_encoder
+
+from loadmanager.broker.node import NOTES_KEPT, Node
+from loadmanager.channel.history.digests import namespace_digests, partition_digests
+from loadmanager.channel.history.outlook import look
+from loadmanager.cluster.readers import ChannelReader, ReaderRegistry
+from loadmanager.errors import NotFound
+from loadmanager_api.crossing import ControlRouter, at_the_door
+from loadmanager_api.door_counts import door_metrics
+from loadmanager_api.doorway import Acting, AnyNode, TheNode, kept
+from loadmanager_api.presenting import settings_shown
+from loadmanager_api.presenting_channel import channel_shown
+from loadmanager_api.schemas import ChannelShown, LateVerdict, Notes, NoteShown, ReaderPositions, Readers, ReaderShown
+from statechannel.law.bundle import check_namespace
+from statechannel.law.table import OwnershipTable
+from statechannel.law.verdict import Change
+
+router = ControlRouter(tags=["this broker"])
+
+
+@router.get("/v1/channel")
+async def show_channel(
+    request: Request,
+    node: TheNode,
+    digest: Annotated[bool, Query(description="with a digest of each partition")] = False,
+) -> ChannelShown:
+    """How far this replica has read, what it refused and skipped, who leads, and what the log holds.
+
+    Each digest is of the partition as of its `next_offset`.
+    """
+    outlook = await look(node.world.log, node.channel.topic, kept(request).snapshot_lists)
+    return channel_shown(node, outlook, await _digested(node.channel.table) if digest else None)
+
+
+async def _digested(table: OwnershipTable) -> list[tuple[int, str]]:
+    """Of each partition the offset and digest of one cut; cutting takes no time, the digests are made elsewhere."""
+    digested: list[tuple[int, str]] = []
+    for partition in range(table.partitions):
+        state = table.cut(partition)
+        digested.append((state.next_offset, await asyncio.to_thread(state.digest)))
+    return digested
+
+
+@router.get("/v1/channel/digests")
+async def show_digests(
+    node: TheNode,
+    partition: Annotated[int, Query(ge=0)],
+    namespace: Annotated[str | None, Query(description="its bundles, instead of all namespaces")] = None,
+    after: Annotated[str, Query(max_length=1_000, description="the `next` of the page before")] = "",
+) -> Response:
+    """Digests of a partition's namespaces, or of a namespace's bundles: to find out where two replicas differ.
+
+    A page is about one moment, `next_offset`; the next page may be about a later one. 404 for another partition.
+    """
+    table = node.channel.table
+    if partition >= table.partitions:
+        raise NotFound(f"the channel has the partitions 0 to {table.partitions - 1}, not {partition}")
+    state = table.cut(partition)
+    if namespace is None:
+        found = await asyncio.to_thread(partition_digests, state, after)
+    else:
+        found = await asyncio.to_thread(namespace_digests, state, check_namespace(namespace), after)
+    return Response(msgspec.json.encode(found), media_type="application/json")
+
+
+@router.get("/v1/channel/records/{record_id}")
+async def show_verdict(node: TheNode, record_id: str) -> LateVerdict:
+    """What became of a record of this broker that had no verdict in time (the `record_id` of a 503).
+
+    404 as long as it has not been read back, and for records of other brokers.
+    """
+    verdict = node.channel.settled(record_id)
+    if verdict is None:
+        raise NotFound(
+            f"no late verdict of {record_id!r} here: it has not been read back (ask again), or it was not written by "
+            "this broker since its start, or its verdict came in time"
+        )
+    if isinstance(verdict, Change):
+        return LateVerdict(record_id=record_id, verdict="accepted", detail=f"at offset {verdict.offset}")
+    return LateVerdict(record_id=record_id, verdict="refused", detail=f"{verdict.reason}: {verdict.detail}")
+
+
+@router.get("/v1/channel/readers")
+async def list_readers(node: TheNode) -> Readers:
+    """Who reads the channel's log and has registered how far."""
+    found = _registry(node).all()
+    return Readers(readers=[_reader_shown(node, name, reader) for name, reader in found.items()])
+
+
+@router.get("/v1/channel/readers/{name}")
+async def show_reader(node: TheNode, name: str) -> ReaderShown:
+    """One of them."""
+    return _reader_shown(node, name, _registry(node).get(name))
+
+
+@router.put("/v1/channel/readers/{name}")
+async def register_reader(node: TheNode, acting: Acting, name: str, wanted: ReaderPositions) -> ReaderShown:
+    """Register a reader, move it on, or renew it: what it still wants is not trimmed for `reader_ttl_s`.
+
+    409 if something of it was trimmed already, 412 if the positions don't fit the channel.
+    """
+    return _reader_shown(node, name, await _registry(node).register(name, wanted.positions))
+
+
+@router.delete("/v1/channel/readers/{name}", status_code=204)
+async def remove_reader(node: TheNode, acting: Acting, name: str) -> None:
+    """Forget a reader: the log may be trimmed without regard to it."""
+    await _registry(node).remove(name)
+
+
+def _registry(node: Node) -> ReaderRegistry:
+    return ReaderRegistry(node.views.readers, node.world.log, node.channel.topic, node.world.wall_ms)
+
+
+def _reader_shown(node: Node, name: str, reader: ChannelReader) -> ReaderShown:
+    return ReaderShown(
+        name=name,
+        positions=list(reader.positions),
+        registered_ms=reader.registered_ms,
+        until_ms=reader.registered_ms + round(1000 * node.settings.reader_ttl_s),
+    )
+
+
+@router.get("/v1/notes")
+async def show_notes(node: AnyNode, limit: Annotated[int, Query(ge=1, le=NOTES_KEPT)] = 100) -> Notes:
+    """The newest notes of this broker, newest last."""
+    newest = list(islice(reversed(node.notes), limit))
+    return Notes(notes=[NoteShown(at_ms=note.at_ms, text=note.text) for note in reversed(newest)])
+
+
+@router.get("/v1/settings")
+async def show_settings(node: AnyNode) -> dict[str, Any]:
+    """All settings of this broker, less what may be secret."""
+    return settings_shown(node)
+
+
+@router.get("/metrics")
+@at_the_door
+async def metrics(request: Request) -> Response:
+    """For Prometheus; the names are in docs/metrics.md. Read on the control loop, before all that waits for its turn,
+    and of the doors here; written here."""
+    encode, content_type = choose_encoder(request.headers.get("accept", ""))
+    these, handover = kept(request), kept(request).handover
+    scraped = await handover.ask(these.metrics.scraped, first=True)
+    return Response(encode(scraped.and_also(door_metrics(these.counts, handover))), media_type=content_type)

@@ -1,0 +1,73 @@
+"""`/v1/bundles/{…}/history`: every record about one bundle that the log still holds, judged again."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query, Request
+
+from loadmanager.broker.node import Node
+from loadmanager.channel.history.bundle_history import History, history_of
+from loadmanager.channel.history.refolding import RefoldDesk
+from loadmanager.errors import NotFound, Unavailable
+from loadmanager_api.crossing import ControlRouter
+from loadmanager_api.doorway import TheNode, kept
+from loadmanager_api.presenting_history import history_shown
+from loadmanager_api.schemas import HistoryShown
+from statechannel.errors import BadSnapshot, NewerRecord, Trimmed
+from statechannel.law.bundle import Bundle
+
+router = ControlRouter(prefix="/v1/bundles", tags=["bundles"])
+
+MAX_ENTRIES = 1_000
+
+
+@router.get("/{tenant}/{namespace}/{hash_range}/history")
+async def bundle_history(
+    request: Request,
+    node: TheNode,
+    tenant: str,
+    namespace: str,
+    hash_range: str,
+    limit: Annotated[int, Query(ge=1, le=MAX_ENTRIES)] = 100,
+    before: Annotated[int | None, Query(ge=0, description="an offset: only what lies below it")] = None,
+    since_ms: Annotated[int | None, Query(ge=0, le=2**53, description="the log's clock: nothing older")] = None,
+) -> HistoryShown:
+    """Every record that names the bundle, accepted or refused, newest first; also if it was split or merged away.
+
+    `next` is what to give as `before` for older ones. 404 for a bundle that nobody ever heard of.
+    """
+    bundle = Bundle.of(f"{tenant}/{namespace}", hash_range)
+    table, desk = node.channel.table, kept(request).refold_desk
+    if table.namespace(bundle.namespace) is None:
+        raise NotFound(f"there is no namespace {bundle.namespace}, and never was")
+    found = await _found(node, desk, bundle, limit, before, since_ms)
+    entry = table.get(bundle)
+    if not found.heard_of and entry is None:
+        raise NotFound(_unheard_of(found, since_ms, before))
+    return history_shown(found, entry, since_ms)
+
+
+async def _found(
+    node: Node, desk: RefoldDesk, bundle: Bundle, limit: int, before: int | None, since_ms: int | None
+) -> History:
+    channel, table = node.channel, node.channel.table
+    place = (table.partition_of(bundle.namespace), table.partitions)
+    try:
+        return await history_of(
+            desk, node.world.log, channel.topic, bundle, place, limit=limit, below=before, since_ms=since_ms
+        )
+    except Trimmed as error:
+        raise Unavailable(f"the log was trimmed while it was read: {error}; try again") from None
+    except (BadSnapshot, NewerRecord) as error:
+        raise Unavailable(f"the log cannot be folded again: {error}", retry_after_s=60.0) from None
+
+
+def _unheard_of(found: History, since_ms: int | None, before: int | None) -> str:
+    if since_ms is not None:
+        return f"no record names {found.bundle} in that time; ask without since_ms"
+    where = f" (the log of partition {found.partition} begins at offset {found.log_begin})" if found.log_begin else ""
+    if before is not None:
+        return f"no record below offset {before} names {found.bundle}{where}; ask without before"
+    heard = "no record that is still there names" if found.log_begin else "nobody ever heard of"
+    return f"{heard} {found.bundle}{where}; see /v1/bundles?namespace={found.bundle.namespace}"

@@ -1,0 +1,116 @@
+"""`/v1/history`: what the jobs of the load history published, from the folder that the setting `history_dir` names.
+
+Reads files only; neither Spark nor the lake is touched. Documents are sent as they lie there, piece by piece.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any, BinaryIO
+
+import msgspec
+from fastapi import Depends
+from fastapi.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from loadmanager.errors import NotFound
+from loadmanager.history import published
+from loadmanager_api.crossing import ControlRouter, at_the_door
+from loadmanager_api.doorway import AnyNode
+from loadmanager_api.schemas_load_history import LoadHistoryShown, ResultListed, ResultShown
+
+router = ControlRouter(prefix="/v1/history", tags=["load history"])
+
+PIECE_BYTES = 1 << 16
+JSON: dict[int | str, dict[str, Any]] = {200: {"model": ResultShown}}
+HTML: dict[int | str, dict[str, Any]] = {200: {"content": {"text/html": {}}}}
+PNG: dict[int | str, dict[str, Any]] = {200: {"content": {"image/png": {}}}}
+ALONE = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "img-src data:; frame-ancestors 'self'"
+}
+"""The report needs nothing from anywhere, so it gets nothing."""
+
+
+async def _root(node: AnyNode) -> str:
+    if node.settings.history_dir is None:
+        raise NotFound(
+            "this broker serves no load history: start it with --set history_dir=<lake>/published, the folder in which "
+            "`loadmanager history` publishes"
+        )
+    return node.settings.history_dir
+
+
+Root = Annotated[str, Depends(_root)]
+
+
+@router.get("")
+@at_the_door
+async def show_load_history(root: Root) -> LoadHistoryShown:
+    """What there is; each result is at `/v1/history/` with its name behind. Nothing yet is no error."""
+    results, pictures, report = await asyncio.gather(
+        asyncio.to_thread(published.listed, root),
+        asyncio.to_thread(published.pictures, root),
+        asyncio.to_thread(published.has_report, root),
+    )
+    return LoadHistoryShown(results=_shown(results), pictures=list(pictures), report=report)
+
+
+@router.get("/analyses")
+@at_the_door
+async def list_analyses(root: Root) -> list[ResultListed]:
+    """The analyses that were published."""
+    results = await asyncio.to_thread(published.listed, root)
+    return _shown(tuple(each for each in results if each.name.startswith(published.ANALYSES)))
+
+
+@router.get("/analyses/{name}", response_class=Response, responses=JSON)
+@at_the_door
+async def show_analysis(root: Root, name: str) -> Response:
+    """One of them, with its rows."""
+    return await _sent(partial(published.open_result, root, published.ANALYSES + name), "application/json")
+
+
+@router.get("/report", response_class=Response, responses=HTML)
+@at_the_door
+async def show_report(root: Root) -> Response:
+    """The report, a page that needs nothing else."""
+    return await _sent(partial(published.open_report, root), "text/html; charset=utf-8", ALONE)
+
+
+@router.get("/pictures/{name}.png", response_class=Response, responses=PNG)
+@at_the_door
+async def show_picture(root: Root, name: str) -> Response:
+    """One picture of the report."""
+    return await _sent(partial(published.open_picture, root, name), "image/png")
+
+
+@router.get("/{name}", response_class=Response, responses=JSON)
+@at_the_door
+async def show_result(root: Root, name: str) -> Response:
+    """What another job published last: `audit`, `replay`, `replay-windows`, `advice`, or whatever else is listed."""
+    return await _sent(partial(published.open_result, root, name), "application/json")
+
+
+def _shown(results: tuple[published.Listed, ...]) -> list[ResultListed]:
+    return [ResultListed.model_validate(msgspec.to_builtins(each)) for each in results]
+
+
+async def _sent(open_file: Callable[[], BinaryIO], kind: str, headers: dict[str, str] | None = None) -> Response:
+    return _Document(await asyncio.to_thread(open_file), kind, headers or {})
+
+
+class _Document(StreamingResponse):
+    """A file, piece by piece; closed whatever becomes of the request."""
+
+    def __init__(self, file: BinaryIO, kind: str, headers: dict[str, str]) -> None:
+        self._file = file
+        length = {"Content-Length": str(os.fstat(file.fileno()).st_size)}
+        super().__init__(iter(partial(file.read, PIECE_BYTES), b""), media_type=kind, headers=length | headers)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._file:
+            await super().__call__(scope, receive, send)

@@ -1,0 +1,69 @@
+"""Where a topic is served, for Pulsar's clients one by one and for ours many at once.
+
+Any broker answers, and never by a redirect: it asks its own replica, and assigns what nobody owns. The fast path in
+`lookup_path.py` answers most of `GET /lookup/v2/topic/…` before it comes here.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fastapi import Request, Response
+from fastapi.responses import PlainTextResponse
+
+from loadmanager_api.answers import channel_owner, is_channel_topic, known_peer, lookup_data, lookup_headers
+from loadmanager_api.batch_lookup import look_up_all
+from loadmanager_api.crossing import ControlRouter, at_the_door
+from loadmanager_api.doorway import Acting, TheNode, kept
+from loadmanager_api.schemas import LookupAnswers, LookupData, LookupRequest
+from statechannel.law.bundle import Topic
+
+router = ControlRouter(tags=["lookup"])
+
+_SUFFIX = "/bundle"
+
+
+@router.get("/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic:path}", response_model=None)
+async def look_up(
+    request: Request,
+    response: Response,
+    node: TheNode,
+    acting: Acting,
+    domain: Literal["persistent", "non-persistent"],
+    tenant: str,
+    namespace: str,
+    topic: str,
+) -> LookupData | Response:
+    """The owner of a topic. With `/bundle` behind it (not as part of the topic's name): its bundle's range, as text.
+
+    The channel's own topics answer the owner of that partition (of partition 0 where none is named): they cannot be
+    found through themselves. 404 for an unknown namespace, 503 if there is no owner in time.
+    """
+    wants_range = topic.endswith(_SUFFIX) and _ends_in_suffix(request)
+    name = topic.removesuffix(_SUFFIX) if wants_range else topic
+    wanted = Topic.parse(f"{domain}://{tenant}/{namespace}/{name}")
+    if wants_range:
+        return PlainTextResponse(acting.operations.bundle_of(wanted).bundle.range)
+    if is_channel_topic(wanted):
+        _, peer = channel_owner(node, wanted)
+        return lookup_data(peer.registration)
+    located = await acting.lookup.locate(wanted, node.settings.lookup_timeout_s)
+    response.headers.update(lookup_headers(located))
+    return lookup_data(known_peer(located).registration)
+
+
+def _ends_in_suffix(request: Request) -> bool:
+    """By the path as it was sent: a topic that is called `a/bundle` comes as `a%2Fbundle`."""
+    raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
+    return raw.endswith(_SUFFIX.encode())
+
+
+@router.post("/v1/lookup", response_model=LookupAnswers)
+@at_the_door
+async def look_up_many(request: Request, node: TheNode, acting: Acting, asked: LookupRequest) -> Response:
+    """The owners of many topics at once; a topic that cannot be answered has a problem as its `error`."""
+    timeout_s = node.settings.lookup_timeout_s
+    if asked.timeout_ms is not None:
+        timeout_s = min(timeout_s, asked.timeout_ms / 1000)
+    answers = await look_up_all(kept(request).handover, acting.lookup, asked.topics, timeout_s)
+    return Response(answers, media_type="application/json")

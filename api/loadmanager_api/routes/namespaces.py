@@ -1,0 +1,155 @@
+"""`/admin/v2/namespaces`, as Pulsar answers it, and `/admin/v2/{domain}/…/unload` for single topics.
+
+Unlike Pulsar's, no broker redirects (307) to the owner: every broker reads and writes the same channel, so the one that
+is asked does it. Each call returns when the cluster has done it, not when it was written down.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from fastapi import Body, Query
+
+from loadmanager.broker.incarnation import Incarnation
+from loadmanager.errors import Invalid
+from loadmanager.model.boundaries import MOST_PARTS
+from loadmanager_api.authorship import Author
+from loadmanager_api.crossing import ControlRouter
+from loadmanager_api.doorway import Acting, TheNode
+from loadmanager_api.schemas import BundlesData, NamespacePolicies, NewNamespace, RingPosition
+from statechannel.law.bundle import Bundle, Topic, even_boundaries
+from statechannel.law.table import Namespace
+
+router = ControlRouter(prefix="/admin/v2", tags=["namespaces"])
+
+Destination = Annotated[
+    str | None, Query(alias="destinationBroker", description="host:port of the broker that shall own it")
+]
+Force = Annotated[bool, Query(description="also where a policy forbids it; the record says so")]
+_BOUNDARY = re.compile(r"0x[0-9a-fA-F]{8}", re.ASCII)
+
+
+@router.get("/namespaces/{tenant}")
+async def list_namespaces(node: TheNode, tenant: str) -> list[str]:
+    """Names of the tenant's namespaces."""
+    return node.channel.table.namespaces(tenant)
+
+
+@router.get("/namespaces/{tenant}/{namespace}")
+async def show_namespace(node: TheNode, acting: Acting, tenant: str, namespace: str) -> NamespacePolicies:
+    """The part of Pulsar's policies that exists here."""
+    known = acting.operations.namespace(f"{tenant}/{namespace}")
+    return NamespacePolicies(bundles=_bundles(known), replication_clusters=[node.settings.cluster])
+
+
+@router.put("/namespaces/{tenant}/{namespace}", status_code=204)
+async def create_namespace(
+    node: TheNode, acting: Acting, tenant: str, namespace: str, wanted: NewNamespace | None = None
+) -> None:
+    """Create it, with these boundaries, or so many even bundles, or `namespace_default_bundles`. 409 if it exists."""
+    boundaries = _boundaries(wanted or NewNamespace(), node.settings.namespace_default_bundles)
+    await acting.operations.create_namespace(f"{tenant}/{namespace}", boundaries)
+
+
+@router.delete("/namespaces/{tenant}/{namespace}", status_code=204)
+async def delete_namespace(acting: Acting, tenant: str, namespace: str) -> None:
+    """Unload all its bundles, then delete it."""
+    await acting.operations.delete_namespace(f"{tenant}/{namespace}")
+
+
+@router.get("/namespaces/{tenant}/{namespace}/bundles")
+async def show_bundles(acting: Acting, tenant: str, namespace: str) -> BundlesData:
+    """Its boundaries. States and owners are at `/v1/bundles`."""
+    return _bundles(acting.operations.namespace(f"{tenant}/{namespace}"))
+
+
+@router.put("/namespaces/{tenant}/{namespace}/unload", status_code=204)
+async def unload_namespace(acting: Acting, tenant: str, namespace: str, destination: Destination = None) -> None:
+    """Take all its bundles from their owners; lookups assign them again."""
+    if destination:
+        raise Invalid("destinationBroker is for one bundle: name it, /{bundle}/unload?destinationBroker=…")
+    await acting.operations.unload_namespace(f"{tenant}/{namespace}")
+
+
+@router.put("/namespaces/{tenant}/{namespace}/{bundle}/unload", status_code=204)
+async def unload_bundle(
+    acting: Acting,
+    tenant: str,
+    namespace: str,
+    bundle: str,
+    author: Author,
+    destination: Destination = None,
+    force: Force = False,
+) -> None:
+    """Transfer the bundle to `destinationBroker`; without one, take it from its owner, if it has one.
+
+    409 if the destination owns it already, is draining or does not answer, or if a policy forbids it (it names the
+    rule; `force` overrides it); 404 if there is no such bundle or broker.
+    """
+    await _move(acting, Bundle.of(f"{tenant}/{namespace}", bundle), destination, author, force=force)
+
+
+@router.put("/namespaces/{tenant}/{namespace}/{bundle}/split", status_code=204)
+async def split_bundle(
+    acting: Acting,
+    tenant: str,
+    namespace: str,
+    bundle: str,
+    unload: bool = False,
+    algorithm: Annotated[str | None, Query(alias="splitAlgorithmName")] = None,
+    positions: Annotated[list[RingPosition] | None, Body(max_length=MOST_PARTS)] = None,
+) -> None:
+    """Split the bundle in two, or at the positions in the body; with `unload` the parts are then unloaded.
+
+    Instead of a range: LARGEST (most keys) or HOT (most load) of those whose load is known here; 409 if none is.
+
+    More parts, and which they are: `/v1/bundles/…/split`. 409 if nobody owns it or it is on its way.
+    """
+    whole = acting.splitting.named(f"{tenant}/{namespace}", bundle)
+    await acting.operations.split(whole, positions=positions or None, algorithm=algorithm, unload=unload)
+
+
+@router.put("/{domain}/{tenant}/{namespace}/{topic:path}/unload", status_code=204)
+async def unload_topic(
+    acting: Acting,
+    domain: Literal["persistent", "non-persistent"],
+    tenant: str,
+    namespace: str,
+    topic: str,
+    author: Author,
+    destination: Destination = None,
+    force: Force = False,
+) -> None:
+    """Move the topic, which is to say its whole bundle (PIP-192's `topics unload --dest`)."""
+    entry = acting.operations.bundle_of(Topic.parse(f"{domain}://{tenant}/{namespace}/{topic}"))
+    await _move(acting, entry.bundle, destination, author, force=force)
+
+
+async def _move(acting: Incarnation, bundle: Bundle, destination: str | None, author: str, *, force: bool) -> None:
+    if destination:
+        await acting.operations.transfer(bundle, destination, author=author, force=force)
+    else:
+        await acting.operations.unload(bundle)
+
+
+def _bundles(known: Namespace) -> BundlesData:
+    edges = [*known.lower_bounds, known.bundles[-1].hi]
+    return BundlesData(boundaries=[f"0x{edge:08x}" for edge in edges], numBundles=len(known.bundles))
+
+
+def _boundaries(wanted: NewNamespace, default_bundles: int) -> tuple[int, ...]:
+    data = wanted.bundles or BundlesData(numBundles=wanted.numBundles)
+    if not data.boundaries:
+        return even_boundaries(default_bundles if data.numBundles is None else data.numBundles)
+    if data.numBundles is not None and data.numBundles != len(data.boundaries) - 1:
+        raise Invalid(
+            f"{len(data.boundaries)} boundaries make {len(data.boundaries) - 1} bundles, not {data.numBundles}"
+        )
+    return tuple(_position(boundary) for boundary in data.boundaries)
+
+
+def _position(text: str) -> int:
+    if _BOUNDARY.fullmatch(text) is None:
+        raise Invalid(f"{text!r} is no boundary; write 0x40000000")
+    return int(text, 16)

@@ -1,0 +1,100 @@
+"""`/v1/plans`: moves that are looked at before they are made, and bulk unloads, which are plans as well.
+
+Any broker answers; the leader makes the moves of the plans that run.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query
+
+from loadmanager.broker.incarnation import Incarnation
+from loadmanager.leader.rebalancing.operating import Operating, Unload
+from loadmanager.leader.rebalancing.plan_model import Plan
+from loadmanager.leader.rebalancing.plans import PlanAction
+from loadmanager_api.crossing import ControlRouter
+from loadmanager_api.doorway import Acting, TheNode
+from loadmanager_api.plan_schemas import PlanShown, PlanSummary, ProposalWish, UnloadWish, Wish
+from loadmanager_api.presenting_plans import plan_shown, summary_shown
+
+router = ControlRouter(prefix="/v1/plans", tags=["balance"])
+
+
+@router.get("")
+async def list_plans(
+    node: TheNode, acting: Acting, limit: Annotated[int, Query(ge=1, le=1_000)] = 100
+) -> list[PlanSummary]:
+    """The newest first."""
+    desk = Operating(acting.governor)
+    return [summary_shown(desk, plan) for plan in desk.plans()[:limit]]
+
+
+@router.post("", status_code=201)
+async def propose(node: TheNode, acting: Acting, wish: ProposalWish) -> PlanShown:
+    """What the strategy would do now, to be approved. 409 if that is nothing, with its reason."""
+    overrides = {
+        name: value for name, value in (("strategy", wish.strategy), ("tolerance", wish.tolerance)) if value is not None
+    }
+    return _shown(acting, await Operating(acting.governor).propose(wish.author, wish.reason, overrides))
+
+
+@router.post("/unload", status_code=201)
+async def unload(node: TheNode, acting: Acting, wish: UnloadWish) -> PlanShown:
+    """Unload all bundles of a namespace or broker in waves, or move them to one broker; answers at once.
+
+    GET of the plan shows how far it is, its `cancel` stops it; with `review` it waits for approval.
+    """
+    what = Unload(wish.namespace, wish.broker, wish.to, wish.wave)
+    desk = Operating(acting.governor)
+    return _shown(acting, await desk.unload(what, wish.author, wish.reason, review=wish.review))
+
+
+@router.get("/{plan_id}")
+async def show_plan(node: TheNode, acting: Acting, plan_id: str) -> PlanShown:
+    """All of it, and what has become of each move by now."""
+    return _shown(acting, await Operating(acting.governor).plan(plan_id))
+
+
+@router.post("/{plan_id}/approve")
+async def approve(node: TheNode, acting: Acting, plan_id: str, wish: Wish) -> PlanShown:
+    """It may run. 409 if somebody else was faster, or none of its bundles is where it found them."""
+    return await _act(acting, plan_id, PlanAction.APPROVE, wish)
+
+
+@router.post("/{plan_id}/reject")
+async def reject(node: TheNode, acting: Acting, plan_id: str, wish: Wish) -> PlanShown:
+    """It may not."""
+    return await _act(acting, plan_id, PlanAction.REJECT, wish)
+
+
+@router.post("/{plan_id}/run")
+async def run(node: TheNode, acting: Acting, plan_id: str, wish: Wish) -> PlanShown:
+    """The leader begins its moves, under the limits; bundles that are not where the plan found them are skipped."""
+    return await _act(acting, plan_id, PlanAction.RUN, wish)
+
+
+@router.post("/{plan_id}/cancel")
+async def cancel(node: TheNode, acting: Acting, plan_id: str, wish: Wish) -> PlanShown:
+    """Begin no more of its moves; those under way arrive."""
+    return await _act(acting, plan_id, PlanAction.CANCEL, wish)
+
+
+@router.post("/{plan_id}/verify")
+async def verify(node: TheNode, acting: Acting, plan_id: str, wish: Wish) -> PlanShown:
+    """Look what of it holds, and how full its brokers are against what was predicted."""
+    return _shown(acting, await Operating(acting.governor).verify(plan_id, wish.author))
+
+
+@router.post("/{plan_id}/undo", status_code=201)
+async def undo(node: TheNode, acting: Acting, plan_id: str, wish: Wish) -> PlanShown:
+    """A new plan, to be approved, that takes back what still is where this one put it; `left_out` lists the rest."""
+    return _shown(acting, await Operating(acting.governor).undo(plan_id, wish.author, wish.reason))
+
+
+async def _act(acting: Incarnation, plan_id: str, action: PlanAction, wish: Wish) -> PlanShown:
+    return _shown(acting, await Operating(acting.governor).act(plan_id, action, wish.author, wish.reason))
+
+
+def _shown(acting: Incarnation, plan: Plan) -> PlanShown:
+    return plan_shown(Operating(acting.governor), plan)

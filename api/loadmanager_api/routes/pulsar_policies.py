@@ -1,0 +1,232 @@
+"""Isolation policies, failure domains and anti-affinity groups, at Pulsar's paths with Pulsar's bodies.
+
+Unlike Pulsar's, setting an isolation policy unloads nothing by itself: the balancer moves what is misplaced, within its
+limits. Patterns that are no regular expressions, and rules that no broker satisfies, are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, TypeVar
+
+import msgspec
+from fastapi import Body, Query
+from fastapi.responses import PlainTextResponse
+
+from loadmanager.broker.node import Node
+from loadmanager.errors import Conflict, Invalid, NotFound
+from loadmanager.model.policies.affinity import grouped
+from loadmanager.model.policies.matching import matches_broker
+from loadmanager.model.policies.model import FailureDomain, IsolationPolicy, Kind, NamespacePolicy
+from loadmanager_api.authorship import Author
+from loadmanager_api.crossing import ControlRouter
+from loadmanager_api.doorway import Acting, TheNode
+from loadmanager_api.policy_schemas import AutoFailover, BrokerIsolationData, FailureDomainData, IsolationData
+
+router = ControlRouter(prefix="/admin/v2", tags=["policies"])
+
+N = TypeVar("N", int, float)
+
+Force = Annotated[bool, Query(description="also if nothing satisfies the rule at present")]
+
+
+# --- isolation
+
+
+@router.get("/clusters/{cluster}/namespaceIsolationPolicies")
+async def list_isolation_policies(node: TheNode, cluster: str) -> dict[str, IsolationData]:
+    """All of them by name."""
+    _check_cluster(node, cluster)
+    return {name: _data(policy) for name, policy in node.policies.current().isolation.items()}
+
+
+@router.get("/clusters/{cluster}/namespaceIsolationPolicies/brokers")
+async def list_isolated_brokers(node: TheNode, cluster: str) -> list[BrokerIsolationData]:
+    """For each broker, which namespaces the policies bind to it."""
+    _check_cluster(node, cluster)
+    return [_of_broker(node, name) for name in sorted(node.membership.peers)]
+
+
+@router.get("/clusters/{cluster}/namespaceIsolationPolicies/brokers/{broker}")
+async def show_isolated_broker(node: TheNode, cluster: str, broker: str) -> BrokerIsolationData:
+    """Which namespaces the policies bind to this broker."""
+    _check_cluster(node, cluster)
+    return _of_broker(node, broker)
+
+
+@router.get("/clusters/{cluster}/namespaceIsolationPolicies/{policy}")
+async def show_isolation_policy(node: TheNode, cluster: str, policy: str) -> IsolationData:
+    """One of them."""
+    _check_cluster(node, cluster)
+    found = node.policies.get(Kind.ISOLATION, policy)
+    if not isinstance(found.value, IsolationPolicy):
+        raise Conflict(f"isolation policy {policy!r} cannot be worked with: {found.defect}; replace or delete it")
+    return _data(found.value)
+
+
+@router.post("/clusters/{cluster}/namespaceIsolationPolicies/{policy}", status_code=204)
+async def set_isolation_policy(
+    node: TheNode,
+    acting: Acting,
+    author: Author,
+    cluster: str,
+    policy: str,
+    wanted: IsolationData,
+    force: Force = False,
+) -> None:
+    """Set it. 412 for a bad regular expression, 409 for a rule that nothing satisfies."""
+    _check_cluster(node, cluster)
+    await node.policies.put(Kind.ISOLATION, policy, _policy(wanted), author=author, force=force)
+
+
+@router.delete("/clusters/{cluster}/namespaceIsolationPolicies/{policy}", status_code=204)
+async def delete_isolation_policy(
+    node: TheNode, acting: Acting, author: Author, cluster: str, policy: str, force: Force = False
+) -> None:
+    """Delete it. 409 if that leaves a namespace without any broker."""
+    _check_cluster(node, cluster)
+    await node.policies.delete(Kind.ISOLATION, policy, author=author, force=force)
+
+
+# --- failure domains
+
+
+@router.get("/clusters/{cluster}/failureDomains")
+async def list_failure_domains(node: TheNode, cluster: str) -> dict[str, FailureDomainData]:
+    """All of them by name."""
+    _check_cluster(node, cluster)
+    domains = node.policies.current().failure_domains
+    return {name: FailureDomainData(brokers=list(each.brokers)) for name, each in domains.items()}
+
+
+@router.get("/clusters/{cluster}/failureDomains/{domain}")
+async def show_failure_domain(node: TheNode, cluster: str, domain: str) -> FailureDomainData:
+    """One of them."""
+    _check_cluster(node, cluster)
+    found = node.policies.get(Kind.FAILURE_DOMAIN, domain)
+    if not isinstance(found.value, FailureDomain):
+        raise Conflict(f"failure domain {domain!r} cannot be worked with: {found.defect}; replace or delete it")
+    return FailureDomainData(brokers=list(found.value.brokers))
+
+
+@router.post("/clusters/{cluster}/failureDomains/{domain}", status_code=204)
+async def set_failure_domain(
+    node: TheNode,
+    acting: Acting,
+    author: Author,
+    cluster: str,
+    domain: str,
+    wanted: FailureDomainData,
+    force: Force = False,
+) -> None:
+    """Set its brokers. 409 if one of them is in another domain."""
+    _check_cluster(node, cluster)
+    policy = FailureDomain(brokers=tuple(wanted.brokers))
+    await node.policies.put(Kind.FAILURE_DOMAIN, domain, policy, author=author, force=force)
+
+
+@router.delete("/clusters/{cluster}/failureDomains/{domain}", status_code=204)
+async def delete_failure_domain(node: TheNode, acting: Acting, author: Author, cluster: str, domain: str) -> None:
+    """Delete it; its brokers are in the domains that they registered themselves, if any."""
+    _check_cluster(node, cluster)
+    await node.policies.delete(Kind.FAILURE_DOMAIN, domain, author=author)
+
+
+# --- anti-affinity
+
+
+@router.get("/namespaces/{tenant}/{namespace}/antiAffinity", response_class=PlainTextResponse)
+async def show_anti_affinity(node: TheNode, acting: Acting, tenant: str, namespace: str) -> str:
+    """The namespace's group, empty if it is in none."""
+    name = f"{tenant}/{namespace}"
+    acting.operations.namespace(name)
+    return grouped(node.policies.current().namespaces).get(name, "")
+
+
+@router.post("/namespaces/{tenant}/{namespace}/antiAffinity", status_code=204)
+async def set_anti_affinity(
+    node: TheNode,
+    acting: Acting,
+    author: Author,
+    tenant: str,
+    namespace: str,
+    group: Annotated[str, Body(min_length=1, max_length=200)],
+) -> None:
+    """Put the namespace into a group, whose namespaces are kept apart; out of its former one. The body is a JSON
+    string."""
+    await _set_group(node, f"{tenant}/{namespace}", group, author)
+
+
+@router.delete("/namespaces/{tenant}/{namespace}/antiAffinity", status_code=204)
+async def delete_anti_affinity(node: TheNode, acting: Acting, author: Author, tenant: str, namespace: str) -> None:
+    """Take the namespace out of its group, if it is in one."""
+    acting.operations.namespace(f"{tenant}/{namespace}")
+    await _set_group(node, f"{tenant}/{namespace}", "", author)
+
+
+@router.get("/namespaces/{cluster}/antiAffinity/{group}")
+async def list_anti_affinity(node: TheNode, cluster: str, group: str, tenant: str | None = None) -> list[str]:
+    """The namespaces of a group. Pulsar's tools send a tenant of the caller's, which means nothing here."""
+    _check_cluster(node, cluster)
+    groups = grouped(node.policies.current().namespaces)
+    return sorted(name for name, its in groups.items() if its == group)
+
+
+async def _set_group(node: Node, name: str, group: str, author: str) -> None:
+    def grouping(before: NamespacePolicy) -> NamespacePolicy:
+        return msgspec.structs.replace(before, anti_affinity_group=group)
+
+    await node.policies.change(Kind.NAMESPACE, name, grouping, author=author)
+
+
+# --- shapes
+
+
+def _check_cluster(node: Node, cluster: str) -> None:
+    if cluster != node.settings.cluster:
+        raise NotFound(f"this is cluster {node.settings.cluster!r}; nothing is known here of {cluster!r}")
+
+
+def _data(policy: IsolationPolicy) -> IsolationData:
+    return IsolationData(
+        namespaces=list(policy.namespaces),
+        primary=list(policy.primary),
+        secondary=list(policy.secondary),
+        auto_failover_policy=AutoFailover(
+            parameters={
+                "min_limit": str(policy.min_available),
+                "usage_threshold": f"{policy.usage_threshold_percent:g}",
+            }
+        ),
+    )
+
+
+def _policy(data: IsolationData) -> IsolationPolicy:
+    given = data.auto_failover_policy.parameters
+    return IsolationPolicy(
+        namespaces=tuple(data.namespaces),
+        primary=tuple(data.primary),
+        secondary=tuple(data.secondary),
+        min_available=_number("min_limit", given.get("min_limit", 1), int),
+        usage_threshold_percent=_number("usage_threshold", given.get("usage_threshold", 100), float),
+    )
+
+
+def _number(field: str, given: str | float, kind: Callable[[str | float], N]) -> N:
+    try:
+        number = kind(given)
+    except (ValueError, OverflowError):
+        raise Invalid(f"auto_failover_policy.parameters.{field}: {given!r} is no number") from None
+    if not isinstance(given, str) and number != given:
+        raise Invalid(f"auto_failover_policy.parameters.{field}: {given!r} is no whole number")
+    return number
+
+
+def _of_broker(node: Node, broker: str) -> BrokerIsolationData:
+    found = BrokerIsolationData(brokerName=broker)
+    for name, policy in node.policies.current().isolation.items():
+        primary = matches_broker(policy.primary, broker)
+        if primary or matches_broker(policy.secondary, broker):
+            found.policyName, found.isPrimary = name, found.isPrimary or primary
+            found.namespaceRegex += policy.namespaces
+    return found

@@ -1,0 +1,101 @@
+"""`/v1/config` and `/admin/v2/brokers/configuration`: the settings, and changing those that are live.
+
+A change is the whole cluster's. It is validated together with all others before it is written, and answered once the
+asked broker goes by it; the others follow as they read it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query
+
+from loadmanager.settings import descriptions
+from loadmanager.settings.dynamic.naming import names_of
+from loadmanager_api.authorship import Author
+from loadmanager_api.crossing import ControlRouter
+from loadmanager_api.doorway import AnyNode
+from loadmanager_api.presenting_settings import by_all_names, changes_shown, every_setting, one_setting
+from loadmanager_api.schemas_settings import NewValue, SettingChange, SettingShown, SettingsShown
+
+ours = ControlRouter(prefix="/v1/config", tags=["settings"])
+pulsars = ControlRouter(prefix="/admin/v2/brokers/configuration", tags=["settings"])
+
+VIA_PULSAR = "through Pulsar's interface"
+
+
+@ours.get("")
+async def show_all(node: AnyNode) -> SettingsShown:
+    """Every setting with its value here, where that comes from, and what is allowed."""
+    return SettingsShown(revision=node.live.revision, settings=every_setting(node))
+
+
+@ours.get("/{name}")
+async def show_one(node: AnyNode, name: str) -> SettingShown:
+    """One setting, by our name or Pulsar's."""
+    return one_setting(node, name)
+
+
+@ours.put("/{name}")
+async def set_one(node: AnyNode, author: Author, name: str, wanted: NewValue) -> SettingShown:
+    """Set it for the whole cluster. 404 unknown, 412 not allowed or fixed, 409 somebody else was faster."""
+    await node.live.set(name, wanted.value, seen=wanted.version, author=author, reason=wanted.reason)
+    return one_setting(node, name)
+
+
+@ours.delete("/{name}")
+async def unset_one(
+    node: AnyNode,
+    author: Author,
+    name: str,
+    version: Annotated[int | None, Query(ge=0, description="the one that is to be replaced")] = None,
+    reason: Annotated[str, Query(max_length=1_000)] = "",
+) -> SettingShown:
+    """Leave it to each broker again, as it was started. 404 if the cluster has no value of its own."""
+    await node.live.unset(name, seen=version, author=author, reason=reason)
+    return one_setting(node, name)
+
+
+@ours.get("/{name}/history")
+async def show_history(node: AnyNode, name: str) -> list[SettingChange]:
+    """Who changed it from what to what, when and why; oldest first."""
+    return changes_shown(node.live.history(name))
+
+
+# --- Pulsar's
+
+
+@pulsars.get("")
+async def list_names() -> list[str]:
+    """Names that can be changed while brokers run: ours, and Pulsar's."""
+    return sorted(name.called for each in descriptions().values() if each.live for name in names_of(each))
+
+
+@pulsars.get("/values")
+async def show_values(node: AnyNode) -> dict[str, str]:
+    """What the cluster has set, as text, under each of its names and in the unit of that name."""
+    return by_all_names(node, only_cluster=True)
+
+
+@pulsars.get("/runtime")
+async def show_runtime(node: AnyNode) -> dict[str, str]:
+    """What holds at this broker, as text, under all names, less what may be secret."""
+    return by_all_names(node)
+
+
+@pulsars.post("/{name}/{value:path}", status_code=204)
+async def update(node: AnyNode, author: Author, name: str, value: str) -> None:
+    """As `PUT /v1/config/{name}`, whatever the version is."""
+    await node.live.set(name, value, seen=None, author=author, reason=VIA_PULSAR)
+
+
+@pulsars.delete("/{name}", status_code=204)
+async def delete(node: AnyNode, author: Author, name: str) -> None:
+    """As `DELETE /v1/config/{name}`."""
+    await node.live.unset(name, seen=None, author=author, reason=VIA_PULSAR)
+
+
+router = ControlRouter()
+"""Goes before the routes of `/admin/v2/brokers/{cluster}`, which would take these names for a cluster's."""
+router.include_router(ours)
+router.include_router(pulsars)

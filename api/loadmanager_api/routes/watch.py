@@ -1,0 +1,56 @@
+"""`GET /v1/watch`: the table and its changes, as server-sent events that a client can resume."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from typing import Annotated
+
+from fastapi import Header, Query, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from loadmanager.channel.history.watch import Watch
+from loadmanager.embedding.handover import Handover
+from loadmanager.errors import Invalid, Unavailable
+from loadmanager_api.crossing import ControlRouter, at_the_door
+from loadmanager_api.doorway import TheNode, kept
+from loadmanager_api.event_stream import EventStream
+from loadmanager_api.watched import encode, greeting
+from statechannel.law.bundle import check_namespace
+
+router = ControlRouter(tags=["bundles"])
+
+
+@router.get("/v1/watch", response_class=Response, responses={200: {"content": {"text/event-stream": {}}}})
+@at_the_door
+async def watch(
+    request: Request,
+    node: TheNode,
+    namespace: Annotated[str | None, Query(description="only this one: tenant/namespace")] = None,
+    since: Annotated[str | None, Query(description="a revision: the id of the last event that was taken")] = None,
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> Response:
+    """All bundles, then every change of them; with `since` (or `Last-Event-ID`) the changes behind that revision.
+
+    400 for what is no revision of this channel, 409 for one of another log or beyond its end, 410 if what came after
+    it was trimmed.
+    """
+    if namespace is not None:
+        check_namespace(namespace)
+    found = kept(request)
+    try:
+        begun = await found.handover.ask(lambda: found.watching.begin(namespace, last_event_id or since))
+    except Invalid as error:
+        raise HTTPException(400, str(error)) from None
+    events = _events(found.handover, begun, found.watching.revision().generation)
+    return EventStream(events, found.closing)
+
+
+async def _events(handover: Handover, begun: Watch, generation: int) -> AsyncGenerator[bytes, None]:
+    """Each is made into bytes here; what it says is found out on the control loop."""
+    yield greeting()
+    with suppress(Unavailable):  # the broker has left
+        async with aclosing(handover.stream(begun.pieces)) as pieces:
+            async for piece in pieces:
+                yield encode(piece, generation)

@@ -1,0 +1,403 @@
+"""What comes in and goes out as JSON. Pulsar's routes have Pulsar's names (camelCase), our own have ours.
+
+Only shapes: what fills them is in `presenting.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, cast
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+
+from loadmanager.model.boundaries import MOST_PARTS
+from loadmanager_api.pulsar_policies import PULSAR_POLICIES
+from statechannel.law.bundle import FULL_UPPER
+
+MAX_TOPICS = 1_000
+MAX_TOPIC_CHARS = 4_096
+MAX_PARTITIONS = 1_024
+LONGEST_WAIT_MS = 2**53
+"""Longer ones are no numbers of seconds any more; the setting `lookup_timeout_s` is shorter anyway."""
+
+
+# --- Pulsar's
+
+
+class BundlesData(BaseModel):
+    """`boundaries` as in `0x40000000`, from 0x00000000 to 0xffffffff; one more than `numBundles`."""
+
+    boundaries: list[str] | None = None
+    numBundles: Annotated[int, Field(strict=True)] | None = None  # noqa: N815 - Pulsar's name
+
+
+class NewNamespace(BaseModel):
+    """The part of Pulsar's Policies that means something here; the rest of them is ignored, any other name refused."""
+
+    bundles: BundlesData | None = None
+    numBundles: Annotated[int, Field(strict=True)] | None = None  # noqa: N815 - Pulsar's name
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, given: Any) -> Any:
+        """A misspelt name would make a namespace that nobody wanted, and its bundles are cut for good."""
+        if isinstance(given, dict):
+            names = {str(name) for name in cast("dict[Any, Any]", given)}
+            if unknown := sorted(names - cls.model_fields.keys() - PULSAR_POLICIES):
+                raise ValueError(f"unknown: {', '.join(unknown)}; write bundles or numBundles")
+        return cast("Any", given)
+
+
+class NamespacePolicies(BaseModel):
+    """What `GET /admin/v2/namespaces/{t}/{ns}` answers."""
+
+    bundles: BundlesData
+    replication_clusters: list[str]
+
+
+class LookupData(BaseModel):
+    """Pulsar's lookup answer. `brokerUrl` is the owner's `pulsar` URL; a service that has none gets its `httpUrl`."""
+
+    brokerUrl: str  # noqa: N815
+    httpUrl: str  # noqa: N815
+    nativeUrl: str  # noqa: N815
+    brokerUrlSsl: str = ""  # noqa: N815
+
+
+class BrokerInfo(BaseModel):
+    """Pulsar's answer for the leader."""
+
+    serviceUrl: str  # noqa: N815
+    brokerId: str  # noqa: N815
+
+
+class TenantInfo(BaseModel):
+    """Pulsar's shape; nothing of it is stored here."""
+
+    allowedClusters: list[str]  # noqa: N815
+    adminRoles: list[str] = []  # noqa: N815
+
+
+# --- our own
+
+
+class BundleShown(BaseModel):
+    """One bundle as this broker's replica has it. `revision` and `token` are offsets of `partition`."""
+
+    bundle: str
+    namespace: str
+    range: str
+    state: str
+    owner: str | None
+    incarnation: int | None
+    owner_live: bool
+    target: str | None
+    partition: int
+    revision: int
+    token: str
+    last_action: str
+    last_actor: str
+
+
+class BundleDetail(BundleShown):
+    """`load` is what the owner last reported of it, if it is among the owner's hottest."""
+
+    served_here: bool
+    cuts: list[str] = []
+    load: dict[str, Any] | None = None
+
+
+class BundlePage(BaseModel):
+    """`next` is what to give as `after` for the next page, null on the last one."""
+
+    bundles: list[BundleShown]
+    next: str | None
+
+
+class BrokerShown(BaseModel):
+    """A broker: what it registered, what is thought of it, and what it holds.
+
+    `registered` is false for one that is gone but still holds bundles. `condemned` says why it is thought dead.
+    """
+
+    broker: str
+    incarnation: int
+    registered: bool
+    live: bool
+    leader: bool
+    draining: bool
+    condemned: str | None
+    bundles: int
+    admin_url: str = ""
+    urls: dict[str, str] = {}
+    version: str = ""
+    failure_domain: str = ""
+    capacity: dict[str, float] = {}
+    properties: dict[str, str] = {}
+    started_ms: int = 0
+    load: dict[str, Any] | None = None
+
+
+class DrainShown(BaseModel):
+    """How far a drain has come. `running` turns false at its deadline although something may be left."""
+
+    broker: str
+    draining: bool
+    running: bool
+    total: int
+    left: int
+    done: bool
+
+
+class SnapshotShown(BaseModel):
+    """A snapshot that is kept: everything below `next_offset` is in it. `at_ms` is its writer's wall clock."""
+
+    snapshot_id: str
+    next_offset: int
+    at_ms: int
+    bundles: int
+    size_bytes: int
+    chunks: int
+
+
+class PartitionShown(BaseModel):
+    """Everything below `next_offset` has been applied. `digest` is equal on all replicas at equal offsets.
+
+    The log holds offsets from `begin` to below `end`; `owner` writes the snapshots, here the newest first, and trims.
+    What the log did not tell is null.
+    """
+
+    partition: int
+    next_offset: int
+    epoch: int
+    leader: str | None
+    digest: str | None = None
+    begin: int | None = None
+    end: int | None = None
+    lag: int | None = None
+    owner: str | None = None
+    snapshots: list[SnapshotShown] | None = None
+    since_snapshot: int | None = None
+
+
+class SkippedShown(BaseModel):
+    """An entry that was no record of ours."""
+
+    partition: int
+    offset: int
+    detail: str
+
+
+class AgreementShown(BaseModel):
+    """What all brokers of a log agree on: the coordination root by its identity, and the values of proofs."""
+
+    root: str
+    proof_validity_s: float
+    clock_drift: float
+    margin_s: float
+    partitions: int
+
+
+class ChannelShown(BaseModel):
+    """The state of this broker's replica of the channel."""
+
+    cluster: str
+    identity: str | None
+    generation: int | None
+    broker: str
+    leader: str | None
+    connection: str
+    safe_mode: str | None
+    write_version: int
+    publishes_in_flight: int
+    accepted: int
+    append_failures: int
+    refused: dict[str, int]
+    skipped: int
+    skipped_entries: list[SkippedShown]
+    bundles: dict[str, int]
+    namespaces: int
+    last_error: str
+    stopped_by: str | None
+    reloads: int = 0
+    readers: list[str] = []
+    log_problem: str | None = None
+    agreement: AgreementShown | None = None
+    """Partition 0's word, which the others repeat; null in a log that has none yet."""
+    agreement_following: AgreementShown | None = None
+    """What is about to replace it, in the first partition that says so: until then nobody gets a proof there."""
+    partitions: list[PartitionShown]
+
+
+class ReaderPositions(BaseModel):
+    """Where a reader wants to go on, for each partition; null: at the log's begin."""
+
+    positions: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MAX_PARTITIONS)] | None = None
+
+
+class ReaderShown(BaseModel):
+    """A registered reader of the channel's log: nothing at or behind its positions is trimmed until `until_ms`."""
+
+    name: str
+    positions: list[int]
+    registered_ms: int
+    until_ms: int
+
+
+class Readers(BaseModel):
+    """By name."""
+
+    readers: list[ReaderShown]
+
+
+class LateVerdict(BaseModel):
+    """What became of a record whose publisher did not wait any longer."""
+
+    record_id: str
+    verdict: str
+    detail: str
+
+
+class LookupRequest(BaseModel):
+    """Topics, as `tenant/ns/name` or with their domain. `timeout_ms` shortens the wait for bundles on their way."""
+
+    topics: Annotated[
+        list[Annotated[str, StringConstraints(max_length=MAX_TOPIC_CHARS)]],
+        Field(min_length=1, max_length=MAX_TOPICS),
+    ]
+    timeout_ms: Annotated[int, Field(ge=0, le=LONGEST_WAIT_MS)] | None = None
+
+
+class LocatedShown(BaseModel):
+    """Where a topic is served, or `error` (a problem) why that is not known."""
+
+    topic: str
+    bundle: str | None = None
+    broker: str | None = None
+    incarnation: int | None = None
+    admin_url: str | None = None
+    urls: dict[str, str] | None = None
+    token: str | None = None
+    error: dict[str, Any] | None = None
+
+
+class LookupAnswers(BaseModel):
+    """One answer for each topic, in the order asked."""
+
+    answers: list[LocatedShown]
+
+
+class NoteShown(BaseModel):
+    """Something that people want to know happened at this broker."""
+
+    at_ms: int
+    text: str
+
+
+class Notes(BaseModel):
+    """Newest last."""
+
+    notes: list[NoteShown]
+
+
+def _ring_position(given: Any) -> Any:
+    if not isinstance(given, str):
+        return given
+    if _POSITION.fullmatch(given) is None:
+        raise ValueError(f"{given[:40]!r} is no position; write an integer, or eight hexadecimal digits: 0x20000000")
+    return int(given, 16)
+
+
+_POSITION = re.compile(r"0x[0-9a-fA-F]{8}", re.ASCII)
+RingPosition = Annotated[int, Field(strict=True, ge=0, le=FULL_UPPER), BeforeValidator(_ring_position)]
+"""A place on the ring: a number, as Pulsar has it, or `0x40000000`."""
+
+
+class SplitWanted(BaseModel):
+    """Into how many `parts` (default 2), or at which `positions`; `unload`: take the children from their owner."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    parts: Annotated[int, Field(strict=True)] | None = None
+    positions: Annotated[list[RingPosition], Field(max_length=MOST_PARTS)] | None = None
+    algorithm: str | None = None
+    unload: bool = False
+
+
+class Children(BaseModel):
+    """What a bundle was split into, lowest first."""
+
+    children: list[str]
+
+
+class MergeWanted(BaseModel):
+    """Neighbours of one owner, by their full names, in any order."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    bundles: Annotated[list[str], Field(min_length=2, max_length=MOST_PARTS)]
+
+
+class Merged(BaseModel):
+    """The one bundle that there is now."""
+
+    bundle: str
+
+
+# --- history
+
+
+class WinnerShown(BaseModel):
+    """The record that stood in the way: at this offset it had made the bundle what the refused one did not expect."""
+
+    offset: int
+    action: str
+    actor: str
+
+
+class HistoryEntryShown(BaseModel):
+    """One record about a bundle. `appended_ms` is the log's clock, `written_ms` its author's.
+
+    `before` and `after` are the bundle's states (null: there was, or is, no such bundle), `owner` and `target` those
+    after it, `to` the destination that the record names. A refused record has a reason in `refused`, and changed
+    nothing; `copy_of` is the offset of the accepted record of which it is a copy.
+    """
+
+    offset: int
+    appended_ms: int
+    written_ms: int
+    record_id: str
+    action: str
+    actor: str
+    role: str
+    epoch: int
+    accepted: bool
+    before: str | None
+    after: str | None
+    owner: str | None
+    target: str | None
+    to: str | None
+    reason: str
+    cause: str
+    bundles: int
+    boundaries: list[str]
+    parents: list[str]
+    children: list[str]
+    refused: str | None
+    detail: str
+    winner: WinnerShown | None
+    copy_of: int | None
+
+
+class HistoryShown(BaseModel):
+    """Newest first. `next` is the `before` of the next page, null if there is none; `note` says what was trimmed."""
+
+    bundle: str
+    partition: int
+    exists: bool
+    state: str | None
+    entries: list[HistoryEntryShown]
+    next: int | None
+    log_begin: int
+    log_begin_ms: int | None
+    note: str | None

@@ -1,5 +1,0 @@
-"""The default strategy: one objective, hard rules as filters, four stages, and a certificate. See docs/balancing.md."""
-
-from loadmanager.balancing.plan.planner import Plan
-
-__all__ = ["Plan"]

@@ -1,0 +1,1 @@
+"""Acts on accepted records that name this broker: calls the host, and publishes what became of it."""

@@ -1,0 +1,122 @@
+"""Calls the service's hooks, each within its time-out, and says what came of it. A hook that fails is noted, never
+raised: what has to follow is the core's to decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from loadmanager.broker.agent.sampling import rating, sampling
+from loadmanager.broker.hosting import HookFailed, HostRunner
+from loadmanager.model.boundaries import NoCuts
+from loadmanager.model.host import BundleHost, BundleLoad, Destination, KeyRate, KnowsPositions, KnowsRates
+from loadmanager.settings.algorithms import Algorithm
+from loadmanager.strategies.splitting.cutting import estimated
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import MAX_HAND_OFF_BYTES, Broker, Token
+
+
+class HookTimeouts(msgspec.Struct, frozen=True):
+    """How long each hook may take; `positions` as long as `prepare`, `abandon` as long as `release`."""
+
+    prepare_s: float
+    acquire_s: float
+    release_s: float
+
+
+class Hooks:
+    """One service's hooks. `destination` tells where a broker's service is reached."""
+
+    def __init__(
+        self,
+        host: BundleHost,
+        runner: HostRunner,
+        timeouts: HookTimeouts,
+        destination: Callable[[Broker], Destination],
+        note: Callable[[str], None],
+    ) -> None:
+        self._host = host
+        self._runner = runner
+        self._timeouts = timeouts
+        self._destination = destination
+        self._note = note
+
+    def set(self, timeouts: HookTimeouts) -> None:
+        """Give hooks that begin from now on so long."""
+        self._timeouts = timeouts
+
+    async def prepare(self, bundle: Bundle) -> bool:
+        """Whether it went well."""
+        return await self._went_well(self._host.prepare, bundle, timeout_s=self._timeouts.prepare_s)
+
+    async def acquire(self, bundle: Bundle, token: Token, hand_off: bytes | None) -> bool:
+        """Whether the host has taken it."""
+        return await self._went_well(self._host.acquire, bundle, token, hand_off, timeout_s=self._timeouts.acquire_s)
+
+    async def abandon(self, bundle: Bundle) -> None:
+        """Nothing follows from how it went."""
+        await self._went_well(self._host.abandon, bundle, timeout_s=self._timeouts.release_s)
+
+    async def release(self, bundle: Bundle, to: Broker | None) -> tuple[bool, bytes | None]:
+        """Whether it went well, and the hand-off."""
+        there = None if to is None else self._destination(to)
+        try:
+            answer: object = await self._runner.call(
+                self._host.release, bundle, there, timeout_s=self._timeouts.release_s
+            )
+        except HookFailed as error:
+            self._note(f"{bundle}: {error}; told to abandon, moved on without a hand-off")
+            return False, None
+        return True, self._checked(bundle, answer)
+
+    def _checked(self, bundle: Bundle, hand_off: object) -> bytes | None:
+        if hand_off is None:
+            return None
+        if isinstance(hand_off, bytes) and len(hand_off) <= MAX_HAND_OFF_BYTES:
+            return hand_off
+        self._note(f"{bundle}: release must return None or at most {MAX_HAND_OFF_BYTES} bytes; hand-off dropped")
+        return None
+
+    async def keys(self, bundle: Bundle, algorithm: str, load: BundleLoad) -> list[KeyRate] | NoCuts:
+        """The bundle's keys, for cuts by this algorithm, or why they are not known. What a service does not tell of
+        their rates is estimated from `load`, which is the bundle's."""
+        if algorithm != Algorithm.TOPIC_COUNT and isinstance(self._host, KnowsRates):
+            return await self._asked(rating(self._host.rates), bundle)
+        positions = await self.positions(bundle)
+        if algorithm == Algorithm.TOPIC_COUNT:
+            if isinstance(positions, NoCuts) and isinstance(self._host, KnowsRates):
+                return await self._asked(rating(self._host.rates), bundle)
+            return positions if isinstance(positions, NoCuts) else [KeyRate(position) for position in positions]
+        if isinstance(positions, NoCuts):
+            return estimated(bundle, load) or positions
+        return estimated(bundle, load, positions)
+
+    async def _asked(self, hook: Callable[..., object], bundle: Bundle) -> list[KeyRate] | NoCuts:
+        try:
+            answer: Any = await self._runner.call(hook, bundle, timeout_s=self._timeouts.prepare_s)
+        except HookFailed as error:
+            return NoCuts(f"its service did not tell what its keys carry: {error}")
+        return answer
+
+    async def positions(self, bundle: Bundle) -> list[int] | NoCuts:
+        """Where the bundle's keys are, or why that is not known."""
+        if not isinstance(self._host, KnowsPositions):
+            return NoCuts(
+                "its service does not tell where its keys are (it has no `positions`): "
+                "split into equal ranges, or at given positions"
+            )
+        try:
+            return await self._runner.call(sampling(self._host.positions), bundle, timeout_s=self._timeouts.prepare_s)
+        except HookFailed as error:
+            return NoCuts(f"its service did not tell where its keys are: {error}")
+
+    async def _went_well(self, hook: Callable[..., object], bundle: Bundle, *args: object, timeout_s: float) -> bool:
+        try:
+            await self._runner.call(hook, bundle, *args, timeout_s=timeout_s)
+        except HookFailed as error:
+            self._note(f"{bundle}: {error}")
+            return False
+        return True

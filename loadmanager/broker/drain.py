@@ -1,0 +1,158 @@
+"""Empties a broker by planned moves: every bundle that it holds is transferred to the best of the others.
+
+The broker does it itself, in the role of the holder, so a drain needs no leader. Bundles on their way to it are
+declined or moved on as they arrive. Progress is visible at any time; a deadline bounds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Action, Broker, Record, Subject
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Ownership
+from statechannel.runtime.service import Channel
+
+SUBJECTS_A_RECORD = 250
+LOOK_S = 0.5
+LINGER_S = 0.2
+"""How long a record may take that somebody wrote who did not know of the drain yet."""
+PLACED_AT_ONCE = 50
+WALKED_AT_ONCE = 10_000
+"""Bundles of the table that are looked at in one turn of the loop."""
+FIRST_REST_S, LAST_REST_S = 0.2, 5.0
+
+
+class DrainProgress(msgspec.Struct, frozen=True):
+    """How far a drain has come."""
+
+    draining: bool
+    total: int = 0
+    left: int = 0
+    done: bool = False
+    unloaded: int = 0
+    """Of those that are gone, the ones that nobody was there to take: they have no owner now."""
+
+    def __str__(self) -> str:
+        if not self.total:
+            return "no bundle was here"
+        moved = self.total - self.left - self.unloaded
+        return (
+            f"of {self.total} bundles {moved} moved to other brokers, {self.unloaded} unloaded to nobody, "
+            f"{self.left} left here"
+        )
+
+
+class Drain:
+    """Drains one incarnation. `place` names the new owner of each bundle, None if there is nobody."""
+
+    def __init__(
+        self, me: Broker, channel: Channel, place: Callable[[Sequence[Ownership]], Sequence[Broker | None]]
+    ) -> None:
+        self._me = me
+        self._channel = channel
+        self._place = place
+        self._total = 0
+        self._active = False
+        self._rests: dict[Bundle, tuple[float, float]] = {}
+        self._unloaded: set[Bundle] = set()
+
+    def progress(self) -> DrainProgress:
+        """As of now."""
+        table = self._channel.table
+        left = table.count_held_by(self._me)
+        entries = (table.get(bundle) for bundle in self._unloaded)
+        unloaded = sum(entry is None or entry.holder != self._me for entry in entries)
+        total = max(self._total, left + unloaded)
+        return DrainProgress(self._active, total, left, self._active and left == 0, unloaded)
+
+    def end(self) -> None:
+        """The drain is off: one that runs returns; progress begins anew with the next one."""
+        self._active = False
+        self._total = 0
+        self._unloaded.clear()
+
+    async def run(self, timeout_s: float) -> DrainProgress:
+        """Move everything away; returns when nothing is left, or after `timeout_s` with what is; 0 moves nothing."""
+        self._active = True
+        self._rests.clear()
+        self._unloaded.clear()
+        self._total = self._channel.table.count_held_by(self._me)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._active and timeout_s > 0 and (here := await self._still_here()):
+                    await self._once(here)
+        except TimeoutError:
+            pass
+        return self.progress()
+
+    async def _still_here(self) -> list[Ownership]:
+        """As `_here`; if that is nothing, also what others sent while they had not yet heard of the drain."""
+        here = await self._here()
+        if not here:
+            await asyncio.sleep(LINGER_S)
+            here = await self._here()
+        return here
+
+    async def _here(self) -> list[Ownership]:
+        """What we hold, and what is on its way to us: it would arrive after we had left."""
+        table, here, walked = self._channel.table, list[Ownership](), 0
+        for looked_at, some in table.walk(table.namespaces_of(self._me), {self._me}):
+            here += some
+            walked += looked_at
+            if walked >= WALKED_AT_ONCE:
+                walked = 0
+                await asyncio.sleep(0)
+        coming = (bundle for flight in table.flights() if flight.target == self._me for bundle in table.on(flight))
+        return here + [entry for bundle in coming if (entry := table.get(bundle)) is not None]
+
+    async def _once(self, here: list[Ownership]) -> None:
+        changed = [self._channel.next_change(entry.bundle) for entry in here]
+        try:
+            await self._send_away(here)
+            await asyncio.wait(changed, timeout=LOOK_S)
+        finally:
+            for future in changed:
+                future.cancel()
+
+    async def _send_away(self, here: list[Ownership]) -> None:
+        moves: dict[tuple[int, Action, Broker | None], list[Subject]] = {}
+        for begin in range(0, len(here), PLACED_AT_ONCE):
+            for entry, action, to in self._moves_of(here[begin : begin + PLACED_AT_ONCE]):
+                partition = self._channel.table.partition_of(entry.bundle.namespace)
+                moves.setdefault((partition, action, to), []).append(Subject(entry.bundle, entry.revision))
+            await asyncio.sleep(0)  # the proofs are written by this loop as well
+        for (partition, action, to), subjects in moves.items():
+            for begin in range(0, len(subjects), SUBJECTS_A_RECORD):
+                part = tuple(subjects[begin : begin + SUBJECTS_A_RECORD])
+                bundles = {subject.bundle for subject in part}
+                self._unloaded = self._unloaded | bundles if action is Action.UNLOAD else self._unloaded - bundles
+                await self._channel.publish(
+                    Record("", action, self._me, subjects=part, to=to, reason="drain"), partition
+                )
+
+    def _moves_of(self, entries: Sequence[Ownership]) -> Iterator[tuple[Ownership, Action, Broker | None]]:
+        """What to do with each of these now, and where to."""
+        for entry in entries:
+            if entry.target == self._me and entry.state is State.TRANSFERRING:
+                yield entry, Action.CANCEL, None
+        leaving = [
+            entry
+            for entry in entries
+            if entry.target != self._me and entry.state is State.ASSIGNED and not self._must_rest(entry.bundle)
+        ]
+        for entry, to in zip(leaving, self._place(leaving), strict=True):
+            yield entry, Action.UNLOAD if to is None else Action.TRANSFER, to
+
+    def _must_rest(self, bundle: Bundle) -> bool:
+        """Whether a bundle that came back, as its destination declined it, has to wait; each time twice as long."""
+        now_s = asyncio.get_running_loop().time()
+        next_s, rest_s = self._rests.get(bundle, (now_s, FIRST_REST_S))
+        if now_s < next_s:
+            return True
+        self._rests[bundle] = (now_s + rest_s, min(2 * rest_s, LAST_REST_S))
+        return False

@@ -1,0 +1,390 @@
+"""Everything that lives and dies with one incarnation of a broker: its proofs, agent, leader candidacy, lookups.
+
+When the incarnation is fenced all of it ends at once; the next one starts from nothing but the table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
+
+from loadmanager.broker.agent.service import Agent, HookTimeouts
+from loadmanager.broker.drain import Drain
+from loadmanager.broker.hosting import HostRunner
+from loadmanager.broker.lookup import Lookup
+from loadmanager.broker.placing import Placing
+from loadmanager.broker.proof_clock import ProofClock
+from loadmanager.broker.proving import Prover
+from loadmanager.broker.serving import Serving
+from loadmanager.channel.agreeing import Agreeing
+from loadmanager.channel.operations import Operations
+from loadmanager.channel.owner.service import ChannelOwner, World
+from loadmanager.cluster.load_reports import LoadService
+from loadmanager.cluster.membership import Membership
+from loadmanager.cluster.surroundings import Surroundings
+from loadmanager.cluster.suspicion import Suspicion
+from loadmanager.cluster.views import Views
+from loadmanager.decisions.log import DecisionLog
+from loadmanager.leader.advice.leading import Advising
+from loadmanager.leader.core import LeaderSettings
+from loadmanager.leader.quarantine.quarantine import Quarantine
+from loadmanager.leader.quarantine.trials import Trials
+from loadmanager.leader.rebalancing.deciding import Deciding
+from loadmanager.leader.rebalancing.governor import Governor
+from loadmanager.leader.rebalancing.shelf import PlanShelf
+from loadmanager.leader.service import Leader, Term, TermSettings
+from loadmanager.leader.splitting.service import Splitting
+from loadmanager.model.boundaries import NoCuts
+from loadmanager.model.history import MoveHistory
+from loadmanager.model.host import BundleHost, BundleLoad, Destination, KeyRate
+from loadmanager.model.policies.store import PolicyStore
+from loadmanager.model.registration import Peer
+from loadmanager.settings import Settings
+from loadmanager.settings.dynamic.live import LiveSettings
+from loadmanager.strategies.placement.switched import SwitchedPlacement
+from statechannel.errors import CoordinationError, LogError
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Broker
+from statechannel.ports import Leadership
+from statechannel.runtime.proofs import Proofs
+from statechannel.runtime.racing import first_of
+from statechannel.runtime.service import Channel
+
+if TYPE_CHECKING:
+    from loadmanager.leader.advice.board import AdviceBoard
+
+BEGIN_AGAIN_S = 1.0
+SEEN_WITHIN_S = 2.0
+REST_TIMES_KEPT = 4
+"""How many rest times back planned moves matter."""
+_log = logging.getLogger(__name__)
+
+
+class Grounds(Protocol):
+    """What an incarnation stands on and does not own: everything of the process that outlives it. `Node` is one."""
+
+    live: LiveSettings
+    host: BundleHost
+    runner: HostRunner
+    world: Surroundings
+    channel: Channel
+    proof_clock: ProofClock
+    membership: Membership
+    views: Views
+    policies: PolicyStore
+    quarantine: Quarantine
+    trials: Trials
+    plans: PlanShelf
+    decisions: DecisionLog
+    agreeing: Agreeing
+
+    @property
+    def advice(self) -> AdviceBoard:
+        """What the load history advises."""
+        ...
+
+    @property
+    def settings(self) -> Settings:
+        """Those that hold at this moment: ask again whenever one is needed."""
+        ...
+
+    def peers(self) -> dict[str, Peer]:
+        """Registered brokers by name."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Keep and log something that people want to know."""
+        ...
+
+    async def tell_behind(self, me: Broker) -> None:
+        """Let the others know that this incarnation does not get at the log."""
+        ...
+
+
+class Incarnation:
+    """The services of `me`, wired to the channel, views and membership of the process."""
+
+    def __init__(self, me: Broker, grounds: Grounds, proofs: Proofs, serving: Serving) -> None:
+        self.me = me
+        self._grounds = grounds
+        self._proofs = proofs
+        self._over = asyncio.Event()
+        self._seen = asyncio.Event()
+        self.splitting = Splitting(me, grounds, lambda: self.load, self._ask_keys)
+        self.placing = self._make_placing()
+        self.lookup = self._make_lookup()
+        self.operations = self._make_operations()
+        self.drain = Drain(me, grounds.channel, self.placing.place_all_elsewhere)
+        self.agent = self._make_agent(serving)
+        self._history = MoveHistory(grounds.channel.table, _memory_s(grounds.settings))
+        self.governor = self._make_governor()
+        self.leader = self._make_leader()
+        self.load = self._make_load()
+        self.advising = Advising(grounds, self.governor, self.operations)
+        self.channel_owner = self._make_channel_owner()
+        self._prover = self._make_prover()
+        self._suspicion = self._make_suspicion()
+
+    def _make_placing(self) -> Placing:
+        grounds = self._grounds
+        placement = SwitchedPlacement(lambda: grounds.settings)
+        return Placing(
+            self.me,
+            grounds.channel.table,
+            grounds.membership,
+            grounds.views,
+            placement,
+            grounds.policies.current,
+            lambda: grounds.settings,
+            self.splitting.held_back,
+        )
+
+    def _make_lookup(self) -> Lookup:
+        grounds, placing = self._grounds, self.placing
+        return Lookup(
+            self.me,
+            grounds.channel,
+            grounds.membership,
+            placing.place_all,
+            grounds.world.clock_s,
+            placing.quarantine,
+            placing.why_nowhere,
+        )
+
+    def _make_operations(self) -> Operations:
+        grounds, timeout_s = self._grounds, self._grounds.settings.in_flight_timeout_s
+        clock_s, forbids = grounds.world.clock_s, self.placing.forbids
+        return Operations(self.me, grounds.channel, grounds.membership, clock_s, timeout_s, forbids)
+
+    def _make_agent(self, serving: Serving) -> Agent:
+        grounds, timeouts = self._grounds, _hook_timeouts(self._grounds.settings)
+        return Agent(
+            self.me,
+            grounds.channel,
+            serving,
+            grounds.host,
+            grounds.runner,
+            timeouts,
+            self._destination,
+            grounds.note,
+            lambda bundle: self.load.loads.get(bundle, BundleLoad()),
+            self.splitting.bounds_of,
+        )
+
+    def _make_prover(self) -> Prover:
+        grounds, table = self._grounds, self._grounds.channel.table
+        return Prover(
+            self.me,
+            grounds.world.coordination,
+            grounds.channel,
+            self._proofs,
+            grounds.proof_clock,
+            lambda: table.partitions_held_by(self.me),
+            self.fence,
+            self.agent.lapsed,
+            self.agent.renewed,
+            grounds.note,
+        )
+
+    def _make_governor(self) -> Governor:
+        grounds = self._grounds
+        deciding = Deciding(
+            grounds.channel.table,
+            grounds.membership,
+            grounds.views,
+            self._history,
+            lambda: grounds.settings,
+            grounds.policies.current,
+            grounds.world.wall_ms,
+            grounds.world.apart,
+            self.placing.forbids,
+        )
+        return Governor(deciding, grounds.views, grounds.plans, grounds.decisions, grounds.world.clock_s, grounds.note)
+
+    def _make_leader(self) -> Leader:
+        grounds = self._grounds
+        return Leader(
+            self.me,
+            grounds.channel,
+            grounds.world.coordination,
+            grounds.membership,
+            _term_settings(grounds.settings),
+            self.placing.place_many,
+            grounds.world.clock_s,
+            grounds.note,
+            self._govern,
+            grounds.agreeing.root,
+            lambda: grounds.tell_behind(self.me),
+            self.placing.basis,
+            lambda: tuple(name for name, each in grounds.policies.current().namespaces.items() if each.eager),
+        )
+
+    async def _govern(self, term: Term) -> None:
+        """What a leader does besides its duties, while a term lasts."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.governor.govern(term))
+            tasks.create_task(self.advising.lead(term))
+            tasks.create_task(self.splitting.tending(self.governor.deciding, self.placing.emptiest).tend(term))
+
+    def _make_suspicion(self) -> Suspicion:
+        grounds, settings = self._grounds, self._grounds.settings
+        return Suspicion(
+            self.me,
+            grounds.peers,
+            grounds.views.accusations,
+            grounds.world.probe,
+            interval_s=settings.probe_interval_s,
+            refusals=settings.probe_refusals,
+        )
+
+    def _make_load(self) -> LoadService:
+        grounds = self._grounds
+        return LoadService(
+            self.me,
+            grounds.settings,
+            host_load=self._host_load,
+            held=self._held,
+            sensors=grounds.world.sensors,
+            brokers=grounds.views.brokers,
+            bundles=grounds.views.bundles,
+            wall_ms=grounds.world.wall_ms,
+            spread=self.splitting.reshaper.spread,
+            apart=grounds.world.apart,
+        )
+
+    def _make_channel_owner(self) -> ChannelOwner:
+        grounds, world = self._grounds, self._grounds.world
+        return ChannelOwner(
+            self.me,
+            World(
+                grounds.channel,
+                world.log,
+                world.coordination,
+                grounds.membership,
+                grounds.views.readers,
+                world.clock_s,
+                world.wall_ms,
+                world.nonce,
+                grounds.note,
+            ),
+            grounds.settings,
+        )
+
+    async def run(self, ready: asyncio.Event, stopping: asyncio.Event, leave: Callable[[], Awaitable[None]]) -> bool:
+        """Act until fenced or, once `stopping` is set, until `leave` has returned; whether it was fenced."""
+        unfollow = self._grounds.live.on_change(lambda _old, new: self._follow(new))
+        async with asyncio.TaskGroup() as tasks, self.agent.running():
+            leading = tasks.create_task(self._kept_running("the leader's candidacy", self.leader.run))
+            duties = [
+                tasks.create_task(self._prover.run()),
+                tasks.create_task(self._kept_running("the look at other brokers", self._suspicion.run)),
+                tasks.create_task(self._kept_running("splitting and merging", self.splitting.reshaper.run)),
+                tasks.create_task(self._kept_running("the channel owner", self.channel_owner.run)),
+            ]
+            try:
+                await self._until_seen(stopping)
+                ready.set()
+                # only now: it calls the service, and a hook that blocks our loop must not keep us from being ready
+                duties.append(tasks.create_task(self._kept_running("the load report", self.load.run)))
+                await first_of(self._over.wait(), stopping.wait())
+                if not self._over.is_set():
+                    await first_of(self._over.wait(), leave())
+                if not self._over.is_set():
+                    leadership = self.leader.leading
+                    leading.cancel()
+                    await self._withdraw(leadership)
+            finally:
+                unfollow()
+                for duty in (leading, *duties):
+                    duty.cancel()
+                self.lookup.close()
+        return self._over.is_set()
+
+    async def _until_seen(self, stopping: asyncio.Event) -> None:
+        """Until we read our own registration: before that nothing could be placed on us, or moved to us by name.
+
+        At most for `SEEN_WITHIN_S`: what others gave us can be served without.
+        """
+        if not self._seen.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SEEN_WITHIN_S):
+                    await first_of(self._seen.wait(), self._over.wait(), stopping.wait())
+
+    def members_changed(self) -> None:
+        """Who is there, or who is condemned, may have changed: whoever waits for it looks again."""
+        if self._grounds.membership.peer(self.me) is not None:
+            self._seen.set()
+        self.leader.wake()
+        self.channel_owner.wake()
+
+    async def _kept_running(self, what: str, run: Callable[[], Awaitable[None]]) -> None:
+        """Begin again what failed unexpectedly: ownership does not hang on it, so its bugs must not end this broker."""
+        while True:
+            try:
+                return await run()
+            except Exception as error:  # noqa: BLE001 - whatever it is, it must not end this broker
+                _log.exception("%s failed", what)
+                self._grounds.note(f"{what} failed, and begins again: {error!r}")
+                await asyncio.sleep(BEGIN_AGAIN_S)
+
+    def _follow(self, settings: Settings) -> None:
+        """Hand changed settings to those who don't ask for them each time."""
+        self.load.set(settings)
+        self.agent.hooks.set(_hook_timeouts(settings))
+        self._history.set_memory(_memory_s(settings))
+
+    def fence(self) -> None:
+        """Stop serving from this instant; `run` ends."""
+        self._proofs.fence()
+        self.agent.fence()
+        self._over.set()
+
+    async def _withdraw(self, leadership: Leadership | None) -> None:
+        try:
+            if leadership is not None:
+                await self._grounds.world.coordination.resign(leadership)
+            await self._grounds.world.coordination.unregister(self.me)
+            await self.load.withdraw()
+        except (CoordinationError, LogError):
+            return  # the session ends with the process
+
+    def _held(self) -> tuple[Bundle, ...]:
+        """What we hold, by way of what is at our host: the table would have to be walked for it."""
+        entries = (self._grounds.channel.table.get(bundle) for bundle in self.agent.core.hosted())
+        return tuple(entry.bundle for entry in entries if entry is not None and entry.holder == self.me)
+
+    async def _host_load(self) -> Mapping[Bundle, BundleLoad]:
+        grounds = self._grounds
+        measured = await grounds.runner.call(grounds.host.load, timeout_s=grounds.settings.host_load_timeout_s)
+        return self.splitting.reshaper.inherited(measured)
+
+    async def _ask_keys(self, bundle: Bundle, algorithm: str, load: BundleLoad) -> list[KeyRate] | NoCuts:
+        return await self.agent.hooks.keys(bundle, algorithm, load)
+
+    def _destination(self, broker: Broker) -> Destination:
+        peer = self._grounds.membership.peer(broker)
+        return Destination(broker.name, dict(peer.registration.urls) if peer else {})
+
+
+def _memory_s(settings: Settings) -> float:
+    """How long a planned move matters."""
+    return REST_TIMES_KEPT * max(settings.bundle_rest_s, 60.0)
+
+
+def _hook_timeouts(settings: Settings) -> HookTimeouts:
+    return HookTimeouts(
+        settings.host_prepare_timeout_s, settings.host_acquire_timeout_s, settings.host_release_timeout_s
+    )
+
+
+def _term_settings(settings: Settings) -> TermSettings:
+    core = LeaderSettings(
+        validity_s=settings.proof_validity_s,
+        margin_s=settings.margin_s,
+        in_flight_timeout_s=settings.in_flight_timeout_s,
+        recovery_grace_s=settings.recovery_grace_s,
+    )
+    return TermSettings(core, settings.monitor_interval_s, settings.publish_timeout_s, settings.lead_timeout_s)

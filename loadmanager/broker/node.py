@@ -1,0 +1,398 @@
+"""One broker's control plane: every service of one process wired together, over ports that it is given.
+
+`Node` owns the process's life: connect, catch up with the channel, start an incarnation, run it until it is fenced
+(then start the next) or stopped (then drain and leave). It decides nothing itself. Which adapters are behind the ports
+is chosen in `wiring.py`; the simulator gives it simulated ones. All methods belong to the loop that runs `run()`,
+except those of `serving`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from loadmanager.broker.drain import DrainProgress
+from loadmanager.broker.hosting import HostRunner
+from loadmanager.broker.incarnation import Incarnation
+from loadmanager.broker.proof_clock import ProofClock
+from loadmanager.broker.serving import Serving
+from loadmanager.broker.waiting import StartRetries, Step, until_answered
+from loadmanager.channel.agreeing import Agreeing
+from loadmanager.cluster.behind import LogWatch
+from loadmanager.cluster.membership import Membership, condemn
+from loadmanager.cluster.namesakes import yield_to_namesake
+from loadmanager.cluster.surroundings import Surroundings
+from loadmanager.cluster.views import Views
+from loadmanager.decisions.log import DecisionLog
+from loadmanager.diagnostics.doctor.hiding import hide_text
+from loadmanager.errors import Conflict
+from loadmanager.leader.quarantine.trials import Trials
+from loadmanager.leader.rebalancing.shelf import PlanShelf
+from loadmanager.leader.splitting.watching import collect_evidence
+from loadmanager.model.host import BundleHost
+from loadmanager.model.policies.findings import Known
+from loadmanager.model.policies.model import Policies
+from loadmanager.model.policies.store import PolicyStore
+from loadmanager.model.registration import Peer, Registration
+from loadmanager.settings import Settings
+from loadmanager.settings.dynamic.live import LiveSettings
+from statechannel.errors import CoordinationUnavailable, Fenced, ForeignRoot, LogUnavailable
+from statechannel.law.bundle import Bundle
+from statechannel.law.codec import AGREEING_VERSION, OLDEST_VERSION
+from statechannel.law.record import Action, Broker
+from statechannel.law.verdict import Change
+from statechannel.runtime.proofs import Proofs
+from statechannel.runtime.service import Channel, ChannelSettings
+
+if TYPE_CHECKING:
+    from loadmanager.leader.advice.board import AdviceBoard
+
+T = TypeVar("T")
+
+NOTES_KEPT = 500
+REGISTER_AGAIN_S = 0.5
+_log = logging.getLogger("loadmanager")
+
+
+class Note(msgspec.Struct, frozen=True):
+    """Something that people want to know happened here."""
+
+    at_ms: int
+    text: str
+
+
+class Node:
+    """A broker. Keep `run()` running; `stop()` ends it gracefully."""
+
+    def __init__(self, settings: Settings, host: BundleHost, runner: HostRunner, world: Surroundings) -> None:
+        self.live = LiveSettings(settings, world.log, wall_ms=world.wall_ms, nonce=world.nonce, note=self.note)
+        self.host = host
+        self.runner = runner
+        self.world = world
+        self.registration = Registration(
+            codec=world.newest_version,
+            capacity=dict(settings.capacity),
+            failure_domain=settings.failure_domain,
+            properties=dict(settings.properties),
+            started_ms=world.wall_ms(),
+        )
+        self.proof_clock = ProofClock(world.clock_s, world.outside)
+        self.channel = Channel(
+            world.log,
+            ChannelSettings(
+                partitions=settings.partitions,
+                publish_timeout_s=settings.publish_timeout_s,
+                publish_limit=settings.publish_limit,
+            ),
+            nonce=world.nonce,
+            wall_ms=world.wall_ms,
+            newest_version=world.newest_version,
+        )
+        self.membership = Membership(
+            validity_s=settings.proof_validity_s,
+            recovery_grace_s=settings.recovery_grace_s,
+            now_s=world.clock_s(),
+        )
+        self.views = Views(world.log, settings, world.wall_ms)
+        self.live.on_change(lambda _old, new: self.views.follow(new))
+        self.policies = PolicyStore(world.log, self._known, wall_ms=world.wall_ms, nonce=world.nonce, apart=world.apart)
+        self.agreeing = Agreeing(self.channel, world.coordination, self.live, self.note)
+        self.decisions = DecisionLog(world.log, lambda: self.settings.decision_retention_s, world.wall_ms, world.apart)
+        self.quarantine = collect_evidence(self.channel, self.policies, self.membership, lambda: self.settings)
+        self.trials = Trials(self.quarantine)
+        self.plans = PlanShelf(world.log, lambda: self.channel.table, world.wall_ms, world.nonce)
+        self._advice: AdviceBoard | None = None
+        self.incarnation: Incarnation | None = None
+        self.notes: deque[Note] = deque(maxlen=NOTES_KEPT)
+        self.serving: Serving | None = None
+        self.ready = asyncio.Event()
+        """Set while an incarnation is registered and acts."""
+        self._stopping = asyncio.Event()
+        self._registration_pending = asyncio.Event()
+        self._drain_timeout_s: float | None = None
+        self._judging = False
+
+    # --- life
+
+    async def run(self) -> None:
+        """Run until `stop()`. Raises the errors of `statechannel.errors` that an operator has to act on."""
+        try:
+            retries = await self._connect()
+            async with (
+                self.channel.running(),
+                self._background(self.views.run()),
+                self._background(self.live.run()),
+                self._background(self.policies.run()),
+                self._background(self.plans.documents.run()),
+                self._background(self._read_advice()),
+                self._background(self._watch_replica()),
+                self._background(self._say_agreement()),
+            ):
+                await self._begin(retries)
+                while not self._stopping.is_set():
+                    await self._live()
+            if self.channel.stopped_by is not None:
+                raise self.channel.stopped_by
+        finally:
+            self.runner.close()
+            await self.world.coordination.close()
+            await self.world.log.close()
+
+    def abandoned(self, why: str) -> None:
+        """Our session was ended since this loop hung: others take over, and we go on as the next incarnation."""
+        if self.incarnation is not None:
+            self.incarnation.fence()
+        self.note(f"{why}: our session was ended")
+
+    def stop(self, drain_timeout_s: float | None = None) -> None:
+        """Leave gracefully: bundles are moved away first, for at most `drain_timeout_s` (default: the setting)."""
+        self._drain_timeout_s = self.settings.drain_timeout_s if drain_timeout_s is None else drain_timeout_s
+        self._stopping.set()
+
+    async def _connect(self) -> StartRetries:
+        retries = StartRetries(self.settings.start_timeout_s, self.note)
+        await self.world.log.start(retries.left_s)
+        await self.world.coordination.start(retries.left_s)
+        for step in (
+            self.channel.open, self.views.open, self.live.open, self.policies.start, self.plans.documents.start,
+            self.decisions.open,
+        ):  # fmt: skip
+            await retries.of(step)
+        return retries
+
+    async def _begin(self, retries: StartRetries) -> None:
+        name, cluster = self.settings.advertised, self.settings.cluster
+        await retries.of(lambda: self.channel.catch_up(retries.left_s))
+        if not await self.live.wait_ready(retries.left_s):
+            self.note("the cluster's settings are not read yet: until then those of the start hold")
+        await retries.of(lambda: self.policies.wait_ready(retries.left_s))
+        await retries.of(lambda: self.channel.claim_cluster(cluster, Broker(name, 0)))
+        self.channel.listen(self._saw_change)
+        self.channel.replica.on_reload(self._missed_changes)
+        self.world.coordination.on_change(self._members_changed)
+        self.views.accusations.on_change(lambda _key, _old, _new: self._judge_soon())
+        self._members_changed()
+        await self.policies.match_brokers()
+        await retries.of(self._settle)
+
+    async def _live(self) -> None:
+        """One incarnation, from its registration to its end."""
+        try:
+            if self.incarnation is not None:  # the start has settled it for the first one
+                await self._until_answered(self._settle)
+            me = await self._until_answered(self._start_incarnation)
+        except (CoordinationUnavailable, LogUnavailable):
+            return  # told to stop meanwhile
+        proofs = Proofs(self.channel.table.partitions, self.settings.proof_validity_s)
+        if self.serving is None:
+            self.serving = Serving(self.channel.table, proofs, self.proof_clock.now_s)
+            self.policies.on_change(self._share)
+            self.policies.on_change(lambda _: self._wake())
+        else:
+            self.serving.adopt(proofs)
+        self.incarnation = Incarnation(me, self, proofs, self.serving)
+        self._watch_agreement()  # it may have changed since it was settled
+        try:
+            await self._until_answered(lambda: self.world.coordination.register(me, self.registration.encode()))
+            self.note(f"started as {me}")
+            async with self._background(self._keep_registered(me)), self._background(self._watch_channel(me)):
+                fenced = await self.incarnation.run(self.ready, self._stopping, self._leave)
+        except Fenced:  # before it had begun
+            fenced = True
+        except CoordinationUnavailable:  # told to stop before it had begun
+            fenced = False
+        finally:
+            self.ready.clear()
+        if fenced:
+            self.note(f"{me} was fenced")
+            world, validity_s = self.world, self.settings.proof_validity_s
+            await yield_to_namesake(me, self.membership, world.coordination, world.clock_s, validity_s, self._stopping)
+
+    async def _start_incarnation(self) -> Broker:
+        name = self.settings.advertised
+        return await self.world.coordination.start_incarnation(name, self.channel.table.highest_incarnation(name))
+
+    async def _settle(self) -> None:
+        genesis = self.channel.table.genesis
+        assert genesis is not None, "the cluster was claimed before"
+        await self.agreeing.settle(genesis)
+        self.membership.validity_s = self.settings.proof_validity_s
+
+    async def _say_agreement(self) -> None:
+        """Once every broker reads it: the log of an earlier release learns what its brokers agree on."""
+        await self.ready.wait()
+        while not self.agreeing.is_said:
+            await asyncio.sleep(self.settings.monitor_interval_s)
+            with suppress(LogUnavailable):
+                await self.agreeing.say()
+
+    async def _until_answered(self, step: Step[T]) -> T:
+        return await until_answered(step, self._stopping, self.note)
+
+    async def _leave(self) -> None:
+        assert self.incarnation is not None
+        timeout_s = self._drain_timeout_s if self._drain_timeout_s is not None else self.settings.drain_timeout_s
+        progress = await self.drain(timeout_s)
+        self.note(f"leaving: {progress}")
+
+    async def _read_advice(self) -> None:
+        """Once this broker acts: nothing at the start needs it."""
+        await self.ready.wait()
+        await self.advice.run()
+
+    async def _watch_replica(self) -> None:
+        """A replica that reads no further ends this process: it must not act on a table that it cannot follow."""
+        await self.channel.stopped.wait()
+        self.note(f"the replica has stopped: {self.channel.stopped_by}")
+        self._stopping.set()
+        if self.incarnation is not None:
+            self.incarnation.fence()
+
+    async def _watch_channel(self, me: Broker) -> None:
+        """While we don't get at the log, tell the others: whoever holds little and reads nothing would be given all."""
+        watch = LogWatch(me.name, self.channel, self.membership, lambda: self.settings)
+        await watch.run(lambda: self.registration.behind, lambda behind: self.tell_behind(me, behind))
+
+    async def tell_behind(self, me: Broker, behind: bool = True) -> None:
+        """Let the others know whether we get at the log, where that is news."""
+        if behind != self.registration.behind:
+            self.note("the log does not answer: nothing can be given to us" if behind else "the log answers again")
+            self.registration = msgspec.structs.replace(self.registration, behind=behind)
+            await self._register_again(me)
+
+    async def _keep_registered(self, me: Broker) -> None:
+        """Register again what the coordination service has not taken yet."""
+        while True:
+            await self._registration_pending.wait()
+            await asyncio.sleep(REGISTER_AGAIN_S)
+            self._registration_pending.clear()
+            await self._register_again(me)
+
+    @asynccontextmanager
+    async def _background(self, work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(work)
+            try:
+                yield
+            finally:
+                task.cancel()
+
+    # --- what others ask
+
+    @property
+    def advice(self) -> AdviceBoard:
+        """What the load history advises."""
+        if self._advice is None:
+            from loadmanager.leader.advice.board import AdviceBoard  # only once it is needed: a start has no use for it
+
+            self._advice = AdviceBoard(self.world.log, self.settings.cluster, self.world.wall_ms)
+        return self._advice
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that hold at this moment: ask again whenever one is needed."""
+        return self.live.current
+
+    async def drain(self, timeout_s: float) -> DrainProgress:
+        """Take no more bundles and move away all that are here."""
+        incarnation = self.current
+        self.registration = msgspec.structs.replace(self.registration, draining=True)
+        await self._register_again(incarnation.me)
+        return await incarnation.drain.run(timeout_s)
+
+    async def undrain(self) -> None:
+        """Take bundles again. Raises Conflict when this broker leaves for good."""
+        if self._stopping.is_set():
+            raise Conflict(f"{self.settings.advertised} is stopping, and its bundles move away: start it again")
+        self.current.drain.end()
+        self.registration = msgspec.structs.replace(self.registration, draining=False)
+        await self._register_again(self.current.me)
+
+    async def _register_again(self, me: Broker) -> None:
+        try:
+            await self.world.coordination.register(me, self.registration.encode())
+        except CoordinationUnavailable:
+            self.note("the coordination service did not answer: the others learn later of what changed here")
+            self._registration_pending.set()
+        except (Fenced, ForeignRoot):
+            self.note(f"{me} was fenced meanwhile: the next incarnation registers it")
+
+    @property
+    def current(self) -> Incarnation:
+        """The running incarnation; there is one while `ready` is set."""
+        assert self.incarnation is not None, "wait for `ready` first"
+        return self.incarnation
+
+    def peers(self) -> dict[str, Peer]:
+        """Registered brokers by name."""
+        return dict(self.membership.peers)
+
+    def note(self, text: str) -> None:
+        """Keep and log something that people want to know."""
+        text = hide_text(text)
+        self.notes.append(Note(self.world.wall_ms(), text))
+        _log.info("%s: %s", self.settings.advertised, text)
+
+    def _share(self, policies: Policies) -> None:
+        assert self.serving is not None
+        self.serving.share(frozenset(name for name, each in policies.namespaces.items() if not each.exclusive))
+
+    def _known(self) -> Known:
+        """What policies are checked against."""
+        table = self.channel.table
+
+        def bundles_of(name: str) -> tuple[Bundle, ...]:
+            namespace = table.namespace(name)
+            return () if namespace is None else namespace.bundles
+
+        return Known(self.membership.peers.keys(), table.namespaces(), bundles_of, self.settings)
+
+    # --- events
+
+    def _saw_change(self, change: Change) -> None:
+        self.membership.saw_change(change, self.world.clock_s())
+        if change.record.action in (Action.AMEND, Action.AGREE):
+            self._members_changed()
+            self._watch_agreement()
+
+    def _watch_agreement(self) -> None:
+        """Before anything after it in the log can prove anything: the word under which this incarnation serves fell."""
+        if self.incarnation is not None and (why := self.agreeing.broken()) is not None:
+            self.note(f"{self.incarnation.me} ends: {why}")
+            self.incarnation.fence()
+
+    def _missed_changes(self, partition: int) -> None:
+        self.note(f"fell behind the trimmed log: partition {partition} was loaded from a snapshot")
+        self.membership.missed_changes(self.world.clock_s())
+        self._watch_agreement()
+
+    def _members_changed(self) -> None:
+        coordination = self.world.coordination
+        self.membership.saw_members(coordination.members, coordination.connection, self.world.clock_s())
+        self.trials.processes.saw(self.membership.peers, self.world.wall_ms())
+        codecs = [peer.registration.codec for peer in self.membership.peers.values()]
+        oldest = AGREEING_VERSION if self.agreeing.has_begun else OLDEST_VERSION
+        self.channel.write_version = max(oldest, min([self.registration.codec, *codecs]))
+        self._judge()
+
+    def _judge_soon(self) -> None:
+        """Once for all accusations that were read together: when a rack dies there are hundreds."""
+        if not self._judging:
+            self._judging = True
+            asyncio.get_running_loop().call_soon(self._judge)
+
+    def _judge(self) -> None:
+        self._judging = False
+        accusations = [(a.accuser, a.accused) for a in self.views.accusations.values()]
+        self.membership.condemned = condemn(accusations, self.membership.peers)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self.incarnation is not None:
+            self.incarnation.members_changed()

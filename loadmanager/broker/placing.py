@@ -1,0 +1,346 @@
+"""Where a bundle goes: builds the candidates from what this broker knows, and asks the placement strategy.
+
+Remembers what it has just given away, until the table shows it, so that a burst of lookups spreads evenly. What it
+knows of the others is brought up to date less often the more that costs: while thousands of bundles are in flight,
+after every so many placements. Who is there, and the policies, always count at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import groupby, islice
+
+import msgspec
+
+from loadmanager.cluster.membership import Membership
+from loadmanager.cluster.views import Views
+from loadmanager.model.load.model import BrokerLoadData
+from loadmanager.model.load.usage import usage, weights_of
+from loadmanager.model.policies.claims import Claims, intersects
+from loadmanager.model.policies.model import NO_POLICIES, BrokerPolicy, Policies
+from loadmanager.model.registration import Peer
+from loadmanager.settings import Settings
+from loadmanager.strategies.placement.batching import Batch, begin
+from loadmanager.strategies.placement.model import Given, Measure, NoPlace, Roster, declined_by
+from loadmanager.strategies.placement.permitting import Permitted, Permitting, has_room, holdings_of
+from loadmanager.strategies.placement.placement import Placement
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Action, Broker
+from statechannel.law.table import OwnershipTable
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Ownership
+
+_DEFAULTS = Settings.model_construct()
+
+_LOOKED_AT = 8
+"""Brokers, and bundles given away and not shown yet, that are gone through again for each placement at most."""
+
+PENDING_AT_ONCE = 1_000
+"""Bundles given away that are looked for in the table in one go."""
+
+_BATCHES = 16
+"""Sets of candidates that are kept for many bundles: as many as there are kinds of bundles among those in a hurry."""
+
+
+class Placing:
+    """One broker's placement decisions. `last_refusal` says why a bundle found no place last."""
+
+    def __init__(
+        self,
+        me: Broker,
+        table: OwnershipTable,
+        membership: Membership,
+        views: Views,
+        placement: Placement,
+        policies: Callable[[], Policies] = lambda: NO_POLICIES,
+        settings: Callable[[], Settings] = lambda: _DEFAULTS,
+        held_back: Callable[[Bundle], str] = lambda _: "",
+    ) -> None:
+        self._me = me
+        self._table = table
+        self._membership = membership
+        self._views = views
+        self._placement = placement
+        self._given: dict[Bundle, tuple[int, Broker]] = {}
+        self._pending: Counter[Broker] = Counter()
+        self._policies = policies
+        self._settings = settings
+        self._held_back = held_back
+        self._claims = (NO_POLICIES, Claims(NO_POLICIES.bundles))
+        self._permitting = Permitting(NO_POLICIES, (), (), settings(), lambda _: {})
+        self._peers: list[Peer] = []
+        self._basis: tuple[object, ...] = ()
+        self._seen: list[object] = []
+        self._roster = Roster()
+        self._measured_by: tuple[Settings, Mapping[str, BrokerPolicy]] = settings(), NO_POLICIES.brokers
+        self._fullness = _fullness(*self._measured_by)
+        self._placed_since, self._cost = 0, 0
+        self._batches: dict[int, tuple[Permitted, Batch]] = {}
+        self.last_refusal = ""
+
+    def place(self, entry: Ownership) -> Broker | None:
+        """The owner for an unassigned bundle."""
+        if self._waits(entry):
+            return None
+        return self._choose(entry, self._membership.eligible(), None)
+
+    def place_all(self, entries: Sequence[Ownership]) -> list[Broker | None]:
+        """As `place` for one after the other, in order, but fast."""
+        self._look(self._membership.eligible())
+        waiting = [self._waits(entry) for entry in entries]
+        placed = iter(self._place_some([(e, None) for e, waits in zip(entries, waiting, strict=True) if not waits]))
+        return [None if waits else next(placed) for waits in waiting]
+
+    def place_elsewhere(self, entry: Ownership) -> Broker | None:
+        """The new owner of a bundle that has to leave this broker."""
+        return self.place_all_elsewhere([entry])[0]
+
+    def place_all_elsewhere(self, entries: Sequence[Ownership]) -> list[Broker | None]:
+        """As `place_elsewhere` for one after the other, in order, but fast."""
+        self._look([peer for peer in self._membership.eligible() if peer.broker.name != self._me.name])
+        return self._place_some([(entry, None) for entry in entries])
+
+    def place_preferring(self, entry: Ownership, name: str | None) -> Broker | None:
+        """As `place`, but the broker of that name if it is among the least loaded; never the present holder."""
+        return self._choose(entry, self._others(entry.holder), name)
+
+    def place_many(self, entries: Sequence[Ownership], names: Sequence[str | None]) -> list[Broker | None]:
+        """As `place_preferring` for one after the other, in order, but fast: for what a dead broker leaves behind."""
+        owners: list[Broker | None] = []
+        for holder, some in groupby(zip(entries, names, strict=True), key=lambda pair: pair[0].holder):
+            self._look(self._others(holder))
+            owners.extend(self._place_some(list(some)))
+        return [None if owner is None or self._waits(e) else owner for owner, e in zip(owners, entries, strict=True)]
+
+    def _others(self, holder: Broker | None) -> list[Peer]:
+        """Who may be given something of this holder's."""
+        eligible = self._membership.eligible()
+        peer = self._membership.peers.get(holder.name) if holder is not None else None
+        if peer is None or peer.broker != holder:
+            return eligible
+        return [peer for peer in eligible if peer.broker != holder]
+
+    def basis(self) -> object:
+        """Equal as long as the same brokers may be given bundles, by the same rules."""
+        return self._membership.revision, self._policies().revision, self._settings()
+
+    def emptiest(self, entry: Ownership, but: Collection[str]) -> Broker | None:
+        """The broker with the fewest bundles, and of these the one that started last, that may take a bundle which is
+        held back or locked up; none of these names."""
+        peers = [peer for peer in self._membership.eligible() if peer.broker.name not in but]
+        loads = self._views.brokers.several([peer.broker.name for peer in peers])
+        permitting = self._permitting_of(peers, loads, _without_lock(self._policies(), entry.bundle))
+        found = permitting.of(entry.bundle).candidates
+        started_ms = {peer.broker: peer.registration.started_ms for peer in peers}
+        open_to = [each for each in found if not each.draining and has_room(each)]
+        best = min(open_to, key=lambda each: (each.bundles, -started_ms[each.broker], each.broker), default=None)
+        return None if best is None else best.broker
+
+    def why_nowhere(self, entry: Ownership) -> str:
+        """Why an unassigned bundle has no place at present; empty if it has one, or would have."""
+        if self._waits(entry):
+            return self.last_refusal
+        self._look(self._membership.eligible())
+        return self._why_nowhere(entry)
+
+    def _waits(self, entry: Ownership) -> bool:
+        """Whether nobody is to be given the bundle for the time being: brokers died of it."""
+        why = self._held_back(entry.bundle)
+        self.last_refusal = why or self.last_refusal
+        return bool(why)
+
+    def forbids(self, bundle: Bundle, broker: Broker) -> str:
+        """The hard rule that keeps the bundle off a live broker; empty if none does."""
+        peers = [peer for peer in self._membership.peers.values() if peer.broker not in self._membership.condemned]
+        self._look(sorted(peers, key=lambda peer: peer.broker))
+        permitted = self._permitting.of(bundle)
+        rule = next((each.rule for each in permitted.refused if each.broker == broker), "")
+        return rule or self._permitting.closed(broker)
+
+    def quarantine(self, bundle: Bundle) -> str:
+        """Why nobody may be given the bundle until an administrator says otherwise; empty if it is not quarantined."""
+        claimed = self._claims_of(self._policies()).on(bundle)
+        return next((policy.quarantined for _, policy in claimed if policy.quarantined), "")
+
+    def _claims_of(self, policies: Policies) -> Claims:
+        if self._claims[0] is not policies:
+            self._claims = (policies, Claims(policies.bundles))
+        return self._claims[1]
+
+    def _choose(self, entry: Ownership, peers: list[Peer], preferred: str | None) -> Broker | None:
+        self._look(peers)
+        declined = declined_by(entry) or _cancelled_by(entry)
+        permitted = self._permitting.of(entry.bundle)
+        given = Given(self._pending, declined, preferred)
+        outcome = self._placement.choose(entry.bundle, permitted.candidates, given)
+        if isinstance(outcome, NoPlace):
+            self.last_refusal = permitted.explain(outcome.reason)
+            return None
+        self._give(entry, outcome.broker)
+        return outcome.broker
+
+    def _place_some(self, asked: Sequence[tuple[Ownership, str | None]]) -> list[Broker | None]:
+        """Who gets each of these; beside each stands the name to prefer."""
+        sittings = self._sittings([entry for entry, _ in asked])
+        owners: list[Broker | None] = []
+        nowhere: Ownership | None = None
+        for (entry, preferred), known in zip(asked, sittings, strict=True):
+            declined = declined_by(entry) or _cancelled_by(entry)
+            owner = (
+                known.choose(entry.bundle, declined, preferred)
+                if known is not None
+                else self._alone(entry, Given(self._pending, declined, preferred))
+            )
+            owners.append(owner)
+            if owner is not None:
+                self._give(entry, owner)
+            elif nowhere is None:
+                nowhere = entry
+        if nowhere is not None:
+            self.last_refusal = self._why_nowhere(nowhere) or self.last_refusal
+        return owners
+
+    def _alone(self, entry: Ownership, given: Given) -> Broker | None:
+        candidates_now = self._permitting.of(entry.bundle).candidates
+        outcome = self._placement.choose(entry.bundle, candidates_now, given)
+        return None if isinstance(outcome, NoPlace) else outcome.broker
+
+    def _why_nowhere(self, entry: Ownership) -> str:
+        permitted = self._permitting.of(entry.bundle)
+        outcome = self._placement.choose(entry.bundle, permitted.candidates, Given(self._pending))
+        return permitted.explain(outcome.reason) if isinstance(outcome, NoPlace) else ""
+
+    def _sittings(self, entries: Sequence[Ownership]) -> list[Batch | None]:
+        """Those of bundles that share their candidates, who are told what they will be asked.
+
+        None for the others: who may take a bundle of an anti-affinity group changes with each one that is given.
+        """
+        if len(self._batches) >= _BATCHES:
+            self._batches.clear()
+        permitted = [self._permitting.of(entry.bundle) for entry in entries]
+        shared: dict[int, list[Bundle]] = {}
+        for may, entry in zip(permitted, entries, strict=True):
+            shared.setdefault(id(may), []).append(entry.bundle)
+        sittings: dict[int, Batch] = {}
+        for may in permitted:
+            if len(shared[id(may)]) > 1 and id(may) not in sittings and len(sittings) < _BATCHES:
+                sittings[id(may)] = self._batch(may)
+                sittings[id(may)].foresee(shared[id(may)])
+        return [sittings.get(id(may)) for may in permitted]
+
+    def _batch(self, permitted: Permitted) -> Batch:
+        """The sitting over these candidates, told of everything that is given until the next look."""
+        found = self._batches.get(id(permitted))
+        if found is None:
+            found = permitted, begin(self._placement, permitted.candidates, Given(self._pending))
+            self._batches[id(permitted)] = found
+        return found[1]
+
+    def _give(self, entry: Ownership, broker: Broker) -> None:
+        """Count the bundle as given, once, until the table shows it."""
+        earlier = self._given.get(entry.bundle)
+        if earlier is not None:
+            self._count(earlier[1], -1)
+        self._given[entry.bundle] = (entry.revision, broker)
+        self._count(broker, 1)
+        self._permitting.gave(entry.bundle, broker)
+        self._placed_since += 1
+
+    def _count(self, broker: Broker, change: int) -> None:
+        self._pending[broker] += change
+        for _, batch in self._batches.values():
+            batch.gave(broker, change)
+
+    def _look(self, peers: list[Peer]) -> None:
+        """Bring what is known up to date: once for all bundles that are placed at the same instant."""
+        basis = (self._policies(), self._settings())
+        same = (self._peers is peers or _alike(peers, self._peers)) and _alike(basis, self._basis)
+        if same and self._placed_since * _LOOKED_AT < self._cost:
+            return
+        applied = [self._table.next_offset(partition) for partition in range(self._table.partitions)]
+        loads = self._views.brokers.several([peer.broker.name for peer in peers])
+        seen: list[object] = [*applied, *loads]
+        if same and _alike(seen, self._seen):
+            return
+        self._peers = peers
+        self._basis, self._seen, self._placed_since = basis, seen, 0
+        policies = self._policies()
+        self._permitting = self._permitting_of(peers, loads, policies, self._claims_of(policies))
+        self._batches.clear()
+        self._forget_shown()
+        self._cost = min(len(self._given), PENDING_AT_ONCE) + len(peers)
+        if self._permitting.groups:
+            for bundle, (_, broker) in self._given.items():
+                self._permitting.gave(bundle, broker)
+
+    def _forget_shown(self) -> None:
+        """Those given away longest ago, as many as one turn has time for: what the table shows of them is no more to be
+        counted. Where there are more the others follow with the next looks; the newest are hardly shown yet."""
+        for bundle in list(islice(self._given, PENDING_AT_ONCE)):
+            revision, broker = given = self._given.pop(bundle)
+            if self._is_pending(bundle, revision):
+                self._given[bundle] = given
+            else:
+                self._pending[broker] -= 1
+
+    def _permitting_of(
+        self,
+        peers: list[Peer],
+        loads: Sequence[BrokerLoadData | None],
+        policies: Policies,
+        claims: Claims | None = None,
+    ) -> Permitting:
+        shown = {peer.broker.name: load for peer, load in zip(peers, loads, strict=True) if load is not None}
+        known = self._roster.candidates(peers, shown, self._table, self._measure())
+
+        def holdings(name: str) -> Mapping[Broker, int]:
+            return holdings_of(self._table, name)
+
+        return Permitting(policies, peers, known, self._settings(), holdings, claims)
+
+    def _measure(self) -> Measure:
+        """How full a broker is, as settings and policies have it: the same function until they change."""
+        rules = self._settings(), self._policies().brokers
+        if rules != self._measured_by:
+            self._measured_by, self._fullness = rules, _fullness(*rules)
+        return self._fullness
+
+    def _is_pending(self, bundle: Bundle, revision: int) -> bool:
+        """Whether the table does not show yet what was given away."""
+        entry = self._table.get(bundle)
+        return entry is not None and entry.revision == revision
+
+
+def _fullness(settings: Settings, brokers: Mapping[str, BrokerPolicy]) -> Measure:
+    weights = weights_of(settings)
+
+    def fullness(load: BrokerLoadData) -> float:
+        policy = brokers.get(load.broker.name)
+        return usage(load, weights, policy.capacity if policy is not None else {})
+
+    return fullness
+
+
+def _without_lock(policies: Policies, bundle: Bundle) -> Policies:
+    """What would hold if nothing that the bundle lies in were quarantined."""
+    freed = {
+        each: msgspec.structs.replace(policy, quarantined="") if intersects(each, bundle) else policy
+        for each, policy in policies.bundles.items()
+    }
+    return msgspec.structs.replace(policies, bundles=freed)
+
+
+def _alike(some: Sequence[object], others: Sequence[object]) -> bool:
+    return len(some) == len(others) and all(map(_same, some, others))
+
+
+def _same(one: object, other: object) -> bool:
+    return one is other or (isinstance(one, int) and one == other)
+
+
+def _cancelled_by(entry: Ownership) -> Broker | None:
+    """Who just could not prepare for this bundle: the author of the `cancel` that left it where it was."""
+    if entry.state is State.ASSIGNED and entry.action is Action.CANCEL and entry.by != entry.holder:
+        return entry.by
+    return None

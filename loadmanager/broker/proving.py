@@ -1,0 +1,138 @@
+"""Keeps this incarnation's proofs fresh: writes its liveness node, and no-ops to the channel when that does not answer.
+Where both fail, tells the agent, so that the host stops: the broker fences itself until a proof is fresh again.
+
+The two run side by side, so that a coordination service that hangs holds up no channel proof. What a proof is worth is
+decided in `statechannel.runtime.proofs`. Where the clocks tell that this machine was paused, old proofs are out at once
+and a new one is asked for at once; the host is told to stop only if that does not come, since a clock may also have
+been set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+
+from loadmanager.broker.proof_clock import ProofClock
+from statechannel.errors import CoordinationUnavailable, Fenced, ForeignRoot, RootLost
+from statechannel.law.record import Broker
+from statechannel.ports import Coordination
+from statechannel.runtime.proofs import Proofs
+from statechannel.runtime.service import Channel
+
+LOOK_S = 0.02
+"""Between two looks at the clocks: for so long after a pause that nobody noticed may old proofs still be used."""
+
+
+class Prover:
+    """Run `run()`; it calls `fenced` at once, and returns, when the incarnation is not current any more."""
+
+    def __init__(
+        self,
+        me: Broker,
+        coordination: Coordination,
+        channel: Channel,
+        proofs: Proofs,
+        clock: ProofClock,
+        held_partitions: Callable[[], Iterable[int]],
+        fenced: Callable[[], None],
+        lapsed: Callable[[Collection[int]], None],
+        renewed: Callable[[Collection[int]], None],
+        note: Callable[[str], None],
+    ) -> None:
+        self._me = me
+        self._coordination = coordination
+        self._channel = channel
+        self._proofs = proofs
+        self._clock = clock
+        self._held_partitions = held_partitions
+        self._fenced = fenced
+        self._tell_lapsed = lapsed
+        self._tell_renewed = renewed
+        self._note = note
+        self._root_lost = False
+        self._paused = asyncio.Event()
+        self._patient_until_s = 0.0
+        self._lapsed: set[int] = set()
+        self._asking: set[int] = set()
+
+    async def run(self) -> None:
+        """Prove until the coordination service says that this incarnation is not current any more."""
+        async with asyncio.TaskGroup() as tasks:
+            beside = [tasks.create_task(self._prove_by_channel(tasks))]
+            if self._clock.can_tell:
+                beside.append(tasks.create_task(self._watch_clock()))
+            await self._prove_by_coordination()
+            for work in beside:
+                work.cancel()
+
+    async def _watch_clock(self) -> None:
+        while True:
+            told = self._clock.look()
+            if told is not None:
+                self._patient_until_s = self._clock.now_s() + self._proofs.validity_s / 4
+                self._paused.set()
+                self._note(f"{told}: what was proved before counts for less")
+            await asyncio.sleep(LOOK_S)
+
+    async def _prove_by_coordination(self) -> None:
+        interval_s = self._proofs.validity_s / 4
+        while True:
+            asked_s = self._clock.now_s()
+            try:
+                await self._coordination.prove(self._me)
+                self._proofs.coordination_proved(asked_s)
+                self._look()
+            except (Fenced, ForeignRoot) as error:
+                self._note(str(error))
+                self._fenced()
+                return
+            except CoordinationUnavailable as error:
+                self._look_at_root(error)
+                await asyncio.sleep(interval_s / 4)
+                continue
+            self._root_lost = False
+            await self._rest(interval_s - (self._clock.now_s() - asked_s))
+
+    async def _rest(self, most_s: float) -> None:
+        """Until the next proof is due: at once after a pause."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, most_s)):
+                await self._paused.wait()
+        self._paused.clear()
+
+    def _look_at_root(self, error: CoordinationUnavailable) -> None:
+        if isinstance(error, RootLost) and not self._root_lost:
+            self._root_lost = True
+            self._note(str(error))
+
+    async def _prove_by_channel(self, tasks: asyncio.TaskGroup) -> None:
+        while True:
+            if self._proofs.wants_channel_proof(self._clock.now_s()):
+                for partition in self._held_partitions():
+                    if partition not in self._asking:
+                        self._asking.add(partition)
+                        tasks.create_task(self._read_back(partition))
+            self._look()
+            await asyncio.sleep(self._proofs.validity_s / 8)
+
+    def _look(self) -> None:
+        """Tell which partitions' proofs have run out, as long as they are, and which are fresh again."""
+        now_s = self._clock.now_s()
+        if now_s < self._patient_until_s:
+            return  # nothing that is out is served; a moment from now a proof tells whether it is still ours
+        lapsed = {p for p in range(len(self._proofs.until_s)) if not self._proofs.fresh(p, now_s)}
+        renewed, self._lapsed = self._lapsed - lapsed, lapsed
+        if lapsed:
+            self._tell_lapsed(lapsed)
+        if renewed:
+            self._tell_renewed(renewed)
+
+    async def _read_back(self, partition: int) -> None:
+        asked_s = self._clock.now_s()
+        try:
+            if await self._channel.read_back(partition, self._me):
+                self._proofs.channel_proved(partition, asked_s)
+                self._look()
+        finally:
+            self._asking.discard(partition)

@@ -1,0 +1,119 @@
+"""The answer to "may I serve this?", cheap enough to be asked for each request and safe to ask from any thread.
+
+A namespace may be laid down as not exclusive: then proofs that have run out do not end it, only the word of the table
+or of the coordination service does. Who is cut off from both goes on with it, beside whoever got it meanwhile.
+
+Written by the control loop only. A reader sees one dictionary look-up and one clock: no lock, no waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from statechannel.law.bundle import Bundle, Topic
+from statechannel.law.record import Token
+from statechannel.law.table import OwnershipTable
+from statechannel.runtime.proofs import Proofs
+
+
+class Claim(msgspec.Struct, frozen=True, gc=False):
+    """A bundle that we may serve at this moment, and the fencing token to give to the storage."""
+
+    bundle: Bundle
+    token: Token
+
+    def __contains__(self, key: int | str | Topic) -> bool:
+        """Whether the key is in the bundle. Raises InvalidName."""
+        return key in self.bundle
+
+
+class Serving:
+    """What this broker may serve: acquired by the host, held by the table's word, and covered by a fresh proof."""
+
+    def __init__(self, table: OwnershipTable, proofs: Proofs, clock_s: Callable[[], float]) -> None:
+        self._table = table
+        self._proofs = proofs
+        self._clock_s = clock_s
+        self._claims: dict[Bundle, Claim] = {}
+        self._shared: frozenset[str] = frozenset()
+        self._listeners: list[Callable[[Bundle, Claim | None], None]] = []
+
+    def serving(self, bundle: Bundle) -> bool:
+        """Whether this broker may serve the bundle at this moment."""
+        return self.claim(bundle) is not None
+
+    def claim(self, bundle: Bundle) -> Claim | None:
+        """The token under which this broker may serve the bundle at this moment, None if it may not."""
+        proofs, claim = self._proofs, self._claims.get(bundle)
+        if claim is None:
+            return None
+        until_s = proofs.until_s[claim.token.partition]
+        # The order matters to a thread that is held up between two of these: a proof that came after the claim had
+        # ended, or with the next incarnation, must not revive it. So all three held at the instant of the clock.
+        expired = self._clock_s() >= until_s
+        if self._claims.get(bundle) is not claim or (expired and bundle.namespace not in self._shared):
+            return None
+        return claim
+
+    def stands(self, claim: Claim) -> bool:
+        """Whether the claim has not ended, though a proof may be too old to serve under it now."""
+        return self._claims.get(claim.bundle) == claim
+
+    def exclusive(self, namespace: str) -> bool:
+        """Whether a bundle of the namespace is served by one broker at most; False trades that for availability."""
+        return namespace not in self._shared
+
+    def claim_topic(self, topic: Topic) -> Claim | None:
+        """As `claim`, for the bundle that the topic falls into."""
+        namespace = self._table.namespace(topic.namespace)
+        if namespace is None or not namespace.exists:
+            return None
+        return self.claim(namespace.bundle_at(topic.position))
+
+    def claims(self) -> list[Claim]:
+        """Everything that the host has acquired and the table says is ours, whether or not a proof is fresh."""
+        return list(self._claims.values())
+
+    def until_s(self) -> list[float]:
+        """Per partition of the channel, the instant before which what is claimed in it may be served."""
+        return list(self._proofs.until_s)
+
+    def listen(self, listener: Callable[[Bundle, Claim | None], None]) -> None:
+        """Call `listener(bundle, claim)` on the control loop when a bundle begins (or, with None, ceases) to be served.
+
+        Proofs that grow old and fresh again are not told.
+        """
+        self._listeners.append(listener)
+
+    def share(self, namespaces: frozenset[str]) -> None:
+        """These namespaces, and no others, are not exclusive from now on."""
+        self._shared = namespaces
+
+    # --- for the agent
+
+    def adopt(self, proofs: Proofs) -> None:
+        """Start a new incarnation: nothing is served yet, and only its own proofs count."""
+        self.end_all()
+        self._proofs = proofs
+
+    def begin(self, bundle: Bundle, token: Token) -> None:
+        """Serve from now on."""
+        claim = self._claims[bundle] = Claim(bundle, token)
+        for listener in self._listeners:
+            listener(bundle, claim)
+
+    def end(self, bundle: Bundle) -> None:
+        """Serve no longer. Idempotent."""
+        if self._claims.pop(bundle, None) is not None:
+            for listener in self._listeners:
+                listener(bundle, None)
+
+    def end_all(self) -> None:
+        """Serve nothing."""
+        ended = list(self._claims)
+        self._claims.clear()
+        for bundle in ended:
+            for listener in self._listeners:
+                listener(bundle, None)

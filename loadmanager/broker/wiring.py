@@ -1,0 +1,240 @@
+"""The composition root: the only place that picks adapters, clocks and dice for a real process."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from loadmanager.cluster.host_clocks import clocks_outside
+from loadmanager.cluster.sensors import Sensors
+from loadmanager.cluster.surroundings import Surroundings
+from loadmanager.cluster.suspicion import probe_port
+from loadmanager.diagnostics.check.round import Auditor
+from loadmanager.diagnostics.doctor.hiding import hide_text
+from loadmanager.settings import MAX_PORT, Settings
+from statechannel.audit import Finding
+from statechannel.ports import Coordination, Log
+from statechannel.runtime.view import wall_clock_ms
+
+
+def surroundings(settings: Settings) -> Surroundings:
+    """What a node of a real process needs. Raises ValueError for addresses that are none."""
+    return Surroundings(
+        log=open_log(settings),
+        coordination=open_coordination(settings),
+        clock_s=boot_clock_s,
+        wall_ms=wall_clock_ms,
+        nonce=secrets.token_hex(6),
+        probe=probe_port,
+        sensors=Sensors(settings.capacity),
+        apart=asyncio.to_thread,
+        outside=clocks_outside(),
+    )
+
+
+def boot_clock_s() -> float:
+    """Seconds on a clock that runs on during suspend, as proofs need it."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def open_log(settings: Settings) -> Log:
+    """The log that the settings name; Kafka's client is only imported if it is used."""
+    scheme, _, rest = settings.log.partition(":")
+    if scheme == "sqlite":
+        from statechannel.adapters.sqlite.log import SqliteLog
+
+        return SqliteLog(
+            file_of(settings.log),
+            tombstone_s=settings.tombstone_delay_s,
+            compaction_lag_s=settings.compaction_lag_s,
+        )
+    if scheme == "kafka":
+        with _extra("kafka", settings.log):
+            from statechannel.adapters.kafka.log import KafkaLog
+
+        return KafkaLog(
+            check_servers(settings.log, rest.removeprefix("//")),
+            topic_prefix=settings.topic_prefix,
+            replication=1 if settings.development else settings.replication,
+            min_insync=1 if settings.development else settings.min_insync_replicas,
+            development=settings.development,
+            tombstone_s=settings.tombstone_delay_s,
+            compaction_lag_s=settings.compaction_lag_s,
+            client_settings=settings.kafka,
+        )
+    raise _no_log(settings)
+
+
+def _no_log(settings: Settings) -> ValueError:
+    return ValueError(f"{hide_text(settings.log)!r} is no log; write sqlite:FILE or kafka://host:port")
+
+
+def open_coordination(settings: Settings) -> Coordination:
+    """The coordination service that the settings name; by default a file beside the log's."""
+    address = coordination_address(settings)
+    scheme = address.partition(":")[0]
+    if scheme == "sqlite":
+        from statechannel.adapters.sqlite.coordination import SqliteCoordination
+
+        return SqliteCoordination(file_of(address), session_timeout_s=settings.session_timeout_s)
+    if scheme == "zookeeper":
+        with _extra("zookeeper", address):
+            from statechannel.adapters.zookeeper.coordination import ZooKeeperCoordination
+
+        hosts, root = _zookeeper_place(settings, address)
+        return ZooKeeperCoordination(
+            hosts,
+            root=root,
+            session_timeout_s=settings.session_timeout_s,
+            client_settings=_zookeeper_client(settings),
+        )
+    raise ValueError(f"{hide_text(address)!r} is no coordination service; write sqlite:FILE or zookeeper://host:port")
+
+
+def coordination_address(settings: Settings) -> str:
+    """Where the coordination service is, also where that follows from the log. Raises ValueError."""
+    if settings.coordination is not None:
+        return settings.coordination
+    if not settings.log.startswith("sqlite:"):
+        if not settings.log.startswith("kafka:"):
+            raise _no_log(settings)
+        raise ValueError("with a log on Kafka, say where ZooKeeper is: --coordination zookeeper://host:port")
+    return f"sqlite:{file_of(settings.log)}.coordination"
+
+
+def _zookeeper_place(settings: Settings, address: str) -> tuple[str, str]:
+    hosts, slash, root = address.partition(":")[2].removeprefix("//").partition("/")
+    return check_servers(address, hosts), slash + root if root else f"/loadmanager/{settings.cluster}"
+
+
+def _zookeeper_client(settings: Settings) -> dict[str, object]:
+    return {key: _typed(value) for key, value in settings.zookeeper.items()}
+
+
+def auditors(settings: Settings) -> Mapping[str, Auditor]:
+    """Who looks at the stores that the settings name, without changing them. Raises ValueError for bad addresses."""
+    log, coordination = settings.log, coordination_address(settings)
+    by_scheme: dict[str, Callable[[Settings, str], Auditor]] = {
+        "log sqlite": _sqlite_log_auditor,
+        "log kafka": _kafka_auditor,
+        "coordination sqlite": _sqlite_coordination_auditor,
+        "coordination zookeeper": _zookeeper_auditor,
+    }
+    found: dict[str, Auditor] = {}
+    for store, address in (("log", log), ("coordination", coordination)):
+        make = by_scheme.get(f"{store} {address.partition(':')[0]}")
+        if make is None:
+            raise ValueError(
+                f"{hide_text(address)!r} is no {store}; write sqlite:FILE, or kafka:// and zookeeper://host:port"
+            )
+        found[store] = make(settings, address)
+    return found
+
+
+def _sqlite_log_auditor(_: Settings, address: str) -> Auditor:
+    from statechannel.adapters.sqlite.audit import audit_log_file
+
+    path = file_of(address)
+    return lambda: _one_by_one(asyncio.to_thread(audit_log_file, path, now_ms=wall_clock_ms()))
+
+
+def _sqlite_coordination_auditor(settings: Settings, address: str) -> Auditor:
+    from statechannel.adapters.sqlite.audit import audit_coordination_file
+
+    path = file_of(address)
+    return lambda: _one_by_one(asyncio.to_thread(audit_coordination_file, path, settings.cluster))
+
+
+def _kafka_auditor(settings: Settings, address: str) -> Auditor:
+    from loadmanager.diagnostics.check.topics import topics_of
+
+    with _extra("kafka", address):
+        from statechannel.adapters.kafka.audit import audit_kafka
+
+    bootstrap = check_servers(address, address.partition(":")[2].removeprefix("//"))
+    return lambda: _one_by_one(
+        audit_kafka(
+            bootstrap,
+            topics_of(settings),
+            topic_prefix=settings.topic_prefix,
+            replication=1 if settings.development else settings.replication,
+            min_insync=1 if settings.development else settings.min_insync_replicas,
+            development=settings.development,
+            compaction_lag_s=settings.compaction_lag_s,
+            client_settings=settings.kafka,
+        )
+    )
+
+
+def _zookeeper_auditor(settings: Settings, address: str) -> Auditor:
+    with _extra("zookeeper", address):
+        from statechannel.adapters.zookeeper.audit import audit_zookeeper
+        from statechannel.adapters.zookeeper.judgement import Expected
+
+    hosts, root = _zookeeper_place(settings, address)
+    expected = Expected(
+        settings.cluster,
+        session_timeout_s=settings.session_timeout_s,
+        proof_validity_s=settings.proof_validity_s,
+        development=settings.development,
+    )
+    return lambda: audit_zookeeper(hosts, root, expected, _zookeeper_client(settings))
+
+
+async def _one_by_one(findings: Awaitable[Sequence[Finding]]) -> AsyncIterator[Finding]:
+    for finding in await findings:
+        yield finding
+
+
+@contextmanager
+def _extra(name: str, address: str) -> Generator[None]:
+    """A client that is not installed is an operator's matter: which extra brings it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith(("statechannel", "loadmanager")):
+            raise
+        raise ValueError(
+            f"{hide_text(address)!r} needs the package {error.name}, which is not installed: "
+            f"pip install 'loadmanager[{name}]'"
+        ) from None
+
+
+def file_of(address: str) -> Path:
+    """The file that `sqlite:FILE` names, without links and `..`: what is derived from it is the same for all its names.
+
+    Raises ValueError.
+    """
+    name = address.removeprefix("sqlite:").removeprefix("//")
+    if not name:
+        raise ValueError(f"{hide_text(address)!r} names no file; write sqlite:FILE")
+    return Path(name).resolve()
+
+
+def check_servers(address: str, servers: str) -> str:
+    """`servers` as they are, if each is `host:port`. Raises ValueError."""
+    if "@" in servers:
+        where = "LOADMANAGER_KAFKA" if address.startswith("kafka:") else "LOADMANAGER_ZOOKEEPER"
+        raise ValueError(f"{hide_text(address)!r}: users and passwords are no part of an address; set {where}")
+    for server in servers.split(","):
+        host, _, port = server.strip().rpartition(":")
+        if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= MAX_PORT:
+            scheme = address.partition(":")[0]
+            raise ValueError(
+                f"{hide_text(address)!r}: {server!r} is no server; write {scheme}://host:port[,host:port…]"
+            )
+    return servers
+
+
+def _typed(text: str) -> object:
+    """A setting's value as JSON reads it (`true`, `30`), else the text itself: kazoo wants real types."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text

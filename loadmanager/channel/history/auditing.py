@@ -1,0 +1,209 @@
+"""An auditor of one partition: folds its log by itself, and compares with every kept snapshot and every live replica,
+each at exactly the offset that it speaks of. Where one differs, it finds out the first namespace and bundle in which.
+
+Believes nothing but the log and, where that was trimmed, the oldest snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from enum import StrEnum
+from typing import cast
+
+import msgspec
+
+from loadmanager.channel.history.differences import difference, differing_bundle, differing_part
+from loadmanager.channel.history.doors import Door, Said
+from loadmanager.channel.history.law_check import LawCheck
+from loadmanager.errors import Unavailable
+from statechannel.errors import BadSnapshot, InvariantError, NewerRecord, Trimmed
+from statechannel.law.partition import Genesis, PartitionState
+from statechannel.law.snapshot import SNAPSHOTS, SnapshotsReader
+from statechannel.ports import Log
+from statechannel.runtime.loading import read_snapshots
+from statechannel.runtime.refold import Folded, Refold
+
+
+class Outcome(StrEnum):
+    """What became of a comparison."""
+
+    AGREES = "agrees"
+    DIFFERS = "differs"
+    UNCHECKED = "unchecked"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """`who` (the log itself, a snapshot, a broker) at an offset of a partition, and what is to be said of it."""
+
+    who: str
+    partition: int
+    next_offset: int | None
+    outcome: Outcome
+    detail: str = ""
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """Somebody says that the partition has this digest below this offset; `door` can say more."""
+
+    who: str
+    next_offset: int
+    digest: str
+    door: Door | None = None
+
+
+class PartitionAudit:
+    """One partition's. `said` is what each door said of it."""
+
+    def __init__(
+        self,
+        log: Log,
+        topic: str,
+        partition: int,
+        partitions: int,
+        said: Sequence[tuple[Door, Said]],
+        genesis: Genesis | None = None,
+    ) -> None:
+        self._log = log
+        self._topic = topic
+        self._partition = partition
+        self._said = said
+        self._snapshots = SnapshotsReader(partition)
+        self._fold = Refold(log, topic, partition, partitions)
+        self._check = LawCheck()
+        self._findings: list[Finding] = []
+        self._end = 0
+        self.genesis = genesis
+        """Of the log; known once partition 0 was folded."""
+
+    async def run(self) -> list[Finding]:
+        """Raises LogUnavailable."""
+        try:
+            await self._fold.open()
+            self._snapshots = await read_snapshots(self._log, self._topic + SNAPSHOTS, self._partition)
+            self._end = (await self._log.ends(self._topic))[self._partition]
+            claims = sorted([*self._of_snapshots(), *self._of_doors()], key=lambda claim: claim.next_offset)
+            for claim in claims:
+                await self._judge(claim)
+            await self._advance(None)
+            self._judge_log()
+        except (BadSnapshot, NewerRecord) as error:
+            self._tell("log", None, Outcome.DIFFERS, str(error))
+        except InvariantError as error:
+            self._tell("log", self._offset, Outcome.DIFFERS, f"the fold broke the law: {error}")
+        except Trimmed as error:
+            self._tell("log", self._offset, Outcome.UNCHECKED, f"it was trimmed meanwhile, verify again: {error}")
+        return self._findings
+
+    @property
+    def _offset(self) -> int:
+        return self._fold.table.next_offset(self._partition)
+
+    def _tell(self, who: str, next_offset: int | None, outcome: Outcome, detail: str = "") -> None:
+        self._findings.append(Finding(who, self._partition, next_offset, outcome, detail))
+
+    # --- what is claimed
+
+    def _of_doors(self) -> list[Claim]:
+        return [Claim(door.broker, said.next_offset, said.digest, door) for door, said in self._said]
+
+    def _of_snapshots(self) -> list[Claim]:
+        claims: list[Claim] = []
+        index = self._snapshots.index
+        if index is not None and self.genesis is not None and index.genesis != self.genesis:
+            self._tell("snapshots", None, Outcome.DIFFERS, f"they are of {index.genesis}, the log of {self.genesis}")
+        for info in index.snapshots if index is not None else ():
+            who = f"snapshot {info.snapshot_id}"
+            try:
+                claims.append(Claim(who, info.next_offset, self._snapshots.state(info.snapshot_id).digest()))
+            except BadSnapshot as error:
+                self._tell(who, info.next_offset, Outcome.DIFFERS, str(error))
+        return claims
+
+    # --- folding and comparing
+
+    async def _advance(self, until: int | None) -> None:
+        async with aclosing(cast("AsyncGenerator[Folded, None]", self._fold.run(until))) as entries:
+            async for folded in entries:
+                self._check.take(folded)
+
+    async def _judge(self, claim: Claim) -> None:
+        if claim.next_offset < self._fold.begin:
+            detail = f"the log was trimmed up to {self._fold.begin}: verify again"
+            self._tell(claim.who, claim.next_offset, Outcome.UNCHECKED, detail)
+            return
+        await self._advance(claim.next_offset)
+        if self._offset < claim.next_offset:
+            detail = f"it goes up to {claim.next_offset}, the log ends at {self._offset}: the log lost its end"
+            self._tell(claim.who, claim.next_offset, Outcome.DIFFERS, detail)
+            return
+        state = self._cut()
+        if state.digest() == claim.digest:
+            behind = self._end - claim.next_offset if claim.door is not None else 0
+            self._tell(claim.who, claim.next_offset, Outcome.AGREES, f"{behind} behind the end" if behind > 0 else "")
+        else:
+            where = await self._where(claim, state)
+            self._tell(claim.who, claim.next_offset, Outcome.DIFFERS, where)
+
+    def _cut(self) -> PartitionState:
+        self._fold.table.check_invariants()
+        return self._fold.table.cut(self._partition)
+
+    def _judge_log(self) -> None:
+        check, table = self._check, self._fold.table
+        table.check_invariants()
+        if self._partition == 0:
+            self.genesis = table.genesis
+        counts = ", ".join(f"{check.counts[name]} {name}" for name in ("accepted", "refused", "skipped"))
+        base = self._fold.snapshot
+        begun = "from its beginning" if base is None else f"from snapshot {base.snapshot_id}"
+        gaps = f"; no entries at {_ranges(check.gaps)}" if check.gaps else ""
+        for problem in check.problems:
+            self._tell("log", self._offset, Outcome.DIFFERS, problem)
+        if not check.problems:
+            self._tell("log", self._offset, Outcome.AGREES, f"{begun}: {counts}{gaps}")
+
+    # --- finding out where
+
+    async def _where(self, claim: Claim, ours: PartitionState) -> str:
+        if claim.door is None:
+            theirs = self._snapshots.state(claim.who.removeprefix("snapshot "))
+            return difference(ours, theirs) or "its digest differs"
+        try:
+            return await self._ask_where(claim.door)
+        except Unavailable as error:
+            return f"where cannot be said: {error}"
+
+    async def _ask_where(self, door: Door) -> str:
+        """Asks for ever smaller parts; each answer is of a later offset, up to which we fold first."""
+        after = ""
+        while True:
+            page = await door.namespaces(self._partition, after)
+            ours = await self._at(page.next_offset)
+            namespace, rest = differing_part(ours, page, after)
+            if namespace is not None:
+                return await self._ask_bundle(door, namespace)
+            if rest is not None:
+                return f"{rest} differ"
+            if page.next is None:
+                return f"it differed, and agrees at offset {page.next_offset}"
+            after = page.next
+
+    async def _ask_bundle(self, door: Door, namespace: str) -> str:
+        after = ""
+        while True:
+            page = await door.bundles(self._partition, namespace, after)
+            found = differing_bundle(await self._at(page.next_offset), page, after)
+            if found is not None:
+                return f"{found} (at offset {page.next_offset})"
+            if page.next is None:
+                return f"{namespace} differed, and agrees at offset {page.next_offset}"
+            after = page.next
+
+    async def _at(self, next_offset: int) -> PartitionState:
+        await self._advance(next_offset)
+        return self._cut()
+
+
+def _ranges(gaps: Sequence[tuple[int, int]]) -> str:
+    return ", ".join(str(begin) if end == begin + 1 else f"{begin} to {end - 1}" for begin, end in gaps)

@@ -1,0 +1,128 @@
+"""Asks the doors of live brokers what their replicas say: one consistent pair of offset and digest a partition, and
+where asked, the digests of its parts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import aiohttp
+import msgspec
+
+from loadmanager.channel.history.digests import NamespaceDigests, PartitionDigests
+from loadmanager.errors import Unavailable
+from loadmanager.model.registration import read_peer
+from statechannel.ports import Member
+
+T = TypeVar("T")
+
+REQUEST_TIMEOUT_S = 60.0
+CONNECT_TIMEOUT_S = 3.0
+GREETING_TIMEOUT_S = 10.0
+"""A broker that does not even say its name is not waited for as long as a digest may take."""
+
+ASKED_AT_ONCE = 16
+
+
+class Said(msgspec.Struct, frozen=True):
+    """A replica's digest of a partition, as of everything below `next_offset`."""
+
+    partition: int
+    next_offset: int
+    digest: str
+
+
+class _Named(msgspec.Struct, frozen=True):
+    broker: str
+
+
+class _Channel(msgspec.Struct, frozen=True):
+    broker: str
+    partitions: list[Said]
+    stopped_by: str | None = None
+
+
+class Door:
+    """One broker's."""
+
+    def __init__(self, broker: str, url: str, session: aiohttp.ClientSession) -> None:
+        self.broker = broker
+        self._url = url
+        self._session = session
+
+    async def said(self) -> list[Said]:
+        """By partition. Raises Unavailable, with the reason."""
+        try:
+            async with asyncio.timeout(GREETING_TIMEOUT_S):
+                self._check_name((await self._ask("/v1/channel", {}, _Named)).broker)
+        except TimeoutError:
+            raise Unavailable(f"it did not answer within {GREETING_TIMEOUT_S:g} s") from None
+        found = await self._ask("/v1/channel", {"digest": "true"}, _Channel)
+        self._check_name(found.broker)
+        if found.stopped_by is not None:
+            raise Unavailable(f"its replica reads no further: {found.stopped_by}")
+        return found.partitions
+
+    def _check_name(self, broker: str) -> None:
+        if broker != self.broker:
+            raise Unavailable(f"{broker} answers there by now")
+
+    async def namespaces(self, partition: int, after: str) -> PartitionDigests:
+        """A page. Raises Unavailable."""
+        return await self._ask("/v1/channel/digests", {"partition": str(partition), "after": after}, PartitionDigests)
+
+    async def bundles(self, partition: int, namespace: str, after: str) -> NamespaceDigests:
+        """A page. Raises Unavailable."""
+        query = {"partition": str(partition), "namespace": namespace, "after": after}
+        return await self._ask("/v1/channel/digests", query, NamespaceDigests)
+
+    async def _ask(self, path: str, query: Mapping[str, str], kind: type[T]) -> T:
+        if not self._url:
+            raise Unavailable("it registered no admin URL")
+        try:
+            async with self._session.get(self._url + path, params=query, allow_redirects=False) as answer:
+                body = await answer.read()
+        except TimeoutError:
+            raise Unavailable("it did not answer in time") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unavailable(f"it does not answer: {error}") from None
+        if answer.status != 200:
+            raise Unavailable(f"HTTP {answer.status}: {_reason(body)}")
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except msgspec.MsgspecError as error:
+            raise Unavailable(f"its answer cannot be read (is it of another release?): {error}") from None
+
+
+def session() -> aiohttp.ClientSession:
+    """For all doors together; close it."""
+    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S))
+
+
+def doors_of(members: Mapping[str, Member], opened: aiohttp.ClientSession) -> list[Door]:
+    """Of every registered broker, by name."""
+    peers = [read_peer(member) for _, member in sorted(members.items())]
+    return [Door(str(peer.broker), peer.registration.admin_url, opened) for peer in peers]
+
+
+async def ask_all(doors: Sequence[Door]) -> list[list[Said] | Unavailable]:
+    """What each says, or why it says nothing."""
+    places = asyncio.Semaphore(ASKED_AT_ONCE)
+
+    async def ask(door: Door) -> list[Said] | Unavailable:
+        async with places:
+            try:
+                return await door.said()
+            except Unavailable as error:
+                return error
+
+    return await asyncio.gather(*(ask(door) for door in doors))
+
+
+def _reason(body: bytes) -> str:
+    try:
+        answer: Any = msgspec.json.decode(body)
+        return str(answer["reason"])
+    except (msgspec.MsgspecError, KeyError, TypeError):
+        return body[:200].decode(errors="replace")

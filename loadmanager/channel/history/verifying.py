@@ -1,0 +1,64 @@
+"""The whole audit: a channel's partitions against their snapshots, and against every registered broker's replica."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from loadmanager.channel.history.auditing import Finding, Outcome, PartitionAudit
+from loadmanager.channel.history.doors import Door, Said, ask_all, doors_of, session
+from loadmanager.errors import NotFound, Unavailable
+from statechannel.errors import ForeignCluster
+from statechannel.law.partition import Genesis
+from statechannel.law.snapshot import SNAPSHOTS
+from statechannel.ports import Log, Member, TopicSpec
+
+
+async def verify(
+    log: Log,
+    topic: str,
+    cluster: str,
+    members: Mapping[str, Member],
+    tell: Callable[[Sequence[Finding]], None],
+    partitions: int | None = None,
+) -> list[Finding]:
+    """All findings; `tell` gets those of each partition as they come.
+
+    Raises LogUnavailable, TopicMismatch, NotFound if there is no channel in this log, or ForeignCluster if it is
+    another cluster's. (Where the topics do not exist the log may make them.)
+    """
+    count = await log.open_topic(TopicSpec(topic, partitions))
+    await log.open_topic(TopicSpec(topic + SNAPSHOTS, count, compacted=True))
+    async with session() as opened:
+        doors = doors_of(members, opened)
+        answers = await ask_all(doors)
+        findings: list[Finding] = []
+        genesis: Genesis | None = None
+        for partition in range(count):
+            said, silent = _of_partition(doors, answers, partition)
+            audit = PartitionAudit(log, topic, partition, count, said, genesis)
+            found = [*await audit.run(), *silent]
+            genesis = audit.genesis
+            if partition == 0 and genesis is None and all(f.outcome is Outcome.AGREES for f in found):
+                raise NotFound(f"no cluster has begun in topic {topic!r} of this log: see --log and topic_prefix")
+            if genesis is not None and genesis.cluster != cluster:
+                raise ForeignCluster(f"this log belongs to cluster {genesis.cluster!r}, not {cluster!r}: see --cluster")
+            tell(found)
+            findings += found
+    return findings
+
+
+def _of_partition(
+    doors: Sequence[Door], answers: Sequence[list[Said] | Unavailable], partition: int
+) -> tuple[list[tuple[Door, Said]], list[Finding]]:
+    said: list[tuple[Door, Said]] = []
+    silent: list[Finding] = []
+    for door, answer in zip(doors, answers, strict=True):
+        if isinstance(answer, Unavailable):
+            silent.append(Finding(door.broker, partition, None, Outcome.UNCHECKED, str(answer)))
+            continue
+        found = next((each for each in answer if each.partition == partition), None)
+        if found is None:
+            silent.append(Finding(door.broker, partition, None, Outcome.DIFFERS, "it has no such partition"))
+        else:
+            said.append((door, found))
+    return said, silent

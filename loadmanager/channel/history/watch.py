@@ -1,0 +1,240 @@
+"""One watch: from the table as it is now, or from a revision on, every accepted change once and in the log's order.
+
+A stream of `Piece`s; how one looks on the wire is not decided here. Per partition it remembers how far it has told: a
+change is told iff it lies there or behind it, so it does not matter whether it came from memory, from the log folded
+again, or was contained in a snapshot. A piece that completes something carries the revision up to which all has been
+told: from any of these a client can go on, at any broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Literal, cast
+
+import msgspec
+
+from loadmanager.channel.history.recent import Event
+from loadmanager.channel.history.revision import Revision
+from loadmanager.errors import Gone, LoadManagerError
+from statechannel.errors import BadSnapshot, LogUnavailable, NewerRecord, Trimmed
+from statechannel.law.record import Action
+from statechannel.law.verdict import Change, Ownership, Transition
+from statechannel.runtime.refold import Folded, Refold
+
+if TYPE_CHECKING:
+    from loadmanager.channel.history.watching import Watching
+
+BUNDLES_A_PIECE = 250
+CHANGES_AT_ONCE = 100
+BACKLOG_CHANGES, BACKLOG_BUNDLES = 2_000, 20_000
+"""What is folded from the log in one turn, before it is sent."""
+
+KEEP_ALIVE_S = 10.0
+CLOCK_STEP_S = 0.001
+"""A shorter wait than this is over at once."""
+
+ANEW = "start without `since` for a snapshot"
+
+Kind = Literal["snapshot", "snapshot-end", "change", "reload", "end"]
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A part of the stream. Without a kind it only says that all up to `revision` has been told.
+
+    `snapshot`: some `entries` of a `partition`. `snapshot-end`: all have been told. `change`: a `change` with its
+    `transitions`, of which `more` follow in the next piece. `reload`: forget the partition, snapshots of it follow.
+    `end`: why the watch ends here; go on from `resume`, or anew.
+    """
+
+    kind: Kind | None
+    revision: Revision | None = None
+    partition: int | None = None
+    entries: Sequence[Ownership] = ()
+    change: Change | None = None
+    transitions: Sequence[Transition] = ()
+    more: bool = False
+    why: str = ""
+    resume: Revision | None = None
+
+
+class Watch:
+    """One client's. Iterate over `pieces()`."""
+
+    def __init__(self, watching: Watching, namespace: str | None, since: Revision | None) -> None:
+        self._watching = watching
+        self._namespace = namespace
+        self._partitions = watching.partitions_of(namespace)
+        self._since = since
+        self._told = since or watching.revision()
+        self._position = watching.recent.end
+        self._whole = since is not None
+        """Whether a client that has had what was told so far has had everything up to there."""
+
+    async def pieces(self) -> AsyncGenerator[Piece, None]:
+        """For ever, or up to one of the kind `end`."""
+        self._watching.entered()
+        try:
+            async with aclosing(self._snapshot() if self._since is None else self._backlog(self._since)) as begin:
+                async for piece in begin:
+                    yield piece
+                    if self._watching.closing.is_set():
+                        break
+            async with aclosing(self._live()) as live:
+                async for piece in live:
+                    yield piece
+        except (LoadManagerError, LogUnavailable, NewerRecord, BadSnapshot, Trimmed) as error:
+            yield self._end(str(error))
+        finally:
+            self._watching.left()
+
+    def _end(self, why: str) -> Piece:
+        return Piece("end", why=why, resume=self._told if self._whole else None)
+
+    # --- what there is
+
+    async def _snapshot(self) -> AsyncGenerator[Piece, None]:
+        self._position = self._watching.recent.end
+        for partition in self._partitions:
+            for piece in self._cut(partition):
+                yield piece
+            await asyncio.sleep(0)
+        self._whole = True
+        yield Piece("snapshot-end", self._told)
+
+    def _cut(self, partition: int) -> Iterator[Piece]:
+        """The partition as it is now, in pieces; after them it is told up to there."""
+        state = self._watching.table.cut(partition)
+        kept: list[Ownership] = []
+        for namespace in state.namespaces:
+            if self._namespace not in (None, namespace.name):
+                continue
+            for index in range(0, len(namespace.entries), BUNDLES_A_PIECE):
+                kept += namespace.entries[index : index + BUNDLES_A_PIECE]
+                if len(kept) >= BUNDLES_A_PIECE:
+                    yield Piece("snapshot", partition=partition, entries=kept)
+                    kept = []
+        if kept:
+            yield Piece("snapshot", partition=partition, entries=kept)
+        self._told = self._told.at(partition, state.next_offset)
+
+    # --- what came between
+
+    async def _backlog(self, since: Revision) -> AsyncGenerator[Piece, None]:
+        recent = self._watching.recent
+        now, self._position = self._watching.revision(), recent.end
+        in_memory = [p for p in self._partitions if since.offsets[p] >= recent.known_from(p)]
+        kept = [change for p in in_memory for change in recent.of_partition(p, since.offsets[p])]
+        for change in kept:
+            for piece in self._of_change(change):
+                yield piece
+        for partition in [p for p in self._partitions if p not in in_memory]:
+            async with aclosing(self._folded(partition, since.offsets[partition], now.offsets[partition])) as folded:
+                async for piece in folded:
+                    yield piece
+        self._told = Revision(now.generation, tuple(map(max, now.offsets, self._told.offsets)))
+        yield Piece(None, self._told)
+
+    async def _folded(self, partition: int, start: int, until: int) -> AsyncGenerator[Piece, None]:
+        """From the log, what is not in memory any more; sent between turns, not in them. Raises Gone."""
+        desk = self._watching.desk
+        refold = desk.refold(partition, self._watching.table.partitions, self._namespace)
+        async with desk.turn():
+            await refold.open(before=start)
+        if refold.begin > start:
+            raise Gone(f"what came after offset {start} of partition {partition} cannot be told again; {ANEW}")
+        while refold.table.next_offset(partition) < until:
+            async with desk.turn():
+                changes, ended = await _some_changes(refold, start, until)
+            for change in changes:
+                for piece in self._of_change(change):
+                    yield piece
+            if ended:
+                return
+
+    # --- what comes
+
+    async def _live(self) -> AsyncGenerator[Piece, None]:
+        recent, clock_s = self._watching.recent, asyncio.get_running_loop().time
+        spoke_s = clock_s()
+        while (ending := self._why_to_end()) is None:
+            events = recent.after(self._position, CHANGES_AT_ONCE)
+            if events is None:
+                ending = "too slow: the changes that come next were dropped here; go on from `resume`"
+                break
+            for event in events:
+                self._position += 1
+                for piece in self._of_event(event):
+                    yield piece
+                    spoke_s = clock_s()
+            if events:
+                continue
+            left_s = (
+                spoke_s + KEEP_ALIVE_S - clock_s()
+            )  # also while there is news, if none of it is about our namespace
+            if left_s > CLOCK_STEP_S:
+                await self._next(left_s)
+                continue
+            self._told = self._watching.revision()  # what is not told by now had nothing to tell
+            yield Piece(None, self._told)
+            spoke_s = clock_s()
+        yield self._end(ending)
+
+    def _why_to_end(self) -> str | None:
+        if self._watching.closing.is_set():
+            return "this broker closes its doors; go on at another one"
+        stopped_by = self._watching.replica.stopped_by
+        return None if stopped_by is None else f"this broker reads the channel no more: {stopped_by}"
+
+    async def _next(self, timeout_s: float) -> None:
+        """Wait for an event, for the end, or for long enough."""
+        watching = self._watching
+        ends = (watching.closing.wait(), watching.replica.stopped.wait())
+        waiting = [asyncio.ensure_future(each) for each in (watching.recent.more(timeout_s), *ends)]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waiting:
+                each.cancel()
+
+    def _of_event(self, event: Event) -> Iterator[Piece]:
+        if event.partition not in self._partitions:
+            return
+        if isinstance(event, Change):
+            yield from self._of_change(event)
+        elif event.next_offset > self._told.offsets[event.partition]:
+            yield Piece("reload", partition=event.partition)
+            yield from self._cut(event.partition)
+            yield Piece("snapshot-end", self._told)
+
+    def _of_change(self, change: Change) -> Iterator[Piece]:
+        if change.offset < self._told.offsets[change.partition]:
+            return
+        transitions: Sequence[Transition] = change.transitions
+        if change.whole is not None and self._namespace not in (None, change.whole):
+            transitions = ()
+        elif self._namespace is not None and change.whole is None:
+            transitions = [t for t in transitions if t.bundle.namespace == self._namespace]
+        told = self._told.at(change.partition, change.offset + 1)
+        if transitions or (self._namespace is None and change.record.action is not Action.NOOP):
+            for index in range(0, max(1, len(transitions)), BUNDLES_A_PIECE):
+                more = index + BUNDLES_A_PIECE < len(transitions)
+                some = transitions[index : index + BUNDLES_A_PIECE]
+                yield Piece("change", None if more else told, change=change, transitions=some, more=more)
+        self._told = told
+
+
+async def _some_changes(refold: Refold, start: int, until: int) -> tuple[list[Change], bool]:
+    """The next changes from an offset on, and whether that was the last of them."""
+    changes: list[Change] = []
+    bundles = 0
+    async with aclosing(cast("AsyncGenerator[Folded, None]", refold.run(until))) as entries:
+        async for folded in entries:
+            verdict = folded.applied.verdict
+            if isinstance(verdict, Change) and verdict.offset >= start:
+                changes.append(verdict)
+                bundles += len(verdict.transitions)
+                if len(changes) >= BACKLOG_CHANGES or bundles >= BACKLOG_BUNDLES:
+                    return changes, False
+    return changes, True

@@ -1,0 +1,148 @@
+"""Replaces what all brokers of a log agree on: another coordination root, another proof time. Brokers may run on.
+
+Order: `amend` into every partition (from there on nobody gets a channel proof, and who reads it ends its incarnation);
+every incarnation raised in the old root (nobody gets a proof there either); V and the margin of the old agreement, in
+which older proofs run out; `agree`. An agreement is in force only once it stands in every partition, so after any
+interruption nobody serves under either until the same command was run to its end, or one that says otherwise.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+
+import msgspec
+
+from loadmanager.channel.migration.folding import FoldedLog
+from loadmanager.channel.migration.importing import Wanted
+from loadmanager.channel.migration.leaving import Say, fence, until_proofs_are_out
+from loadmanager.channel.migration.migrating import Place
+from loadmanager.channel.migration.patience import patiently
+from loadmanager.errors import Conflict
+from statechannel.errors import LogUnavailable
+from statechannel.law.agreement import Agreed, Agreement
+from statechannel.law.imported import AT_WORK
+from statechannel.law.record import Action, Record, Role
+from statechannel.ports import Coordination
+
+DrawId = Callable[[], str]
+
+
+class Replaced(msgspec.Struct, frozen=True):
+    """What brokers agreed on, and what they agree on now. `was_done` says that nothing had to be changed."""
+
+    before: Agreement
+    now: Agreement
+    was_done: bool
+
+
+async def replace_agreement(
+    place: Place,
+    cluster: str,
+    wanted: Wanted,
+    *,
+    old: tuple[Coordination, str] | None,
+    lost: bool,
+    say: Say,
+    draw_id: DrawId = lambda: secrets.token_hex(8),
+) -> Replaced:
+    """`old` is the coordination root that is left behind; without it, `lost` is the operator's word that it is no more.
+    `draw_id` gives each record its own.
+
+    Raises Conflict where something does not fit (nothing was changed), and what the ports raise: run it again then.
+    """
+    log = FoldedLog(place.log, place.log_address)
+    await log.open()
+    identity = _checked(log, cluster)
+    before = _word(log)
+    await _check_old(log, old)
+    root = await place.coordination.identify(cluster, identity)
+    now = wanted(before, root)
+    left = {agreed.agreement.root for agreed in _standing(log) if agreed.agreement is not None} - {root}
+    if left and old is None and not lost:
+        raise Conflict(
+            f"the log belongs to coordination root {', '.join(sorted(left))}, and {place.coordination_address} is root "
+            f"{root}. Name the old one with --from-coordination; only if it is gone for good, give --lost"
+        )
+    if all(_is_in_force(agreed, now) for agreed in _standing(log)):
+        return Replaced(before, now, was_done=True)
+    say(f"to be agreed on: {now}")
+    await _write(log, Action.AMEND, now, draw_id)
+    say("written down; brokers that run end their incarnations now, and wait")
+    leaving = [old[0]] if old is not None else []
+    if root not in left:
+        leaving.append(place.coordination)
+    for coordination in leaving:
+        await fence(coordination, _numbers(log, coordination))
+    in_force = [agreed.agreement for agreed in _standing(log) if agreed.agreement is not None]
+    await until_proofs_are_out(max(a.proof_validity_s for a in in_force), max(a.margin_s for a in in_force), say)
+    await _write(log, Action.AGREE, now, draw_id)
+    return Replaced(before, now, was_done=False)
+
+
+def _checked(log: FoldedLog, cluster: str) -> str:
+    """The log's identity. Raises Conflict unless it is this cluster's, and open."""
+    genesis = log.table.genesis
+    if genesis is None:
+        raise Conflict(f"{log.address} belongs to no cluster yet: its first broker says what is agreed on")
+    if genesis.cluster != cluster:
+        raise Conflict(f"{log.address} is of cluster {genesis.cluster!r}, not {cluster!r}: correct --cluster")
+    if (moved_to := log.table.retired(0)) is not None:
+        raise Conflict(f"{log.address} was moved to {moved_to}: name that one with --log")
+    return genesis.identity
+
+
+def _word(log: FoldedLog) -> Agreement:
+    word = log.table.agreed(0).agreement
+    if word is None:
+        raise Conflict(
+            f"{log.address} does not say yet what brokers agree on: they write it once all of them are of this release"
+        )
+    return word
+
+
+async def _check_old(log: FoldedLog, old: tuple[Coordination, str] | None) -> None:
+    if old is None:
+        return
+    found = await old[0].identity()
+    known = {agreed.agreement.root for agreed in _standing(log) if agreed.agreement is not None}
+    if found is None or found.root not in known:
+        is_root = "empty" if found is None else f"root {found.root}"
+        raise Conflict(
+            f"{old[1]} is {is_root}, and the log belongs to {', '.join(sorted(known))}: correct --from-coordination"
+        )
+
+
+def _standing(log: FoldedLog) -> list[Agreed]:
+    return [log.table.agreed(partition) for partition in range(log.table.partitions)]
+
+
+def _is_in_force(agreed: Agreed, now: Agreement) -> bool:
+    return agreed.agreement == now and agreed.following is None
+
+
+def _numbers(log: FoldedLog, coordination: Coordination) -> dict[str, int]:
+    """The highest incarnation of each name that the log knows, or that is registered."""
+    numbers = {name: member.broker.incarnation for name, member in coordination.members.items()}
+    for partition in range(log.table.partitions):
+        for name, number in log.table.cut(partition).incarnations:
+            numbers[name] = max(number, numbers.get(name, 0))
+    return numbers
+
+
+async def _write(log: FoldedLog, action: Action, now: Agreement, draw_id: DrawId) -> None:
+    """Bring every partition one step on, and read that back. Raises Conflict if somebody else writes another one."""
+
+    async def write() -> None:
+        for partition, agreed in enumerate(_standing(log)):
+            if _is_in_force(agreed, now) or (action is Action.AMEND and agreed.following == now):
+                continue
+            record = Record(draw_id(), action, AT_WORK, Role.ADMIN, agreement=now, seen_agreement=agreed.revision)
+            await log.append(partition, [record])
+        await log.read_on()
+        if not all(_is_in_force(agreed, now) or agreed.following == now for agreed in _standing(log)):
+            raise Conflict("somebody else replaces what brokers agree on at the same time: run one of the two again")
+        if action is Action.AGREE and not all(_is_in_force(agreed, now) for agreed in _standing(log)):
+            raise LogUnavailable(f"{log.address} has not taken it in all partitions: run this again")
+
+    await patiently(write)

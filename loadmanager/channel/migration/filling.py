@@ -1,0 +1,155 @@
+"""Which records a new log still lacks until it says what an export says. Pure: table in, records out.
+
+Looks only at what is there, so it may be asked as often as one likes and after any interruption: what has been accepted
+is not asked for again. Ordinary records only. A namespace of more bundles than a record can name is made of coarse ones
+which the importer takes, cuts and gives back, as a broker would.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from zlib import crc32
+
+import msgspec
+
+from loadmanager.channel.migration.export import Export
+from loadmanager.errors import Conflict
+from statechannel.law.agreement import Agreement
+from statechannel.law.imported import AT_WORK
+from statechannel.law.namespace import Namespace
+from statechannel.law.partition import NamespaceState
+from statechannel.law.record import Action, Broker, Record, Role, Subject, Token
+from statechannel.law.table import OwnershipTable
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Ownership
+
+RECORD_BYTES = 800_000
+"""Logs take entries of 1 MiB; a hand-made estimate must stay below that."""
+POSITION_BYTES = 11
+"""What a boundary takes at most as JSON."""
+MOST_BOUNDARIES = RECORD_BYTES // POSITION_BYTES
+_SUBJECT_BYTES = 60
+"""What a subject takes besides its namespace."""
+
+Step = tuple[Action, Broker | None]
+"""What is to be done to a bundle, and for whom."""
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """A record that is lacking, and where it belongs. Its id and cause are filled in by whoever writes it."""
+
+    partition: int
+    record: Record
+
+
+def plan(table: OwnershipTable, export: Export, agreement: Agreement | None = None) -> list[Planned]:
+    """What can be written now; empty when the log says it all. Raises Conflict where somebody made something else."""
+    planned = [*_numbers(table, export.incarnations()), *_agreement(table, agreement)]
+    for wanted in export.namespaces():
+        partition = table.partition_of(wanted.name)
+        known = table.namespace(wanted.name)
+        if known is None or not known.exists:
+            planned.append(Planned(partition, _create(wanted, known)))
+        else:
+            planned += (Planned(partition, record) for record in _bundles(known, wanted))
+    return planned
+
+
+def _numbers(table: OwnershipTable, highest: Mapping[str, int]) -> Iterator[Planned]:
+    """No-ops that teach how far the incarnations of each name had come, so that the next ones are above them."""
+    for name, number in highest.items():
+        if table.highest_incarnation(name) < number and name != AT_WORK.name:
+            yield Planned(0, Record("", Action.NOOP, Broker(name, number)))
+
+
+def _agreement(table: OwnershipTable, agreement: Agreement | None) -> Iterator[Planned]:
+    """What brokers have to agree on, in every partition that says nothing of it yet."""
+    for partition in range(table.partitions if agreement is not None else 0):
+        if table.agreed(partition).agreement is None:
+            yield Planned(partition, Record("", Action.AGREE, AT_WORK, Role.ADMIN, agreement=agreement))
+
+
+def _create(wanted: NamespaceState, known: Namespace | None) -> Record:
+    assert known is None, "an import deletes no namespace"
+    lower = [entry.bundle.lo for entry in wanted.entries]
+    # coarse ones are as large as can be cut in one record: each cut costs as much as the namespace is large
+    every = 1 if len(lower) < MOST_BOUNDARIES else MOST_BOUNDARIES - 1
+    return Record(
+        "", Action.CREATE_NAMESPACE, AT_WORK, Role.ADMIN,
+        namespace=wanted.name, boundaries=(*lower[::every], wanted.entries[-1].bundle.hi),
+    )  # fmt: skip
+
+
+def _bundles(known: Namespace, wanted: NamespaceState) -> Iterator[Record]:
+    """The next step of every bundle of a namespace that does not look as it should, as few records as possible."""
+    lower = [entry.bundle.lo for entry in wanted.entries]
+    steps: dict[Step, list[Subject]] = {}
+    for entry in known.entries:
+        bundle = entry.bundle
+        first, last = bisect_left(lower, bundle.lo), bisect_left(lower, bundle.hi)
+        here = wanted.entries[first:last]
+        if not here or here[0].bundle.lo != bundle.lo or here[-1].bundle.hi != bundle.hi:
+            raise Conflict(f"{bundle} is none of the export's: somebody else writes to this log; choose a new one")
+        step = _toward(entry, here)
+        if step is not None and step[0] is Action.CREATE:
+            cuts = tuple(each.bundle.lo for each in here[1:])
+            yield Record("", Action.CREATE, AT_WORK, subjects=(Subject(bundle, entry.revision),), boundaries=cuts)
+        elif step is not None:
+            steps.setdefault(step, []).append(Subject(bundle, entry.revision))
+    for (action, to), subjects in steps.items():
+        for run in _runs(wanted.name, subjects):
+            yield Record("", action, AT_WORK, subjects=run, to=to)
+
+
+def _toward(entry: Ownership, here: Sequence[Ownership]) -> Step | None:
+    """The next step of one bundle toward those that shall be in its place; None if it is as it should be."""
+    to = here[0].holder if len(here) == 1 else AT_WORK
+    ours = entry.holder == AT_WORK
+    match entry.state:
+        case State.UNASSIGNED:
+            return (Action.OWN, to) if to is not None else None
+        case State.ASSIGNING if ours:
+            return Action.RETURN, None
+        case State.ASSIGNED if ours:
+            return (Action.CREATE, None) if len(here) > 1 else (Action.UNLOAD, None)
+        case State.RELEASING if ours:
+            return Action.RELEASE, None
+        case _:
+            if entry.holder == to:
+                return None
+            raise Conflict(f"{entry.bundle} went to {entry.holder}, not to {to}: a broker runs on this log already")
+
+
+def _runs(namespace: str, subjects: Sequence[Subject]) -> Iterator[tuple[Subject, ...]]:
+    length = max(1, RECORD_BYTES // (len(namespace) + _SUBJECT_BYTES))
+    for begin in range(0, len(subjects), length):
+        yield tuple(subjects[begin : begin + length])
+
+
+def differences(table: OwnershipTable, export: Export) -> Iterator[str]:
+    """What a log that was filled does not say as the export says it: owners by name, order of tokens and numbers."""
+    for before in export.entries():
+        after = table.get(before.bundle)
+        name, now = _name(before), _name(after)
+        if after is None:
+            yield f"{before.bundle} is not there"
+        elif now != name:
+            yield f"the owner of {before.bundle} was {name}, and is {now}"
+        elif not table.token(after) > token_before(export, before):
+            yield f"the token of {before.bundle} is {table.token(after)}, not above {token_before(export, before)}"
+    for name, number in export.incarnations().items():
+        if name != AT_WORK.name and table.highest_incarnation(name) < number:
+            yield f"{name} would get the incarnation {number} again"
+    if len(table) != export.bundles:
+        yield f"there are {len(table)} bundles, not {export.bundles}"
+
+
+def token_before(export: Export, entry: Ownership) -> Token:
+    """The fencing token that an exported ownership had."""
+    partition = crc32(entry.bundle.namespace.encode()) % len(export.states)
+    return Token(export.genesis.generation, partition, entry.token)
+
+
+def _name(entry: Ownership | None) -> str | None:
+    return entry.holder.name if entry is not None and entry.holder is not None else None

@@ -1,0 +1,108 @@
+"""A log that is read and written without a broker: folded to its present end, whether or not it was closed for good.
+
+Not for following a log (see `statechannel.runtime.replica`), and no judge of what stands in it: it only remembers
+whether anything was written by anybody else than its own user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import cast
+
+from statechannel.errors import LogUnavailable, Trimmed
+from statechannel.law import codec
+from statechannel.law.record import Record
+from statechannel.law.snapshot import SNAPSHOTS
+from statechannel.law.table import OwnershipTable
+from statechannel.ports import Log, LogEntry, Payload, TopicSpec
+from statechannel.runtime.channel import ChannelCore
+from statechannel.runtime.loading import Loading
+from statechannel.runtime.service import ChannelSettings
+
+TOPIC = ChannelSettings().topic
+APPEND_BYTES = 4 << 20
+APPEND_RECORDS = 1_000
+ATTEMPTS = 5
+"""Brokers that run may trim the log behind a newer snapshot while it is read."""
+
+
+class FoldedLog:
+    """One channel. Records with `cause` count as one's own; all others are `foreign`."""
+
+    def __init__(self, log: Log, address: str, cause: str = "") -> None:
+        self.log = log
+        self.address = address
+        self.cause = cause
+        self.foreign = 0
+        """How many entries are not of this cause; what only a snapshot still has counts as one."""
+        self._core: ChannelCore | None = None
+        self._loading: Loading | None = None
+
+    @property
+    def table(self) -> OwnershipTable:
+        """As of the last `read_on`."""
+        assert self._core is not None, "open() comes first"
+        return self._core.table
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was ever written."""
+        return not any(self.table.next_offset(partition) for partition in range(self.table.partitions))
+
+    async def open(self, partitions: int | None = None) -> None:
+        """Create or check the topics, and read all there is.
+
+        Raises LogUnavailable, TopicMismatch, BadSnapshot, NewerRecord.
+        """
+        count = await self.log.open_topic(TopicSpec(TOPIC, partitions))
+        await self.log.open_topic(TopicSpec(TOPIC + SNAPSHOTS, count, compacted=True))
+        self._core = ChannelCore(count, codec.NEWEST_VERSION)
+        self._loading = Loading(self.log, TOPIC, TOPIC + SNAPSHOTS, self.table)
+        for partition in range(count):
+            await self._load(partition)
+        await self.read_on()
+        if self.table.genesis is not None:
+            self._loading.check_identity(self.table.genesis)
+
+    async def _load(self, partition: int) -> None:
+        assert self._loading is not None, "open() comes first"
+        if await self._loading.load(partition) is not None:
+            self.foreign += 1
+
+    async def read_on(self) -> None:
+        """Apply what was appended since. Raises LogUnavailable, BadSnapshot, NewerRecord."""
+        for partition in range(self.table.partitions):
+            for _ in range(ATTEMPTS):
+                try:
+                    await self._read(partition)
+                    break
+                except Trimmed:
+                    await self._load(partition)
+            else:
+                raise LogUnavailable(f"partition {partition} of {self.address} is trimmed faster than it can be read")
+
+    async def _read(self, partition: int) -> None:
+        assert self._core is not None, "open() comes first"
+        batches = self.log.read(TOPIC, partition, self.table.next_offset(partition))
+        async with aclosing(cast("AsyncGenerator[Sequence[LogEntry], None]", batches)):
+            async for batch in batches:
+                for entry in batch:
+                    record = self._core.apply(entry).record
+                    self.foreign += record is None or record.cause != self.cause
+                await asyncio.sleep(0)
+
+    async def append(self, partition: int, records: Sequence[Record]) -> None:
+        """Append in order, each in the oldest format that can carry it. Raises LogUnavailable: a part may be there."""
+        waiting: list[Payload] = []
+        size_bytes = 0
+        for record in records:
+            value = codec.encode(record, codec.version_of(record))
+            if waiting and (size_bytes + len(value) > APPEND_BYTES or len(waiting) == APPEND_RECORDS):
+                await self.log.append(TOPIC, partition, waiting)
+                waiting, size_bytes = [], 0
+            waiting.append(Payload(None, value))
+            size_bytes += len(value)
+        if waiting:
+            await self.log.append(TOPIC, partition, waiting)

@@ -1,0 +1,194 @@
+"""The two ways to fill a new log: from a file (restore), and from the log that a cluster leaves (migrate).
+
+Order of a migration: everything that can fail without harm comes first, closing the old log last but the copying
+itself. After any interruption the same command goes on; see `docs/decisions/0010-moving-the-channel.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from loadmanager.channel.migration.documents import documents_in, fill_documents
+from loadmanager.channel.migration.export import Export, export_of
+from loadmanager.channel.migration.folding import FoldedLog
+from loadmanager.channel.migration.importing import Import, Wanted, check_generation, in_root
+from loadmanager.channel.migration.leaving import (
+    Say,
+    check_lost,
+    check_retired,
+    fence,
+    identity_of,
+    is_retired,
+    retire,
+    until_left,
+    until_proofs_are_out,
+)
+from loadmanager.channel.migration.patience import patiently
+from loadmanager.errors import Conflict
+from statechannel.law.partition import Genesis
+from statechannel.ports import Coordination, Log, TopicSpec
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A log and the coordination service beside it, both started."""
+
+    log: Log
+    coordination: Coordination
+    log_address: str
+    coordination_address: str
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """What both ways need to know. V and margin are those of the brokers that leave."""
+
+    cluster: str
+    partitions: int | None
+    validity_s: float
+    margin_s: float
+    now_ms: int
+    wait_s: float = 0.0
+    """How long to wait for brokers that are registered."""
+    wanted: Wanted = in_root
+    """What the new log is to name, from what the old one does; by default the same values."""
+
+
+class Moved(msgspec.Struct, frozen=True):
+    """What was done. `was_done` says that an earlier run had finished it, and that this one changed nothing."""
+
+    cluster: str
+    identity: str
+    generation: int
+    was_done: bool
+    partitions: int
+    namespaces: int
+    bundles: int
+    owners: dict[str, int]
+    """How many bundles each broker's name holds."""
+
+
+async def restore(
+    export: Export,
+    seal: str,
+    new: Place,
+    terms: Terms,
+    *,
+    generation: int | None = None,
+    old: tuple[Coordination, str] | None = None,
+    say: Say,
+) -> Moved:
+    """Fill a new log from an export; `seal` tells this file from every other. `old` is the lost log's coordination.
+
+    Raises Conflict, Unavailable and what the ports raise; nothing is written where something does not fit.
+    """
+    chosen = check_fits(export, terms.cluster, generation)
+    target = FoldedLog(new.log, new.log_address, f"import {seal}")
+    await target.open(terms.partitions)
+    work = Import(target, terms.cluster, chosen)
+    if work.is_done and not target.foreign:
+        return _moved(target, export, was_done=True)
+    work.check()
+    if old is not None:
+        await check_lost(*old, export.genesis, chosen)
+    await until_left(new.coordination, terms.wait_s, new.coordination_address, say)
+    if old is not None:
+        await until_left(old[0], terms.wait_s, old[1], say)
+    await work.claim(new.coordination)
+    if old is not None:
+        await fence(old[0], export.incarnations())
+        await _until_proofs_are_out(export, terms, say)
+    return await _copied(work, target, export, terms, say)
+
+
+def check_fits(export: Export, cluster: str, generation: int | None) -> int:
+    """The generation of the new log. Raises Conflict for an export of another cluster, or a generation that is old."""
+    later = export.next_generation
+    if export.genesis.cluster != cluster:
+        raise Conflict(f"the export is of cluster {export.genesis.cluster!r}, not {cluster!r}: correct --cluster")
+    if generation is not None and generation < later:
+        raise Conflict(f"generation {generation} is not above {later - 1}, which has been: tokens would go back")
+    return check_generation(generation or later)
+
+
+async def migrate(old: Place, new: Place, terms: Terms, topics: Sequence[TopicSpec], *, say: Say) -> Moved:
+    """Move a cluster whose brokers have stopped from one log to another. `topics` are those of the new one.
+
+    Raises Conflict, Unavailable and what the ports raise. Before the old log is closed everything there is as it was.
+    """
+    source = FoldedLog(old.log, old.log_address)
+    await source.open()
+    genesis = _checked_source(source, terms, new.log_address)
+    await identity_of(old.coordination, old.coordination_address)
+    word = source.table.agreed(0).agreement
+    await old.coordination.identify(genesis.cluster, genesis.identity, None if word is None else word.root)
+    target = FoldedLog(new.log, new.log_address, f"move of {genesis.identity}")
+    for spec in topics:
+        await patiently(lambda spec=spec: new.log.open_topic(spec))
+    await target.open(terms.partitions)
+    work = Import(target, terms.cluster, genesis.generation + 1)
+    if work.is_done and is_retired(source) and _continues(target, genesis):
+        return _moved(target, export_of(source.table, {}, source.address, terms.now_ms), was_done=True)
+    work.check()
+    await until_left(new.coordination, 0.0, new.coordination_address, say)
+    await until_left(old.coordination, terms.wait_s, old.coordination_address, say)
+    await work.claim(new.coordination)
+    say(f"{new.log_address} is claimed for generation {genesis.generation + 1} of cluster {terms.cluster}")
+    await until_left(old.coordination, terms.wait_s, old.coordination_address, say)
+    await retire(source, new.log_address)
+    await fence(old.coordination, export_of(source.table, {}, source.address, terms.now_ms).incarnations())
+    say(f"{old.log_address} is closed for good: no broker starts on it any more")
+    await _until_proofs_are_out(export_of(source.table, {}, source.address, terms.now_ms), terms, say)
+    await source.read_on()
+    export = export_of(source.table, await documents_in(old.log), source.address, terms.now_ms)
+    return await _copied(work, target, export, terms, say)
+
+
+async def _until_proofs_are_out(export: Export, terms: Terms, say: Say) -> None:
+    """Those who were given no V have that of the log."""
+    said = [state.agreed.agreement for state in export.states if state.agreed.agreement is not None]
+    validity_s = max(terms.validity_s, *(word.proof_validity_s for word in said), 0.0)
+    margin_s = max(terms.margin_s, *(word.margin_s for word in said), 0.0)
+    await until_proofs_are_out(validity_s, margin_s, say)
+
+
+def _checked_source(source: FoldedLog, terms: Terms, moved_to: str) -> Genesis:
+    genesis = source.table.genesis
+    if genesis is None:
+        raise Conflict(f"{source.address} belongs to no cluster, so there is nothing to move: correct --from-log")
+    if genesis.cluster != terms.cluster:
+        raise Conflict(f"{source.address} is of cluster {genesis.cluster!r}, not {terms.cluster!r}: correct --cluster")
+    check_retired(source, moved_to)
+    return genesis
+
+
+def _continues(target: FoldedLog, genesis: Genesis) -> bool:
+    """Whether a log that was filled is the next one of the same cluster; the old one says that it went there."""
+    found = target.table.genesis
+    expected = (genesis.cluster, genesis.generation + 1)
+    return found is not None and (found.cluster, found.generation) == expected
+
+
+async def _copied(work: Import, target: FoldedLog, export: Export, terms: Terms, say: Say) -> Moved:
+    say(f"writing {export.bundles} bundles")
+    await work.fill(export, terms.wanted)
+    copied = await fill_documents(target.log, export.documents)
+    say(f"wrote {copied} entries of policies, settings and plans")
+    say("comparing the new log with the old")
+    await work.finish(export)
+    return _moved(target, export, was_done=False)
+
+
+def _moved(target: FoldedLog, export: Export, *, was_done: bool) -> Moved:
+    genesis = target.table.genesis
+    assert genesis is not None
+    return Moved(
+        cluster=genesis.cluster,
+        identity=genesis.identity,
+        generation=genesis.generation,
+        was_done=was_done,
+        partitions=target.table.partitions,
+        namespaces=sum(1 for _ in export.namespaces()),
+        bundles=export.bundles,
+        owners=export.owners(),
+    )

@@ -1,0 +1,137 @@
+"""Moving single bundles: transfer, unload, and calling off what is on its way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from loadmanager.channel.operations.desk import RACES, Desk, always_changing, lost_race
+from loadmanager.cluster.membership import Membership
+from loadmanager.errors import Conflict, NotFound
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Action, Broker
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Ownership
+
+LOOKED_AT_ONCE = 50
+"""Bundles of one record that are looked at in one go."""
+
+_TOO_LATE = {
+    State.ASSIGNING: "its new owner takes it at this moment",
+    State.RELEASING: "its owner has stopped already: it goes on its way",
+    State.REVOKING: "its owner is being relieved of it",
+}
+
+
+async def unload(desk: Desk, bundle: Bundle) -> None:
+    """Take the bundle from its owner; the next lookup assigns it. Nothing to do if nobody owns it.
+
+    Raises NotFound, Conflict, Unavailable.
+    """
+    async with desk.deadline(bundle):
+        await desk.sure(lambda: desk.bundle(bundle))
+        for _ in range(RACES):
+            entry = await desk.settled(bundle)
+            if entry.state is State.UNASSIGNED:
+                return
+            verdict = await desk.publish(desk.on([entry], Action.UNLOAD))
+            if not lost_race(verdict):
+                await _released(desk, bundle, desk.accepted(verdict).offset)
+                return
+    raise always_changing(bundle)
+
+
+async def unload_all(desk: Desk, wanted: Sequence[Bundle]) -> None:
+    """As `unload`, for bundles of one namespace that one record can name.
+
+    Raises NotFound, Conflict, Unavailable.
+    """
+    async with desk.deadline(f"{len(wanted)} bundles of {wanted[0].namespace}"):
+        for _ in range(RACES):
+            entries = [await desk.settled(bundle) for bundle in wanted]
+            owned = [entry for entry in entries if entry.state is not State.UNASSIGNED]
+            if not owned:
+                return
+            verdict = await desk.publish(desk.on(owned, Action.UNLOAD))
+            if not lost_race(verdict):
+                change = desk.accepted(verdict)
+                for seen, transition in enumerate(change.transitions):
+                    if seen % LOOKED_AT_ONCE == 0:  # hundreds of such tasks are woken by the same few records
+                        await desk.turnstile.passed()
+                    await _released(desk, transition.bundle, change.offset)
+                wanted = [refusal.bundle for refusal in change.refused if refusal.bundle is not None]
+    raise always_changing(f"{wanted[0]} and {len(wanted) - 1} more")
+
+
+async def transfer(desk: Desk, bundle: Bundle, to: Broker, reason: str = "admin") -> None:
+    """Move the bundle there and return when it has arrived; an unowned one is assigned there.
+
+    Raises NotFound, Conflict (it is there already, the move was cancelled), Unavailable (not in time: the move may
+    still happen).
+    """
+    async with desk.deadline(bundle):
+        for _ in range(RACES):
+            entry = await desk.settled(bundle)
+            if entry.holder is not None and entry.holder.name == to.name:
+                raise Conflict(f"{to.name} owns {bundle} already")
+            action = Action.OWN if entry.state is State.UNASSIGNED else Action.TRANSFER
+            verdict = await desk.publish(desk.on([entry], action, to, reason))
+            if not lost_race(verdict):
+                desk.accepted(verdict)
+                await _arrived(desk, bundle, to)
+                return
+    raise always_changing(bundle)
+
+
+async def cancel(desk: Desk, bundle: Bundle) -> None:
+    """Call off the transfer or split that the bundle is in; it stays where it is, whole.
+
+    Raises NotFound, Conflict (it is in none, or too far on its way), Unavailable.
+    """
+    for _ in range(RACES):
+        entry = await desk.sure(lambda: _on_its_way(desk.bundle(bundle)))
+        verdict = await desk.publish(desk.on([entry], Action.CANCEL))
+        if not lost_race(verdict):
+            desk.accepted(verdict)
+            return
+    raise always_changing(bundle)
+
+
+def _on_its_way(entry: Ownership) -> Ownership:
+    if entry.state in (State.TRANSFERRING, State.SPLITTING):
+        return entry
+    why = _TOO_LATE.get(entry.state, "no transfer and no split of it is under way")
+    raise Conflict(f"{entry.bundle} is {entry.state}, there is nothing to cancel: {why}")
+
+
+def destination(membership: Membership, clock_s: Callable[[], float], name: str) -> Broker:
+    """The broker of that name, if it takes bundles now. Raises NotFound, Conflict."""
+    peer = membership.peers.get(name)
+    if peer is None:
+        known = ", ".join(sorted(membership.peers)) or "none"
+        raise NotFound(f"there is no broker {name}; registered: {known}")
+    if not membership.is_live(peer.broker, clock_s()):
+        raise Conflict(f"{name} does not answer: {membership.condemned.get(peer.broker, 'it is going away')}")
+    if peer.registration.draining:
+        raise Conflict(f"{name} is draining and takes no bundles")
+    if peer.registration.behind:
+        raise Conflict(f"{name} does not get at the channel at present: it would not notice the bundle")
+    return peer.broker
+
+
+def permission(bundle: Bundle, to: Broker, rule: str, *, author: str, force: bool) -> str:
+    """The reason to write into the record of a transfer that `rule` (empty: none) forbids. Raises Conflict."""
+    if not rule:
+        return "admin"
+    if not force:
+        raise Conflict(f"{bundle} may not go to {to.name}: {rule}. Change the rule, or insist (?force=true, --force)")
+    return f"forced by {author}: {rule}"
+
+
+async def _released(desk: Desk, bundle: Bundle, revision: int) -> None:
+    await desk.until(bundle, lambda e: e.state is not State.RELEASING or e.revision != revision)
+
+
+async def _arrived(desk: Desk, bundle: Bundle, to: Broker) -> None:
+    entry = await desk.until(bundle, lambda e: e.state in (State.ASSIGNED, State.UNASSIGNED, State.REVOKING))
+    if entry.holder != to or entry.state is not State.ASSIGNED:
+        raise Conflict(f"{bundle} did not arrive at {to.name}: {entry.state} at {entry.holder} after {entry.action}")

@@ -1,0 +1,148 @@
+"""What all operations of an administrator have in common: they look, write one record, and wait until it is done.
+
+A refusal by the law becomes a Conflict that names who came first; a lost race is told from it, so that an operation can
+look again. Nothing else is retried behind the caller's back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import TypeVar
+
+from loadmanager.channel.turnstile import Turnstile
+from loadmanager.errors import Conflict, NotFound, Unavailable
+from statechannel.errors import NeedsNewerFormat, StateChannelError
+from statechannel.law.bundle import Bundle, Topic
+from statechannel.law.namespace import Namespace
+from statechannel.law.record import Action, Broker, Record, Role, Subject
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Change, Ownership, Reason, Refusal, Verdict
+from statechannel.runtime.service import Channel
+
+T = TypeVar("T")
+
+LOOKS_AT_ONCE = 10
+"""Looks at some bundles, each, that are begun in one turn of the loop."""
+
+RACES = 5
+"""How often an operation looks again after somebody else changed the bundle first."""
+
+
+class Desk:
+    """Reads the replica of one broker and writes in the role of the admin. Operations take at most `timeout_s`."""
+
+    def __init__(self, me: Broker, channel: Channel, timeout_s: float) -> None:
+        self.me = me
+        self.channel = channel
+        self.timeout_s = timeout_s
+        self.turnstile = Turnstile(LOOKS_AT_ONCE)
+        """For who has many bundles to look at."""
+
+    # --- looking
+
+    def namespace(self, name: str) -> Namespace:
+        """The existing namespace. Raises NotFound."""
+        known = self.channel.table.namespace(name)
+        if known is None or not known.exists:
+            raise NotFound(f"there is no namespace {name}")
+        return known
+
+    def bundle(self, bundle: Bundle) -> Ownership:
+        """The entry of an existing bundle. Raises NotFound, with the ranges that there are."""
+        entry = self.channel.table.get(bundle)
+        if entry is None:
+            bundles = self.namespace(bundle.namespace).bundles
+            shown = ", ".join(b.range for b in bundles[:8]) + (" …" if len(bundles) > 8 else "")
+            raise NotFound(f"there is no bundle {bundle}; {bundle.namespace} has {shown}")
+        return entry
+
+    def bundle_of(self, topic: Topic) -> Ownership:
+        """The entry of the bundle that a topic falls into. Raises NotFound."""
+        self.namespace(topic.namespace)
+        entry = self.channel.table.locate(topic)
+        if entry is None:
+            raise NotFound(f"there is no namespace {topic.namespace}")
+        return entry
+
+    async def sure(self, look: Callable[[], T]) -> T:
+        """What `look` gives; where it refuses, what it gives after catching up with the log.
+
+        Who asks may know from another broker what this one has not read yet. Writes nothing.
+        """
+        try:
+            return look()
+        except (NotFound, Conflict):
+            with suppress(StateChannelError):
+                await self.channel.catch_up(self.timeout_s)
+            return look()
+
+    # --- waiting
+
+    async def settled(self, bundle: Bundle) -> Ownership:
+        """The bundle once it is not on its way anywhere. Raises NotFound if it is gone."""
+        return await self.until(bundle, lambda e: e.state in (State.ASSIGNED, State.UNASSIGNED))
+
+    async def until(self, bundle: Bundle, holds: Callable[[Ownership], bool]) -> Ownership:
+        """The bundle once this holds. Raises NotFound if it is gone."""
+        while True:
+            entry = self.bundle(bundle)
+            if holds(entry):
+                return entry
+            await self.channel.next_change(bundle)
+
+    @asynccontextmanager
+    async def deadline(self, what: object) -> AsyncGenerator[None]:
+        """Raises Unavailable when `timeout_s` are over."""
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                yield
+        except TimeoutError:
+            raise Unavailable(f"{what} did not get there within {self.timeout_s:g} s; it may still do so") from None
+
+    async def each(self, bundles: Sequence[Bundle], do: Callable[[Bundle], Awaitable[None]]) -> None:
+        """Do it to all of them at once. Raises what the first one that failed raised, when all have ended."""
+        results = await asyncio.gather(*(do(b) for b in bundles), return_exceptions=True)
+        for error in results:
+            if isinstance(error, BaseException):
+                raise error
+
+    # --- writing
+
+    async def publish(self, record: Record) -> Verdict:
+        """What became of the record. Raises RecordTooLarge, Conflict if other brokers are too old to read it."""
+        try:
+            return await self.channel.publish(record)
+        except NeedsNewerFormat as error:
+            raise Conflict(str(error)) from None
+
+    def on(
+        self, entries: Sequence[Ownership], action: Action, to: Broker | None = None, reason: str = "admin"
+    ) -> Record:
+        """A record about these bundles as they are now."""
+        role = Role.BROKER if action is Action.OWN else Role.ADMIN
+        subjects = tuple(Subject(entry.bundle, entry.revision) for entry in entries)
+        return Record("", action, self.me, role, subjects=subjects, to=to, reason=reason)
+
+    def accepted(self, verdict: Verdict) -> Change:
+        """The change, if it was accepted. Raises Conflict (refused), Unavailable (no verdict yet)."""
+        match verdict:
+            case Change():
+                return verdict
+            case Refusal():
+                raise Conflict(f"refused, {verdict.reason}: {verdict.detail}")
+            case _:
+                raise Unavailable(
+                    f"the channel gave no verdict: {verdict.detail}; it may still be done", record_id=verdict.record_id
+                )
+
+
+def lost_race(verdict: Verdict) -> bool:
+    """Whether somebody else changed the bundle first."""
+    return isinstance(verdict, Refusal) and verdict.reason in (Reason.STALE, Reason.ILLEGAL, Reason.NO_BUNDLE)
+
+
+def always_changing(what: object) -> Conflict:
+    """For whoever lost all races."""
+    return Conflict(f"{what} changes all the time: try again")

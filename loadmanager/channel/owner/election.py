@@ -1,0 +1,137 @@
+"""Which offices of channel owners one broker should claim or vacate now. Pure; every broker decides for itself.
+
+One office per partition of the channel. Rendezvous hashing says who is preferred for each, every broker for as many;
+the others stand in for a preferred one that does not come. All brokers that see the same members agree on it. Who sees
+others is wrong for a moment, which costs nothing but time: an owner is fenced by the log (see `keeper.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+
+import msgspec
+
+from statechannel.law.record import Broker
+
+OFFICE = "channel-owner-"
+
+
+class ElectionSettings(msgspec.Struct, frozen=True):
+    """Seconds. `stand_in_s`: what the second in rank waits at a vacant office, the third twice that, and so on.
+
+    `settle_s`: how long the members must have been the same, and the office ours, until we leave it to a preferred one.
+    """
+
+    stand_in_s: float = 2.0
+    settle_s: float = 30.0
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What the election looks at. `able`: names of brokers that may own a channel partition."""
+
+    now_s: float
+    able: Sequence[str]
+    offices: Mapping[int, Broker]
+    leaving: bool = False
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """Try to take this partition's office."""
+
+    partition: int
+
+
+class Vacate(msgspec.Struct, frozen=True):
+    """Give up this partition's office, which `holder` has: ourselves, or an earlier incarnation of ours."""
+
+    partition: int
+    holder: Broker
+    reason: str
+
+
+Step = Claim | Vacate
+
+
+def office_of(partition: int) -> str:
+    """The name of the office in the coordination service."""
+    return f"{OFFICE}{partition}"
+
+
+def partition_of_office(office: str) -> int | None:
+    """The partition of such a name, None if it is another office's."""
+    number = office.removeprefix(OFFICE)
+    return int(number) if number != office and number.isascii() and number.isdigit() else None
+
+
+class Election:
+    """One broker's part in it. `due` is asked again and again, with the clock running on."""
+
+    def __init__(self, me: Broker, partitions: int, settings: ElectionSettings) -> None:
+        self._me = me
+        self._partitions = partitions
+        self._settings = settings
+        self._able: tuple[str, ...] = ()
+        self._ranks = ranking((), partitions)
+        self._same_since_s = 0.0
+        self._vacant_since_s: dict[int, float] = {}
+        self._ours_since_s: dict[int, float] = {}
+
+    def due(self, seen: Seen) -> list[Step]:
+        """What to do now, by partition."""
+        able = tuple(sorted(seen.able))
+        if able != self._able:
+            self._able, self._same_since_s = able, seen.now_s
+            self._ranks = ranking(able, self._partitions)
+        steps = (self._step(partition, self._ranks[partition], seen) for partition in range(self._partitions))
+        return [step for step in steps if step is not None]
+
+    def _step(self, partition: int, ranked: Sequence[str], seen: Seen) -> Step | None:
+        holder = seen.offices.get(partition)
+        if holder is None:
+            return self._stand(partition, ranked, seen)
+        self._vacant_since_s.pop(partition, None)
+        if holder != self._me:
+            self._ours_since_s.pop(partition, None)
+            return Vacate(partition, holder, f"{holder} has ended") if holder.name == self._me.name else None
+        ours_since_s = self._ours_since_s.setdefault(partition, seen.now_s)
+        if seen.leaving:
+            return Vacate(partition, holder, "this broker takes part in nothing new")
+        preferred = ranked[0] if ranked else self._me.name
+        settled_s = seen.now_s - max(self._same_since_s, ours_since_s)
+        if preferred != self._me.name and settled_s >= self._settings.settle_s:
+            return Vacate(partition, holder, f"{preferred} is there to own it")
+        return None
+
+    def _stand(self, partition: int, ranked: Sequence[str], seen: Seen) -> Claim | None:
+        self._ours_since_s.pop(partition, None)
+        vacant_s = seen.now_s - self._vacant_since_s.setdefault(partition, seen.now_s)
+        if seen.leaving or self._me.name not in ranked:
+            return None
+        return Claim(partition) if vacant_s >= ranked.index(self._me.name) * self._settings.stand_in_s else None
+
+
+def ranking(able: Sequence[str], partitions: int) -> list[list[str]]:
+    """For each partition all of `able`, in the order in which they should own it.
+
+    By rendezvous hashing, so that one who comes or goes moves few; but all are first equally often, give or take one,
+    for with few partitions mere chance gives one broker most of them.
+    """
+    if not able:
+        return [[] for _ in range(partitions)]
+    share, one_more = divmod(partitions, len(able))
+    firsts = dict.fromkeys(able, 0)
+    ranks: list[list[str]] = []
+    for partition in range(partitions):
+        ranked = sorted(able, key=lambda name: (-_weight(name, partition), name))
+        first = next(name for name in ranked if firsts[name] < share + (one_more > 0))
+        one_more -= firsts[first] == share
+        firsts[first] += 1
+        ranked.remove(first)
+        ranks.append([first, *ranked])
+    return ranks
+
+
+def _weight(name: str, partition: int) -> int:
+    """The same in every process: Python's own hash of a string is not."""
+    return int.from_bytes(blake2b(f"{partition}/{name}".encode(), digest_size=8).digest())

@@ -1,0 +1,271 @@
+"""Keeps one partition's snapshots and trims its log, as the exclusive writer of the partition's snapshots.
+
+Why a deposed owner does no harm, however late it wakes (docs/decisions/0009-snapshots-and-trimming.md): what the
+snapshots topic lists changes only by the exclusive writer's transactions, each of which keeps what covers most; the
+list was read after everybody before us was fenced; and the log is only ever trimmed to the oldest snapshot of a list
+that is already committed, while that oldest one only moves forward.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import TypeVar, cast
+
+import msgspec
+
+from loadmanager.channel.owner.election import office_of
+from loadmanager.channel.owner.reading_back import compare
+from loadmanager.channel.owner.retention import Plan, plan
+from loadmanager.channel.owner.schedule import Progress, ScheduleSettings, due
+from statechannel.errors import BadSnapshot, InvariantError, LogUnavailable
+from statechannel.law.partition import PartitionState
+from statechannel.law.snapshot import Index, SnapshotInfo, SnapshotsReader, closing, encode
+from statechannel.law.table import OwnershipTable
+from statechannel.ports import ExclusiveWriter, Log, LogEntry, Payload
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+class KeeperSettings(msgspec.Struct, frozen=True):
+    """`timeout_s` is for each of: one commit, one reading of the topic, any other answer of the log."""
+
+    schedule: ScheduleSettings
+    retention_s: float
+    timeout_s: float
+
+
+class Ground(msgspec.Struct, frozen=True):
+    """What all keepers of a broker stand on.
+
+    `wanted` gives the offsets of a partition that must not be trimmed; `name` a snapshot id that was never used.
+    """
+
+    log: Log
+    topic: str
+    snapshots_topic: str
+    table: OwnershipTable
+    wanted: Callable[[int], Sequence[int]]
+    name: Callable[[], str]
+    clock_s: Callable[[], float]
+    wall_ms: Callable[[], int]
+    note: Callable[[str], None]
+
+
+class Counts(msgspec.Struct):
+    """What a broker's keepers have done, since this incarnation began."""
+
+    written: int = 0
+    trimmed: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    """What writing the last snapshot took, with reading it back."""
+    longest_step_s: float = 0.0
+    """The longest that work on a snapshot has kept the loop to itself."""
+
+
+class Keeper:
+    """One partition's. `open()`, then `attend()` again and again; after an exception begin with `open()` anew."""
+
+    def __init__(self, partition: int, ground: Ground, settings: KeeperSettings, counts: Counts) -> None:
+        self.partition = partition
+        self.good: tuple[SnapshotInfo, ...] = ()
+        """Those listed in the topic whose pieces are all there and intact, the one that covers most last."""
+        self.begin = 0
+        """Where the log begins."""
+        self._ground = ground
+        self._settings = settings
+        self._counts = counts
+        self._writer: ExclusiveWriter | None = None
+        self._index: Index | None = None
+        self._decoded: set[str] = set()
+        """Those that were read back and decoded by us: only behind them the log is trimmed."""
+        self._newest_since_s = ground.clock_s()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether we are the exclusive writer, as far as we know."""
+        return self._writer is not None
+
+    async def open(self) -> None:
+        """Fence whoever wrote before us, then read what is there. Raises LogUnavailable, BadSnapshot, NewerRecord."""
+        ground = self._ground
+        await self.close()
+        self._writer = await self._answer(ground.log.exclusive(office_of(self.partition)))
+        reader = await self._read_topic(0)
+        if reader.index is not None and reader.index.genesis != ground.table.genesis:
+            raise BadSnapshot(
+                f"the snapshots of partition {self.partition} are of {reader.index.genesis}, the log is of "
+                f"{ground.table.genesis}: they are left alone; move topic {ground.snapshots_topic} out of the way"
+            )
+        self.begin = (await self._answer(ground.log.begins(ground.topic)))[self.partition]
+        self._index, self.good = reader.index, ()
+        for info in self.listed:
+            if await self._is_whole(reader, info):
+                self.good += (info,)
+
+    async def close(self) -> None:
+        """Write nothing more. Idempotent."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            await self._answer(writer.close())
+
+    @property
+    def listed(self) -> tuple[SnapshotInfo, ...]:
+        """What the topic lists, good or not."""
+        return self._index.snapshots if self._index is not None else ()
+
+    async def attend(self) -> str | None:
+        """Do what is due now; why a snapshot was written, None if none was.
+
+        Raises WriterFenced, LogUnavailable, RecordTooLarge, BadSnapshot.
+        """
+        why = due(self._progress(self._plan()), self._settings.schedule)
+        if why is not None:
+            await self._replace(await self._sure_plan())
+        await self._trim()
+        return why
+
+    def _plan(self) -> Plan[SnapshotInfo]:
+        ground = self._ground
+        return plan(self.good, ground.wall_ms(), self._settings.retention_s, ground.wanted(self.partition))
+
+    async def _sure_plan(self) -> Plan[SnapshotInfo]:
+        """A plan that lets go of the log before a later base only if that one decodes."""
+        while True:
+            planned = self._plan()
+            base = planned.base
+            if base is None or base == self.listed[0] or base.snapshot_id in self._decoded:
+                return planned
+            await self._make_sure_of(base)
+
+    def _progress(self, planned: Plan[SnapshotInfo]) -> Progress:
+        newest, base = self.good[-1] if self.good else None, planned.base
+        since_s = self._ground.clock_s() - self._newest_since_s
+        if newest is not None:  # the clock of whoever wrote it may have been wrong, and ahead of ours
+            since_s = max(since_s, (self._ground.wall_ms() - newest.at_ms) / 1000)
+        if newest != (self.listed[-1] if self.listed else None) or (newest is None and self.begin > 0):
+            since_s = float("inf")  # a starting broker has less to begin with than it should
+        return Progress(
+            next_offset=self._ground.table.next_offset(self.partition),
+            covered=newest.next_offset if newest is not None else None,
+            since_s=since_s,
+            base_may_move=base is not None and base.next_offset > self.begin and base != self.listed[0],
+        )
+
+    # --- writing
+
+    async def _replace(self, planned: Plan[SnapshotInfo]) -> None:
+        """Write a snapshot, let go of those that the plan does not keep, and read it back."""
+        ground, genesis = self._ground, self._ground.table.genesis
+        if self._writer is None or genesis is None:
+            raise InvariantError("open() comes first, and the log belongs to a cluster by then")
+        began_s, state = ground.clock_s(), ground.table.cut(self.partition)
+        payloads, info = await self._encode(state)
+        payloads += closing(self._index, genesis, self.partition, info, {kept.snapshot_id for kept in planned.keep})
+        end = (await self._answer(ground.log.ends(ground.snapshots_topic)))[self.partition]
+        await self._answer(self._writer.commit(ground.snapshots_topic, self.partition, payloads))
+        self._newest_since_s = ground.clock_s()
+        await self._read_back(state, info, end)
+        self.good = (*planned.keep, info)
+        self._counts.written += 1
+        self._counts.seconds = ground.clock_s() - began_s
+
+    async def _encode(self, state: PartitionState) -> tuple[list[Payload], SnapshotInfo]:
+        payloads: list[Payload] = []
+        ground, pieces = self._ground, encode(state, self._ground.name(), self._ground.wall_ms())
+        while True:
+            step_s = ground.clock_s()
+            piece = next(pieces)
+            self._took(step_s)
+            if isinstance(piece, SnapshotInfo):
+                return payloads, piece
+            payloads.append(piece)
+            await asyncio.sleep(0)
+
+    async def _read_back(self, state: PartitionState, info: SnapshotInfo, start: int) -> None:
+        """Raises BadSnapshot unless the topic gives back what was cut."""
+        reader = await self._read_topic(start)
+        if reader.index is None or reader.index.newest != info:
+            raise BadSnapshot(f"snapshot {info.snapshot_id} was committed, but cannot be read back")
+        self._index = reader.index
+        await self._in_steps(reader.checking(info.snapshot_id))
+        await self._in_steps(compare(reader.chunks(info.snapshot_id), state))
+        self._decoded.add(info.snapshot_id)
+
+    async def _in_steps(self, work: Iterable[None]) -> None:
+        """Between the steps other work of the loop gets its turn: proofs are renewed on it."""
+        step_s = self._ground.clock_s()
+        for _ in work:
+            self._took(step_s)
+            await asyncio.sleep(0)
+            step_s = self._ground.clock_s()
+
+    # --- reading and trimming
+
+    async def _make_sure_of(self, info: SnapshotInfo) -> None:
+        """Decode a snapshot that we have not decoded yet; one that is bad is good no more."""
+        if info.snapshot_id in self._decoded:
+            return
+        reader = await self._read_topic(0)
+        try:
+            decoding = reader.decoding(info.snapshot_id)
+            await self._in_steps(decoding)
+            decoding.state()
+            self._decoded.add(info.snapshot_id)
+        except BadSnapshot as error:
+            self._ground.note(f"snapshot not used: {error}")
+            self.good = tuple(each for each in self.good if each != info)
+
+    async def _trim(self) -> None:
+        """Trim to the oldest snapshot that the topic lists, if the base is that one or beyond it."""
+        base = self._plan().base
+        oldest = self.listed[0] if self.listed else None
+        if base is None or oldest is None or not self.begin < oldest.next_offset <= base.next_offset:
+            return
+        await self._make_sure_of(oldest)
+        if oldest not in self.good:
+            return
+        ground = self._ground
+        await self._answer(ground.log.trim(ground.topic, self.partition, oldest.next_offset))
+        self.begin = oldest.next_offset
+        self._counts.trimmed += 1
+        _log.info("partition %d of %s begins at %d from now on", self.partition, ground.topic, self.begin)
+
+    async def _read_topic(self, start: int) -> SnapshotsReader:
+        ground, reader = self._ground, SnapshotsReader(self.partition)
+        async with self._deadline():
+            batches = ground.log.read(ground.snapshots_topic, self.partition, start)
+            async with aclosing(cast("AsyncGenerator[Sequence[LogEntry], None]", batches)):
+                async for batch in batches:
+                    for entry in batch:
+                        reader.take(entry)
+                    await asyncio.sleep(0)
+        return reader
+
+    async def _is_whole(self, reader: SnapshotsReader, info: SnapshotInfo) -> bool:
+        try:
+            await self._in_steps(reader.checking(info.snapshot_id))
+        except BadSnapshot as error:
+            self._ground.note(f"snapshot not used: {error}")
+            return False
+        return True
+
+    def _took(self, since_s: float) -> None:
+        self._counts.longest_step_s = max(self._counts.longest_step_s, self._ground.clock_s() - since_s)
+
+    @asynccontextmanager
+    async def _deadline(self) -> AsyncGenerator[None]:
+        try:
+            async with asyncio.timeout(self._settings.timeout_s):
+                yield
+        except TimeoutError:
+            raise LogUnavailable(f"no answer from the log within {self._settings.timeout_s:g} s") from None
+
+    async def _answer(self, question: Awaitable[T]) -> T:
+        async with self._deadline():
+            return await question

@@ -1,0 +1,156 @@
+"""The shell of the election: claims and vacates offices of the coordination service as `election.py` says.
+
+Holding an office entitles to nothing: it only keeps brokers from fencing each other all the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from loadmanager.channel.owner.election import (
+    Claim,
+    Election,
+    ElectionSettings,
+    Seen,
+    Step,
+    Vacate,
+    office_of,
+    partition_of_office,
+)
+from statechannel.errors import CoordinationError
+from statechannel.law.record import Broker
+from statechannel.ports import Connection, Coordination
+
+LOOK_S = 1.0
+SHOWN_WITHIN_S = 10.0
+"""An office that we claimed and that nobody shows to be ours after that long is not."""
+
+ABSTAIN_S = 300.0
+"""How long we leave an office to others in which we got nothing done."""
+
+
+class Offices:
+    """The offices of one incarnation. Keep `run()` running; `able` gives the names of who may own a partition."""
+
+    def __init__(
+        self,
+        me: Broker,
+        coordination: Coordination,
+        partitions: int,
+        settings: ElectionSettings,
+        clock_s: Callable[[], float],
+        able: Callable[[], Sequence[str]],
+        leaving: Callable[[], bool],
+        note: Callable[[str], None],
+    ) -> None:
+        self._me = me
+        self._coordination = coordination
+        self._partitions = partitions
+        self._clock_s = clock_s
+        self._able = able
+        self._leaving = leaving
+        self._note = note
+        self._election = Election(me, partitions, settings)
+        self._claimed_s: dict[int, float] = {}
+        self._shown: set[int] = set()
+        self._abstain_until_s: dict[int, float] = {}
+        self._woken = asyncio.Event()
+
+    @property
+    def held(self) -> frozenset[int]:
+        """Partitions whose office is ours, as far as we know."""
+        return frozenset(self._claimed_s)
+
+    def wake(self) -> None:
+        """Members or offices have changed."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Take part for ever."""
+        while True:
+            self._woken.clear()
+            await self._look()
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await self._woken.wait()
+            except TimeoutError:
+                continue
+
+    async def confirm(self, partition: int) -> bool:
+        """Ask the coordination service whether an office is ours, or can be; forget it if not. Without answer: no.
+
+        To fence a present owner on the strength of what was seen last would make two fence each other in turn.
+        """
+        try:
+            ours = await self._coordination.claim(office_of(partition), self._me)
+        except CoordinationError:
+            return False
+        if ours:
+            self._claimed_s.setdefault(partition, self._clock_s())
+        else:
+            self._forget(partition)
+        return ours
+
+    async def abstain(self, partition: int) -> None:
+        """Leave an office to others for a while: we get nothing done in it."""
+        if set(self._able()) <= {self._me.name}:
+            return  # there is nobody else
+        self._abstain_until_s[partition] = self._clock_s() + ABSTAIN_S
+        self._note(f"gives up the channel's partition {partition}: others may do better")
+        try:
+            await self._coordination.vacate(office_of(partition), self._me)
+        except CoordinationError:
+            return  # then we try again in it
+        self._forget(partition)
+
+    async def _look(self) -> None:
+        if self._coordination.connection is not Connection.CONNECTED:
+            return  # nothing can be concluded; who holds an office goes on until the log fences him
+        seen = holders(self._coordination.offices)
+        self._forget_lost(seen)
+        before = self.held
+        try:
+            for step in self._election.due(Seen(self._clock_s(), self._able(), seen, self._leaving())):
+                await self._take(step)
+        except CoordinationError:
+            pass  # the next look tries again
+        if taken := self.held - before:
+            self._note(f"owns the channel's {_partitions(taken)} from now on")
+
+    async def _take(self, step: Step) -> None:
+        match step:
+            case Claim(partition):
+                if self._may_claim(partition) and await self._coordination.claim(office_of(partition), self._me):
+                    self._claimed_s[partition] = self._clock_s()
+            case Vacate(partition, holder, reason):
+                if partition in self._claimed_s:
+                    self._forget(partition)
+                    self._note(f"gives up the channel's partition {partition}: {reason}")
+                await self._coordination.vacate(office_of(partition), holder)
+
+    def _may_claim(self, partition: int) -> bool:
+        return partition not in self._claimed_s and self._clock_s() >= self._abstain_until_s.get(partition, 0.0)
+
+    def _forget_lost(self, seen: Mapping[int, Broker]) -> None:
+        """Offices that ended with a session. Right after the claim, what is seen may be from before it."""
+        for partition, claimed_s in tuple(self._claimed_s.items()):
+            if seen.get(partition) == self._me:
+                self._shown.add(partition)
+            elif partition in self._shown or self._clock_s() - claimed_s > SHOWN_WITHIN_S:
+                self._forget(partition)
+
+    def _forget(self, partition: int) -> None:
+        self._claimed_s.pop(partition, None)
+        self._shown.discard(partition)
+
+
+def holders(offices: Mapping[str, Broker]) -> dict[int, Broker]:
+    """Who owns which partition of the channel, as last seen."""
+    found = ((partition_of_office(office), holder) for office, holder in offices.items())
+    return {partition: holder for partition, holder in found if partition is not None}
+
+
+def _partitions(partitions: Iterable[int]) -> str:
+    numbers = ", ".join(str(p) for p in sorted(partitions))
+    return f"partitions {numbers}" if "," in numbers else f"partition {numbers}"

@@ -1,0 +1,87 @@
+"""Whether what was read back from the snapshots topic says what was cut from the table. Pure.
+
+Piece by piece, and nothing of it is kept: a second copy of a large partition would cost its memory, and freeing that at
+once a pause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from statechannel.errors import BadSnapshot
+from statechannel.law.partition import PartitionState
+from statechannel.law.record import Broker
+from statechannel.law.snapshot_columns import Head, Section, entries, unpack
+
+
+def compare(chunks: Sequence[bytes], state: PartitionState) -> Iterator[None]:
+    """Steps of a few milliseconds. Raises BadSnapshot unless the chunks say exactly what `state` does."""
+    top, place = _Top(state), _Place(state)
+    for value in chunks:
+        chunk = unpack(value)
+        if chunk.head is not None:
+            top.check(chunk.head)
+        for section in chunk.sections:
+            place.check(section, [None, *chunk.brokers])
+        yield
+    top.check_end()
+    place.check_end()
+
+
+class _Top:
+    """Up to where the lists of a cut's head have been read again."""
+
+    def __init__(self, state: PartitionState) -> None:
+        self._state = state
+        self._incarnations = self._leaving = self._arrived = 0
+        self._read = False
+
+    def check(self, piece: Head) -> None:
+        """The next piece must be what comes next in the cut."""
+        state, self._read = self._state, True
+        incarnations, self._incarnations = self._incarnations, self._incarnations + len(piece.incarnations)
+        leaving, self._leaving = self._leaving, self._leaving + len(piece.leaving)
+        arrived, self._arrived = self._arrived, self._arrived + len(piece.arrived)
+        written = Head(
+            state.genesis,
+            state.lead,
+            state.retired,
+            state.incarnations[incarnations : self._incarnations],
+            state.leaving[leaving : self._leaving],
+            state.arrived[arrived : self._arrived],
+            state.agreed,
+        )
+        if piece != written:
+            raise BadSnapshot("its head reads otherwise than it was written")
+
+    def check_end(self) -> None:
+        """Nothing may be left."""
+        state = self._state
+        read = (self._incarnations, self._leaving, self._arrived)
+        if not self._read or read != (len(state.incarnations), len(state.leaving), len(state.arrived)):
+            raise BadSnapshot("it lacks a part of its head")
+
+
+class _Place:
+    """Up to where the namespaces of a cut have been read again."""
+
+    def __init__(self, state: PartitionState) -> None:
+        self._namespaces = state.namespaces
+        self._at = 0
+        self._begin = 0
+
+    def check(self, section: Section, brokers: Sequence[Broker | None]) -> None:
+        """The next section must be what comes next in the cut."""
+        if self._at == len(self._namespaces):
+            raise BadSnapshot(f"it has more than was written: {section.namespace}")
+        cut, read = self._namespaces[self._at], entries(section, brokers)
+        end = self._begin + len(read)
+        same = (cut.name, cut.revision) == (section.namespace, section.revision)
+        if not same or list(cut.entries[self._begin : end]) != read:
+            raise BadSnapshot(f"{section.namespace} reads otherwise than it was written")
+        self._at, self._begin = (self._at + 1, 0) if end == len(cut.entries) else (self._at, end)
+
+    def check_end(self) -> None:
+        """Nothing may be left."""
+        if self._at < len(self._namespaces):
+            raise BadSnapshot(f"it lacks what was written from {self._namespaces[self._at].name} on")

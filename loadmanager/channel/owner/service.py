@@ -1,0 +1,206 @@
+"""The channel owner of one incarnation: stands for the offices, keeps the partitions whose office it has.
+
+Runs beside ownership and never in its way: whatever fails here is noted and tried again, one snapshot at a time is
+written, in steps that leave the loop to the proofs. What is due when is decided in `election.py`, `schedule.py` and
+`retention.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from itertools import count
+
+import msgspec
+
+from loadmanager.channel.owner.election import ElectionSettings
+from loadmanager.channel.owner.keeper import Counts, Ground, Keeper, KeeperSettings
+from loadmanager.channel.owner.offices import Offices, holders
+from loadmanager.channel.owner.schedule import ScheduleSettings
+from loadmanager.cluster.membership import Membership
+from loadmanager.cluster.readers import ChannelReader, wanted
+from loadmanager.settings import Settings
+from statechannel.errors import LogError, StateChannelError, WriterFenced
+from statechannel.law.record import Broker
+from statechannel.ports import Coordination, Log
+from statechannel.runtime.service import Channel
+from statechannel.runtime.view import TableView
+
+LOOK_S = 1.0
+CLOSE_S = 1.0
+FIRST_PAUSE_S, LAST_PAUSE_S = 1.0, 60.0
+"""Before a partition is tried again that failed; twice as long each time."""
+
+ABSTAIN_AFTER = 4
+"""Failures in a row after which somebody else should try."""
+
+SNAPSHOTS_SINCE = 2
+"""The record format of the first release that can start from a snapshot. Older ones need the whole log."""
+
+_log = logging.getLogger(__name__)
+
+
+class World(msgspec.Struct, frozen=True):
+    """What the service takes from its process. `nonce` differs between any two processes that ever write."""
+
+    channel: Channel
+    log: Log
+    coordination: Coordination
+    membership: Membership
+    readers: TableView[ChannelReader]
+    clock_s: Callable[[], float]
+    wall_ms: Callable[[], int]
+    nonce: str
+    note: Callable[[str], None]
+
+
+class _Failures(msgspec.Struct):
+    """Of one partition: how many in a row, when to try again, and what was said of the last one."""
+
+    in_a_row: int = 0
+    not_before_s: float = 0.0
+    why: str = ""
+
+
+class ChannelOwner:
+    """Keep `run()` running as long as the incarnation lives. Its offices end with the session, or in a drain."""
+
+    def __init__(
+        self,
+        me: Broker,
+        world: World,
+        settings: Settings,
+        election: ElectionSettings | None = None,
+    ) -> None:
+        self.counts = Counts()
+        self.keepers: dict[int, Keeper] = {}
+        """By partition, of the offices that are ours."""
+        self._me = me
+        self._world = world
+        self._keeping = _keeper_settings(settings)
+        self._failures: dict[int, _Failures] = {}
+        self._numbers = count(1)
+        self.offices = Offices(
+            me,
+            world.coordination,
+            world.channel.table.partitions,
+            election or ElectionSettings(),
+            world.clock_s,
+            self._able,
+            self._leaving,
+            world.note,
+        )
+        self._ground = Ground(
+            log=world.log,
+            topic=world.channel.topic,
+            snapshots_topic=world.channel.snapshots_topic,
+            table=world.channel.table,
+            wanted=self._wanted,
+            name=lambda: f"{world.nonce}-{me.incarnation}-{next(self._numbers)}",
+            clock_s=world.clock_s,
+            wall_ms=world.wall_ms,
+            note=world.note,
+        )
+
+    async def run(self) -> None:
+        """Own what falls to us, for ever."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.offices.run())
+                tasks.create_task(self._keep())
+        finally:
+            keepers, self.keepers = tuple(self.keepers.values()), {}
+            await asyncio.gather(*(_closed(keeper) for keeper in keepers))
+
+    def wake(self) -> None:
+        """Members or offices have changed."""
+        self.offices.wake()
+
+    async def _keep(self) -> None:
+        while True:
+            for partition in self.keepers.keys() - self.offices.held:
+                await self._drop(partition)
+            for partition in sorted(self.offices.held):
+                if partition in self.offices.held and self._is_time(partition):
+                    await self._look_after(partition)
+                await asyncio.sleep(0)
+            await asyncio.sleep(LOOK_S)
+
+    async def _look_after(self, partition: int) -> None:
+        keeper = self.keepers.get(partition)
+        if keeper is None:
+            keeper = self.keepers[partition] = Keeper(partition, self._ground, self._keeping, self.counts)
+        try:
+            if not keeper.is_open:
+                if not await self.offices.confirm(partition):
+                    return
+                await keeper.open()
+            if why := await keeper.attend():
+                _log.info("snapshot of channel partition %d: %s", partition, why)
+            self._failures.pop(partition, None)
+        except WriterFenced as fenced:
+            await self._failed(partition, f"somebody else writes them: {fenced}")
+        except StateChannelError as error:
+            await self._failed(partition, str(error))
+        except Exception as error:  # noqa: BLE001 - a bug here must cost no ownership
+            _log.exception("channel partition %d is not looked after", partition)
+            await self._failed(partition, repr(error))
+
+    async def _failed(self, partition: int, why: str) -> None:
+        """Begin with a new writer, after a pause; if it goes on like that, let somebody else try."""
+        self.counts.failed += 1
+        failures = self._failures.setdefault(partition, _Failures())
+        failures.in_a_row += 1
+        pause_s = min(FIRST_PAUSE_S * 2 ** min(failures.in_a_row - 1, 10), LAST_PAUSE_S)
+        failures.not_before_s = self._world.clock_s() + pause_s
+        if why != failures.why:
+            self._world.note(f"snapshots of channel partition {partition}: {why}; trying again in {pause_s:g} s")
+        failures.why = why
+        keeper = self.keepers.get(partition)
+        if keeper is not None:
+            await _closed(keeper)
+        if failures.in_a_row % ABSTAIN_AFTER == 0:
+            await self.offices.abstain(partition)
+
+    def _is_time(self, partition: int) -> bool:
+        failures = self._failures.get(partition)
+        return failures is None or self._world.clock_s() >= failures.not_before_s
+
+    async def _drop(self, partition: int) -> None:
+        await _closed(self.keepers.pop(partition))
+
+    def _able(self) -> Sequence[str]:
+        """Brokers that are well, and of a release that knows snapshots."""
+        eligible = self._world.membership.eligible()
+        return [peer.broker.name for peer in eligible if peer.registration.codec >= SNAPSHOTS_SINCE]
+
+    def _leaving(self) -> bool:
+        peer = self._world.membership.peer(self._me)
+        return peer is not None and peer.registration.draining
+
+    def _wanted(self, partition: int) -> Sequence[int]:
+        """What must not be trimmed. Everything, while we don't know the readers, or a broker could not start."""
+        peers = self._world.membership.peers.values()
+        if not self._world.readers.ready or any(peer.registration.codec < SNAPSHOTS_SINCE for peer in peers):
+            return (0,)
+        return wanted(self._world.readers.values(), partition)
+
+
+async def _closed(keeper: Keeper) -> None:
+    try:
+        async with asyncio.timeout(CLOSE_S):
+            await keeper.close()
+    except (LogError, TimeoutError):
+        return  # whoever writes next fences it
+
+
+def _keeper_settings(settings: Settings) -> KeeperSettings:
+    schedule = ScheduleSettings(settings.snapshot_records, settings.snapshot_interval_s)
+    return KeeperSettings(schedule, settings.log_retention_s, settings.snapshot_timeout_s)
+
+
+def owner_of(coordination: Coordination, membership: Membership, partition: int) -> Broker | None:
+    """Who owns a partition of the channel, as last seen; nobody if that one is known to be dead."""
+    holder = holders(coordination.offices).get(partition)
+    return None if holder is None or holder in membership.condemned else holder

@@ -1,0 +1,198 @@
+"""Samples this broker's load and publishes it: the shell around `report.py`, and the two views it writes to.
+
+Keeps the loads of all held bundles for decisions of this broker (splits); others see only the hottest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+
+from loadmanager.model.host import BundleLoad
+from loadmanager.model.load.model import (
+    BROKERS_TOPIC,
+    BUNDLES_TOPIC,
+    BrokerLoadData,
+    Figures,
+    TopBundlesLoadData,
+    decode_broker_load,
+    decode_top_bundles,
+)
+from loadmanager.model.load.report import Hold, Publish, Report, Reporter
+from loadmanager.model.load.window import Measured, Sample
+from loadmanager.settings import Settings
+from statechannel.errors import LogError
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Broker
+from statechannel.ports import Log
+from statechannel.runtime.view import TableView, wall_clock_ms
+
+_log = logging.getLogger(__name__)
+
+
+def broker_loads(
+    log: Log, settings: Settings, clock_ms: Callable[[], int] = wall_clock_ms
+) -> TableView[BrokerLoadData]:
+    """The view of every broker's load, by broker name."""
+    return TableView(
+        log,
+        BROKERS_TOPIC,
+        decode=decode_broker_load,
+        encode=msgspec.json.encode,
+        ttl_s=settings.load_ttl_s,
+        clock_ms=clock_ms,
+        partitions=1,
+        followed=True,
+    )
+
+
+def top_bundles(
+    log: Log, settings: Settings, clock_ms: Callable[[], int] = wall_clock_ms
+) -> TableView[TopBundlesLoadData]:
+    """The view of every broker's hottest bundles, by broker name."""
+    return TableView(
+        log,
+        BUNDLES_TOPIC,
+        decode=decode_top_bundles,
+        encode=msgspec.json.encode,
+        ttl_s=settings.load_ttl_s,
+        clock_ms=clock_ms,
+        partitions=1,
+        followed=True,
+    )
+
+
+class Readings(Protocol):
+    """Where the process's own figures come from: `sensors.Sensors`, or a simulated one."""
+
+    def read(self) -> Figures: ...
+
+
+class LoadService:
+    """One broker's load: `run()` it beside the two views, `withdraw()` when the broker leaves for good.
+
+    `host_load` gives the load of the bundles; one that fails or hangs is logged, and its last answer stays.
+    `held` names the bundles that this broker holds: others in the answer don't count, missing ones count as idle.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        settings: Settings,
+        *,
+        host_load: Callable[[], Awaitable[Mapping[Bundle, BundleLoad]]],
+        held: Callable[[], Collection[Bundle]],
+        sensors: Readings,
+        brokers: TableView[BrokerLoadData],
+        bundles: TableView[TopBundlesLoadData],
+        wall_ms: Callable[[], int] = wall_clock_ms,
+        spread: Callable[[], tuple[Bundle, ...]] = tuple,
+        apart: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None,
+    ) -> None:
+        self.loads: Mapping[Bundle, BundleLoad] = {}
+        """Every held bundle's load, as sampled last."""
+        self.last_decision: Publish | Hold = Hold("not started")
+        self.host_failures = 0
+        self.publish_failures = 0
+        self._broker = broker
+        self._interval_s = settings.load_sample_interval_s
+        self._host_timeout_s = settings.host_load_timeout_s
+        self._host_load, self._held = host_load, held
+        self._sensors = sensors
+        self._brokers, self._bundles = brokers, bundles
+        self._wall_ms = wall_ms
+        self._spread = spread
+        self._reporter = Reporter(broker, settings)
+        self._answer: Mapping[Bundle, BundleLoad] = {}
+        self._sampled = asyncio.Event()
+        self._apart = apart or _at_once
+        self._reading = asyncio.Lock()
+        """Held while the samples are read or added to: means of ten thousand bundles are worked out apart."""
+
+    def set(self, settings: Settings) -> None:
+        """Go by these from the next sample on."""
+        self._interval_s = settings.load_sample_interval_s
+        self._host_timeout_s = settings.host_load_timeout_s
+        self._reporter.set(settings)
+
+    def mean_of(self, bundle: Bundle) -> BundleLoad:
+        """A held bundle's mean load over `load_window_s`, with its hottest keys as of the last sample."""
+        return self._reporter.mean_of(bundle, self.loads.get(bundle, _IDLE))
+
+    @property
+    def current(self) -> Report | None:
+        """What this broker would report now; None before the first sample."""
+        return self._reporter.current()
+
+    async def run(self) -> None:
+        """Sample and report until cancelled. The views must have been started."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._sample_for_ever())
+            group.create_task(self._report_for_ever())
+
+    async def withdraw(self) -> None:
+        """Delete both reports, so that nobody waits for them to grow too old. Raises LogUnavailable."""
+        await self._brokers.delete(self._broker.name)
+        await self._bundles.delete(self._broker.name)
+
+    async def _sample_for_ever(self) -> None:
+        while True:
+            await self._ask_host()
+            self.loads = {bundle: self._answer.get(bundle, _IDLE) for bundle in self._held()}
+            self._reporter.spread = self._spread()
+            sample = Sample(self._wall_ms(), self._sensors.read(), self.loads)
+            async with self._reading:
+                work = partial(self._reporter.measured, sample, self._now_ms())
+                measured: Measured = await self._apart(work)
+                self._reporter.take(measured)
+            self._sampled.set()
+            await asyncio.sleep(self._interval_s)
+
+    async def _ask_host(self) -> None:
+        try:
+            async with asyncio.timeout(self._host_timeout_s):
+                self._answer = await self._host_load()
+        except Exception:  # noqa: BLE001 - a service's bug must not end the reports of its broker
+            self.host_failures += 1
+            _log.warning("the service's load() failed; its last answer stays", exc_info=True)
+
+    async def _report_for_ever(self) -> None:
+        while True:
+            await self._sampled.wait()
+            self._sampled.clear()
+            async with self._reading:
+                work = partial(self._reporter.decide, self._now_ms(), shown=self._shown())
+                self.last_decision = await self._apart(work)
+            if isinstance(self.last_decision, Publish):
+                await self._publish(self.last_decision)
+
+    def _shown(self) -> bool:
+        load, top = self._brokers.get(self._broker.name), self._bundles.get(self._broker.name)
+        return load is not None and top is not None and load.broker == top.broker == self._broker
+
+    async def _publish(self, publish: Publish) -> None:
+        report = publish.report
+        try:
+            await self._brokers.put(self._broker.name, report.broker)
+            await self._bundles.put(self._broker.name, report.top)
+        except LogError as error:
+            self.publish_failures += 1
+            _log.warning("load report not published (%s): %s", publish.reason, error)
+            return
+        self._reporter.published(report, self._now_ms())
+        _log.debug("load report: %s", publish.reason)
+
+    def _now_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
+
+async def _at_once(work: Callable[[], Any]) -> Any:
+    return work()
+
+
+_IDLE = BundleLoad()

@@ -1,0 +1,141 @@
+"""Who is there, as this broker knows it: registrations, signs of life on the channel, and the evidence of others.
+
+Decides who counts as live for lookups and placement. That may be wrong for a moment; ownership never depends on it.
+Also the safe mode: after the coordination service was out of reach, nobody may be concluded dead until those known
+before are back, or `recovery_grace_s` is over. Pure: the shell feeds it and gives the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from loadmanager.model.registration import Peer, read_peer
+from statechannel.law.record import Action, Broker
+from statechannel.law.verdict import Change
+from statechannel.ports import Connection, Member
+
+
+class Membership:
+    """The last known state of the cluster's members."""
+
+    def __init__(self, *, validity_s: float, recovery_grace_s: float, now_s: float) -> None:
+        self.validity_s = validity_s
+        self._recovery_grace_s = recovery_grace_s
+        self.listening_since_s = now_s
+        self.heard_s: dict[Broker, float] = {}
+        self.peers: dict[str, Peer] = {}
+        self.revision = 0
+        """Grows when somebody comes, goes, registers anew, is condemned or acquitted."""
+        self.connected = False
+        self._condemned: dict[Broker, str] = {}
+        self._eligible: list[Peer] | None = None
+        self._raw: Mapping[str, Member] = {}
+        self._awaited: set[str] = set()
+        self._awaited_until_s = 0.0
+
+    # --- feeding
+
+    def saw_members(self, members: Mapping[str, Member], connection: Connection, now_s: float) -> None:
+        """The watched values of the coordination service, after a change."""
+        connected = connection is Connection.CONNECTED
+        if not connected:
+            if self.connected:
+                still = self._awaited if now_s < self._awaited_until_s else set[str]()
+                self._awaited = still | self.peers.keys()  # those of an earlier outage may still be on their way
+            self.connected = False
+            return
+        if not self.connected:
+            self._awaited_until_s = now_s + self._recovery_grace_s
+        self.connected = True
+        self.peers = {
+            name: self.peers[name] if self._raw.get(name) == member and name in self.peers else read_peer(member)
+            for name, member in members.items()
+        }
+        if self._raw != members:
+            self._changed()
+        self._raw = dict(members)
+        self._awaited -= self.peers.keys()
+
+    def saw_change(self, change: Change, now_s: float) -> None:
+        """A record was accepted: a no-op is a sign of life of its author."""
+        if change.record.action is Action.NOOP:
+            self.heard_s[change.record.actor] = now_s
+
+    def missed_changes(self, now_s: float) -> None:
+        """The replica went on from a snapshot: who gave a sign of life in what it did not read is not known."""
+        self.listening_since_s = now_s
+
+    # --- asking
+
+    def peer(self, broker: Broker) -> Peer | None:
+        """The registration of exactly this incarnation."""
+        peer = self.peers.get(broker.name)
+        return peer if peer is not None and peer.broker == broker else None
+
+    def is_live(self, broker: Broker, now_s: float) -> bool:
+        """Whether to send clients to this incarnation. Without the coordination service: whoever is known."""
+        if broker in self.condemned:
+            return False
+        registered = self.peers.get(broker.name)
+        if registered is not None and registered.broker.incarnation > broker.incarnation:
+            return False
+        if self.peer(broker) is not None or not self.connected:
+            return True
+        return now_s - self.heard_s.get(broker, float("-inf")) <= 2 * self.validity_s
+
+    @property
+    def condemned(self) -> dict[Broker, str]:
+        """Incarnations that are thought dead, each with the evidence. Set as a whole."""
+        return self._condemned
+
+    @condemned.setter
+    def condemned(self, condemned: dict[Broker, str]) -> None:
+        if condemned.keys() != self._condemned.keys():
+            self._changed()
+        self._condemned = condemned
+
+    def _changed(self) -> None:
+        self.revision += 1
+        self._eligible = None
+
+    def eligible(self) -> list[Peer]:
+        """Brokers that may be given bundles: registered, not condemned, draining or behind; by name. The same list
+        until something of it changes."""
+        if self._eligible is None:
+            peers = (self.peers[name] for name in sorted(self.peers) if self.peers[name].broker not in self.condemned)
+            self._eligible = [p for p in peers if not (p.registration.draining or p.registration.behind)]
+        return self._eligible
+
+    def safe_mode(self, now_s: float) -> str | None:
+        """Why nothing may be concluded from absence at present, None if it may."""
+        if not self.connected:
+            return "the coordination service is out of reach"
+        self._awaited -= self.peers.keys()
+        self._awaited -= {broker.name for broker in self.condemned}
+        if self._awaited and now_s < self._awaited_until_s:
+            return f"waiting for {', '.join(sorted(self._awaited))} to come back"
+        self._awaited.clear()
+        return None
+
+
+def condemn(accusations: Iterable[tuple[Broker, Broker]], peers: Mapping[str, Peer]) -> dict[Broker, str]:
+    """Incarnations that enough registered brokers found refusing connections: two, or all there are besides it.
+
+    `accusations` are (accuser, accused). An accused broker's own accusations do not count once it is condemned itself;
+    so names are judged in order of how many accuse them.
+    """
+    by_accused: dict[Broker, set[str]] = {}
+    for accuser, accused in accusations:
+        peer = peers.get(accuser.name)
+        if peer is not None and peer.broker == accuser and accuser.name != accused.name:
+            by_accused.setdefault(accused, set()).add(accuser.name)
+    condemned: dict[Broker, str] = {}
+    fallen: set[str] = set()
+    for accused, accusers in sorted(by_accused.items(), key=lambda item: (-len(item[1]), item[0])):
+        witnesses = sorted(accusers - fallen)
+        others = len(peers) - len(fallen) - (accused.name in peers and accused.name not in fallen)
+        if witnesses and len(witnesses) >= min(2, others):
+            condemned[accused] = f"{accused} refuses connections from {', '.join(witnesses)}"
+            if accused.name in peers:
+                fallen.add(accused.name)
+    return condemned

@@ -1,0 +1,36 @@
+"""Everything that a node takes from the world, as one value: what `wiring.py` gives a real process, and the simulator
+a simulated one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from loadmanager.cluster.load_reports import Readings
+from loadmanager.cluster.suspicion import Probe
+from loadmanager.model.apart import Apart, at_once
+from statechannel.law.codec import NEWEST_VERSION
+from statechannel.ports import Coordination, Log
+
+
+class Surroundings(msgspec.Struct, frozen=True):
+    """Everything that a node takes from the world: the ports, the clocks, and ways to look around.
+
+    `clock_s` must run on during suspend. `outside` are clocks, by name, that go on while a virtual machine is paused;
+    they may be set. `nonce` must differ between any two processes that ever write to the log. `newest_version` is the
+    newest record format that this release reads. `apart` runs what takes long: on a thread in a real process, at once
+    in a simulated one.
+    """
+
+    log: Log
+    coordination: Coordination
+    clock_s: Callable[[], float]
+    wall_ms: Callable[[], int]
+    nonce: str
+    probe: Probe
+    sensors: Readings
+    newest_version: int = NEWEST_VERSION
+    apart: Apart = at_once
+    outside: Mapping[str, Callable[[], float]] = MappingProxyType({})

@@ -1,0 +1,145 @@
+"""Early suspicion on evidence: each broker looks at the others' ports; a refused connection is an accusation.
+
+A crashed process refuses at once, long before its session ends. Accusations are shared in a compacted topic; what they
+add up to is decided by `membership.condemn`. A port that merely does not answer accuses nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
+from enum import StrEnum
+from hashlib import blake2b
+
+import msgspec
+
+from loadmanager.model.registration import Peer
+from statechannel.errors import LogError
+from statechannel.law.record import Broker
+from statechannel.runtime.view import TableView
+
+OBSERVERS = 4
+"""How many brokers look at each one: enough for two that agree, few enough for a large cluster."""
+
+PROBE_TIMEOUT_S = 1.0
+
+
+class Accusation(msgspec.Struct, frozen=True):
+    """`accuser` found the port of `accused` closed."""
+
+    accuser: Broker
+    accused: Broker
+
+
+class Answer(StrEnum):
+    """What a look at a port showed."""
+
+    OPEN = "open"
+    REFUSED = "refused"
+    SILENT = "silent"
+
+
+Probe = Callable[[Peer], Awaitable[Answer]]
+
+
+async def probe_port(peer: Peer) -> Answer:
+    """Connect to the broker's admin port and close again."""
+    address = peer.registration.admin_url.rpartition("//")[2] or peer.broker.name
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    except ConnectionRefusedError:
+        return Answer.REFUSED
+    except (OSError, ValueError, OverflowError):  # the last two: what it registered is no address
+        return Answer.SILENT
+    writer.close()
+    return Answer.OPEN
+
+
+class Ring:
+    """Who looks at whom: the brokers on a ring, in the order of their names' hashes, each looked at by the OBSERVERS
+    that follow it. The same for everybody who knows the same names. Whoever comes or goes changes that of its
+    neighbours only, and nobody has to look at more than OBSERVERS."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = sorted(names, key=_place_of)
+        self._places = {name: place for place, name in enumerate(self._names)}
+
+    def observers_of(self, name: str) -> list[str]:
+        """The brokers that look at this one, next on the ring first."""
+        return self._next(name, 1)
+
+    def observed_by(self, name: str) -> list[str]:
+        """The brokers that this one looks at."""
+        return self._next(name, -1)
+
+    def _next(self, name: str, step: int) -> list[str]:
+        place, size = self._places.get(name), len(self._names)
+        if place is None:
+            return []
+        return [self._names[(place + step * away) % size] for away in range(1, min(OBSERVERS, size - 1) + 1)]
+
+
+def _place_of(name: str) -> bytes:
+    return blake2b(name.encode(), digest_size=8).digest()
+
+
+class Suspicion:
+    """Run `run()`; what all brokers say is in the view."""
+
+    def __init__(
+        self,
+        me: Broker,
+        peers: Callable[[], Mapping[str, Peer]],
+        view: TableView[Accusation],
+        probe: Probe,
+        *,
+        interval_s: float,
+        refusals: int,
+    ) -> None:
+        self._me = me
+        self._peers = peers
+        self._view = view
+        self._probe = probe
+        self._interval_s = interval_s
+        self._refusals = refusals
+        self._refused: dict[Broker, int] = {}
+        self._accusing: set[Broker] = set()
+        self._around: tuple[Set[str], list[str]] = set[str](), []
+        """Those who were there at the last look, and those of them that we look at."""
+
+    async def run(self) -> None:
+        """Look around for ever."""
+        while True:
+            peers = self._peers()
+            if self._around[0] != peers.keys():
+                self._around = frozenset(peers), sorted(Ring(peers).observed_by(self._me.name))
+            mine = [peers[name] for name in self._around[1]]
+            answers = await asyncio.gather(*(self._probe(peer) for peer in mine))
+            for peer, answer in zip(mine, answers, strict=True):
+                self._count(peer.broker, answer)
+            await self._publish({peer.broker for peer in mine})
+            await asyncio.sleep(self._interval_s)
+
+    def _count(self, broker: Broker, answer: Answer) -> None:
+        if answer is Answer.REFUSED:
+            self._refused[broker] = self._refused.get(broker, 0) + 1
+        else:
+            self._refused.pop(broker, None)
+
+    async def _publish(self, observed: set[Broker]) -> None:
+        self._refused = {broker: count for broker, count in self._refused.items() if broker in observed}
+        accused = {broker for broker, count in self._refused.items() if count >= self._refusals}
+        try:
+            for broker in self._accusing - accused:  # first, as a name's next incarnation has the same key
+                await self._view.delete(self._key(broker))
+                self._accusing.discard(broker)
+            for broker in sorted(accused - self._accusing):
+                await self._view.put(self._key(broker), Accusation(self._me, broker))
+                self._accusing.add(broker)
+        except LogError:
+            return  # without the log nothing can be moved either; the next round says it again
+
+    def _key(self, accused: Broker) -> str:
+        return f"{self._me.name}>{accused.name}"

@@ -1,0 +1,1 @@
+"""Why a bundle moved or stayed, and what another setting would have decided."""

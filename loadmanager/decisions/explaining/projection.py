@@ -1,0 +1,215 @@
+"""A decision as people and programs are shown it: moves by name, and every broker before and after. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from loadmanager.decisions.explaining.edits import with_brokers
+from loadmanager.decisions.explaining.situation import fullness, mean_usage, spread, taking_part
+from loadmanager.decisions.record import DecisionRecord, Outcome
+from loadmanager.model.cluster import ClusterModel
+from loadmanager.settings import Settings
+from loadmanager.strategies.rebalancing.decision import Certificate, Decision, Move
+
+
+class MoveShown(msgspec.Struct, frozen=True):
+    """One move; usages as in `balancing.decision.Move`. `destination` is empty where a lookup chooses."""
+
+    bundle: str
+    source: str
+    destination: str
+    reason: str
+    stage: str
+    load: float
+    gain: float
+    source_before: float
+    source_after: float
+    destination_before: float
+    destination_after: float
+    group: int = 0
+    outcome: str = ""
+    detail: str = ""
+
+
+class CandidateShown(msgspec.Struct, frozen=True):
+    """A move that was not made, and the rule that refused it."""
+
+    bundle: str
+    source: str
+    destination: str
+    gain: float
+    rule: str
+    detail: str
+
+
+class CertificateShown(msgspec.Struct, frozen=True):
+    """`ratio` None: nothing had to move, and something did; or a better plan may exist."""
+
+    bound: float
+    moved: float
+    ratio: float | None
+    resource: str
+    text: str
+
+
+class DecisionShown(msgspec.Struct, frozen=True):
+    """What was, or would be, decided."""
+
+    reason: str
+    moves: tuple[MoveShown, ...]
+    spread_before: float
+    spread_after: float
+    certificate: CertificateShown | None
+    candidates: tuple[CandidateShown, ...]
+    counts: Mapping[str, int]
+    refused: tuple[Mapping[str, str], ...]
+
+
+class RecordShown(msgspec.Struct, frozen=True):
+    """A decision record without the columns of its model."""
+
+    id: str
+    at_ms: int
+    leader: str
+    strategy: str
+    policies_revision: int
+    digest: str
+    brokers: int | None
+    bundles: int | None
+    without_model: str
+    memory_lost: str
+    settings: Mapping[str, object]
+    decision: DecisionShown
+
+
+class BrokerShown(msgspec.Struct, frozen=True):
+    """A broker's fullest resource before and after the moves (None: not known), and how many bundles go and come."""
+
+    broker: str
+    before: float | None
+    after: float | None
+    takes_part: bool
+    taken: int
+    given: int
+
+
+class Projection(msgspec.Struct, frozen=True):
+    """A decision, and what it makes of a model. `mean` is that of the brokers that take part, after the moves."""
+
+    decision: DecisionShown
+    mean: float
+    spread_before: float
+    spread_after: float
+    load_moved: float
+    """Sum over the moves, as fractions of the destinations' capacity."""
+    brokers: tuple[BrokerShown, ...]
+
+
+def projection(model: ClusterModel, settings: Settings, decision: Decision) -> Projection:
+    """What the decision's moves make of the model."""
+    after = moved(model, decision.moves)
+    before_full, after_full = fullness(model.brokers, settings), fullness(after.brokers, settings)
+    part = taking_part(model.brokers)
+    names = [broker.name for broker in model.brokers.ids]
+    taken = [sum(move.source.name == name for move in decision.moves) for name in names]
+    coming = [move.destination.name for move in decision.moves if move.destination is not None]
+    brokers = tuple(
+        BrokerShown(
+            name,
+            float(before_full[at]) if model.brokers.known[at] else None,
+            float(after_full[at]) if model.brokers.known[at] else None,
+            bool(part[at]),
+            taken[at],
+            coming.count(name),
+        )
+        for at, name in enumerate(names)
+    )
+    return Projection(
+        decision=decision_shown(decision),
+        mean=mean_usage(after.brokers, settings),
+        spread_before=spread(model.brokers, settings),
+        spread_after=spread(after.brokers, settings),
+        load_moved=sum(move.load for move in decision.moves),
+        brokers=brokers,
+    )
+
+
+def moved(model: ClusterModel, moves: Sequence[Move]) -> ClusterModel:
+    """The model with the moves done; what goes to nobody in particular is gone."""
+    rows = {bundle: row for row, bundle in enumerate(model.bundles.ids)}
+    used, at = model.brokers.used.copy(), model.brokers.rows
+    for move in moves:
+        row = rows.get(move.bundle)
+        if row is None:
+            continue
+        load = model.bundles.load[row]
+        used[at[move.source]] = np.maximum(0.0, used[at[move.source]] - load)
+        if move.destination is not None:
+            used[at[move.destination]] += load
+    return with_brokers(model, used=used)
+
+
+def decision_shown(decision: Decision, outcomes: Sequence[Outcome] = ()) -> DecisionShown:
+    """By names."""
+    known = [*outcomes, *[None] * (len(decision.moves) - len(outcomes))]
+    return DecisionShown(
+        reason=decision.reason,
+        moves=tuple(_move(move, outcome) for move, outcome in zip(decision.moves, known, strict=False)),
+        spread_before=decision.spread_before,
+        spread_after=decision.spread_after,
+        certificate=_certificate(decision.certificate),
+        candidates=tuple(
+            CandidateShown(str(c.bundle), c.source.name, c.destination.name, c.gain, c.rule, c.detail)
+            for c in decision.candidates
+        ),
+        counts=dict(decision.counts),
+        refused=tuple({"subject": r.subject, "rule": r.rule, "detail": r.detail} for r in decision.refused),
+    )
+
+
+def record_shown(record: DecisionRecord) -> RecordShown:
+    """The record for people."""
+    model = record.model
+    return RecordShown(
+        id=record.id,
+        at_ms=record.at_ms,
+        leader=record.leader.name,
+        strategy=record.strategy,
+        policies_revision=record.policies_revision,
+        digest=record.digest,
+        brokers=None if model is None else len(model.brokers),
+        bundles=None if model is None else len(model.bundles),
+        without_model=record.without_model,
+        memory_lost=record.memory.lost,
+        settings=record.settings,
+        decision=decision_shown(record.decision, record.outcomes),
+    )
+
+
+def _move(move: Move, outcome: Outcome | None) -> MoveShown:
+    return MoveShown(
+        bundle=str(move.bundle),
+        source=move.source.name,
+        destination="" if move.destination is None else move.destination.name,
+        reason=move.reason,
+        stage=move.stage.value,
+        load=move.load,
+        gain=move.gain,
+        source_before=move.source_before,
+        source_after=move.source_after,
+        destination_before=move.destination_before,
+        destination_after=move.destination_after,
+        group=move.group,
+        outcome="" if outcome is None else outcome.outcome,
+        detail="" if outcome is None else outcome.detail,
+    )
+
+
+def _certificate(found: Certificate | None) -> CertificateShown | None:
+    if found is None:
+        return None
+    ratio = found.ratio if np.isfinite(found.ratio) else None
+    return CertificateShown(found.bound, found.moved, ratio, found.resource, found.text)

@@ -1,0 +1,78 @@
+"""What the channel said of a bundle at a moment: its place, and the last records that brought it there.
+
+Folds the channel again, from the newest snapshot that covers enough, and further back only if that tells nothing.
+"""
+
+from __future__ import annotations
+
+from loadmanager.channel.history.bundle_history import Collector
+from loadmanager.channel.history.refolding import RefoldDesk
+from loadmanager.decisions.explaining.bundle import Whereabouts
+from loadmanager.decisions.explaining.story import story
+from loadmanager.errors import Gone, Unavailable
+from statechannel.errors import BadSnapshot, NewerRecord, Trimmed
+from statechannel.law.bundle import Bundle
+from statechannel.law.table import OwnershipTable
+from statechannel.ports import Log
+from statechannel.runtime.refold import Refold
+
+RECORDS_READ = 40
+LOOKED_BACK_MS = 3_600_000
+
+
+class ChannelReader:
+    """Of one channel; `desk` says when it may fold."""
+
+    def __init__(self, log: Log, topic: str, partitions: int, desk: RefoldDesk) -> None:
+        self._log = log
+        self._topic = topic
+        self._partitions = partitions
+        self._desk = desk
+
+    async def whereabouts(self, bundle: Bundle, at_ms: int | None) -> Whereabouts:
+        """As of a time of the log's clock, None: now. Raises Unavailable, Gone (trimmed), LogUnavailable."""
+        partition = OwnershipTable(self._partitions).partition_of(bundle.namespace)
+        try:
+            async with self._desk.turn():
+                until = None if at_ms is None else await self._log.offset_at(self._topic, partition, at_ms + 1)
+                recent = await self._recent(partition, at_ms)
+                found = await self._folded(bundle, partition, until, recent)
+                return found if found.events else await self._folded(bundle, partition, until, None)
+        except Trimmed as error:
+            raise Unavailable(f"the log was trimmed while it was read: {error}; try again") from None
+        except (BadSnapshot, NewerRecord) as error:
+            raise Unavailable(f"the log cannot be folded again: {error}", retry_after_s=60.0) from None
+
+    async def _recent(self, partition: int, at_ms: int | None) -> int:
+        if at_ms is None:
+            end = (await self._log.ends(self._topic))[partition]
+            return max(0, end - 1_000)
+        return await self._log.offset_at(self._topic, partition, max(0, at_ms - LOOKED_BACK_MS))
+
+    async def _folded(self, bundle: Bundle, partition: int, until: int | None, begin: int | None) -> Whereabouts:
+        """`begin`: where to begin at the latest; None: at the beginning of the log."""
+        refold = self._desk.refold(partition, self._partitions, bundle.namespace)
+        collector = Collector(bundle, RECORDS_READ)
+        await refold.open(before=begin)
+        if until is not None and refold.begin > until:
+            raise Gone(_too_late(refold, partition, until))
+        async for folded in refold.run(until=until):
+            collector.take(folded)
+        entry = refold.table.get(bundle)
+        events = story(collector.newest_first())
+        if entry is None:
+            return Whereabouts(exists=False, events=events)
+        return Whereabouts(
+            exists=True,
+            state=entry.state.value,
+            owner="" if entry.holder is None else entry.holder.name,
+            target="" if entry.target is None else entry.target.name,
+            events=events,
+        )
+
+
+def _too_late(refold: Refold, partition: int, until: int) -> str:
+    return (
+        f"what the channel said then is not kept any more: partition {partition} can be read from offset "
+        f"{refold.begin} on, and this was offset {until} (log_retention_s)"
+    )

@@ -1,0 +1,169 @@
+"""Answers `explain`, `what-if` and the dry run: finds the situation of the moment that is asked about, and hands it to
+the pure parts. From the log's topics alone; what a leader would see now only where there is a living broker.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+
+from loadmanager.channel.history.refolding import RefoldDesk
+from loadmanager.decisions.errors import BadDecision
+from loadmanager.decisions.explaining.answer import BrokerAnswer, BundleAnswer
+from loadmanager.decisions.explaining.broker import explain_broker
+from loadmanager.decisions.explaining.bundle import explain_bundle
+from loadmanager.decisions.explaining.deciding_again import Again, decide, decide_again
+from loadmanager.decisions.explaining.judgement import PLAN
+from loadmanager.decisions.explaining.reading import ChannelReader
+from loadmanager.decisions.explaining.situation import Situation, situation_of
+from loadmanager.decisions.explaining.what_if import Edits, Preview, WhatIf, preview, what_if
+from loadmanager.decisions.log import DecisionLog
+from loadmanager.decisions.memory import NOTHING_KEPT, kept_memory
+from loadmanager.decisions.record import DecisionRecord, Summary
+from loadmanager.errors import Gone, Invalid, NotFound
+from loadmanager.model.apart import Apart
+from loadmanager.model.policies.model import Policy
+from loadmanager.strategies.rebalancing.decision import Decision
+from statechannel.law.bundle import Bundle
+
+TRIALS_S = 8.0
+"""For changes that are tried, of one answer."""
+
+
+class Live(Protocol):
+    """What a living broker knows beside the log."""
+
+    async def now(self) -> Situation:
+        """What a round would see now; without a round."""
+        ...
+
+    def documents(self) -> Mapping[str, Policy]:
+        """The policies in force, by `kind/name`."""
+        ...
+
+    def evidence(self, bundle: Bundle) -> tuple[str, ...]:
+        """What speaks for and against a bundle with which brokers were lost; empty if none was."""
+        ...
+
+
+class Explainer:
+    """`documents_at` gives the policies of a revision, None where they cannot be had. `apart` runs what takes long."""
+
+    def __init__(
+        self,
+        decisions: DecisionLog,
+        channel: ChannelReader,
+        desk: RefoldDesk,
+        documents_at: Callable[[int], Awaitable[Mapping[str, Policy] | None]],
+        apart: Apart,
+        live: Live | None = None,
+    ) -> None:
+        self.decisions = decisions
+        self._channel = channel
+        self._desk = desk
+        self._documents_at = documents_at
+        self._apart = apart
+        self._live = live
+
+    # --- each raises Unavailable, LogUnavailable, and what it says besides
+
+    async def bundle(self, bundle: Bundle, at_ms: int | None = None, *, trying: bool = True) -> BundleAnswer:
+        """Why a bundle is where it is. Raises NotFound for one that nobody ever heard of, Gone."""
+        situation = await self.situation(at_ms)
+        whereabouts = await self._channel.whereabouts(bundle, at_ms)
+        if not whereabouts.exists and not whereabouts.events:
+            raise NotFound(f"there {'was' if at_ms else 'is'} no bundle {bundle}, as far as the channel's log tells")
+        until_s = time.monotonic() + TRIALS_S
+        may_try = (lambda: time.monotonic() < until_s) if trying else None
+        answer: BundleAnswer = await self._run(partial(explain_bundle, situation, bundle, whereabouts, may_try))
+        if at_ms is not None or self._live is None:
+            return answer
+        return msgspec.structs.replace(answer, notes=(*answer.notes, *self._live.evidence(bundle)))
+
+    async def broker(self, name: str, at_ms: int | None = None) -> BrokerAnswer:
+        """Why a broker has what it has. Raises NotFound for one that took no part, Gone."""
+        situation = await self.situation(at_ms)
+        found: BrokerAnswer | None = await self._run(partial(explain_broker, situation, name))
+        if found is None:
+            known = ", ".join(list(situation.names)[:10]) or "none"
+            raise NotFound(f"no broker {name} took part in that round; there are: {known}")
+        return found
+
+    async def what_if(self, edits: Edits, at_ms: int | None = None) -> WhatIf:
+        """What would be decided if something were different. Raises Invalid, Conflict, Gone."""
+        if at_ms is None and self._live is not None:
+            situation, documents = await self._remembering(await self._live.now()), self._live.documents()
+        else:
+            situation = await self.situation(at_ms)
+            documents = await self._documents_at(situation.policies_revision)
+        return await self._run(partial(what_if, situation, edits, documents))
+
+    async def preview(self) -> Preview:
+        """What a round would do now. Raises Invalid without a living broker, Conflict."""
+        if self._live is None:
+            raise Invalid("what a round would do now only a living broker knows: ask one, or see the last decision")
+        return await self._run(partial(preview, await self._remembering(await self._live.now())))
+
+    async def decision(self, decision_id: str) -> DecisionRecord:
+        """A recorded decision. Raises Invalid for an id that is none, NotFound."""
+        try:
+            found = await self.decisions.get(decision_id)
+        except ValueError as error:
+            raise Invalid(str(error)) from None
+        if found is None:
+            raise NotFound(f"there is no decision {decision_id}, or it is not kept any more (decision_retention_s)")
+        return found.record
+
+    async def decide_again(self, decision_id: str) -> Again:
+        """Whether a recorded decision comes out again. Raises what `decision` raises."""
+        return await self._run(partial(decide_again, await self.decision(decision_id)))
+
+    async def listed(self, count: int, before: int | None) -> list[Summary]:
+        """The newest decisions, newest first."""
+        return await self.decisions.newest(count, before)
+
+    async def situation(self, at_ms: int | None) -> Situation:
+        """The last round at or before a time; now, if there was none yet, what one would see. Raises Gone."""
+        found = await self.decisions.at(2**53 if at_ms is None else at_ms)
+        if found is not None:
+            return await self._with_a_model(situation_of(found.record), at_ms)
+        if at_ms is None and self._live is not None:
+            return await self._live.now()
+        raise Gone(
+            "no decision is recorded at or before that time: it is older than decision_retention_s, or nobody led yet"
+        )
+
+    async def _with_a_model(self, situation: Situation, at_ms: int | None) -> Situation:
+        """Where the round has no model, another stands in: the one of now, or of the last round before that has one."""
+        if situation.model is not None:
+            return situation
+        if at_ms is None and self._live is not None:
+            now = await self._live.now()
+            return msgspec.structs.replace(situation, model=now.model, settings=now.settings)
+        found = await self.decisions.with_model(situation.at_ms if at_ms is None else at_ms)
+        if found is None:
+            return situation
+        return msgspec.structs.replace(situation, model=found.record.model, model_of=found.record.id)
+
+    async def _remembering(self, now: Situation) -> Situation:
+        """With what the strategy remembers, where it remembers anything and this broker does not lead: what it made of
+        the last round."""
+        if now.strategy == PLAN or now.memory != NOTHING_KEPT:
+            return now
+        found = await self.decisions.at(2**53)
+        if found is None or found.record.strategy != now.strategy or found.record.model is None:
+            return now
+        try:
+            again: Decision = await self._run(partial(decide, situation_of(found.record)))
+        except BadDecision:
+            return now
+        return msgspec.structs.replace(now, memory=kept_memory(again.memory))
+
+    async def _run(self, work: Callable[[], Any]) -> Any:
+        """One such piece of work at a time: each may keep a processor busy for seconds. Raises Unavailable."""
+        async with self._desk.turn():
+            return await self._apart(work)

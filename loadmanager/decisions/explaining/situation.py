@@ -1,0 +1,106 @@
+"""What an explanation rests on: a model, the settings and strategy, and the round that decided from them. Values only.
+
+A situation comes from a decision record, of any past moment, or from what a leader would see now; then it has no round.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmanager.decisions.memory import NOTHING_KEPT, Memory
+from loadmanager.decisions.record import DecisionRecord, Outcome
+from loadmanager.model.cluster import Brokers, ClusterModel
+from loadmanager.model.load.usage import weights_of
+from loadmanager.settings import Settings
+from loadmanager.strategies.rebalancing.decision import Decision
+from loadmanager.strategies.rebalancing.plan.draft import Draft
+from statechannel.law.bundle import Bundle
+
+Floats = NDArray[np.float64]
+
+
+class Round(msgspec.Struct, frozen=True):
+    """The decision that was taken, as its record tells it."""
+
+    id: str
+    at_ms: int
+    leader: str
+    decision: Decision
+    outcomes: tuple[Outcome, ...] = ()
+
+
+class Situation(msgspec.Struct, frozen=True, dict=True):
+    """`model` None: the round had none, or its record could not keep it; `without_model` says why."""
+
+    at_ms: int
+    settings: Settings
+    strategy: str
+    model: ClusterModel | None = None
+    without_model: str = ""
+    round: Round | None = None
+    memory: Memory = NOTHING_KEPT
+    """What the strategy was, or would be, given."""
+    policies_revision: int = -1
+    model_of: str = ""
+    """Where the model is that of an earlier round: its id."""
+
+    @cached_property
+    def draft(self) -> Draft | None:
+        """The model as the plan looks at it: by it hard rules are judged, whatever the strategy."""
+        return None if self.model is None else Draft(self.model, self.settings)
+
+    @cached_property
+    def rows(self) -> dict[Bundle, int]:
+        """The row of each bundle of the model."""
+        return {} if self.model is None else {bundle: row for row, bundle in enumerate(self.model.bundles.ids)}
+
+    @cached_property
+    def names(self) -> dict[str, int]:
+        """The row of each broker of the model, by its name."""
+        return {} if self.model is None else {each.name: row for row, each in enumerate(self.model.brokers.ids)}
+
+
+def situation_of(record: DecisionRecord) -> Situation:
+    """As of the round that is recorded."""
+    return Situation(
+        at_ms=record.at_ms,
+        settings=record.restored_settings(),
+        strategy=record.strategy,
+        model=record.model,
+        without_model=record.without_model,
+        round=Round(record.id, record.at_ms, record.leader.name, record.decision, record.outcomes),
+        memory=record.memory,
+        policies_revision=record.policies_revision,
+    )
+
+
+def usages(brokers: Brokers, settings: Settings) -> Floats:
+    """(n, DIMENSIONS): load / capacity, times the weight."""
+    return brokers.used / brokers.capacity * np.array(weights_of(settings).row)
+
+
+def fullness(brokers: Brokers, settings: Settings) -> Floats:
+    """(n,): the fullest resource of each broker, as a fraction."""
+    return usages(brokers, settings).max(axis=1, initial=0.0)
+
+
+def taking_part(brokers: Brokers) -> NDArray[np.bool_]:
+    """(n,): the brokers whose load is known, and that may take bundles."""
+    return brokers.known & ~brokers.draining & ~brokers.paused
+
+
+def mean_usage(brokers: Brokers, settings: Settings) -> float:
+    """Of those that take part; 0 if none does."""
+    chosen = fullness(brokers, settings)[taking_part(brokers)]
+    return float(chosen.mean()) if len(chosen) else 0.0
+
+
+def spread(brokers: Brokers, settings: Settings) -> float:
+    """max/mean - 1 over those that take part."""
+    chosen = fullness(brokers, settings)[taking_part(brokers)]
+    mean = float(chosen.mean()) if len(chosen) else 0.0
+    return float(chosen.max()) / mean - 1 if mean > 0 else 0.0

@@ -1,0 +1,261 @@
+"""What would be decided if something were different: brokers, settings, loads, policies. Pure.
+
+The strategy runs on the model as it is, and on the changed one. A broker that is taken away is drained in the model: so
+its bundles find a place. New brokers are like the median one, or as large as is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+from pydantic import ValidationError
+
+from loadmanager.decisions.errors import BadDecision
+from loadmanager.decisions.explaining.deciding_again import decide
+from loadmanager.decisions.explaining.edits import all_rested, multiplied, with_brokers, with_constraints, with_settings
+from loadmanager.decisions.explaining.projection import Projection, projection
+from loadmanager.decisions.explaining.situation import Situation
+from loadmanager.errors import Conflict, Invalid
+from loadmanager.model.cluster import Brokers, ClusterModel
+from loadmanager.model.constraints import ALLOWED
+from loadmanager.model.load.usage import CAPACITIES
+from loadmanager.model.policies.affinity import Holdings, grouped
+from loadmanager.model.policies.constraining import constraints_for, with_policies
+from loadmanager.model.policies.fields import check_fields, check_name
+from loadmanager.model.policies.model import TYPES, Policies, Policy
+from loadmanager.model.policies.stored import fold, key_of, named
+from loadmanager.settings import Settings
+from statechannel.law.record import Broker
+
+BROKERS_AT_MOST = 1_000
+NEW_NAME = "new-{}:0"
+
+
+class Edits(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What is different. `capacity` is that of each new broker (`cpu` in cores, …; default: the median of all).
+
+    `loads` multiplies the loads of namespaces. `policies` are documents as they would be, by `kind/name`, as JSON has
+    them; None: deleted. `rested`: as if no bundle had moved lately.
+    """
+
+    add_brokers: int = 0
+    capacity: Mapping[str, float] = msgspec.field(default_factory=dict)
+    remove_brokers: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    loads: Mapping[str, float] = msgspec.field(default_factory=dict)
+    policies: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    rested: bool = False
+
+
+class WhatIf(msgspec.Struct, frozen=True):
+    """The answer: what would be decided as it is, and what with the changes."""
+
+    at_ms: int
+    strategy: str
+    changes: tuple[str, ...]
+    as_it_is: Projection
+    changed: Projection
+    notes: tuple[str, ...]
+
+
+class Preview(msgspec.Struct, frozen=True):
+    """A dry run: what a round would do now."""
+
+    at_ms: int
+    strategy: str
+    digest: str
+    projection: Projection
+
+
+def preview(situation: Situation) -> Preview:
+    """What would be decided. Raises Conflict where that cannot be worked out."""
+    model = _model_of(situation)
+    return Preview(situation.at_ms, situation.strategy, model.digest, _projected(situation))
+
+
+def what_if(situation: Situation, edits: Edits, documents: Mapping[str, Policy] | None) -> WhatIf:
+    """Both decisions. `documents` are the policies in force; None where nobody knows them: then the hard rules stay as
+    they are, and new brokers are under none.
+
+    Raises Invalid for what makes no sense, Conflict where there is nothing to work with.
+    """
+    model, notes = _model_of(situation), list[str]()
+    settings = _settings(situation.settings, edits.settings)
+    changed = _with_loads(model, edits.loads)
+    changed = all_rested(changed) if edits.rested else changed
+    changed = _with_more(changed, edits)
+    changed = _without(changed, edits.remove_brokers, notes)
+    if documents is not None and (edits.policies or edits.settings or edits.add_brokers):
+        changed = _under(changed, _policies(documents, edits.policies), settings)
+    elif edits.policies:
+        raise Conflict("the policies of then are not known here, so none can be added to them")
+    elif edits.add_brokers:
+        notes.append("the policies of then are not known here: the new brokers are under none")
+    after = msgspec.structs.replace(
+        situation, model=changed, settings=settings, strategy=settings.balancing_strategy, round=None
+    )
+    return WhatIf(
+        at_ms=situation.at_ms,
+        strategy=after.strategy,
+        changes=tuple(_said(edits)),
+        as_it_is=_projected(situation),
+        changed=_projected(after),
+        notes=tuple(notes),
+    )
+
+
+def _model_of(situation: Situation) -> ClusterModel:
+    if situation.model is None:
+        raise Conflict(f"there is no model to work with: {situation.without_model or 'the round recorded none'}")
+    return situation.model
+
+
+def _projected(situation: Situation) -> Projection:
+    model = _model_of(situation)
+    try:
+        return projection(model, situation.settings, decide(situation))
+    except BadDecision as error:
+        raise Conflict(f"the strategy {situation.strategy} cannot be run: {error}") from None
+
+
+def _settings(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+    try:
+        return with_settings(settings, changes)
+    except ValidationError as error:
+        raise Invalid("; ".join(_line(e["type"], e["loc"], e["msg"]) for e in error.errors())) from None
+
+
+def _line(kind: str, place: tuple[int | str, ...], message: str) -> str:
+    name = ".".join(map(str, place)) or "settings"
+    return f"there is no setting {name}" if kind == "extra_forbidden" else f"{name}: {message}"
+
+
+def _with_loads(model: ClusterModel, loads: Mapping[str, float]) -> ClusterModel:
+    for namespace, times in loads.items():
+        if not 0 <= times <= 1e6:
+            raise Invalid(f"{namespace}: {times:g} times its load makes no sense; give a factor from 0 on")
+        if namespace not in model.bundles.namespaces:
+            known = ", ".join(model.bundles.namespaces[:5]) or "none"
+            raise Invalid(f"no bundle of {namespace} was reported, so its load is not known; reported are: {known}")
+        model = multiplied(model, model.bundles.namespace == model.bundles.namespaces.index(namespace), times)
+    return model
+
+
+def _with_more(model: ClusterModel, edits: Edits) -> ClusterModel:
+    if not 0 <= edits.add_brokers <= BROKERS_AT_MOST:
+        raise Invalid(f"{edits.add_brokers} new brokers: give 0 to {BROKERS_AT_MOST}")
+    if unknown := sorted(set(edits.capacity) - set(CAPACITIES)):
+        raise Invalid(f"{unknown[0]!r} is no capacity; there are {', '.join(CAPACITIES)}")
+    if any(not value > 0 for value in edits.capacity.values()):
+        raise Invalid("a capacity must be above 0")
+    if not edits.add_brokers:
+        return model
+    if not len(model.brokers):
+        raise Conflict("there is no broker yet: nobody knows what a usual one is like")
+    count, brokers = edits.add_brokers, model.brokers
+    capacity = np.median(brokers.capacity, axis=0)
+    for name, value in edits.capacity.items():
+        capacity[CAPACITIES.index(name)] = value
+    model = with_brokers(model, **_more_columns(brokers, count, capacity))
+    constraints = model.constraints
+    forbidden = _wider(constraints.forbidden, count, ALLOWED)
+    groups = {
+        name: None if column is None else _wider(column, count, 0)
+        for name, column in (("presence", constraints.presence), ("namespace_here", constraints.namespace_here))
+    }
+    return with_constraints(model, forbidden=forbidden, **groups)
+
+
+def _more_columns(brokers: Brokers, count: int, capacity: Any) -> dict[str, Any]:
+    def longer(column: Any, value: Any) -> Any:
+        return np.concatenate((column, np.full((count, *column.shape[1:]), value, column.dtype)))
+
+    newest = max(brokers.versions, default="")
+    return {
+        "ids": (*brokers.ids, *(Broker(NEW_NAME.format(number), 0) for number in range(1, count + 1))),
+        "capacity": np.concatenate((brokers.capacity, np.tile(capacity, (count, 1)))),
+        "used": longer(brokers.used, 0.0),
+        "known": longer(brokers.known, value=True),
+        "draining": longer(brokers.draining, value=False),
+        "paused": longer(brokers.paused, value=False),
+        "bundles": longer(brokers.bundles, 0),
+        "max_bundles": longer(brokers.max_bundles, int(np.sort(brokers.max_bundles)[len(brokers) // 2])),
+        "rate_msg_s": longer(brokers.rate_msg_s, 0.0),
+        "throughput_bytes_s": longer(brokers.throughput_bytes_s, 0.0),
+        "domains": (*brokers.domains, *("",) * count),
+        "versions": (*brokers.versions, *(newest,) * count),
+        "report_age_s": None if brokers.report_age_s is None else longer(brokers.report_age_s, 0.0),
+    }
+
+
+def _wider(column: Any, count: int, value: int) -> Any:
+    return np.concatenate((column, np.full((len(column), count), value, column.dtype)), axis=1)
+
+
+def _without(model: ClusterModel, names: Iterable[str], notes: list[str]) -> ClusterModel:
+    draining = model.brokers.draining.copy()
+    rows = {broker.name: row for row, broker in enumerate(model.brokers.ids)}
+    for name in names:
+        if name not in rows:
+            raise Invalid(f"there is no broker {name}; there are {', '.join(rows) or 'none'}")
+        row = rows[name]
+        draining[row] = True
+        reported = int((model.bundles.owner == row).sum())
+        silent = int(model.brokers.bundles[row]) - reported
+        if silent > 0:
+            notes.append(f"{name} holds {silent} bundles that it did not report: they would be placed by lookups")
+    return with_brokers(model, draining=draining)
+
+
+def _policies(documents: Mapping[str, Policy], edits: Mapping[str, Any]) -> Policies:
+    """Those that would be in force."""
+    values = dict(documents)
+    for key, raw in edits.items():
+        try:
+            kind, name = named(key)
+            if raw is None:
+                values.pop(key, None)
+            else:
+                check_name(kind, name)
+                policy = values[key_of(kind, name)] = msgspec.convert(raw, TYPES[kind])
+                check_fields(policy)
+        except (ValueError, msgspec.ValidationError, Invalid) as error:
+            raise Invalid(f"policy {key}: {error}") from None
+    return fold(values, -1)
+
+
+def _under(model: ClusterModel, policies: Policies, settings: Settings) -> ClusterModel:
+    """The model under these policies; what brokers declared stays."""
+    brokers = with_policies(policies, model.brokers)
+    rules = constraints_for(policies, brokers, model.bundles, _holdings(model, policies), settings)
+    return msgspec.structs.replace(model, brokers=brokers, constraints=rules)
+
+
+def _holdings(model: ClusterModel, policies: Policies) -> Holdings:
+    """How many bundles of grouped namespaces each broker holds: by the whole table as far as the model says it, else by
+    the bundles that were reported."""
+    bundles, here, found = model.bundles, model.constraints.namespace_here, dict[str, dict[Broker, int]]()
+    for at, name in enumerate(bundles.namespaces):
+        if name not in grouped(policies.namespaces):
+            continue
+        mine = bundles.owner[(bundles.namespace == at) & (bundles.owner >= 0)]
+        counts = np.bincount(mine, minlength=len(model.brokers))
+        if here is not None and here[at].any():
+            counts = here[at]
+        found[name] = {model.brokers.ids[row]: int(count) for row, count in enumerate(counts) if count > 0}
+    return found
+
+
+def _said(edits: Edits) -> Iterable[str]:
+    if edits.add_brokers:
+        size = ", ".join(f"{name} {value:g}" for name, value in edits.capacity.items()) or "like the median one"
+        yield f"{edits.add_brokers} brokers more ({size})"
+    yield from (f"without {name}" for name in edits.remove_brokers)
+    yield from (f"{name} = {value}" for name, value in edits.settings.items())
+    yield from (f"{times:g} times the load of {namespace}" for namespace, times in edits.loads.items())
+    if edits.rested:
+        yield "every bundle rested"
+    yield from (f"policy {key} {'deleted' if value is None else 'set'}" for key, value in edits.policies.items())

@@ -1,0 +1,138 @@
+"""Whether the settings agree with each other: what pydantic cannot refuse, because it is a matter of degree.
+
+Pure: settings in, findings out. What the stores say is looked at by their adapters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from loadmanager.settings import Settings
+from loadmanager.strategies.placement.registry import PLACEMENTS
+from loadmanager.strategies.rebalancing.registry import STRATEGIES
+from statechannel.audit import Finding, Severity
+
+DETECTION_S = 0.5
+"""What noticing a crash takes at the default probing, beyond the probes themselves."""
+SAFE_MIN_INSYNC = 2
+SHORT_RETENTION_S = 86_400.0
+LOOPBACK = ("127.", "localhost:", "[::1]:")
+
+
+def check_settings(settings: Settings) -> list[Finding]:
+    """What a person who knows the system would say about these settings."""
+    return [
+        *_sessions(settings),
+        *_failover(settings),
+        *_hooks(settings),
+        *_leading(settings),
+        *_keeping(settings),
+        *_stores(settings),
+        *_strategies(settings),
+    ]
+
+
+def failover_s(settings: Settings) -> float:
+    """From a crash until somebody else may own its bundles: noticing it, then the proofs' time and the margin."""
+    noticed_s = settings.probe_refusals * settings.probe_interval_s + DETECTION_S
+    return noticed_s + settings.proof_validity_s + settings.margin_s
+
+
+def _sessions(s: Settings) -> Iterator[Finding]:
+    found = f"session_timeout_s={s.session_timeout_s:g}, proof_validity_s={s.proof_validity_s:g}"
+    if s.session_timeout_s < 2 * s.proof_validity_s:
+        advice = "set session_timeout_s to at least twice proof_validity_s: a short pause should not cost every bundle"
+        yield Finding("settings: sessions", Severity.WARNING, found, advice)
+    else:
+        yield Finding("settings: sessions", Severity.OK, found)
+    if s.recovery_grace_s < 2 * s.session_timeout_s:
+        found = f"recovery_grace_s={s.recovery_grace_s:g}, session_timeout_s={s.session_timeout_s:g}"
+        advice = (
+            "set recovery_grace_s to several sessions: brokers need time to come back with the coordination service"
+        )
+        yield Finding("settings: recovery", Severity.WARNING, found, advice)
+
+
+def _failover(s: Settings) -> Iterator[Finding]:
+    found = f"bundles of a crashed broker are owned again after some {failover_s(s):.1f} s, plus what `acquire` takes"
+    if s.lookup_timeout_s < failover_s(s):
+        advice = f"set lookup_timeout_s={s.lookup_timeout_s:g} above that: lookups answer 503 in every failover"
+        yield Finding("settings: failover", Severity.WARNING, found, advice)
+    else:
+        yield Finding("settings: failover", Severity.OK, found)
+
+
+def _hooks(s: Settings) -> Iterator[Finding]:
+    slowest = max(s.host_prepare_timeout_s, s.host_acquire_timeout_s, s.host_release_timeout_s)
+    found = f"in_flight_timeout_s={s.in_flight_timeout_s:g}, the longest hook may take {slowest:g} s"
+    if s.in_flight_timeout_s <= slowest:
+        advice = "set in_flight_timeout_s above every host_*_timeout_s: the leader gives up moves that still go well"
+        yield Finding("settings: moves", Severity.WARNING, found, advice)
+    else:
+        yield Finding("settings: moves", Severity.OK, found)
+    if s.drain_timeout_s < s.host_release_timeout_s + s.host_acquire_timeout_s:
+        found = f"drain_timeout_s={s.drain_timeout_s:g}"
+        advice = "set it above host_release_timeout_s and host_acquire_timeout_s together: one slow bundle stays behind"
+        yield Finding("settings: drain", Severity.WARNING, found, advice)
+
+
+def _leading(s: Settings) -> Iterator[Finding]:
+    found = f"lead_timeout_s={s.lead_timeout_s:g}, publish_timeout_s={s.publish_timeout_s:g}"
+    if s.lead_timeout_s <= s.publish_timeout_s:
+        advice = "set lead_timeout_s above publish_timeout_s: one slow publish ends a leader's term"
+        yield Finding("settings: leader", Severity.WARNING, found, advice)
+    else:
+        yield Finding("settings: leader", Severity.OK, found)
+
+
+def _keeping(s: Settings) -> Iterator[Finding]:
+    if s.log_retention_s < SHORT_RETENTION_S:
+        found = f"log_retention_s={s.log_retention_s:g}"
+        advice = "set it to a day at least: what happened in a night cannot be told on the next morning"
+        yield Finding("settings: retention", Severity.WARNING, found, advice)
+
+
+def _stores(s: Settings) -> Iterator[Finding]:
+    on_kafka = s.log.startswith("kafka:")
+    on_zookeeper = (s.coordination or "").startswith("zookeeper:")
+    if on_kafka:
+        yield from _replication(s)
+    if (on_kafka or on_zookeeper) and s.advertised.startswith(LOOPBACK):
+        found = f"advertised={s.advertised}: only this machine reaches it"
+        yield Finding("settings: address", Severity.WARNING, found, "set advertised to an address that all reach")
+    if on_kafka != on_zookeeper:
+        found = f"log={_scheme(s.log)}, coordination={_scheme(s.coordination or s.log)}"
+        advice = "the one on SQLite ties all brokers to one machine; use Kafka and ZooKeeper together"
+        yield Finding("settings: stores", Severity.WARNING, found, advice)
+    if s.insecure:
+        advice = "the doors ask for no password: let only trusted machines reach them"
+        yield Finding("settings: doors", Severity.WARNING, "insecure=true", advice)
+
+
+def _replication(s: Settings) -> Iterator[Finding]:
+    found = f"replication={s.replication}, min_insync_replicas={s.min_insync_replicas}"
+    if s.development:
+        advice = "leave it out in production: one lost disk loses the channel"
+        yield Finding("settings: replication", Severity.WARNING, "development=true", advice)
+    elif s.min_insync_replicas < SAFE_MIN_INSYNC or s.replication <= SAFE_MIN_INSYNC:
+        advice = "set replication to 3 and min_insync_replicas to 2 at least; a broker refuses to start"
+        yield Finding("settings: replication", Severity.ERROR, found, advice)
+    elif s.min_insync_replicas >= s.replication:
+        advice = "set min_insync_replicas below replication: one broker of Kafka down stops all writes"
+        yield Finding("settings: replication", Severity.WARNING, found, advice)
+    else:
+        yield Finding("settings: replication", Severity.OK, found)
+
+
+def _strategies(s: Settings) -> Iterator[Finding]:
+    for setting, name, known in (
+        ("placement", s.placement, PLACEMENTS.names()),
+        ("balancing_strategy", s.balancing_strategy, STRATEGIES.names()),
+    ):
+        if name not in known:
+            advice = f"set it to one of: {', '.join(known)}, or install the package that brings it"
+            yield Finding(f"settings: {setting}", Severity.ERROR, f"{setting}={name} is not installed here", advice)
+
+
+def _scheme(address: str) -> str:
+    return address.partition(":")[0]

@@ -1,0 +1,139 @@
+"""What this machine brings: its clocks, and the versions of what is installed on it.
+
+Gathering and judging are apart: `read_clocks` and `read_versions` look, the other functions say what it means.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import sqlite3
+import sys
+import time
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+
+import msgspec
+
+from loadmanager.cluster.host_clocks import clocks_outside
+from loadmanager.model.registration import VERSION
+from loadmanager.settings import Settings
+from statechannel.audit import Finding, Severity
+
+MIN_PYTHON = (3, 11)
+MIN_SQLITE = (3, 35, 0)
+"""`RETURNING`; the write-ahead log and upserts are older."""
+
+_TIMEX_BYTES = 512
+_UNSYNCHRONISED = 5
+
+
+class Clocks(msgspec.Struct, frozen=True):
+    """`boot` says whether there is a clock that runs on during suspend; `kept` is None where nobody tells."""
+
+    boot: bool
+    kept: bool | None
+    """Whether something (NTP, the hypervisor) keeps the wall clock right."""
+    outside: tuple[str, ...] = ()
+    """What can be asked whether this machine was paused: see `docs/clocks.md`."""
+
+
+class Versions(msgspec.Struct, frozen=True):
+    """What is installed; None where it is not. `librdkafka` is the library inside confluent-kafka."""
+
+    python: tuple[int, ...]
+    sqlite: tuple[int, ...]
+    confluent_kafka: str | None
+    librdkafka: str | None
+    kazoo: str | None
+
+
+def read_clocks() -> Clocks:
+    """Looks at this machine."""
+    return Clocks(boot=hasattr(time, "CLOCK_BOOTTIME"), kept=_kept_right(), outside=tuple(clocks_outside()))
+
+
+def _kept_right() -> bool | None:
+    """What the kernel says of its wall clock; asking changes nothing (`modes` is 0)."""
+    try:
+        state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
+    except (OSError, AttributeError):
+        return None
+    return None if state < 0 else state != _UNSYNCHRONISED
+
+
+def read_versions() -> Versions:
+    """Looks at what is installed here."""
+    return Versions(
+        python=tuple(sys.version_info[:3]),
+        sqlite=sqlite3.sqlite_version_info,
+        confluent_kafka=_version_of("confluent-kafka"),
+        librdkafka=_librdkafka(),
+        kazoo=_version_of("kazoo"),
+    )
+
+
+def _version_of(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _librdkafka() -> str | None:
+    try:
+        return str(import_module("confluent_kafka").libversion()[0])
+    except ImportError:
+        return None
+
+
+def check_clocks(clocks: Clocks) -> Iterator[Finding]:
+    """Proofs are counted on a clock that must run on during suspend; the wall clock is for people and ages of loads."""
+    if clocks.boot:
+        yield Finding("clock", Severity.OK, "CLOCK_BOOTTIME is there")
+    else:
+        advice = "run on Linux: without it a suspended machine would wake up thinking that its proofs still count"
+        yield Finding("clock", Severity.ERROR, f"{platform.system()} has no CLOCK_BOOTTIME", advice)
+    if clocks.kept is None:
+        yield Finding("clock", Severity.OK, "the system does not tell whether its wall clock is kept right")
+    elif clocks.kept:
+        yield Finding("clock", Severity.OK, "the wall clock is kept right, says the kernel")
+    else:
+        advice = "run chrony or ntpd: ages of loads and the history's times rest on it (ownership does not)"
+        yield Finding("clock", Severity.WARNING, "nobody keeps the wall clock right, says the kernel", advice)
+    if clocks.outside:
+        told_by = " and ".join(clocks.outside)
+        yield Finding("clock", Severity.OK, f"whether this machine was paused is told by {told_by}")
+
+
+def check_versions(found: Versions, settings: Settings) -> Iterator[Finding]:
+    """Ours, and of what these settings need."""
+    yield Finding("versions", Severity.OK, f"loadmanager {VERSION} on Python {_dotted(found.python)}")
+    if found.python < MIN_PYTHON:
+        yield Finding("versions", Severity.ERROR, f"Python {_dotted(found.python)}", "use Python 3.11 or newer")
+    if settings.log.startswith("sqlite:") or (settings.coordination or "sqlite:").startswith("sqlite:"):
+        yield _sqlite(found.sqlite)
+    if settings.log.startswith("kafka:"):
+        name = f"confluent-kafka {found.confluent_kafka} with librdkafka {found.librdkafka}"
+        yield _installed(name, found.librdkafka, "kafka")
+    if (settings.coordination or "").startswith("zookeeper:"):
+        yield _installed(f"kazoo {found.kazoo}", found.kazoo, "zookeeper")
+
+
+def _sqlite(found: tuple[int, ...]) -> Finding:
+    if found < MIN_SQLITE:
+        advice = f"use a Python with SQLite {_dotted(MIN_SQLITE)} or newer"
+        return Finding("versions", Severity.ERROR, f"SQLite {_dotted(found)}", advice)
+    return Finding("versions", Severity.OK, f"SQLite {_dotted(found)}")
+
+
+def _installed(name: str, there: str | None, extra: str) -> Finding:
+    if there is None:
+        advice = f"pip install 'loadmanager[{extra}]'"
+        return Finding("versions", Severity.ERROR, f"the client of {extra} is not installed", advice)
+    return Finding("versions", Severity.OK, name)
+
+
+def _dotted(numbers: tuple[int, ...]) -> str:
+    return ".".join(map(str, numbers))

@@ -1,0 +1,34 @@
+"""Which topics a cluster has, as its brokers open them; a test compares the two."""
+
+from __future__ import annotations
+
+from loadmanager.cluster.readers import TOPIC as READERS_TOPIC
+from loadmanager.cluster.views import ACCUSATIONS_TOPIC
+from loadmanager.decisions.log import DECISIONS
+from loadmanager.leader.advice.model import ADVICE_TOPIC
+from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC
+from loadmanager.settings import Settings
+from loadmanager.settings.documents.model import PLANS_TOPIC, POLICIES_TOPIC, SETTINGS_TOPIC
+from statechannel.ports import TopicSpec
+
+CHANNEL_TOPIC = "bundle-state"
+SNAPSHOTS_TOPIC = "bundle-state-snapshots"
+VIEW_TOPICS = (BROKERS_TOPIC, BUNDLES_TOPIC, ACCUSATIONS_TOPIC, READERS_TOPIC, ADVICE_TOPIC)
+
+
+FOLLOWED_TOPICS = (BROKERS_TOPIC, BUNDLES_TOPIC)
+"""Of the views those that the load history reads entry by entry."""
+
+
+def topics_of(settings: Settings) -> list[TopicSpec]:
+    """The channel and its snapshots, and the compacted topics behind the table views."""
+    views = [TopicSpec(topic, 1, compacted=True, followed=topic in FOLLOWED_TOPICS) for topic in VIEW_TOPICS]
+    return [
+        TopicSpec(CHANNEL_TOPIC, settings.partitions),
+        TopicSpec(SNAPSHOTS_TOPIC, settings.partitions, compacted=True),
+        DECISIONS,
+        TopicSpec(SETTINGS_TOPIC, 1),
+        TopicSpec(POLICIES_TOPIC, 1),
+        TopicSpec(PLANS_TOPIC, 1),
+        *views,
+    ]

@@ -1,0 +1,219 @@
+"""Asks every member of a cluster through its doors, and keeps the answers, less their secrets, as files by name.
+
+Whoever does not answer is noted and holds up nobody. Reads only; of this machine it takes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from loadmanager.diagnostics.doctor.hiding import hide, hide_text
+from loadmanager.errors import Unavailable
+from statechannel.law.bundle import DOTS
+
+REQUEST_TIMEOUT_S = 10.0
+CONNECT_TIMEOUT_S = 3.0
+MEMBERS_AT_ONCE = 8
+MAX_ANSWER_BYTES = 32 << 20
+BUNDLE_PAGE, BUNDLE_PAGES = 1_000, 20
+NOT_OFFERED = 404
+
+OF_A_MEMBER: Mapping[str, str] = {
+    "settings.json": "/v1/settings",
+    "channel.json": "/v1/channel?digest=true",
+    "notes.json": "/v1/notes?limit=500",
+    "metrics.txt": "/metrics",
+    "version.txt": "/admin/v2/brokers/version",
+    "health.txt": "/admin/v2/brokers/health",
+}
+IF_OFFERED: Mapping[str, str] = {"tasks.txt": "/v1/tasks", "config.json": "/v1/config"}
+"""What a release may have or not; its absence is not worth a word."""
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """What should be in the bundle and is not, and why."""
+
+    name: str
+    reason: str
+
+
+class Collected(msgspec.Struct):
+    """The files of a bundle by their names in it."""
+
+    files: dict[str, bytes] = msgspec.field(default_factory=dict)
+    missing: list[Missing] = msgspec.field(default_factory=list)
+
+    def keep(self, name: str, text: str) -> None:
+        self.files[name] = text.encode()
+
+    def lack(self, name: str, reason: str) -> None:
+        self.missing.append(Missing(name, hide_text(" ".join(reason.split()))))
+
+
+class _Refused(Exception):
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(f"HTTP {status}: {reason}")
+        self.status = status
+
+
+class _Member(msgspec.Struct):
+    broker: str
+    admin_url: str = ""
+
+
+NO_USE = (_Refused, aiohttp.ClientError, OSError, ValueError, TypeError, LookupError)
+"""What an answer of no use raises, or that of something that is no broker."""
+
+
+async def collect(admin_url: str, known_secrets: Collection[str] = ()) -> Collected:
+    """Everything, asked from one broker on. Raises Unavailable if that one does not answer, aiohttp.InvalidURL."""
+    timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S)
+    async with aiohttp.ClientSession(timeout=timeout) as session:
+        collector = Collector(session, known_secrets)
+        await collector.cluster(admin_url)
+        return collector.collected
+
+
+class Collector:
+    """One round of questions."""
+
+    def __init__(self, session: aiohttp.ClientSession, known_secrets: Collection[str]) -> None:
+        self._session = session
+        self._known = known_secrets
+        self._places = asyncio.Semaphore(MEMBERS_AT_ONCE)
+        self.collected = Collected()
+
+    async def cluster(self, admin_url: str) -> None:
+        """What the asked broker knows of the cluster, then each member of itself."""
+        members: list[_Member] = []
+        try:
+            answer = json.loads(await self._ask(admin_url, "/v1/brokers"))
+            members = msgspec.convert(answer, list[_Member])
+            self._keep_json("cluster/brokers.json", answer)
+        except _Refused as error:  # it answers, but does not act (yet): what it says of itself matters all the more
+            self.collected.lack("cluster/brokers.json", str(error))
+        except aiohttp.InvalidURL:
+            raise
+        except (ValueError, msgspec.MsgspecError):
+            raise Unavailable(f"what answers at {admin_url} is no broker") from None
+        except (aiohttp.ClientError, OSError) as error:  # TimeoutError is one
+            raise Unavailable(f"no broker answers at {admin_url}: {_why(error)}") from None
+        await asyncio.gather(
+            self._file(admin_url, "cluster/leader.json", "/admin/v2/brokers/leaderBroker"),
+            self._file(admin_url, "cluster/policies.json", "/v1/policies"),
+            self._bundles(admin_url),
+            self._namespaces(admin_url),
+            *(self._member(url, name) for name, url in dict(_to_ask(members, admin_url)).items()),
+            *(self._absent(name) for name in _without_url(members)),
+        )
+
+    async def _member(self, url: str, name: str) -> None:
+        async with self._places:
+            wanted = [(f"members/{name}/{file}", path) for file, path in OF_A_MEMBER.items()]
+            answers = await asyncio.gather(*(self._file(url, file, path) for file, path in wanted))
+            if any(answers):
+                for file, path in IF_OFFERED.items():
+                    await self._file(url, f"members/{name}/{file}", path, optional=True)
+
+    async def _absent(self, name: str) -> None:
+        self.collected.lack(f"members/{name}", "it is not registered, or registered no admin URL")
+
+    async def _namespaces(self, url: str) -> None:
+        try:
+            found: list[str] = []
+            for tenant in json.loads(await self._ask(url, "/admin/v2/tenants")):
+                found += json.loads(await self._ask(url, f"/admin/v2/namespaces/{tenant}"))
+        except NO_USE as error:
+            self.collected.lack("cluster/namespaces.json", _why(error))
+        else:
+            self._keep_json("cluster/namespaces.json", found)
+
+    async def _bundles(self, url: str) -> None:
+        found: list[Any] = []
+        after = ""
+        try:
+            for _ in range(BUNDLE_PAGES):
+                page = json.loads(await self._ask(url, f"/v1/bundles?limit={BUNDLE_PAGE}{after}"))
+                found += page["bundles"]
+                if not page["next"]:
+                    break
+                after = f"&after={page['next']}"
+            else:
+                self.collected.lack("cluster/bundles.json", f"only the first {len(found)} bundles are in it")
+        except NO_USE as error:
+            self.collected.lack("cluster/bundles.json", _why(error))
+        if found:
+            self._keep_json("cluster/bundles.json", found)
+
+    async def _file(self, url: str, name: str, path: str, *, optional: bool = False) -> bool:
+        """One answer as one file; whether there was an answer of any kind."""
+        try:
+            text = await self._ask(url, path)
+        except _Refused as error:
+            if name.endswith("health.txt"):  # a refusal is its answer
+                self.collected.keep(name, hide_text(str(error), self._known))
+            elif not (optional and error.status == NOT_OFFERED):
+                self.collected.lack(name, str(error))
+            return True
+        except (aiohttp.ClientError, OSError) as error:
+            self.collected.lack(name, _why(error))
+            return False
+        try:
+            self._keep(name, text)
+        except ValueError:
+            self.collected.lack(name, "the answer is no JSON")
+        return True
+
+    def _keep(self, name: str, text: str) -> None:
+        if name.endswith(".json"):
+            self._keep_json(name, json.loads(text))
+        else:
+            self.collected.keep(name, hide_text(text, self._known))
+
+    def _keep_json(self, name: str, value: Any) -> None:
+        self.collected.keep(name, json.dumps(hide(value, self._known), indent=1))
+
+    async def _ask(self, url: str, path: str) -> str:
+        async with self._session.get(url + path, allow_redirects=False) as answer:
+            content = await answer.content.read(MAX_ANSWER_BYTES)
+            while chunk := await answer.content.read(MAX_ANSWER_BYTES):
+                content += chunk
+                if len(content) > MAX_ANSWER_BYTES:
+                    raise _Refused(answer.status, f"an answer of more than {MAX_ANSWER_BYTES} bytes")
+            text = content.decode("utf-8", errors="replace")
+            if answer.status != 200:
+                raise _Refused(answer.status, text[:500])
+            return text
+
+
+def _to_ask(members: list[_Member], admin_url: str) -> Iterable[tuple[str, str]]:
+    """Name of the directory and URL of each member; the asked one if it cannot say who they are."""
+    if not members:
+        yield file_name(admin_url.partition("://")[2]), admin_url
+    for member in members:
+        if member.admin_url:
+            yield file_name(member.broker), member.admin_url
+
+
+def _without_url(members: list[_Member]) -> Iterable[str]:
+    return (file_name(member.broker) for member in members if not member.admin_url)
+
+
+def file_name(broker: str) -> str:
+    """A broker's name, or whatever an endpoint says in its place, as the name of a directory or a part of one."""
+    name = re.sub(r"[^\w.-]", "_", broker.rpartition("@")[2])
+    return name.replace(".", "_") if name in DOTS else name
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {REQUEST_TIMEOUT_S:g} s"
+    cause = getattr(error, "os_error", error)
+    return "connection refused" if isinstance(cause, ConnectionRefusedError) else str(error) or type(error).__name__

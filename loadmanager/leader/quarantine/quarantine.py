@@ -1,0 +1,304 @@
+"""Which bundles kill the brokers that take them: the evidence, from the channel's accepted records alone. Pure.
+
+A broker is *lost* with a leader's `revoke` of an orphan (`leader.core.ORPHAN`), or its `cancel` of a transfer whose
+target was lost. That speaks against the bundles that it had been given within `quarantine_window_s`, or prepared for,
+once its process is known to have crashed (`losses.py`), and by as much as `evidence.py` says. Whoever keeps a bundle
+for the window, or gives it away alive, speaks for it.
+
+Every broker collects for itself, by the records and their times: all come to the same result, and a new leader goes on
+where the old one was. A broker that has just started has read the log from its newest snapshot on; what lies before, it
+does not know. That is accepted: to write it into the snapshots would make it part of the law, the brokers that did not
+die remember, and a verdict is a policy, which is kept.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from zlib import crc32
+
+import msgspec
+
+from loadmanager.leader.core import ORPHAN, STUCK
+from loadmanager.leader.quarantine.evidence import Death, Lived, Standing, Step, density, guilt, pause_s, standing
+from loadmanager.leader.quarantine.losses import FATE, Losses
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Action, Broker, Record, Role
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Change, Ownership, Transition
+
+GIVEN_KEPT = 100_000
+"""Of the bundles that were given out last; of a whole cluster's start the oldest are forgotten."""
+NAMESPACES_KEPT = 1_000
+STEPS_KEPT = 40
+BROKERS_KEPT = 20_000
+BY_THE_LEADER_S = 60.0
+"""So much longer than four pauses the others leave it to the leader to give out a bundle that is watched."""
+
+
+class Given(msgspec.Struct, frozen=True, gc=False):
+    """Who was given a bundle, and when, by the wall clock of whoever gave it."""
+
+    to: Broker
+    at_ms: int
+    number: int = 0
+    """Counts them."""
+
+
+class Quarantine:
+    """What one broker has seen. Feed it every accepted change, in order, with those read at the start.
+
+    `brokers` says how many there are at that moment.
+    """
+
+    def __init__(self, brokers: Callable[[], int] = lambda: 1) -> None:
+        self.losses = Losses()
+        self._brokers = brokers
+        self._window_s = 600.0
+        self._given: OrderedDict[Bundle, Given] = OrderedDict()
+        """The first of a plain dictionary is looked for among all that were taken from its front."""
+        self._given_so_far = 0
+        self._began_anew: dict[str, int] = {}
+        """Namespaces that came or went as a whole, with how many had been given till then: those of it count no more,
+        and are dropped with the oldest."""
+        self._promised: dict[Bundle, Given] = {}
+        self._holds: dict[Broker, set[Bundle]] = {}
+        """What was given to whom lately."""
+        self._alive_ms: dict[Broker, int] = {}
+        self._steps: dict[Bundle, tuple[Step, ...]] = {}
+        self._repeated: dict[Bundle, None] = {}
+        """Those with which several were lost."""
+        self._pardons: dict[Bundle, int] = {}
+        self._standings: dict[Bundle, Standing] = {}
+        self._pauses: dict[Bundle, tuple[Standing, float]] = {}
+        self._standing_at: tuple[int, float] = (0, 0.0)
+
+    # --- feeding
+
+    def observe(self, change: Change, window_s: float) -> None:
+        """Take the next accepted record."""
+        record = change.record
+        self._window_s = window_s
+        self.losses.watch(record.at_ms)
+        if record.action is Action.NOOP:
+            if record.cause == FATE and record.to is not None:
+                self._note_loss(record.to, record.at_ms, 0)
+                self.losses.take_fate(record)
+            return
+        if record.role is Role.BROKER:
+            self._alive_ms[record.actor] = record.at_ms
+            if len(self._alive_ms) > BROKERS_KEPT:
+                del self._alive_ms[next(iter(self._alive_ms))]
+        if change.whole is not None:
+            self._begin_anew(change.whole)
+            for bundle in change.bundles((*self._steps, *self._promised)):
+                self._forget(bundle)
+            return
+        if record.action in (Action.CREATE, Action.MERGE):
+            self._reshape(change.transitions)
+            return
+        for transition in change.transitions:
+            if transition.after is None:
+                self._forget(transition.bundle)
+            elif transition.before is not None:
+                self._judge(record, transition.before)
+                self._follow(transition.before, transition.after, record.at_ms)
+
+    def _judge(self, record: Record, before: Ownership) -> None:
+        """Whether the record says how it went for the holder of before, or for the target."""
+        if record.action is Action.REVOKE and record.reason.startswith(ORPHAN) and before.holder is not None:
+            given = self._given_of(before.bundle)
+            taking = before.state is State.ASSIGNING
+            self._lose(before.bundle, before.holder, given, record.at_ms, taking=taking)
+        elif record.action is Action.RELEASE and record.role is Role.BROKER:
+            self._gave_away(before, record.at_ms)
+        elif _lost_its_target(record, before) and before.target is not None:
+            promised = self._promised.get(before.bundle)
+            self._lose(before.bundle, before.target, promised, record.at_ms, taking=True)
+
+    def _follow(self, before: Ownership, after: Ownership, at_ms: int) -> None:
+        """Who has been given what."""
+        self._promised.pop(after.bundle, None)
+        if after.state is State.TRANSFERRING and after.target is not None:
+            self._promised[after.bundle] = Given(after.target, at_ms)
+        if after.state is not State.ASSIGNING or after.holder is None or after.token == before.token:
+            return
+        self._take_back(after.bundle)
+        self._give(after.bundle, after.holder, at_ms)
+        if len(self._given) > GIVEN_KEPT:
+            self._take_back(next(iter(self._given)))
+
+    def _give(self, bundle: Bundle, to: Broker, at_ms: int) -> None:
+        self._given_so_far += 1
+        self._given[bundle] = Given(to, at_ms, self._given_so_far)
+        self._holds.setdefault(to, set()).add(bundle)
+
+    def _take_back(self, bundle: Bundle) -> None:
+        given = self._given.pop(bundle, None)
+        if given is not None:
+            holds = self._holds[given.to]
+            holds.discard(bundle)
+            if not holds:
+                del self._holds[given.to]
+
+    def _begin_anew(self, namespace: str) -> None:
+        """A namespace came or went with all its bundles: too many to look at each that was given."""
+        self._began_anew[namespace] = self._given_so_far
+        if len(self._began_anew) > NAMESPACES_KEPT:
+            oldest = next(iter(self._given.values()), None)
+            since = self._given_so_far if oldest is None else oldest.number
+            self._began_anew = {name: at for name, at in self._began_anew.items() if at >= since}
+
+    def _given_of(self, bundle: Bundle) -> Given | None:
+        given = self._given.get(bundle)
+        return None if given is None or given.number <= self._began_anew.get(bundle.namespace, 0) else given
+
+    def _lose(self, bundle: Bundle, broker: Broker, given: Given | None, at_ms: int, *, taking: bool) -> None:
+        self._note_loss(broker, at_ms, 0 if given is None else given.at_ms)
+        held_ms = -1 if given is None or given.to != broker else max(0, at_ms - given.at_ms)
+        if not 0 <= held_ms <= self._window_s * 1000:
+            self._add(bundle, Lived(broker, at_ms, round(self._window_s * 1000)), begin=False)
+        else:
+            self._add(bundle, Death(broker, at_ms, held_ms, taking, self._danger_of(bundle, held_ms)))
+
+    def _note_loss(self, broker: Broker, at_ms: int, alive_ms: int) -> None:
+        if broker not in self.losses:
+            alive_ms = max(self._alive_ms.pop(broker, 0), alive_ms)
+            self.losses.lost(broker, at_ms, alive_ms, self._brokers(), self._danger(broker, at_ms))
+
+    def _danger(self, broker: Broker, at_ms: int) -> float:
+        """How much all that a broker was given lately was expected to kill it at that time."""
+        found = ((bundle, self._given_of(bundle)) for bundle in self._holds.get(broker, ()))
+        return sum(self._danger_of(bundle, max(0, at_ms - given.at_ms)) for bundle, given in found if given is not None)
+
+    def _danger_of(self, bundle: Bundle, held_ms: int) -> float:
+        score = self.standing(bundle).feared.score if bundle in self._steps else 0.0
+        return guilt(score) * density(held_ms / 1000, self._window_s)
+
+    def _gave_away(self, before: Ownership, at_ms: int) -> None:
+        """The holder itself wrote this `release`: it lives. One that declined had not taken it."""
+        given, steps = self._given_of(before.bundle), self._steps.get(before.bundle)
+        if steps is None or before.holder is None or before.state is State.ASSIGNING:
+            return
+        if before.state is State.REVOKING and steps[-1].broker == before.holder:
+            self._keep(before.bundle, steps[:-1])  # it was taken for dead, wrongly
+            return
+        held_ms = self._window_s * 1000 if given is None else max(0, at_ms - given.at_ms)
+        self._add(before.bundle, Lived(before.holder, at_ms, round(held_ms)), begin=False)
+
+    def _add(self, bundle: Bundle, step: Step, *, begin: bool = True) -> None:
+        steps = self._steps.get(bundle, ())
+        twice = steps and steps[-1].broker == step.broker
+        if not twice and (steps or begin) and not self._pardoned(bundle, step.at_ms):
+            self._keep(bundle, (*steps, step))
+
+    def _keep(self, bundle: Bundle, steps: tuple[Step, ...]) -> None:
+        self._standings.pop(bundle, None)
+        self._repeated.pop(bundle, None)
+        if not steps:
+            self._steps.pop(bundle, None)
+            return
+        self._steps[bundle] = steps[-STEPS_KEPT:]
+        if sum(isinstance(step, Death) for step in steps) > 1:
+            self._repeated[bundle] = None
+
+    def _reshape(self, transitions: Iterable[Transition]) -> None:
+        """What was born takes over what is known of what it took the place of."""
+        gone = [t.bundle for t in transitions if t.after is None]
+        born = [t.after.bundle for t in transitions if t.before is None and t.after is not None]
+        given = [each for bundle in gone if (each := self._given_of(bundle)) is not None]
+        steps = [self.standing(bundle) for bundle in gone if bundle in self._steps]
+        worst = max(steps, key=lambda each: each.feared.score, default=None)
+        kept = () if worst is None else self._steps[worst.bundle]
+        for bundle in gone:
+            self._forget(bundle)
+        for bundle in born:
+            if given:
+                newest = max(given, key=lambda each: each.at_ms)
+                self._give(bundle, newest.to, newest.at_ms)
+            self._keep(bundle, kept)
+
+    def _forget(self, bundle: Bundle) -> None:
+        self._take_back(bundle)
+        self._promised.pop(bundle, None)
+        self._keep(bundle, ())
+
+    def pardon(self, bundle: Bundle, at_ms: int) -> None:
+        """This part of the ring was let go at this time: deaths from before count no more, nor will they when they are
+        read later."""
+        self._pardons[bundle] = max(at_ms, self._pardons.get(bundle, at_ms))
+        for each in [each for each in self._steps if _overlap(each, bundle)]:
+            self._keep(each, tuple(step for step in self._steps[each] if step.at_ms > at_ms))
+
+    def _pardoned(self, bundle: Bundle, at_ms: int) -> bool:
+        return any(at_ms <= until_ms for each, until_ms in self._pardons.items() if _overlap(each, bundle))
+
+    # --- asking
+
+    def standing(self, bundle: Bundle) -> Standing:
+        """What is held against a bundle."""
+        if self._standing_at != (self.losses.version, self._window_s):
+            self._standing_at = self.losses.version, self._window_s
+            self._standings.clear()
+            self._pauses.clear()
+        found = self._standings.get(bundle)
+        if found is None:
+            found = standing(bundle, self._steps.get(bundle, ()), self.losses, self._window_s)
+            if bundle in self._repeated:
+                self._standings[bundle] = found
+        return found
+
+    def __contains__(self, bundle: Bundle) -> bool:
+        """Whether a broker was lost with it lately."""
+        return bundle in self._steps
+
+    def __iter__(self) -> Iterator[Bundle]:
+        """Those with which several brokers were lost."""
+        return iter(tuple(self._repeated))
+
+    def __len__(self) -> int:
+        return len(self._repeated)
+
+    def given_ms(self, bundle: Bundle, holder: Broker) -> int | None:
+        """When this holder was given the bundle, if that is known."""
+        given = self._given_of(bundle)
+        return given.at_ms if given is not None and given.to == holder else None
+
+    def pause_s(self, found: Standing) -> float:
+        """How long a watched bundle is held back after the last death, the same for everybody who asks."""
+        assert found.last is not None
+        known, pause = self._pauses.get(found.bundle, (None, 0.0))
+        if known is not found:
+            pause = pause_s(found, self._window_s, crc32(f"{found.bundle} {found.last.step.at_ms}".encode()) / 2**32)
+            self._pauses[found.bundle] = found, pause
+        return pause
+
+    def is_held_back(self, bundle: Bundle, least: int, now_ms: int) -> bool:
+        """Whether a lookup gives the bundle to nobody now."""
+        if least <= 0 or bundle not in self._repeated:
+            return False
+        found = self.standing(bundle)
+        if not found.watched or found.last is None:
+            return False
+        # Else there is no leader that does it, or a clock is far from ours.
+        return 0 <= now_ms - found.last.step.at_ms < (4 * self.pause_s(found) + BY_THE_LEADER_S) * 1000
+
+    def held_back(self, bundle: Bundle, least: int, now_ms: int) -> str:
+        """Why a lookup gives the bundle to nobody now, empty if it may. Cheap for what is no suspect."""
+        if not self.is_held_back(bundle, least, now_ms):
+            return ""
+        found = self.standing(bundle)
+        assert found.last is not None
+        pause, since_s = self.pause_s(found), (now_ms - found.last.step.at_ms) / 1000
+        left = f"held back for {pause - since_s:.1f} s" if since_s < pause else "held back until no broker is lost"
+        return f"{left}, then the leader gives it out alone: {found}"
+
+
+def _lost_its_target(record: Record, before: Ownership) -> bool:
+    """Whether a transfer was called off because the broker died that prepared for it."""
+    called_off = record.action is Action.CANCEL and record.role is Role.LEADER and before.state is State.TRANSFERRING
+    return called_off and not record.reason.startswith(STUCK)
+
+
+def _overlap(one: Bundle, other: Bundle) -> bool:
+    return one.namespace == other.namespace and one.lo < other.hi and other.lo < one.hi

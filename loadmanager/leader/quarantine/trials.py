@@ -1,0 +1,272 @@
+"""What a leader does about bundles that brokers died with: finds out fates, locks up, tries again, lets go. Pure.
+
+A bundle that is *watched* (`evidence.Standing.watched`) is given out by the leader alone, when it was held back for its
+pause and no broker was lost for as long; where many are watched, an eighth of those that wait goes to each broker at a
+time, the least suspicious first. A bundle that was *locked up* is tried again after `quarantine_retry_s`, then after
+twice as long each time: given to the emptiest broker that may take it and has no other one on trial. Who lives with it
+for `quarantine_window_s` has cleared it; so has the return of brokers that were taken for dead.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from loadmanager.leader.quarantine.evidence import Death, Standing, Weighed
+from loadmanager.leader.quarantine.fates import Found, Processes
+from loadmanager.leader.quarantine.losses import Fate
+from loadmanager.leader.quarantine.quarantine import Quarantine
+from loadmanager.model.policies.model import BundlePolicy, Policy
+from loadmanager.model.registration import Peer
+from loadmanager.settings.documents.model import Version
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Broker
+from statechannel.law.table import OwnershipTable
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Ownership
+
+LOCKED = "brokers died of it"
+"""Begins the reason of a policy's version by which a leader locks up a bundle: who else does that means it so."""
+TRIED = "; tried again "
+DOUBLED_AT_MOST = 6
+WAITS_AT_MOST = 3.0
+"""A watched bundle waits for so many of its pauses for a calm, then it is given out all the same."""
+CALM_BEFORE_TRIAL_S = 60.0
+SETTLED, SETTLED_HELD, SETTLED_AT_MOST = 60, 2.0, 10
+"""Who lived with a watched bundle for a 60th of the window, and twice as long as the last one that was lost with it (at
+most a tenth of the window), may be given the next one."""
+GROUPS = 8
+GIVEN_AT_ONCE = 50
+
+
+class Lock(msgspec.Struct, frozen=True):
+    """A bundle that a leader has locked up: why, when, and how often it was tried again before."""
+
+    bundle: Bundle
+    why: str
+    since_ms: int
+    tries: int
+
+    def due_ms(self, retry_s: float) -> float:
+        """When it is tried again."""
+        return self.since_ms + retry_s * 1000 * 2 ** min(self.tries, DOUBLED_AT_MOST)
+
+
+def lock_of(bundle: Bundle, history: Sequence[Version[Policy]]) -> Lock | None:
+    """The lock that holds by the versions of its policy, oldest first; None if none does, or a person laid it down."""
+    locks: list[Version[Policy]] = []
+    before = ""
+    for version in history:
+        text = version.value.quarantined if isinstance(version.value, BundlePolicy) else ""
+        if not text:
+            locks.clear()
+        elif text != before:
+            locks.append(version)
+        before = text
+    if not locks or not locks[-1].reason.startswith(LOCKED):
+        return None
+    by_leaders = [version for version in locks if version.reason.startswith(LOCKED)]
+    return Lock(bundle, before, locks[-1].at_ms, len(by_leaders) - 1)
+
+
+# --- what is to be done
+
+
+class Give(msgspec.Struct, frozen=True):
+    """Give a bundle that nobody has to this broker."""
+
+    bundle: Bundle
+    seen: int
+    to: Broker
+    reason: str
+
+
+class LockUp(msgspec.Struct, frozen=True):
+    """Lock up a bundle, or again for longer."""
+
+    bundle: Bundle
+    why: str
+
+
+class LetGo(msgspec.Struct, frozen=True):
+    """End the lock of a bundle."""
+
+    bundle: Bundle
+    why: str
+
+
+Deed = Give | LockUp | LetGo
+
+
+class Situation(msgspec.Struct, frozen=True):
+    """What a leader knows at one instant besides the evidence. `least` is a bundle's `quarantine_deaths`; `barred` says
+    whether nobody may be given a bundle, by a lock or a person; `choose` finds the emptiest broker that may take a
+    bundle, lock or not, but for some names."""
+
+    now_ms: int
+    peers: Mapping[str, Peer]
+    table: OwnershipTable
+    locks: Sequence[Lock]
+    least: Callable[[Bundle], int]
+    barred: Callable[[Bundle], bool]
+    choose: Callable[[Ownership, Collection[str]], Broker | None]
+    retry_s: float
+    window_s: float
+    gone_s: float
+
+
+class Trials:
+    """One broker's part in it as a leader; what it has seen of processes it has seen before it led."""
+
+    def __init__(self, quarantine: Quarantine) -> None:
+        self.processes = Processes()
+        self._quarantine = quarantine
+        self._seen_ms: dict[Bundle, tuple[int, int]] = {}
+
+    def fates(self, peers: Mapping[str, Peer], now_ms: int, gone_s: float) -> list[Found]:
+        """What became of lost brokers, and is not written down yet."""
+        found = (self.processes.fate(loss, peers, now_ms, gone_s) for loss in self._quarantine.losses.undecided())
+        return [*(each for each in found if each is not None), *self.processes.unnoted(self._quarantine.losses, now_ms)]
+
+    def look(self, now: Situation) -> list[Deed]:
+        """What is to be done now."""
+        busy = Counter(self._busy(now))
+        deeds: list[Deed] = list(self._condemn(now))
+        deeds += [deed for lock in now.locks for deed in self._again(lock, now, busy)]
+        return [*deeds, *self._hand_out(now, busy)]
+
+    def _condemn(self, now: Situation) -> Iterator[Deed]:
+        for bundle in self._quarantine:
+            found, least = self._quarantine.standing(bundle), now.least(bundle)
+            if found.is_condemned(least) and not now.barred(bundle) and now.table.get(bundle) is not None:
+                yield LockUp(bundle, str(found))
+
+    def _busy(self, now: Situation) -> Iterator[str]:
+        """Brokers that have a bundle of which it is not known yet whether they live with it; a name for each."""
+        standings = map(self._quarantine.standing, self._quarantine)
+        watched = [(found.bundle, settles_after_s(found, now.window_s)) for found in standings]
+        on_trial = [(entry.bundle, now.window_s) for lock in now.locks for entry in _parts(lock.bundle, now.table)]
+        for bundle, settled_s in (*watched, *on_trial):
+            entry = now.table.get(bundle) if settled_s > 0 else None
+            if entry is not None and entry.holder is not None:
+                given_ms = self._quarantine.given_ms(bundle, entry.holder)
+                if given_ms is not None and now.now_ms - given_ms < settled_s * 1000:
+                    yield entry.holder.name
+
+    def _choose(self, entry: Ownership, but: set[str], now: Situation) -> Broker | None:
+        """The emptiest, which is the one that was lost last; but for one that is lost again and again, if any other may
+        take the bundle."""
+        restless = self._quarantine.losses.restless()
+        elsewhere = now.choose(entry, but | {restless}) if restless else None
+        return elsewhere or now.choose(entry, but)
+
+    # --- watched ones
+
+    def _hand_out(self, now: Situation, busy: Counter[str]) -> Iterator[Deed]:
+        waiting = [found for bundle in self._quarantine if (found := self._waits(bundle, now)) is not None]
+        room, given = max(1, len(waiting) // GROUPS), 0
+        for found in sorted(waiting, key=lambda each: (each.feared.score, each.bundle)):
+            entry = now.table.get(found.bundle)
+            if entry is None or given >= GIVEN_AT_ONCE or not self._is_due(found, now):
+                continue
+            full = {name for name, count in busy.items() if count >= room}
+            to = self._choose(entry, full, now)
+            if to is not None:
+                busy[to.name] += 1
+                given += 1
+                reason = f"alone: {found.in_a_row} brokers in a row were lost with it"
+                yield Give(found.bundle, entry.revision, to, reason)
+
+    def _waits(self, bundle: Bundle, now: Situation) -> Standing | None:
+        entry = now.table.get(bundle)
+        if entry is None or entry.state is not State.UNASSIGNED or now.least(bundle) <= 0 or now.barred(bundle):
+            return None
+        found = self._quarantine.standing(bundle)
+        return found if found.watched and not found.is_condemned(now.least(bundle)) else None
+
+    def _is_due(self, found: Standing, now: Situation) -> bool:
+        assert found.last is not None
+        pause_s = self._quarantine.pause_s(found)
+        waited_s = (now.now_ms - found.last.step.at_ms) / 1000
+        calm_s = (now.now_ms - self._quarantine.losses.newest_ms()) / 1000
+        return waited_s >= pause_s and (calm_s >= pause_s or waited_s >= WAITS_AT_MOST * pause_s)
+
+    # --- locked ones
+
+    def _again(self, lock: Lock, now: Situation, busy: Counter[str]) -> Iterator[Deed]:
+        parts = _parts(lock.bundle, now.table)
+        found = [self._quarantine.standing(entry.bundle) for entry in parts]
+        failed = next((last for each in found if (last := _lost_since(each, lock.since_ms)) is not None), None)
+        if failed is not None:
+            if failed.fate.is_death:
+                yield LockUp(lock.bundle, _failed(lock, failed))
+            return  # else it is not known yet
+        if any(_acquitted(each, now.least(lock.bundle)) for each in found):
+            yield LetGo(lock.bundle, "brokers that were taken for dead came back")
+        elif parts and all(self._outlived(entry, now) for entry in parts):
+            yield LetGo(lock.bundle, f"{_holders(parts)} lives with it for {now.window_s:g} s")
+        else:
+            yield from self._try(lock, parts, now, busy)
+
+    def _try(self, lock: Lock, parts: Iterable[Ownership], now: Situation, busy: Counter[str]) -> Iterator[Deed]:
+        late_ms = now.now_ms - lock.due_ms(now.retry_s)
+        calm_s = (now.now_ms - self._quarantine.losses.newest_ms()) / 1000
+        wanted_s = min(CALM_BEFORE_TRIAL_S, now.retry_s)
+        if late_ms < 0 or (calm_s < wanted_s and late_ms < WAITS_AT_MOST * wanted_s * 1000):
+            return
+        for entry in parts:
+            to = self._choose(entry, set(busy), now) if entry.state is State.UNASSIGNED else None
+            if to is not None:
+                busy[to.name] += 1
+                yield Give(entry.bundle, entry.revision, to, f"trial {lock.tries + 1} of a locked bundle, alone")
+
+    def _outlived(self, entry: Ownership, now: Situation) -> bool:
+        """Whether its holder has it for the whole window."""
+        if entry.holder is None or entry.state is not State.ASSIGNED:
+            return False
+        token, seen_ms = self._seen_ms.get(entry.bundle, (-1, 0))
+        if token != entry.token:
+            given_ms = self._quarantine.given_ms(entry.bundle, entry.holder)
+            seen_ms = now.now_ms if given_ms is None else given_ms
+            self._seen_ms[entry.bundle] = entry.token, seen_ms
+        return now.now_ms - seen_ms >= now.window_s * 1000
+
+
+def _parts(bundle: Bundle, table: OwnershipTable) -> list[Ownership]:
+    """What there is of a bundle by now: itself, or what became of it."""
+    entry = table.get(bundle)
+    if entry is not None:
+        return [entry]
+    known = table.namespace(bundle.namespace)
+    entries = () if known is None else known.entries
+    return [each for each in entries if each.bundle.lo < bundle.hi and bundle.lo < each.bundle.hi]
+
+
+def settles_after_s(found: Standing, window_s: float) -> float:
+    """For how long it is open whether the holder of a watched bundle lives with it."""
+    if not found.watched or found.last is None:
+        return 0.0
+    return min(window_s / SETTLED_AT_MOST, max(window_s / SETTLED, SETTLED_HELD * found.last.step.held_ms / 1000))
+
+
+def _lost_since(found: Standing, at_ms: int) -> Weighed | None:
+    """The last broker that was lost with it since then, unless it lives."""
+    last = found.last
+    return last if last is not None and last.step.at_ms > at_ms else None
+
+
+def _acquitted(found: Standing, least: int) -> bool:
+    """Whether it would not have been locked up with what is known now of those who were taken for dead."""
+    lives = any(isinstance(each.step, Death) and each.fate is Fate.LIVES for each in found.steps)
+    return lives and not found.is_condemned(max(least, 1))
+
+
+def _failed(lock: Lock, last: Weighed) -> str:
+    first = lock.why.partition(TRIED)[0]
+    return f"{first}{TRIED}{lock.tries + 1} times, the last time {last}"
+
+
+def _holders(parts: Iterable[Ownership]) -> str:
+    return ", ".join(sorted({str(entry.holder) for entry in parts}))

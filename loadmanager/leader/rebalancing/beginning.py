@@ -1,0 +1,134 @@
+"""The leader's moves, begun: each only if the bundle still is where it was decided on, and nothing paused meanwhile.
+
+Moves of one group are begun one after the other; when one of them does not come off, those before it are called off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import assert_never
+
+import msgspec
+
+from loadmanager.decisions.record import BEGUN, Outcome
+from loadmanager.leader.duties import Hands
+from loadmanager.leader.rebalancing.deciding import Deciding
+from loadmanager.leader.rebalancing.limits import grouped, paused_by
+from loadmanager.strategies.rebalancing.decision import Move
+from statechannel.law.bundle import Bundle
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Change, Reason, Refusal, Unknown
+
+HELD_BACK = "held back"
+MOVED_ON = "moved on"
+REFUSED = "refused"
+NO_ANSWER = "no answer"
+CALLED_OFF = "called off"
+NO_DESTINATION = "no destination"
+FORBIDDEN = "forbidden"
+DEPOSED = "deposed"
+"""Another broker leads: nothing is said about the move, which is for that one now."""
+
+GROUPS_AT_ONCE = 16
+
+
+class Beginning:
+    """Begins moves with the hands of one term."""
+
+    def __init__(self, deciding: Deciding, hands: Hands) -> None:
+        self._deciding = deciding
+        self._hands = hands
+
+    async def begin(
+        self,
+        moves: Sequence[Move],
+        cause: str,
+        seen: Mapping[Bundle, int] | None = None,
+        decided_under: int | None = None,
+    ) -> dict[Bundle, Outcome]:
+        """What became of each. `seen` are the revisions that the bundles must still have, where that matters;
+        `decided_under` is the revision of the policies by which the moves were decided, if they were not just now."""
+        changed = decided_under is not None and decided_under != self._deciding.policies().revision
+        forbidden = self._forbidden(moves) if changed else {}
+        outcomes: dict[Bundle, Outcome] = {}
+        groups = list(grouped(moves))
+        for first in range(0, len(groups), GROUPS_AT_ONCE):
+            batch = groups[first : first + GROUPS_AT_ONCE]
+            for found in await asyncio.gather(*(self._group(group, cause, seen or {}, forbidden) for group in batch)):
+                outcomes |= found
+        return outcomes
+
+    async def _group(
+        self, group: Sequence[Move], cause: str, seen: Mapping[Bundle, int], forbidden: Mapping[Bundle, Outcome]
+    ) -> dict[Bundle, Outcome]:
+        found = [(move, forbidden.get(move.bundle) or self._refusal(move, seen)) for move in group]
+        refusals = [(move, refusal) for move, refusal in found if refusal is not None]
+        if refusals:
+            outcomes = {move.bundle: found for move, found in refusals}
+            return outcomes | {m.bundle: _with(refusals[0]) for m in group if m.bundle not in outcomes}
+        outcomes: dict[Bundle, Outcome] = {}
+        begun: list[tuple[Move, int]] = []
+        for move in group:
+            outcome, revision = await self._one(move, cause)
+            outcomes[move.bundle] = outcome
+            if outcome.outcome != BEGUN:
+                return outcomes | await self._call_off(begun, (move, outcome)) | _never_begun(group, outcomes, move)
+            begun.append((move, revision))
+        return outcomes
+
+    async def _one(self, move: Move, cause: str) -> tuple[Outcome, int]:
+        entry = self._deciding.table.get(move.bundle)
+        if entry is None or entry.state is not State.ASSIGNED or entry.holder != move.source:
+            return Outcome(MOVED_ON, f"{move.bundle} is not at {move.source} any more"), -1
+        verdict = await self._hands.move(move.bundle, entry.revision, move.destination, move.reason, cause)
+        match verdict:
+            case Change():
+                return Outcome(BEGUN), verdict.offset
+            case Refusal(reason=Reason.DEPOSED):
+                return Outcome(DEPOSED, verdict.detail), -1
+            case Refusal():
+                return Outcome(REFUSED, f"{verdict.reason}: {verdict.detail}"), -1
+            case Unknown():
+                return Outcome(NO_ANSWER, verdict.detail), -1
+            case _:
+                assert_never(verdict)
+
+    def _forbidden(self, moves: Sequence[Move]) -> dict[Bundle, Outcome]:
+        """Moves that rules refuse which were laid down after the moves were decided."""
+        return {
+            move.bundle: Outcome(FORBIDDEN, f"since it was decided a policy has changed: {rule}")
+            for move in moves
+            if move.destination is not None and (rule := self._deciding.forbids(move.bundle, move.destination))
+        }
+
+    def _refusal(self, move: Move, seen: Mapping[Bundle, int]) -> Outcome | None:
+        """Why the move is not to be begun now, by what is known here."""
+        entry = self._deciding.table.get(move.bundle)
+        if entry is None or entry.state is not State.ASSIGNED or entry.holder != move.source:
+            return Outcome(MOVED_ON, f"{move.bundle} is not at {move.source} any more")
+        if entry.revision != seen.get(move.bundle, entry.revision):
+            return Outcome(MOVED_ON, f"{move.bundle} was changed by {entry.action} of {entry.by}")
+        paused = paused_by(move, self._deciding.policies())
+        if paused is not None:
+            return Outcome(HELD_BACK, paused.detail)
+        if move.destination is not None and self._deciding.taking(move.destination.name) != move.destination:
+            return Outcome(NO_DESTINATION, f"{move.destination} takes no bundles now")
+        return None
+
+    async def _call_off(self, begun: Iterable[tuple[Move, int]], cause: tuple[Move, Outcome]) -> dict[Bundle, Outcome]:
+        outcomes: dict[Bundle, Outcome] = {}
+        for move, revision in begun:
+            await self._hands.call_off(move.bundle, revision, f"{cause[0].bundle}, which goes with it, does not move")
+            outcomes[move.bundle] = msgspec.structs.replace(_with(cause), outcome=CALLED_OFF)
+        return outcomes
+
+
+def _with(refusal: tuple[Move, Outcome]) -> Outcome:
+    move, outcome = refusal
+    return Outcome(outcome.outcome, f"only together with {move.bundle}: {outcome.detail}")
+
+
+def _never_begun(group: Sequence[Move], outcomes: Mapping[Bundle, Outcome], failed: Move) -> dict[Bundle, Outcome]:
+    because = _with((failed, outcomes[failed.bundle]))
+    return {move.bundle: because for move in group if move.bundle not in outcomes}

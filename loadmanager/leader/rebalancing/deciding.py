@@ -1,0 +1,127 @@
+"""What a round would do now: looks at the cluster, and asks the strategy that the settings name. Begins nothing.
+
+The strategy is made anew when its name changes; what it remembers from round to round is kept here, for one term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from loadmanager.cluster.membership import Membership
+from loadmanager.cluster.views import Views
+from loadmanager.leader.rebalancing.asking import Asking
+from loadmanager.model.apart import Apart
+from loadmanager.model.cluster import ClusterModel
+from loadmanager.model.history import MoveHistory
+from loadmanager.model.observation import Observed, cluster_model
+from loadmanager.model.policies.model import Policies
+from loadmanager.model.registration import Peer
+from loadmanager.settings import Settings
+from loadmanager.strategies.rebalancing.decision import Decision
+from loadmanager.strategies.rebalancing.registry import STRATEGIES
+from loadmanager.strategies.rebalancing.strategy import Strategy
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Broker
+from statechannel.law.table import OwnershipTable
+
+T = TypeVar("T")
+
+SHOWN_MS = 1_000
+
+
+class Deciding:
+    """`settings` and `policies` are asked for whenever they are needed: they change while this runs."""
+
+    def __init__(
+        self,
+        table: OwnershipTable,
+        membership: Membership,
+        views: Views,
+        history: MoveHistory,
+        settings: Callable[[], Settings],
+        policies: Callable[[], Policies],
+        wall_ms: Callable[[], int],
+        apart: Apart,
+        forbids: Callable[[Bundle, Broker], str],
+    ) -> None:
+        self.table = table
+        self.membership = membership
+        self.history = history
+        self.settings = settings
+        self.policies = policies
+        self.wall_ms = wall_ms
+        self.forbids = forbids
+        """The hard rule that keeps a bundle off a broker; empty if none does."""
+        self._views = views
+        self.apart = apart
+        """Runs what takes long where it does not hold up the loop."""
+        self._asking = Asking(apart)
+        self._recent: tuple[ClusterModel, Settings, Policies] | None = None
+        self._strategy: tuple[str, Strategy] | None = None
+        self.memory: object = None
+        """What the strategy will be given next."""
+
+    def forget(self) -> None:
+        """A new term begins."""
+        self._strategy, self.memory = None, None
+
+    async def model(self, settings: Settings | None = None, policies: Policies | None = None) -> ClusterModel:
+        """The cluster at this moment, of the brokers that take part; with other settings or policies than it has, to
+        see what they would do. It is put together apart, from a picture of the table: of a thousand brokers that takes
+        a fifth of a second, and this loop writes the proofs of ownership as well."""
+        peers = tuple(peer for peer in self.membership.peers.values() if self.takes_part(peer))
+        observed = Observed(
+            peers=peers,
+            loads=_of(peers, self._views.brokers),
+            tops=_of(peers, self._views.bundles),
+            table=self.table.picture(),
+            history=self.history,
+            now_ms=self.wall_ms(),
+            settings=settings or self.settings(),
+            policies=policies or self.policies(),
+        )
+        found: ClusterModel = await self.apart(lambda: cluster_model(observed))
+        return found
+
+    async def recent_model(self) -> ClusterModel:
+        """As `model`, at most SHOWN_MS old: for those who only look, who may be many and look often."""
+        now_ms, settings, policies = self.wall_ms(), self.settings(), self.policies()
+        at = self._recent
+        if at is None or at[1] is not settings or at[2] is not policies or abs(now_ms - at[0].at_ms) > SHOWN_MS:
+            at = self._recent = await self.model(settings, policies), settings, policies
+        return at[0]
+
+    async def decide(self, model: ClusterModel, settings: Settings) -> Decision:
+        """The strategy's next decision, which it remembers. Raises ValueError for an unknown name, StrategyFailed."""
+        if self._strategy is None or self._strategy[0] != settings.balancing_strategy:
+            self._strategy = (settings.balancing_strategy, STRATEGIES.make(settings.balancing_strategy))
+            self.memory = None
+        decision = await self._asking.ask(self._strategy[1], model, settings, self.memory)
+        self.memory = decision.memory
+        return decision
+
+    async def would_decide(self, model: ClusterModel, settings: Settings) -> Decision:
+        """As `decide`, for a look at what would be: nothing is remembered. Raises the same."""
+        same = self._strategy is not None and self._strategy[0] == settings.balancing_strategy
+        memory = self.memory if same else None
+        return await self._asking.ask(STRATEGIES.make(settings.balancing_strategy), model, settings, memory)
+
+    def takes_part(self, peer: Peer) -> bool:
+        """Whether a broker may give or take."""
+        return peer.broker not in self.membership.condemned and not peer.registration.behind
+
+    def taking(self, name: str) -> Broker | None:
+        """The present incarnation of a broker that takes bundles now, None if it does not."""
+        peer = self.membership.peers.get(name)
+        return None if peer is None or self.drains(name) or not self.takes_part(peer) else peer.broker
+
+    def drains(self, name: str) -> bool:
+        """Whether a broker takes nothing because somebody wants it so."""
+        peer, policy = self.membership.peers.get(name), self.policies().brokers.get(name)
+        return (peer is not None and peer.registration.draining) or (policy is not None and policy.drain)
+
+
+def _of(peers: Iterable[Peer], view: Mapping[str, T]) -> Mapping[str, T]:
+    """What is in a view about them now: it goes on changing."""
+    return {peer.broker.name: found for peer in peers if (found := view.get(peer.broker.name)) is not None}

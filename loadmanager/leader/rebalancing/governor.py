@@ -1,0 +1,108 @@
+"""The leader's work on balance beside its duties: rounds, running plans, sweeping old load data. For a term at a time.
+
+Nothing that goes wrong here ends the term: it is noted and counted, and the next look goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from loadmanager.cluster.views import Views
+from loadmanager.decisions.record import id_of
+from loadmanager.leader.rebalancing.beginning import Beginning
+from loadmanager.leader.rebalancing.deciding import Deciding
+from loadmanager.leader.rebalancing.recording import Recording, Records
+from loadmanager.leader.rebalancing.round import Counts, Round
+from loadmanager.leader.rebalancing.rounds import Rounds
+from loadmanager.leader.rebalancing.running import Running
+from loadmanager.leader.rebalancing.shelf import PlanShelf
+from loadmanager.leader.service import Term
+from loadmanager.leader.surviving import survives
+from loadmanager.strategies.rebalancing.decision import Decision
+from statechannel.errors import LogError
+
+LOOK_S = 0.5
+"""Between two looks at plans, and at whether what was held back may begin."""
+
+
+class Governor:
+    """Governs while a term lasts; `decide` answers at any time, at any broker."""
+
+    def __init__(
+        self,
+        deciding: Deciding,
+        views: Views,
+        shelf: PlanShelf,
+        records: Records,
+        clock_s: Callable[[], float],
+        note: Callable[[str], None],
+    ) -> None:
+        self.deciding = deciding
+        self.shelf = shelf
+        self.counts = Counts()
+        self.rounds: Rounds | None = None
+        """While this broker leads, and of its last term."""
+        self.running: Running | None = None
+        """While this broker leads."""
+        self._views = views
+        self._records = records
+        self._clock_s = clock_s
+        self._note = note
+
+    @property
+    def last(self) -> Round | None:
+        """The last round of this broker's own."""
+        return None if self.rounds is None else self.rounds.last
+
+    async def decide(self) -> Decision:
+        """What a round would do now; changes nothing, and no memory. Raises ValueError for an unknown strategy, and
+        whatever a foreign one raises."""
+        settings = self.deciding.settings()
+        return await self.deciding.would_decide(await self.deciding.model(settings), settings)
+
+    async def govern(self, term: Term) -> None:
+        """A round every `balancing_interval_s`, until cancelled."""
+        leader = term.leadership.leader
+        self.deciding.forget()
+        beginning = Beginning(self.deciding, term.hands)
+        recording = Recording(self._records, self.counts, self._note, self.deciding.apart)
+        rounds = Rounds(self.deciding, self.shelf, beginning, self.counts, str(leader), self._note)
+        running = Running(self.shelf, self.deciding, beginning, self.counts, str(leader), self._note)
+        self.rounds, self.running = rounds, running
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(recording.run(leader))
+                await self._look_for_ever(term.leadership.epoch, rounds, running, recording)
+        finally:
+            self.running = None
+
+    async def _look_for_ever(self, epoch: int, rounds: Rounds, running: Running, recording: Recording) -> None:
+        number, last_s = 0, self._clock_s()
+        while True:
+            interval_s = self.deciding.settings().balancing_interval_s
+            await asyncio.sleep(min(LOOK_S, interval_s))
+            if self.deciding.membership.safe_mode(self._clock_s()) is not None:
+                continue
+            await self._survive("a look at the plans", running.tick())
+            if self._clock_s() - last_s < interval_s:
+                await self._survive("what was held back", rounds.begin_more())
+            elif await self._swept():
+                number, last_s = number + 1, self._clock_s()
+                self.counts.last_round_s = last_s
+                await self._survive("a round", self._round(id_of(epoch, number), rounds, recording))
+
+    async def _round(self, round_id: str, rounds: Rounds, recording: Recording) -> None:
+        recording.keep(await rounds.next(round_id))
+
+    async def _swept(self) -> bool:
+        """Whether the log answers: while it does not, there is nothing to decide on."""
+        try:
+            await self._views.sweep()
+        except (LogError, TimeoutError):
+            return False
+        return True
+
+    async def _survive(self, what: str, work: Awaitable[None]) -> None:
+        if not await survives(what, work, self._note):
+            self.counts.rounds_failed += 1

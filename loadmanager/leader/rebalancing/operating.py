@@ -1,0 +1,162 @@
+"""What an operator can do about balance at any broker: see where it stands, propose plans and take steps with them.
+
+A bulk unload is a plan too, approved by being asked for: so it has waves, progress, an end, a list of what failed, and
+outlives the leader that began it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from loadmanager.errors import Conflict, Invalid, LoadManagerError, NotFound
+from loadmanager.leader.rebalancing.governor import Governor
+from loadmanager.leader.rebalancing.plan_model import Outcome, Plan, Step
+from loadmanager.leader.rebalancing.planning import Occasion, figures, of_bundles, of_decision, undoing, verified
+from loadmanager.leader.rebalancing.plans import UNDOABLE, By, Facts, PlanAction, advance
+from loadmanager.leader.rebalancing.progress import progress
+from loadmanager.settings import TOLERANCES, Settings
+from loadmanager.strategies.rebalancing.registry import STRATEGIES
+from statechannel.law.record import Broker
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Ownership
+
+DEFAULT_WAVE = 10
+
+
+class Unload(msgspec.Struct, frozen=True):
+    """Everything of a namespace or of a broker (exactly one is given), `wave` at a time; to one broker, or to nobody:
+    then lookups place it."""
+
+    namespace: str | None = None
+    broker: str | None = None
+    to: str | None = None
+    wave: int = DEFAULT_WAVE
+
+
+class Operating:
+    """An operator's hands on the plans, at one broker."""
+
+    def __init__(self, governor: Governor) -> None:
+        self._deciding = governor.deciding
+        self._shelf = governor.shelf
+
+    # --- looking
+
+    def plans(self) -> list[Plan]:
+        """Every plan as far as it is known here, the newest first."""
+        return self._shelf.all()
+
+    async def plan(self, plan_id: str) -> Plan:
+        """As it is now, whoever changed it. Raises NotFound, LogUnavailable."""
+        await self._shelf.refresh()
+        return self._shelf.get(plan_id)
+
+    def progress(self, plan: Plan) -> tuple[Outcome, ...]:
+        """What has become of each move by now."""
+        return self._shelf.progress(plan)
+
+    # --- making plans
+
+    async def propose(self, author: str, reason: str, overrides: Mapping[str, str | float]) -> Plan:
+        """What the strategy would do now, to be approved; `overrides` may have `strategy` and `tolerance`.
+
+        Raises Invalid, Conflict (there is nothing to do, with the reason), LogUnavailable.
+        """
+        deciding = self._deciding
+        settings = _with(deciding.settings(), overrides)
+        policies = deciding.policies()
+        model = await deciding.model(settings)
+        try:
+            decision = await deciding.would_decide(model, settings)
+        except LoadManagerError:
+            raise
+        except Exception as error:
+            raise Conflict(f"the strategy {settings.balancing_strategy} failed: {error!r}") from error
+        occasion = Occasion(self._shelf.new_id(), author, deciding.wall_ms(), reason)
+        plan = of_decision(occasion, decision, model, settings, deciding.table)
+        return await self._shelf.add(
+            msgspec.structs.replace(plan, policies=policies.revision, settings=dict(overrides))
+        )
+
+    async def unload(self, what: Unload, author: str, reason: str, *, review: bool = False) -> Plan:
+        """Empty a namespace or broker in waves; it runs at once, or with `review` waits for approval.
+
+        Raises Invalid, NotFound, Conflict (nothing can go, the destination takes nothing), LogUnavailable.
+        """
+        entries = self._entries(what)
+        to = None if what.to is None else self._destination(what.to)
+        why = reason or f"unload of {what.namespace or what.broker}"
+        occasion = Occasion(self._shelf.new_id(), author, self._deciding.wall_ms(), why)
+        plan = of_bundles(occasion, entries, to, what.wave, self._deciding.forbids)
+        if not review:
+            for action in (PlanAction.APPROVE, PlanAction.RUN):
+                facts = Facts(progress(plan, self._deciding.table), occasion.at_ms)
+                plan = advance(plan, action, By.OPERATOR, Step(action.value, occasion.at_ms, author, why), facts)
+        return await self._shelf.add(plan)
+
+    async def undo(self, plan_id: str, author: str, reason: str) -> Plan:
+        """A plan that takes this one back, to be approved. Raises NotFound, Conflict, LogUnavailable."""
+        plan = await self.plan(plan_id)
+        if plan.state not in UNDOABLE:
+            raise Conflict(f"plan {plan_id} is {plan.state}: only what has run can be undone")
+        self._shelf.check_undoable(plan)
+        occasion = Occasion(self._shelf.new_id(), author, self._deciding.wall_ms(), reason)
+        return await self._shelf.add(undoing(occasion, plan, self._deciding.table, self._deciding.taking))
+
+    # --- steps
+
+    async def act(self, plan_id: str, action: PlanAction, author: str, reason: str) -> Plan:
+        """Approve, reject, run or cancel. Raises NotFound, Conflict (see `plans.py`), LogUnavailable."""
+        await self._shelf.refresh()
+        return await self._shelf.act(plan_id, action, By.OPERATOR, author, reason)
+
+    async def verify(self, plan_id: str, author: str) -> Plan:
+        """Look what has come of it, and note that in the plan. Raises NotFound, Conflict, LogUnavailable."""
+        plan, deciding = await self.plan(plan_id), self._deciding
+        if not plan.outcomes:
+            raise Conflict(f"plan {plan_id} is {plan.state}: there is nothing to verify until it has run to its end")
+        actual = figures(await deciding.model(), deciding.settings(), plan.predicted.usages)
+        return await self._shelf.verify(plan_id, author, verified(plan, deciding.table, deciding.wall_ms(), actual))
+
+    def _entries(self, what: Unload) -> Iterable[Ownership]:
+        table = self._deciding.table
+        if (what.namespace is None) == (what.broker is None):
+            raise Invalid("name either a namespace or a broker")
+        if what.namespace is not None:
+            known = table.namespace(what.namespace)
+            if known is None or not known.exists:
+                raise NotFound(f"there is no namespace {what.namespace}")
+            return [entry for entry in known.entries if entry.state is not State.UNASSIGNED]
+        holders = [holder for holder in table.holders() if holder.name == what.broker]
+        if not holders and what.broker not in self._deciding.membership.peers:
+            raise NotFound(f"there is no broker {what.broker}")
+        held = (table.get(bundle) for holder in holders for bundle in table.held_by(holder))
+        return [entry for entry in held if entry is not None]
+
+    def _destination(self, name: str) -> Broker:
+        if name not in self._deciding.membership.peers:
+            known = ", ".join(sorted(self._deciding.membership.peers)) or "none"
+            raise NotFound(f"there is no broker {name}; registered: {known}")
+        found = self._deciding.taking(name)
+        if found is None:
+            raise Conflict(f"{name} takes no bundles now: it drains, does not get at the channel, or does not answer")
+        return found
+
+
+def _with(settings: Settings, overrides: Mapping[str, str | float]) -> Settings:
+    """The settings with what was given for one plan. Raises Invalid."""
+    changed: dict[str, str | float] = {}
+    strategy = overrides.get("strategy")
+    if strategy is not None:
+        if strategy not in STRATEGIES.names():
+            raise Invalid(f"there is no strategy {strategy!r}; there are {', '.join(STRATEGIES.names())}")
+        changed["balancing_strategy"] = strategy
+    tolerance = overrides.get("tolerance")
+    if tolerance is not None:
+        named = isinstance(tolerance, str) and tolerance in TOLERANCES
+        if not named and not (isinstance(tolerance, float | int) and 0 < tolerance <= 1):
+            raise Invalid(f"{tolerance!r} is no tolerance; write {', '.join(TOLERANCES)}, or a fraction up to 1")
+        changed["balancing_tolerance"] = tolerance
+    return settings.model_copy(update=changed)

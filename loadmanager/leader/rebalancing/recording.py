@@ -1,0 +1,72 @@
+"""Hands finished rounds to the decision log, behind the rounds' back: a log that does not answer holds up no move."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from loadmanager.decisions.record import DecisionRecord, Outcome, record_of
+from loadmanager.leader.rebalancing.round import Counts, Round
+from loadmanager.model.apart import Apart, at_once
+from statechannel.law.record import Broker
+
+WAITING_AT_MOST = 16
+NOT_TRIED = Outcome("not tried")
+
+
+class Records(Protocol):
+    """Where decision records go; `loadmanager.decisions.log.DecisionLog` is one."""
+
+    async def append(self, record: DecisionRecord) -> None:
+        """Keep it. Raises whatever the log does."""
+        ...
+
+
+class Recording:
+    """Keeps the rounds of one term, in order. Run `run()` beside them."""
+
+    def __init__(self, records: Records, counts: Counts, note: Callable[[str], None], apart: Apart = at_once) -> None:
+        self._records = records
+        self._counts = counts
+        self._note = note
+        self._apart = apart
+        self._queue: asyncio.Queue[Round] = asyncio.Queue(WAITING_AT_MOST)
+
+    def keep(self, this: Round) -> None:
+        """Keep it soon; if the log is too far behind, don't."""
+        try:
+            self._queue.put_nowait(this)
+        except asyncio.QueueFull:
+            self._lost(this, f"{WAITING_AT_MOST} records wait for the log")
+
+    async def run(self, leader: Broker) -> None:
+        """Append until cancelled."""
+        while True:
+            this = await self._queue.get()
+            try:
+                await self._records.append(await self._apart(partial(_record, this, leader)))
+            except Exception as error:  # noqa: BLE001 - nothing about a record may stop balancing
+                self._lost(this, repr(error))
+
+    def _lost(self, this: Round, why: str) -> None:
+        self._counts.records_failed += 1
+        self._note(f"the decision of round {this.id} was not recorded: {why}")
+
+
+def _record(this: Round, leader: Broker) -> DecisionRecord:
+    moves = this.decision.moves
+    return record_of(
+        this.id,
+        leader,
+        this.at_ms,
+        this.decision,
+        strategy=this.settings.balancing_strategy,
+        settings=this.settings,
+        model=this.model,
+        memory=this.memory,
+        policies_revision=this.policies,
+        outcomes=[this.outcomes.get(move.bundle, NOT_TRIED) for move in moves],
+        without_model=this.why_no_model,
+    )

@@ -1,0 +1,224 @@
+"""A round: asks the strategy once, and begins what the limits allow; while the round lasts, more as room appears. Where
+moves are reviewed it proposes a plan instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from loadmanager.decisions.record import BEGUN, Outcome
+from loadmanager.errors import Conflict
+from loadmanager.leader.rebalancing.asking import StrategyFailed
+from loadmanager.leader.rebalancing.beginning import HELD_BACK, Beginning
+from loadmanager.leader.rebalancing.deciding import Deciding
+from loadmanager.leader.rebalancing.limits import HeldBack, Limits, UnderWay, allow
+from loadmanager.leader.rebalancing.plan_model import Became, Plan, PlanState
+from loadmanager.leader.rebalancing.planning import Occasion, of_decision
+from loadmanager.leader.rebalancing.plans import PROPOSAL_LIFE_MS
+from loadmanager.leader.rebalancing.round import Counts, Round
+from loadmanager.leader.rebalancing.shelf import PlanShelf
+from loadmanager.settings import Settings
+from loadmanager.strategies.rebalancing.decision import Decision, Move, Stage
+from statechannel.errors import LogError
+from statechannel.law.bundle import Bundle
+
+NOTED_AT_ONCE = 20
+IN_A_PLAN = "in a plan"
+WAITS_FOR_APPROVAL = "waits for approval"
+NOT_PROPOSED = "not proposed"
+URGENT = frozenset({Stage.POLICY, Stage.DRAIN, Stage.OVERLOAD})
+"""What a proposal is added for although another one still waits."""
+_log = logging.getLogger(__name__)
+
+Outcomes = dict[Bundle, Outcome]
+
+
+class Rounds:
+    """The rounds of one term. `last` is the last one, with what has become of its moves so far."""
+
+    def __init__(
+        self,
+        deciding: Deciding,
+        shelf: PlanShelf,
+        beginning: Beginning,
+        counts: Counts,
+        leader: str,
+        note: Callable[[str], None],
+    ) -> None:
+        self.last: Round | None = None
+        self._deciding = deciding
+        self._shelf = shelf
+        self._beginning = beginning
+        self._counts = counts
+        self._leader = leader
+        self._note = note
+        self._waiting: tuple[Move, ...] = ()
+        """Of the last round, what the limits held back."""
+        self._seen: dict[Bundle, int] = {}
+        """The revisions of bundles when the last round decided: what has happened to one since it did not know."""
+
+    async def next(self, round_id: str) -> Round:
+        """Decide, and begin or propose. Raises what the channel and the plans' topic do."""
+        self._waiting = ()
+        self._counts.rounds += 1
+        self.last = this = await self._decide(round_id)
+        if this.decision.moves:
+            this = await (self._propose(this) if this.settings.balancing_review else self._begin_all(this))
+            self.last = this
+        return this
+
+    async def begin_more(self) -> None:
+        """Of what was held back, begin what has room now; nothing if moves are not to be made like this any more."""
+        this, settings = self.last, self._deciding.settings()
+        if this is None or not settings.balancing or settings.balancing_review or _other(this.settings, settings):
+            self._waiting = ()
+        elif self._waiting:
+            outcomes, held = await self._begin(this, self._waiting)
+            self.last = msgspec.structs.replace(this, outcomes={**this.outcomes, **outcomes}, held=held)
+
+    # --- deciding
+
+    async def _decide(self, round_id: str) -> Round:
+        deciding = self._deciding
+        settings, policies, memory = deciding.settings(), deciding.policies(), deciding.memory
+        this = Round(round_id, deciding.wall_ms(), settings, policies.revision, Decision((), ""), memory=memory)
+        if not settings.balancing:
+            return _idle(this, "the setting balancing is off")
+        if policies.cluster.paused:
+            why = f": {policies.cluster.reason}" if policies.cluster.reason else ""
+            return _idle(this, f"the cluster is paused{why}")
+        this = msgspec.structs.replace(this, model=await deciding.model(settings))
+        assert this.model is not None
+        try:
+            decision = await deciding.decide(this.model, settings)
+        except Exception as error:  # noqa: BLE001 - a strategy comes from anywhere, and must not end the term
+            _log.exception("the strategy %s failed", settings.balancing_strategy)
+            self._counts.rounds_failed += 1
+            why = f"the strategy {settings.balancing_strategy} failed: {error!r}"
+            decision = Decision((), str(error) if isinstance(error, StrategyFailed) else why)
+            self._note(decision.reason)
+        return msgspec.structs.replace(this, decision=decision)
+
+    # --- moving
+
+    async def _begin_all(self, this: Round) -> Round:
+        busy = self._in_plans(PlanState.RUNNING)
+        outcomes = _in_a_plan(this, busy)
+        entries = ((move.bundle, self._deciding.table.get(move.bundle)) for move in this.decision.moves)
+        self._seen = {bundle: entry.revision for bundle, entry in entries if entry is not None}
+        begun, held = await self._begin(this, [move for move in this.decision.moves if move.bundle not in outcomes])
+        self._counts.held_back.update(each.rule.value for each in held)
+        return msgspec.structs.replace(this, outcomes={**outcomes, **begun}, held=held)
+
+    async def _begin(self, this: Round, moves: Sequence[Move]) -> tuple[Outcomes, tuple[HeldBack, ...]]:
+        deciding = self._deciding
+        under_way = UnderWay(deciding.table.in_flight())
+        allowed = allow(moves, under_way, Limits.of(deciding.settings()), deciding.policies())
+        self._waiting = tuple(each.move for each in allowed.held)
+        _remember(this, deciding, allowed.moves)
+        outcomes = await self._beginning.begin(allowed.moves, this.id, self._seen, this.policies)
+        for noted, move in enumerate(allowed.moves, 1):
+            if noted % NOTED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if outcomes[move.bundle].outcome == BEGUN:
+                self._counts.moves[move.stage.value] += 1
+                self._note(f"moving {move.bundle} to {move.destination or 'nobody'}: {move.reason}")
+        held = {each.move.bundle: Outcome(HELD_BACK, f"{each.rule}: {each.detail}") for each in allowed.held}
+        return {**outcomes, **held}, allowed.held
+
+    # --- reviewing
+
+    async def _propose(self, this: Round) -> Round:
+        """One proposal at a time; while it waits, another one only for what is urgent."""
+        taken = {**self._turned_down(this), **self._in_plans()}
+        outcomes = _in_a_plan(this, taken)
+        new = [move for move in this.decision.moves if move.bundle not in outcomes]
+        if self._in_plans():
+            urgent = {move.group for move in new if move.stage in URGENT and move.group}
+            new = [move for move in new if move.stage in URGENT or move.group in urgent]
+        plan_id = next(iter(taken.values()), "")
+        if new:
+            try:
+                plan = await self._add_plan(this, new)
+            except (Conflict, LogError) as error:
+                self._note(f"the moves of round {this.id} could not be proposed: {error}")
+                outcomes |= {move.bundle: Outcome(NOT_PROPOSED, str(error)) for move in new}
+            else:
+                plan_id, planned = plan.id, {move.bundle for move in plan.moves}
+                left_out = Outcome(NOT_PROPOSED, f"plan {plan.id} says why")
+                proposed = Outcome(WAITS_FOR_APPROVAL, plan.id)
+                outcomes |= {move.bundle: proposed if move.bundle in planned else left_out for move in new}
+        later = Outcome(WAITS_FOR_APPROVAL, f"until {plan_id} is decided on")
+        outcomes = {move.bundle: outcomes.get(move.bundle, later) for move in this.decision.moves}
+        return msgspec.structs.replace(this, outcomes=outcomes, plan=plan_id)
+
+    async def _add_plan(self, this: Round, moves: Sequence[Move]) -> Plan:
+        assert this.model is not None
+        decision = msgspec.structs.replace(this.decision, moves=tuple(moves))
+        occasion = Occasion(self._shelf.new_id(), self._leader, this.at_ms, cause=this.id)
+        plan = of_decision(occasion, decision, this.model, this.settings, self._deciding.table)
+        plan = msgspec.structs.replace(plan, policies=this.policies)
+        await self._shelf.add(plan)
+        self._counts.plans += 1
+        self._note(f"plan {plan.id} waits for approval: {len(plan.moves)} moves; see: loadmanager plan show {plan.id}")
+        return plan
+
+    def _turned_down(self, this: Round) -> dict[Bundle, str]:
+        """Bundles of moves that somebody rejected within the last hour, and in which plan: not to ask again at once."""
+        rejected = {
+            (move.bundle, move.destination): plan.id
+            for plan in self._shelf.all()
+            if plan.state is PlanState.REJECTED and this.at_ms - plan.steps[-1].at_ms < PROPOSAL_LIFE_MS
+            for move in plan.moves
+        }
+        moves = this.decision.moves
+        return {m.bundle: rejected[m.bundle, m.destination] for m in moves if (m.bundle, m.destination) in rejected}
+
+    def _in_plans(self, *states: PlanState) -> dict[Bundle, str]:
+        """Bundles of open plans (in these states), and in which; but for those that a plan has given up."""
+        return {
+            move.bundle: plan.id
+            for plan in self._shelf.open()
+            if not states or plan.state in states
+            for move, outcome in zip(plan.moves, self._shelf.progress(plan), strict=True)
+            if outcome.became not in (Became.SKIPPED, Became.FAILED)
+        }
+
+
+def _idle(this: Round, why: str) -> Round:
+    return msgspec.structs.replace(this, decision=Decision((), why), why_no_model=why)
+
+
+def _in_a_plan(this: Round, plans: Mapping[Bundle, str]) -> Outcomes:
+    """Of the moves whose bundles are in these plans; and of those that only make sense together with them."""
+    found = {
+        move.bundle: Outcome(IN_A_PLAN, plans[move.bundle]) for move in this.decision.moves if move.bundle in plans
+    }
+    groups = {move.group: move.bundle for move in this.decision.moves if move.bundle in found and move.group}
+    for move in this.decision.moves:
+        if move.bundle not in found and move.group in groups:
+            other = groups[move.group]
+            found[move.bundle] = Outcome(IN_A_PLAN, f"only together with {other}, which is in plan {plans[other]}")
+    return found
+
+
+def _other(then: Settings, now: Settings) -> bool:
+    """Whether a round would go by another strategy now."""
+    return then.balancing_strategy != now.balancing_strategy
+
+
+def _remember(this: Round, deciding: Deciding, moves: Sequence[Move]) -> None:
+    """The loads of what moves: by them it is told later whether a bundle's load has really changed since."""
+    if this.model is None or not moves:
+        return
+    bundles = this.model.bundles
+    wanted = {move.bundle: move for move in moves if move.destination is not None}
+    deciding.history.remember(
+        (move.bundle, move.source, move.destination, tuple(map(float, bundles.load[row])))  # pyright: ignore[reportArgumentType]
+        for row, bundle in enumerate(bundles.ids)
+        if (move := wanted.get(bundle)) is not None
+    )

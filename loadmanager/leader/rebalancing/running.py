@@ -1,0 +1,190 @@
+"""Runs the plans that somebody has let run, under the usual limits; and keeps the others up to date. The leader's work.
+
+All that it needs stands in the plans and the ownership table, so the next leader goes on where this one stopped. Only
+why a move could not be begun is its own, and found out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+
+import msgspec
+
+from loadmanager.decisions.record import BEGUN, Outcome
+from loadmanager.errors import Conflict, NotFound
+from loadmanager.leader.rebalancing.beginning import NO_DESTINATION, REFUSED, Beginning
+from loadmanager.leader.rebalancing.deciding import Deciding
+from loadmanager.leader.rebalancing.limits import Allowed, HeldBack, Limits, Rule, UnderWay, allow
+from loadmanager.leader.rebalancing.plan_model import Became, Plan, PlannedMove, PlanState
+from loadmanager.leader.rebalancing.planning import as_move, wave_of
+from loadmanager.leader.rebalancing.plans import (
+    By,
+    Facts,
+    PlanAction,
+    all_went_well,
+    it_is_out_of_date,
+    nothing_is_under_way,
+)
+from loadmanager.leader.rebalancing.progress import progress
+from loadmanager.leader.rebalancing.round import Counts
+from loadmanager.leader.rebalancing.shelf import PlanShelf
+from loadmanager.leader.rebalancing.together import whole_groups
+from loadmanager.strategies.rebalancing.decision import Move
+from statechannel.errors import RecordTooLarge
+from statechannel.law.bundle import Bundle
+
+WAITING_TOLD = 20
+"""Moves of later waves that are named as held back; a plan may have thousands of them."""
+ATTEMPTS = 3
+"""How often a move that the channel refuses, though the bundle has not changed, is begun before it counts as failed."""
+
+
+class Running:
+    """The plans in one term. `tick` is called again and again."""
+
+    def __init__(
+        self,
+        shelf: PlanShelf,
+        deciding: Deciding,
+        beginning: Beginning,
+        counts: Counts,
+        leader: str,
+        note: Callable[[str], None],
+    ) -> None:
+        self._shelf = shelf
+        self._deciding = deciding
+        self._beginning = beginning
+        self._counts = counts
+        self._leader = leader
+        self._note = note
+        self._refused: dict[str, dict[Bundle, str]] = {}
+        self._attempts: dict[tuple[str, Bundle], int] = {}
+        self._away_since_ms: dict[str, int] = {}
+        self.held: dict[str, tuple[HeldBack, ...]] = {}
+        """What holds moves of running plans back at this moment, by plan."""
+
+    async def tick(self) -> None:
+        """One look at every plan. Raises LogUnavailable."""
+        taking = self._deciding.taking
+        self._away_since_ms = {name: since for name, since in self._away_since_ms.items() if taking(name) is None}
+        for plan in self._shelf.all():
+            try:
+                await self._look(plan)
+            except RecordTooLarge as error:  # the others must not wait for this one
+                self._note(f"what became of plan {plan.id} cannot be written down: {error}")
+        for plan, undoing in self._shelf.undone():
+            await self._act(plan, PlanAction.UNDO, f"taken back by {undoing.id}")
+
+    async def _look(self, plan: Plan) -> None:
+        match plan.state:
+            case PlanState.RUNNING:
+                await self._run(plan)
+            case PlanState.PROPOSED | PlanState.APPROVED:
+                await self._expire(plan)
+            case PlanState.CANCELLED if not plan.outcomes:
+                await self._settle(plan)
+            case _:
+                self._forget(plan)
+
+    async def _run(self, plan: Plan) -> None:
+        facts = self._facts(plan)
+        if all(outcome.became.settled for outcome in facts.outcomes):
+            well = all_went_well(plan, facts)
+            await self._act(plan, PlanAction.FINISH if well else PlanAction.FAIL)
+            return
+        allowed = self._allowed(plan, facts)
+        self.held[plan.id] = allowed.held
+        if not allowed.moves:
+            return
+        seen = {move.bundle: move.seen for move in plan.moves}
+        outcomes = await self._beginning.begin(allowed.moves, f"plan {plan.id}", seen)
+        for move in allowed.moves:
+            self._note_outcome(plan, move, outcomes[move.bundle])
+
+    def _allowed(self, plan: Plan, facts: Facts) -> Allowed:
+        """The moves of it that may begin now."""
+        waiting = [place for place, outcome in enumerate(facts.outcomes) if outcome.became is Became.WAITING]
+        wave = set(wave_of(plan, waiting, [outcome.became.settled for outcome in facts.outcomes]))
+        later = islice((place for place in waiting if place not in wave), WAITING_TOLD)
+        held = [
+            HeldBack(as_move(plan, plan.moves[place]), Rule.WAVE, f"waits for the wave of {plan.wave} before it")
+            for place in later
+        ]
+        moves: list[Move] = []
+        for move in (plan.moves[place] for place in waiting if place in wave):
+            match self._aimed(plan, move):
+                case Move() as aimed:
+                    moves.append(aimed)
+                case HeldBack() as away:
+                    held.append(away)
+                case None:
+                    pass
+        moves, apart = whole_groups(plan, facts, moves)
+        for bundle, why in apart.refused.items():
+            self._refuse(plan, bundle, why)
+        held += apart.held
+        under_way = UnderWay(self._deciding.table.in_flight())
+        allowed = allow(moves, under_way, Limits.of(self._deciding.settings()), self._deciding.policies())
+        return Allowed(allowed.moves, (*allowed.held, *held))
+
+    def _aimed(self, plan: Plan, move: PlannedMove) -> Move | HeldBack | None:
+        """The move with the present incarnation of its destination; None if it has failed for want of one."""
+        if move.destination is None:
+            return as_move(plan, move)
+        name = move.destination.name
+        to = self._deciding.taking(name)
+        if to is None and not self._deciding.drains(name) and self._away_ms(name) <= self._patience_ms():
+            return HeldBack(as_move(plan, move), Rule.DESTINATION, f"{name} takes no bundles at this moment")
+        rule = self._deciding.forbids(move.bundle, to) if to is not None else "it takes no bundles now"
+        if rule:
+            self._refuse(plan, move.bundle, f"it may not go to {name}: {rule}")
+            return None
+        return msgspec.structs.replace(as_move(plan, move), destination=to)
+
+    def _away_ms(self, name: str) -> int:
+        now_ms = self._deciding.wall_ms()
+        return now_ms - self._away_since_ms.setdefault(name, now_ms)
+
+    def _patience_ms(self) -> float:
+        """A restart should not make a plan fail; what has been away for longer is not waited for."""
+        return self._deciding.settings().in_flight_timeout_s * 1000
+
+    def _note_outcome(self, plan: Plan, move: Move, outcome: Outcome) -> None:
+        if outcome.outcome == BEGUN:
+            self._counts.moves[move.stage.value] += 1
+            self._note(f"plan {plan.id}: moving {move.bundle} to {move.destination or 'nobody'}")
+            return
+        attempts = self._attempts[plan.id, move.bundle] = self._attempts.get((plan.id, move.bundle), 0) + 1
+        if outcome.outcome in (REFUSED, NO_DESTINATION) and attempts >= ATTEMPTS:
+            self._refuse(plan, move.bundle, outcome.detail)
+
+    def _refuse(self, plan: Plan, bundle: Bundle, why: str) -> None:
+        self._refused.setdefault(plan.id, {})[bundle] = why
+
+    async def _expire(self, plan: Plan) -> None:
+        if it_is_out_of_date(plan, self._facts(plan)):
+            await self._act(plan, PlanAction.EXPIRE, "the cluster has moved on")
+
+    async def _settle(self, plan: Plan) -> None:
+        if nothing_is_under_way(plan, self._facts(plan)):
+            await self._act(plan, PlanAction.SETTLE)
+
+    async def _act(self, plan: Plan, action: PlanAction, reason: str = "") -> None:
+        try:
+            after = await self._shelf.act(plan.id, action, By.LEADER, self._leader, reason, self._refused.get(plan.id))
+        except (Conflict, NotFound):
+            return  # an operator was faster: the next tick sees what he did
+        if after.state is not plan.state:
+            self._note(f"plan {plan.id} is {after.state}")
+        self._forget(after)
+
+    def _facts(self, plan: Plan) -> Facts:
+        refused = self._refused.get(plan.id)
+        return Facts(progress(plan, self._deciding.table, refused), self._deciding.wall_ms())
+
+    def _forget(self, plan: Plan) -> None:
+        self._refused.pop(plan.id, None)
+        self.held.pop(plan.id, None)
+        for key in [key for key in self._attempts if key[0] == plan.id]:
+            del self._attempts[key]

@@ -1,0 +1,53 @@
+"""Which moves of a running plan may begin, of those that only make sense together: all of a group, or none. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from loadmanager.leader.rebalancing.limits import HeldBack, Rule
+from loadmanager.leader.rebalancing.plan_model import Became, Plan
+from loadmanager.leader.rebalancing.plans import Facts
+from loadmanager.strategies.rebalancing.decision import Move
+from statechannel.law.bundle import Bundle
+
+
+class Apart(msgspec.Struct, frozen=True):
+    """Moves that would be made without the others of their group: for good, and for now."""
+
+    refused: Mapping[Bundle, str]
+    held: Sequence[HeldBack]
+
+
+def whole_groups(plan: Plan, facts: Facts, moves: Sequence[Move]) -> tuple[list[Move], Apart]:
+    """Of the plan's moves that could begin now those whose group is whole, and the others.
+
+    A group of which something has moved already is gone on with: half of it is what nobody wanted.
+    """
+    ready = {move.bundle for move in moves}
+    missing: dict[int, tuple[Bundle, str]] = {}
+    waits: dict[int, Bundle] = {}
+    begun: set[int] = set()
+    for move, outcome in zip(plan.moves, facts.outcomes, strict=True):
+        match outcome.became:
+            case Became.SKIPPED | Became.FAILED:
+                missing.setdefault(move.group, (move.bundle, outcome.detail))
+            case Became.WAITING if move.bundle not in ready:
+                waits.setdefault(move.group, move.bundle)
+            case Became.DONE | Became.UNDER_WAY:
+                begun.add(move.group)
+            case _:
+                pass
+    whole: list[Move] = []
+    refused: dict[Bundle, str] = {}
+    held: list[HeldBack] = []
+    for move in moves:
+        group = move.group
+        if not group or group in begun or group not in missing.keys() | waits.keys():
+            whole.append(move)
+        elif group in missing:
+            refused[move.bundle] = "only together with {}, which does not move: {}".format(*missing[group])
+        else:
+            held.append(HeldBack(move, Rule.GROUP, f"only together with {waits[group]}, which is held back"))
+    return whole, Apart(refused, held)

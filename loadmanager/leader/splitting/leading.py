@@ -1,0 +1,115 @@
+"""The leader's part in splits: places for the children that owners ask it for, and a look at deadly bundles.
+
+Runs beside the rounds of a term. It looks often and finds nothing to do nearly always: at what owners report as
+`spread`, and at what `Locking` finds due. What it has answered it remembers for its term; the next leader may
+answer once more, with the same moves or none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from loadmanager.cluster.views import Views
+from loadmanager.decisions.record import BEGUN
+from loadmanager.leader.rebalancing.beginning import Beginning
+from loadmanager.leader.rebalancing.deciding import Deciding
+from loadmanager.leader.rebalancing.limits import Limits, UnderWay, allow
+from loadmanager.leader.service import Term
+from loadmanager.leader.splitting.journal import Journal, What
+from loadmanager.leader.splitting.locking import Locking
+from loadmanager.leader.surviving import survives
+from loadmanager.strategies.rebalancing.decision import Move
+from loadmanager.strategies.splitting.spreading import spread
+from statechannel.law.bundle import Bundle
+from statechannel.law.transitions import State
+
+LOOK_S = 0.5
+CAUSE = "spread"
+_log = logging.getLogger(__name__)
+
+
+class Tending:
+    """Run `tend(term)` while a term lasts."""
+
+    def __init__(
+        self,
+        deciding: Deciding,
+        views: Views,
+        locking: Locking,
+        safe_mode: Callable[[], str | None],
+        journal: Journal,
+        note: Callable[[str], None],
+    ) -> None:
+        self._deciding = deciding
+        self._views = views
+        self._locking = locking
+        self._safe_mode = safe_mode
+        self._journal = journal
+        self._note = note
+        self._answered: dict[Bundle, int] = {}
+        """By the token of the ownership for which a child was asked about."""
+
+    async def tend(self, term: Term) -> None:
+        """Look until cancelled."""
+        self._answered.clear()
+        beginning = Beginning(self._deciding, term.hands)
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if self._safe_mode() is None:
+                await survives("the quarantine", self._locking.look(term), self._note)
+                await survives("spreading children", self._spread(beginning), self._note)
+
+    # --- children
+
+    async def _spread(self, beginning: Beginning) -> None:
+        children = self._asked()
+        settings, policies = self._deciding.settings(), self._deciding.policies()
+        if not children or not settings.balancing or policies.cluster.paused:
+            return
+        if settings.balancing_review:
+            self._stay((child for child in children), "moves are reviewed: the next round proposes what is worth it")
+            return
+        found = spread(await self._deciding.model(settings), children, settings)
+        for bundle, why in found.stays.items():
+            self._stay([bundle], why)
+        under_way = UnderWay(self._deciding.table.in_flight())
+        allowed = allow(found.moves, under_way, Limits.of(settings), policies)
+        outcomes = await beginning.begin(allowed.moves, CAUSE)
+        for move in allowed.moves:
+            self._ended(move, outcomes[move.bundle].outcome == BEGUN, outcomes[move.bundle].detail)
+
+    def _asked(self) -> list[Bundle]:
+        """Children that still are where they were born, and that we have not answered for."""
+        table, peers = self._deciding.table, self._deciding.membership.peers
+        asked: list[Bundle] = []
+        for name, top in self._views.bundles.items():
+            peer = peers.get(name)
+            if not top.spread or peer is None or peer.broker != top.broker:
+                continue
+            for bundle in top.spread:
+                entry = table.get(bundle)
+                if entry is None or entry.state is not State.ASSIGNED or entry.holder != top.broker:
+                    continue
+                if self._answered.get(bundle) != entry.token:
+                    asked.append(bundle)
+        self._answered = {bundle: token for bundle, token in self._answered.items() if table.get(bundle) is not None}
+        return asked
+
+    def _stay(self, bundles: Iterable[Bundle], why: str) -> None:
+        for bundle in bundles:
+            self._answer(bundle)
+            self._journal.happened(What.KEPT, bundle, why, quietly=True)
+
+    def _ended(self, move: Move, begun: bool, detail: str) -> None:
+        if begun:
+            self._answer(move.bundle)
+            self._journal.happened(What.SPREAD, move.bundle, f"to {move.destination}: {move.reason}")
+        else:
+            _log.info("the child %s was not moved, the next look tries again: %s", move.bundle, detail)
+
+    def _answer(self, bundle: Bundle) -> None:
+        entry = self._deciding.table.get(bundle)
+        if entry is not None:
+            self._answered[bundle] = entry.token

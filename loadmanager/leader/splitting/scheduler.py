@@ -1,0 +1,271 @@
+"""An owner's looks at its own bundles: splits the hot ones, merges cold neighbours. The shell around what decides that.
+
+What becomes of a split is read off the channel like everything else, whoever asked for it: the children inherit the
+load of what they were, and, where the owner split by itself, the leader is asked to spread them. Nothing here is lost
+with the incarnation but counts of looks, and since when bundles are cold: both begin anew, which only makes it patient.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from loadmanager.leader.splitting.journal import Journal, What
+from loadmanager.model.apart import Apart
+from loadmanager.model.boundaries import NoCuts
+from loadmanager.model.host import BundleLoad, KeyRate
+from loadmanager.model.policies.model import Policies
+from loadmanager.model.policies.ruling import Ruling
+from loadmanager.settings import Settings
+from loadmanager.settings.algorithms import Algorithm
+from loadmanager.strategies.splitting.conditions import Cause
+from loadmanager.strategies.splitting.cutting import Bounds, Cuts, automatic_cuts, estimated
+from loadmanager.strategies.splitting.deciding import Hot, Kept, View, decide_splits, judge, worth_averaging
+from loadmanager.strategies.splitting.dividing import Inheritance, divide
+from loadmanager.strategies.splitting.merging import Cold, Merge, MergeView, decide_merges, why_not_merged
+from statechannel.errors import StateChannelError
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Action, Broker, Record, Subject
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Change, Ownership, Refusal, Transition, Unknown
+from statechannel.runtime.service import Channel
+
+REPORTS_AWAITED = 3
+"""Children keep what they inherited for so many reports at least, so that the leader hears of them."""
+
+Survey = Callable[[Bundle, str, BundleLoad], Awaitable[list[KeyRate] | NoCuts]]
+"""Asks the service for a bundle's keys, for cuts by an algorithm; see `agent.hooks`."""
+
+
+class Loads(Protocol):
+    """What is measured of this broker's bundles; `load.service.LoadService` is one."""
+
+    @property
+    def loads(self) -> Mapping[Bundle, BundleLoad]: ...
+
+    def mean_of(self, bundle: Bundle) -> BundleLoad: ...
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """A split that this owner asked for by itself."""
+
+    hot: Hot
+    cuts: Cuts
+    keys: Sequence[KeyRate]
+
+
+class Reshaper:
+    """Run `run()` for one incarnation. `idle` says why nothing may be done at present, empty if it may."""
+
+    def __init__(
+        self,
+        me: Broker,
+        channel: Channel,
+        loads: Callable[[], Loads],
+        settings: Callable[[], Settings],
+        policies: Callable[[], Policies],
+        survey: Survey,
+        idle: Callable[[], str | None],
+        clock_s: Callable[[], float],
+        apart: Apart,
+        journal: Journal,
+    ) -> None:
+        self._me = me
+        self._channel = channel
+        self._loads = loads
+        self._settings = settings
+        self._policies = policies
+        self._survey = survey
+        self._idle = idle
+        self._clock_s = clock_s
+        self._apart = apart
+        self.journal = journal
+        self._inheritance = Inheritance()
+        self._measured: Collection[Bundle] = ()
+        self._begun: dict[Bundle, Begun] = {}
+        self._hits: Mapping[Bundle, int] = {}
+        self._cold: Mapping[Bundle, Cold] = {}
+
+    async def run(self) -> None:
+        """Look every `split_interval_s`, until cancelled."""
+        self._channel.listen(self._changed)
+        try:
+            while True:
+                await asyncio.sleep(self._settings().split_interval_s)
+                await self.look()
+        finally:
+            self._channel.unlisten(self._changed)
+
+    # --- what the load report takes from here
+
+    def inherited(self, measured: Mapping[Bundle, BundleLoad]) -> Mapping[Bundle, BundleLoad]:
+        """What the service measured, with what young children inherited in place of less."""
+        self._measured = frozenset(measured)
+        return self._inheritance.applied(measured, self._clock_s())
+
+    def spread(self) -> tuple[Bundle, ...]:
+        """The children that the leader is asked to find places for."""
+        return self._inheritance.spread(self._clock_s())
+
+    # --- looking
+
+    async def look(self) -> None:
+        """Judge every bundle that is held, and begin what follows from it."""
+        idle = self._idle() or ("" if self._settings().balancing else "the setting balancing is off")
+        if idle:
+            self._hits = {}
+            self.journal.did_not_look(idle)
+            return
+        ruling, now_s = self._ruling(), self._clock_s()
+        loads, hits, cold = self._loads().loads, self._hits, self._cold
+        near = await self._apart(lambda: worth_averaging(loads, ruling.settings_of, hits))
+        view = self._view(ruling, near)
+        await asyncio.sleep(0)  # each of them looks at all that is held
+        merging = self._merge_view(ruling)
+        splits = await self._apart(lambda: decide_splits(view, ruling.settings_of, hits))
+        merges = await self._apart(lambda: decide_merges(merging, ruling.settings_of, cold, now_s))
+        self._hits, self._cold = splits.hits, merges.cold
+        self.journal.looked(splits, merges)
+        hot: tuple[Hot, ...] = splits.splits
+        await asyncio.gather(*(self._split(each, ruling) for each in hot))
+        for merge in merges.merges:
+            await self._merge(merge)
+
+    def _ruling(self) -> Ruling:
+        return Ruling(self._settings(), self._policies(), self._me.name)
+
+    def _view(self, ruling: Ruling, near: Iterable[Bundle]) -> View:
+        table = self._channel.table
+        loads = dict(self._loads().loads)
+        loads |= {bundle: self._loads().mean_of(bundle) for bundle in near if bundle in loads}
+        return View(
+            loads=loads,
+            assigned={bundle for bundle in loads if self._at_rest(bundle) is not None},
+            counts=self._counts(loads),
+            splitting=table.in_state(State.SPLITTING),
+            left_alone=ruling.why_left_alone,
+        )
+
+    def _merge_view(self, ruling: Ruling) -> MergeView:
+        held = [entry for bundle in self._loads().loads if (entry := self._at_rest(bundle)) is not None]
+        return MergeView(
+            tokens={entry.bundle: entry.token for entry in held},
+            loads={bundle: load for bundle, load in self._loads().loads.items() if bundle in self._measured},
+            counts=self._counts(entry.bundle for entry in held),
+            left_alone=ruling.why_left_alone,
+            policies=ruling.policies_of,
+        )
+
+    def _at_rest(self, bundle: Bundle) -> Ownership | None:
+        entry = self._channel.table.get(bundle)
+        return entry if entry is not None and entry.state is State.ASSIGNED and entry.holder == self._me else None
+
+    def _counts(self, bundles: Iterable[Bundle]) -> dict[str, int]:
+        table = self._channel.table
+        names = {bundle.namespace for bundle in bundles}
+        return {name: len(known.lower_bounds) for name in names if (known := table.namespace(name)) is not None}
+
+    def explain(self, bundle: Bundle) -> tuple[str, str] | None:
+        """Why a bundle of ours would not be split, and not be merged, now; None if it is not held here."""
+        if bundle not in self._loads().loads:
+            return None
+        ruling = self._ruling()
+        settings = ruling.settings_of(bundle)
+        found = judge(self._view(ruling, [bundle]), bundle, settings, self._hits.get(bundle, 0) + 1)
+        split = f"{found.rule}: {found.detail}" if isinstance(found, Kept) else f"at the next look: {found}"
+        return split, why_not_merged(self._merge_view(ruling), bundle, settings, self._cold, self._clock_s())
+
+    # --- doing
+
+    async def _split(self, hot: Hot, ruling: Ruling) -> None:
+        bundle, settings = hot.bundle, ruling.settings_of(hot.bundle)
+        by_count = hot.measure.cause in (Cause.TOPICS, Cause.SESSIONS)
+        keys = await self._survey(bundle, Algorithm.TOPIC_COUNT if by_count else Algorithm.LOAD, hot.load)
+        cuts = automatic_cuts(hot, settings.split_algorithm, keys, Bounds.of(settings))
+        entry = self._at_rest(bundle)
+        if isinstance(cuts, NoCuts) or entry is None:
+            why = cuts.reason if isinstance(cuts, NoCuts) else "it was moved meanwhile"
+            self._failed(hot, f"{hot}; {why}")
+            return
+        known = estimated(bundle, hot.load) if isinstance(keys, NoCuts) else keys
+        self._begun[bundle] = Begun(hot, cuts, known)
+        reason = "; ".join(filter(None, (str(hot), f"{len(cuts.positions) + 1} parts by {cuts.algorithm}", cuts.why)))
+        why = await self._publish(Action.SPLIT, [entry], reason, cuts.positions)
+        if why:
+            del self._begun[bundle]
+            self._failed(hot, f"{hot}; {why}")
+
+    async def _merge(self, merge: Merge) -> None:
+        entries = [entry for bundle in merge.bundles if (entry := self._at_rest(bundle)) is not None]
+        if len(entries) < len(merge.bundles):
+            return  # the next look sees what came in between
+        why = await self._publish(Action.MERGE, entries, merge.reason)
+        if why:
+            self.journal.happened(What.NOT_MERGED, merge.whole, f"{merge.reason}; {why}")
+        else:
+            self.journal.happened(What.MERGED, merge.whole, merge.reason)
+
+    async def _publish(
+        self, action: Action, entries: Sequence[Ownership], reason: str, boundaries: tuple[int, ...] = ()
+    ) -> str:
+        """Why the channel did not take it, empty if it did."""
+        subjects = tuple(Subject(entry.bundle, entry.revision) for entry in entries)
+        record = Record("", action, self._me, subjects=subjects, boundaries=boundaries, reason=reason, cause="load")
+        try:
+            verdict = await self._channel.publish(record)
+        except StateChannelError as error:
+            return str(error)
+        match verdict:
+            case Refusal() | Unknown():
+                return f"the channel did not take it: {verdict.detail}"
+            case _:
+                return ""
+
+    def _failed(self, hot: Hot, why: str) -> None:
+        self.journal.splits["Failure", hot.measure.cause] += 1
+        self.journal.happened(What.NOT_SPLIT, hot.bundle, why)
+
+    # --- what became of it
+
+    def _changed(self, change: Change) -> None:
+        if change.whole is not None:
+            for bundle in change.bundles([*self._begun, *self._inheritance.bundles()]):
+                self._inheritance.settle(bundle)
+                self._begun.pop(bundle, None)
+            return
+        gone = [each for each in change.transitions if each.after is None]
+        if change.record.action is Action.CREATE and gone:
+            self._born(gone[0], [each.bundle for each in change.transitions if each.after is not None])
+        for transition in change.transitions:
+            before, after = transition.before, transition.after
+            if after is None or after.holder != self._me:
+                self._inheritance.settle(transition.bundle)
+                self._begun.pop(transition.bundle, None)
+            elif before is not None and before.state is State.SPLITTING and after.state is not State.SPLITTING:
+                begun = self._begun.pop(transition.bundle, None)
+                if begun is not None:
+                    self._failed(begun.hot, f"{begun.hot}; {change.record.action}: {change.record.reason}")
+
+    def _born(self, parent: Transition, children: Sequence[Bundle]) -> None:
+        before = parent.before
+        if before is None or before.holder != self._me:
+            return
+        bundle, begun = parent.bundle, self._begun.pop(parent.bundle, None)
+        ruling = self._ruling()
+        load = begun.hot.load if begun is not None else self._loads().loads.get(bundle, BundleLoad())
+        keys = begun.keys if begun is not None else estimated(bundle, load)
+        settings = ruling.settings
+        self._inheritance.give(
+            divide(load, sorted(children), keys),
+            self._clock_s() + max(settings.load_window_s, REPORTS_AWAITED * settings.load_report_min_interval_s),
+            spread=begun is not None and ruling.settings_of(bundle).split_children,
+        )
+        cause = begun.hot.measure.cause if begun is not None else Cause.ADMIN
+        why = f"{begun.hot}; by {begun.cuts.algorithm}" if begun is not None else "an administrator asked for it"
+        if begun is not None and begun.cuts.why:
+            why = f"{why}: {begun.cuts.why}"
+        self.journal.splits["Success", cause] += 1
+        self.journal.happened(What.SPLIT, bundle, f"into {len(children)} parts: {why}")

@@ -1,0 +1,163 @@
+"""What brokers tell each other about load: `BrokerLoadData`, for all, and `TopBundlesLoadData`, for the leader.
+
+Both are values of table views, keyed by the broker's name; the incarnation inside tells whether they still mean the
+broker that now runs under it. JSON, so that people and Spark read them; unknown fields are ignored (PIP-192).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping
+from math import inf
+
+import msgspec
+
+from loadmanager.model.host import BundleLoad
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Broker
+
+BROKERS_TOPIC = "load-brokers"
+BUNDLES_TOPIC = "load-bundles"
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """One reading of the sensors. Percentages are 0 to 100, of the `cores` and the memory that this process may use."""
+
+    cpu_percent: float
+    memory_percent: float
+    cores: float
+    memory_bytes: int
+    host_cpu_percent: float
+    host_memory_percent: float
+
+
+class BrokerLoadData(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One broker's load. Percentages are 0 to 100 of what the process may use; rates are per second.
+
+    `capacity` is what the broker has: `cpu` in cores always, and what was declared of `memory_bytes`,
+    `in_rate_bytes_s`, `out_rate_bytes_s`, `rate_msg_s`. `sampled_ms` is the broker's wall clock.
+    """
+
+    broker: Broker
+    sampled_ms: int
+    cpu_percent: float = 0.0
+    memory_percent: float = 0.0
+    in_rate_bytes_s: float = 0.0
+    out_rate_bytes_s: float = 0.0
+    in_rate_msg_s: float = 0.0
+    out_rate_msg_s: float = 0.0
+    bundles: int = 0
+    keys: int = 0
+    sessions: int = 0
+    capacity: Mapping[str, float] = msgspec.field(default_factory=dict)
+    host_cpu_percent: float = 0.0
+    host_memory_percent: float = 0.0
+
+    @property
+    def throughput_bytes_s(self) -> float:
+        return self.in_rate_bytes_s + self.out_rate_bytes_s
+
+    @property
+    def rate_msg_s(self) -> float:
+        return self.in_rate_msg_s + self.out_rate_msg_s
+
+
+class LoadedBundle(msgspec.Struct, frozen=True, array_like=True):
+    """A bundle and what it costs."""
+
+    bundle: Bundle
+    load: BundleLoad
+
+
+class TopBundlesLoadData(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A broker's hottest bundles, hottest first, and the sum over all that it holds, so that shares can be told.
+
+    Hottest by the largest of the bundle's shares of the broker's CPU, message rate and bytes; then by keys and
+    sessions, then by name. So a bundle that is heavy in one respect only is not hidden by many that are light in all.
+    Pulsar compares bytes first, in steps of 100 KB/s, and is blind to CPU.
+    """
+
+    broker: Broker
+    sampled_ms: int
+    bundles: tuple[LoadedBundle, ...] = ()
+    total: BundleLoad = msgspec.field(default_factory=BundleLoad)
+    count: int = 0
+    spread: tuple[Bundle, ...] = ()
+    """Children of splits, in `bundles` whether hot or not, that the leader is asked to find places for."""
+
+
+def credible(load: BundleLoad) -> BundleLoad:
+    """The load itself, with 0 for what a service cannot mean: negative figures, infinite ones and no numbers."""
+    if all(0 <= value < inf for value in msgspec.structs.astuple(load)[:7]):
+        return load
+    fixed = [value if 0 <= value < inf else 0 for value in msgspec.structs.astuple(load)[:7]]
+    return BundleLoad(*fixed, hottest_keys=load.hottest_keys)
+
+
+def total_of(loads: Iterable[BundleLoad]) -> BundleLoad:
+    """The sum of several bundles' loads, without their hottest keys."""
+    keys = sessions = 0
+    in_msg = out_msg = in_bytes = out_bytes = cpu = 0.0
+    for load in loads:
+        keys += load.keys
+        sessions += load.sessions
+        in_msg += load.in_rate_msg_s
+        out_msg += load.out_rate_msg_s
+        in_bytes += load.in_rate_bytes_s
+        out_bytes += load.out_rate_bytes_s
+        cpu += load.cpu_percent
+    return BundleLoad(keys, sessions, in_msg, out_msg, in_bytes, out_bytes, cpu)
+
+
+def heat(load: BundleLoad, total: BundleLoad) -> float:
+    """A bundle's largest share, 0 to 1, of the total's CPU, message rate and bytes."""
+    return max(
+        share(load.cpu_percent, total.cpu_percent),
+        share(load.rate_msg_s, total.rate_msg_s),
+        share(load.throughput_bytes_s, total.throughput_bytes_s),
+    )
+
+
+def part_of(bundle: BundleLoad, total: BundleLoad, cpu_percent: float, cores: float) -> float:
+    """How much of its broker's CPU a bundle makes, in the percent in which `cpu_percent` is given.
+
+    Where the service measures it per bundle, that, but never more than the bundle's share of what the broker uses; else
+    in proportion to messages, else to bytes. `total` is the sum over all bundles of the broker.
+    """
+    used = max(0.0, cpu_percent)
+    if total.cpu_percent > 0:
+        in_proportion = used * share(bundle.cpu_percent, total.cpu_percent)
+        # Below its proportion where the broker also has work that no bundle causes: that part does not move.
+        return min(in_proportion, bundle.cpu_percent / cores) if cores > 0 else in_proportion
+    if total.rate_msg_s > 0:
+        return used * share(bundle.rate_msg_s, total.rate_msg_s)
+    return used * share(bundle.throughput_bytes_s, total.throughput_bytes_s)
+
+
+def share(part: float, whole: float) -> float:
+    """`part / whole`, 0 where there is nothing to share."""
+    return part / whole if whole > 0 else 0.0
+
+
+def hottest(loads: Mapping[Bundle, BundleLoad], most: int, total: BundleLoad) -> list[Bundle]:
+    """The `most` hottest bundles in the order of `TopBundlesLoadData`."""
+
+    def order(item: tuple[Bundle, BundleLoad]) -> tuple[float, int, Bundle]:
+        bundle, load = item
+        return -heat(load, total), -(load.keys + load.sessions), bundle
+
+    return [bundle for bundle, _ in heapq.nsmallest(most, loads.items(), key=order)]
+
+
+_broker_decoder = msgspec.json.Decoder(BrokerLoadData)
+_bundles_decoder = msgspec.json.Decoder(TopBundlesLoadData)
+
+
+def decode_broker_load(data: bytes) -> BrokerLoadData:
+    """Raises msgspec.MsgspecError if the bytes are no such value."""
+    return _broker_decoder.decode(data)
+
+
+def decode_top_bundles(data: bytes) -> TopBundlesLoadData:
+    """Raises msgspec.MsgspecError if the bytes are no such value."""
+    return _bundles_decoder.decode(data)

@@ -1,0 +1,88 @@
+"""What a broker and a bundle use of each resource, in natural units, and how full that makes a broker. Pure.
+
+Loads are rows in the order of RESOURCES: cores, bytes of memory, bytes/s in and out, messages/s. A usage is
+load / capacity times the resource's weight: 1.0 is a full broker. CPU always counts. The others count where a broker
+declares a capacity for them (memory is measured, but has weight 0 by default: it doesn't fall when a bundle goes): the
+speed of a network cannot be read reliably from inside a container or a virtual machine, and a guess would steer every
+decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+
+import msgspec
+
+from loadmanager.model.host import BundleLoad
+from loadmanager.model.load.model import BrokerLoadData, part_of
+from loadmanager.settings import Settings
+
+RESOURCES = ("cpu", "memory", "bandwidth in", "bandwidth out", "message rate")
+CAPACITIES = ("cpu", "memory_bytes", "in_rate_bytes_s", "out_rate_bytes_s", "rate_msg_s")
+"""How a broker declares what it has, in the same order."""
+
+Row = tuple[float, float, float, float, float]
+
+
+class Weights(msgspec.Struct, frozen=True):
+    """What a resource counts, 1 = fully; 0 leaves it out."""
+
+    cpu: float = 1.0
+    memory: float = 0.0
+    bandwidth: float = 1.0
+    message_rate: float = 1.0
+
+    @property
+    def row(self) -> Row:
+        """In the order of RESOURCES."""
+        return (self.cpu, self.memory, self.bandwidth, self.bandwidth, self.message_rate)
+
+
+DEFAULT_WEIGHTS = Weights()
+
+
+def weights_of(settings: Settings) -> Weights:
+    """The settings `weight_*`."""
+    return Weights(settings.weight_cpu, settings.weight_memory, settings.weight_bandwidth, settings.weight_message_rate)
+
+
+def capacity_row(capacity: Mapping[str, float]) -> Row:
+    """What a broker has; infinite where it doesn't say, one core if it doesn't even say that."""
+    cpu, *others = (capacity.get(name, 0.0) for name in CAPACITIES)
+    memory, in_bytes, out_bytes, messages = (each if each > 0 else inf for each in others)
+    return (cpu if cpu > 0 else 1.0, memory, in_bytes, out_bytes, messages)
+
+
+def broker_row(load: BrokerLoadData) -> Row:
+    """What a broker uses."""
+    capacity = capacity_row(load.capacity)
+    return (
+        max(0.0, load.cpu_percent) / 100 * capacity[0],
+        0.0 if capacity[1] == inf else max(0.0, load.memory_percent) / 100 * capacity[1],
+        load.in_rate_bytes_s,
+        load.out_rate_bytes_s,
+        load.rate_msg_s,
+    )
+
+
+def bundle_row(bundle: BundleLoad, total: BundleLoad, broker: BrokerLoadData) -> Row:
+    """What goes when the bundle goes; `total` is the sum over all bundles of its broker. Memory does not fall."""
+    said = broker.capacity.get("cpu", 0.0)
+    cores = said if said > 0 else 1.0  # as in `capacity_row`
+    cpu_percent = part_of(bundle, total, broker.cpu_percent, said)
+    return (cpu_percent / 100 * cores, 0.0, bundle.in_rate_bytes_s, bundle.out_rate_bytes_s, bundle.rate_msg_s)
+
+
+def usages(load: BrokerLoadData, weights: Weights = DEFAULT_WEIGHTS, laid_down: Mapping[str, float] = {}) -> Row:
+    """How full a broker is, resource by resource; capacities that are `laid_down` stand above what it says itself."""
+    used, capacity = broker_row(load), capacity_row({**load.capacity, **laid_down})
+    cpu, memory, in_bytes, out_bytes, messages = (
+        weight * part / whole for weight, part, whole in zip(weights.row, used, capacity, strict=True)
+    )
+    return (cpu, memory, in_bytes, out_bytes, messages)
+
+
+def usage(load: BrokerLoadData, weights: Weights = DEFAULT_WEIGHTS, laid_down: Mapping[str, float] = {}) -> float:
+    """How full a broker is: the weighted maximum over its resources, 1.0 = full."""
+    return max(usages(load, weights, laid_down))

@@ -1,0 +1,146 @@
+"""The mean load of what a broker holds now, over a window of samples that may be about other bundles. Pure.
+
+A plain mean lies for as long as the window after each move: the bundle that went still counts, the one that came counts
+in part. So each older sample is restated for the bundles of now: less what has gone since, plus what the newcomers have
+cost since they came. A bundle's own load is its mean over the samples that it was in. (Pulsar weighs the past with 0.9
+for ever, and goes on unloading a broker that is already balanced.)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from statistics import fmean
+
+import msgspec
+
+from loadmanager.model.host import BundleLoad
+from loadmanager.model.load.model import Figures, credible, part_of, total_of
+from statechannel.law.bundle import Bundle
+
+SAMPLES_KEPT = 10
+"""Of a window, about: of a broker with ten thousand bundles each sample takes a megabyte. The newest is always kept."""
+
+_RATES = ("in_rate_msg_s", "out_rate_msg_s", "in_rate_bytes_s", "out_rate_bytes_s", "cpu_percent")
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """What was measured at one moment: `at_ms` by the wall clock, the process, and each bundle that is held."""
+
+    at_ms: int
+    figures: Figures
+    loads: Mapping[Bundle, BundleLoad]
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """A sample with what is needed of it again and again."""
+
+    now_ms: int
+    sample: Sample
+    total: BundleLoad
+    held: frozenset[Bundle]
+
+
+class Means(msgspec.Struct, frozen=True):
+    """Of the window: the process's figures, and the sum over the bundles that are held now."""
+
+    figures: Figures
+    total: BundleLoad
+
+
+class LoadWindow:
+    """Samples of the last `window_ms`; `now_ms` is any clock that only runs forward."""
+
+    def __init__(self, window_ms: float) -> None:
+        self.window_ms = window_ms
+        self._measured: deque[Measured] = deque()
+
+    def observe(self, sample: Sample, now_ms: int) -> None:
+        """Take a sample. Figures of bundles that cannot be meant count as 0."""
+        self.take(self.measured(sample, now_ms))
+
+    def measured(self, sample: Sample, now_ms: int) -> Measured:
+        """What is to be taken of a sample; changes nothing."""
+        loads = {bundle: credible(load) for bundle, load in sample.loads.items()}
+        held = (
+            self._measured[-1].held if self._measured and self._measured[-1].held == loads.keys() else frozenset(loads)
+        )
+        return Measured(now_ms, msgspec.structs.replace(sample, loads=loads), total_of(loads.values()), held)
+
+    def take(self, measured: Measured) -> None:
+        """The next one. Quick, whatever the number of bundles."""
+        self._thin()
+        self._measured.append(measured)
+        while self._measured[0].now_ms < measured.now_ms - self.window_ms:
+            self._measured.popleft()
+
+    def _thin(self) -> None:
+        if len(self._measured) > 1:
+            before, newest = self._measured[-2], self._measured[-1]
+            if newest.now_ms - before.now_ms < self.window_ms / SAMPLES_KEPT:
+                self._measured.pop()
+
+    @property
+    def last(self) -> Measured | None:
+        """The newest sample; None before the first one."""
+        return self._measured[-1] if self._measured else None
+
+    def means(self) -> Means:
+        """The means for what is held now. Needs a sample."""
+        last = self._measured[-1]
+        came = {held: self._came_since(last.held - held) for held in {each.held for each in self._measured}}
+        restated = [_restated(each, last.held, *came[each.held]) for each in self._measured]
+        figures = [each.sample.figures for each in self._measured]
+        return Means(
+            Figures(
+                cpu_percent=fmean(cpu for cpu, _ in restated),
+                memory_percent=fmean(f.memory_percent for f in figures),
+                cores=figures[-1].cores,
+                memory_bytes=figures[-1].memory_bytes,
+                host_cpu_percent=fmean(f.host_cpu_percent for f in figures),
+                host_memory_percent=fmean(f.host_memory_percent for f in figures),
+            ),
+            _mean((total for _, total in restated), last.total),
+        )
+
+    def mean_of(self, bundle: Bundle) -> BundleLoad:
+        """A held bundle's mean over the samples that it was in; keys and sessions as of the last one."""
+        loads = [each.sample.loads[bundle] for each in self._measured if bundle in each.held]
+        return _mean(loads, loads[-1])
+
+    def _came_since(self, newcomers: frozenset[Bundle]) -> tuple[float, BundleLoad]:
+        """What these have cost on average since they came: points of CPU, and rates."""
+        points, loads = 0.0, list[BundleLoad]()
+        for bundle in newcomers:
+            since = [each for each in self._measured if bundle in each.held]
+            points += fmean(_points(each, bundle) for each in since)
+            loads.append(self.mean_of(bundle))
+        return points, total_of(loads)
+
+
+def _restated(measured: Measured, held: frozenset[Bundle], points: float, came: BundleLoad) -> tuple[float, BundleLoad]:
+    """A sample's CPU and total as if the broker had held then what it holds now."""
+    if measured.held is held:
+        return measured.sample.figures.cpu_percent, measured.total
+    gone = measured.held - held
+    cpu = measured.sample.figures.cpu_percent - sum(_points(measured, bundle) for bundle in gone) + points
+    if not gone and came == BundleLoad():
+        return cpu, measured.total
+    left = total_of(measured.sample.loads[bundle] for bundle in gone)
+    in_msg, out_msg, in_bytes, out_bytes, cpu_percent = (
+        max(0.0, getattr(measured.total, name) - getattr(left, name)) + getattr(came, name) for name in _RATES
+    )
+    return max(0.0, cpu), BundleLoad(0, 0, in_msg, out_msg, in_bytes, out_bytes, cpu_percent)
+
+
+def _points(measured: Measured, bundle: Bundle) -> float:
+    """The points of CPU that a bundle made of the process's in a sample."""
+    cpu_percent, cores = measured.sample.figures.cpu_percent, measured.sample.figures.cores
+    return part_of(measured.sample.loads[bundle], measured.total, cpu_percent, cores)
+
+
+def _mean(loads: Iterable[BundleLoad], counts: BundleLoad) -> BundleLoad:
+    """The mean of the rates, with the counts of one of them."""
+    every = list(loads)
+    in_msg, out_msg, in_bytes, out_bytes, cpu = (fmean(getattr(load, name) for load in every) for name in _RATES)
+    return BundleLoad(counts.keys, counts.sessions, in_msg, out_msg, in_bytes, out_bytes, cpu)

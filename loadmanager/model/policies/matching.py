@@ -1,0 +1,83 @@
+"""Patterns of policies against the names of namespaces and brokers. Pure.
+
+A pattern matches a broker if it matches its whole name `host:port`, or its host alone, as Pulsar's do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmanager.model.policies.pattern import PATTERNS_KEPT, any_of
+
+FLEETS_KEPT = 4_096
+"""Lookups ask the same again and again: patterns and brokers change far less often than the table."""
+
+NAMES_KEPT = 3
+"""Times as many names as the fleet has are remembered: who was gone for a while need not be matched again."""
+
+
+def host_of(broker: str) -> str:
+    """`host` of `host:port`; of `[::1]:6650` the address without brackets."""
+    return broker.rpartition(":")[0].strip("[]") or broker
+
+
+def matches_namespace(patterns: Iterable[str], namespace: str) -> bool:
+    """Whether any pattern matches the whole of `tenant/namespace`."""
+    return any(pattern.matches(namespace) for pattern in any_of(tuple(patterns)))
+
+
+def matches_broker(patterns: Iterable[str], broker: str) -> bool:
+    """Whether any pattern matches the broker's name or host as a whole."""
+    host = host_of(broker)
+    return any(pattern.matches(broker) or pattern.matches(host) for pattern in any_of(tuple(patterns)))
+
+
+@lru_cache(FLEETS_KEPT)
+def matching_brokers(patterns: tuple[str, ...], brokers: tuple[str, ...]) -> NDArray[np.bool_]:
+    """(n,): which of the brokers any pattern matches. Not to be written to: it is remembered.
+
+    Names that were asked about with the same patterns before are not matched again: where one broker comes or goes,
+    that is all of the others.
+    """
+    tried, matching = _tried_with(patterns), np.zeros(len(brokers), np.bool_)
+    for row, broker in enumerate(brokers):
+        matching[row] = tried.matches(broker)
+    tried.forget_others(brokers)
+    matching.setflags(write=False)
+    return matching
+
+
+def try_names(patterns: tuple[str, ...], brokers: Iterable[str]) -> Iterator[None]:
+    """Match names one by one, so that `matching_brokers` knows them already when it is asked."""
+    tried = _tried_with(patterns)
+    for broker in brokers:
+        tried.matches(broker)
+        yield
+
+
+class _Tried:
+    """The names that some patterns were matched against. Any thread: each step leaves it whole."""
+
+    def __init__(self, patterns: tuple[str, ...]) -> None:
+        self._patterns = patterns
+        self._known: dict[str, bool] = {}
+
+    def matches(self, broker: str) -> bool:
+        found = self._known.get(broker)
+        if found is None:
+            found = self._known[broker] = matches_broker(self._patterns, broker)
+        return found
+
+    def forget_others(self, brokers: Sequence[str]) -> None:
+        """If most names are of brokers that are not there any more."""
+        if len(self._known) > NAMES_KEPT * len(brokers) + NAMES_KEPT:
+            self._known = {broker: self.matches(broker) for broker in brokers}
+
+
+@lru_cache(PATTERNS_KEPT)
+def _tried_with(patterns: tuple[str, ...]) -> _Tried:
+    return _Tried(patterns)

@@ -1,0 +1,275 @@
+"""The policies of the cluster as documents on a topic: reads, checked writes with compare-and-set, their history.
+
+Decides nothing: what is refused says `validation.py`, which attempts count `loadmanager.settings.documents`. Two
+writers at the same moment can each be right alone and contradict each other: then both documents stand, and what they
+leave a bundle is nothing. The next decision says which rules refused it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from loadmanager.errors import Conflict, NotFound
+from loadmanager.model.apart import Apart, at_once
+from loadmanager.model.policies.findings import Findings, Known
+from loadmanager.model.policies.matching import try_names
+from loadmanager.model.policies.model import (
+    NO_POLICIES,
+    BrokerPolicy,
+    BundlePolicy,
+    ClusterPolicy,
+    IsolationPolicy,
+    Kind,
+    NamespacePolicy,
+    Policies,
+    Policy,
+)
+from loadmanager.model.policies.stored import decode, encode, fold, key_of
+from loadmanager.model.policies.validation import check, check_deletion
+from loadmanager.settings.documents.model import ABSENT, POLICIES_TOPIC, Version
+from loadmanager.settings.documents.view import Documents
+from statechannel.errors import LogUnavailable
+from statechannel.ports import Log
+
+READ_TIMEOUT_S = 10.0
+MATCHED_AT_ONCE = 100
+"""Names that are matched with a policy's patterns in one turn of the loop."""
+
+ATTEMPTS = 5
+"""How often a change that names no version is tried against others that are faster."""
+
+EMPTY: Mapping[Kind, Policy] = {
+    Kind.NAMESPACE: NamespacePolicy(),
+    Kind.BUNDLE: BundlePolicy(),
+    Kind.BROKER: BrokerPolicy(),
+    Kind.CLUSTER: ClusterPolicy(),
+}
+"""What the absence of a document amounts to, by kind."""
+
+
+class Written(msgspec.Struct, frozen=True):
+    """An accepted change, and what its author should know besides. `forced` are the rules that he overrode."""
+
+    version: Version[Policy]
+    notes: tuple[str, ...] = ()
+    forced: tuple[str, ...] = ()
+
+
+class PolicyStore:
+    """Run `run()`. `known` tells what there is in the cluster at present, to check documents against; `apart` runs
+    such a check, which may look at all names and all patterns."""
+
+    def __init__(
+        self,
+        log: Log,
+        known: Callable[[], Known],
+        *,
+        wall_ms: Callable[[], int],
+        nonce: str,
+        apart: Apart = at_once,
+    ) -> None:
+        self.documents: Documents[Policy] = Documents(
+            log, POLICIES_TOPIC, decode=decode, encode=encode, wall_ms=wall_ms, nonce=nonce, prepare=self._match
+        )
+        self._known = known
+        self._apart = apart
+        self._folded = NO_POLICIES
+
+    async def start(self) -> None:
+        """Create or check the topic. Raises LogUnavailable or TopicMismatch; may be tried again."""
+        await self.documents.start()
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        await self.documents.run()
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        """Return once what was in the topic at the start has been read. Raises LogUnavailable when it takes longer."""
+        if not await self.documents.wait_ready(timeout_s):
+            raise LogUnavailable(f"the policies in topic {self.documents.topic} could not be read to their end")
+
+    async def match_brokers(self) -> None:
+        """Match what holds now against all brokers, in steps: whoever places or balances next finds it done."""
+        for policy in tuple(self.current().isolation.values()):
+            await self._match(policy)
+
+    async def _match(self, policy: Policy) -> None:
+        if isinstance(policy, IsolationPolicy):
+            brokers = tuple(self._known().brokers)
+            for patterns in (policy.primary, policy.secondary):
+                for tried, _ in enumerate(try_names(patterns, brokers), 1):
+                    if tried % MATCHED_AT_ONCE == 0:
+                        await asyncio.sleep(0)
+
+    # --- reading
+
+    def current(self) -> Policies:
+        """All that hold now; the same object until something changes."""
+        if self._folded.revision != self.documents.revision:
+            self._folded = fold(self.documents.values(), self.documents.revision)
+        return self._folded
+
+    def at(self, offset: int) -> Policies:
+        """All that held once the entry at `offset` of the topic had been read."""
+        return fold(self.documents.at(offset), offset)
+
+    def get(self, kind: Kind, name: str) -> Version[Policy]:
+        """The document with its version; one that is not readable may have no value. Raises NotFound."""
+        found = self.documents.get(key_of(kind, name))
+        if found is None or (found.value is None and found.readable):
+            raise NotFound(f"there is no {kind} policy {name!r}")
+        return found
+
+    def current_of(self, kind: Kind, name: str) -> Policy | None:
+        """The document, None if there is none."""
+        found = self.documents.get(key_of(kind, name))
+        return None if found is None else found.value
+
+    def version(self, kind: Kind, name: str) -> int:
+        """The document's version, to be named as `seen`; 0 if it was never written."""
+        found = self.documents.get(key_of(kind, name))
+        return ABSENT if found is None else found.version
+
+    def history(self, kind: Kind, name: str) -> Sequence[Version[Policy]]:
+        """Every version, deletions too, oldest first. Raises NotFound if it was never written."""
+        found = self.documents.history(key_of(kind, name))
+        if not found:
+            raise NotFound(f"there never was a {kind} policy {name!r}")
+        return found
+
+    def on_change(self, listener: Callable[[Policies], None]) -> None:
+        """Call `listener` on the loop with what holds, now and after each change."""
+        listener(self.current())
+
+        def changed(_name: str, _old: Version[Policy] | None, _new: Version[Policy]) -> None:
+            listener(self.current())
+
+        self.documents.on_change(changed)
+
+    # --- writing
+
+    def proposed(self, kind: Kind, name: str, policy: Policy | None) -> Policies:
+        """What would hold if this document were so (None: deleted); writes nothing."""
+        values = {key: value for key, value in self.documents.values().items() if key != key_of(kind, name)}
+        if policy is not None:
+            values[key_of(kind, name)] = policy
+        return fold(values, self.documents.revision)
+
+    async def check(self, kind: Kind, name: str, policy: Policy, *, force: bool = False) -> Findings:
+        """What `put` would find. Raises what it would raise: Invalid, NotFound, Conflict."""
+        checked = await self._apart(partial(check, kind, name, policy, self.current(), self._known()))
+        checked.refuse(force=force)
+        return checked
+
+    async def check_deletion(self, kind: Kind, name: str, *, force: bool = False) -> Findings:
+        """What `delete` would find. Raises what it would raise: NotFound, Conflict."""
+        self.get(kind, name)
+        checked = await self._apart(partial(check_deletion, kind, name, self.current(), self._known()))
+        checked.refuse(force=force)
+        return checked
+
+    async def put(
+        self,
+        kind: Kind,
+        name: str,
+        policy: Policy,
+        *,
+        seen: int | None = None,
+        author: str,
+        reason: str = "",
+        force: bool = False,
+    ) -> Written:
+        """Set a document if its version still is `seen` (0: never written); None: whatever it is.
+
+        Raises Invalid, NotFound (its namespace or bundle), Conflict (a rule that nothing satisfies, unless `force`; or
+        another version), LogUnavailable (it may or may not be written).
+        """
+        await self._all_read()
+        checked = await self.check(kind, name, policy, force=force)
+        before = self.documents.get(key_of(kind, name))
+        version = await self.documents.put(
+            key_of(kind, name), policy, seen=seen, author=author, reason=_with_forced(reason, author, checked)
+        )
+        return Written(version, (*checked.notes, *_taken_away(before, policy)), checked.refused)
+
+    async def change(
+        self,
+        kind: Kind,
+        name: str,
+        to: Callable[[Any], Policy],
+        *,
+        author: str,
+        reason: str = "",
+        force: bool = False,
+    ) -> Written | None:
+        """Set a document to what `to` makes of it (of an empty one, if there is none): fields of others are kept.
+
+        None if that leaves it as it is. One that comes to say nothing is deleted. Raises what `put` raises.
+        """
+        empty = EMPTY.get(kind)
+        for _ in range(ATTEMPTS):
+            before = self.documents.get(key_of(kind, name))
+            if before is not None and not before.readable:
+                raise Conflict(
+                    f"version {before.version} of the {kind} policy {name!r} cannot be worked with here, nor parts of "
+                    f"it be changed: {before.defect}; replace all of it, or ask a broker of the release that wrote it"
+                )
+            value = empty if before is None or before.value is None else before.value
+            wanted = to(value)
+            seen = ABSENT if before is None else before.version
+            if wanted == value:
+                return None
+            try:
+                if wanted == empty:
+                    return await self.delete(kind, name, seen=seen, author=author, reason=reason, force=force)
+                return await self.put(kind, name, wanted, seen=seen, author=author, reason=reason, force=force)
+            except Conflict:
+                if self.version(kind, name) == seen:
+                    raise  # refused for what it says, not for being late
+        raise Conflict(f"the {kind} policy {name!r} is changed by others all the time: try again later")
+
+    async def delete(
+        self,
+        kind: Kind,
+        name: str,
+        *,
+        seen: int | None = None,
+        author: str,
+        reason: str = "",
+        force: bool = False,
+    ) -> Written:
+        """Delete a document. Raises NotFound, Conflict (another version; nothing would satisfy what stays, unless
+        `force`), LogUnavailable."""
+        await self._all_read()
+        checked = await self.check_deletion(kind, name, force=force)
+        version = await self.documents.delete(
+            key_of(kind, name), seen=seen, author=author, reason=_with_forced(reason, author, checked)
+        )
+        return Written(version, checked.notes, checked.refused)
+
+    async def _all_read(self) -> None:
+        """What others have written by now counts: two that contradict each other are not both to be accepted."""
+        await self.wait_ready(READ_TIMEOUT_S)
+        await self.documents.catch_up()
+
+
+def _with_forced(reason: str, author: str, checked: Findings) -> str:
+    forced = f"forced by {author}: {'; '.join(checked.refused)}" if checked.refused else ""
+    return " - ".join(filter(None, (reason, forced)))
+
+
+def _taken_away(before: Version[Policy] | None, policy: Policy) -> tuple[str, ...]:
+    """A note on what a document said that its successor does not: whoever replaced it may not have seen it."""
+    if before is None or type(before.value) is not type(policy):
+        return ()
+    said = msgspec.to_builtins(before.value)
+    gone = {name: said[name] for name in said if name not in msgspec.to_builtins(policy)}
+    if not gone:
+        return ()
+    by = f" by {before.author}" if before.author else ""
+    return (f"version {before.version}{by} also had {msgspec.json.encode(gone).decode()}, which is gone now",)

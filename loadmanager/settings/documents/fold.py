@@ -1,0 +1,130 @@
+"""What a reader makes of the entries of a document topic. Pure: the same entries in the same order give the same
+documents to every reader, of whichever release.
+
+The law: an attempt counts if it names the present version of its document (`seen`), else it is refused. Whether its
+value can be read is no part of the law: a value that only a newer release can read moves the version on for us as well,
+and the value of before stays in force here.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from loadmanager.settings.documents.model import ABSENT, DELETED, Entry, Version
+from statechannel.ports import LogEntry
+
+T = TypeVar("T")
+
+_offset_of: Callable[[Version[Any]], int] = attrgetter("offset")
+_read_entry = msgspec.json.Decoder(Entry).decode
+
+
+class Accepted(msgspec.Struct, Generic[T], frozen=True):
+    """An attempt that counts: what was before, and what is now."""
+
+    id: str
+    old: Version[T] | None
+    new: Version[T]
+
+
+class Refused(msgspec.Struct, Generic[T], frozen=True):
+    """An attempt that named another version than the present one, which stays."""
+
+    id: str
+    present: Version[T] | None
+
+
+class Skipped(msgspec.Struct, frozen=True):
+    """Not an entry of ours, and why."""
+
+    detail: str
+
+
+class DocumentFold(Generic[T]):
+    """The documents that the entries applied so far make, with their history."""
+
+    def __init__(self, decode: Callable[[bytes], T]) -> None:
+        self._decode = decode
+        self._all: list[Version[T]] = []
+        self._by_name: dict[str, list[Version[T]]] = {}
+
+    def apply(self, entry: LogEntry) -> Accepted[T] | Refused[T] | Skipped:
+        """Take the next entry, in the order of offsets."""
+        try:
+            attempt = _read_entry(entry.value or b"")
+        except Exception as error:  # noqa: BLE001 - whatever foreign bytes do to the decoder, the reader goes on
+            return Skipped(f"no document entry: {error}")
+        old = self.get(attempt.name)
+        if attempt.seen != (ABSENT if old is None else old.version):
+            return Refused(attempt.id, old)
+        new = self._version(attempt, old, entry.offset)
+        self._all.append(new)
+        self._by_name.setdefault(attempt.name, []).append(new)
+        return Accepted(attempt.id, old, new)
+
+    def value_in(self, entry: LogEntry) -> T | None:
+        """The value that an entry would set, whether it will count or not; None if it sets none that can be read."""
+        try:
+            raw = bytes(_read_entry(entry.value or b"").value)
+            return None if raw == DELETED else self._decode(raw)
+        except Exception:  # noqa: BLE001 - `apply` says what is wrong with it
+            return None
+
+    def _version(self, attempt: Entry, old: Version[T] | None, offset: int) -> Version[T]:
+        value, defect = None, ""
+        raw = bytes(attempt.value)
+        if raw != DELETED:
+            try:
+                value = self._decode(raw)
+            except Exception as error:  # noqa: BLE001 - whatever a foreign value does to the decoder, the reader goes on
+                value, defect = None if old is None else old.value, str(error) or repr(error)
+        return Version(
+            attempt.name,
+            attempt.seen + 1,
+            value,
+            attempt.author,
+            attempt.at_ms,
+            attempt.reason,
+            offset,
+            defect,
+        )
+
+    @property
+    def revision(self) -> int:
+        """The offset of the last accepted entry; -1 if there is none."""
+        return self._all[-1].offset if self._all else -1
+
+    def get(self, name: str) -> Version[T] | None:
+        """The newest version of a document."""
+        versions = self._by_name.get(name)
+        return versions[-1] if versions else None
+
+    def values(self) -> Mapping[str, T]:
+        """The documents that exist."""
+        return {
+            name: last.value for name, versions in self._by_name.items() if (last := versions[-1]).value is not None
+        }
+
+    def unreadable(self) -> Sequence[Version[T]]:
+        """The newest versions that this release cannot work with, by name."""
+        newest = (versions[-1] for _, versions in sorted(self._by_name.items()))
+        return tuple(each for each in newest if not each.readable)
+
+    def history(self, name: str | None = None) -> Sequence[Version[T]]:
+        """The accepted versions, oldest first."""
+        return tuple(self._all if name is None else self._by_name.get(name, ()))
+
+    def at(self, offset: int) -> Mapping[str, T]:
+        """The documents that existed after the entry at `offset`."""
+        found: dict[str, T] = {}
+        for name, versions in self._by_name.items():
+            count = bisect_right(versions, offset, key=_offset_of)
+            value = versions[count - 1].value if count else None
+            if value is not None:
+                found[name] = value
+        return found

@@ -1,0 +1,178 @@
+"""The settings of one broker as they are at this moment, and the door through which the cluster's are changed.
+
+`LiveSettings` reads the topic `settings` and keeps `current`: the settings of the start under those of the cluster.
+Whoever acts on a setting asks for it each time, or listens. A document that does not fit is noted once and left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from loadmanager.errors import Invalid
+from loadmanager.settings import Settings
+from loadmanager.settings.documents.model import SETTINGS_TOPIC, Version
+from loadmanager.settings.documents.view import Documents
+from loadmanager.settings.dynamic.model import ClusterValue
+from loadmanager.settings.dynamic.naming import changeable, named
+from loadmanager.settings.dynamic.overlay import Overlay, combined, overlaid, standing
+from statechannel.errors import LogUnavailable
+from statechannel.ports import Log
+
+WRITE_TIMEOUT_S = 10.0
+Listener = Callable[[Settings, Settings], None]
+_log = logging.getLogger(__name__)
+
+
+class LiveSettings:
+    """`open()`, then `run()`. Reads never wait."""
+
+    def __init__(
+        self, start: Settings, log: Log, *, wall_ms: Callable[[], int], nonce: str, note: Callable[[str], None]
+    ) -> None:
+        self.start = start
+        """What this broker was started with."""
+        self._overlay = Overlay(start, {}, {})
+        self._in_force = False
+        self._note = note
+        self._noted: dict[str, str] = {}
+        self._listeners: list[Listener] = []
+        self._documents: Documents[ClusterValue] = Documents(
+            log,
+            SETTINGS_TOPIC,
+            decode=msgspec.json.Decoder(ClusterValue).decode,
+            check=self._check,
+            wall_ms=wall_ms,
+            nonce=nonce,
+        )
+        self._documents.on_change(self._read)
+
+    # --- reading
+
+    @property
+    def current(self) -> Settings:
+        """The settings that hold now."""
+        return self._overlay.settings
+
+    @property
+    def ignored(self) -> Mapping[str, str]:
+        """The cluster's settings that are left out here, and why."""
+        return self._overlay.ignored
+
+    @property
+    def revision(self) -> int:
+        """The offset of the last change that was read; -1 if there was none. `at` takes it."""
+        return self._documents.revision
+
+    @property
+    def skipped(self) -> int:
+        """Entries that this release could not read, since the start."""
+        return self._documents.skipped
+
+    def version(self, name: str) -> Version[ClusterValue] | None:
+        """The cluster's last change of a setting (by our name), which may have deleted it."""
+        return self._documents.get(name)
+
+    def history(self, name: str | None = None) -> Sequence[Version[ClusterValue]]:
+        """Every change of a setting (by either name), or of all. Raises NotFound for an unknown name."""
+        return self._documents.history(None if name is None else named(name).setting.name)
+
+    def at(self, offset: int) -> Settings:
+        """The settings that held here after the change at `offset` (a `revision` of then)."""
+        return overlaid(self.start, standing(self._documents.history(), offset)).settings
+
+    def on_change(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener(old, new)` on the loop whenever the settings that hold here change; returns what ends it."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def restart_with(self, values: Mapping[str, float]) -> None:
+        """As if this broker had been started with these values too. Raises ValueError if they do not fit."""
+        self.start = combined(self.start, values)
+        self._changed()
+
+    # --- writing
+
+    async def set(
+        self, name: str, given: object, *, seen: int | None, author: str, reason: str
+    ) -> Version[ClusterValue]:
+        """Set it for the whole cluster. `name` ours or Pulsar's, `given` in the unit of that name, text is read.
+
+        `seen`: the version that is to be replaced (0: it was never set), None: whatever it is. Raises NotFound, Invalid
+        (with what would be allowed), Conflict (somebody was faster), LogUnavailable (it may or may not be written).
+        """
+        found = changeable(name)
+        ours = found.setting.name
+        await self._all_read()
+        try:
+            settings = combined(self.start, {**self._overlay.applied, ours: found.ours(given)})
+        except ValueError as error:
+            raise Invalid(str(error)) from None
+        value = ClusterValue(getattr(settings, ours))
+        return await self._documents.put(ours, value, seen=seen, author=author, reason=reason)
+
+    async def unset(self, name: str, *, seen: int | None, author: str, reason: str) -> Version[ClusterValue]:
+        """Leave it to each broker again, as it was started. Raises what `set` raises."""
+        ours = changeable(name).setting.name
+        await self._all_read()
+        return await self._documents.delete(ours, seen=seen, author=author, reason=reason)
+
+    async def _all_read(self) -> None:
+        """What others have set by now counts: two that don't go together are not both to be accepted."""
+        if not await self.wait_ready(WRITE_TIMEOUT_S):
+            raise LogUnavailable("the cluster's settings are not read yet: try again")
+        await self._documents.catch_up()
+
+    def _check(self, name: str, value: ClusterValue | None, _present: Mapping[str, ClusterValue]) -> None:
+        """What is left out here already must not stand in the way of a change."""
+        others = {each: held for each, held in self._overlay.applied.items() if each != name}
+        try:
+            combined(self.start, others if value is None else {**others, name: value.value})
+        except ValueError as error:
+            raise Invalid(str(error)) from None
+
+    # --- running
+
+    async def open(self) -> None:
+        """Create or check the topic. Raises LogUnavailable, TopicMismatch; may be tried again."""
+        await self._documents.start()
+
+    async def wait_ready(self, timeout_s: float) -> bool:
+        """Wait until what the topic held at the start is in force here, at most `timeout_s`; whether it is."""
+        if await self._documents.wait_ready(timeout_s) and not self._in_force:
+            self._in_force = True
+            self._changed()
+        return self._in_force
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._documents.run())
+            while not await self.wait_ready(WRITE_TIMEOUT_S):
+                pass
+
+    def _read(self, name: str, _old: Version[ClusterValue] | None, new: Version[ClusterValue]) -> None:
+        if not new.readable:
+            self._note(
+                f"the cluster's setting {name} is of another release and cannot be read: the one before it stays"
+            )
+        if self._in_force:
+            self._changed()
+
+    def _changed(self) -> None:
+        old = self._overlay
+        self._overlay = overlaid(self.start, standing(self._documents.history()))
+        for name, why in self._overlay.ignored.items():
+            if self._noted.get(name) != why:
+                self._note(f"the cluster's setting {name} is left out here: {why}")
+        self._noted = dict(self._overlay.ignored)
+        if old.settings == self._overlay.settings:
+            return
+        for listener in tuple(self._listeners):
+            try:
+                listener(old.settings, self._overlay.settings)
+            except Exception:  # noqa: BLE001 - a listener's bug is its own; the others go on
+                _log.exception("a listener failed on changed settings")

@@ -1,0 +1,1 @@
+"""Whole clusters in virtual time, with every fault, and the invariants that must hold all along."""

@@ -1,0 +1,278 @@
+"""A simulated coordination server: sessions that expire by its clock, incarnations, liveness, one election, offices.
+
+Every public method that carries a request is one atomic transaction: it checks all it depends on, or changes
+nothing. What is current it decides; how a client keeps its session is `simulated_coordination.py`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import Context
+
+import msgspec
+
+from loadmanager.simulation.network import Link
+from statechannel.errors import CoordinationError, Deposed, Fenced, ForeignRoot, RootLost
+from statechannel.law.coordination_root import check_root, lost, replaced
+from statechannel.law.record import Broker
+from statechannel.ports import Identity, Leadership, Member
+
+COORDINATION_SERVER = "coordination"
+
+
+class SessionGone(CoordinationError):
+    """The session that asked has ended; between client and server only."""
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """All that is watched, at one instant. `version` only grows."""
+
+    version: int
+    members: dict[str, Member]
+    leadership: Leadership | None
+    offices: dict[str, Broker]
+
+
+class _Session:
+    """A client's session, and the one snapshot that may be under way to it."""
+
+    def __init__(self, number: int, timeout_s: float, link: Link, see: Callable[[Snapshot], None]) -> None:
+        self.number = number
+        self.timeout_s = timeout_s
+        self.link = link
+        self.see = see
+        self.heard_s = 0.0
+        self.sent_version = -1
+        self.sending = False
+
+
+class SimulatedCoordinationServer:
+    """One coordination service. While it is down no session expires, and all get their full time when it returns."""
+
+    def __init__(self, *, name: str = "root", trace: Callable[[str], None] | None = None) -> None:
+        self.sessions_expired = 0
+        self._trace = trace or _no_trace
+        self._identity: Identity | None = None
+        self._name, self._roots = name, 0
+        self._numbers: dict[str, int] = {}
+        self._alive: dict[str, tuple[Member, int]] = {}
+        self._leadership: tuple[Leadership, int] | None = None
+        self._epoch = 0
+        self._offices: dict[str, tuple[Broker, int]] = {}
+        self._version = 0
+        self._sessions: dict[int, _Session] = {}
+        self._opened = 0
+        self._down = False
+
+    # --- sessions
+    def open_session(self, timeout_s: float, link: Link, see: Callable[[Snapshot], None]) -> tuple[int, Snapshot]:
+        """A new session, which is shown every change by `see` (called outside of its process)."""
+        self._opened += 1
+        session = _Session(self._opened, timeout_s, link, see)
+        session.heard_s = asyncio.get_running_loop().time()
+        session.sent_version = self._version
+        self._sessions[session.number] = session
+        self._expect(session, timeout_s)
+        return session.number, self._snapshot()
+
+    def heard(self, number: int) -> None:
+        """A sign of life. Raises SessionGone."""
+        session = self._sessions.get(number)
+        if session is None:
+            raise SessionGone(f"session {number} has ended; open another one")
+        session.heard_s = asyncio.get_running_loop().time()
+
+    def close_session(self, number: int) -> None:
+        """End it, and with it its registrations, its leadership and its offices. Idempotent."""
+        if self._sessions.pop(number, None) is None:
+            return
+        for name in [name for name, (_, owner) in self._alive.items() if owner == number]:
+            self._trace(f"liveness node of {name} ends with session {number}")
+            del self._alive[name]
+        if self._leadership is not None and self._leadership[1] == number:
+            self._trace(f"leadership {self._leadership[0].epoch} ends with session {number}")
+            self._leadership = None
+        for office in [office for office, (_, owner) in self._offices.items() if owner == number]:
+            self._trace(f"{office} is free as session {number} ends")
+            del self._offices[office]
+        self._changed()
+
+    def expire_sessions_of(self, process: str) -> None:
+        """End every session of a process (by its name) as if it had not been heard."""
+        for session in [session for session in self._sessions.values() if session.link.process == process]:
+            self._expire(session)
+
+    def set_down(self, down: bool) -> None:
+        """Nothing expires while it is down; when it returns, every session begins its time anew."""
+        if self._down and not down:
+            for session in self._sessions.values():
+                session.heard_s = asyncio.get_running_loop().time()
+        self._down = down
+
+    # --- identity and incarnations
+    def identify(self, ours: Identity) -> str:
+        check_root(self._identity, ours)
+        if self._identity is None:
+            self._roots += 1
+            self._identity = msgspec.structs.replace(ours, root=f"{self._name}-{self._roots}")
+        return self._identity.root
+
+    def identity(self) -> Identity | None:
+        return self._identity
+
+    def check_same_root(self, root: str) -> None:
+        """Raises RootLost or ForeignRoot unless this is the root that a client has identified."""
+        if self._identity is None:
+            raise RootLost(lost(COORDINATION_SERVER, root))
+        if self._identity.root != root:
+            raise ForeignRoot(replaced(COORDINATION_SERVER, self._identity.root, root))
+
+    def lose_everything(self) -> None:
+        """All data is deleted, as by an operator; sessions go on, and what they had made is gone."""
+        self._identity, self._leadership, self._epoch = None, None, 0
+        self._numbers, self._alive, self._offices = {}, {}, {}
+        self._trace("all data of the coordination service is lost")
+        self._changed()
+
+    def start_incarnation(self, name: str, above: int) -> Broker:
+        self._numbers[name] = max(self._numbers.get(name, 0), above) + 1
+        return Broker(name, self._numbers[name])
+
+    def is_current(self, broker: Broker) -> bool:
+        """Whether this incarnation of its name has not been followed by another."""
+        return self._numbers.get(broker.name, 0) == broker.incarnation
+
+    def raise_incarnation(self, broker: Broker, epoch: int) -> None:
+        if self._leadership is None or self._leadership[0].epoch != epoch:
+            raise Deposed(f"epoch {epoch} is not the current one ({self._epoch}); stop leading")
+        if self._numbers.get(broker.name, 0) > broker.incarnation:
+            return
+        self._numbers[broker.name] = broker.incarnation + 1
+        self._trace(f"incarnation of {broker.name} raised to {broker.incarnation + 1} in epoch {epoch}")
+
+    # --- liveness
+    def register(self, number: int, broker: Broker, data: bytes) -> None:
+        """Create or replace the liveness node, in this session. Raises Fenced, SessionGone."""
+        self.heard(number)
+        self._check_current(broker)
+        self._alive[broker.name] = (Member(broker, data), number)
+        self._changed()
+
+    def prove(self, number: int, broker: Broker, data: bytes) -> None:
+        """Write the liveness node; create it where it is not this session's. Raises Fenced, SessionGone."""
+        self.heard(number)
+        self._check_current(broker)
+        member, owner = self._alive.get(broker.name, (None, -1))
+        if member is None or member.broker != broker or owner != number:
+            self.register(number, broker, data)
+
+    def unregister(self, number: int, broker: Broker) -> None:
+        member, owner = self._alive.get(broker.name, (None, -1))
+        if member is not None and member.broker == broker and owner == number:
+            del self._alive[broker.name]
+            self._changed()
+
+    # --- election
+    def campaign(self, number: int, candidate: Broker, above: int) -> Leadership | None:
+        """The lead under the next epoch, above `above`, if nobody has it. Raises Fenced, SessionGone."""
+        self.heard(number)
+        self._check_current(candidate)
+        if self._leadership is not None:
+            return None
+        self._epoch = max(self._epoch, above) + 1
+        self._leadership = (Leadership(candidate, self._epoch), number)
+        self._trace(f"{candidate} leads in epoch {self._epoch}")
+        self._changed()
+        return self._leadership[0]
+
+    def end_leadership(self, leadership: Leadership) -> bool:
+        """End it if it is still this one; whether it was."""
+        if self._leadership is None or self._leadership[0] != leadership:
+            return False
+        self._trace(f"leadership {leadership.epoch} of {leadership.leader} is ended")
+        self._leadership = None
+        self._changed()
+        return True
+
+    @property
+    def leadership(self) -> Leadership | None:
+        """Who leads."""
+        return self._leadership[0] if self._leadership else None
+
+    @property
+    def current_epoch(self) -> int:
+        """The epoch of the newest leadership, whether or not it has ended."""
+        return self._epoch
+
+    # --- offices
+    def claim(self, number: int, office: str, candidate: Broker) -> bool:
+        """Give the office to the candidate, in this session, unless another has it. Raises Fenced, SessionGone."""
+        self.heard(number)
+        self._check_current(candidate)
+        holder, owner = self._offices.get(office, (candidate, -1))
+        if holder != candidate:
+            return False
+        if owner != number:
+            self._offices[office] = (candidate, number)
+            self._trace(f"{candidate} is {office}")
+            self._changed()
+        return True
+
+    def vacate(self, office: str, holder: Broker) -> None:
+        if office in self._offices and self._offices[office][0] == holder:
+            del self._offices[office]
+            self._trace(f"{holder} is {office} no longer")
+            self._changed()
+
+    # --- watches and time
+    def _check_current(self, broker: Broker) -> None:
+        if not self.is_current(broker):
+            current = self._numbers.get(broker.name, 0)
+            raise Fenced(f"{broker} is not current, {broker.name}#{current} is: stop, and start a new incarnation")
+
+    def _snapshot(self) -> Snapshot:
+        members = {name: self._alive[name][0] for name in sorted(self._alive)}
+        offices = {office: self._offices[office][0] for office in sorted(self._offices)}
+        return Snapshot(self._version, members, self._leadership[0] if self._leadership else None, offices)
+
+    def _changed(self) -> None:
+        self._version += 1
+        for session in self._sessions.values():
+            self._show(session)
+
+    def _show(self, session: _Session) -> None:
+        """Send the newest snapshot, one at a time, so that a slow link skips states as a real watch does."""
+        if session.sending or session.sent_version == self._version:
+            return
+        snapshot, session.sending, session.sent_version = self._snapshot(), True, self._version
+        session.link.push(lambda: self._shown(session, snapshot))
+
+    def _shown(self, session: _Session, snapshot: Snapshot) -> None:
+        session.sending = False
+        session.see(snapshot)
+        if session.number in self._sessions:
+            self._show(session)
+
+    def _expire(self, session: _Session) -> None:
+        self.sessions_expired += 1
+        self._trace(f"session {session.number} of {session.link.process} expires")
+        self.close_session(session.number)
+
+    def _expect(self, session: _Session, within_s: float) -> None:
+        Context().run(asyncio.get_running_loop().call_later, within_s, self._check_expiry, session)
+
+    def _check_expiry(self, session: _Session) -> None:
+        if session.number not in self._sessions:
+            return
+        left_s = session.heard_s + session.timeout_s - asyncio.get_running_loop().time()
+        if self._down:
+            self._expect(session, session.timeout_s)
+        elif left_s > 0:
+            self._expect(session, left_s)
+        else:
+            self._expire(session)
+
+
+def _no_trace(_line: str) -> None:
+    """Where nobody keeps a history."""

@@ -1,0 +1,283 @@
+"""A deterministic asyncio event loop on virtual time: no selector, no thread, no clock.
+
+It decides what runs next and what time it is: ready callbacks first-in first-out, then the earliest timer by (time,
+sequence), to which virtual time jumps. Every callback belongs to the process in whose context it was scheduled;
+those of a paused process wait, those of a dead one vanish. Callbacks take no virtual time.
+
+What a run does follows from its inputs alone, under three rules for the code that runs on it: take randomness from a
+seeded `random.Random`, take time from `loop.time()`, and never let the order of a set or an `id()` decide (string
+hashes differ between runs; dictionaries keep insertion order and are fine). Tasks are held until done, so garbage
+collection decides nothing; an async generator that is dropped without `aclose()` is the one thing it still times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from asyncio import events
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
+from contextvars import Context, copy_context
+from typing import Any, NoReturn, TypeVar
+from weakref import WeakValueDictionary
+
+from loadmanager.simulation.process import NS, Process, current_process
+from loadmanager.simulation.timers import ScheduledCall, Timers
+
+T = TypeVar("T")
+
+DEFAULT_INSTANT_LIMIT = 500_000
+"""Callbacks at one instant of virtual time after which the loop takes the program for a runaway."""
+
+
+class SimulationError(Exception):
+    """The simulation itself cannot go on; the message says what the simulated code did."""
+
+
+class VirtualLoop(asyncio.AbstractEventLoop):
+    """Runs the asyncio code of many processes in virtual time. `now_ns` is true time since the start of the run.
+
+    `after_callback`, if set, is called after each callback of a process (not of the outside), with that process; what
+    it raises ends the run. `executed` counts callbacks. An exception that no code handles ends the run too.
+    """
+
+    def __init__(self, *, instant_limit: int = DEFAULT_INSTANT_LIMIT) -> None:
+        self.now_ns = 0
+        self.executed = 0
+        self.after_callback: Callable[[Process], None] | None = None
+        self.outside = Process(self, "outside")
+        self._instant_limit = instant_limit
+        self._ready: deque[ScheduledCall] = deque()
+        self._timers = Timers()
+        self._processes: list[Process] = [self.outside]
+        self._asyncgens: WeakValueDictionary[int, AsyncGenerator[Any, Any]] = WeakValueDictionary()
+        self._asyncgens_seen = 0
+        self._running = False
+        self._stopping = False
+        self._closed = False
+        self._failure: BaseException | None = None
+
+    def process(self, name: str, *, drift: float = 0.0, offset_s: float = 0.0) -> Process:
+        """A new process, which runs nothing yet; its clock shows `offset_s` now and gains `drift` of each second."""
+        process = Process(self, name, drift=drift, offset_s=offset_s)
+        self._processes.append(process)
+        return process
+
+    # --- scheduling
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> ScheduledCall:
+        if context is None:
+            context = copy_context()
+        call = ScheduledCall(callback, args, context, context.get(current_process, self.outside))
+        self._ready.append(call)
+        return call
+
+    def call_soon_threadsafe(
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> ScheduledCall:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> ScheduledCall:
+        asking = current_process.get(self.outside)
+        return self._set_timer(asking, asking.local_s(self.now_ns) + delay, callback, args, context)
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> ScheduledCall:
+        """Call at a time on the clock of the process that asks."""
+        return self._set_timer(current_process.get(self.outside), when, callback, args, context)
+
+    def _set_timer(
+        self,
+        asking: Process,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: Context | None,
+    ) -> ScheduledCall:
+        process = asking
+        if context is None:
+            context = copy_context()
+        else:
+            process = context.get(current_process, self.outside)
+        call = ScheduledCall(callback, args, context, process)
+        call.due_s = when
+        self._timers.push(max(asking.true_ns(when), self.now_ns), call)
+        return call
+
+    def time(self) -> float:
+        """What the monotonic clock of the process that asks shows, in seconds."""
+        return current_process.get(self.outside).local_s(self.now_ns)
+
+    def requeue(self, calls: Iterable[ScheduledCall]) -> None:
+        """Make calls that were deferred ready again."""
+        self._ready.extend(calls)
+
+    # --- futures and tasks
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(
+        self,
+        coro: Coroutine[Any, Any, T] | Generator[Any, None, T],
+        *,
+        name: str | None = None,
+        context: Context | None = None,
+    ) -> asyncio.Task[T]:
+        owner = current_process.get(self.outside) if context is None else context.get(current_process, self.outside)
+        task: asyncio.Task[T] = asyncio.Task(
+            coro,  # type: ignore[arg-type] # generators are what typeshed's base class still allows
+            loop=self,
+            name=name or owner.name_next_task(),
+            context=context,
+        )
+        owner.hold(task)
+        return task
+
+    # --- running
+    def run_until_complete(self, future: Generator[Any, None, T] | Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:  # type: ignore[override]
+        """Run until the future is done, and return its result.
+
+        Raises SimulationError when nothing is left that could ever complete it, or at a runaway; besides what the
+        future raises, what no code handled and what `after_callback` raised.
+        """
+        main = asyncio.ensure_future(future, loop=self)  # type: ignore[arg-type]
+        main.add_done_callback(self._stop_after)
+        self.run_forever()
+        if not main.done():
+            raise SimulationError("the loop was stopped before its main future was done")
+        return main.result()
+
+    def run_forever(self) -> None:
+        """Run until `stop()`."""
+        if self._closed or self._running:
+            raise RuntimeError("this loop is closed or already running")
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(firstiter=self._asyncgen_begins, finalizer=self._asyncgen_dropped)
+        outer = events._get_running_loop()  # noqa: SLF001 # what asyncio offers to loops of others' making
+        events._set_running_loop(self)  # noqa: SLF001
+        self._running, self._stopping = True, False
+        try:
+            while not self._stopping:
+                if not self._ready:
+                    self._jump_to_next_timer()
+                self._run_instant()
+        finally:
+            self._running = False
+            events._set_running_loop(outer)  # noqa: SLF001
+            sys.set_asyncgen_hooks(*hooks)
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    def _jump_to_next_timer(self) -> None:
+        due_ns = self._timers.pop_next_instant(self._ready)
+        if due_ns is None:
+            raise SimulationError("deadlock: nothing is ready, no timer is set, and the main future is not done")
+        self.now_ns = due_ns
+
+    def _run_instant(self) -> None:
+        """Run what is ready, and what that makes ready, at one instant."""
+        ready, outside, hook = self._ready, self.outside, self.after_callback
+        executed = 0
+        try:
+            while ready and not self._stopping:
+                call = ready.popleft()
+                callback, process = call.callback, call.process
+                if callback is None:
+                    continue
+                if not process.running:
+                    if not process.dead:
+                        process.deferred.append(call)
+                    continue
+                executed += 1
+                try:
+                    call.context.run(callback, *call.args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:  # noqa: BLE001 # as asyncio does: to the exception handler
+                    self.call_exception_handler({"message": f"in a callback of {process.name}", "exception": error})
+                if hook is not None and process is not outside:
+                    hook(process)
+                if executed > self._instant_limit:
+                    self._runaway(call)
+        finally:
+            self.executed += executed
+
+    def _runaway(self, last: ScheduledCall) -> NoReturn:
+        raise SimulationError(
+            f"runaway: {self._instant_limit} callbacks at {self.now_ns / NS:.6f} s without a wait; "
+            f"the last one was {last!r}. Look for a loop that awaits nothing, or only sleep(0)"
+        )
+
+    def _stop_after(self, _main: asyncio.Future[Any]) -> None:
+        self._stopping = True
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    def is_running(self) -> bool:
+        return self._running
+
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        """End the simulation: every process dies, and what it had pending is let go of silently. Idempotent."""
+        if self._closed:
+            return
+        outer = events._get_running_loop()  # noqa: SLF001
+        events._set_running_loop(self)  # noqa: SLF001 # so that what still runs finds no other loop to act on
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(firstiter=self._asyncgen_begins, finalizer=self._asyncgen_dropped)
+        try:
+            for process in self._processes:
+                process.crash()
+            for process in self._processes:
+                process.bury()
+        finally:
+            events._set_running_loop(outer)  # noqa: SLF001
+            sys.set_asyncgen_hooks(*hooks)
+        self._closed = True
+        self._ready.clear()
+        self._timers.clear()
+
+    # --- what went wrong
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """End the run with an exception that no code handled: in a simulation that is a finding, not a log line."""
+        if self._closed or current_process.get(self.outside).dead:
+            return
+        if self._failure is None:
+            failure = SimulationError(f"unhandled: {context.get('message')}")
+            failure.__cause__ = context.get("exception")
+            self._failure = failure
+        self._stopping = True
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        self.call_exception_handler(context)
+
+    def get_debug(self) -> bool:
+        return False
+
+    # --- async generators
+    def _asyncgen_begins(self, generator: AsyncGenerator[Any, Any]) -> None:
+        self._asyncgens_seen += 1
+        self._asyncgens[self._asyncgens_seen] = generator
+
+    def _asyncgen_dropped(self, generator: AsyncGenerator[Any, Any]) -> None:
+        if not self._closed and not current_process.get(self.outside).dead:
+            self.create_task(generator.aclose())
+
+    async def shutdown_asyncgens(self) -> None:
+        """Close every async generator that is still open, in the order in which they began."""
+        for _, generator in sorted(self._asyncgens.items(), key=lambda item: item[0]):
+            await generator.aclose()
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """There is none."""
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> NoReturn:
+        raise SimulationError(
+            f"no threads in a simulation, where {executor!r} was to run {func!r}{args!r}: use a simulated adapter"
+        )

@@ -1,0 +1,128 @@
+"""An operator who replaces what all brokers agree on, as `loadmanager channel agree` does: runs it until it is done.
+
+Each try is a process of its own, with a clock of its own; it may die anywhere, and the next one goes on. There is one
+at a time: two of them would refuse each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+
+import msgspec
+
+from loadmanager.channel.migration.amending import replace_agreement
+from loadmanager.channel.migration.migrating import Place
+from loadmanager.errors import Conflict
+from loadmanager.simulation.cluster import REQUEST_TIMEOUT_S, SETTINGS, Cluster
+from loadmanager.simulation.coordination_server import COORDINATION_SERVER
+from loadmanager.simulation.log_server import LOG_SERVER
+from loadmanager.simulation.process import Process
+from loadmanager.simulation.world import World
+from statechannel.errors import CoordinationUnavailable, ForeignCluster, ForeignRoot, LogUnavailable
+from statechannel.law.agreement import Agreement
+
+START_TIMEOUT_S = 5.0
+AGAIN_S = 1.0
+DEATH_CHANCE, LIVES_S = 0.3, (0.0, 6.0)
+VALIDITIES_S = (1.0, 1.5, 2.0, 2.5, 3.0)
+"""A session has to last as long at least."""
+
+Later = Callable[[float, Callable[..., object]], None]
+
+
+class Replacing:
+    """`amend` and `lose_root` set something off, `go_on` sees to it that it is done; `later` is the storm's."""
+
+    def __init__(self, world: World, cluster: Cluster, random: Random, later: Later) -> None:
+        self.root_was_lost = False
+        """From then on a broker may meet a root that is not the log's, and end."""
+        self.roots_lost = 0
+        self.replaced = 0
+        self._world = world
+        self._cluster = cluster
+        self._random = random
+        self._later = later
+        self._wanted_s: float | None = None
+        """The proof time that is to hold; None: there is nothing to do."""
+        self._tries = 0
+        self._at_work: Process | None = None
+
+    def amend(self) -> None:
+        """Another proof time is wanted."""
+        self._wanted_s = self._random.choice(VALIDITIES_S)
+        self._begin()
+
+    def lose_root(self) -> None:
+        """All data of the coordination service is deleted, as by an operator; `replace_root` mends that."""
+        self.root_was_lost = True
+        self.roots_lost += 1
+        self._world.coordination.lose_everything()
+
+    def replace_root(self) -> None:
+        """An empty root is made the log's, with the same proof time or another one."""
+        self._wanted_s = self._wanted_s or self._random.choice(VALIDITIES_S)
+        self._begin()
+
+    def go_on(self) -> None:
+        """Begin again if the last try died in the middle, or nobody has looked after the root."""
+        if self.root_was_lost and self._world.coordination.identity() is None:
+            self.replace_root()
+        elif self._wanted_s is not None:
+            self._begin()
+
+    def _begin(self) -> None:
+        if self._at_work is not None and not self._at_work.dead:
+            return
+        self._tries += 1
+        name = f"operator~{self._tries}"
+        process = self._at_work = self._world.process(name, drift=self._cluster.draw_drift())
+        self._world.trace.write(name, f"replaces what is agreed on, V = {self._wanted_s} s")
+        process.start(lambda: self._until_done(process))
+        if self._random.random() < DEATH_CHANCE:
+            self._later(self._random.uniform(*LIVES_S), lambda: self._die(process))
+
+    def _die(self, process: Process) -> None:
+        if not process.dead:
+            self._world.trace.write(process.name, "crashes")
+            process.crash()
+            self._later(self._random.uniform(*LIVES_S), self.go_on)
+
+    async def _until_done(self, process: Process) -> None:
+        log = self._world.log_client(process, request_timeout_s=REQUEST_TIMEOUT_S)
+        coordination = self._world.coordination_client(
+            process, session_timeout_s=SETTINGS.session_timeout_s, request_timeout_s=REQUEST_TIMEOUT_S
+        )
+        place = Place(log, coordination, LOG_SERVER, COORDINATION_SERVER)
+        started = False
+        while (wanted_s := self._wanted_s) is not None:
+            lost = self.roots_lost
+            try:
+                if not started:
+                    await log.start(START_TIMEOUT_S)
+                    await coordination.start(START_TIMEOUT_S)
+                    started = True
+                await self._replace(place, wanted_s, process)
+            except (Conflict, LogUnavailable, CoordinationUnavailable, ForeignRoot, ForeignCluster) as error:
+                self._world.trace.write(process.name, f"runs it again: {error}")
+                await asyncio.sleep(AGAIN_S)
+            else:
+                if (self._wanted_s, self.roots_lost) == (wanted_s, lost):  # else another root, or V, by now
+                    self._wanted_s = None
+
+    async def _replace(self, place: Place, wanted_s: float, process: Process) -> None:
+        def wanted(before: Agreement, root: str) -> Agreement:
+            chosen = SETTINGS.model_copy(update={"proof_validity_s": wanted_s})
+            return msgspec.structs.replace(before, root=root, proof_validity_s=wanted_s, margin_s=chosen.margin_s)
+
+        def say(text: str) -> None:
+            self._world.trace.write(process.name, text)
+
+        replaced = await replace_agreement(
+            place, SETTINGS.cluster, wanted, old=None, lost=self.root_was_lost, say=say, draw_id=self._draw_id
+        )
+        self.replaced += not replaced.was_done
+
+    def _draw_id(self) -> str:
+        return f"{self._random.getrandbits(64):016x}"

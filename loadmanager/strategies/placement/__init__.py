@@ -1,0 +1,1 @@
+"""Which broker gets a bundle that nobody owns. Pure."""

@@ -1,0 +1,57 @@
+"""The rank of each broker for each bundle: what looks like chance, and is the same for all who ask. Pure.
+
+Rendezvous hashing: the lowest rank wins, so that a broker that comes or goes changes its own bundles only. 32 bits,
+mixed as in MurmurHash3's finalizer, in a form that numpy works out for many bundles and brokers together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Broker
+
+RANKS = 1 << 32
+_ALL = RANKS - 1
+_FIRST, _SECOND = 0x85EBCA6B, 0xC2B2AE35
+_NAMES_KEPT = 65_536
+
+
+def rendezvous(bundle: Bundle, broker: Broker) -> int:
+    """The rank of a broker for a bundle, below RANKS. Depends on the broker's name, not on its incarnation."""
+    rank = _of_bundle(bundle) ^ _of_broker(broker.name)
+    rank = (rank ^ rank >> 16) * _FIRST & _ALL
+    rank = (rank ^ rank >> 13) * _SECOND & _ALL
+    return rank ^ rank >> 16
+
+
+def seeds(brokers: Sequence[Broker]) -> NDArray[np.uint32]:
+    """(n,), for `ranks`."""
+    return np.array([_of_broker(each.name) for each in brokers], np.uint32)
+
+
+def ranks(bundles: Sequence[Bundle], brokers: NDArray[np.uint32]) -> NDArray[np.float64]:
+    """(m, n), what `rendezvous` says of each; `brokers` are their `seeds`."""
+    rank = np.array([_of_bundle(each) for each in bundles], np.uint32)[:, np.newaxis] ^ brokers
+    rank ^= rank >> np.uint32(16)
+    rank *= np.uint32(_FIRST)
+    rank ^= rank >> np.uint32(13)
+    rank *= np.uint32(_SECOND)
+    rank ^= rank >> np.uint32(16)
+    return rank.astype(np.float64)
+
+
+def _of_bundle(bundle: Bundle) -> int:
+    return crc32(str(bundle).encode())
+
+
+@lru_cache(_NAMES_KEPT)
+def _of_broker(name: str) -> int:
+    """Of another kind than the bundle's, so that names of the same pattern don't cancel each other out."""
+    return int.from_bytes(blake2b(name.encode(), digest_size=4).digest(), "big")

@@ -1,0 +1,44 @@
+"""The placement that the settings name at this moment, as one placement. Decides nothing itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from loadmanager.settings import Settings
+from loadmanager.strategies.placement.batching import Batch, begin
+from loadmanager.strategies.placement.model import Candidate, Given, NoPlace, Placed
+from loadmanager.strategies.placement.placement import Placement
+from loadmanager.strategies.placement.registry import PLACEMENTS
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Broker
+
+
+class SwitchedPlacement:
+    """Asks another strategy as soon as the setting `placement` names another one."""
+
+    def __init__(self, settings: Callable[[], Settings]) -> None:
+        self._settings = settings
+        self._placement = PLACEMENTS.make(settings().placement)
+
+    @property
+    def name(self) -> str:
+        """Of the strategy that is asked now."""
+        return self._now().name
+
+    def choose(self, bundle: Bundle, candidates: Sequence[Candidate], given: Given) -> Placed | NoPlace:
+        """As that strategy does, with the margin that the settings name."""
+        margin = self._settings().placement_margin_percent / 100
+        return self._now().choose(bundle, candidates, msgspec.structs.replace(given, margin=margin))
+
+    def batch(self, candidates: Sequence[Candidate], given: Mapping[Broker, int]) -> Batch:
+        """A sitting with that strategy."""
+        settings = self._settings()
+        return begin(self._now(), candidates, Given(given, margin=settings.placement_margin_percent / 100))
+
+    def _now(self) -> Placement:
+        wanted = self._settings().placement
+        if wanted != self._placement.name:
+            self._placement = PLACEMENTS.make(wanted)
+        return self._placement

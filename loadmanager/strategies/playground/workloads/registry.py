@@ -1,0 +1,50 @@
+"""The workloads by name, and how one becomes a scenario from a seed."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from loadmanager.errors import Invalid
+from loadmanager.strategies.playground.scenario import Scenario, Size
+from loadmanager.strategies.playground.workloads.machines import autoscaling, big, grey, mixed, noisy, restart, unequal
+from loadmanager.strategies.playground.workloads.recorded import recorded
+from loadmanager.strategies.playground.workloads.shocks import flash, steps
+from loadmanager.strategies.playground.workloads.skew import bursty, heavy, zipf
+from loadmanager.strategies.playground.workloads.tides import diurnal, oscillation
+
+Workload = Callable[[Size, np.random.Generator], Scenario]
+
+WORKLOADS: Mapping[str, Workload] = {
+    "zipf": zipf,
+    "diurnal": diurnal,
+    "flash": flash,
+    "heavy": heavy,
+    "bursty": bursty,
+    "steps": steps,
+    "unequal": unequal,
+    "noisy": noisy,
+    "grey": grey,
+    "restart": restart,
+    "autoscaling": autoscaling,
+    "oscillation": oscillation,
+    "big": big,
+    "mixed": mixed,
+}
+TRACE = "trace"
+"""The name of the workload that a file brings."""
+
+
+def make(name: str, size: Size, seed: int, trace: Path | None = None) -> Scenario:
+    """The scenario of a workload: the same arguments, the same scenario. Raises Invalid for a name that is none."""
+    rng = np.random.default_rng((seed, zlib.crc32(name.encode())))
+    if name == TRACE:
+        if trace is None:
+            raise Invalid("the workload trace needs a file: give it with --trace")
+        return recorded(trace, size, rng)
+    if name not in WORKLOADS:
+        raise Invalid(f"{name!r} is no workload; choose from {', '.join(WORKLOADS)}, or give a file with --trace")
+    return WORKLOADS[name](size, rng)

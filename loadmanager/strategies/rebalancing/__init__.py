@@ -1,0 +1,1 @@
+"""Which bundles move, and where to: our `plan`, and the strategies of Pulsar. Pure."""

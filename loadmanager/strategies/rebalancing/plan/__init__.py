@@ -1,0 +1,5 @@
+"""The default strategy: one objective, hard rules as filters, four stages, and a certificate. See docs/balancing.md."""
+
+from loadmanager.strategies.rebalancing.plan.planner import Plan
+
+__all__ = ["Plan"]

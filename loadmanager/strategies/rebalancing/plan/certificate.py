@@ -1,0 +1,144 @@
+"""The least load that had to move, whatever the algorithm: a lower bound for every plan that does as well as this one.
+
+What the whole plan attains is the measure, not what a limit on the round's moves leaves of it. A placement does as well
+if it leaves no more bundles where they may not be, no more usage above the ceilings and, of one resource, no more
+idleness, each summed over brokers. So the best placement there is does as well, and the bound holds for it. A ceiling
+is the broker's limit, or what can't be taken from it at all if that is more. Of rules the bound knows where bundles may
+go and which may never move; whoever keeps more of them (rest times, groups) moves no less. The proof is in
+docs/decisions/0026-an-honest-planner.md.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from loadmanager.model.cluster import Flags, Floats, Ints
+from loadmanager.model.constraints import ALLOWED
+from loadmanager.model.load.usage import RESOURCES
+from loadmanager.strategies.rebalancing.decision import Certificate
+from loadmanager.strategies.rebalancing.plan.cover import EXACT, cover
+from loadmanager.strategies.rebalancing.plan.draft import Draft
+from loadmanager.strategies.rebalancing.plan.objective import EPSILON
+from loadmanager.strategies.rebalancing.plan.wording import Attained, certified
+
+
+def certificate_of(whole: Draft, rows: Ints, *, cut_short: bool) -> Certificate | None:
+    """The bound for the draft's model, in the resource where it is largest; None if no resource counts.
+
+    `whole` is the plan as if nothing limited a round, `rows` are the bundles that this round moves.
+    """
+    scale = whole.scale
+    if not scale.resources:
+        return None
+    attained = attained_by(whole)
+    bounds = [_bound(whole, at, attained) for at in range(len(scale.resources))]
+    if len(bounds) == 1 and attained.proven:
+        bounds[0] = max(bounds[0], _lacking(whole, attained.idleness))
+    at = int(np.argmax(bounds))
+    load: Floats = whole.model.bundles.load[:, scale.resources[at]] * float(scale.unit[at])
+    moved, in_all = float(load[rows].sum()), float(load[[step.row for step in whole.steps]].sum())
+    found = Certificate(bounds[at], moved, RESOURCES[scale.resources[at]], "", in_all, attained.proven)
+    text = certified(found, attained, idle=len(whole.idle()), cut_short=cut_short)
+    return msgspec.structs.replace(found, text=text)
+
+
+def attained_by(whole: Draft) -> Attained:
+    """How far the plan gets, and how far any could."""
+    eligibility, scale = whole.eligibility, whole.scale
+    may = _places(whole)
+    somewhere: Flags = np.logical_or.reduce(may, axis=1)
+    must = (eligibility.misplaced | eligibility.drained) & somewhere[whole.model.constraints.kind]
+    above = whole.above()
+    return Attained(
+        must=np.flatnonzero(must),
+        stay=int(np.count_nonzero(must & ~whole.taken)),
+        above=len(above),
+        excess=float((whole.peak - scale.ceiling)[above].sum()),
+        unavoidable=max(_giants(whole, at, may) for at in range(len(scale.resources))) if above.size else 0.0,
+        idleness=float(np.maximum(0.0, scale.idle - whole.peak)[scale.takes_part].sum()),
+    )
+
+
+def _places(draft: Draft) -> Flags:
+    """(kinds, n): the brokers that may take such bundles."""
+    return (draft.model.constraints.forbidden == ALLOWED) & draft.scale.takes_part
+
+
+def _giants(draft: Draft, at: int, may: Flags) -> float:
+    """The excess that bundles cause which are too large for every broker, each at the one where it causes least.
+
+    Two on one broker cause no less than the sum, as a broker's ceiling is not below what can't be taken from it.
+    """
+    scale, model, eligibility = draft.scale, draft.model, draft.eligibility
+    kind, owner, load = model.constraints.kind, model.bundles.owner, model.bundles.load[:, scale.resources[at]]
+    room, per_load = scale.ceiling - scale.kept[at], scale.per_load[at]
+    rooms = np.divide(room, per_load, out=np.full(len(room), np.inf), where=per_load > 0)
+    most = np.where(may, rooms, 0.0).max(axis=1, initial=0.0)
+    total = 0.0
+    for row in np.flatnonzero(eligibility.settled & (load > most[kind])).tolist():
+        places = may[kind[row]].copy()
+        must = bool(eligibility.misplaced[row] or eligibility.drained[row])
+        if not must or not places.any():
+            if not scale.takes_part[owner[row]]:
+                continue
+            places[owner[row]] = True
+        total += max(0.0, float((load[row] * per_load - room)[places].min()))
+    return total
+
+
+def _bound(draft: Draft, at: int, attained: Attained) -> float:
+    """In mean brokers: what has to go because of where it is, and what brokers have to lose beside it."""
+    scale, must = draft.scale, attained.must
+    load = draft.model.bundles.load[:, scale.resources[at]]
+    if attained.stay:
+        return float(np.sort(load[must])[: len(must) - attained.stay].sum() * scale.unit[at])
+    leaving = np.bincount(draft.model.bundles.owner[must], load[must], minlength=len(draft.peak)).astype(np.float64)
+    over = np.where(scale.takes_part, scale.usage[at] - scale.ceiling, 0.0)
+    brokers = np.flatnonzero(over > EPSILON)
+    per_load = scale.per_load[at, brokers]
+    if attained.excess > 0:
+        more = np.maximum(0.0, over[brokers] - leaving[brokers] * per_load)
+        beside = _at_least(more, per_load, attained.excess)
+    else:
+        least = np.array(_least(draft, brokers, at, over))
+        beside = float(np.maximum(0.0, least - leaving[brokers]).sum())
+    return (float(leaving.sum()) + beside) * float(scale.unit[at])
+
+
+def _at_least(usage: Floats, per_load: Floats, waived: float) -> float:
+    """The least load that makes up these usages but for what is waived of their sum: largest brokers are waived."""
+    order = np.argsort(per_load, kind="stable")
+    before = np.cumsum(usage[order]) - usage[order]
+    kept = usage[order] - np.clip(waived - before, 0.0, usage[order])
+    return float((kept / per_load[order]).sum())
+
+
+def _lacking(draft: Draft, left: float) -> float:
+    """What idle brokers have to get, in mean brokers; of one resource."""
+    scale = draft.scale
+    lacking = np.maximum(0.0, scale.idle - scale.usage[0])
+    brokers = np.flatnonzero(scale.takes_part & (lacking > EPSILON) & (scale.per_load[0] > 0))
+    return _at_least(lacking[brokers], scale.per_load[0, brokers], left) * float(scale.unit[0])
+
+
+def _least(draft: Draft, brokers: Ints, at: int, excess: Floats) -> list[float]:
+    """What each of these must lose in natural units: bundles can't be cut."""
+    holdings = draft.settled_holdings
+    load = draft.model.bundles.load[:, draft.scale.resources[at]]
+    least: list[float] = []
+    for broker in brokers.tolist():
+        mine = load[holdings.of(broker)]
+        mine = mine[mine > 0]
+        need = float((excess[broker] - EPSILON) / draft.scale.per_load[at, broker])
+        if len(mine) <= EXACT:
+            least.append(float(mine[cover(mine, mine, need)].sum()))
+        else:
+            least.append(_relaxed(np.sort(mine), need))
+    return least
+
+
+def _relaxed(ascending: Floats, need: float) -> float:
+    """Of many bundles: the need, or as many of the smallest as of the largest it takes. All, if they aren't enough."""
+    count = int(np.searchsorted(np.cumsum(ascending[::-1]), need * (1 - EPSILON))) + 1
+    return max(min(need, float(ascending.sum())), float(ascending[:count].sum()))

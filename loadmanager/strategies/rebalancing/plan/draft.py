@@ -1,0 +1,260 @@
+"""A plan while it is made: the model with the moves so far, the hard rules that depend on them, and what may still go.
+
+The only mutable part of the strategy. Every move of every stage is made by `make`, which refuses none: the stages ask
+`destination` and `gain` first. Brokers and bundles are rows of the model.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from loadmanager.model.cluster import NOWHERE, UNLIMITED, ClusterModel, Flags, Floats, Ints
+from loadmanager.model.constraints import ALLOWED, FREE
+from loadmanager.settings import Settings
+from loadmanager.strategies.rebalancing.decision import Stage
+from loadmanager.strategies.rebalancing.plan.affinity import Affinity
+from loadmanager.strategies.rebalancing.plan.eligibility import Eligibility, eligibility_of
+from loadmanager.strategies.rebalancing.plan.holdings import Holdings
+from loadmanager.strategies.rebalancing.plan.objective import BARRED, EPSILON, UNEVEN, Costs
+from loadmanager.strategies.rebalancing.plan.scale import Scale, scale_of
+from loadmanager.strategies.rebalancing.plan.step import Allowance, Step
+
+FULL = 1.0
+"""No broker is filled beyond its capacity for the sake of balance."""
+
+
+BUDGETED = frozenset((Stage.BALANCE, Stage.SWAP, Stage.EXACT))
+"""Stages whose moves count against the round's budget of load; emergencies don't wait."""
+
+PATIENCE = 3.0
+
+
+class Draft:
+    """`usage` is (r, n), `peak` (n,) its maximum; both with the moves so far."""
+
+    def __init__(self, model: ClusterModel, settings: Settings) -> None:
+        self.model = model
+        self.settings = settings
+        self.eligibility: Eligibility = eligibility_of(model)
+        leaving = self.eligibility.misplaced | self.eligibility.drained
+        self.scale: Scale = scale_of(model, settings, leaving, self.eligibility.settled)
+        self.costs = Costs(self.scale)
+        self.usage = self.scale.usage.copy()
+        self.peak: Floats = np.maximum.reduce(self.usage, axis=0, initial=0.0)
+        self.bundles = model.brokers.bundles.copy()
+        self.size: Floats = self.scale.sizes(model.bundles.load)
+        self.steps: list[Step] = []
+        self.taken: Flags = np.zeros(len(model.bundles), np.bool_)
+        self.affinity = Affinity(model)
+        self._load = model.bundles.load[:, list(self.scale.resources)]
+        self._no_room = np.where(self.bundles < model.brokers.max_bundles, 0.0, np.inf)
+        self._barrier: dict[int, Floats] = {}
+        self._groups = 0
+        budget = settings.balancing_budget * float(self.scale.target[self.scale.takes_part].sum())
+        self._left, self._lifted = Allowance(budget, settings.balancing_moves_per_round), False
+
+    @property
+    def moves_left(self) -> int:
+        """How many more moves this round may have."""
+        return self._left.moves
+
+    @property
+    def load_left(self) -> float:
+        """How much more load this round may move for balance."""
+        return self._left.load
+
+    @cached_property
+    def free_holdings(self) -> Holdings:
+        """The bundles that may move for balance."""
+        return Holdings(self.model.bundles.owner, self.eligibility.free, len(self.peak))
+
+    @cached_property
+    def all_holdings(self) -> Holdings:
+        """Every bundle that has an owner."""
+        return Holdings(self.model.bundles.owner, self.model.bundles.owner != NOWHERE, len(self.peak))
+
+    @cached_property
+    def settled_holdings(self) -> Holdings:
+        """The bundles that may ever be moved, rested or not."""
+        return Holdings(self.model.bundles.owner, self.eligibility.settled, len(self.peak))
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether the round's allowance kept the plan from a move."""
+        return self._left.refused or self._left.moves == 0
+
+    def affords(self, size: float, moves: int = 1) -> bool:
+        """Whether the round's budget has room for it; a first move always fits, or a large bundle never went."""
+        return self._left.affords(size, moves)
+
+    def load_of(self, row: int) -> Floats:
+        """(r,), in natural units."""
+        return self._load[row]
+
+    def loads_of(self, rows: Ints) -> Floats:
+        """(r, k), in natural units."""
+        return self._load[rows].T
+
+    def over(self, broker: int) -> float:
+        """By how much the broker is out of tolerance; 0 if it isn't."""
+        excess = float(self.peak[broker] - self.scale.limit[broker])
+        return excess if excess > EPSILON else 0.0
+
+    def hot(self) -> list[int]:
+        """The brokers out of tolerance, the fullest first."""
+        excess = self.peak - self.scale.limit
+        rows = np.flatnonzero(excess > EPSILON)
+        return rows[np.argsort(-excess[rows], kind="stable")].tolist()
+
+    def above(self) -> Ints:
+        """The brokers that use more than their ceiling: some of it could be taken from them."""
+        return np.flatnonzero(self.scale.takes_part & (self.peak - self.scale.ceiling > EPSILON))
+
+    def idle(self) -> list[int]:
+        """The brokers that idle, the emptiest first."""
+        lacking = self.scale.idle - self.peak
+        rows = np.flatnonzero(self.scale.takes_part & (lacking > EPSILON))
+        return rows[np.argsort(-lacking[rows], kind="stable")].tolist()
+
+    def open_to(self, row: int, source: int, *, returning: bool = False) -> Floats:
+        """(n,): 0 where the hard rules let the bundle go, else infinite."""
+        return self.rules_for(row, source, returning=returning) + self._no_room
+
+    def rules_for(self, row: int, source: int, *, returning: bool = False) -> Floats:
+        """(n,): the same, were there room for one bundle more everywhere."""
+        barrier = self._barrier_of(int(self.model.constraints.kind[row])).copy()
+        barrier[source] = np.inf
+        if not returning:
+            for broker in self.eligibility.barred(row):
+                barrier[broker] = np.inf
+        if self.model.constraints.group[row] != FREE:
+            barrier[self.affinity.refused(row, source)] = np.inf
+        return barrier
+
+    def forbids(self, row: int, source: int, destination: int, *, freed: int = 0) -> bool:
+        """Whether a hard rule keeps the bundle from the destination, where so many bundles are about to leave."""
+        if self.bundles[destination] - freed >= self.model.brokers.max_bundles[destination]:
+            return True
+        return bool(self.rules_for(row, source, returning=False)[destination] > 0)
+
+    def peaks_with(self, row: int) -> Floats:
+        """(n,): each broker's fullest resource, had it the bundle too."""
+        return np.maximum.reduce(self.scale.per_load * self.load_of(row)[:, None] + self.usage, axis=0)
+
+    def destination(self, row: int, source: int, *, returning: bool = False) -> tuple[int, float]:
+        """The allowed broker that will be least full with the bundle, and how full; NOWHERE if there is none."""
+        after = self.peaks_with(row) + self.open_to(row, source, returning=returning)
+        best = int(after.argmin()) if after.size else NOWHERE
+        return (best, float(after[best])) if best != NOWHERE and np.isfinite(after[best]) else (NOWHERE, np.inf)
+
+    def coldest(self, source: int, count: int) -> list[int]:
+        """The least full other brokers of a broker's pool."""
+        mine = np.flatnonzero((self.scale.pool == self.scale.pool[source]) & self.scale.takes_part)
+        mine = mine[mine != source]
+        return mine[np.argsort(self.peak[mine], kind="stable")[:count]].tolist()
+
+    def untaken(self, rows: Ints) -> Ints:
+        """Those of these bundles that this plan has not moved yet."""
+        return rows[~self.taken[rows]]
+
+    def peak_without(self, broker: int, row: int) -> float:
+        """The broker's fullest resource without the bundle."""
+        return float((self.usage[:, broker] - self.load_of(row) * self.scale.per_load[:, broker]).max())
+
+    def gain(self, row: int, source: int, destination: int, after: float | None = None) -> float:
+        """By how much the objective falls if the bundle goes; `after` is how full the destination will be, if known."""
+        if after is None:
+            load = self.load_of(row) * self.scale.per_load[:, destination]
+            after = float((self.usage[:, destination] + load).max())
+        s, d = int(self.bundles[source]), int(self.bundles[destination])
+        usage = self.costs.usage
+        fall = usage(source, float(self.peak[source]), s) - usage(source, self.peak_without(source, row), s - 1)
+        fall += usage(destination, float(self.peak[destination]), d) - usage(destination, after, d + 1)
+        if self.eligibility.misplaced[row] or self.eligibility.drained[row]:
+            fall += BARRED
+        return fall - self.cost_of(row, destination)
+
+    def cost_of(self, row: int, destination: int) -> float:
+        """What moving the bundle costs."""
+        weight = float(self.model.constraints.weight[row])
+        return self.costs.move(float(self.size[row]), weight, float(self.scale.target[destination]))
+
+    def costs_of(self, rows: Ints, brokers: Ints) -> Floats:
+        """(k, b): the same of many bundles to many brokers."""
+        fixed = self.costs.move(0.0, 1.0, 1.0) * self.scale.target[brokers]
+        return self.model.constraints.weight[rows][:, None] * (self.size[rows][:, None] + fixed)
+
+    def worth(self, broker: int, size: float, relief: float) -> bool:
+        """Whether it is right to move so much to make what is out of tolerance so much less, for this broker's sake.
+
+        As long as bundles of it only rest, waiting for these is cheaper than to move many times what is too much.
+        """
+        if size <= PATIENCE * relief or self.peak[broker] > self.scale.overloaded:
+            return True
+        return bool(self.eligibility.rested[self.settled_holdings.of(broker)].all())
+
+    def relief(self, row: int, source: int, destination: int) -> float:
+        """By how much less brokers are out of tolerance, in sum, if the bundle goes."""
+        limit = self.scale.limit
+        after = float(self.peaks_with(row)[destination])
+        fall = self.over(source) - max(0.0, self.peak_without(source, row) - float(limit[source]))
+        return fall - max(0.0, after - float(limit[destination])) + self.over(destination)
+
+    @property
+    def total(self) -> float:
+        """The objective with the moves so far, but for groups."""
+        peak, held = self.peak.tolist(), self.bundles.tolist()
+        usage = sum(self.costs.usage(broker, peak[broker], held[broker]) for broker in range(len(peak)))
+        left = (self.eligibility.misplaced | self.eligibility.drained) & ~self.taken
+        moves = sum(self.cost_of(step.row, step.destination) for step in self.steps)
+        return usage + moves + BARRED * int(np.count_nonzero(left)) + UNEVEN * len(self.uneven)
+
+    @property
+    def uneven(self) -> set[int]:
+        """The pools with a broker above its ceiling."""
+        return set(self.scale.pool[self.above()].tolist())
+
+    def anew(self) -> Draft:
+        """A draft of the same model, under the same limits, without a move."""
+        other = Draft(self.model, self.settings)
+        if self._lifted:
+            other.lift()
+        other._left.refused = self._left.refused
+        return other
+
+    def lift(self) -> None:
+        """From now on nothing limits what a round may move."""
+        self._left, self._lifted = Allowance(np.inf, UNLIMITED), True
+
+    def group(self) -> int:
+        """A number for moves that only make sense together."""
+        self._groups += 1
+        return self._groups
+
+    def make(self, row: int, source: int, destination: int, stage: Stage, *, gain: float, group: int = 0) -> None:
+        """Move the bundle."""
+        before = float(self.peak[source]), float(self.peak[destination])
+        load = self.load_of(row)
+        part = load * self.scale.per_load[:, destination]
+        self._book(source, -(load * self.scale.per_load[:, source]), -1)
+        self._book(destination, part, 1)
+        self.affinity.move(row, source, destination)
+        self.taken[row] = True
+        self._left.spend(float(self.size[row]) if stage in BUDGETED else 0.0)
+        after = float(self.peak[source]), float(self.peak[destination])
+        self.steps.append(Step(row, source, destination, stage, gain, float(part.max()), before, after, group))
+
+    def _book(self, broker: int, change: Floats, bundles: int) -> None:
+        self.usage[:, broker] = np.maximum(0.0, self.usage[:, broker] + change)
+        self.peak[broker] = self.usage[:, broker].max()
+        self.bundles[broker] += bundles
+        self._no_room[broker] = 0.0 if self.bundles[broker] < self.model.brokers.max_bundles[broker] else np.inf
+
+    def _barrier_of(self, kind: int) -> Floats:
+        barrier = self._barrier.get(kind)
+        if barrier is None:
+            allowed = self.scale.takes_part & (self.model.constraints.forbidden[kind] == ALLOWED)
+            barrier = self._barrier[kind] = np.where(allowed, 0.0, np.inf)
+        return barrier

@@ -1,0 +1,153 @@
+"""Which bundles may move and where to: the hard rules as filters, and each refusal in words. Decides nothing else.
+
+Rest times are shortened in an overload, and yield to drains and policies. That a bundle does not go back where a plan
+took it from yields only where its load has really changed, and to drains and policies that leave no other place.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import msgspec
+import numpy as np
+
+from loadmanager.model.cluster import NOWHERE, ClusterModel, Flags
+from loadmanager.model.constraints import ALLOWED, FREE
+
+NO_OWNER = "no owner"
+IN_FLIGHT = "in flight"
+KEPT = "kept by policy"
+PAUSED = "broker paused"
+UNKNOWN = "no fresh load data"
+DRAINING = "broker draining"
+RESTING = "resting"
+CAME_FROM = "came from there"
+FORBIDDEN = "forbidden by policy"
+FULL = "bundle limit"
+SPREAD = "anti-affinity"
+ITS_OWN = "is there already"
+
+URGENT_REST = 0.1
+"""The part of its rest time after which a bundle may leave an overloaded broker. Until then too little is known of its
+load there."""
+
+_NO_OWNER, _IN_FLIGHT, _KEPT, _PAUSED, _UNKNOWN, _RESTING, _FREE = range(7)
+STATES = (NO_OWNER, IN_FLIGHT, KEPT, PAUSED, UNKNOWN, RESTING, "")
+"""What keeps a bundle, by the number in `Eligibility.state`; the first that holds. Empty: nothing does."""
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A rule, and its numbers in words."""
+
+    rule: str
+    detail: str
+
+
+class Eligibility(msgspec.Struct, frozen=True, eq=False, dict=True):
+    """Of one model. Flags are by bundle; what depends on other moves of the same plan is in `draft.py`."""
+
+    model: ClusterModel
+    settled: Flags
+    """It has an owner that isn't paused, is not in flight and no rule keeps it: it can be moved at all."""
+    rested: Flags
+    misplaced: Flags
+    """Settled where a hard rule forbids it to be."""
+    drained: Flags
+    """Settled on a draining broker."""
+
+    @cached_property
+    def urgent(self) -> Flags:
+        """May be moved off an overloaded broker, though not fully rested."""
+        bundles = self.model.bundles
+        rested = bundles.changed | (bundles.moved_s >= self.model.constraints.rest_s * URGENT_REST)
+        return self._known & rested
+
+    @cached_property
+    def free(self) -> Flags:
+        """May be moved for balance."""
+        return self._known & self.rested
+
+    @cached_property
+    def _known(self) -> Flags:
+        """Settled, and nothing sends it away."""
+        return self.settled & ~self.misplaced & ~self.drained & self.model.brokers.known[self.model.bundles.owner]
+
+    @cached_property
+    def state(self) -> np.ndarray[tuple[int], np.dtype[np.int8]]:
+        """Index into STATES."""
+        brokers, bundles = self.model.brokers, self.model.bundles
+        owner = bundles.owner
+        return np.select(
+            (
+                owner == NOWHERE,
+                bundles.in_flight,
+                self.model.constraints.fixed != FREE,
+                brokers.paused[owner],
+                self.misplaced | self.drained,
+                ~brokers.known[owner],
+                ~self.rested,
+            ),
+            (_NO_OWNER, _IN_FLIGHT, _KEPT, _PAUSED, _FREE, _UNKNOWN, _RESTING),
+            _FREE,
+        ).astype(np.int8)
+
+    def keeps(self, row: int) -> Refusal | None:
+        """Why the bundle can't be moved for balance, None if it can."""
+        state = int(self.state[row])
+        if state == _FREE:
+            return None
+        return Refusal(STATES[state], self._detail(row, state))
+
+    def _detail(self, row: int, state: int) -> str:
+        model = self.model
+        if state == _NO_OWNER:
+            return "no broker holds it"
+        if state == _IN_FLIGHT:
+            return "it is being moved, split or revoked"
+        if state == _KEPT:
+            return model.constraints.rules[int(model.constraints.fixed[row])]
+        owner = model.brokers.ids[int(model.bundles.owner[row])].name
+        if state == _PAUSED:
+            return f"{owner} is paused"
+        if state == _UNKNOWN:
+            return f"{owner} has not reported its load"
+        rest_s, moved_s = float(model.constraints.rest_s[row]), float(model.bundles.moved_s[row])
+        return f"moved {moved_s:.0f} s ago, rests for another {rest_s - moved_s:.0f} s of {rest_s:.0f} s"
+
+    def rejects(self, row: int, broker: int) -> Refusal | None:
+        """Why the bundle can't go to a broker whatever the loads; None if it can. Not: limits and anti-affinity."""
+        brokers, constraints = self.model.brokers, self.model.constraints
+        name = brokers.ids[broker].name
+        rule = int(constraints.forbidden[constraints.kind[row], broker])
+        if broker == self.model.bundles.owner[row]:
+            return Refusal(ITS_OWN, f"{name} holds it")
+        if rule != ALLOWED:
+            return Refusal(FORBIDDEN, f"{constraints.rules[rule]} forbids {name}")
+        if brokers.paused[broker]:
+            return Refusal(PAUSED, f"{name} is paused")
+        if brokers.draining[broker]:
+            return Refusal(DRAINING, f"{name} is draining")
+        if not brokers.known[broker]:
+            return Refusal(UNKNOWN, f"{name} has not reported its load")
+        if broker in self.barred(row):
+            return Refusal(CAME_FROM, f"a planned move took it from {name} within its rest time")
+        return None
+
+    def barred(self, row: int) -> tuple[int, ...]:
+        """Brokers that a planned move took it from, unless its load has really changed since."""
+        return () if self.model.bundles.changed[row] else self.model.bundles.left.get(row, ())
+
+
+def eligibility_of(model: ClusterModel) -> Eligibility:
+    """The filters of a model."""
+    brokers, bundles, constraints = model.brokers, model.bundles, model.constraints
+    owner = bundles.owner
+    settled = (owner != NOWHERE) & ~bundles.in_flight & (constraints.fixed == FREE)
+    if brokers.paused.any():
+        settled &= ~brokers.paused[owner]
+    misplaced = np.zeros(len(bundles), np.bool_)
+    if (constraints.forbidden != ALLOWED).any():
+        misplaced = settled & (constraints.forbidden[constraints.kind, owner] != ALLOWED)
+    drained = settled & brokers.draining[owner] & ~misplaced
+    rested = bundles.changed | (bundles.moved_s >= constraints.rest_s)
+    return Eligibility(model, settled, rested, misplaced, drained)

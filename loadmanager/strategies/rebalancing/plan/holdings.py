@@ -1,0 +1,22 @@
+"""Which bundles each broker holds, without a scan of all of them for each broker."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadmanager.model.cluster import Flags, Ints
+
+
+class Holdings:
+    """Rows of the chosen bundles by the broker that holds them in the model, ascending."""
+
+    def __init__(self, owner: Ints, chosen: Flags, brokers: int) -> None:
+        rows = np.flatnonzero(chosen)
+        # A sort of 16-bit keys is a radix sort: linear.
+        small = owner[rows].astype(np.uint16 if brokers < 2**16 else np.int64)
+        self._rows = rows[np.argsort(small, kind="stable")]
+        self._ends = np.cumsum(np.bincount(owner[rows], minlength=brokers))
+
+    def of(self, broker: int) -> Ints:
+        """Rows of the bundles of one broker."""
+        return self._rows[(self._ends[broker - 1] if broker else 0) : self._ends[broker]]

@@ -1,0 +1,297 @@
+"""Judges a bundle or a broker by the rules of the plan: may it move, where to, what is in the way, what would help.
+
+The same filters and the same objective as the plan, on the model as it is. It answers for the bundle alone: that the
+plan moves another bundle of the same broker instead, because that fits better, is in the plan's own decision.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from loadmanager.model.cluster import NOWHERE, ClusterModel
+from loadmanager.model.constraints import FREE
+from loadmanager.model.load.usage import RESOURCES
+from loadmanager.settings import Settings
+from loadmanager.strategies.rebalancing.plan.draft import FULL, Draft
+from loadmanager.strategies.rebalancing.plan.eligibility import FULL as BUNDLE_LIMIT
+from loadmanager.strategies.rebalancing.plan.eligibility import ITS_OWN, SPREAD, Refusal
+from loadmanager.strategies.rebalancing.plan.objective import EPSILON
+from loadmanager.strategies.rebalancing.plan.wording import percent
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Broker
+
+WITHIN_TOLERANCE = "owner within tolerance"
+NO_ROOM = "no room"
+NO_GAIN = "nothing gained"
+_FARTHEST = 4.0
+_ALTERNATIVES = 3
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """One destination for the bundle."""
+
+    destination: Broker
+    allowed: bool
+    """No rule is against it, and the objective falls: the plan may do this."""
+    rule: str
+    """What refuses it; empty if allowed."""
+    detail: str
+    gain: float
+    """By how much the objective falls, the rules aside; 0 or less: nothing is gained."""
+    usage_after: float
+    """Of the destination's fullest resource, as a fraction."""
+
+
+class Judgement(msgspec.Struct, frozen=True):
+    """A bundle. Usages are fractions of the fullest resource; `limit` is the owner's, beyond which it is to give."""
+
+    bundle: Bundle
+    owner: Broker | None
+    size: float
+    """The part of a mean broker that it takes."""
+    owner_usage: float
+    owner_without: float
+    target: float
+    limit: float
+    must: str
+    """Why it must go wherever there is place ("… forbids a:6650", "a:6650 is draining"); empty if it need not."""
+    rule: str
+    """What keeps the bundle itself; empty if nothing does."""
+    detail: str
+    destinations: tuple[Verdict, ...]
+    """The allowed ones by gain, then the others by the usage they would have."""
+    best: Verdict | None
+    """The best allowed destination, None if nothing keeps from moving but there is none, or if the bundle is kept."""
+    changes: tuple[str, ...]
+    """What would have to change for it to move; empty if it may."""
+    summary: str
+
+
+class BrokerJudgement(msgspec.Struct, frozen=True):
+    """A broker. `usage` is by resource, weighted; `excess` must go, `room` may come, as usages."""
+
+    broker: Broker
+    takes_part: bool
+    why_not: str
+    usage: tuple[tuple[str, float], ...]
+    peak: float
+    target: float
+    limit: float
+    idle: float
+    excess: float
+    room: float
+    bundles: int
+    movable: int
+    kept: tuple[tuple[str, int], ...]
+    """How many of its bundles each rule keeps."""
+    summary: str
+
+
+def judge(model: ClusterModel, settings: Settings, row: int) -> Judgement:
+    """The bundle in this row of the model, against every broker."""
+    return judge_in(Draft(model, settings), row)
+
+
+def judge_in(draft: Draft, row: int) -> Judgement:
+    """The same with a draft at hand, for several bundles of one model."""
+    model = draft.model
+    source = int(model.bundles.owner[row])
+    kept = draft.eligibility.keeps(row)
+    verdicts = () if source == NOWHERE else _verdicts(draft, row, source)
+    must = "" if source == NOWHERE or kept is not None else must_go(draft, row, source)
+    best = verdicts[0] if verdicts and verdicts[0].allowed and kept is None else None
+    changes = () if best is not None else tuple(_changes(draft, row, source, kept, verdicts))
+    return Judgement(
+        bundle=model.bundles.ids[row],
+        owner=None if source == NOWHERE else model.brokers.ids[source],
+        size=float(draft.size[row]),
+        owner_usage=0.0 if source == NOWHERE else float(draft.peak[source]),
+        owner_without=0.0 if source == NOWHERE else draft.peak_without(source, row),
+        target=0.0 if source == NOWHERE else float(draft.scale.target[source]),
+        limit=0.0 if source == NOWHERE else float(draft.scale.limit[source]),
+        must=must,
+        rule="" if kept is None else kept.rule,
+        detail="" if kept is None else kept.detail,
+        destinations=verdicts,
+        best=best,
+        changes=changes,
+        summary=_summary(must, kept, best, verdicts),
+    )
+
+
+def must_go(draft: Draft, row: int, source: int) -> str:
+    """Why the bundle can't stay where it is; empty if it can."""
+    name = draft.model.brokers.ids[source].name
+    if draft.eligibility.drained[row]:
+        return f"{name} is draining"
+    if draft.eligibility.misplaced[row]:
+        constraints = draft.model.constraints
+        return f"{constraints.rules[int(constraints.forbidden[constraints.kind[row], source])]} forbids {name}"
+    return ""
+
+
+def refusal(draft: Draft, row: int, source: int, destination: int) -> Refusal | None:
+    """The rule that keeps the bundle from this destination, loads aside; None if it may go."""
+    hard = draft.eligibility.rejects(row, destination)
+    if hard is not None:
+        return hard
+    name = draft.model.brokers.ids[destination].name
+    limit = int(draft.model.brokers.max_bundles[destination])
+    if draft.bundles[destination] >= limit:
+        return Refusal(BUNDLE_LIMIT, f"{name} holds {int(draft.bundles[destination])} bundles of {limit}")
+    if draft.model.constraints.group[row] != FREE and draft.affinity.refused(row, source)[destination]:
+        in_domain, on_broker = draft.affinity.others(row)
+        counts = f"{on_broker[destination]} on it, {in_domain[destination]} in its domain"
+        group = draft.model.constraints.groups[int(draft.model.constraints.group[row])]
+        return Refusal(SPREAD, f"more namespaces of group {group!r} are at {name}: {counts}")
+    return None
+
+
+def no_gain(draft: Draft, row: int, source: int, destination: int, after: float) -> Refusal:
+    """Why nothing is gained by a move that no rule is against."""
+    name, owner = draft.model.brokers.ids[destination].name, draft.model.brokers.ids[source].name
+    usage, limit = float(draft.peak[source]), float(draft.scale.limit[source])
+    if not draft.over(source):
+        return Refusal(WITHIN_TOLERANCE, f"{owner} uses {percent(usage)}, its limit is {percent(limit)}")
+    ceiling = float(draft.scale.limit[destination])
+    if after > ceiling:
+        return Refusal(NO_ROOM, f"{name} would use {percent(after)}, its limit is {percent(ceiling)}")
+    costs = draft.cost_of(row, destination)
+    return Refusal(
+        NO_GAIN, f"moving {percent(float(draft.size[row]))} of a broker costs {costs:.4f}, more than it helps"
+    )
+
+
+def _verdicts(draft: Draft, row: int, source: int) -> tuple[Verdict, ...]:
+    after = draft.peaks_with(row).tolist()
+    verdicts: list[Verdict] = []
+    for destination, broker in enumerate(draft.model.brokers.ids):
+        if destination == source:
+            continue
+        refused = refusal(draft, row, source, destination)
+        gain = draft.gain(row, source, destination)
+        if refused is None and gain <= EPSILON:
+            refused = no_gain(draft, row, source, destination, after[destination])
+        if refused is None and after[destination] > FULL and not must_go(draft, row, source):
+            refused = Refusal(NO_ROOM, f"{broker.name} would use {percent(after[destination])}")
+        rule, detail = ("", "") if refused is None else (refused.rule, refused.detail)
+        verdicts.append(Verdict(broker, refused is None, rule, detail, gain, after[destination]))
+    return tuple(sorted(verdicts, key=lambda v: (not v.allowed, -v.gain if v.allowed else 0.0, v.usage_after)))
+
+
+def _changes(draft: Draft, row: int, source: int, kept: Refusal | None, verdicts: tuple[Verdict, ...]) -> list[str]:
+    """Each line alone is a condition; all that are named have to come true."""
+    if source == NOWHERE:
+        return ["it needs an owner first: look it up, or assign it"]
+    lines = [] if kept is None else [f"{kept.rule}: {kept.detail}"]
+    lines += _if_the_owner_were_fuller(draft, row, source, verdicts)
+    for verdict in verdicts:
+        if len(lines) > _ALTERNATIVES:
+            break
+        hard = verdict.rule not in ("", WITHIN_TOLERANCE, NO_ROOM, NO_GAIN, ITS_OWN)
+        if hard and verdict.gain > EPSILON:
+            lines.append(
+                f"{verdict.detail}; without that it would go to {verdict.destination.name}, "
+                f"which would use {percent(verdict.usage_after)}"
+            )
+    return lines
+
+
+def _if_the_owner_were_fuller(draft: Draft, row: int, source: int, verdicts: tuple[Verdict, ...]) -> list[str]:
+    """From which usage of its owner on the bundle would go to the best place that the hard rules leave."""
+    best = next((v for v in verdicts if v.rule in ("", WITHIN_TOLERANCE, NO_ROOM, NO_GAIN)), None)
+    if best is None:
+        return ["no broker is left that its rules allow"]
+    if best.allowed or not draft.scale.takes_part[source]:
+        return []
+    destination = draft.model.brokers.rows[best.destination]
+    extra = _extra_usage(draft, row, source, destination)
+    if extra is None:
+        return [f"{best.destination.name} would have to be emptier: {best.detail}"]
+    usage = float(draft.peak[source])
+    return [
+        f"it would go to {best.destination.name} if {draft.model.brokers.ids[source].name} used more than "
+        f"{percent(usage + extra)} (uses {percent(usage)})"
+    ]
+
+
+def _extra_usage(draft: Draft, row: int, source: int, destination: int) -> float | None:
+    """What its owner must use more for the move to gain something; None if no usage does."""
+    before, without = float(draft.peak[source]), draft.peak_without(source, row)
+    count, usage = int(draft.bundles[source]), draft.costs.usage
+    rest = draft.gain(row, source, destination) - (usage(source, before, count) - usage(source, without, count - 1))
+
+    def gain(extra: float) -> float:
+        return rest + usage(source, before + extra, count) - usage(source, without + extra, count - 1)
+
+    if gain(_FARTHEST) <= EPSILON:
+        return None
+    low, high = 0.0, _FARTHEST
+    while high - low > 1e-4:
+        middle = (low + high) / 2
+        low, high = (low, middle) if gain(middle) > EPSILON else (middle, high)
+    return high
+
+
+def _summary(must: str, kept: Refusal | None, best: Verdict | None, verdicts: tuple[Verdict, ...]) -> str:
+    if kept is not None:
+        return f"It stays: {kept.rule} ({kept.detail})."
+    if best is not None:
+        why = f"It must go, because {must}" if must else "It may go"
+        return f"{why}; best to {best.destination.name}, which would then use {percent(best.usage_after)}."
+    if must:
+        return f"It must go, because {must}, but no broker may take it."
+    if not verdicts:
+        return "It stays: there is no other broker."
+    return f"It stays: {verdicts[0].rule} ({verdicts[0].detail})."
+
+
+def judge_broker(model: ClusterModel, settings: Settings, row: int) -> BrokerJudgement:
+    """The broker in this row of the model."""
+    draft = Draft(model, settings)
+    scale, brokers = draft.scale, model.brokers
+    mine = np.flatnonzero(model.bundles.owner == row)
+    reasons = [draft.eligibility.keeps(int(bundle)) for bundle in mine]
+    rules = [each.rule for each in reasons if each is not None]
+    takes_part = bool(scale.takes_part[row])
+    peak, limit = float(draft.peak[row]), float(scale.limit[row])
+    why_not = _why_not(model, row)
+    return BrokerJudgement(
+        broker=brokers.ids[row],
+        takes_part=takes_part,
+        why_not=why_not,
+        usage=tuple((RESOURCES[d], float(scale.usage[at, row])) for at, d in enumerate(scale.resources)),
+        peak=peak,
+        target=float(scale.target[row]),
+        limit=limit if takes_part else 0.0,
+        idle=float(scale.idle[row]),
+        excess=draft.over(row) if takes_part else 0.0,
+        room=max(0.0, limit - peak) if takes_part else 0.0,
+        bundles=int(brokers.bundles[row]),
+        movable=len(mine) - len(rules),
+        kept=tuple((rule, rules.count(rule)) for rule in sorted(set(rules))),
+        summary=_broker_summary(draft, row, why_not),
+    )
+
+
+def _why_not(model: ClusterModel, row: int) -> str:
+    brokers = model.brokers
+    if brokers.paused[row]:
+        return "it is paused: automatic decisions leave it alone"
+    if brokers.draining[row]:
+        return "it is draining: it gives everything away and takes nothing"
+    return "" if brokers.known[row] else "it has no fresh load data: it neither gives nor takes by load"
+
+
+def _broker_summary(draft: Draft, row: int, why_not: str) -> str:
+    name, scale = draft.model.brokers.ids[row].name, draft.scale
+    if why_not:
+        return f"{name} takes no part: {why_not}."
+    peak, limit, target = float(draft.peak[row]), float(scale.limit[row]), float(scale.target[row])
+    against = f"uses {percent(peak)}, target {percent(target)}, limit {percent(limit)}"
+    if draft.over(row):
+        return f"{name} {against}: {percent(peak - limit)} must go."
+    if peak < scale.idle[row]:
+        return f"{name} {against}: it idles below {percent(float(scale.idle[row]))} and should get more."
+    return f"{name} {against}: it is within tolerance."

@@ -1,0 +1,152 @@
+"""The strategy `plan`: stages in order, until none finds anything more; then the decision with its reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+
+from loadmanager.model.cluster import ClusterModel
+from loadmanager.settings import Settings
+from loadmanager.strategies.rebalancing.decision import Decision, Stage
+from loadmanager.strategies.rebalancing.plan.certificate import certificate_of
+from loadmanager.strategies.rebalancing.plan.draft import Draft
+from loadmanager.strategies.rebalancing.plan.emergencies import evacuate, relieve_overload, spread_groups
+from loadmanager.strategies.rebalancing.plan.holdings import Holdings
+from loadmanager.strategies.rebalancing.plan.refusing import candidates_of, refused_brokers
+from loadmanager.strategies.rebalancing.plan.singles import fill, press, relieve
+from loadmanager.strategies.rebalancing.plan.swaps import exchange
+from loadmanager.strategies.rebalancing.plan.wording import move_of, percent, spread
+
+PASSES = 50
+"""No model was seen to need more than a few."""
+
+
+class Plan:
+    """Few and small moves to within tolerance, the hard rules kept, each with its reason. Keeps nothing in between."""
+
+    name = "plan"
+
+    def decide(self, model: ClusterModel, settings: Settings, memory: object = None) -> Decision:  # noqa: ARG002
+        """See `Strategy`."""
+        draft = Draft(model, settings)
+        if draft.scale.takes_part.any():
+            draft = _settled(_plan(draft))
+        if not draft.cut_short:
+            return _decision(draft)
+        return _decision(draft, _whole)
+
+
+def evacuation(model: ClusterModel, settings: Settings) -> Decision:
+    """Only what hard rules and drains ask for, whatever it means for balance: for strategies that know neither."""
+    draft = Draft(model, settings)
+    if draft.scale.takes_part.any():
+        evacuate(draft, draft.eligibility.misplaced, Stage.POLICY)
+        evacuate(draft, draft.eligibility.drained, Stage.DRAIN)
+    return _decision(draft)
+
+
+def _plan(draft: Draft) -> Draft:
+    """Cheaper stages first, all of them again after each that helped, until none does."""
+    for _ in range(PASSES):
+        before = len(draft.steps)
+        _emergencies(draft)
+        if draft.hot() or draft.idle():
+            _balance(draft)
+        if len(draft.steps) == before or draft.moves_left == 0:
+            break
+    return draft
+
+
+def _whole(draft: Draft) -> Draft:
+    """The plan gone on with as if nothing limited a round: what is attained in the end."""
+    draft.lift()
+    return _settled(_plan(draft))
+
+
+def _emergencies(draft: Draft) -> None:
+    evacuate(draft, draft.eligibility.misplaced, Stage.POLICY)
+    evacuate(draft, draft.eligibility.drained, Stage.DRAIN)
+    relieve_overload(draft)
+    spread_groups(draft)
+
+
+def _balance(draft: Draft) -> None:
+    free, before = draft.free_holdings, len(draft.steps)
+    relieve(draft, free, Stage.BALANCE)
+    fill(draft, free)
+    press(draft, free, Stage.BALANCE)
+    if draft.hot() and draft.moves_left and len(draft.steps) == before and not exchange(draft, free):
+        _search(draft, free)
+
+
+def _search(draft: Draft, free: Holdings) -> None:
+    """The solver takes its time to load, so it is loaded when it is needed."""
+    from loadmanager.strategies.rebalancing.plan.exact import search
+
+    search(draft, free)
+
+
+def _settled(draft: Draft) -> Draft:
+    """With small pools as a whole; then the stages have the last word, so that a second round finds nothing."""
+    if not draft.steps and not draft.hot() and not draft.idle():
+        return draft
+    from loadmanager.strategies.rebalancing.plan.settling import settle
+
+    other = settle(draft)
+    return draft if other is draft else _plan(other)
+
+
+def _decision(draft: Draft, go_on: Callable[[Draft], Draft] | None = None) -> Decision:
+    """The draft in words. What limits cut short is gone on with at last, for the certificate alone."""
+    candidates, counts = candidates_of(draft)
+    before = np.maximum.reduce(draft.scale.usage, axis=0, initial=0.0)
+    decision = Decision(
+        moves=tuple(move_of(draft, step) for step in draft.steps),
+        reason=_reason(draft, candidates[0].detail if candidates else ""),
+        refused=refused_brokers(draft),
+        candidates=candidates,
+        counts=counts,
+        spread_before=spread(draft, before),
+        spread_after=spread(draft, draft.peak),
+    )
+    rows = np.array([step.row for step in draft.steps], np.int64)
+    whole = draft if go_on is None else go_on(draft)
+    certificate = certificate_of(whole, rows, cut_short=go_on is not None)
+    return msgspec.structs.replace(decision, certificate=certificate)
+
+
+def _reason(draft: Draft, refusal: str) -> str:
+    if draft.steps:
+        size = sum(float(draft.size[step.row]) for step in draft.steps)
+        stages = ", ".join(dict.fromkeys(str(step.stage) for step in draft.steps))
+        return f"{len(draft.steps)} moves ({stages}) of together {percent(size)} of a mean broker; {_state(draft)}"
+    return f"no moves: {_state(draft)}" + (f"; {refusal}" if draft.hot() and refusal else "")
+
+
+def _state(draft: Draft) -> str:
+    takes_part = draft.scale.takes_part
+    if not takes_part.any():
+        return "no broker takes part: all are draining, paused or without fresh load data"
+    hot = draft.hot()
+    at = hot[0] if hot else int(np.where(takes_part, draft.peak, -1.0).argmax())
+    fullest = (
+        f"{draft.model.brokers.ids[at].name} uses {percent(float(draft.peak[at]))}, "
+        f"its limit is {percent(float(draft.scale.limit[at]))}"
+    )
+    if not hot:
+        return f"every broker is within tolerance, the fullest, {fullest}"
+    return f"{len(hot)} brokers are out of tolerance, the fullest, {fullest}{_stuck(draft, at)}"
+
+
+def _stuck(draft: Draft, broker: int) -> str:
+    """Why no plan can bring the broker within tolerance, if that is so."""
+    resource = int(draft.usage[:, broker].argmax())
+    per_load = float(draft.scale.per_load[resource, broker])
+    parts = draft.loads_of(draft.settled_holdings.of(broker))[resource] * per_load
+    largest = float(parts.max(initial=0.0))
+    rest = float(draft.usage[resource, broker]) - float(parts.sum())
+    if largest + max(0.0, rest) <= draft.scale.limit[broker]:
+        return ""
+    return f", of which {percent(largest)} are one bundle and {percent(max(0.0, rest))} nothing that can be moved"

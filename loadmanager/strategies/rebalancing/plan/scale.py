@@ -1,0 +1,221 @@
+"""What counts as full, fair and idle in a model: usages by resource, and each broker's target and limits.
+
+Brokers that can take the same bundles make a pool (isolation policies cut the cluster into several); target and limits
+are those of the pool. The target is what every broker of the pool would use if load were a liquid: what can't flow
+(foreign load, fixed bundles) is where it is, a bundle too large for every broker that may hold it is where it does
+least harm, and brokers that are over the limit because of it are left out of the mean. How large a bundle is, is a
+matter of the broker: each is measured by the capacity of the one that would hold it. Nothing here depends on where the
+movable bundles are, so planning comes to an end.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from loadmanager.model.cluster import DIMENSIONS, NOWHERE, ClusterModel, Flags, Floats, Ints
+from loadmanager.model.constraints import ALLOWED, FREE
+from loadmanager.settings import Settings
+
+TOLERATED = 0.01
+"""Usage above the target that is never worth a move: a hundredth of a broker."""
+IDLE_PART = 0.25
+IDLE_BELOW = 0.04
+"""Idle is what uses less than a quarter of its target, and 4 points less than it."""
+
+
+class Scale(msgspec.Struct, frozen=True, eq=False):
+    """n brokers, r resources that count: those with a weight that a broker declares a capacity for.
+
+    Usages are weighted fractions. A broker that takes no part has the target 0 and no limit.
+    """
+
+    resources: tuple[int, ...]
+    per_load: Floats
+    """(r, n): usage per natural unit of load."""
+    usage: Floats
+    """(r, n)"""
+    unit: Floats
+    """(r,): the same for the mean broker; sizes of bundles are in it."""
+    takes_part: Flags
+    pool: Ints
+    """(n,), NOWHERE for a broker that takes no part."""
+    target: Floats
+    limit: Floats
+    """(n,): more is out of tolerance."""
+    ceiling: Floats
+    """(n,): the limit, or what can't be taken from the broker if that is more."""
+    kept: Floats
+    """(r, n): the usage that can't be taken from the broker: of bundles that may not move, and of nothing known."""
+    idle: Floats
+    """(n,): less is a waste; 0 where the load is too small to matter."""
+    overloaded: float
+
+    def sizes(self, load: Floats) -> Floats:
+        """(m,): how large bundles are: the part of a mean broker that each takes in the resource it needs most."""
+        largest = np.zeros(len(load))
+        for at, resource in enumerate(self.resources):
+            np.maximum(largest, load[:, resource] * self.unit[at], out=largest)
+        return largest
+
+
+def scale_of(model: ClusterModel, settings: Settings, leaving: Flags, settled: Flags) -> Scale:
+    """The scale of a model. `leaving` (m,): bundles that must go, so their load is counted where it may go; `settled`:
+    those that may move at all."""
+    brokers = model.brokers
+    weights = np.array(
+        (settings.weight_cpu, settings.weight_memory, *2 * (settings.weight_bandwidth,), settings.weight_message_rate)
+    )
+    takes_part = brokers.known & ~brokers.draining & ~brokers.paused
+    declared = np.isfinite(brokers.capacity)
+    resources = tuple(d for d in range(DIMENSIONS) if weights[d] > 0 and bool(declared[:, d].any()))
+    columns = list(resources)
+    per_load = np.ascontiguousarray((weights / brokers.capacity).T[columns])
+    pool = _pools(model, takes_part)
+    target = np.zeros(len(brokers))
+    loads = _Loads(model, settings.tolerance, takes_part, leaving)
+    for number in range(int(pool.max(initial=NOWHERE)) + 1):
+        members = np.flatnonzero(pool == number)
+        levels = [weights[d] * loads.level(d, members) for d in resources]
+        target[members] = max(levels, default=0.0)
+    limit = _limit(target, settings)
+    limit[~takes_part] = np.inf
+    idle = np.maximum(0.0, np.minimum(target * IDLE_PART, target - IDLE_BELOW))
+    present = declared & (takes_part if takes_part.any() else np.ones(len(brokers), np.bool_))[:, None]
+    finite = np.where(present, brokers.capacity, 0.0).sum(axis=0)
+    mean = finite / np.maximum(1, present.sum(axis=0))
+    unit = np.divide(weights, mean, out=np.zeros(DIMENSIONS), where=mean > 0)
+    used = np.ascontiguousarray(brokers.used.T[columns])
+    kept = np.maximum(0.0, used - _by_owner(model, columns, settled)) * per_load
+    return Scale(
+        resources=resources,
+        per_load=per_load,
+        usage=used * per_load,
+        unit=unit[columns],
+        takes_part=takes_part,
+        pool=pool,
+        target=target,
+        limit=limit,
+        ceiling=np.maximum(limit, np.maximum.reduce(kept, axis=0, initial=0.0)),
+        kept=kept,
+        idle=idle,
+        overloaded=settings.overloaded_percent / 100,
+    )
+
+
+def _by_owner(model: ClusterModel, columns: list[int], chosen: Flags) -> Floats:
+    """(r, n): the load of these bundles by owner, in natural units."""
+    rows, n = np.flatnonzero(chosen), len(model.brokers)
+    owner = model.bundles.owner[rows]
+    sums = [np.bincount(owner, model.bundles.load[rows, each], minlength=n) for each in columns]
+    return np.array(sums, np.float64).reshape(len(columns), n)
+
+
+def _limit(target: Floats, settings: Settings) -> Floats:
+    """Out of tolerance; at high load the overload threshold comes first, but never at less than half the tolerance."""
+    tolerated = np.maximum(target * (1 + settings.tolerance), target + TOLERATED)
+    strict = np.maximum(settings.overloaded_percent / 100, target * (1 + settings.tolerance / 2))
+    return np.minimum(tolerated, strict)
+
+
+def _pools(model: ClusterModel, takes_part: Flags) -> Ints:
+    """Brokers that a kind of movable bundles may all go to share a pool, and so do pools that overlap."""
+    constraints = model.constraints
+    used = np.bincount(constraints.kind[constraints.fixed == FREE], minlength=len(constraints.forbidden)) > 0
+    allowed = (constraints.forbidden[used] == ALLOWED) & takes_part
+    pool = np.where(takes_part, np.arange(len(takes_part)), NOWHERE)
+    joined = True
+    while joined:
+        joined = False
+        for row in np.unique(allowed, axis=0):
+            mine = pool[row]
+            if mine.size and mine.min() != mine.max():
+                pool[np.isin(pool, mine)] = mine.min()
+                joined = True
+    numbers = {old: new for new, old in enumerate(np.unique(pool[takes_part]).tolist())}
+    return np.array([numbers.get(old, NOWHERE) for old in pool.tolist()], np.int64)
+
+
+class _Loads:
+    """Load by broker and resource: all of it, and the part that can't go. Worked out only as far as it is asked for."""
+
+    def __init__(self, model: ClusterModel, tolerance: float, takes_part: Flags, leaving: Flags) -> None:
+        self._brokers, self._bundles, self._constraints = model.brokers, model.bundles, model.constraints
+        self._tolerance = tolerance
+        self._leaving = np.flatnonzero(leaving)
+        self._open = self._constraints.forbidden == ALLOWED
+        self._places = np.maximum(1, (self._open & takes_part).sum(axis=1))
+        self._used: dict[int, Floats] = {}
+        self._free = (self._constraints.fixed == FREE) & (self._bundles.owner != NOWHERE)
+        self._free &= (self._open & takes_part).any(axis=1)[self._constraints.kind]
+        self._flow: dict[int, tuple[Floats, Floats]] = {}
+
+    def level(self, resource: int, members: Ints) -> float:
+        """The part of their capacity that these brokers would all use if what can flow did."""
+        capacity = self._brokers.capacity[members, resource]
+        declared = np.isfinite(capacity)
+        if not declared.any():
+            return 0.0
+        members, capacity = members[declared], capacity[declared]
+        used = self._used_of(resource)[members]
+        total = float(used.sum())
+        mean = total / float(capacity.sum())
+        largest = (used / capacity).max()
+        if largest <= mean * (1 + self._tolerance):
+            return mean
+        return _without_the_stuck(total, capacity, self._stuck(resource, members, capacity, mean), self._tolerance)
+
+    def _used_of(self, resource: int) -> Floats:
+        """(n,): what the brokers use once those bundles that must go are spread over where they may be."""
+        if resource not in self._used:
+            rows, n = self._leaving, len(self._brokers)
+            load, kind = self._bundles.load[rows, resource], self._constraints.kind[rows]
+            gone = np.bincount(self._bundles.owner[rows], load, minlength=n)
+            coming = np.bincount(kind, load, minlength=len(self._open)) / self._places
+            self._used[resource] = self._brokers.used[:, resource] - gone + coming @ self._open
+        return self._used[resource]
+
+    def _flow_of(self, resource: int) -> tuple[Floats, Floats]:
+        """(m,): the load of each bundle that can flow, else 0; and (n,): its sum by owner."""
+        if resource not in self._flow:
+            owner = self._bundles.owner
+            flow = np.where(self._free, self._bundles.load[:, resource], 0.0)
+            by_owner = np.bincount(np.maximum(0, owner), flow, minlength=len(self._brokers)).astype(np.float64)
+            self._flow[resource] = flow, by_owner
+        return self._flow[resource]
+
+    def _stuck(self, resource: int, members: Ints, capacity: Floats, mean: float) -> Floats:
+        """What each would use at least: what can't go from it, and the giants: bundles too large for every broker that
+        may hold them, each where it leaves the broker least full."""
+        flow, by_owner = self._flow_of(resource)
+        stuck = np.maximum(0.0, self._brokers.used[members, resource] - by_owner[members]) / capacity
+        may_hold = self._open[:, members]
+        room = np.where(may_hold, (mean * (1 + self._tolerance) - stuck) * capacity, 0.0).max(axis=1)
+        room[~may_hold.any(axis=1)] = np.inf
+        rows = np.flatnonzero(flow > np.maximum(0.0, room)[self._constraints.kind])
+        rows = rows[self._belongs(rows, members)]
+        for row in rows[np.argsort(-flow[rows], kind="stable")].tolist():
+            full = np.where(may_hold[self._constraints.kind[row]], stuck + flow[row] / capacity, np.inf)
+            at = int(full.argmin())
+            stuck[at] = full[at]
+        return stuck
+
+    def _belongs(self, rows: Ints, members: Ints) -> Flags:
+        """Whether bundles are, or have to go, to these brokers."""
+        here = np.isin(self._bundles.owner[rows], members)
+        if not self._leaving.size:
+            return here
+        may_come = self._open[self._constraints.kind[rows]][:, members].any(axis=1)
+        return np.where(np.isin(rows, self._leaving), may_come, here)
+
+
+def _without_the_stuck(total: float, capacity: Floats, stuck: Floats, tolerance: float) -> float:
+    """The level of the others, once each broker that must be over the limit is left out."""
+    inside = np.ones(len(capacity), np.bool_)
+    level = total / float(capacity.sum())
+    while True:
+        over = inside & (stuck > level * (1 + tolerance))
+        if not over.any() or bool((over == inside).all()):
+            return level
+        inside &= ~over
+        level = max(0.0, total - float((stuck * capacity)[~inside].sum())) / float(capacity[inside].sum())

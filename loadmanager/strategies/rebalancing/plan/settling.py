@@ -1,0 +1,204 @@
+"""Small pools as a whole: the least costly placement of all that may move, in place of what the stages found for them.
+
+The stages choose one thing after another; where bundles are few, that is seen in what they move. The program starts
+from the model, not from the draft, and is held to the same rules, allowance and patience. What it finds replaces the
+draft's moves of the pool only if the objective is lower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+
+from loadmanager.model.cluster import NOWHERE, Floats, Ints
+from loadmanager.model.constraints import FREE
+from loadmanager.strategies.rebalancing.decision import Stage
+from loadmanager.strategies.rebalancing.plan.draft import BUDGETED, PATIENCE, Draft
+from loadmanager.strategies.rebalancing.plan.objective import EPSILON
+from loadmanager.strategies.rebalancing.plan.program import GAP, Excerpt, excerpt_of, solve
+
+CELLS, ALL_CELLS = 400, 1200
+"""Bundles times brokers times resources: of a pool, and of all pools that are searched in a round."""
+NODES = 100
+
+
+def settle(draft: Draft) -> Draft:
+    """The draft, or a better one in its place."""
+    cells = 0
+    for pool in _worthwhile(draft):
+        excerpt = excerpt_of_pool(draft, pool)
+        if excerpt is None or cells + excerpt.part.size > ALL_CELLS:
+            continue
+        cells += excerpt.part.size
+        places = solve(draft, excerpt, NODES)
+        if places is None:
+            continue
+        other = _redraft(draft, dict(zip(excerpt.rows.tolist(), excerpt.brokers[places].tolist(), strict=True)))
+        if other is None:
+            continue
+        if other.total < draft.total * (1 - GAP) - EPSILON and _patient(draft, other, excerpt):
+            draft = other
+    return draft
+
+
+def _worthwhile(draft: Draft) -> list[int]:
+    """The pools in which something is moved or is to move, and that are small enough."""
+    scale, owner = draft.scale, draft.model.bundles.owner
+    busy = {int(scale.pool[broker]) for broker in (*draft.hot(), *draft.idle())}
+    busy |= {int(scale.pool[step.destination]) for step in draft.steps}
+    sizes = np.bincount(scale.pool[scale.takes_part], minlength=1)
+    bundles = np.bincount(scale.pool[owner[draft.eligibility.free]], minlength=len(sizes))
+    return [
+        pool for pool in sorted(busy) if sizes[pool] > 1 and sizes[pool] * bundles[pool] * len(scale.resources) <= CELLS
+    ]
+
+
+def excerpt_of_pool(draft: Draft, pool: int) -> Excerpt | None:
+    """The pool as it is before any move, with all that may move in it; None if that is too much, or nothing."""
+    brokers = np.flatnonzero(draft.scale.pool == pool)
+    now = _places(draft)
+    rows = _movable(draft, brokers, now)
+    k, b = len(rows), len(brokers)
+    if k == 0 or k * b * len(draft.scale.resources) > CELLS:
+        return None
+    position = np.full(len(draft.peak) + 1, NOWHERE)
+    position[brokers] = np.arange(b)
+    home, here = position[draft.model.bundles.owner[rows]], position[now[rows]]
+    must = _must_go(draft, rows)
+    moved = np.isin([step.row for step in draft.steps], rows)
+    spent = sum(
+        float(draft.size[s.row])
+        for s, mine_too in zip(draft.steps, moved, strict=True)
+        if mine_too and s.stage in BUDGETED
+    )
+    return excerpt_of(
+        draft,
+        brokers,
+        rows,
+        here,
+        home=home,
+        stays=np.flatnonzero((home != NOWHERE) & ~must),
+        allowed=np.array([_allowed(draft, row)[brokers] for row in rows.tolist()]),
+        sizes=np.where(must[:, None], 0.0, draft.size[rows][:, None]).repeat(b, axis=1),
+        most=np.maximum(draft.scale.usage.max(axis=0), draft.peak)[brokers],
+        moves=draft.moves_left + int(moved.sum()),
+        budget=spent + max(0.0, draft.load_left),
+    )
+
+
+def _places(draft: Draft) -> Ints:
+    now = draft.model.bundles.owner.copy()
+    for step in draft.steps:
+        now[step.row] = step.destination
+    return now
+
+
+def _movable(draft: Draft, brokers: Ints, now: Ints) -> Ints:
+    """What may move for balance, what has to go and may come here, and what the draft moved all the same."""
+    owner = draft.model.bundles.owner
+    inside = np.zeros(len(draft.peak) + 1, np.bool_)
+    inside[brokers] = True
+    must = draft.eligibility.misplaced | draft.eligibility.drained
+    chosen = (draft.eligibility.free & inside[owner]) | (draft.taken & inside[now]) | (must & inside[now] & draft.taken)
+    chosen &= draft.model.constraints.group == FREE
+    torn = {step.group for step in draft.steps if step.group and not chosen[step.row]}
+    chosen[[step.row for step in draft.steps if step.group in torn]] = False
+    return np.flatnonzero(chosen)
+
+
+def _must_go(draft: Draft, rows: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    return (draft.eligibility.misplaced | draft.eligibility.drained)[rows]
+
+
+def _allowed(draft: Draft, row: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    source = int(draft.model.bundles.owner[row])
+    allowed = draft.rules_for(row, source) == 0
+    if not allowed.any() and _must_go(draft, np.array([row]))[0]:
+        allowed = draft.rules_for(row, source, returning=True) == 0
+    return allowed
+
+
+def _redraft(draft: Draft, chosen: Mapping[int, int], *, apart: bool = True) -> Draft | None:
+    """The draft with these places, by row, in place of its own; the moves one by one as far as each gains,
+    the others together. None if these gain nothing, though the places of what must go may be better."""
+    again = draft.anew()
+    groups: dict[int, int] = {0: 0}
+    for step in draft.steps:
+        if step.row not in chosen:
+            group = groups.setdefault(step.group, step.group and again.group())
+            again.make(step.row, step.source, step.destination, step.stage, gain=step.gain, group=group)
+    owner = draft.model.bundles.owner
+    moving = {row: to for row, to in chosen.items() if to != owner[row]}
+    _send_away(again, moving)
+    if apart:
+        _one_by_one(again, moving, draft)
+    before = again.total
+    _together(again, moving)
+    gains = not moving or again.total < before - EPSILON
+    if gains:
+        return again
+    return _redraft(draft, chosen, apart=False) if apart else None
+
+
+def _send_away(again: Draft, moving: dict[int, int]) -> None:
+    """Those that must go, the largest first."""
+    for row in sorted(moving, key=lambda row: (-float(again.size[row]), row)):
+        eligible, source = again.eligibility, int(again.model.bundles.owner[row])
+        if eligible.misplaced[row] or eligible.drained[row]:
+            stage = Stage.POLICY if eligible.misplaced[row] else Stage.DRAIN
+            again.make(row, source, moving[row], stage, gain=again.gain(row, source, moving[row]))
+            del moving[row]
+
+
+def _one_by_one(again: Draft, moving: dict[int, int], draft: Draft) -> None:
+    """Those that gain by themselves, and leave nobody out of tolerance who wasn't, the largest first."""
+    found = True
+    while found:
+        found = False
+        for row in sorted(moving, key=lambda row: (-float(again.size[row]), row)):
+            source, to = int(again.model.bundles.owner[row]), moving[row]
+            full = again.bundles[to] >= again.model.brokers.max_bundles[to]
+            if full or again.peaks_with(row)[to] > again.scale.limit[to] + EPSILON:
+                continue
+            gain = again.gain(row, source, to)
+            if gain > EPSILON:
+                again.make(row, source, to, _stage(draft, row), gain=gain)
+                del moving[row]
+                found = True
+
+
+def _stage(draft: Draft, row: int) -> Stage:
+    """What the draft moved in an overload is moved for that."""
+    if draft.taken[row] and not draft.eligibility.rested[row]:
+        return Stage.OVERLOAD
+    return Stage.EXACT
+
+
+def _together(again: Draft, moving: Mapping[int, int]) -> None:
+    """The others as one group; those that make room first."""
+    group = again.group() if len(moving) > 1 else 0
+    owner = again.model.bundles.owner
+    for row in sorted(moving, key=lambda row: (float(again.peak[owner[row]]), row)):
+        before, at = again.total, len(again.steps)
+        again.make(row, int(owner[row]), moving[row], Stage.EXACT, gain=0.0, group=group)
+        again.steps[at] = msgspec.structs.replace(again.steps[at], gain=before - again.total)
+
+
+def _patient(draft: Draft, other: Draft, excerpt: Excerpt) -> bool:
+    """As long as bundles only rest, it is not right to move much more for their sake than is too much."""
+    less = _moved(other) - _moved(draft)
+    held = np.isin(draft.model.bundles.owner, excerpt.brokers) & draft.eligibility.settled
+    if less <= EPSILON or draft.eligibility.rested[held].all():
+        return True
+    relief = _over(draft.scale.limit, draft.scale.usage.max(axis=0)) - _over(draft.scale.limit, other.peak)
+    return _moved(other) <= PATIENCE * relief
+
+
+def _moved(draft: Draft) -> float:
+    return sum(float(draft.size[step.row]) for step in draft.steps if step.stage in BUDGETED)
+
+
+def _over(limit: Floats, peak: Floats) -> float:
+    return float(np.maximum(0.0, peak - limit).sum())

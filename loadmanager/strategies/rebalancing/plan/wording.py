@@ -1,0 +1,126 @@
+"""The plan's numbers in words: each move with its reason. Decides nothing."""
+
+from __future__ import annotations
+
+import msgspec
+
+from loadmanager.model.cluster import Floats, Ints
+from loadmanager.strategies.rebalancing.decision import Certificate, Move, Stage
+from loadmanager.strategies.rebalancing.plan.draft import Draft
+from loadmanager.strategies.rebalancing.plan.objective import EPSILON
+from loadmanager.strategies.rebalancing.plan.step import Step
+
+
+def percent(usage: float) -> str:
+    """`58.3 %`, and without the decimal from 100 on."""
+    return f"{usage * 100:.1f} %" if usage < 1 else f"{usage * 100:.0f} %"
+
+
+def spread(draft: Draft, peak: Floats) -> float:
+    """max/mean - 1 over the brokers that take part; 0 if nothing is used."""
+    mine = peak[draft.scale.takes_part]
+    mean = float(mine.mean()) if mine.size else 0.0
+    return float(mine.max()) / mean - 1 if mean > 0 else 0.0
+
+
+class Attained(msgspec.Struct, frozen=True, eq=False):
+    """What a whole plan leaves undone. Usages are summed over brokers."""
+
+    must: Ints
+    """Bundles that have to go, and have a place to go to; `stay` of them stay."""
+    stay: int
+    above: int
+    """Brokers above their ceiling."""
+    excess: float
+    """By how much they are."""
+    unavoidable: float
+    """No placement leaves less excess."""
+    idleness: float
+
+    @property
+    def proven(self) -> bool:
+        """Whether no placement does better: nothing that must go stays, and excess is what can't be avoided."""
+        return not self.stay and self.excess <= self.unavoidable + EPSILON
+
+
+def certified(found: Certificate, attained: Attained, *, idle: int, cut_short: bool) -> str:
+    """What is proven, and how much the plan moves."""
+    does, whole = _moves(found, cut_short=cut_short), found.moved if found.whole is None else found.whole
+    left = f" ({idle} brokers stay idle)" if idle else ""
+    if found.proven and not attained.above:
+        goal = "to have no broker out of tolerance that need not be"
+    elif found.proven:
+        goal = f"brokers can't be together less than {_points(attained.excess)} out of tolerance; to have no more"
+    else:
+        goal = f"to do no worse than this plan, which leaves {_undone(attained)}"
+    if found.bound <= 0:
+        return f"{goal}{left}, nothing is proven to have to move; {does}"
+    times = f", {whole / found.bound:.3f} times as much" if found.proven else ""
+    had = f"at least {percent(found.bound)} of a mean broker's {found.resource} must move, whatever the algorithm"
+    return f"{goal}{left}, {had}; {does}{times}"
+
+
+def _moves(found: Certificate, *, cut_short: bool) -> str:
+    moved, whole = percent(found.moved), percent(found.moved if found.whole is None else found.whole)
+    return f"this round moves {moved}, the whole plan {whole}" if cut_short else f"this plan moves {moved}"
+
+
+def _undone(attained: Attained) -> str:
+    parts = [f"{attained.stay} bundles where they may not be"] if attained.stay else []
+    if attained.above:
+        known = f"of which {_points(attained.unavoidable)} are proven to be unavoidable"
+        parts.append(f"{attained.above} brokers together {_points(attained.excess)} out of tolerance, {known}")
+    return " and ".join(parts)
+
+
+def _points(usage: float) -> str:
+    return f"{usage * 100:.1f} points"
+
+
+def move_of(draft: Draft, step: Step) -> Move:
+    """The step as a move, with its reason."""
+    brokers = draft.model.brokers.ids
+    source, destination = brokers[step.source], brokers[step.destination]
+    return Move(
+        bundle=draft.model.bundles.ids[step.row],
+        source=source,
+        destination=destination,
+        reason=_reason(draft, step, source.name, destination.name),
+        stage=step.stage,
+        load=step.load,
+        gain=step.gain,
+        source_before=step.before[0],
+        source_after=step.after[0],
+        destination_before=step.before[1],
+        destination_after=step.after[1],
+        group=step.group,
+    )
+
+
+def _reason(draft: Draft, step: Step, source: str, destination: str) -> str:
+    numbers = (
+        f"{source} {percent(step.before[0])} → {percent(step.after[0])}, "
+        f"{destination} {percent(step.before[1])} → {percent(step.after[1])}"
+    )
+    match step.stage:
+        case Stage.POLICY:
+            constraints = draft.model.constraints
+            rule = int(constraints.forbidden[constraints.kind[step.row], step.source])
+            what = f"{constraints.rules[rule]} forbids {source}" if rule >= 0 else "its group is spread better there"
+        case Stage.DRAIN:
+            what = f"{source} is draining"
+        case Stage.OVERLOAD:
+            what = f"{source} is overloaded, above {percent(draft.scale.overloaded)}"
+        case _:
+            what = _imbalance(draft, step, source, destination)
+    return f"{what}: {numbers}"
+
+
+def _imbalance(draft: Draft, step: Step, source: str, destination: str) -> str:
+    limit, target = float(draft.scale.limit[step.source]), float(draft.scale.target[step.source])
+    if step.before[0] > limit:
+        return f"{source} is above its limit of {percent(limit)} (target {percent(target)})"
+    idle = float(draft.scale.idle[step.destination])
+    if step.before[1] < idle:
+        return f"{destination} idles below {percent(idle)}"
+    return f"makes room for the other moves of group {step.group}"

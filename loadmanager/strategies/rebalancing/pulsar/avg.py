@@ -1,0 +1,133 @@
+"""Strategy `avg`: Pulsar's AvgShedder (PIP-364). Pairs the fullest with the emptiest, the next with the next.
+
+A pair acts when it was far apart for a few rounds in a row, or apart for some more. The destination is known when a
+bundle is unloaded, so that it does not land where it just came from; Pulsar remembers it for the placement, here it is
+in the move as well. What does not fit into the difference that is to go stays, so that nothing is overshot.
+
+Pulsar sorts brokers by whole percents, in no order within one; here they are sorted by their usage as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+
+import msgspec
+import numpy as np
+
+from loadmanager.model.cluster import ClusterModel
+from loadmanager.settings import Settings
+from loadmanager.strategies.rebalancing.decision import Decision, Refused, Stage
+from loadmanager.strategies.rebalancing.pulsar.moves import RESTING, Moves
+from loadmanager.strategies.rebalancing.pulsar.outcome import Cause, Label, Outcome
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Broker
+
+Hits = Mapping[str, int]
+"""By incarnation, `host:port#7`: in how many rounds in a row it was in a pair that is apart."""
+
+
+class AvgMemory(msgspec.Struct, frozen=True):
+    """From round to round. `targets`: to which incarnation a bundle was last sent, by names."""
+
+    low: Hits = msgspec.field(default_factory=dict[str, int])
+    high: Hits = msgspec.field(default_factory=dict[str, int])
+    targets: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
+    outcome: Outcome = Outcome()
+
+
+class Avg:
+    """See the module."""
+
+    name = "avg"
+
+    def decide(self, model: ClusterModel, settings: Settings, memory: object = None) -> Decision:
+        """See `Strategy`; `memory` is an AvgMemory."""
+        before = memory if isinstance(memory, AvgMemory) else AvgMemory()
+        moves = Moves(model, settings)
+        score = moves.usage * 100
+        rows = sorted(map(int, np.flatnonzero(moves.participants)), key=lambda row: score[row])
+        names, low, high = [str(broker) for broker in model.brokers.ids], dict[str, int](), dict[str, int]()
+        refused: list[Refused] = []
+        apart = 0
+        for emptier, fuller in zip(rows[: len(rows) // 2], reversed(rows), strict=False):
+            if score[fuller] - score[emptier] < settings.avg_low_percent:
+                continue  # neither keeps its hits
+            apart += 1
+            far = score[fuller] - score[emptier] >= settings.avg_high_percent
+            pair = names[emptier], names[fuller]
+            highs = {name: before.high.get(name, 0) + 1 if far else 0 for name in pair}
+            lows = {name: before.low.get(name, 0) + 1 for name in pair}
+            if max(highs.values()) < settings.avg_high_hits and max(lows.values()) < settings.avg_low_hits:
+                high |= highs
+                low |= lows
+            elif (why := _even_out(model, settings, moves, fuller, emptier)) is not None:
+                refused.append(Refused(model.brokers.ids[fuller].name, Cause.NO_BUNDLES, why))
+        after = AvgMemory(low, high, _targets(before.targets, model, moves))
+        return _decision(moves, after, tuple(refused), apart if rows else None)
+
+
+def _decision(moves: Moves, memory: AvgMemory, refused: tuple[Refused, ...], apart: int | None) -> Decision:
+    """`apart`: how many pairs are; None if there is no broker to pair."""
+    if moves.made:
+        outcome, why = Outcome(Label.SUCCESS, Cause.OVERLOADED), f"{len(moves.made)} moves between {apart} pairs"
+    elif apart is None:
+        outcome, why = Outcome(cause=Cause.NO_BROKERS), "no broker takes part"
+    elif apart == 0:
+        outcome, why = Outcome(cause=Cause.BALANCED), "no pair of brokers is apart"
+    elif refused:
+        outcome, why = Outcome(cause=Cause.NO_BUNDLES), f"{refused[0].subject}: {refused[0].detail}"
+    else:
+        hits = max((*memory.low.values(), *memory.high.values()), default=0)
+        outcome, why = Outcome(cause=Cause.HIT_COUNT), f"{apart} pairs are apart, for {hits} rounds at most"
+    return moves.decision(f"{outcome}: {why}", refused, msgspec.structs.replace(memory, outcome=outcome))
+
+
+def _even_out(model: ClusterModel, settings: Settings, moves: Moves, fuller: int, emptier: int) -> str | None:
+    """Send a part of what is between the two; why nothing goes, None if something does."""
+    brokers, bundles = model.brokers, model.bundles
+    part = settings.unload_max_fraction
+    messages = float(brokers.rate_msg_s[fuller] - brokers.rate_msg_s[emptier]) * part
+    bytes_s = float(brokers.throughput_bytes_s[fuller] - brokers.throughput_bytes_s[emptier]) * part
+    if messages > settings.unload_min_rate_msg_s:
+        remaining, traffic, unit = messages, bundles.rate_msg_s, "messages/s"
+    elif bytes_s > settings.unload_min_throughput_bytes_s:
+        remaining, traffic, unit = bytes_s, bundles.throughput_bytes_s, "bytes/s"
+    else:
+        return f"{messages:.0f} messages/s and {bytes_s:.0f} bytes/s would go: less than is worth it"
+    decided = len(moves.made)
+    mine = sorted(map(int, np.flatnonzero(bundles.owner == fuller)), key=lambda bundle: -traffic[bundle])
+    for bundle in mine:
+        rule = _stays(model, moves, bundle, emptier, 0 < traffic[bundle] <= remaining)
+        if rule is not None:
+            moves.counts[rule] += 1
+            continue
+        why = f"{Cause.OVERLOADED}: {traffic[bundle]:.0f} of {remaining:.0f} {unit} that are to go"
+        moves.make(bundle, emptier, why, Stage.OVERLOAD)
+        remaining -= float(traffic[bundle])
+    return None if len(moves.made) > decided else f"none of its bundles fits into {remaining:.0f} {unit}"
+
+
+def _stays(model: ClusterModel, moves: Moves, bundle: int, destination: int, fits: bool) -> str | None:
+    if model.bundles.moved_s[bundle] < model.constraints.rest_s[bundle]:
+        return RESTING
+    return moves.refusal(bundle, destination) if fits else "no traffic, or more than is to go"
+
+
+def _targets(before: Mapping[str, str], model: ClusterModel, moves: Moves) -> Mapping[str, str]:
+    """What was remembered, of bundles that the model still shows, and this round's."""
+    shown = {str(bundle) for bundle in model.bundles.ids}
+    kept = {bundle: target for bundle, target in before.items() if bundle in shown}
+    return {**kept, **{str(move.bundle): str(move.destination) for move in moves.made}}
+
+
+def remembered(memory: AvgMemory, bundle: Bundle, brokers: Sequence[Broker]) -> Broker | None:
+    """AvgShedder's own placement: where the bundle was last sent if that broker is there; else by a hash, for which
+    Pulsar throws dice. None without brokers."""
+    target = memory.targets.get(str(bundle))
+    ordered = sorted(brokers)
+    for each in ordered:
+        if str(each) == target:
+            return each
+    number = int.from_bytes(blake2b(str(bundle).encode(), digest_size=8).digest(), "big")
+    return ordered[number % len(ordered)] if ordered else None

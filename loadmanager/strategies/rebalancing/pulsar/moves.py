@@ -1,0 +1,171 @@
+"""The moves that a shedder has decided so far, the brokers as they will be then, and what the hard rules refuse.
+
+Hard rules hold for Pulsar's strategies as for any other, in the place of Pulsar's broker filters. A bundle of an
+anti-affinity group goes where its domain, and then the broker, has the fewest namespaces of the group, as in Pulsar;
+but moves that were decided already count, so that not all of a group go to one broker in the same round.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from loadmanager.model.cluster import NOWHERE, ClusterModel, Flags, Floats
+from loadmanager.model.constraints import ALLOWED, FREE
+from loadmanager.settings import Settings
+from loadmanager.strategies.rebalancing.decision import Decision, Move, Refused, Stage
+from loadmanager.strategies.rebalancing.pulsar.averages import fullest
+
+IN_FLIGHT = "in flight"
+RESTING = "recently unloaded"
+
+
+class Moves:
+    """One decision in the making. Brokers and bundles are named by their rows."""
+
+    def __init__(self, model: ClusterModel, settings: Settings) -> None:
+        self._model = model
+        self._settings = settings
+        self._used = model.brokers.used.copy()
+        self._held = model.brokers.bundles.copy()
+        self._presence = model.constraints.presence
+        self._here = model.constraints.namespace_here
+        self.made: list[Move] = []
+        self.counts: Counter[str] = Counter()
+        self.taken: set[int] = set()
+        """Bundles that move already."""
+
+    @property
+    def usage(self) -> Floats:
+        """(n,), each broker's fullest resource as a weighted fraction, with the moves made."""
+        return fullest(self._used, self._model.brokers.capacity, self._settings)
+
+    @property
+    def participants(self) -> Flags:
+        """(n,): the brokers that give and take."""
+        brokers = self._model.brokers
+        return brokers.known & ~brokers.draining & ~brokers.paused
+
+    def kept(self, bundle: int) -> str | None:
+        """The rule by which the bundle stays, whatever the destination; None if it may go."""
+        fixed = int(self._model.constraints.fixed[bundle])
+        if fixed != FREE:
+            return self._model.constraints.rules[fixed]
+        owner = int(self._model.bundles.owner[bundle])
+        if bool(self._model.bundles.in_flight[bundle]) or bundle in self.taken:
+            return IN_FLIGHT
+        return None if owner != NOWHERE and self.participants[owner] else "its broker takes no part"
+
+    def refusal(self, bundle: int, destination: int | None) -> str | None:
+        """The first hard rule against this move, None if there is none. Without destination: against all others."""
+        kept = self.kept(bundle)
+        if kept is not None:
+            return kept
+        source = int(self._model.bundles.owner[bundle])
+        open_to = self._open_to(bundle)
+        open_to[source] = False
+        if destination is None:
+            return None if open_to.any() else "no other broker may take it"
+        return None if open_to[destination] else self._why_closed(bundle, destination)
+
+    def make(self, bundle: int, destination: int | None, reason: str, stage: Stage, group: int = 0) -> None:
+        """Decide a move. `reason` is what comes before the numbers."""
+        model = self._model
+        source, load = int(model.bundles.owner[bundle]), model.bundles.load[bundle]
+        before = self.usage
+        self._used[source] = np.maximum(0.0, self._used[source] - load)
+        self._held[source] -= 1
+        if destination is not None:
+            self._used[destination] += load
+            self._held[destination] += 1
+        self._move_presence(bundle, source, destination)
+        after = self.usage
+        self.taken.add(bundle)
+        at = source if destination is None else destination
+        part = fullest(load[np.newaxis], model.brokers.capacity[at : at + 1], self._settings)
+        there = destination is not None
+        self.made.append(
+            Move(
+                bundle=model.bundles.ids[bundle],
+                source=model.brokers.ids[source],
+                destination=model.brokers.ids[destination] if destination is not None else None,
+                reason=f"{reason}; {self._numbers(source, destination, before, after)}",
+                stage=stage,
+                load=float(part[0]),
+                source_before=float(before[source]),
+                source_after=float(after[source]),
+                destination_before=float(before[at]) if there else 0.0,
+                destination_after=float(after[at]) if there else 0.0,
+                group=group,
+            )
+        )
+
+    def decision(self, reason: str, refused: tuple[Refused, ...], memory: object) -> Decision:
+        """The decision over all moves made."""
+        brokers = self._model.brokers
+        return Decision(
+            moves=tuple(self.made),
+            reason=reason,
+            refused=refused,
+            counts=dict(sorted(self.counts.items())),
+            spread_before=self._spread(fullest(brokers.used, brokers.capacity, self._settings)),
+            spread_after=self._spread(self.usage),
+            memory=memory,
+        )
+
+    def _open_to(self, bundle: int) -> Flags:
+        """(n,): who may hold the bundle, its own broker among them."""
+        constraints, brokers = self._model.constraints, self._model.brokers
+        source = int(self._model.bundles.owner[bundle])
+        room = self._held < brokers.max_bundles
+        room[source] = True
+        may = self.participants & room & (constraints.forbidden[constraints.kind[bundle]] == ALLOWED)
+        group = int(constraints.group[bundle])
+        if group == FREE or self._presence is None or not may.any():
+            return may
+        namespaces = self._presence[group]
+        if constraints.spread_over_domains:
+            domains = np.array(brokers.domains)
+            there = {domain: int(namespaces[domains == domain].sum()) for domain in set(domains[may].tolist())}
+            fewest = min(there.values())
+            may &= np.array([there.get(domain, fewest + 1) == fewest for domain in brokers.domains])
+        return may & (namespaces == namespaces[may].min())
+
+    def _why_closed(self, bundle: int, destination: int) -> str:
+        constraints, brokers = self._model.constraints, self._model.brokers
+        rule = int(constraints.forbidden[constraints.kind[bundle], destination])
+        if rule != ALLOWED:
+            return constraints.rules[rule]
+        for closed, why in (
+            (brokers.draining, "the destination is draining"),
+            (brokers.paused, "the destination is paused"),
+            (~brokers.known, "no fresh load data of the destination"),
+            (self._held >= brokers.max_bundles, "the destination is full"),
+        ):
+            if closed[destination]:
+                return why
+        return "anti-affinity group"
+
+    def _move_presence(self, bundle: int, source: int, destination: int | None) -> None:
+        """Count a move of a bundle of a group; a namespace may have others where it was and where it goes."""
+        group = int(self._model.constraints.group[bundle])
+        if group == FREE or self._presence is None or self._here is None:
+            return
+        namespace = int(self._model.bundles.namespace[bundle])
+        self._here, self._presence = here, presence = self._here.copy(), self._presence.copy()
+        here[namespace, source] -= 1
+        presence[group, source] -= here[namespace, source] == 0
+        if destination is not None:
+            presence[group, destination] += here[namespace, destination] == 0
+            here[namespace, destination] += 1
+
+    def _numbers(self, source: int, destination: int | None, before: Floats, after: Floats) -> str:
+        rows = [source] if destination is None else [source, destination]
+        names = self._model.brokers.ids
+        return ", ".join(f"{names[row].name} {before[row]:.1%} to {after[row]:.1%}" for row in rows)
+
+    def _spread(self, usage: Floats) -> float:
+        chosen = usage[self.participants]
+        mean = float(chosen.mean()) if len(chosen) else 0.0
+        return float(chosen.max()) / mean - 1 if mean > 0 else 0.0

@@ -1,0 +1,158 @@
+"""Strategy `transfer`: Pulsar's TransferShedder, decision by decision. It is what ours is compared with.
+
+Brokers are sorted by the moving average of their fullest resource; the fullest gives to the emptiest until the standard
+deviation is below a target, after that was missed for some rounds in a row. Kept from Pulsar, though they are weak:
+bundles are chosen by bytes only and from the smallest up, so that many clients reconnect for little load; one broker
+that has not reported, or that shed a moment ago, stops the round for the whole cluster; destinations get no time to
+settle; what comes back in a swap may have been moved just now.
+
+Not kept: that traffic that comes back in a swap counts only while a setting for log messages is on, so that what is
+expected after a swap is wrong; that brokers whose data is out of date can be chosen although they are left out of the
+mean (nothing is ever moved by old data here); that where nobody has any load, all goes: 0/0 is above nothing.
+Policies, pauses and drains hold as for every strategy; nothing is moved because of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+
+from loadmanager.model.cluster import ClusterModel
+from loadmanager.settings import Settings
+from loadmanager.strategies.rebalancing.decision import Decision, Refused
+from loadmanager.strategies.rebalancing.pulsar.averages import Average, Averages, Times, columns, folded, younger_than
+from loadmanager.strategies.rebalancing.pulsar.moves import Moves
+from loadmanager.strategies.rebalancing.pulsar.outcome import Cause, Label, Outcome
+from loadmanager.strategies.rebalancing.pulsar.pairing import Pair, Walk
+from loadmanager.strategies.rebalancing.pulsar.standing import Standing, usable
+
+_SKIPPED: Mapping[Cause, str] = {
+    Cause.NO_BROKERS: "no broker has load data",
+    Cause.OUTDATED_DATA: "all load data is out of date",
+    Cause.NO_LOAD_DATA: "a live broker has not reported yet",
+    Cause.COOL_DOWN: "a broker that shed has not settled and reported yet",
+}
+
+
+class TransferMemory(msgspec.Struct, frozen=True):
+    """From round to round. `hits`: rounds in a row in which something should have moved; times as in `Times`."""
+
+    hits: int = 0
+    averages: Averages = msgspec.field(default_factory=dict[str, Average])
+    brokers_ms: Times = msgspec.field(default_factory=dict[str, int])
+    """When brokers, by incarnation, last gave something away."""
+    bundles_ms: Times = msgspec.field(default_factory=dict[str, int])
+    """When bundles were unloaded without a destination; the others' moves are in the model."""
+    outcome: Outcome = Outcome()
+
+
+class Transfer:
+    """See the module."""
+
+    name = "transfer"
+
+    def decide(self, model: ClusterModel, settings: Settings, memory: object = None) -> Decision:
+        """See `Strategy`; `memory` is a TransferMemory."""
+        before = memory if isinstance(memory, TransferMemory) else TransferMemory()
+        now = msgspec.structs.replace(
+            before,
+            averages=folded(before.averages, model, settings),
+            brokers_ms=younger_than(before.brokers_ms, _longest_s(settings), model.at_ms),
+            bundles_ms=younger_than(before.bundles_ms, settings.bundle_rest_s, model.at_ms),
+        )
+        rows = usable(model, now.brokers_ms, settings)
+        if isinstance(rows, Cause):
+            return _nothing(model, settings, now, Outcome(cause=rows), _SKIPPED[rows])
+        standing = Standing(rows, *columns(now.averages, model.brokers.ids), settings)
+        measured = Outcome(Label.SKIP, Cause.HIT_COUNT, standing.mean, standing.deviation, standing.deviation)
+        hits = now.hits + 1 if standing.condition() else 0
+        now = msgspec.structs.replace(now, hits=hits)
+        if hits <= settings.shedder_hit_count:
+            return _nothing(model, settings, now, measured, _hit_count(hits, measured, settings))
+        return _shed(model, settings, now, standing, measured)
+
+
+def _shed(
+    model: ClusterModel, settings: Settings, memory: TransferMemory, standing: Standing, measured: Outcome
+) -> Decision:
+    moves = Moves(model, settings)
+    walk = Walk(model, settings, moves, _resting(model, memory))
+    refused: list[Refused] = []
+    first: Cause | None = None
+    while standing.goes_on and (cause := standing.condition()):
+        full, empty = standing.pass_highest(), standing.lowest
+        empty_handed = _gives_nothing(model, walk, full)
+        if empty_handed is None:
+            load, bytes_s = standing.load(full), float(model.brokers.throughput_bytes_s[full])
+            part = (load - standing.load(empty)) / 2 / load if load > 0 else 0.0
+            traffic = walk.shed(Pair(full, empty, bytes_s * part, cause))
+            if traffic.going > 0:
+                standing.moved(full, empty, traffic.net * load / bytes_s if bytes_s > 0 else 0.0)
+                first = first or cause
+                continue
+            empty_handed = Refused(model.brokers.ids[full].name, Cause.NO_BUNDLES, "none of its bundles may or need go")
+        refused.append(empty_handed)
+    if first is None:
+        rules = {each.rule for each in refused}
+        order = (Cause.NO_LOAD_DATA, Cause.NO_BUNDLES)
+        cause = next((each for each in order if each in rules), Cause.HIT_COUNT)
+        why = "; ".join(f"{each.subject}: {each.detail}" for each in refused[:3]) or "nothing is left to do"
+        outcome = msgspec.structs.replace(measured, cause=cause)
+        return moves.decision(_reason(outcome, why), tuple(refused), _told(memory, outcome))
+    outcome = msgspec.structs.replace(measured, label=Label.SUCCESS, cause=first, std_after=standing.deviation)
+    text = f"{len(moves.made)} moves; the standard deviation of usage goes from {measured.load_std:.3f} to "
+    text += f"{outcome.std_after:.3f}, the target is {settings.shedder_target_std:g}"
+    return moves.decision(_reason(outcome, text), tuple(refused), _after(moves, model, _told(memory, outcome)))
+
+
+def _gives_nothing(model: ClusterModel, walk: Walk, full: int) -> Refused | None:
+    """Why a broker is passed over before any of its bundles is looked at."""
+    reported, name = len(walk.reported(full)), model.brokers.ids[full].name
+    if reported == 0:
+        return Refused(name, Cause.NO_LOAD_DATA, "it reported no bundle")
+    return Refused(name, Cause.NO_BUNDLES, "its only bundle is its whole load") if reported == 1 else None
+
+
+def _nothing(model: ClusterModel, settings: Settings, memory: TransferMemory, outcome: Outcome, why: str) -> Decision:
+    return Moves(model, settings).decision(_reason(outcome, why), (), _told(memory, outcome))
+
+
+def _reason(outcome: Outcome, why: str) -> str:
+    return f"{outcome}: {why}"
+
+
+def _told(memory: TransferMemory, outcome: Outcome) -> TransferMemory:
+    return msgspec.structs.replace(memory, outcome=outcome)
+
+
+def _after(moves: Moves, model: ClusterModel, memory: TransferMemory) -> TransferMemory:
+    """Counts from anew; whoever gave or got something has a new average, as its load data starts anew in Pulsar."""
+    made = moves.made
+    touched = {str(broker) for each in made for broker in (each.source, each.destination)}
+    return msgspec.structs.replace(
+        memory,
+        hits=0,
+        averages={name: average for name, average in memory.averages.items() if name not in touched},
+        brokers_ms={**memory.brokers_ms, **{str(each.source): model.at_ms for each in made}},
+        bundles_ms={**memory.bundles_ms, **{str(m.bundle): model.at_ms for m in made if m.destination is None}},
+    )
+
+
+def _resting(model: ClusterModel, memory: TransferMemory) -> frozenset[int]:
+    moved = np.flatnonzero(model.bundles.moved_s < model.constraints.rest_s)
+    unloaded = [row for row, bundle in enumerate(model.bundles.ids) if str(bundle) in memory.bundles_ms]
+    return frozenset(map(int, moved)).union(unloaded if memory.bundles_ms else ())
+
+
+def _hit_count(hits: int, measured: Outcome, settings: Settings) -> str:
+    figures = f"standard deviation of usage {measured.load_std:.3f}, target {settings.shedder_target_std:g}"
+    if hits == 0:
+        return f"{figures}: nobody is over- or underloaded"
+    return f"{figures}; asked for in {hits} rounds in a row, it takes {settings.shedder_hit_count + 1}"
+
+
+def _longest_s(settings: Settings) -> float:
+    """How long a broker's unload can matter: its report may be as old as data may get."""
+    return settings.shedder_delay_s + settings.load_ttl_s

@@ -1,0 +1,25 @@
+"""Balancing strategies by name; see `loadmanager.settings.plugins`."""
+
+from __future__ import annotations
+
+from loadmanager.settings.plugins import BALANCING_NAMES, Plugins
+from loadmanager.strategies.rebalancing.evacuating import Evacuating
+from loadmanager.strategies.rebalancing.plan import Plan
+from loadmanager.strategies.rebalancing.pulsar.avg import Avg
+from loadmanager.strategies.rebalancing.pulsar.overload import Overload
+from loadmanager.strategies.rebalancing.pulsar.threshold import Threshold
+from loadmanager.strategies.rebalancing.pulsar.transfer import Transfer
+from loadmanager.strategies.rebalancing.pulsar.uniform import Uniform
+from loadmanager.strategies.rebalancing.strategy import Strategy
+
+STRATEGIES: Plugins[Strategy] = Plugins(
+    BALANCING_NAMES,
+    {
+        "plan": Plan,
+        Transfer.name: lambda: Evacuating(Transfer()),
+        Threshold.name: lambda: Evacuating(Threshold()),
+        Uniform.name: lambda: Evacuating(Uniform()),
+        Overload.name: lambda: Evacuating(Overload()),
+        Avg.name: lambda: Evacuating(Avg()),
+    },
+)

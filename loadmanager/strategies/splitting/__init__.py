@@ -1,0 +1,1 @@
+"""Which bundles are split or merged, and where they are cut. Pure."""

@@ -1,0 +1,1 @@
+"""The law: records, the one table that judges them, splits and merges, snapshots. Pure: no clock, no socket."""

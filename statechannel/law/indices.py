@@ -1,0 +1,219 @@
+"""What the ownership table counts while it replays, so that nobody has to walk a million bundles to know it.
+
+Kept small on purpose: for bundles at rest there are only counts. Bundles in flight, of which there are few, are listed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
+
+import msgspec
+
+from statechannel.errors import InvariantError
+from statechannel.law.bundle import Bundle
+from statechannel.law.namespace import Namespace
+from statechannel.law.record import Broker
+from statechannel.law.transitions import IN_FLIGHT, State
+from statechannel.law.verdict import Ownership
+
+_HOLDER, _STATE = attrgetter("holder"), attrgetter("state")
+
+Indexed = dict[Bundle, None]
+"""An ordered set: its order follows the records replayed, never the hash seed."""
+
+
+MOVING = frozenset({State.TRANSFERRING, State.RELEASING, State.REVOKING})
+"""The states in which a bundle counts as that of its target already, and not as its holder's."""
+
+
+class Flight(msgspec.Struct, frozen=True, gc=False):
+    """What bundles in flight have in common that one record sent on their way: so they are watched together."""
+
+    partition: int
+    revision: int
+    state: State
+    holder: Broker | None
+    target: Broker | None
+
+
+class Indices:
+    """Counts by holder and namespace, and by state; the bundles in flight, by flight."""
+
+    def __init__(self) -> None:
+        self.states: dict[State, int] = dict.fromkeys(State, 0)
+        self._held: dict[Broker, dict[str, int]] = {}
+        self._own: set[Broker] = set()
+        """The holders of whom no copy has the same dictionary."""
+        self._totals: dict[Broker, int] = {}
+        self._in_flight: dict[Flight, Indexed] = {}
+        self.coming: dict[Broker, int] = {}
+        """How many bundles are on their way to each broker, of those that somebody else has at present."""
+        self.leaving: dict[Broker, int] = {}
+        """How many bundles of each broker are on their way to somebody else, or to nobody."""
+
+    def copy(self) -> Indices:
+        """The same, and its own from now on. Neither changes what both have of a holder: who wants to, copies it."""
+        copy = Indices()
+        copy.states = dict(self.states)
+        copy._held, copy._totals = dict(self._held), dict(self._totals)
+        self._own.clear()
+        copy.coming, copy.leaving = dict(self.coming), dict(self.leaving)
+        copy._in_flight = {flight: dict(bundles) for flight, bundles in self._in_flight.items()}
+        return copy
+
+    def count_of(self, broker: Broker) -> int:
+        """How many bundles this incarnation holds."""
+        return self._totals.get(broker, 0)
+
+    def namespaces_of(self, broker: Broker) -> tuple[str, ...]:
+        """The namespaces in which this incarnation holds something."""
+        return tuple(self._held.get(broker, ()))
+
+    def holders(self) -> tuple[Broker, ...]:
+        """Every incarnation that holds something."""
+        return tuple(self._held)
+
+    def in_state(self, state: State) -> tuple[Bundle, ...]:
+        """Bundles in one of the states in flight."""
+        return tuple(bundle for flight in self.flights() if flight.state is state for bundle in self.on(flight))
+
+    def flights(self) -> tuple[Flight, ...]:
+        """All there are, those begun first at the front."""
+        return tuple(self._in_flight)
+
+    def on(self, flight: Flight) -> tuple[Bundle, ...]:
+        """The bundles of which a flight still consists."""
+        return tuple(self._in_flight.get(flight, ()))
+
+    def count_on(self, flight: Flight) -> int:
+        """How many these are."""
+        return len(self._in_flight.get(flight, ()))
+
+    def move(self, before: Ownership | None, after: Ownership | None, partition: int) -> None:
+        """A bundle was in one entry and is in another; None where it did not or does not exist."""
+        if before is not None:
+            self._leave(before, partition)
+        if after is not None:
+            self._enter(after, partition)
+        if before is not None and after is not None and before.holder == after.holder:
+            return  # as in most steps; an entry is followed by one of the same bundle
+        if after is not None:
+            self._count(after, 1)  # before it is taken back: another thread must not find a holder with nothing
+        if before is not None:
+            self._count(before, -1)
+
+    def rest(self, more: int) -> None:
+        """So many more bundles without a holder, or less."""
+        self.states[State.UNASSIGNED] += more
+
+    def learn(self, namespace: Namespace, partition: int) -> None:
+        """Take in all of a namespace's bundles."""
+        if self._count_all(namespace, 1):
+            for entry in namespace.touched():
+                if entry.state in IN_FLIGHT:
+                    self._take_off(entry, partition)
+
+    def replacing(self, old: Iterable[Namespace], new: Iterable[Namespace], partition: int) -> Iterator[None]:
+        """Let go of all bundles of some namespaces and take in those of others, which may be the same ones. In steps:
+        in between it holds for nothing."""
+        for holder in tuple(self._held):
+            self._owned(holder)
+            yield
+        for namespace in old:
+            for entry in namespace.touched():
+                if entry.state in IN_FLIGHT:
+                    self._land(entry, partition)
+            self._count_all(namespace, -1)
+            yield
+        for namespace in new:
+            self.learn(namespace, partition)
+            yield
+
+    def check(self, recounted: Indices) -> None:
+        """Raise InvariantError unless both say the same."""
+        if (self._held, self._totals) != (recounted._held, recounted._totals):
+            raise InvariantError("the index by holder is wrong")
+        if (self.states, self._in_flight) != (recounted.states, recounted._in_flight):
+            raise InvariantError("the index by state is wrong")
+        if (self.coming, self.leaving) != (recounted.coming, recounted.leaving):
+            raise InvariantError("the index of what comes and leaves is wrong")
+
+    def _enter(self, entry: Ownership, partition: int) -> None:
+        self.states[entry.state] += 1
+        if entry.state in IN_FLIGHT:
+            self._take_off(entry, partition)
+
+    def _leave(self, entry: Ownership, partition: int) -> None:
+        self.states[entry.state] -= 1
+        if entry.state in IN_FLIGHT:
+            self._land(entry, partition)
+
+    def _take_off(self, entry: Ownership, partition: int) -> None:
+        flight = Flight(partition, entry.revision, entry.state, entry.holder, entry.target)
+        bundles = self._in_flight.get(flight)
+        if bundles is None:
+            bundles = self._in_flight[flight] = {}
+        bundles[entry.bundle] = None
+        self._moves(entry, 1)
+
+    def _land(self, entry: Ownership, partition: int) -> None:
+        flight = Flight(partition, entry.revision, entry.state, entry.holder, entry.target)
+        bundles = self._in_flight[flight]
+        del bundles[entry.bundle]
+        if not bundles:
+            del self._in_flight[flight]
+        self._moves(entry, -1)
+
+    def _moves(self, entry: Ownership, change: int) -> None:
+        if entry.state in MOVING:
+            _add_to(self.coming, entry.target, change)
+            _add_to(self.leaving, entry.holder, change)
+
+    def _owned(self, holder: Broker) -> dict[str, int]:
+        """What is counted of the holder, in a dictionary that no copy has."""
+        held = self._held.get(holder, {})
+        if holder not in self._own:
+            held = self._held[holder] = dict(held)
+            self._own.add(holder)
+        return held
+
+    def _count(self, entry: Ownership, change: int) -> None:
+        if entry.holder is not None:
+            self._add(entry.holder, entry.bundle.namespace, change)
+
+    def _count_all(self, namespace: Namespace, sign: int) -> bool:
+        """Whether any of them is in flight."""
+        entries = namespace.touched()
+        for holder, count in Counter(map(_HOLDER, entries)).items():
+            if holder is not None:
+                self._add(holder, namespace.name, sign * count)
+        states = Counter(map(_STATE, entries))
+        for state, count in states.items():
+            self.states[state] += sign * count
+        self.rest(sign * (namespace.count - len(entries)))
+        return not IN_FLIGHT.isdisjoint(states)
+
+    def _add(self, holder: Broker, namespace: str, change: int) -> None:
+        total = self._totals[holder] = self._totals.get(holder, 0) + change
+        if not total:
+            del self._totals[holder]
+        held = self._owned(holder)
+        count = held.get(namespace, 0) + change
+        if count:
+            held[namespace] = count
+            return
+        held.pop(namespace, None)
+        if not held:
+            del self._held[holder]
+            self._own.discard(holder)
+
+
+def _add_to(counts: dict[Broker, int], broker: Broker | None, change: int) -> None:
+    if broker is not None:
+        count = counts.get(broker, 0) + change
+        if count:
+            counts[broker] = count
+        else:
+            del counts[broker]

@@ -1,0 +1,110 @@
+"""Which bundles planned moves brought where, and when, as the channel tells it: part of the fold and of snapshots.
+
+Only moves that the leader or an administrator asked for count. A bundle that fled a dead broker, or one that was
+drained for a restart, owes nobody a rest: it may go back as soon as that broker is there again. Times are those that
+the records' authors wrote down. Bounded: of a bundle the newest moves are kept, of a partition the bundles moved last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from statechannel.law.bundle import Bundle
+from statechannel.law.record import Action, Broker, Record, Role
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Ownership, Transition
+
+MOVES_KEPT_A_BUNDLE = 8
+BUNDLES_KEPT = 10_000
+
+_LAST_MS = 2**63 - 1
+"""Authors may write down any number as their time; what is kept must fit into a snapshot."""
+
+_PLANNED = frozenset({Action.TRANSFER, Action.UNLOAD})
+_BROKER, _ASSIGNED, _REVOKE = Role.BROKER, State.ASSIGNED, Action.REVOKE
+"""Looked up once: this is asked of each record."""
+
+
+class Move(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A planned move that arrived: from where, to where, and when its new owner said so (its wall clock)."""
+
+    source: Broker
+    destination: Broker
+    at_ms: int
+
+
+class Moves:
+    """The planned moves of one partition's bundles: those under way, and those that arrived."""
+
+    def __init__(
+        self, leaving: Iterable[tuple[Bundle, Broker]] = (), arrived: Iterable[tuple[Bundle, tuple[Move, ...]]] = ()
+    ) -> None:
+        self._leaving = dict(leaving)
+        self._arrived = dict(arrived)
+        self._gone: set[str] = set()
+        """Namespaces of which nothing is under way any more, though it may still be in `_leaving`."""
+
+    def copy(self) -> Moves:
+        """The same, and its own from now on."""
+        copy = Moves()
+        self._drop()
+        copy._leaving, copy._arrived = dict(self._leaving), dict(self._arrived)
+        return copy
+
+    def of(self, bundle: Bundle) -> tuple[Move, ...]:
+        """The bundle's planned moves as far as they are kept, newest last."""
+        return self._arrived.get(bundle, ())
+
+    @property
+    def leaving(self) -> tuple[tuple[Bundle, Broker], ...]:
+        """Bundles of planned moves that have not arrived, and the holder each came from."""
+        self._drop()
+        return tuple(self._leaving.items())
+
+    @property
+    def arrived(self) -> tuple[tuple[Bundle, tuple[Move, ...]], ...]:
+        """Bundles with their moves, the one that moved last at the end."""
+        return tuple(self._arrived.items())
+
+    def observe(self, record: Record, transitions: Sequence[Transition]) -> None:
+        """Take the next accepted record of the partition."""
+        planned = record.role is not _BROKER and record.action in _PLANNED
+        if self._gone and any(transition.bundle.namespace in self._gone for transition in transitions):
+            self._drop()
+        for transition in transitions:
+            self._step(transition, planned, record.at_ms)
+
+    def forget(self, namespace: str) -> None:
+        """Its bundles are gone."""
+        for bundle in [bundle for bundle in self._arrived if bundle.namespace == namespace]:
+            del self._arrived[bundle]
+        self._gone.add(namespace)  # of those under way there may be 65,536: they are dropped when they would matter
+
+    def _drop(self) -> None:
+        if self._gone:
+            self._leaving = {b: source for b, source in self._leaving.items() if b.namespace not in self._gone}
+            self._gone.clear()
+
+    def _step(self, transition: Transition, planned: bool, at_ms: int) -> None:
+        before, after = transition.before, transition.after
+        if after is None:
+            self._leaving.pop(transition.bundle, None)
+            self._arrived.pop(transition.bundle, None)
+        elif planned and before is not None and before.holder is not None:
+            self._leaving[after.bundle] = before.holder
+        elif after.state is _ASSIGNED:
+            self._settle(after, at_ms)
+        elif after.action is _REVOKE:
+            self._leaving.pop(after.bundle, None)
+
+    def _settle(self, entry: Ownership, at_ms: int) -> None:
+        source = self._leaving.pop(entry.bundle, None)
+        if source is None or entry.holder is None or source == entry.holder:
+            return
+        earlier = self._arrived.pop(entry.bundle, ())
+        move = Move(source, entry.holder, min(max(0, at_ms), _LAST_MS))
+        self._arrived[entry.bundle] = (*earlier[1 - MOVES_KEPT_A_BUNDLE :], move)
+        if len(self._arrived) > BUNDLES_KEPT:
+            del self._arrived[next(iter(self._arrived))]

@@ -1,0 +1,422 @@
+"""The ownership table: the fold of the channel. `replay` is the only way it changes, and it decides nothing by itself:
+the rows are in `transitions.py`, the reshaping rules in `reshaping.py`. A partition can be cut out and put back
+(`cut`, `restore`): that is what a snapshot holds.
+
+Reading no clock and doing no I/O, it gives every replica, the simulator and an auditor the same answer. `get`, `locate`
+and `held_by` may be called from other threads: each sees every bundle as before or after a record, never as nothing
+between; of a record of many bundles `held_by` may see some already and others not yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterable, Iterator
+from zlib import crc32
+
+import msgspec
+
+from statechannel.errors import InvariantError
+from statechannel.law import log_records, reshaping
+from statechannel.law.agreement import Agreed
+from statechannel.law.bundle import Bundle, Topic, tiles_exactly
+from statechannel.law.indices import Flight, Indices
+from statechannel.law.moves import Move
+from statechannel.law.namespace import Namespace
+from statechannel.law.partition import Genesis, Lead, NamespaceState, Partition, PartitionState
+from statechannel.law.record import Action, Broker, Record, Role, Subject, Token
+from statechannel.law.stepping import find_row, step
+from statechannel.law.transitions import IN_FLIGHT, State, reshape
+from statechannel.law.verdict import Change, Ownership, Reason, Refusal, Transition, check_entry
+
+_SUBJECTLESS = frozenset(
+    {
+        Action.NOOP, Action.GENESIS, Action.LEAD, Action.RETIRE, Action.AMEND, Action.AGREE, Action.CREATE_NAMESPACE,
+        Action.DELETE_NAMESPACE,
+    }
+)  # fmt: skip
+_SPLIT, _LEADER = Action.SPLIT, Role.LEADER
+"""Looked up once: this is asked of each record."""
+
+SHARED_BROKERS = 10_000
+WALKED_AT_ONCE = 4_096
+
+
+class OwnershipTable:
+    """Who owns what, by the records replayed so far. `partitions` is fixed for the life of the log."""
+
+    def __init__(self, partitions: int) -> None:
+        self.partitions = partitions
+        self.genesis: Genesis | None = None
+        self._partitions = [Partition() for _ in range(partitions)]
+        self._namespaces: dict[str, Namespace] = {}
+        self._indices = Indices()
+        self._brokers: dict[Broker, Broker] = {}
+
+    # --- reading
+
+    def get(self, bundle: Bundle) -> Ownership | None:
+        """What is known of a bundle, None if there is no such bundle (any more)."""
+        namespace = self._namespaces.get(bundle.namespace)
+        return namespace.get(bundle) if namespace is not None else None
+
+    def namespace(self, name: str) -> Namespace | None:
+        """The namespace, also if it was deleted; None if it never was."""
+        return self._namespaces.get(name)
+
+    def namespaces(self, tenant: str | None = None) -> list[str]:
+        """Names of the existing namespaces, sorted; of one tenant if given."""
+        prefix = "" if tenant is None else f"{tenant}/"
+        return sorted(n.name for n in list(self._namespaces.values()) if n.exists and n.name.startswith(prefix))
+
+    def locate(self, topic: Topic) -> Ownership | None:
+        """The bundle that a topic falls into; None if its namespace does not exist."""
+        namespace = self._namespaces.get(topic.namespace)
+        return namespace.entry_at(topic.position) if namespace is not None and namespace.exists else None
+
+    def held_by(self, broker: Broker, partitions: Collection[int] | None = None) -> tuple[Bundle, ...]:
+        """Bundles whose holder is this incarnation, in whichever state; of some partitions only if these are given.
+
+        Walks the namespaces in which there are any: of a large table that takes long, see `walk`.
+        """
+        names = self._indices.namespaces_of(broker)
+        chosen = [name for name in names if partitions is None or self.partition_of(name) in partitions]
+        return tuple(entry.bundle for _, some in self.walk(chosen, {broker}) for entry in some)
+
+    def namespaces_of(self, broker: Broker) -> tuple[str, ...]:
+        """The namespaces in which this incarnation holds something; without walking the bundles."""
+        return self._indices.namespaces_of(broker)
+
+    def walk(self, names: Iterable[str], holders: Container[Broker]) -> Iterator[tuple[int, list[Ownership]]]:
+        """What any of these hold in some namespaces, in steps: how many bundles were looked at, WALKED_AT_ONCE at most,
+        and what was found."""
+        for name in names:
+            namespace = self._namespaces.get(name)
+            for begin in range(0, 0 if namespace is None else namespace.count, WALKED_AT_ONCE):
+                assert namespace is not None
+                some = namespace.touched(begin, begin + WALKED_AT_ONCE)
+                yield len(some), [e for e in some if e.holder is not None and e.holder in holders]
+
+    def count_held_by(self, broker: Broker) -> int:
+        return self._indices.count_of(broker)
+
+    def count_held_soon(self, broker: Broker) -> int:
+        """How many bundles it holds once all moves that are under way have been made."""
+        indices = self._indices
+        return indices.count_of(broker) + indices.coming.get(broker, 0) - indices.leaving.get(broker, 0)
+
+    def partitions_held_by(self, broker: Broker) -> set[int]:
+        """The partitions in which this incarnation holds something; without walking the bundles."""
+        return {self.partition_of(name) for name in self._indices.namespaces_of(broker)}
+
+    def holders(self) -> tuple[Broker, ...]:
+        """Every incarnation that holds something."""
+        return self._indices.holders()
+
+    def in_state(self, state: State) -> tuple[Bundle, ...]:
+        """Bundles in one state; those at rest (assigned, unassigned) are not indexed: for them this walks all."""
+        if state in IN_FLIGHT:
+            return self._indices.in_state(state)
+        return tuple(entry.bundle for entry in self if entry.state is state)
+
+    def count_by_state(self) -> dict[State, int]:
+        """How many bundles are in each state; without walking the bundles."""
+        return dict(self._indices.states)
+
+    def in_flight(self) -> Iterator[Ownership]:
+        """Everything that somebody has to move on."""
+        for flight in self.flights():
+            entries = (self.get(bundle) for bundle in self.on(flight))
+            yield from (entry for entry in entries if entry is not None and entry.state is flight.state)
+
+    def flights(self) -> tuple[Flight, ...]:
+        """What is in flight by what it has in common: a few, where one record sent many bundles on their way."""
+        return self._indices.flights()
+
+    def on(self, flight: Flight) -> tuple[Bundle, ...]:
+        """The bundles of which a flight still consists."""
+        return self._indices.on(flight)
+
+    def count_on(self, flight: Flight) -> int:
+        """How many these are."""
+        return self._indices.count_on(flight)
+
+    def __len__(self) -> int:
+        return sum(self._indices.states.values())
+
+    def __iter__(self) -> Iterator[Ownership]:
+        for namespace in list(self._namespaces.values()):
+            yield from namespace.entries
+
+    def partition_of(self, namespace: str) -> int:
+        """The one partition that has all records of a namespace."""
+        return crc32(namespace.encode()) % self.partitions
+
+    def token(self, entry: Ownership) -> Token:
+        """The fencing token of an ownership."""
+        return self.token_at(entry.bundle, entry.token)
+
+    def token_at(self, bundle: Bundle, offset: int) -> Token:
+        """The fencing token of an ownership of this bundle that began at this offset."""
+        generation = self.genesis.generation if self.genesis else 0
+        return Token(generation, self.partition_of(bundle.namespace), offset)
+
+    def next_offset(self, partition: int) -> int:
+        """Everything below it has been replayed."""
+        return self._partitions[partition].next_offset
+
+    def lead(self, partition: int) -> Lead:
+        """The partition's present epoch and leader."""
+        return self._partitions[partition].lead
+
+    def retired(self, partition: int) -> str | None:
+        """Where the log goes on if this partition was closed for good, else None."""
+        return self._partitions[partition].retired
+
+    def agreed(self, partition: int) -> Agreed:
+        """What the partition says of what brokers must agree on."""
+        return self._partitions[partition].agreed
+
+    def highest_incarnation(self, name: str) -> int:
+        """The highest number of this broker name that any record showed, 0 if none did."""
+        return max(partition.incarnations.get(name, 0) for partition in self._partitions)
+
+    def moves(self, bundle: Bundle) -> tuple[Move, ...]:
+        """The bundle's planned moves as far as they are kept, newest last."""
+        return self._partitions[self.partition_of(bundle.namespace)].moves.of(bundle)
+
+    def digest(self, partition: int) -> str:
+        """A hash of all that replaying this partition produced; equal on all replicas at equal offsets."""
+        return self.cut(partition).digest()
+
+    # --- snapshots
+
+    def cut(self, partition: int) -> PartitionState:
+        """All that replaying this partition produced, as it is now and stays: no later record changes it."""
+        part = self._partitions[partition]
+        return PartitionState(
+            partition=partition,
+            next_offset=part.next_offset,
+            genesis=self.genesis if partition == 0 else None,
+            lead=part.lead,
+            retired=part.retired,
+            incarnations=tuple(sorted(part.incarnations.items())),
+            namespaces=tuple(
+                NamespaceState(n.name, n.revision, n.share())
+                for n in sorted(part.namespaces.values(), key=lambda namespace: namespace.name)
+            ),
+            leaving=part.moves.leaving,
+            arrived=part.moves.arrived,
+            agreed=part.agreed,
+        )
+
+    def picture(self) -> OwnershipTable:
+        """A table with all that is known now, which no later record reaches. Quick: what does not change is shared."""
+        picture = OwnershipTable(self.partitions)
+        picture.genesis = self.genesis
+        picture._partitions, picture._indices = [part.picture() for part in self._partitions], self._indices.copy()
+        for part in picture._partitions:
+            picture._namespaces.update(part.namespaces)
+        return picture
+
+    def restore(self, state: PartitionState) -> None:
+        """Put a partition's state in place of what is there. Raises InvariantError if that would go back."""
+        for _ in self.restoring(state):
+            pass
+
+    def restoring(self, state: PartitionState) -> Iterator[None]:
+        """As `restore`, in steps: all is built aside, and put in place in one go after the last of them.
+
+        Until then the table is as it was. Raises InvariantError if it changes meanwhile.
+        """
+        part = self._partitions[state.partition]
+        if state.next_offset < part.next_offset:
+            raise InvariantError(
+                f"partition {state.partition} is replayed up to {part.next_offset}, the snapshot only covers "
+                f"{state.next_offset}: a replica never goes back"
+            )
+        before = self._reached()
+        restored = Partition.of(state)
+        yield from restored.filled(state)
+        indices = self._indices.copy()
+        yield from indices.replacing(part.namespaces.values(), restored.namespaces.values(), state.partition)
+        if self._reached() != before or self._partitions[state.partition] is not part:
+            raise InvariantError(f"records were replayed while partition {state.partition} was being restored")
+        self._partitions[state.partition] = restored
+        self._indices = indices
+        for name in part.namespaces.keys() - restored.namespaces.keys():
+            del self._namespaces[name]
+        self._namespaces.update(restored.namespaces)
+        if state.genesis is not None:
+            self.genesis = state.genesis
+
+    def _reached(self) -> list[int]:
+        return [part.next_offset for part in self._partitions]
+
+    # --- changing
+
+    def skip(self, partition: int, offset: int) -> None:
+        """Pass over an offset that holds no record of ours."""
+        self._advance(partition, offset)
+
+    def replay(self, partition: int, offset: int, record: Record) -> Change | Refusal:
+        """Apply the next record of a partition, or say why it does not count.
+
+        Offsets of a partition must come in increasing order (gaps are fine). Raises InvariantError if one comes again.
+        """
+        part = self._advance(partition, offset)
+        if part.retired is not None:
+            return Refusal(Reason.RETIRED, f"this log was closed; it goes on at {part.retired}")
+        for broker in (record.actor, record.to):
+            if broker is not None and broker.incarnation > part.incarnations.get(broker.name, 0):
+                part.incarnations[broker.name] = broker.incarnation
+        if part.agreed.following is not None and record.action in log_records.PROVING:
+            return Refusal(Reason.AMENDING, f"what brokers agree on is being replaced by: {part.agreed.following}")
+        if record.action in _SUBJECTLESS:
+            return self._judge_subjectless(partition, offset, record)
+        if not record.subjects:
+            return Refusal(Reason.MALFORMED, f"{record.action} names no bundle")
+        return self._judge_many(partition, offset, self._sharing(record))
+
+    def _advance(self, partition: int, offset: int) -> Partition:
+        part = self._partitions[partition]
+        if offset < part.next_offset:
+            raise InvariantError(f"offset {offset} of partition {partition} replayed twice: a replica never goes back")
+        part.next_offset = offset + 1
+        return part
+
+    def _judge_subjectless(self, partition: int, offset: int, record: Record) -> Change | Refusal:
+        part, refusal = self._partitions[partition], None
+        match record.action:
+            case Action.NOOP:
+                pass
+            case Action.LEAD:
+                refusal = log_records.take_lead(part, record)
+            case Action.GENESIS:
+                refusal = self._begin(partition, record)
+            case Action.RETIRE:
+                refusal = log_records.retire(part, record)
+            case Action.AMEND:
+                refusal = log_records.amend(part, record, offset)
+            case Action.AGREE:
+                refusal = log_records.agree(part, record, offset)
+            case _:
+                return self._reshape(partition, offset, self._sharing(record))
+        return refusal or Change(partition, offset, record)
+
+    def _begin(self, partition: int, record: Record) -> Refusal | None:
+        if partition != 0 or record.cluster is None:
+            return Refusal(Reason.MALFORMED, "a genesis record stands in partition 0 and names its cluster")
+        if self.genesis is not None:
+            return Refusal(Reason.FOREIGN_CLUSTER, f"this log already belongs to cluster {self.genesis.cluster!r}")
+        self.genesis = Genesis(record.cluster, record.id, record.epoch)
+        return None
+
+    def _judge_many(self, partition: int, offset: int, record: Record) -> Change | Refusal:
+        if reshape(record.action) is not None:
+            return self._reshape(partition, offset, record)
+        if record.action is _SPLIT and len(record.subjects) != 1:
+            return Refusal(Reason.MALFORMED, "split names one bundle, so that its cuts are that bundle's")
+        lead_refusal = self._check_lead(partition, record)
+        if lead_refusal is not None:
+            return lead_refusal
+        transitions: list[Transition] = []
+        refused: list[Refusal] = []
+        for subject in record.subjects:
+            outcome = self._judge_one(partition, offset, record, subject)
+            if isinstance(outcome, Refusal):
+                refused.append(outcome)
+            else:
+                self._put(partition, outcome)
+                transitions.append(outcome)
+        if not transitions:
+            first, *others = refused
+            return msgspec.structs.replace(first, others=tuple(others)) if others else first
+        self._partitions[partition].moves.observe(record, transitions)
+        return Change(partition, offset, record, tuple(transitions), tuple(refused))
+
+    def _check_lead(self, partition: int, record: Record) -> Refusal | None:
+        if record.role is not _LEADER:
+            return None
+        lead = self._partitions[partition].lead
+        if record.epoch != lead.epoch or record.actor != lead.leader:
+            return Refusal(
+                Reason.DEPOSED, f"epoch {record.epoch} of {record.actor}; {lead.leader} leads in {lead.epoch}"
+            )
+        return None
+
+    def _judge_one(self, partition: int, offset: int, record: Record, subject: Subject) -> Transition | Refusal:
+        # Before anything of another partition is looked at: how far that one is replayed differs between replicas.
+        if self.partition_of(subject.bundle.namespace) != partition:
+            return Refusal(Reason.WRONG_PARTITION, "this namespace's records stand elsewhere", subject.bundle)
+        entry = self.get(subject.bundle)
+        if entry is None:
+            return Refusal(Reason.NO_BUNDLE, f"there is no bundle {subject.bundle}", subject.bundle)
+        if subject.seen != entry.revision:
+            detail = f"its author had seen revision {subject.seen}, {entry.action} by {entry.by} came first"
+            return Refusal(Reason.STALE, detail, entry.bundle, entry)
+        row = find_row(entry, record)
+        if isinstance(row, Refusal):
+            return row
+        return Transition(entry, step(entry, row, offset, record, subject))
+
+    def _put(self, partition: int, transition: Transition) -> None:
+        assert transition.after is not None
+        self._namespaces[transition.after.bundle.namespace].put(transition.after)
+        self._indices.move(transition.before, transition.after, partition)
+
+    def _sharing(self, record: Record) -> Record:
+        """The record, with the one copy of each broker that the whole table shares: each record brings its own.
+
+        The equal one is put in its place, which nobody can tell: a copy of the record takes longer than its verdict.
+        """
+        if len(self._brokers) > SHARED_BROKERS:  # most are incarnations that ended long ago
+            self._brokers.clear()
+        one = self._brokers.setdefault
+        msgspec.structs.force_setattr(record, "actor", one(record.actor, record.actor))
+        if record.to is not None:
+            msgspec.structs.force_setattr(record, "to", one(record.to, record.to))
+        return record
+
+    def _reshape(self, partition: int, offset: int, record: Record) -> Change | Refusal:
+        refusal = self._check_lead(partition, record)
+        outcome = refusal or reshaping.judge(self, partition, offset, record)
+        if isinstance(outcome, Refusal):
+            return outcome
+        part, name = self._partitions[partition], outcome.namespace
+        if outcome.now is not None:
+            self._come_or_go(part, outcome.now)
+            return Change(partition, offset, record, outcome.transitions)
+        known = self._namespaces[name]
+        gone = [t.before for t in outcome.transitions if t.before is not None]
+        born = [t.after for t in outcome.transitions if t.after is not None]
+        reshaped = known.reshaped(offset, gone[0].bundle.lo, gone[-1].bundle.hi, born)
+        if not reshaping.tiles_again(gone, born):
+            raise InvariantError(f"the bundles of {name} do not tile the ring after offset {offset}")
+        for entry in born:  # first: another thread must not find a holder with nothing
+            self._indices.move(None, entry, partition)
+        for entry in gone:
+            self._indices.move(entry, None, partition)
+        part.namespaces[name] = self._namespaces[name] = reshaped
+        part.moves.observe(record, outcome.transitions)
+        return Change(partition, offset, record, outcome.transitions)
+
+    def _come_or_go(self, part: Partition, now: Namespace) -> None:
+        """A namespace came, or went, with all its bundles: none of them has a holder. Walks none of them."""
+        before = self._namespaces.get(now.name)
+        self._indices.rest(now.count - (before.count if before is not None else 0))
+        part.moves.forget(now.name)
+        part.namespaces[now.name] = self._namespaces[now.name] = now
+
+    def check_invariants(self) -> None:
+        """Raise InvariantError unless every namespace tiles, every entry is well-formed and the indices agree."""
+        recounted = Indices()
+        for namespace in self._namespaces.values():
+            if namespace.exists and not tiles_exactly(namespace.bundles):
+                raise InvariantError(f"{namespace.name} does not tile the ring")
+            if list(namespace.lower_bounds) != [bundle.lo for bundle in namespace.bundles]:
+                raise InvariantError(f"{namespace.name} looks for its bundles in the wrong places")
+            if self._partitions[self.partition_of(namespace.name)].namespaces.get(namespace.name) is not namespace:
+                raise InvariantError(f"{namespace.name} is not where its partition has it")
+            for entry in namespace.entries:
+                check_entry(entry)
+            recounted.learn(namespace, self.partition_of(namespace.name))
+        self._indices.check(recounted)

@@ -1,0 +1,82 @@
+"""The channel's core: from log entries to verdicts. Knows which of our own publishes still wait, and settles each once.
+
+Pure: the shell (`service.py`) reads and appends, this folds. A record's verdict is what its *first* copy got; later
+copies change nothing, whatever the first one got, and say nothing.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import msgspec
+
+from statechannel.errors import CorruptRecord
+from statechannel.law import codec
+from statechannel.law.record import Record
+from statechannel.law.table import OwnershipTable
+from statechannel.law.verdict import Change, Refusal
+from statechannel.ports import LogEntry
+
+LATE_VERDICTS_KEPT = 10_000
+
+
+class Applied(msgspec.Struct, frozen=True, gc=False):
+    """What one entry of the log was: `settles` is set if the record is one of ours that still had no verdict."""
+
+    partition: int
+    offset: int
+    verdict: Change | Refusal | None
+    record: Record | None = None
+    corrupt: str = ""
+    settles: str | None = None
+
+
+class ChannelCore:
+    """Folds entries into the table and matches them with the publishes that wait for a verdict."""
+
+    def __init__(self, partitions: int, newest_version: int = codec.NEWEST_VERSION) -> None:
+        self.table = OwnershipTable(partitions)
+        self.newest_version = newest_version
+        self._waiting: dict[str, int] = {}
+        self._late: OrderedDict[str, tuple[int, Change | Refusal | None]] = OrderedDict()
+
+    def expect(self, record_id: str, partition: int) -> None:
+        """From now on a verdict for this record is wanted. Call it before the record is appended."""
+        self._waiting[record_id] = partition
+
+    def give_up(self, record_id: str) -> None:
+        """Nobody waits any longer; should the record still be read, its verdict is kept for `settled`."""
+        partition = self._waiting.pop(record_id, None)
+        if partition is not None:
+            self._late[record_id] = (partition, None)
+            if len(self._late) > LATE_VERDICTS_KEPT:
+                self._late.popitem(last=False)
+
+    def forget(self, partition: int) -> None:
+        """A part of this partition was not read: first copies may stand in it, so a later copy's verdict is none."""
+        self._waiting = {each: where for each, where in self._waiting.items() if where != partition}
+        for record_id, (where, verdict) in list(self._late.items()):
+            if where == partition and verdict is None:
+                del self._late[record_id]
+
+    def settled(self, record_id: str) -> Change | Refusal | None:
+        """The verdict of a record that was given up, if it has been read since."""
+        return self._late[record_id][1] if record_id in self._late else None
+
+    def apply(self, entry: LogEntry) -> Applied:
+        """Fold the next entry. A corrupt or foreign one is passed over. Raises NewerRecord, then nothing was folded."""
+        try:
+            record = codec.decode(entry.value, self.newest_version)
+        except CorruptRecord as error:
+            self.table.skip(entry.partition, entry.offset)
+            return Applied(entry.partition, entry.offset, None, corrupt=str(error))
+        verdict = self.table.replay(entry.partition, entry.offset, record)
+        return Applied(entry.partition, entry.offset, verdict, record, settles=self._settle(record.id, verdict))
+
+    def _settle(self, record_id: str, verdict: Change | Refusal) -> str | None:
+        if self._waiting.pop(record_id, None) is not None:
+            return record_id
+        partition, settled = self._late.get(record_id, (None, None))
+        if partition is not None and settled is None:
+            self._late[record_id] = (partition, verdict)
+        return None

@@ -1,0 +1,137 @@
+"""Loads a partition's newest usable snapshot into a table.
+
+Refuses what is foreign or beyond the log. Where the newest is damaged, an older one and the log after it say the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import cast
+
+from statechannel.errors import BadSnapshot, CorruptRecord, NewerRecord, Trimmed
+from statechannel.law import codec
+from statechannel.law.partition import Genesis
+from statechannel.law.record import Action
+from statechannel.law.snapshot import Index, SnapshotInfo, SnapshotsReader
+from statechannel.law.table import OwnershipTable
+from statechannel.ports import Log, LogEntry
+
+_log = logging.getLogger(__name__)
+
+RESTORED_AT_ONCE = 2
+"""Namespaces, or holders, that are taken in in one turn of the loop."""
+
+ATTEMPTS = 5
+"""The log may be trimmed behind a newer snapshot while we read the older ones."""
+
+Restored = tuple[SnapshotInfo | None, list[str]]
+
+
+class Loading:
+    """Of one replica: all its partitions must come from one log."""
+
+    def __init__(self, log: Log, topic: str, snapshots_topic: str, table: OwnershipTable) -> None:
+        self._log = log
+        self._topic = topic
+        self._snapshots_topic = snapshots_topic
+        self._table = table
+        self._snapshots_of: Genesis | None = None
+
+    def check_identity(self, genesis: Genesis) -> None:
+        """Raises BadSnapshot if a snapshot that was loaded belongs to another log than this genesis record."""
+        if self._snapshots_of is not None and self._snapshots_of != genesis:
+            raise BadSnapshot(
+                f"the snapshots belong to {self._snapshots_of}, the log to {genesis}: one of the two topics was "
+                "replaced; restore both from one backup"
+            )
+
+    async def load(self, partition: int) -> SnapshotInfo | None:
+        """Restore the newest usable snapshot that covers more than the table has; None if the log alone will do.
+
+        Raises LogUnavailable, NewerRecord, or BadSnapshot: neither a snapshot nor the log has what the table lacks, or
+        the snapshots are of another log.
+        """
+        begin, problems = 0, list[str]()
+        for _ in range(ATTEMPTS):
+            reader = await read_snapshots(self._log, self._snapshots_topic, partition)
+            begin = (await self._log.begins(self._topic))[partition]
+            if reader.index is not None:
+                end = (await self._log.ends(self._topic))[partition]
+                self._check_index(partition, reader.index, end)
+                if partition == 0 and begin == 0 and self._table.next_offset(0) == 0:
+                    await self._check_beginning(reader.index.genesis)
+            info, problems = await self._restore_newest(partition, reader, begin)
+            if info is not None:
+                return info
+            if begin <= self._table.next_offset(partition):
+                for problem in problems:  # nothing was lost by them
+                    _log.warning("%s", problem)
+                return None
+        raise BadSnapshot(
+            f"partition {partition} of {self._topic} begins at offset {begin}, and no snapshot says what came before: "
+            f"{'; '.join(problems) or 'there is none'}. Restore the topic {self._snapshots_topic} from a backup"
+        )
+
+    def _check_index(self, partition: int, index: Index, end: int) -> None:
+        known = self._table.genesis or self._snapshots_of
+        if known is not None and known != index.genesis:
+            raise BadSnapshot(
+                f"the snapshots of partition {partition} belong to {index.genesis}, the channel to {known}: "
+                "one of the two topics was replaced; restore both from one backup"
+            )
+        self._snapshots_of = index.genesis
+        if index.newest.next_offset > end:
+            raise BadSnapshot(
+                f"a snapshot covers partition {partition} of {self._topic} up to {index.newest.next_offset}, but the "
+                f"log ends at {end}: it is another log or lost its end; restore it before anybody writes to it"
+            )
+
+    async def _check_beginning(self, genesis: Genesis) -> None:
+        """A log that still begins with its genesis record must begin with that of the snapshots.
+
+        Else nothing would tell: the snapshot says what this log's own genesis record, which is not read, would say.
+        """
+        batches = cast("AsyncGenerator[Sequence[LogEntry], None]", self._log.read(self._topic, 0, 0))
+        try:
+            async with aclosing(batches):
+                first = await anext(batches, None)
+            record = codec.decode(first[0].value) if first else None
+        except (Trimmed, CorruptRecord, NewerRecord):
+            return
+        if record is not None and record.action is Action.GENESIS and record.id != genesis.identity:
+            raise BadSnapshot(
+                f"the snapshots of {self._topic} belong to {genesis}, the log begins as {record.id!r} of cluster "
+                f"{record.cluster!r}: one of the two topics was replaced; restore both from one backup"
+            )
+
+    async def _restore_newest(self, partition: int, reader: SnapshotsReader, begin: int) -> Restored:
+        """The snapshot that was restored, and why better ones were not."""
+        problems: list[str] = []
+        for info in reversed(reader.index.snapshots if reader.index else ()):
+            if info.next_offset < begin or info.next_offset <= self._table.next_offset(partition):
+                break
+            try:
+                decoding = reader.decoding(info.snapshot_id)
+                for _ in decoding:
+                    await asyncio.sleep(0)
+                state = decoding.state()
+            except BadSnapshot as error:
+                problems.append(str(error))
+                continue
+            for at, _ in enumerate(self._table.restoring(state), 1):
+                if at % RESTORED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+            return info, problems
+        return None, problems
+
+
+async def read_snapshots(log: Log, topic: str, partition: int) -> SnapshotsReader:
+    """What a partition of a snapshots topic holds. Raises LogUnavailable, NewerRecord."""
+    reader = SnapshotsReader(partition)
+    async for batch in log.read(topic, partition, 0):
+        for entry in batch:
+            reader.take(entry)
+    return reader

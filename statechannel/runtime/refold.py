@@ -1,0 +1,197 @@
+"""Folds a partition of the channel once more, apart from every replica: from a state that can still be had, a snapshot
+or the empty beginning, record by record. What was accepted then is accepted again, so this tells what became of each
+record that the log still holds, and it is how an auditor checks replicas and snapshots.
+
+It works in steps of a few milliseconds, so that it may run on a loop that has other duties.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import cast
+
+import msgspec
+
+from statechannel.errors import BadSnapshot
+from statechannel.law import codec
+from statechannel.law.partition import PartitionState
+from statechannel.law.snapshot import SNAPSHOTS, Decoding, SnapshotInfo, SnapshotsReader
+from statechannel.law.table import OwnershipTable
+from statechannel.ports import Log, LogEntry
+from statechannel.runtime.channel import Applied, ChannelCore
+from statechannel.runtime.loading import ATTEMPTS, read_snapshots
+
+Elsewhere = Callable[[Callable[[], object]], Awaitable[object]]
+"""Calls a function where it does not hold up the loop, as `asyncio.to_thread` does."""
+
+STEP_S = 0.004
+LOOK_EVERY = 16
+"""Entries between two looks at the clock."""
+
+HEAVY_BYTES = 16 * 1024
+HEAVY_BUNDLES = 2_000
+"""A record that is larger, or that reshapes more, takes longer than a step may."""
+
+HEAVY_SNAPSHOT_BYTES = 2 << 20
+"""Its checksum is one step."""
+
+_OF_ALL = (b'"lead"', b'"genesis"', b'"retire"', b'"amend"', b'"agree"', b"\\")
+"""What counts for every namespace of a partition; and what may be any name, escaped as our encoder does not."""
+
+_RESHAPING = (b'"create"', b'"merge"', b'"create-namespace"', b'"delete-namespace"')
+
+
+class Folded(msgspec.Struct, frozen=True, gc=False):
+    """An entry of the log and what it was."""
+
+    entry: LogEntry
+    applied: Applied
+
+
+class Refold:
+    """One partition. With `namespace`, only what concerns it is folded: quicker, and its digest means nothing.
+
+    `elsewhere` takes the few steps that are long in themselves; without it they are taken on the loop. `rest_s` is the
+    pause after each step: who never rests is made to wait by a busy machine, and the whole loop with him.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        topic: str,
+        partition: int,
+        partitions: int,
+        namespace: str | None = None,
+        elsewhere: Elsewhere | None = None,
+        rest_s: float = 0.0,
+    ) -> None:
+        self._log = log
+        self._topic = topic
+        self._partition = partition
+        self._namespace = namespace
+        self._elsewhere = elsewhere
+        self._rest_s = rest_s
+        self._core = ChannelCore(partitions, codec.NEWEST_VERSION)
+        self.begin = 0
+        """The first offset that is folded."""
+        self.log_begin = 0
+        """Where the log began when this was opened."""
+        self.snapshot: SnapshotInfo | None = None
+        """What it began with; None: with nothing, at the log's very beginning."""
+
+    @property
+    def table(self) -> OwnershipTable:
+        """As of the last entry that was folded; its other partitions are empty."""
+        return self._core.table
+
+    async def open(self, before: int | None = None) -> None:
+        """Find the oldest state; with `before`, the newest that covers no more than that, else the oldest.
+
+        Raises LogUnavailable, NewerRecord, or BadSnapshot where there is no state to begin with.
+        """
+        problems, looked_at = list[str](), -1
+        for _ in range(ATTEMPTS):  # the log may be trimmed behind newer snapshots than those that we have read
+            snapshots = await read_snapshots(self._log, self._topic + SNAPSHOTS, self._partition)
+            self.log_begin = (await self._log.begins(self._topic))[self._partition]
+            problems = []
+            for info in self._candidates(snapshots, before):
+                if info is None or await self._restored(snapshots, info, problems):
+                    self.snapshot, self.begin = info, 0 if info is None else info.next_offset
+                    return
+            if self.log_begin == looked_at:
+                break
+            looked_at = self.log_begin
+        raise BadSnapshot(
+            f"partition {self._partition} of {self._topic} begins at offset {self.log_begin}, and no snapshot says "
+            f"what came before: {'; '.join(problems) or 'there is none'}"
+        )
+
+    def _candidates(self, snapshots: SnapshotsReader, before: int | None) -> Iterable[SnapshotInfo | None]:
+        """What to begin with, best first; None is nothing, at offset 0."""
+        listed = snapshots.index.snapshots if snapshots.index is not None else ()
+        usable = [info for info in listed if info.next_offset >= self.log_begin]
+        oldest_first: list[SnapshotInfo | None] = [*([None] if self.log_begin == 0 else []), *usable]
+        late_enough = [c for c in oldest_first if before is not None and (c is None or c.next_offset <= before)]
+        return [*reversed(late_enough), *(c for c in oldest_first if c not in late_enough)]
+
+    async def _restored(self, snapshots: SnapshotsReader, info: SnapshotInfo, problems: list[str]) -> bool:
+        try:
+            checked = partial(snapshots.decoding, info.snapshot_id)
+            decoding = cast("Decoding", await self._call(checked, info.size_bytes > HEAVY_SNAPSHOT_BYTES))
+            for _ in decoding:
+                await asyncio.sleep(self._rest_s)
+            state = self._concerning(decoding.state())
+        except BadSnapshot as error:
+            problems.append(str(error))
+            return False
+        await self._call(partial(self.table.restore, state), state.bundles > HEAVY_BUNDLES)
+        return True
+
+    def _concerning(self, state: PartitionState) -> PartitionState:
+        if self._namespace is None:
+            return state
+        return msgspec.structs.replace(
+            state, namespaces=tuple(n for n in state.namespaces if n.name == self._namespace), leaving=(), arrived=()
+        )
+
+    async def run(self, until: int | None = None) -> AsyncIterator[Folded]:
+        """Fold on to what there is now, below `until` if that is given. May be called again, to go on.
+
+        With a namespace, entries that cannot concern it are passed over without a word. Raises what `Log.read` raises,
+        and NewerRecord.
+        """
+        start = self.table.next_offset(self._partition)
+        if until is not None and start >= until:
+            return
+        wanted = None if self._namespace is None else f'"{self._namespace}"'.encode()
+        batches = self._log.read(self._topic, self._partition, start)
+        pace = Pace()
+        async with aclosing(cast("AsyncGenerator[Sequence[LogEntry], None]", batches)):
+            async for batch in batches:
+                for entry in batch:
+                    if until is not None and entry.offset >= until:
+                        return
+                    if wanted is None or _concerns(entry.value, wanted):
+                        yield Folded(entry, await self._apply(entry))
+                    if pace.is_over():
+                        await asyncio.sleep(self._rest_s)
+                        pace.begin()
+
+    async def _apply(self, entry: LogEntry) -> Applied:
+        return cast("Applied", await self._call(partial(self._core.apply, entry), self._is_heavy(entry.value)))
+
+    def _is_heavy(self, value: bytes | None) -> bool:
+        if value is None:
+            return False
+        if len(value) > HEAVY_BYTES:
+            return True
+        return len(self.table) > HEAVY_BUNDLES and any(mark in value for mark in _RESHAPING)
+
+    async def _call(self, work: Callable[[], object], heavy: bool) -> object:
+        return await self._elsewhere(work) if heavy and self._elsewhere is not None else work()
+
+
+class Pace:
+    """Whether a step has lasted long enough; looks at the clock only now and then."""
+
+    def __init__(self, step_s: float = STEP_S) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._step_s = step_s
+        self._looked = 0
+        self._until_s = self._loop.time() + step_s
+
+    def begin(self) -> None:
+        """A new step."""
+        self._until_s = self._loop.time() + self._step_s
+
+    def is_over(self) -> bool:
+        """Ask after each piece of work."""
+        self._looked += 1
+        return self._looked % LOOK_EVERY == 0 and self._loop.time() >= self._until_s
+
+
+def _concerns(value: bytes | None, wanted: bytes) -> bool:
+    return value is not None and (wanted in value or any(mark in value for mark in _OF_ALL))

@@ -1,0 +1,311 @@
+"""The channel's shell: appends what is published, and gives each its verdict, read back by the replica.
+
+One instance per process. All publishes of one loop iteration and partition travel in one append. There is no other way
+to write to the channel, and nothing here decides anything: see `channel.py` and `transitions.py`. `replica.py` reads
+the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from statechannel.errors import ForeignCluster, LogError, LogUnavailable, RecordTooLarge, StateChannelError
+from statechannel.law import codec
+from statechannel.law.agreement import NEVER_AGREED, Agreement
+from statechannel.law.bundle import Bundle
+from statechannel.law.imported import is_unfinished
+from statechannel.law.partition import Genesis
+from statechannel.law.record import Action, Broker, Record
+from statechannel.law.snapshot import SnapshotInfo
+from statechannel.law.table import OwnershipTable
+from statechannel.law.verdict import Change, Refusal, Unknown, Verdict
+from statechannel.ports import Log, Payload
+from statechannel.runtime.replica import Replica, Skipped
+
+APPEND_CHUNK = 1_000
+EXPIRED_AT_ONCE = 1_000
+"""Publishes whose time is over that are looked at in one turn of the loop; most have their verdict by then."""
+EXPIRY_PAUSE_S = 0.01
+
+
+class ChannelSettings(msgspec.Struct, frozen=True):
+    """See `loadmanager.settings` for what these mean."""
+
+    topic: str = "bundle-state"
+    partitions: int | None = None
+    publish_timeout_s: float = 5.0
+    publish_limit: int = 20_000
+
+
+class Channel:
+    """A replica of the ownership table that can also publish. Use: `open()`, keep `run()` running, `catch_up()`."""
+
+    def __init__(
+        self,
+        log: Log,
+        settings: ChannelSettings,
+        *,
+        nonce: str,
+        wall_ms: Callable[[], int],
+        newest_version: int = codec.NEWEST_VERSION,
+    ) -> None:
+        self._log = log
+        self._settings = settings
+        self._nonce = nonce
+        self._wall_ms = wall_ms
+        self.replica = Replica(log, settings.topic, newest_version)
+        self.replica.on_verdict(self._resolve)
+        self.replica.on_reload(self._abort_of)
+        self.write_version = codec.OLDEST_VERSION
+        """The format in which we write: the highest that all live brokers read. The node keeps it up to date."""
+        self._published = 0
+        self._outbox: dict[int, list[tuple[str, Payload]]] = {}
+        self._verdicts: dict[str, tuple[int, asyncio.Future[Verdict]]] = {}
+        self._deadlines: deque[tuple[float, str]] = deque()
+        self._room = asyncio.Semaphore(settings.publish_limit)
+        self._tasks: asyncio.TaskGroup | None = None
+        self.last_error = ""
+
+    # --- life
+
+    async def open(self) -> None:
+        """Create or check the channel's topics and load the newest snapshots; what `Replica.open` raises."""
+        await self.replica.open(self._settings.partitions)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[Channel]:
+        """Read and publish while the context is open."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            duties = [tasks.create_task(self.replica.follow()), tasks.create_task(self._expire())]
+            try:
+                yield self
+            finally:
+                self._tasks = None
+                for duty in duties:
+                    duty.cancel()
+                self._abort_waiting("the channel is closed")
+
+    async def catch_up(self, timeout_s: float) -> None:
+        """Return when everything that was in the log at the call has been applied.
+
+        Raises LogUnavailable, or what stopped the replica (`stopped_by`).
+        """
+        ends: Sequence[int] = ()
+        try:
+            async with asyncio.timeout(timeout_s):
+                ends = await self._log.ends(self._settings.topic)
+                while any(self.table.next_offset(p) < end for p, end in enumerate(ends)):
+                    if self.stopped_by is not None:
+                        raise self.stopped_by
+                    self.replica.progress.clear()
+                    await self.replica.progress.wait()
+        except TimeoutError:
+            raise LogUnavailable(f"the channel could not be read to its end: {self._what_is_left(ends)}") from None
+
+    def _what_is_left(self, ends: Sequence[int]) -> str:
+        read = [(end - self.table.next_offset(p), p, end) for p, end in enumerate(ends)]
+        if not read:
+            return "the log does not tell where that is"
+        left, partition, end = max(read)
+        return f"partition {partition} ends at offset {end}, and is read up to {end - left}"
+
+    async def claim_cluster(self, cluster: str, actor: Broker) -> Genesis:
+        """Tie the log to this cluster, or check that it is: the first genesis record wins.
+
+        Raises ForeignCluster, LogUnavailable (also while an import fills the log), or BadSnapshot if the snapshots
+        belong to another log.
+        """
+        if self.table.genesis is None:
+            verdict = await self.publish(Record("", Action.GENESIS, actor, cluster=cluster), partition=0)
+            if isinstance(verdict, Unknown):
+                raise LogUnavailable(f"the channel took no record: {verdict.detail}")
+        genesis = self.table.genesis
+        assert genesis is not None
+        self.replica.check_identity(genesis)
+        if genesis.cluster != cluster:
+            raise ForeignCluster(
+                f"this log belongs to cluster {genesis.cluster!r}, the settings say {cluster!r}: "
+                "correct --cluster, or use another log or topic prefix"
+            )
+        if is_unfinished(self.table):
+            raise LogUnavailable(
+                "this log is being filled by an import that has not come to its end: wait for it, or run it again"
+            )
+        return genesis
+
+    @property
+    def can_agree(self) -> bool:
+        """Whether every live broker reads what brokers agree on."""
+        return self.write_version >= codec.AGREEING_VERSION
+
+    async def agree(self, partition: int, ours: Agreement, actor: Broker) -> None:
+        """Put an agreement in force in a partition that has none; the first record wins. Raises LogUnavailable."""
+        if self.table.agreed(partition).revision == NEVER_AGREED:
+            verdict = await self.publish(Record("", Action.AGREE, actor, agreement=ours), partition)
+            if isinstance(verdict, Unknown):
+                raise LogUnavailable(f"the channel took no record: {verdict.detail}")
+
+    @property
+    def table(self) -> OwnershipTable:
+        """The replica's table. Changes only between two awaits of its reader."""
+        return self.replica.table
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How many entries were accepted, refused and skipped, and how many appends failed."""
+        return self.replica.counts
+
+    @property
+    def skipped(self) -> deque[Skipped]:
+        """The last entries that were no records of ours."""
+        return self.replica.skipped
+
+    @property
+    def stopped_by(self) -> StateChannelError | None:
+        """Why this replica reads no further: a newer record, an unreadable log, a listener that failed. Else None."""
+        return self.replica.stopped_by
+
+    @property
+    def stopped(self) -> asyncio.Event:
+        """Set once the replica reads no further."""
+        return self.replica.stopped
+
+    @property
+    def topic(self) -> str:
+        return self.replica.topic
+
+    @property
+    def snapshots_topic(self) -> str:
+        return self.replica.snapshots_topic
+
+    @property
+    def loaded(self) -> list[SnapshotInfo | None]:
+        """Per partition the snapshot that this replica was last loaded from."""
+        return self.replica.loaded
+
+    @property
+    def in_flight(self) -> int:
+        """How many publishes wait for their verdict."""
+        return len(self._verdicts)
+
+    # --- publishing
+
+    async def publish(self, record: Record, partition: int | None = None) -> Verdict:
+        """Append a record and return what became of it, read back from the log.
+
+        `id` and `at_ms` are filled in here. Unknown after `publish_timeout_s`: it may still be accepted later
+        (`settled`). Waits when `publish_limit` publishes are in flight. Raises RecordTooLarge or NeedsNewerFormat:
+        nothing was written.
+        """
+        if partition is None:
+            name = record.namespace or record.subjects[0].bundle.namespace
+            partition = self.table.partition_of(name)
+        async with self._room:
+            return await self._publish(record, partition)
+
+    async def read_back(self, partition: int, actor: Broker) -> bool:
+        """Append a no-op and read it back: whether everything before it in the partition has been applied.
+
+        Does not wait for room among the publishes in flight, for a proof must not queue behind them; whoever asks
+        bounds how many of these there are.
+        """
+        return isinstance(await self._publish(Record("", Action.NOOP, actor), partition), Change)
+
+    async def _publish(self, record: Record, partition: int) -> Verdict:
+        self._published += 1
+        record_id = f"{self._nonce}-{self._published}"
+        record = msgspec.structs.replace(record, id=record_id, at_ms=self._wall_ms())
+        payload = Payload(None, codec.encode(record, self.write_version))
+        loop = asyncio.get_running_loop()
+        verdict: asyncio.Future[Verdict] = loop.create_future()
+        self.replica.core.expect(record_id, partition)
+        self._verdicts[record_id] = (partition, verdict)
+        self._deadlines.append((loop.time() + self._settings.publish_timeout_s, record_id))
+        self._post(partition, record_id, payload)
+        try:
+            return await verdict
+        finally:
+            self._verdicts.pop(record_id, None)
+            self.replica.core.give_up(record_id)
+
+    def settled(self, record_id: str) -> Change | Refusal | None:
+        """What became of a record whose verdict was Unknown, None as long as it has not been read."""
+        return self.replica.core.settled(record_id)
+
+    def _post(self, partition: int, record_id: str, payload: Payload) -> None:
+        if not self._outbox:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._outbox.setdefault(partition, []).append((record_id, payload))
+
+    def _flush(self) -> None:
+        outbox, self._outbox = self._outbox, {}
+        if self._tasks is None:
+            self._abort_waiting("the channel is closed")
+            return
+        for partition, posted in outbox.items():
+            for begin in range(0, len(posted), APPEND_CHUNK):
+                self._tasks.create_task(self._append(partition, posted[begin : begin + APPEND_CHUNK]))
+
+    async def _append(self, partition: int, posted: Sequence[tuple[str, Payload]]) -> None:
+        try:
+            await self._log.append(self._settings.topic, partition, [payload for _, payload in posted])
+        except RecordTooLarge as error:
+            if len(posted) > 1:  # nothing was written; only the one that is too large shall fail
+                for one in posted:
+                    await self._append(partition, (one,))
+                return
+            waiting = self._verdicts.get(posted[0][0])
+            if waiting is not None and not waiting[1].done():
+                waiting[1].set_exception(error)
+        except LogError as error:  # also one that will not pass by itself: whoever published hears Unknown, and why
+            self.last_error = str(error)
+            self.replica.counts["append_failed"] += 1
+
+    async def _expire(self) -> None:
+        """Publishes that waited too long become Unknown."""
+        loop = asyncio.get_running_loop()
+        while True:
+            wait_s = self._deadlines[0][0] - loop.time() if self._deadlines else self._settings.publish_timeout_s / 4
+            await asyncio.sleep(max(wait_s, EXPIRY_PAUSE_S))
+            now_s = loop.time()
+            for _ in range(min(len(self._deadlines), EXPIRED_AT_ONCE)):
+                if self._deadlines[0][0] > now_s:
+                    break
+                record_id = self._deadlines.popleft()[1]
+                self._resolve(record_id, Unknown(record_id, self.last_error or "not read back in time"))
+
+    def _resolve(self, record_id: str, verdict: Verdict) -> None:
+        waiting = self._verdicts.get(record_id)
+        if waiting is not None and not waiting[1].done():
+            waiting[1].set_result(verdict)
+
+    def _abort_waiting(self, detail: str) -> None:
+        for record_id in list(self._verdicts):
+            self._resolve(record_id, Unknown(record_id, detail))
+
+    def _abort_of(self, partition: int) -> None:
+        """The verdicts of what was appended to it may stand in the part that the replica did not read."""
+        self.replica.core.forget(partition)
+        for record_id, (where, _) in list(self._verdicts.items()):
+            if where == partition:
+                self._resolve(record_id, Unknown(record_id, "this replica fell behind the trimmed log: look again"))
+
+    # --- reading
+
+    def listen(self, listener: Callable[[Change], None]) -> None:
+        """Call `listener` with every accepted change from now on, in order, right after the table took it."""
+        self.replica.listen(listener)
+
+    def unlisten(self, listener: Callable[[Change], None]) -> None:
+        """Stop calling `listener`. Idempotent."""
+        self.replica.unlisten(listener)
+
+    def next_change(self, bundle: Bundle) -> asyncio.Future[None]:
+        """A future that is done when the bundle changes next, or vanishes."""
+        return self.replica.next_change(bundle)

@@ -1,0 +1,217 @@
+"""Table views: a compacted topic as a read-only mapping with listeners, writes by key, and a time to live.
+
+Decides nothing: what is shown, and what is too old, says `view_fold.py`. Load data, policies, dynamic settings and
+advice are such views; ownership is not (its topic must keep the first valid record, not the last one).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+from statechannel.errors import InvariantError
+from statechannel.ports import Log, LogEntry, Payload, TopicSpec
+from statechannel.runtime.topic_reader import TopicReader
+from statechannel.runtime.view_fold import Changed, Skipped, ViewFold, partition_of
+
+T = TypeVar("T")
+Listener = Callable[[str, T | None, T | None], None]
+
+_log = logging.getLogger(__name__)
+
+
+READ_BACK = 4
+"""More than 1, for clocks that differ, and for a cluster that lets values live longer than this process was told."""
+
+
+def wall_clock_ms() -> int:
+    """The clock that is compared with the log's own, for the age of what was there before us."""
+    return time.time_ns() // 1_000_000
+
+
+class TableView(Mapping[str, T]):
+    """The newest value of each key of a compacted topic, as far as it has been read.
+
+    `start()`, then `run()` for as long as the view is needed. Reads never fail and never wait: while the log does not
+    answer the view shows what it has, less what grows older than `ttl_s` meanwhile. The age of entries from before
+    the start is the log's time against `clock_ms`; that of later ones counts from their receipt, on the loop's clock.
+
+    A topic that is `followed` keeps what was replaced: of one whose values grow too old only what is younger than
+    `READ_BACK` times `ttl_s` is read at the start, and keys without anything younger are not known to `sweep`.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        topic: str,
+        *,
+        decode: Callable[[bytes], T],
+        encode: Callable[[T], bytes],
+        ttl_s: float | None = None,
+        clock_ms: Callable[[], int] = wall_clock_ms,
+        partitions: int | None = None,
+        timeout_s: float = 10.0,
+        followed: bool = False,
+    ) -> None:
+        self.topic = topic
+        self.skipped = 0
+        """Entries that could not be read, since the start."""
+        self._decode, self._encode = decode, encode
+        self._ttl_ms = None if ttl_s is None else round(ttl_s * 1000)
+        self._clock_ms = clock_ms
+        self._listeners: list[Listener[T]] = []
+        self._fold: ViewFold[T] | None = None
+        self._now_s: Callable[[], float] = time.monotonic
+        self._ttl_changed = asyncio.Event()
+        spec = TopicSpec(topic, partitions, compacted=True, followed=followed)
+        self._reader = TopicReader(log, spec, self._take, timeout_s, self._since_ms if followed and ttl_s else None)
+
+    # --- reading
+
+    @property
+    def ready(self) -> bool:
+        """Whether everything that was in the topic at the start has been read."""
+        return self._reader.ready
+
+    async def wait_ready(self, timeout_s: float) -> bool:
+        """Wait until the view is ready, at most `timeout_s`; whether it is."""
+        return await self._reader.wait_ready(timeout_s)
+
+    async def catch_up(self) -> None:
+        """Read all that anybody has written by now. Raises LogUnavailable."""
+        await self._reader.catch_up()
+
+    def on_change(self, listener: Listener[T]) -> Callable[[], None]:
+        """Call `listener(key, old, new)` on the loop for each entry read, and when a value grows too old (new is None).
+
+        Returns what ends it. A listener that raises is logged and does not stop the view.
+        """
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def set_ttl(self, ttl_s: float) -> None:
+        """Let values live so long from now on, also those that are here. Raises InvariantError in a view without."""
+        if self._ttl_ms is None:
+            raise InvariantError(f"the view of {self.topic} was made without a time to live")
+        self._ttl_ms = round(ttl_s * 1000)
+        if self._fold is not None:
+            self._fold.ttl_ms = self._ttl_ms
+        self._ttl_changed.set()
+
+    def __getitem__(self, key: str) -> T:
+        value = None if self._fold is None else self._fold.get(key, self._now_ms())
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def several(self, keys: Iterable[str]) -> list[T | None]:
+        """As `get` for each of them, with one look at the clock."""
+        fold = self._fold
+        if fold is None:
+            return [None for _ in keys]
+        now_ms = self._now_ms()
+        return [fold.get(key, now_ms) for key in keys]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(()) if self._fold is None else self._fold.shown(self._now_ms())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    # --- writing
+
+    async def put(self, key: str, value: T) -> None:
+        """Set a key; returns when it is durable, which may be before or after this view shows it.
+
+        Raises LogUnavailable (it may or may not be written) or RecordTooLarge.
+        """
+        await self._append(key, [Payload(key.encode(), self._encode(value))])
+
+    async def delete(self, key: str) -> None:
+        """Delete a key (idempotent). Raises LogUnavailable."""
+        await self._append(key, [Payload(key.encode(), None)])
+
+    async def sweep(self) -> tuple[str, ...]:
+        """Delete from the topic, for everybody, the keys that are older than `ttl_s`; which. One process should do it.
+
+        First reads up to the topic's present end, so as to judge by the newest entries. A key that is put at the same
+        moment may still be lost: who puts it and no longer sees it should put it again. Raises LogUnavailable.
+        """
+        if self._fold is None or self._ttl_ms is None or not self.ready:
+            return ()
+        await self._reader.catch_up()
+        keys = sorted(self._fold.overdue(self._now_ms()))
+        for key in keys:
+            await self.delete(key)
+        return tuple(keys)
+
+    async def _append(self, key: str, payloads: Sequence[Payload]) -> None:
+        if not key:
+            raise InvariantError(f"a key of {self.topic} must not be empty")
+        await self._reader.append(partition_of(key, max(1, self._reader.partitions)), payloads)
+
+    # --- running
+
+    async def start(self) -> None:
+        """Create or check the topic and note its ends. Raises LogUnavailable or TopicMismatch; may be tried again."""
+        partitions = await self._reader.start()
+        self._now_s = asyncio.get_running_loop().time
+        self._fold = ViewFold(self._decode, partitions, self._ttl_ms)
+
+    async def run(self) -> None:
+        """Read until cancelled. Starts the view if that has not been done."""
+        if self._fold is None:
+            await self.start()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._reader.run())
+            if self._ttl_ms is not None:
+                group.create_task(self._expire())
+
+    def _take(self, entries: Sequence[LogEntry]) -> None:
+        assert self._fold is not None
+        now_ms, wall_ms = self._now_ms(), self._clock_ms()
+        for entry in entries:
+            old = entry.offset < self._reader.starts[entry.partition]
+            outcome = self._fold.apply(entry, now_ms, wall_ms - entry.appended_ms if old else 0)
+            if isinstance(outcome, Skipped):
+                self.skipped += 1
+                _log.warning("%s[%d] offset %d skipped: %s", self.topic, entry.partition, entry.offset, outcome.detail)
+            else:
+                self._tell(outcome)
+
+    def _tell(self, change: Changed[T]) -> None:
+        if change.old is None and change.new is None:
+            return
+        for listener in tuple(self._listeners):
+            try:
+                listener(change.key, change.old, change.new)
+            except Exception:  # noqa: BLE001 - a listener's bug is its own; the others and the view go on
+                _log.exception("a listener of %s failed on %r", self.topic, change.key)
+
+    async def _expire(self) -> None:
+        assert self._fold is not None
+        while True:
+            for change in self._fold.expire(self._now_ms()):
+                self._tell(change)
+            await self._sleep_until(self._fold.next_deadline_ms())
+
+    async def _sleep_until(self, deadline_ms: int | None) -> None:
+        assert self._ttl_ms is not None
+        # What comes later grows too old later; only what is from before the start may come with little life left.
+        at_most_ms = max(1, self._ttl_ms // 4) if self.ready else 50
+        wait_ms = at_most_ms if deadline_ms is None else min(at_most_ms, max(1, deadline_ms - self._now_ms()))
+        self._ttl_changed.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_ms / 1000):
+                await self._ttl_changed.wait()
+
+    def _since_ms(self) -> int:
+        assert self._ttl_ms is not None
+        return self._clock_ms() - READ_BACK * self._ttl_ms
+
+    def _now_ms(self) -> int:
+        return int(self._now_s() * 1000)

@@ -1,0 +1,252 @@
+"""Placement as one broker does it: bursts spread evenly, in a time that grows with the burst, not with its square."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from loadmanager.broker.placing import Placing
+from loadmanager.cluster.views import Views
+from loadmanager.model.load.model import BrokerLoadData
+from loadmanager.model.policies.model import NO_POLICIES, BrokerPolicy, NamespacePolicy, Policies
+from loadmanager.settings import Settings
+from loadmanager.simulation.world import World
+from loadmanager.strategies.placement.model import Roster
+from loadmanager.strategies.placement.registry import PLACEMENTS
+from statechannel.law.record import Action, Broker, Record, Role, Subject
+from statechannel.law.table import OwnershipTable
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Change
+from tests.loadmanager.small_world import A, B, C, Hand, membership_of, process, replica, virtually
+
+
+def placing(
+    world: World,
+    hand: Hand,
+    *brokers: Broker,
+    policies: Policies = NO_POLICIES,
+    settings: Settings | None = None,
+) -> Placing:
+    views = Views(world.log_client(process(world, "views")), Settings.model_construct(), world.wall_ms)
+    placement = PLACEMENTS.make("least-loaded")
+    chosen = settings or Settings.model_construct()
+    return Placing(A, hand.channel.table, membership_of(*brokers), views, placement, lambda: policies, lambda: chosen)
+
+
+@virtually
+async def test_a_burst_is_spread_evenly_before_the_table_shows_any_of_it(world: World):
+    async with replica(world) as channel:
+        hand = Hand(channel)
+        bundles = await hand.create(90)
+        place = placing(world, hand, A, B, C).place
+        got = Counter(place(hand.entry(bundle)) for bundle in bundles)
+        assert set(got.values()) <= {29, 30, 31}
+        assert set(got) == {A, B, C}
+
+
+@virtually
+async def test_asking_twice_for_one_bundle_counts_once(world: World):
+    async with replica(world) as channel:
+        hand = Hand(channel)
+        first, *_ = await hand.create(2)
+        one = placing(world, hand, A, B)
+        for _ in range(5):
+            one.place(hand.entry(first))
+        assert sum(one._pending.values()) == 1
+
+
+@virtually
+async def test_what_the_table_shows_is_not_counted_twice(world: World):
+    async with replica(world) as channel:
+        hand = Hand(channel)
+        first, second = await hand.create(2)
+        one = placing(world, hand, A, B)
+        to = one.place(hand.entry(first))
+        assert to is not None
+        await hand.accept(Action.OWN, first, A, to)
+        assert one.place(hand.entry(second)) not in (None, to), "it sees one bundle there, not two, and none elsewhere"
+        assert one._pending.total() == 1
+
+
+@virtually
+async def test_the_work_of_a_mass_revocation_grows_with_it_not_with_its_square(world: World):
+    """Counted, not timed: how often the table is asked."""
+    async with replica(world) as channel:
+        hand = Hand(channel)
+        bundles = await hand.create(1_000)
+        lead = Record("", Action.LEAD, C, Role.LEADER, epoch=1)
+        assert isinstance(await channel.publish(lead, 0), Change)
+        for action, by, role, to in ((Action.OWN, A, Role.BROKER, A), (Action.REVOKE, C, Role.LEADER, None)):
+            subjects = tuple(Subject(bundle, hand.entry(bundle).revision) for bundle in bundles)
+            record = Record("", action, by, role, int(role is Role.LEADER), subjects, to)
+            assert isinstance(await channel.publish(record), Change)
+        assert len(channel.table.in_state(State.REVOKING)) == 1_000
+        one = placing(world, hand, B, C)
+        entries = [hand.entry(bundle) for bundle in bundles]
+        asked = 0
+        get = channel.table.get
+
+        def count(bundle):
+            nonlocal asked
+            asked += 1
+            return get(bundle)
+
+        channel.table.get = count  # type: ignore[method-assign]
+        assert all(one.place_preferring(entry, "a:1") in (B, C) for entry in entries)
+        assert asked < 5_000
+
+
+@virtually
+async def test_many_at_once_are_placed_as_one_after_the_other(world: World):
+    async with replica(world) as channel:
+        hand = Hand(channel)
+        bundles = await hand.create(64)
+        for bundle in bundles[:40]:
+            await hand.assign(bundle, A)
+        entries = [hand.entry(bundle) for bundle in bundles]
+        restarted = Broker("a:1", 2)
+        singly = placing(world, hand, restarted, B, C)
+        world.crash("views")
+        together = placing(world, hand, restarted, B, C)
+        expected = [singly.place_preferring(entry, "a:1") for entry in entries]
+        assert (
+            together.place_many(entries[:50], ["a:1"] * 50) + together.place_many(entries[50:], ["a:1"] * 14)
+            == expected
+        )
+        assert together._pending == singly._pending
+        assert together.place_many(entries[:3], [None] * 3) == [
+            singly.place_preferring(entry, None) for entry in entries[:3]
+        ]
+        assert together._pending == singly._pending
+
+
+@virtually
+async def test_many_of_an_anti_affinity_group_are_spread_as_one_after_the_other(world: World):
+    apart = NamespacePolicy(anti_affinity_group="g")
+    names = [f"tenant/group-{number}" for number in range(4)]
+    policies = Policies(namespaces=dict.fromkeys(names, apart))
+    async with replica(world) as channel:
+        hand = Hand(channel)
+        bundles = [bundle for name in names for bundle in await hand.create(2, name)] + list(await hand.create(9))
+        entries = [hand.entry(bundle) for bundle in sorted(bundles, key=lambda bundle: bundle.lo)]
+        singly = placing(world, hand, A, B, C, policies=policies)
+        world.crash("views")
+        together = placing(world, hand, A, B, C, policies=policies)
+        expected = [singly.place_preferring(entry, None) for entry in entries]
+        assert together.place_many(entries, [None] * len(entries)) == expected
+        first = [owner for entry, owner in zip(entries, expected, strict=True) if entry.bundle.namespace in names][:3]
+        assert set(first) == {A, B, C}, "the group is apart"
+
+
+@virtually
+async def test_many_that_nobody_may_take_are_told_of(world: World):
+    async with replica(world) as channel:
+        hand = Hand(channel)
+        bundles = await hand.create(3)
+        for bundle in bundles:
+            await hand.assign(bundle, A)
+        one = placing(world, hand, A)
+        assert one.place_many([hand.entry(bundle) for bundle in bundles], [None] * 3) == [None] * 3
+        assert one.last_refusal == "no broker is registered"
+
+
+@virtually
+async def test_looking_at_all_that_is_in_flight_costs_a_part_of_the_placements_only(world: World):
+    """Counted: 800 bundles of a dead broker; the table changes after each ten that are placed."""
+    async with replica(world) as channel:
+        hand = Hand(channel)
+        bundles = await hand.create(800)
+        for bundle in bundles:
+            await hand.assign(bundle, A)
+        lead = Record("", Action.LEAD, C, Role.LEADER, epoch=1)
+        assert isinstance(await channel.publish(lead, 0), Change)
+        subjects = tuple(Subject(bundle, hand.entry(bundle).revision) for bundle in bundles)
+        await channel.publish(Record("", Action.REVOKE, C, Role.LEADER, 1, subjects))
+        assert len(channel.table.in_state(State.REVOKING)) == 800
+        looks = gone_through = 0
+
+        candidates = Roster.candidates
+
+        def counting(*arguments):
+            nonlocal looks, gone_through
+            looks += 1
+            gone_through += len(one._given)
+            return candidates(*arguments)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Roster, "candidates", counting)
+            patch.setattr(OwnershipTable, "flights", lambda _: pytest.fail("what is in flight is counted, not walked"))
+            one = placing(world, hand, B, C)
+            for begin in range(0, 800, 10):
+                some = [hand.entry(bundle) for bundle in bundles[begin : begin + 10]]
+                placed = one.place_many(some, [None] * len(some))
+                for entry, owner in zip(some, placed, strict=True):
+                    assert owner is not None
+                    subject = Subject(entry.bundle, entry.revision)
+                    record = Record("", Action.RELEASE, C, Role.LEADER, 1, (subject,), owner)
+                    assert isinstance(await channel.publish(record), Change)
+        assert looks >= 2
+        assert gone_through <= 8 * 800
+        held = Counter(hand.entry(bundle).holder for bundle in bundles)
+        assert set(held) == {B, C}
+        assert max(held.values()) - min(held.values()) <= 40
+
+
+@virtually
+async def test_a_bundle_that_must_leave_goes_to_another_and_to_nobody_if_there_is_none(world: World):
+    async with replica(world) as channel:
+        hand = Hand(channel)
+        (bundle,) = await hand.create()
+        assert placing(world, hand, A, B).place_elsewhere(hand.entry(bundle)) == B
+
+
+@virtually
+async def test_nobody_to_place_on_is_said(world: World):
+    async with replica(world) as channel:
+        hand = Hand(channel)
+        (bundle,) = await hand.create()
+        one = placing(world, hand, A)
+        assert one.place_elsewhere(hand.entry(bundle)) is None
+        assert one.last_refusal
+
+
+@virtually
+async def test_the_former_name_is_preferred_but_never_the_incarnation_that_lost_the_bundle(world: World):
+    async with replica(world) as channel:
+        hand = Hand(channel)
+        (bundle,) = await hand.create()
+        await hand.assign(bundle, A)
+        restarted = Broker("a:1", 2)
+        assert placing(world, hand, restarted, B).place_preferring(hand.entry(bundle), "a:1") == restarted
+        world.crash("views")
+        assert placing(world, hand, A, B).place_preferring(hand.entry(bundle), "a:1") == B
+
+
+@virtually
+async def test_who_could_not_prepare_is_passed_over_once(world: World):
+    async with replica(world) as channel:
+        hand = Hand(channel)
+        (bundle,) = await hand.create()
+        await hand.assign(bundle, A)
+        one = placing(world, hand, A, B, C)
+        declined = one.place_elsewhere(hand.entry(bundle))
+        assert declined is not None
+        await hand.accept(Action.TRANSFER, bundle, A, declined)
+        await hand.accept(Action.CANCEL, bundle, declined)
+        assert one.place_elsewhere(hand.entry(bundle)) not in (None, declined)
+
+
+@virtually
+async def test_how_full_a_broker_is_goes_by_the_capacity_that_a_policy_lays_down_and_the_weights(world: World):
+    policies = Policies(brokers={"a:1": BrokerPolicy(capacity={"cpu": 2.0})})
+    load = BrokerLoadData(A, 1, cpu_percent=80.0, in_rate_msg_s=30.0, capacity={"cpu": 8.0, "rate_msg_s": 100.0})
+    async with replica(world) as channel:
+        hand = Hand(channel)
+        laid_down = placing(world, hand, A, policies=policies)._measure()
+        assert laid_down(load) == pytest.approx(0.8 * 8 / 2)
+        world.crash("views")
+        assert placing(world, hand, A)._measure()(load) == pytest.approx(0.8)
+        world.crash("views")
+        weighted = placing(world, hand, A, settings=Settings.model_construct(weight_cpu=0.0))
+        assert weighted._measure()(load) == pytest.approx(0.3)

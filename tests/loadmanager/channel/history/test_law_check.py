@@ -1,0 +1,145 @@
+"""What an auditor sees in single entries, beyond what the fold refuses; and where two tables differ."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from loadmanager.channel.history.differences import difference, differing_bundle, differing_part
+from loadmanager.channel.history.digests import namespace_digests, partition_digests
+from loadmanager.channel.history.law_check import PROBLEMS_KEPT, LawCheck
+from loadmanager.channel.history.revision import Revision
+from statechannel.law.bundle import Bundle, even_boundaries, tile
+from statechannel.law.partition import Genesis, Lead, NamespaceState, PartitionState
+from statechannel.law.record import Action, Broker, Record, Subject
+from statechannel.law.transitions import State
+from statechannel.law.verdict import Change, Cutting, Ownership, Reason, Refusal, Transition
+from statechannel.ports import LogEntry
+from statechannel.runtime.channel import Applied
+from statechannel.runtime.refold import Folded
+
+A, B = Broker("a:1", 1), Broker("b:1", 2)
+BUNDLES = tile("t/n", even_boundaries(4))
+
+
+def entry(bundle: Bundle = BUNDLES[0], **more: object) -> Ownership:
+    fine = Ownership(bundle, State.ASSIGNED, A, None, 7, 3, Action.RETURN, A)
+    return msgspec.structs.replace(fine, **more)
+
+
+def folded(offset: int, verdict: Change | Refusal | None, record: Record | None = None) -> Folded:
+    return Folded(LogEntry(0, offset, None, b"", 0), Applied(0, offset, verdict, record))
+
+
+def accepted(offset: int, before: Ownership | None, after: Ownership | None) -> Folded:
+    record = Record("r", Action.RETURN, A)
+    return folded(offset, Change(0, offset, record, (Transition(before, after),)), record)
+
+
+def test_entries_that_are_as_they_should_be_are_counted() -> None:
+    check = LawCheck()
+    check.take(accepted(7, entry(revision=5), entry(revision=7)))
+    check.take(folded(8, Refusal(Reason.ILLEGAL, "no arrow"), Record("r", Action.OWN, A)))
+    check.take(folded(9, None))
+    assert (check.counts["accepted"], check.counts["refused"], check.counts["skipped"]) == (1, 1, 1)
+    assert (check.problems, check.gaps) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("after", "problem"),
+    [
+        (entry(revision=8), "has revision 8"),
+        (entry(token=1), "goes back from 3 to 1"),
+        (entry(holder=None), "assigned with holder None"),
+        (entry(token=9), "beyond revision"),
+    ],
+)
+def test_a_step_that_no_law_allows_is_a_problem(after: Ownership, problem: str) -> None:
+    check = LawCheck()
+    check.take(accepted(7, entry(revision=5), after))
+    assert problem in check.problems[0]
+    assert check.problems[0].startswith("offset 7: ")
+
+
+@pytest.mark.parametrize(("seen", "lost"), [(6, False), (7, False), (8, True), (19, True), (20, False), (99, False)])
+def test_an_author_who_saw_what_no_record_made_betrays_a_hole(seen: int, lost: bool) -> None:
+    check, record = LawCheck(), Record("r", Action.OWN, B, subjects=(Subject(BUNDLES[0], seen),), to=B)
+    check.take(folded(20, Refusal(Reason.STALE, "stale", BUNDLES[0], entry()), record))
+    assert bool(check.problems) == lost
+
+
+def test_gaps_and_problems_are_bounded() -> None:
+    check = LawCheck()
+    for offset in range(0, 100, 2):
+        check.take(accepted(offset, None, entry(revision=1_000, token=0)))
+    assert len(check.gaps) == len(check.problems) == PROBLEMS_KEPT
+    assert check.gaps[0] == (1, 2)
+    assert check.counts["problems"] == 50
+
+
+def state(*entries: Ownership, name: str = "t/n", **more: object) -> PartitionState:
+    namespaces = (NamespaceState("a/a", 1, ()), NamespaceState(name, 7, entries))
+    bare = PartitionState(0, 9, Genesis("c", "i", 0), Lead(2, A), None, (("a:1", 1),), namespaces, (), ())
+    return msgspec.structs.replace(bare, **more)
+
+
+WHOLE = tuple(entry(bundle) for bundle in BUNDLES)
+OTHERS = {
+    "another owner": (state(*WHOLE[:2], entry(BUNDLES[2], holder=B), WHOLE[3]), "at b:1#2"),
+    "a bundle less": (state(*WHOLE[:3]), "it says there is none"),
+    "another range": (state(*WHOLE[:3], entry(Bundle("t/n", BUNDLES[3].lo, BUNDLES[3].hi - 1))), "there is none"),
+    "a hand-off": (state(*WHOLE[:3], entry(BUNDLES[3], hand_off=b"x")), "the same but for what it hands over"),
+    "how to cut": (state(*WHOLE[:3], entry(BUNDLES[3], cutting=Cutting(parts=3))), "or how it is to be cut"),
+    "another namespace": (state(*WHOLE, name="t/o"), "t/n"),
+    "another epoch": (state(*WHOLE, lead=Lead(3, B)), "lead"),
+    "another broker": (state(*WHOLE, incarnations=(("a:1", 2),)), "incarnations"),
+}
+
+
+@pytest.mark.parametrize("most", [1, 3, 100])
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_difference_is_found_from_pages_of_digests_and_from_whole_states(name: str, most: int) -> None:
+    ours, (theirs, told) = state(*WHOLE), OTHERS[name]
+    assert told in (_found_by_pages(ours, theirs, most) or "")
+    assert told in (difference(ours, theirs) or "")
+
+
+@pytest.mark.parametrize("most", [1, 3, 100])
+def test_there_is_no_difference_between_equals(most: int) -> None:
+    assert _found_by_pages(state(*WHOLE), state(*WHOLE), most) is None
+    assert difference(state(*WHOLE), state(*WHOLE)) is None
+
+
+def _found_by_pages(ours: PartitionState, theirs: PartitionState, most: int) -> str | None:
+    after: str | None = ""
+    while after is not None:
+        page = partition_digests(theirs, after, most)
+        namespace, rest = differing_part(ours, page, after)
+        if namespace is not None:
+            return _bundle_by_pages(ours, theirs, namespace, most)
+        if rest is not None:
+            return rest
+        after = page.next
+    return None
+
+
+def _bundle_by_pages(ours: PartitionState, theirs: PartitionState, namespace: str, most: int) -> str | None:
+    after: str | None = ""
+    while after is not None:
+        page = namespace_digests(theirs, namespace, after, most)
+        found = differing_bundle(ours, page, after)
+        if found is not None:
+            return found
+        after = page.next
+    return None
+
+
+@pytest.mark.parametrize("text", ["0:0", "3:1.2.3", "12:5.0.999999999999999999"])
+def test_a_revision_reads_as_it_is_written(text: str) -> None:
+    assert str(Revision.parse(text)) == text
+
+
+@pytest.mark.parametrize("text", ["", "0", "0:", ":1", "0:1,2", "0:1.", "0:.1", "-1:1", "0:1 ", "0:٣", "0:" + "1" * 19])
+def test_what_is_no_revision_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no revision"):
+        Revision.parse(text)

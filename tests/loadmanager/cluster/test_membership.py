@@ -1,0 +1,219 @@
+"""Who counts as live, who is condemned by whose word, and when nothing may be concluded from absence."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadmanager.cluster.membership import Membership, condemn
+from loadmanager.model.registration import Peer, Registration, read_peer
+from statechannel.law.record import Action, Broker, Record
+from statechannel.law.verdict import Change
+from statechannel.ports import Connection, Member
+from tests.loadmanager.small_world import A, B, C, membership_of, see
+
+A2, D = Broker("a:1", 2), Broker("d:1", 1)
+GRACE_S = 150.0
+
+
+def lose_contact(membership: Membership, now_s: float = 0.0) -> None:
+    membership.saw_members({}, Connection.SUSPENDED, now_s)
+
+
+def hear(membership: Membership, broker: Broker, now_s: float) -> None:
+    membership.saw_change(Change(0, 0, Record("n", Action.NOOP, broker)), now_s)
+
+
+# --- live
+
+
+def test_registered_is_live_and_unknown_is_not():
+    membership = membership_of(A)
+    assert membership.is_live(A, 0)
+    assert not membership.is_live(B, 0)
+
+
+def test_an_incarnation_is_live_not_a_name():
+    membership = membership_of(A2)
+    assert membership.is_live(A2, 0)
+    assert not membership.is_live(A, 0)
+    assert membership.peer(A) is None
+
+
+def test_a_replaced_incarnation_is_not_live_even_if_it_was_just_heard_or_contact_is_lost():
+    membership = membership_of(A2)
+    hear(membership, A, 0)
+    assert not membership.is_live(A, 0)
+    lose_contact(membership)
+    assert not membership.is_live(A, 0)
+
+
+def test_who_is_heard_on_the_channel_is_live_for_two_validities():
+    membership = membership_of(B)
+    hear(membership, A, 10)
+    assert membership.is_live(A, 14)
+    assert not membership.is_live(A, 14.01)
+
+
+def test_only_a_no_op_is_a_sign_of_life():
+    membership = membership_of(B)
+    membership.saw_change(Change(0, 0, Record("r", Action.LEAD, A)), 0)
+    assert not membership.is_live(A, 0)
+
+
+def test_without_contact_everybody_is_live_but_the_condemned():
+    membership = membership_of(A, B)
+    membership.condemned = {B: "refuses"}
+    lose_contact(membership)
+    assert membership.is_live(A, 1_000)
+    assert not membership.is_live(B, 1_000)
+
+
+def test_bundles_are_given_to_the_registered_only_not_to_the_draining_or_condemned():
+    membership = membership_of(D, C, B, A, draining=(B,))
+    membership.condemned = {C: "refuses"}
+    assert [p.broker for p in membership.eligible()] == [A, D]
+
+
+def test_a_registration_that_cannot_be_read_takes_nothing():
+    peer = read_peer(Member(A, b"\xff no json"))
+    assert peer.registration.draining
+
+
+def test_a_registration_without_a_format_reads_the_first_format_only():
+    """What a release leaves out stands for its own default, which a later release must not take for its own."""
+    assert read_peer(Member(A, b"{}")).registration.codec == 1
+
+
+# --- safe mode
+
+
+def test_safe_mode_lasts_while_the_service_is_out_of_reach_however_long():
+    membership = membership_of(A)
+    lose_contact(membership)
+    assert membership.safe_mode(10_000) == "the coordination service is out of reach"
+
+
+def test_after_an_outage_the_known_are_waited_for_until_they_are_back():
+    membership = membership_of(A, B)
+    lose_contact(membership)
+    see(membership, A, now_s=100)
+    assert membership.safe_mode(100) == "waiting for b:1 to come back"
+    see(membership, A, B, now_s=101)
+    assert membership.safe_mode(101) is None
+
+
+def test_after_an_outage_the_wait_ends_with_the_grace():
+    membership = membership_of(A, B)
+    lose_contact(membership)
+    see(membership, A, now_s=100)
+    assert membership.safe_mode(100 + GRACE_S - 0.01) is not None
+    assert membership.safe_mode(100 + GRACE_S) is None
+
+
+def test_a_broker_that_was_away_at_the_first_return_is_still_waited_for_at_the_second():
+    """A service that flaps: what one moment of contact did not show is not dead."""
+    membership = membership_of(A, B)
+    lose_contact(membership, 10)
+    see(membership, A, now_s=20)
+    lose_contact(membership, 21)
+    see(membership, A, now_s=22)
+    assert membership.safe_mode(22) == "waiting for b:1 to come back"
+
+
+def test_who_left_between_two_outages_is_not_waited_for():
+    membership = membership_of(A, B)
+    lose_contact(membership, 10)
+    see(membership, A, B, now_s=20)
+    see(membership, A, now_s=5_000)
+    lose_contact(membership, 6_000)
+    see(membership, A, now_s=6_001)
+    assert membership.safe_mode(6_001) is None
+
+
+def test_who_came_back_and_left_again_is_not_waited_for_after_the_next_outage():
+    membership = membership_of(A, B)
+    lose_contact(membership, 10)
+    see(membership, A, B, now_s=20)
+    see(membership, A, now_s=30)
+    lose_contact(membership, 40)
+    see(membership, A, now_s=41)
+    assert membership.safe_mode(41) is None
+
+
+def test_who_never_came_back_from_an_earlier_outage_is_not_waited_for_again():
+    membership = membership_of(A, B)
+    lose_contact(membership, 10)
+    see(membership, A, now_s=20)
+    lose_contact(membership, 20 + GRACE_S)
+    see(membership, A, now_s=21 + GRACE_S)
+    assert membership.safe_mode(21 + GRACE_S) is None
+
+
+def test_a_condemned_broker_is_not_waited_for():
+    membership = membership_of(A, B)
+    lose_contact(membership)
+    see(membership, A, now_s=100)
+    membership.condemned = {B: "refuses"}
+    assert membership.safe_mode(100) is None
+
+
+def test_absence_without_an_outage_is_no_safe_mode():
+    membership = membership_of(A, B)
+    see(membership, A, now_s=10)
+    assert membership.safe_mode(10) is None
+
+
+# --- condemned
+
+
+def peers(*brokers: Broker) -> dict[str, Peer]:
+    return {b.name: Peer(b, Registration()) for b in brokers}
+
+
+@pytest.mark.parametrize(
+    ("accusations", "registered", "condemned"),
+    [
+        ([(A, C), (B, C)], (A, B, C), {C}),
+        ([(A, C)], (A, B, C), set()),
+        ([(A, B)], (A, B), {B}),
+        ([(A, C), (A, C)], (A, B, C), set()),
+        ([(A2, C), (B, C)], (A, B, C), set()),
+        ([(A, C), (B, C)], (A, B), {C}),
+        ([(C, C), (A, C)], (A, B, C), set()),
+        ([(A, A2)], (A, B), set()),
+        ([(A, C), (D, C)], (A, B, C), set()),
+        ([], (A,), set()),
+    ],
+    ids=[
+        "two agree",
+        "one of two others is not enough",
+        "the only other one is enough",
+        "twice the same is one",
+        "an accuser's other incarnation does not count",
+        "also when its registration has ended",
+        "its own word does not count",
+        "nobody accuses his own name",
+        "who is not registered does not count",
+        "nobody accuses",
+    ],
+)
+def test_who_is_condemned(
+    accusations: list[tuple[Broker, Broker]], registered: tuple[Broker, ...], condemned: set[Broker]
+):
+    assert set(condemn(accusations, peers(*registered))) == condemned
+
+
+def test_of_two_that_accuse_each_other_only_one_falls_the_same_for_everybody():
+    accusations = [(A, B), (B, A)]
+    assert condemn(accusations, peers(A, B)) == condemn(accusations[::-1], peers(B, A))
+    assert len(condemn(accusations, peers(A, B))) == 1
+
+
+def test_the_word_of_the_condemned_does_not_count():
+    accusations = [(A, C), (B, C), (C, A), (B, A)]
+    assert set(condemn(accusations, peers(A, B, C, D))) == {A}, "without A only one is left to accuse C"
+
+
+def test_all_but_one_can_fall():
+    accusations = [(A, B), (A, C), (B, C)]
+    assert set(condemn(accusations, peers(A, B, C))) == {B, C}

@@ -1,0 +1,170 @@
+"""Accusations on evidence: refused connections in a row accuse, anything else withdraws; bad addresses harm nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+
+from loadmanager.cluster.suspicion import OBSERVERS, Accusation, Answer, Ring, Suspicion, probe_port
+from loadmanager.model.registration import Peer, Registration
+from loadmanager.simulation.world import World
+from statechannel.law.record import Broker
+from statechannel.runtime.view import TableView
+from tests.loadmanager.small_world import A, B, C, process, virtually
+
+B2 = Broker("b:1", 2)
+
+
+class Street:
+    """What a looks at: `answers` by incarnation, open unless it says else."""
+
+    def __init__(self, *brokers: Broker) -> None:
+        self.answers: dict[Broker, Answer] = {}
+        self.peers = {b.name: Peer(b, Registration()) for b in brokers}
+
+    async def probe(self, peer: Peer) -> Answer:
+        return self.answers.get(peer.broker, Answer.OPEN)
+
+
+def accusations(suspicion: Suspicion) -> list[tuple[Broker, Broker]]:
+    return [(a.accuser, a.accused) for a in suspicion._view.values()]
+
+
+@asynccontextmanager
+async def looking(world: World, street: Street, refusals: int = 2) -> AsyncGenerator[Suspicion]:
+    view: TableView[Accusation] = TableView(
+        world.log_client(process(world, "a:1"), request_timeout_s=0.2),
+        "accusations",
+        decode=msgspec.json.Decoder(Accusation).decode,
+        encode=msgspec.json.encode,
+        clock_ms=world.wall_ms,
+        partitions=1,
+        timeout_s=0.3,
+    )
+    await view.start()
+    suspicion = Suspicion(A, lambda: street.peers, view, street.probe, interval_s=0.1, refusals=refusals)
+    tasks = [asyncio.ensure_future(view.run()), asyncio.ensure_future(suspicion.run())]
+    yield suspicion
+    assert not any(task.done() for task in tasks)
+    for task in tasks:
+        task.cancel()
+
+
+@virtually
+async def test_refusals_in_a_row_make_an_accusation_and_an_open_port_ends_it(world: World):
+    street = Street(A, B, C)
+    async with looking(world, street) as suspicion:
+        street.answers[B] = Answer.REFUSED
+        await world.until(lambda: accusations(suspicion) == [(A, B)], 1, "b is accused")
+        street.answers.clear()
+        await world.until(lambda: accusations(suspicion) == [], 1, "it is withdrawn")
+
+
+@virtually
+async def test_a_port_that_only_does_not_answer_accuses_nobody_and_breaks_the_row(world: World):
+    street = Street(A, B)
+    async with looking(world, street, refusals=3) as suspicion:
+        for _ in range(10):
+            street.answers[B] = Answer.REFUSED
+            await asyncio.sleep(0.2)
+            street.answers[B] = Answer.SILENT
+            await asyncio.sleep(0.15)
+            assert accusations(suspicion) == []
+
+
+@virtually
+async def test_a_restarted_broker_is_accused_in_its_own_incarnation(world: World):
+    """Both incarnations share a key: withdrawing the one must not withdraw the other."""
+    street = Street(A, B)
+    async with looking(world, street, refusals=1) as suspicion:
+        street.answers = {B: Answer.REFUSED, B2: Answer.REFUSED}
+        await world.until(lambda: accusations(suspicion) == [(A, B)], 1, "the first is accused")
+        street.peers["b:1"] = Peer(B2, Registration())
+        await world.until(lambda: accusations(suspicion) == [(A, B2)], 1, "the second is accused")
+        await asyncio.sleep(1)
+        assert accusations(suspicion) == [(A, B2)]
+
+
+@virtually
+async def test_without_the_log_it_looks_on_and_tells_later(world: World):
+    street = Street(A, B)
+    async with looking(world, street) as suspicion:
+        world.set_down("log", True)
+        street.answers[B] = Answer.REFUSED
+        await asyncio.sleep(3)
+        world.set_down("log", False)
+        await world.until(lambda: accusations(suspicion) == [(A, B)], 2, "b is accused")
+
+
+@virtually
+async def test_what_is_remembered_of_those_who_left_is_nothing(world: World):
+    street = Street(A, B)
+    async with looking(world, street) as suspicion:
+        street.answers[B] = Answer.REFUSED
+        await asyncio.sleep(0.5)
+        del street.peers["b:1"]
+        await world.until(lambda: not suspicion._refused and not accusations(suspicion), 1, "it is forgotten")
+
+
+NAMES = [f"h{i}.example:1" for i in range(50)]
+
+
+def test_each_broker_is_observed_by_a_few_the_same_for_everybody():
+    ring, other = Ring(NAMES), Ring(reversed(NAMES))
+    for name in NAMES:
+        observers = ring.observers_of(name)
+        assert len(set(observers)) == OBSERVERS
+        assert name not in observers
+        assert observers == other.observers_of(name)
+        assert all(name in ring.observed_by(each) for each in observers)
+    assert Ring(["a:1"]).observers_of("a:1") == []
+    assert Ring(["a:1", "b:1"]).observers_of("a:1") == ["b:1"]
+    assert Ring(["b:1"]).observed_by("a:1") == [], "it does not see itself yet"
+
+
+def test_everybody_looks_at_as_many_and_one_that_goes_concerns_its_neighbours_only():
+    ring = Ring(NAMES)
+    assert {len(ring.observed_by(name)) for name in NAMES} == {OBSERVERS}
+    fewer = Ring(NAMES[1:])
+    changed = [name for name in NAMES[1:] if ring.observers_of(name) != fewer.observers_of(name)]
+    assert len(changed) == OBSERVERS
+
+
+@virtually
+async def test_who_looks_at_whom_is_worked_out_when_somebody_came_or_went_only(world: World):
+    street = Street(A, B, C)
+    made: list[int] = []
+
+    def counted(names: Iterable[str]) -> Ring:
+        made.append(1)
+        return Ring(names)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("loadmanager.cluster.suspicion.Ring", counted)
+        async with looking(world, street):
+            await asyncio.sleep(1)
+            assert len(made) == 1
+            del street.peers["c:1"]
+            await asyncio.sleep(1)
+            assert len(made) == 2
+
+
+async def test_a_port_that_is_open_refuses_or_says_nothing():
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    peer = Peer(A, Registration(admin_url=f"http://127.0.0.1:{port}"))
+    assert await probe_port(peer) is Answer.OPEN
+    server.close()
+    await server.wait_closed()
+    assert await probe_port(peer) is Answer.REFUSED
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:99999", "http://127.0.0.1:-5", "nonsense", "http://[::", "http://x:y"]
+)
+async def test_an_address_that_is_none_is_silence_not_an_error(url: str):
+    assert await probe_port(Peer(A, Registration(admin_url=url))) is Answer.SILENT

@@ -1,0 +1,88 @@
+"""What is taken out of a support bundle, wherever it stands, and what is left as it was."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from loadmanager.diagnostics.doctor.hiding import HIDDEN, hide, hide_text, secrets_in
+
+SECRET = "hunter2-Geheim"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"zookeeper://admin:{SECRET}@z1:2181,z2:2181/root",
+        f"zookeeper://z1:2181,admin:{SECRET}@z2:2181",
+        f"kafka://a:{SECRET}@k1:9092,b:{SECRET}@k2:9092",
+        f"http://user:pa/ss@{SECRET}@host/path",
+        f"'admin:{SECRET}@k1:9092' is no server",
+        f"cannot reach https://hooks/x?token={SECRET}&y={SECRET} (refused)",
+        f"sasl.password={SECRET}",
+        f"sasl.password=a,b;c{SECRET}",
+        f'sasl.password="a\\"{SECRET}"',
+        f"sasl.password = '{SECRET} with blanks'",
+        f'{{"sasl.password": "{SECRET}"}}',
+        f"ssl.key.password: {SECRET}, and more",
+        f"SASL_PASSWORD={SECRET}",
+        f"the password is {SECRET}",
+        f"client_secret={SECRET}",
+        f"auth_data=[('digest', 'me:{SECRET}')]".replace("', '", "','"),
+        f"sasl.jaas.config=org.apache.Login(password={SECRET});",
+        f"ssl.key.pem=-----BEGIN PRIVATE KEY-----\n{SECRET}\n-----END PRIVATE KEY-----",
+        f"-----BEGIN PRIVATE KEY-----\nMII{SECRET}",
+        f"Authorization: {SECRET}",
+    ],
+)
+def test_a_secret_in_a_text_is_hidden(text: str):
+    assert SECRET not in hide_text(text)
+    assert HIDDEN in hide_text(text)
+    assert SECRET not in json.dumps(hide({"note": [text]}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://127.0.0.1:8080/v1/settings",
+        "started as 127.0.0.1:7001#3",
+        "zookeeper://z1:2181,z2:2181/root",
+        "persistent://t/n/topic",
+        "persistent://t/n/alice@example.com?x=1 is not served here",
+        "non-persistent://t/n/alice@example.com",
+        "t/n/0x00000000_0x40000000 is assigned at a:1#1, token 1:0:17",
+        'loadmanager_channel_records_total{outcome="refused",reason="stale"} 3.0',
+        "the key 0x40000000 is outside of the bundle",
+    ],
+)
+def test_what_is_no_secret_stays(text: str):
+    assert hide_text(text) == text
+
+
+def test_names_stay_and_values_that_may_be_secret_go():
+    settings = {
+        "cluster": "here",
+        "kafka": {"sasl.username": "me", "security.protocol": "SASL_SSL"},
+        "zookeeper": {"auth_data": SECRET},
+        "properties": {"motto": SECRET},
+        "nested": [{"ssl_key_password": SECRET, "client_secret": {"a": SECRET}, "token": "1:0:17"}],
+        "publish_limit": 5,
+    }
+    hidden = hide(settings)
+    assert SECRET not in json.dumps(hidden)
+    assert hidden["kafka"] == {"sasl.username": HIDDEN, "security.protocol": HIDDEN}
+    assert hidden["properties"] == {"motto": HIDDEN}
+    assert hidden["cluster"] == "here"
+    assert hidden["publish_limit"] == 5
+    assert hidden["nested"][0]["token"] == "1:0:17", "a fencing token is no secret"
+
+
+def test_what_the_asker_knows_to_be_secret_is_hidden_wherever_it_stands():
+    known = secrets_in(
+        {"sasl.password": SECRET, "security.protocol": "SASL_SSL", "socket.timeout.ms": "6000"},
+        {"auth_data": '[["digest", "me:Wort-des-Tages"]]'},
+    )
+    assert hide_text(f"it said {SECRET}!", known) == f"it said {HIDDEN}!"
+    assert "Wort-des-Tages" not in hide_text("it said Wort-des-Tages", known)
+    assert hide_text("digest over SASL_SSL within 6000 ms", known) == "digest over SASL_SSL within 6000 ms"

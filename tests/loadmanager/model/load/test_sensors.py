@@ -1,0 +1,120 @@
+"""Sensors: the texts of a cgroup, which group's limit counts, and figures of the real process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loadmanager.cluster import cgroup
+from loadmanager.cluster.sensors import Sensors
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [("0::/a/b\n", "/a/b"), ("9:name=systemd:/\n1:cpu:/x\n0::/\n", "/"), ("1:cpu:/x\n", None), ("", None)],
+)
+def test_the_own_group_is_the_one_of_the_unified_hierarchy(text: str, path: str | None) -> None:
+    assert cgroup.parse_own_path(text) == path
+
+
+@pytest.mark.parametrize(
+    ("text", "cores"),
+    [("150000 100000\n", 1.5), ("max 100000\n", None), ("50000 100000", 0.5), ("", None), ("1 0", None), ("x y", None)],
+)
+def test_cpu_max_is_cores_or_nothing(text: str, cores: float | None) -> None:
+    assert cgroup.parse_cpu_max(text) == cores
+
+
+@pytest.mark.parametrize(("text", "size"), [("max\n", None), ("1048576\n", 1048576), ("", None), ("0", None)])
+def test_memory_max_is_bytes_or_nothing(text: str, size: int | None) -> None:
+    assert cgroup.parse_limit_bytes(text) == size
+
+
+def test_counters_are_found_by_their_whole_name() -> None:
+    text = "usage_usec 42\nuser_usec 40\nnr_throttled x\n"
+    assert cgroup.parse_counter(text, "usage_usec") == 42
+    assert cgroup.parse_counter(text, "usage") is None
+    assert cgroup.parse_counter(text, "nr_throttled") is None
+
+
+def test_file_pages_that_can_be_dropped_are_no_used_memory() -> None:
+    assert cgroup.working_set_bytes("1000\n", "anon 500\ninactive_file 300\n") == 700
+    assert cgroup.working_set_bytes("1000\n", "") == 1000
+    assert cgroup.working_set_bytes("", "") is None
+
+
+def group(path: Path, **files: str) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (path / name.replace("_", ".", 1)).write_text(text)
+    return path
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A pod limited to 1.5 cores and a container in it limited to 4 cores and 1,000 bytes."""
+    group(tmp_path / "cgroup")
+    group(tmp_path / "cgroup/pod", cpu_max="150000 100000", memory_max="max", cpu_stat="usage_usec 2000000")
+    group(
+        tmp_path / "cgroup/pod/box",
+        cpu_max="400000 100000",
+        memory_max="1000",
+        memory_current="700",
+        memory_stat="inactive_file 200",
+    )
+    (tmp_path / "own").write_text("0::/pod/box\n")
+    return tmp_path
+
+
+def test_the_tightest_limit_counts_wherever_it_stands(root: Path) -> None:
+    limits = cgroup.find_limits(root / "cgroup", root / "own")
+    pod = root / "cgroup/pod"
+    assert limits == cgroup.Limits(pod, 1.5, pod / "box", 1000)
+    assert cgroup.cpu_used_us(pod) == 2_000_000
+    assert cgroup.memory_used_bytes(pod / "box") == 500
+
+
+def test_no_cgroup_means_no_limit(tmp_path: Path) -> None:
+    assert cgroup.find_limits(tmp_path, tmp_path / "absent") == cgroup.Limits()
+
+
+def test_a_limited_group_is_measured_against_its_limit(root: Path) -> None:
+    now = [100.0]
+    limits = cgroup.Limits(root / "cgroup/pod", 0.5, root / "cgroup/pod/box", 1000)
+    sensors = Sensors(limits=limits, clock_s=lambda: now[0])
+    group(root / "cgroup/pod", cpu_stat="usage_usec 2400000")  # 0.4 s of CPU time
+    now[0] += 2.0
+    figures = sensors.read()
+    assert figures.cores == 0.5
+    assert figures.cpu_percent == pytest.approx(40)
+    assert figures.memory_percent == pytest.approx(50)
+    assert figures.memory_bytes == 1000
+
+
+def test_a_process_without_limits_shows_its_own_work() -> None:
+    now = [0.0]
+    sensors = Sensors({"cpu": 1.0}, limits=cgroup.Limits(), clock_s=lambda: now[0])
+    spent = sum(i * i for i in range(300_000))
+    assert spent > 0
+    now[0] = 10.0
+    figures = sensors.read()
+    assert 0.0 < figures.cpu_percent <= 100
+    assert 0.0 < figures.memory_percent < 100
+    assert figures.cores == 1.0
+    assert figures.memory_bytes > 0
+
+
+def test_two_readings_at_the_same_instant_repeat_the_figure() -> None:
+    sensors = Sensors(limits=cgroup.Limits(), clock_s=lambda: 1.0)
+    assert sensors.read().cpu_percent == sensors.read().cpu_percent == 0.0
+
+
+def test_what_is_burnt_in_the_first_instant_is_not_taken_for_a_full_broker() -> None:
+    now = [0.0]
+    sensors = Sensors({"cpu": 1.0}, limits=cgroup.Limits(), clock_s=lambda: now[0])
+    assert sum(i * i for i in range(300_000)) > 0
+    now[0] = 0.001
+    assert sensors.read().cpu_percent == 0.0
+    now[0] = 10.0
+    assert 0.0 < sensors.read().cpu_percent < 50, "the burst counts in the window in which it is over"

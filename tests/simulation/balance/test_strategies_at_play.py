@@ -1,0 +1,57 @@
+"""Every built-in strategy on every workload keeps what all of them owe, also when the leader sees badly and moves are
+slow; and the default one keeps what it promises."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadmanager.settings import Settings
+from loadmanager.strategies.playground.comparing import placement_for
+from loadmanager.strategies.playground.invariants import RESTS
+from loadmanager.strategies.playground.measures import measure
+from loadmanager.strategies.playground.observing import Conditions
+from loadmanager.strategies.playground.playing import play
+from loadmanager.strategies.playground.scenario import Size
+from loadmanager.strategies.playground.workloads.registry import WORKLOADS, make
+from loadmanager.strategies.rebalancing.registry import STRATEGIES
+
+SHORT = Size(brokers=6, bundles=90, rounds=40)
+BUILT_IN = ["plan", "transfer", "threshold", "uniform", "overload", "avg"]
+HARD = Conditions(delay_rounds=2, stale_rounds=2, missing=0.1, top_bundles=8)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize("strategy", BUILT_IN)
+def test_no_rule_is_broken(strategy: str, workload: str):
+    settings = Settings()
+    run = play(make(workload, SHORT, 1), strategy, settings, placement=placement_for(strategy, settings))
+    if strategy in RESTS:
+        assert measure(run, 1).returns == 0
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize("strategy", BUILT_IN)
+def test_no_rule_is_broken_when_reports_are_late_or_missing_and_moves_are_slow(strategy: str, workload: str):
+    settings = Settings(shedder_hit_count=0)
+    world = make(workload, SHORT, 2)
+    play(world, strategy, settings, conditions=HARD, placement=placement_for(strategy, settings), seed=2)
+
+
+def test_the_built_in_strategies_are_all_here():
+    assert set(BUILT_IN) <= set(STRATEGIES.names())
+
+
+@pytest.mark.parametrize("workload", ["heavy", "unequal", "steps", "diurnal"])
+def test_the_default_strategy_gets_within_tolerance_and_moves_hardly_more_than_it_has_to(workload: str):
+    figures = measure(play(make(workload, SHORT, 1), Settings().balancing_strategy), 1)
+    assert figures.ends_within
+    assert figures.ratio <= 1.05
+
+
+def test_who_tolerates_more_moves_less():
+    loose, tight = (
+        measure(play(make("heavy", SHORT, 1), "plan", Settings(balancing_tolerance=tolerance)), 1)
+        for tolerance in ("loose", "tight")
+    )
+    assert loose.moved < tight.moved
+    assert loose.max_over_mean > tight.max_over_mean
