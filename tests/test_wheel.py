@@ -23,7 +23,7 @@ import pytest
 from loadmanager_api.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("api", "loadmanager", "statechannel")
+PACKAGES = ("loadmanager", "loadmanager_api", "statechannel")
 TIMEOUT_S = 300.0
 READY, READY_S = " is ready: ", 60.0
 

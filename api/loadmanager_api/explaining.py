@@ -10,6 +10,7 @@ import msgspec
 from fastapi import Depends, Query, Request
 from fastapi.responses import Response
 
+from loadmanager.cluster.policy_store import PolicyStore
 from loadmanager.decisions.explaining.reading import ChannelReader
 from loadmanager.decisions.explaining.service import Explainer
 from loadmanager.decisions.explaining.situation import Situation
@@ -18,7 +19,6 @@ from loadmanager.errors import Invalid, Unavailable
 from loadmanager.leader.quarantine.quarantine import Quarantine
 from loadmanager.leader.rebalancing.deciding import Deciding
 from loadmanager.model.policies.model import Policy
-from loadmanager.model.policies.store import PolicyStore
 from loadmanager_api.doorway import kept, node_behind
 from statechannel.law.bundle import Bundle
 

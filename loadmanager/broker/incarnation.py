@@ -24,6 +24,7 @@ from loadmanager.channel.operations import Operations
 from loadmanager.channel.owner.service import ChannelOwner, World
 from loadmanager.cluster.load_reports import LoadService
 from loadmanager.cluster.membership import Membership
+from loadmanager.cluster.policy_store import PolicyStore
 from loadmanager.cluster.surroundings import Surroundings
 from loadmanager.cluster.suspicion import Suspicion
 from loadmanager.cluster.views import Views
@@ -40,7 +41,6 @@ from loadmanager.leader.splitting.service import Splitting
 from loadmanager.model.boundaries import NoCuts
 from loadmanager.model.history import MoveHistory
 from loadmanager.model.host import BundleHost, BundleLoad, Destination, KeyRate
-from loadmanager.model.policies.store import PolicyStore
 from loadmanager.model.registration import Peer
 from loadmanager.settings import Settings
 from loadmanager.settings.dynamic.live import LiveSettings

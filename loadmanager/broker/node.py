@@ -27,6 +27,7 @@ from loadmanager.channel.agreeing import Agreeing
 from loadmanager.cluster.behind import LogWatch
 from loadmanager.cluster.membership import Membership, condemn
 from loadmanager.cluster.namesakes import yield_to_namesake
+from loadmanager.cluster.policy_store import PolicyStore
 from loadmanager.cluster.surroundings import Surroundings
 from loadmanager.cluster.views import Views
 from loadmanager.decisions.log import DecisionLog
@@ -38,7 +39,6 @@ from loadmanager.leader.splitting.watching import collect_evidence
 from loadmanager.model.host import BundleHost
 from loadmanager.model.policies.findings import Known
 from loadmanager.model.policies.model import Policies
-from loadmanager.model.policies.store import PolicyStore
 from loadmanager.model.registration import Peer, Registration
 from loadmanager.settings import Settings
 from loadmanager.settings.dynamic.live import LiveSettings

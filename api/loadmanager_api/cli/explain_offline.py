@@ -71,8 +71,8 @@ async def _explainer(settings: Settings) -> AsyncGenerator[Explainer]:
 
 async def _documents(log: Log, settings: Settings, revision: int) -> Mapping[str, Policy]:
     """The policies of a revision, read from their topic."""
+    from loadmanager.cluster.policy_store import PolicyStore
     from loadmanager.model.policies.findings import Known
-    from loadmanager.model.policies.store import PolicyStore
     from statechannel.runtime.view import wall_clock_ms
 
     nothing_is_written = Known((), (), lambda _: (), settings)

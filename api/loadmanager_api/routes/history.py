@@ -13,7 +13,7 @@ from loadmanager.errors import NotFound, Unavailable
 from loadmanager_api.crossing import ControlRouter
 from loadmanager_api.doorway import TheNode, kept
 from loadmanager_api.presenting_history import history_shown
-from loadmanager_api.schemas import HistoryShown
+from loadmanager_api.schemas_history import HistoryShown
 from statechannel.errors import BadSnapshot, NewerRecord, Trimmed
 from statechannel.law.bundle import Bundle
 

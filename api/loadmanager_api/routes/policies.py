@@ -10,10 +10,10 @@ from fastapi import Depends, Header, Query, Request, Response
 
 from loadmanager.broker.incarnation import Incarnation
 from loadmanager.broker.node import Node
+from loadmanager.cluster.policy_store import Written
 from loadmanager.errors import Invalid
 from loadmanager.model.policies.fields import patched, read
 from loadmanager.model.policies.model import Kind, Policy
-from loadmanager.model.policies.store import Written
 from loadmanager.model.policies.stored import named
 from loadmanager.settings.documents.model import ABSENT, Version
 from loadmanager_api.authorship import Author

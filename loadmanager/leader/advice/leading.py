@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from loadmanager.channel.operations import Operations
 from loadmanager.cluster.membership import Membership
+from loadmanager.cluster.policy_store import PolicyStore
 from loadmanager.cluster.surroundings import Surroundings
 from loadmanager.decisions.log import DecisionLog
 from loadmanager.leader.advice.counts import AdviceCounts
 from loadmanager.leader.rebalancing.governor import Governor
 from loadmanager.leader.service import Term
-from loadmanager.model.policies.store import PolicyStore
 from loadmanager.settings import Settings
 from loadmanager.settings.dynamic.live import LiveSettings
 from statechannel.runtime.service import Channel

@@ -10,6 +10,7 @@ from typing import cast
 
 import msgspec
 
+from loadmanager.cluster.policy_store import PolicyStore
 from loadmanager.errors import Invalid
 from loadmanager.model.policies.model import (
     CLUSTER,
@@ -20,7 +21,6 @@ from loadmanager.model.policies.model import (
     Policies,
     Policy,
 )
-from loadmanager.model.policies.store import PolicyStore
 
 
 class Subject(msgspec.Struct, frozen=True):

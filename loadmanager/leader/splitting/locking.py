@@ -9,6 +9,7 @@ from typing import assert_never
 
 import msgspec
 
+from loadmanager.cluster.policy_store import PolicyStore
 from loadmanager.leader.quarantine.losses import fate_record
 from loadmanager.leader.quarantine.quarantine import Quarantine
 from loadmanager.leader.quarantine.trials import LOCKED, Deed, Give, LetGo, Lock, LockUp, Situation, Trials, lock_of
@@ -17,7 +18,6 @@ from loadmanager.leader.service import Term
 from loadmanager.leader.splitting.journal import Journal, What
 from loadmanager.model.policies.model import BundlePolicy, Kind, Policies
 from loadmanager.model.policies.ruling import Ruling
-from loadmanager.model.policies.store import PolicyStore
 from loadmanager.model.policies.stored import key_of
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Broker

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from loadmanager.cluster.membership import Membership
+from loadmanager.cluster.policy_store import PolicyStore
 from loadmanager.cluster.surroundings import Surroundings
 from loadmanager.cluster.views import Views
 from loadmanager.leader.quarantine.quarantine import Quarantine
@@ -16,7 +17,6 @@ from loadmanager.leader.splitting.leading import Tending
 from loadmanager.leader.splitting.locking import Locking
 from loadmanager.leader.splitting.scheduler import Loads, Reshaper, Survey
 from loadmanager.model.policies.ruling import Ruling
-from loadmanager.model.policies.store import PolicyStore
 from loadmanager.settings import Settings
 from loadmanager.strategies.splitting.choosing import Extreme, choose
 from loadmanager.strategies.splitting.cutting import Bounds

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from loadmanager.cluster.membership import Membership
+from loadmanager.cluster.policy_store import PolicyStore
 from loadmanager.leader.quarantine.quarantine import Quarantine
 from loadmanager.model.policies.model import BundlePolicy, Kind, Policy
-from loadmanager.model.policies.store import PolicyStore
 from loadmanager.model.policies.stored import named
 from loadmanager.settings import Settings
 from loadmanager.settings.documents.model import Version

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
+from loadmanager.cluster.policy_store import PolicyStore
 from loadmanager.errors import Conflict, Invalid, NotFound
 from loadmanager.model.policies.findings import Known
 from loadmanager.model.policies.model import (
@@ -23,7 +24,6 @@ from loadmanager.model.policies.model import (
     Policies,
     Policy,
 )
-from loadmanager.model.policies.store import PolicyStore
 from loadmanager.model.policies.stored import fold, key_of, named
 from loadmanager.settings import Settings
 from loadmanager.simulation.world import World

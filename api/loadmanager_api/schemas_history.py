@@ -1,0 +1,61 @@
+"""Schemas of a bundle's history: what `GET …/history` answers."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+
+
+class WinnerShown(BaseModel):
+    """The record that stood in the way: at this offset it had made the bundle what the refused one did not expect."""
+
+    offset: int
+    action: str
+    actor: str
+
+
+class HistoryEntryShown(BaseModel):
+    """One record about a bundle. `appended_ms` is the log's clock, `written_ms` its author's.
+
+    `before` and `after` are the bundle's states (null: there was, or is, no such bundle), `owner` and `target` those
+    after it, `to` the destination that the record names. A refused record has a reason in `refused`, and changed
+    nothing; `copy_of` is the offset of the accepted record of which it is a copy.
+    """
+
+    offset: int
+    appended_ms: int
+    written_ms: int
+    record_id: str
+    action: str
+    actor: str
+    role: str
+    epoch: int
+    accepted: bool
+    before: str | None
+    after: str | None
+    owner: str | None
+    target: str | None
+    to: str | None
+    reason: str
+    cause: str
+    bundles: int
+    boundaries: list[str]
+    parents: list[str]
+    children: list[str]
+    refused: str | None
+    detail: str
+    winner: WinnerShown | None
+    copy_of: int | None
+
+
+class HistoryShown(BaseModel):
+    """Newest first. `next` is the `before` of the next page, null if there is none; `note` says what was trimmed."""
+
+    bundle: str
+    partition: int
+    exists: bool
+    state: str | None
+    entries: list[HistoryEntryShown]
+    next: int | None
+    log_begin: int
+    log_begin_ms: int | None
+    note: str | None

@@ -1,0 +1,164 @@
+"""The questions that an ownership table answers: who owns what, what is in flight, how far the fold has come.
+
+Asking changes nothing. `get`, `locate` and `held_by` may be called from other threads: each sees every bundle as before
+or after a record, never as nothing between; of a record of many bundles `held_by` may see some already, others not yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterable, Iterator
+from zlib import crc32
+
+from statechannel.law.agreement import Agreed
+from statechannel.law.bundle import Bundle, Topic
+from statechannel.law.indices import Flight, Indices
+from statechannel.law.moves import Move
+from statechannel.law.namespace import Namespace
+from statechannel.law.partition import Genesis, Lead, Partition
+from statechannel.law.record import Broker, Token
+from statechannel.law.transitions import IN_FLIGHT, State
+from statechannel.law.verdict import Ownership
+
+WALKED_AT_ONCE = 4_096
+
+
+class Ownerships:
+    """Who owns what, by the records folded so far. `partitions` is fixed for the life of the log."""
+
+    def __init__(self, partitions: int) -> None:
+        self.partitions = partitions
+        self.genesis: Genesis | None = None
+        self._partitions = [Partition() for _ in range(partitions)]
+        self._namespaces: dict[str, Namespace] = {}
+        self._indices = Indices()
+        self._brokers: dict[Broker, Broker] = {}
+
+    def get(self, bundle: Bundle) -> Ownership | None:
+        """What is known of a bundle, None if there is no such bundle (any more)."""
+        namespace = self._namespaces.get(bundle.namespace)
+        return namespace.get(bundle) if namespace is not None else None
+
+    def namespace(self, name: str) -> Namespace | None:
+        """The namespace, also if it was deleted; None if it never was."""
+        return self._namespaces.get(name)
+
+    def namespaces(self, tenant: str | None = None) -> list[str]:
+        """Names of the existing namespaces, sorted; of one tenant if given."""
+        prefix = "" if tenant is None else f"{tenant}/"
+        return sorted(n.name for n in list(self._namespaces.values()) if n.exists and n.name.startswith(prefix))
+
+    def locate(self, topic: Topic) -> Ownership | None:
+        """The bundle that a topic falls into; None if its namespace does not exist."""
+        namespace = self._namespaces.get(topic.namespace)
+        return namespace.entry_at(topic.position) if namespace is not None and namespace.exists else None
+
+    def held_by(self, broker: Broker, partitions: Collection[int] | None = None) -> tuple[Bundle, ...]:
+        """Bundles whose holder is this incarnation, in whichever state; of some partitions only if these are given.
+
+        Walks the namespaces in which there are any: of a large table that takes long, see `walk`.
+        """
+        names = self._indices.namespaces_of(broker)
+        chosen = [name for name in names if partitions is None or self.partition_of(name) in partitions]
+        return tuple(entry.bundle for _, some in self.walk(chosen, {broker}) for entry in some)
+
+    def namespaces_of(self, broker: Broker) -> tuple[str, ...]:
+        """The namespaces in which this incarnation holds something; without walking the bundles."""
+        return self._indices.namespaces_of(broker)
+
+    def walk(self, names: Iterable[str], holders: Container[Broker]) -> Iterator[tuple[int, list[Ownership]]]:
+        """What any of these hold in some namespaces, in steps: how many bundles were looked at, WALKED_AT_ONCE at most,
+        and what was found."""
+        for name in names:
+            namespace = self._namespaces.get(name)
+            for begin in range(0, 0 if namespace is None else namespace.count, WALKED_AT_ONCE):
+                assert namespace is not None
+                some = namespace.touched(begin, begin + WALKED_AT_ONCE)
+                yield len(some), [e for e in some if e.holder is not None and e.holder in holders]
+
+    def count_held_by(self, broker: Broker) -> int:
+        return self._indices.count_of(broker)
+
+    def count_held_soon(self, broker: Broker) -> int:
+        """How many bundles it holds once all moves that are under way have been made."""
+        indices = self._indices
+        return indices.count_of(broker) + indices.coming.get(broker, 0) - indices.leaving.get(broker, 0)
+
+    def partitions_held_by(self, broker: Broker) -> set[int]:
+        """The partitions in which this incarnation holds something; without walking the bundles."""
+        return {self.partition_of(name) for name in self._indices.namespaces_of(broker)}
+
+    def holders(self) -> tuple[Broker, ...]:
+        """Every incarnation that holds something."""
+        return self._indices.holders()
+
+    def in_state(self, state: State) -> tuple[Bundle, ...]:
+        """Bundles in one state; those at rest (assigned, unassigned) are not indexed: for them this walks all."""
+        if state in IN_FLIGHT:
+            return self._indices.in_state(state)
+        return tuple(entry.bundle for entry in self if entry.state is state)
+
+    def count_by_state(self) -> dict[State, int]:
+        """How many bundles are in each state; without walking the bundles."""
+        return dict(self._indices.states)
+
+    def in_flight(self) -> Iterator[Ownership]:
+        """Everything that somebody has to move on."""
+        for flight in self.flights():
+            entries = (self.get(bundle) for bundle in self.on(flight))
+            yield from (entry for entry in entries if entry is not None and entry.state is flight.state)
+
+    def flights(self) -> tuple[Flight, ...]:
+        """What is in flight by what it has in common: a few, where one record sent many bundles on their way."""
+        return self._indices.flights()
+
+    def on(self, flight: Flight) -> tuple[Bundle, ...]:
+        """The bundles of which a flight still consists."""
+        return self._indices.on(flight)
+
+    def count_on(self, flight: Flight) -> int:
+        """How many these are."""
+        return self._indices.count_on(flight)
+
+    def __len__(self) -> int:
+        return sum(self._indices.states.values())
+
+    def __iter__(self) -> Iterator[Ownership]:
+        for namespace in list(self._namespaces.values()):
+            yield from namespace.entries
+
+    def partition_of(self, namespace: str) -> int:
+        """The one partition that has all records of a namespace."""
+        return crc32(namespace.encode()) % self.partitions
+
+    def token(self, entry: Ownership) -> Token:
+        """The fencing token of an ownership."""
+        return self.token_at(entry.bundle, entry.token)
+
+    def token_at(self, bundle: Bundle, offset: int) -> Token:
+        """The fencing token of an ownership of this bundle that began at this offset."""
+        generation = self.genesis.generation if self.genesis else 0
+        return Token(generation, self.partition_of(bundle.namespace), offset)
+
+    def next_offset(self, partition: int) -> int:
+        """Everything below it has been replayed."""
+        return self._partitions[partition].next_offset
+
+    def lead(self, partition: int) -> Lead:
+        """The partition's present epoch and leader."""
+        return self._partitions[partition].lead
+
+    def retired(self, partition: int) -> str | None:
+        """Where the log goes on if this partition was closed for good, else None."""
+        return self._partitions[partition].retired
+
+    def agreed(self, partition: int) -> Agreed:
+        """What the partition says of what brokers must agree on."""
+        return self._partitions[partition].agreed
+
+    def highest_incarnation(self, name: str) -> int:
+        """The highest number of this broker name that any record showed, 0 if none did."""
+        return max(partition.incarnations.get(name, 0) for partition in self._partitions)
+
+    def moves(self, bundle: Bundle) -> tuple[Move, ...]:
+        """The bundle's planned moves as far as they are kept, newest last."""
+        return self._partitions[self.partition_of(bundle.namespace)].moves.of(bundle)
