@@ -40,9 +40,6 @@ OWN_SHARE, OWN_AT_MOST = 1 / 8, 128
 A quarter of them is for the few beyond the limit, a quarter for what the process opens between two looks.
 """
 
-COUNTED_FROM = 4
-"""What the process has open is counted when fewer numbers than so many times its own share may be free."""
-
 AT_WORK_S = 1.0
 NO_DESCRIPTOR_S = 0.1
 SOON_S = 0.05
@@ -193,8 +190,8 @@ class Listener:
         that nobody works at first, the longest first."""
         own, most = own_descriptors(), _descriptors()
         self._room = self._limit
-        if _lowest_free(self._listening) < most - COUNTED_FROM * own:
-            return
+        if most == sys.maxsize or not any(map(_is_open, range(most - own, most))):
+            return  # so many are free, at least
         not_clients = _open_descriptors(most) - self._counts.connections
         self._room = min(self._limit, max(RESERVED_CONNECTIONS, most - own - not_clients))
         too_many = self._ordinary - self._room
@@ -218,14 +215,12 @@ def own_descriptors() -> int:
     return min(int(_descriptors() * OWN_SHARE), OWN_AT_MOST)
 
 
-def _lowest_free(any_socket: socket.socket) -> int:
-    """The number that the next descriptor gets."""
+def _is_open(number: int) -> bool:
     try:
-        found = os.dup(any_socket.fileno())
-    except OSError:  # there is none, or the socket has been closed
-        return sys.maxsize
-    os.close(found)
-    return found
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
 
 
 def _open_descriptors(most: int) -> int:
