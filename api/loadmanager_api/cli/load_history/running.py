@@ -49,7 +49,7 @@ def installed() -> Generator[None]:
     try:
         yield
     except ImportError as error:
-        if (error.name or "").startswith(("loadmanager", "api")):
+        if (error.name or "").startswith(("loadmanager", "statechannel")):
             raise
         raise Failed(INSTALL) from None
 
