@@ -1,6 +1,6 @@
 """What of a strategy's answer may be acted on. A strategy may come from anywhere, and what it owes (see
-`balancing/strategy.py`) is checked here: an answer of another type is none, a move that must not be is not made, with
-all of its group, and stands in the decision as refused. Pure.
+`strategies/rebalancing/strategy.py`) is checked here: an answer of another type is none, a move that must not be is not
+made, with all of its group, and stands in the decision as refused. Pure.
 
 Whether a bundle still is where the strategy saw it is not looked at: that is asked when a move begins.
 """

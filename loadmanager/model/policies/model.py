@@ -70,7 +70,7 @@ class BundlePolicy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     balancing: bool | None = None
     quarantined: str = ""
     """Why nobody may take it any more: brokers died of it. What a leader has written here it tries again, and ends, by
-    itself (`splitting/trials.py`); what a person has written stays."""
+    itself (`leader/quarantine/trials.py`); what a person has written stays."""
     weight: float = 1.0
     settings: Mapping[str, float | int | str | bool] = msgspec.field(default_factory=dict)
 
