@@ -33,8 +33,16 @@ from tests.api.conftest import WAIT_S, Host
 from tests.api.raw import Raw
 
 READERS = (
-    *("/uvicorn/", "/fastapi/", "/starlette/requests.py", "/starlette/routing.py", "/api/connection.py"),
-    *("/api/guard.py", "/api/limits.py", "/api/lookup_path.py", "/json/", "/email/", "/urllib/", "/http/"),
+    *("/uvicorn/", "/fastapi/", "/starlette/requests.py", "/starlette/routing.py", "/loadmanager_api/connection.py"),
+    *(
+        "/loadmanager_api/guard.py",
+        "/loadmanager_api/limits.py",
+        "/loadmanager_api/lookup_path.py",
+        "/json/",
+        "/email/",
+        "/urllib/",
+        "/http/",
+    ),
 )
 """Whoever reads a request is among these."""
 
@@ -129,7 +137,7 @@ async def test_no_request_is_read_or_answered_on_the_control_loop(embedded: Embe
             assert status == wanted, (path, text)
     finally:
         await embedded.on_control(lambda: sys.setprofile(None))
-    assert any("/loadmanager/operations/" in file for file in ran), "the endpoints do run there"
+    assert any("/loadmanager/channel/operations/" in file for file in ran), "the endpoints do run there"
     read = {file: names for file, names in ran.items() if any(part in file for part in READERS)}
     assert not read, read
 

@@ -19,7 +19,7 @@ from loadmanager.testing.plugin import OpenCluster, loadmanager_cluster
 
 __all__ = ["loadmanager_cluster"]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ALICE = f"{NAMESPACE}/alice"
 
 

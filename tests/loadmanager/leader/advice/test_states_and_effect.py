@@ -34,7 +34,7 @@ from loadmanager.leader.advice.states import OVER, TABLE, UNDER_WAY, By, check_v
 from loadmanager.settings import Settings, descriptions
 from tests.loadmanager.leader.advice.advice_world import advice, tolerance
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 BASE = Settings.model_construct(None)
 PROMISE = Expected(Measure.SPREAD, 0.5, 0.3, 0.1, 0.3)
 

@@ -25,7 +25,7 @@ from loadmanager.strategies.splitting.deciding import (
 )
 from statechannel.law.bundle import Bundle, even_boundaries, tile
 
-VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "pulsar" / "shedding.json").read_text())
+VECTORS = json.loads((Path(__file__).parents[3] / "vectors" / "pulsar" / "shedding.json").read_text())
 ENVIRONMENT = VECTORS["split_environment"]
 MIB = 2**20
 A, B, C, D = tile("t/n", even_boundaries(4))

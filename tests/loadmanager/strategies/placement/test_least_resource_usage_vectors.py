@@ -18,7 +18,7 @@ from tests.loadmanager.strategies.rebalancing.cluster_models import BYTES_IN, BY
 
 Case = Mapping[str, Any]
 CASES: list[Case] = json.loads(
-    (Path(__file__).parents[2] / "vectors" / "pulsar" / "shedding.json").read_text(encoding="utf-8")
+    (Path(__file__).parents[3] / "vectors" / "pulsar" / "shedding.json").read_text(encoding="utf-8")
 )["least_resource_usage"]
 BUNDLES = [Bundle("my-tenant/my-namespace", number * 16, number * 16 + 16) for number in range(20)]
 

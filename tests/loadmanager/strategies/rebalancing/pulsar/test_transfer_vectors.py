@@ -21,7 +21,7 @@ from tests.loadmanager.strategies.rebalancing.cluster_models import BYTES_IN, BY
 
 Case = Mapping[str, Any]
 VECTORS: Mapping[str, Any] = json.loads(
-    (Path(__file__).parents[3] / "vectors" / "pulsar" / "shedding.json").read_text(encoding="utf-8")
+    (Path(__file__).parents[4] / "vectors" / "pulsar" / "shedding.json").read_text(encoding="utf-8")
 )
 CASES: list[Case] = VECTORS["transfer_shedder"]
 NOW_MS = 1_700_000_000_000
