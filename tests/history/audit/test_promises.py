@@ -79,13 +79,13 @@ MUTANTS = {
         (
             table,
             "step",
-            "hand_off=subject.hand_off if row.then is Then.HOLD_TARGET else None",
+            "hand_off=subject.hand_off if then is _HOLD_TARGET else None",
             "hand_off=subject.hand_off",
         ),
     ),
     "what is handed over is lost": (
         Invariant.HAND_OFF,
-        (table, "step", "hand_off=subject.hand_off if row.then is Then.HOLD_TARGET else None", "hand_off=None"),
+        (table, "step", "hand_off=subject.hand_off if then is _HOLD_TARGET else None", "hand_off=None"),
     ),
     "anybody may lead": (Invariant.AUTHOR, (log_records, "take_lead", "record.role is not Role.LEADER or ", "")),
     "a late delete": (
