@@ -65,6 +65,8 @@ async def _note(world: TurnsWorld, what: str, play: Play) -> None:
         met=noted.longest_s < BOUND_S,
         turns_over=noted.over,
         turns=noted.turns,
+        longest_without_search_ms=round(noted.longest_own_s * 1e3, 1),
+        turns_over_without_search=noted.over_own,
         cpu_s=round(noted.total_s, 2),
         lasted_s=round(lasted_s, 1),
         collecting_ms=round(noted.collecting_s * 1e3, 1),

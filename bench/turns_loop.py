@@ -44,8 +44,12 @@ class Turns(msgspec.Struct):
     """Where the time of the longest turn went, the most frequent first."""
     longest_collecting_s: float = 0.0
     """What the search for cycles took of it."""
+    longest_own_s: float = 0.0
+    """The longest turn without its searches for cycles: they go through the peers' objects as well."""
     over: int = 0
     """How many turns took more than the bound."""
+    over_own: int = 0
+    """How many did without their searches for cycles."""
     over_of: Counter[str] = msgspec.field(default_factory=Counter[str])
     """The calls that took most of those."""
     total_s: float = 0.0
@@ -139,6 +143,9 @@ class TurnLoop(VirtualLoop):
         noted = self.noted
         noted.turns += 1
         noted.total_s += turn_s
+        own_s = turn_s - self._collecting_s
+        noted.longest_own_s = max(noted.longest_own_s, own_s)
+        noted.over_own += own_s > self.bound_s
         if turn_s > self.bound_s:
             noted.over += 1
             noted.over_of[kind] += 1

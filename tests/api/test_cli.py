@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 
 from loadmanager.demo import options
 from loadmanager_api.cli.main import COMMANDS, main
+from loadmanager_api.cli.options import Remote
 from tests.api.conftest import WAIT_S, Cluster
 
 ROOT = Path(__file__).parents[2]
@@ -91,6 +92,12 @@ async def test_brokers_are_listed_and_drained(cluster: Cluster) -> None:
     listed = await loadmanager(cluster, "brokers", "list")
     assert all(broker.name in listed.stdout for broker in cluster.brokers)
     assert "leader" in listed.stdout
+    name = cluster.brokers[0].node.settings.cluster
+    named = (await loadmanager(cluster, "brokers", "list", name)).stdout
+    assert all(broker.name in named for broker in cluster.brokers)
+    elsewhere = await loadmanager(cluster, "brokers", "list", "elsewhere")
+    assert elsewhere.exit_code == 1
+    assert "'elsewhere'" in elsewhere.stderr
     leader = (await as_json(cluster, "brokers", "leader"))["brokerId"]
     assert leader in (await loadmanager(cluster, "brokers", "leader")).stdout
     assert (await loadmanager(cluster, "brokers", "health")).stdout == "ok\n"
@@ -176,6 +183,17 @@ def test_nobody_there_is_unavailable() -> None:
     assert result.exit_code == 3
     assert url in result.stderr
     assert "--admin-url" in result.stderr
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:8080", "broker-1.example:80", "[::1]:8080"])
+def test_an_address_without_a_scheme_is_asked_over_http(address: str) -> None:
+    assert Remote().with_options(address, None).admin_url == f"http://{address}"
+
+
+def test_a_command_that_is_almost_one_names_it() -> None:
+    result = CliRunner().invoke(main, ["broekrs"])
+    assert result.exit_code == 2
+    assert "Did you mean 'brokers'" in result.stderr
 
 
 def test_a_url_that_is_none_is_wrong_usage() -> None:

@@ -24,9 +24,13 @@ def brokers() -> None:
 
 
 @brokers.command("list", short_help="Every broker, also gone ones that hold bundles.")
+@click.argument("cluster", required=False)
 @asks_a_broker
-def list_(remote: Remote) -> None:
-    """Every registered broker, and those that are gone but still hold bundles."""
+def list_(remote: Remote, cluster: str | None) -> None:
+    """Every registered broker, and those that are gone but still hold bundles. CLUSTER, as pulsar-admin wants it, may
+    be left out; if it is another cluster than that of the asked broker, nothing is listed."""
+    if cluster is not None:
+        run(ask(remote, "GET", f"/admin/v2/brokers/{segment(cluster)}"))
     found = run(ask(remote, "GET", "/v1/brokers"))
     columns = ("broker", "start", "state", "bundles", "cpu %", "memory %", "msg/s", "up", "admin")
     rows = [_row(broker) for broker in found]

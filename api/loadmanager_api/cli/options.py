@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
@@ -11,6 +12,7 @@ import msgspec
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 ADMIN_URL = "LOADMANAGER_ADMIN_URL"
+_HOST_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[\w.-]+):\d+")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -22,8 +24,9 @@ class Remote(msgspec.Struct, frozen=True):
     output: str = "table"
 
     def with_options(self, admin_url: str | None, output: str | None) -> Remote:
-        """The same with what was given."""
-        return Remote((admin_url or self.admin_url).rstrip("/"), output or self.output)
+        """The same with what was given; `host:port` means HTTP."""
+        url = (admin_url or self.admin_url).rstrip("/")
+        return Remote(f"http://{url}" if _HOST_PORT.fullmatch(url) else url, output or self.output)
 
 
 def remote_options(command: F, envvar: str | None = None) -> F:
