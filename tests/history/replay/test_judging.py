@@ -14,6 +14,7 @@ from loadmanager.history.replay.playing import Outcome, Rules, outcomes, played
 from loadmanager.history.replay.recording import Missing, RecordedGame, Step, recorded
 from loadmanager.history.replay.slices import Frame, sliced
 from loadmanager.settings import Settings
+from loadmanager.settings.plugins import BALANCING_NAMES
 from loadmanager.strategies.playground.level import Ruler
 from loadmanager.strategies.playground.measures import TRANSFER_GAP_S, measure
 from loadmanager.strategies.playground.playing import play
@@ -113,6 +114,7 @@ def test_who_breaks_a_rule_or_fails_loses_the_window_and_is_told(monkeypatch):
     make_one, names = STRATEGIES.make, STRATEGIES.names()
     monkeypatch.setattr(STRATEGIES, "make", lambda name: made.get(name) or make_one(name))
     monkeypatch.setattr(STRATEGIES, "names", lambda: [*names, *made])
+    monkeypatch.setattr(BALANCING_NAMES, "all", STRATEGIES.names)
     found = outcomes(written(lopsided(8)).table(), frame(8), rules("twice", "plan", "fails"), (0, 1, 2))
     broken, kept, failed = found
     assert "twice moves" in broken.broke
