@@ -7,6 +7,7 @@ is taken on the control thread, at the change itself. Dies with its parent: when
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -20,6 +21,7 @@ import msgspec
 from loadmanager.broker.node import Node
 from loadmanager.broker.serving import Claim
 from loadmanager.demo.options import make_examples_importable
+from loadmanager.embedding import control
 from loadmanager.embedding.broker import Broker
 from loadmanager.settings import Settings
 from statechannel.errors import StateChannelError
@@ -79,6 +81,7 @@ async def _tell_what_is_served(broker: Broker) -> None:
 async def main(orders: Orders) -> None:
     """Until SIGTERM; then move everything away and leave."""
     begun_ns = time.monotonic_ns()
+    logging.getLogger(control.__name__).setLevel(logging.ERROR)  # its name is random on purpose
     make_examples_importable()
     from examples.counter.__main__ import running
 

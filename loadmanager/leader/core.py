@@ -101,9 +101,10 @@ class LeaderCore:
 
     def observe(self, change: Change) -> bool:
         """Note an accepted change; whether a tick is due because of it."""
-        due = change.whole is not None
-        self._settled.discard(change.whole or "")
-        for transition in () if change.whole is not None else change.transitions:
+        whole = change.whole
+        due = whole is not None
+        self._settled.discard(whole or "")
+        for transition in () if whole is not None else change.transitions:
             before, after = transition.before, transition.after
             if after is None:
                 continue

@@ -63,7 +63,7 @@ def test_two_replicas_are_equal_at_equal_offsets_however_the_partitions_interlea
 
 REPLAY_THE_RECORDED_LOG = """
 import sys
-from statechannel import codec
+from statechannel.law import codec
 from statechannel.errors import CorruptRecord
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
