@@ -31,7 +31,7 @@ from loadmanager.settings import Settings
 from statechannel.errors import StateChannelError
 from statechannel.law.bundle import Topic
 
-_log = logging.getLogger("loadmanager")
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
