@@ -177,6 +177,8 @@ async def test_counters_move_to_kafka_and_zookeeper_under_load(
         "migrate", "--cluster", "move", "--development", "--wait", "60", "--from-log", old.settings["log"],
         "--log", new.settings["log"], "--coordination", new.settings["coordination"],
         "--set", f"topic_prefix={new.settings['topic_prefix']}",
+        *("--set", f"proof_validity_s={new.settings['proof_validity_s']}"),  # else that of the old log goes along
+        *("--set", f"session_timeout_s={new.settings['session_timeout_s']}"),
     )  # fmt: skip
     async with ending(old, new):
         await old.start(["127.0.0.1:0"] * BROKERS)
@@ -215,7 +217,8 @@ async def _backed_up_and_restored(cluster: Cluster, owners: dict[Bundle, str]) -
     where = ("--log", cluster.settings["log"], "--set", f"topic_prefix={cluster.settings['topic_prefix']}")
     code, told = await run("channel", "export", backup, "--development", *where)
     assert (code, "generation 1, 12 bundles" in told) == (0, True), told
-    code, told = await run("channel", "import", backup, "--cluster", "move", "--log", f"sqlite:{file}")
+    patient = ("--set", f"session_timeout_s={cluster.settings['session_timeout_s']}")  # its proof time comes along
+    code, told = await run("channel", "import", backup, "--cluster", "move", "--log", f"sqlite:{file}", *patient)
     assert code == 0, told
     async with Cluster(cluster.directory, log=f"sqlite:{file}").seen() as folded:
         table = folded.table
