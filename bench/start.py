@@ -35,6 +35,8 @@ PARTITIONS = 4
 SIZES = (10_000, 100_000, 1_000_000)
 KEPT = 7
 """Snapshots in the topic: the newest, and those behind which the log is trimmed one day."""
+WAITING = 10_000
+"""Tasks beside which a search for cycles is timed: more than a leader has under way in a mass recovery."""
 BUNDLES_A_NAMESPACE = 1_000
 BROKERS = [Broker(f"broker-{number}.example:6650", 3) for number in range(100)]
 GENESIS = Genesis("bench", "bench-1", 0)
@@ -47,7 +49,7 @@ def run(kind: str) -> None:
             asyncio.run(_write(where, size))
             # a process of its own: memory that another size has left behind would be counted, or used again
             with multiprocessing.get_context("spawn").Pool(1) as pool:
-                took_s, bytes_a_bundle, search_s = pool.apply(_start, (where, size))
+                took_s, bytes_a_bundle, search_s, waiting_s = pool.apply(_start, (where, size))
         largest = size == SIZES[-1]
         emit(
             "start", f"replica of {size:,} bundles from snapshots, {kind}", took_s, "s",
@@ -58,6 +60,7 @@ def run(kind: str) -> None:
             target="≤ 300" if largest else "", met=bytes_a_bundle <= 300 if largest else None,
         )  # fmt: skip
         emit("start", f"a whole search for cycles beside a table of {size:,} bundles", search_s * 1e3, "ms")
+        emit("start", f"the same while {WAITING:,} tasks wait", waiting_s * 1e3, "ms")
 
 
 def states(size: int) -> Iterator[PartitionState]:
@@ -113,11 +116,11 @@ async def _write(where: Carrier, size: int) -> None:
     await log.close()
 
 
-def _start(where: Carrier, size: int) -> tuple[float, float, float]:
+def _start(where: Carrier, size: int) -> tuple[float, float, float, float]:
     return uvloop.run(_started(where, size))
 
 
-async def _started(where: Carrier, size: int) -> tuple[float, float, float]:
+async def _started(where: Carrier, size: int) -> tuple[float, float, float, float]:
     log = await opened(where)
     gc.collect()
     gc.freeze()
@@ -132,5 +135,24 @@ async def _started(where: Carrier, size: int) -> tuple[float, float, float]:
     begin = time.thread_time()
     gc.collect()
     search_s = time.thread_time() - begin
+    waiting_s = await _search_beside(WAITING)
     await log.close()
-    return took_s, grown / size, search_s
+    return took_s, grown / size, search_s, waiting_s
+
+
+async def _search_beside(tasks: int) -> float:
+    """What a whole search takes while so many tasks wait three calls deep, as a publish does for its verdict."""
+
+    async def deep(calls: int, verdict: asyncio.Future[None]) -> None:
+        await (deep(calls - 1, verdict) if calls else verdict)
+
+    verdicts = [asyncio.get_running_loop().create_future() for _ in range(tasks)]
+    waiting = [asyncio.create_task(deep(3, verdict)) for verdict in verdicts]
+    await asyncio.sleep(0)
+    begin = time.thread_time()
+    gc.collect()
+    search_s = time.thread_time() - begin
+    for verdict in verdicts:
+        verdict.set_result(None)
+    await asyncio.gather(*waiting)
+    return search_s

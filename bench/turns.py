@@ -12,7 +12,7 @@ import os
 from collections.abc import Awaitable, Callable
 
 from bench.figures import emit
-from bench.turns_loop import LINES
+from bench.turns_loop import LINES, OVER_LINES, told
 from bench.turns_world import TurnsWorld
 from loadmanager.broker.lookup import Located
 from loadmanager.model.policies.model import IsolationPolicy, Kind
@@ -74,6 +74,7 @@ async def _note(world: TurnsWorld, what: str, play: Play) -> None:
         longest_collecting_ms=round(noted.longest_collecting_s * 1e3, 1),
         longest_at=noted.longest_at,
         over_of=dict(noted.over_of.most_common(LINES)),
+        over_at=told(noted.over_at, OVER_LINES),
     )
 
 

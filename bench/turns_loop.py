@@ -29,6 +29,8 @@ FRAMES = 5
 """How many of the innermost calls tell where the time went."""
 LINES = 3
 """How many places of the longest turn, and how many kinds of turns over the bound, are told."""
+OVER_LINES = 8
+"""How many places of all turns over the bound."""
 
 Place = tuple[str, ...]
 T = TypeVar("T")
@@ -52,6 +54,8 @@ class Turns(msgspec.Struct):
     """How many did without their searches for cycles."""
     over_of: Counter[str] = msgspec.field(default_factory=Counter[str])
     """The calls that took most of those."""
+    over_at: Counter[Place] = msgspec.field(default_factory=Counter[Place])
+    """Where the time of those went that are over the bound without their searches for cycles."""
     total_s: float = 0.0
     turns: int = 0
     collecting_s: float = 0.0
@@ -145,14 +149,16 @@ class TurnLoop(VirtualLoop):
         noted.total_s += turn_s
         own_s = turn_s - self._collecting_s
         noted.longest_own_s = max(noted.longest_own_s, own_s)
-        noted.over_own += own_s > self.bound_s
+        if own_s > self.bound_s:
+            noted.over_own += 1
+            noted.over_at.update(self._places)
         if turn_s > self.bound_s:
             noted.over += 1
             noted.over_of[kind] += 1
         if turn_s > noted.longest_s:
             noted.longest_s, noted.longest_of = turn_s, longest_of
             noted.longest_collecting_s = self._collecting_s
-            noted.longest_at = _told(self._places)
+            noted.longest_at = told(Counter(self._places), LINES)
 
 
 def _place(frame: FrameType | None) -> Place:
@@ -167,8 +173,9 @@ def _place(frame: FrameType | None) -> Place:
     return tuple(found)
 
 
-def _told(places: list[Place]) -> list[str]:
-    return [f"{count}/{len(places)}: {' < '.join(place)}" for place, count in Counter(places).most_common(LINES)]
+def told(places: Counter[Place], most: int) -> list[str]:
+    """The most frequent places, each with how often it was seen among how many."""
+    return [f"{count}/{places.total()}: {' < '.join(place)}" for place, count in places.most_common(most)]
 
 
 def _name_of(callback: Any) -> str:

@@ -36,7 +36,7 @@ _DEFAULTS = Settings.model_construct()
 _LOOKED_AT = 8
 """Brokers, and bundles given away and not shown yet, that are gone through again for each placement at most."""
 
-PENDING_AT_ONCE = 1_000
+PENDING_AT_ONCE = 250
 """Bundles given away that are looked for in the table in one go."""
 
 _BATCHES = 16

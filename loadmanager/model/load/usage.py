@@ -49,14 +49,23 @@ def weights_of(settings: Settings) -> Weights:
 
 def capacity_row(capacity: Mapping[str, float]) -> Row:
     """What a broker has; infinite where it doesn't say, one core if it doesn't even say that."""
-    cpu, *others = (capacity.get(name, 0.0) for name in CAPACITIES)
-    memory, in_bytes, out_bytes, messages = (each if each > 0 else inf for each in others)
-    return (cpu if cpu > 0 else 1.0, memory, in_bytes, out_bytes, messages)
+    cpu, memory, in_bytes, out_bytes, messages = map(capacity.get, CAPACITIES)
+    return (
+        cpu if cpu and cpu > 0 else 1.0,
+        memory if memory and memory > 0 else inf,
+        in_bytes if in_bytes and in_bytes > 0 else inf,
+        out_bytes if out_bytes and out_bytes > 0 else inf,
+        messages if messages and messages > 0 else inf,
+    )
 
 
 def broker_row(load: BrokerLoadData) -> Row:
     """What a broker uses."""
-    capacity = capacity_row(load.capacity)
+    return _used(load, capacity_row(load.capacity))
+
+
+def _used(load: BrokerLoadData, capacity: Row) -> Row:
+    """`capacity` is what the broker says that it has."""
     return (
         max(0.0, load.cpu_percent) / 100 * capacity[0],
         0.0 if capacity[1] == inf else max(0.0, load.memory_percent) / 100 * capacity[1],
@@ -76,11 +85,18 @@ def bundle_row(bundle: BundleLoad, total: BundleLoad, broker: BrokerLoadData) ->
 
 def usages(load: BrokerLoadData, weights: Weights = DEFAULT_WEIGHTS, laid_down: Mapping[str, float] = {}) -> Row:
     """How full a broker is, resource by resource; capacities that are `laid_down` stand above what it says itself."""
-    used, capacity = broker_row(load), capacity_row({**load.capacity, **laid_down})
-    cpu, memory, in_bytes, out_bytes, messages = (
-        weight * part / whole for weight, part, whole in zip(weights.row, used, capacity, strict=True)
+    said = capacity_row(load.capacity)
+    cpu, memory, in_bytes, out_bytes, messages = _used(load, said)
+    has_cpu, has_memory, has_in, has_out, has_messages = (
+        capacity_row({**load.capacity, **laid_down}) if laid_down else said
     )
-    return (cpu, memory, in_bytes, out_bytes, messages)
+    return (  # written out: a loop takes five times as long, and 1,000 brokers are one turn of the control loop
+        weights.cpu * cpu / has_cpu,
+        weights.memory * memory / has_memory,
+        weights.bandwidth * in_bytes / has_in,
+        weights.bandwidth * out_bytes / has_out,
+        weights.message_rate * messages / has_messages,
+    )
 
 
 def usage(load: BrokerLoadData, weights: Weights = DEFAULT_WEIGHTS, laid_down: Mapping[str, float] = {}) -> float:
