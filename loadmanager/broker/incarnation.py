@@ -212,13 +212,12 @@ class Incarnation:
             grounds.world.coordination,
             grounds.membership,
             _term_settings(grounds.settings),
-            self.placing.place_many,
+            self.placing,
             grounds.world.clock_s,
             grounds.note,
             self._govern,
             grounds.agreeing.root,
             lambda: grounds.tell_behind(self.me),
-            self.placing.basis,
             lambda: tuple(name for name, each in grounds.policies.current().namespaces.items() if each.eager),
         )
 

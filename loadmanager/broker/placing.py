@@ -113,6 +113,10 @@ class Placing:
             owners.extend(self._place_some(list(some)))
         return [None if owner is None or self._waits(e) else owner for owner, e in zip(owners, entries, strict=True)]
 
+    def look(self) -> bool:
+        """Bring what is known of the brokers up to date; whether that took work worth a turn of the loop."""
+        return self._look(self._membership.eligible())
+
     def _others(self, holder: Broker | None) -> list[Peer]:
         """Who may be given something of this holder's."""
         eligible = self._membership.eligible()
@@ -252,17 +256,18 @@ class Placing:
         for _, batch in self._batches.values():
             batch.gave(broker, change)
 
-    def _look(self, peers: list[Peer]) -> None:
-        """Bring what is known up to date: once for all bundles that are placed at the same instant."""
+    def _look(self, peers: list[Peer]) -> bool:
+        """Bring what is known up to date, once for all bundles that are placed at the same instant; whether anything
+        was to be done for it."""
         basis = (self._policies(), self._settings())
         same = (self._peers is peers or _alike(peers, self._peers)) and _alike(basis, self._basis)
         if same and self._placed_since * _LOOKED_AT < self._cost:
-            return
+            return False
         applied = [self._table.next_offset(partition) for partition in range(self._table.partitions)]
         loads = self._views.brokers.several([peer.broker.name for peer in peers])
         seen: list[object] = [*applied, *loads]
         if same and _alike(seen, self._seen):
-            return
+            return False
         self._peers = peers
         self._basis, self._seen, self._placed_since = basis, seen, 0
         policies = self._policies()
@@ -273,6 +278,7 @@ class Placing:
         if self._permitting.groups:
             for bundle, (_, broker) in self._given.items():
                 self._permitting.gave(bundle, broker)
+        return True
 
     def _forget_shown(self) -> None:
         """Those given away longest ago, as many as one turn has time for: what the table shows of them is no more to be

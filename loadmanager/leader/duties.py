@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, assert_never
+from typing import Any, Protocol, assert_never
 
 import msgspec
 
@@ -27,8 +27,21 @@ PLACED_AT_ONCE = 25
 RECORDS_AT_ONCE = 25
 """Records that are begun in one turn of the loop."""
 
-Placer = Callable[[Sequence[Ownership], Sequence[str | None]], Sequence[Broker | None]]
-"""Who gets each of these bundles; the second argument are broker names to prefer, None for no preference."""
+
+class Placer(Protocol):
+    """Who gets which bundle, among the brokers of this moment."""
+
+    def look(self) -> bool:
+        """Bring what is known of the brokers up to date; whether that took work worth a turn of the loop."""
+        ...
+
+    def place_many(self, entries: Sequence[Ownership], names: Sequence[str | None]) -> Sequence[Broker | None]:
+        """Who gets each of these bundles; `names` are brokers to prefer, None for no preference."""
+        ...
+
+    def basis(self) -> object:
+        """Equal as long as the same brokers may be given bundles, by the same rules."""
+        ...
 
 
 class Hands:
@@ -40,7 +53,7 @@ class Hands:
         channel: Channel,
         coordination: Coordination,
         core: LeaderCore,
-        place: Placer,
+        placing: Placer,
         clock_s: Callable[[], float],
         note: Callable[[str], None],
         wake: Callable[[], None],
@@ -50,7 +63,7 @@ class Hands:
         self._channel = channel
         self._coordination = coordination
         self._core = core
-        self._place = place
+        self._placing = placing
         self._clock_s = clock_s
         self._note = note
         self._wake = wake
@@ -142,11 +155,13 @@ class Hands:
         remaining = iter(subjects)
         while some := list(islice(remaining, PLACED_AT_ONCE)):
             async with self._step:
+                if self._placing.look():
+                    await asyncio.sleep(0)
                 entries = [
                     e for b, seen in some if (e := self._channel.table.get(b)) is not None and e.revision == seen
                 ]
                 names = [_revoked_from(entry) or former or None for entry in entries]
-                for entry, to in zip(entries, self._place(entries, names), strict=True):
+                for entry, to in zip(entries, self._placing.place_many(entries, names), strict=True):
                     groups.setdefault(to, []).append(entry)
                 await asyncio.sleep(0)  # the proofs are written by this loop as well
         return groups

@@ -44,8 +44,8 @@ class Term:
 class Leader:
     """Run `run()` for one incarnation. `govern` runs beside the duties of each term, e.g. the balancing rounds.
 
-    `tell_behind` lets the others know that we do not get at the log. `places` gives what is equal as long as the same
-    brokers may be given bundles, by the same rules; `eager` the namespaces whose bundles get a place without a lookup.
+    `tell_behind` lets the others know that we do not get at the log; `eager` are the namespaces whose bundles get a
+    place without a lookup.
     """
 
     def __init__(
@@ -55,13 +55,12 @@ class Leader:
         coordination: Coordination,
         membership: Membership,
         settings: TermSettings,
-        place: Placer,
+        placing: Placer,
         clock_s: Callable[[], float],
         note: Callable[[str], None],
         govern: Callable[[Term], Awaitable[None]],
         root: str,
         tell_behind: Callable[[], Awaitable[None]],
-        places: Callable[[], object] = lambda: None,
         eager: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
         self._me = me
@@ -69,13 +68,12 @@ class Leader:
         self._coordination = coordination
         self._membership = membership
         self._settings = settings
-        self._place = place
+        self._placing = placing
         self._clock_s = clock_s
         self._note = note
         self._govern = govern
         self._root = root
         self._tell_behind = tell_behind
-        self._places = places
         self._eager = eager
         self._woken = asyncio.Event()
         self._ended: str = ""
@@ -137,7 +135,7 @@ class Leader:
             self._channel,
             self._coordination,
             core,
-            self._place,
+            self._placing,
             self._clock_s,
             self._note,
             self.wake,
@@ -234,7 +232,7 @@ class Leader:
                 condemned=self._membership.condemned,
                 heard_s=self._membership.heard_s,
                 listening_since_s=self._membership.listening_since_s,
-                places=self._places(),
+                places=self._placing.basis(),
                 eager=self._eager(),
             )
             hands.perform(core.tick(self._channel.table, view), tasks)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from loadmanager.strategies.placement.model import Candidate, Given, NoPlace, Placed
 from loadmanager.strategies.placement.ranking import ranks, seeds
-from loadmanager.strategies.placement.sifting import MARGIN, Slope, estimate, mean_work, slope
+from loadmanager.strategies.placement.sifting import MARGIN, estimate, estimates, slopes
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Broker
 
@@ -83,8 +83,7 @@ class LeastLoadedBatch:
             self._begin()  # that changes what a mean bundle is
             return
         self._counts[row] = now
-        of = self._slopes[row]
-        if of is not None and (usage := estimate(of, now)) != (before := self._expected[row]):
+        if self._known[row] and (usage := self._estimate(row)) != (before := self._expected[row]):
             self._expected[row] = usage
             if before <= self._least or usage > self._least + MARGIN:
                 self._compare()
@@ -99,9 +98,8 @@ class LeastLoadedBatch:
     def _take_back(self, row: int) -> None:
         """One that takes bundles has one less: what a mean bundle is does not change by that."""
         self._counts[row] -= 1
-        of = self._slopes[row]
-        if of is not None:
-            self._expected[row] = estimate(of, self._counts[row])
+        if self._known[row]:
+            self._expected[row] = self._estimate(row)
         self._compare()
 
     def _begin(self) -> None:
@@ -118,13 +116,16 @@ class LeastLoadedBatch:
         self._foreseen.clear()
         self._counts = [held[each.broker] for each in self._eligible]
         self._most = [each.max_bundles for each in self._eligible]
-        mean = mean_work(self._eligible)
-        self._slopes: list[Slope | None] = [None if e.usage is None else slope(e, mean) for e in self._eligible]
-        self._known = np.array([of is not None for of in self._slopes], np.bool_)
-        usages = [inf if of is None else estimate(of, at) for of, at in zip(self._slopes, self._counts, strict=True)]
-        self._expected = np.array(usages, np.float64)
-        self._scratch = np.empty(len(usages))
+        self._known = np.array([each.usage is not None for each in self._eligible], np.bool_)
+        self._slopes = slopes(self._eligible)
+        self._expected = np.where(self._known, estimates(self._slopes, np.array(self._counts, np.float64)), inf)
+        self._scratch = np.empty(len(self._expected))
         self._compare()
+
+    def _estimate(self, row: int) -> float:
+        """What is expected of a broker whose usage is known, with what it holds by now."""
+        usage, reported, per_bundle = self._slopes[:, row].tolist()
+        return estimate((usage, reported, per_bundle), self._counts[row])
 
     def _compare(self) -> None:
         """Who counts as equal to the least loaded: whoever does not has an infinite place in the order."""

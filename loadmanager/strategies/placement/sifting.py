@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import fsum
 
+import numpy as np
+from numpy.typing import NDArray
+
 from loadmanager.model.load.model import share
 from loadmanager.strategies.placement.model import Candidate, Given, NoPlace, RefusedCandidate
 
@@ -17,7 +20,8 @@ passes, and must not decide where bundles live for weeks; above, the broker is s
 
 _FULL = 1.0
 
-Slope = tuple[float, int, float]
+Floats = NDArray[np.float64]
+Slope = tuple[float, float, float]
 """Usage as reported, with how many bundles, and what each further one adds."""
 
 
@@ -73,6 +77,24 @@ def estimate(of: Slope, bundles: int) -> float:
     usage, reported, per_bundle = of
     came = bundles - reported
     return max(usage, min(_FULL, usage + came * per_bundle)) if came > 0 else usage
+
+
+def slopes(candidates: Sequence[Candidate]) -> Floats:
+    """(3, n): the `slope` of each among these candidates, the same numbers; anything where the usage is not known."""
+    usage = np.array([each.usage or 0.0 for each in candidates], np.float64)
+    reported = np.array([0 if each.usage is None else each.reported_bundles for each in candidates], np.float64)
+    traffic = np.array([each.traffic for each in candidates], np.bool_)
+    own = np.where(traffic | (usage >= BUSY), usage, 0.0)
+    work = np.maximum(0.0, own - MARGIN)
+    mean = share(fsum(work), reported.sum())  # who is not known does no work
+    return np.array([own, reported, np.where(reported > 0, work / np.maximum(reported, 1.0), mean)])
+
+
+def estimates(of: Floats, bundles: Floats) -> Floats:
+    """(n,): `estimate` of each."""
+    usage, reported, per_bundle = of
+    came = bundles - reported
+    return np.where(came > 0, np.maximum(usage, np.minimum(_FULL, usage + came * per_bundle)), usage)
 
 
 def _own_usage(candidate: Candidate) -> float:

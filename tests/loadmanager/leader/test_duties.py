@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
 from loadmanager.leader.core import LeaderCore, LeaderSettings
@@ -13,8 +13,9 @@ from loadmanager.simulation.coordination_server import COORDINATION_SERVER
 from loadmanager.simulation.network import Faults
 from loadmanager.simulation.simulated_log import LOG_SERVER
 from loadmanager.simulation.world import World
-from statechannel.law.record import Action, Record, Role
+from statechannel.law.record import Action, Broker, Record, Role
 from statechannel.law.transitions import State
+from statechannel.law.verdict import Ownership
 from statechannel.ports import Leadership
 from tests.loadmanager.small_world import A, B, C, Hand, replica, virtually
 
@@ -33,6 +34,19 @@ class Leading:
         self.woken += 1
 
 
+class ToC:
+    """Gives all to C."""
+
+    def look(self) -> bool:
+        return True
+
+    def place_many(self, entries: Sequence[Ownership], names: Sequence[str | None]) -> list[Broker | None]:
+        return [C] * len(entries)
+
+    def basis(self) -> object:
+        return None
+
+
 @asynccontextmanager
 async def leading(world: World) -> AsyncGenerator[Leading]:
     async with replica(world) as channel, asyncio.TaskGroup() as tasks:
@@ -43,7 +57,7 @@ async def leading(world: World) -> AsyncGenerator[Leading]:
         assert leadership == Leadership(me, 1)
         one = Leading(Hand(channel), tasks)
         one.hands = Hands(
-            leadership, channel, coordination, one.core, lambda entries, _prefer: [C] * len(entries), world.loop.time,
+            leadership, channel, coordination, one.core, ToC(), world.loop.time,
             lambda _text: None, one.wake, one.deposed.append,
         )  # fmt: skip
         assert await one.hands.take_partitions("")
