@@ -37,7 +37,7 @@ STUCK = "stuck in flight"
 
 REVOCABLE = frozenset({State.ASSIGNING, State.ASSIGNED, State.TRANSFERRING, State.RELEASING, State.SPLITTING})
 
-WORK_A_TURN = 1_000
+WORK_A_TURN = 500
 """About as many bundles, or groups of bundles, are dealt with in one tick: a few milliseconds."""
 SUBJECTS_A_DUTY = 250
 PLACES_A_DUTY = 20_000
