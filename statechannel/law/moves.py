@@ -8,6 +8,7 @@ the records' authors wrote down. Bounded: of a bundle the newest moves are kept,
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import msgspec
 
@@ -41,16 +42,17 @@ class Moves:
     def __init__(
         self, leaving: Iterable[tuple[Bundle, Broker]] = (), arrived: Iterable[tuple[Bundle, tuple[Move, ...]]] = ()
     ) -> None:
-        self._leaving = dict(leaving)
+        self._leaving: dict[str, dict[Bundle, Broker]] = {}
+        """By namespace: one that is deleted while 65,536 of its bundles are under way is forgotten in one go."""
+        for bundle, source in leaving:
+            self._leaving.setdefault(bundle.namespace, {})[bundle] = source
         self._arrived = dict(arrived)
-        self._gone: set[str] = set()
-        """Namespaces of which nothing is under way any more, though it may still be in `_leaving`."""
 
     def copy(self) -> Moves:
         """The same, and its own from now on."""
         copy = Moves()
-        self._drop()
-        copy._leaving, copy._arrived = dict(self._leaving), dict(self._arrived)
+        copy._leaving = {namespace: dict(some) for namespace, some in self._leaving.items()}
+        copy._arrived = dict(self._arrived)
         return copy
 
     def of(self, bundle: Bundle) -> tuple[Move, ...]:
@@ -59,9 +61,8 @@ class Moves:
 
     @property
     def leaving(self) -> tuple[tuple[Bundle, Broker], ...]:
-        """Bundles of planned moves that have not arrived, and the holder each came from."""
-        self._drop()
-        return tuple(self._leaving.items())
+        """Bundles of planned moves that have not arrived, and the holder each came from; by namespace."""
+        return tuple(chain.from_iterable(some.items() for some in self._leaving.values()))
 
     @property
     def arrived(self) -> tuple[tuple[Bundle, tuple[Move, ...]], ...]:
@@ -71,8 +72,6 @@ class Moves:
     def observe(self, record: Record, transitions: Sequence[Transition]) -> None:
         """Take the next accepted record of the partition."""
         planned = record.role is not _BROKER and record.action in _PLANNED
-        if self._gone and any(transition.bundle.namespace in self._gone for transition in transitions):
-            self._drop()
         for transition in transitions:
             self._step(transition, planned, record.at_ms)
 
@@ -80,27 +79,30 @@ class Moves:
         """Its bundles are gone."""
         for bundle in [bundle for bundle in self._arrived if bundle.namespace == namespace]:
             del self._arrived[bundle]
-        self._gone.add(namespace)  # of those under way there may be 65,536: they are dropped when they would matter
-
-    def _drop(self) -> None:
-        if self._gone:
-            self._leaving = {b: source for b, source in self._leaving.items() if b.namespace not in self._gone}
-            self._gone.clear()
+        self._leaving.pop(namespace, None)
 
     def _step(self, transition: Transition, planned: bool, at_ms: int) -> None:
         before, after = transition.before, transition.after
         if after is None:
-            self._leaving.pop(transition.bundle, None)
+            self._left(transition.bundle)
             self._arrived.pop(transition.bundle, None)
         elif planned and before is not None and before.holder is not None:
-            self._leaving[after.bundle] = before.holder
+            self._leaving.setdefault(after.bundle.namespace, {})[after.bundle] = before.holder
         elif after.state is _ASSIGNED:
             self._settle(after, at_ms)
         elif after.action is _REVOKE:
-            self._leaving.pop(after.bundle, None)
+            self._left(after.bundle)
+
+    def _left(self, bundle: Bundle) -> Broker | None:
+        """The bundle is not under way any more: the holder it came from, None if it was not."""
+        some = self._leaving.get(bundle.namespace)
+        source = None if some is None else some.pop(bundle, None)
+        if some is not None and not some:
+            del self._leaving[bundle.namespace]
+        return source
 
     def _settle(self, entry: Ownership, at_ms: int) -> None:
-        source = self._leaving.pop(entry.bundle, None)
+        source = self._left(entry.bundle)
         if source is None or entry.holder is None or source == entry.holder:
             return
         earlier = self._arrived.pop(entry.bundle, ())

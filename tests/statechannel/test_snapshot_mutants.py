@@ -89,7 +89,7 @@ def test_a_field_that_is_new_must_be_in_the_snapshot():
         snapshot_columns.Head.__struct_fields__
     )
     assert set(vars(Partition())) == {"next_offset", "lead", "retired", "agreed", "incarnations", "namespaces", "moves"}
-    assert set(vars(Moves())) == {"_leaving", "_arrived", "_gone"}, "what is gone is no more in what it shows"
+    assert set(vars(Moves())) == {"_leaving", "_arrived"}
 
 
 UNCHECKED = {

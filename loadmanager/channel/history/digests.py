@@ -110,7 +110,7 @@ def _rest(state: PartitionState) -> dict[str, str]:
         "retired": _digest(state.retired),
         "agreement": _digest(state.agreed),
         "incarnations": _digest(state.incarnations),
-        "moves": _digest((state.leaving, state.arrived)),
+        "moves": _digest((sorted(state.leaving), state.arrived)),
     }
 
 
