@@ -99,7 +99,9 @@ def difference(ours: Table, theirs: Table, order: tuple[str, ...]) -> str:
     if set(ours.column_names) != set(theirs.column_names):
         return f"columns {sorted(set(ours.column_names) ^ set(theirs.column_names))}"
     ours, theirs = (_sorted(table, order) for table in (ours, theirs))
-    wrong = [text for name in ours.column_names if (text := _apart(name, ours.column(name), theirs.column(name)))]
+    wrong = [
+        text for name in ours.column_names if (text := _run_blocking(name, ours.column(name), theirs.column(name)))
+    ]
     return "; ".join(wrong)
 
 
@@ -112,7 +114,7 @@ def _is_exact(kind: Any) -> bool:
     return not (pa.types.is_floating(kind) or pa.types.is_nested(kind))
 
 
-def _apart(name: str, ours: Any, theirs: Any) -> str:
+def _run_blocking(name: str, ours: Any, theirs: Any) -> str:
     if pa.types.is_nested(ours.type):
         ours, theirs = (pa.chunked_array([each.combine_chunks().flatten()]) for each in (ours, theirs))
     if pa.types.is_floating(ours.type):

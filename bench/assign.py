@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bench.backends import carrier
 from bench.cluster import (
     BrokerProcess,
     cluster,
@@ -13,7 +14,6 @@ from bench.cluster import (
     topics_of_bundles,
 )
 from bench.figures import emit, percentile
-from bench.stations import carrier
 
 BUNDLES = 1_024
 BROKERS = 3

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import psutil
 
+from bench.backends import carrier
 from bench.cluster import BrokerProcess, cluster, create_namespace
 from bench.figures import emit, median
-from bench.stations import carrier
 
 BUNDLES = 1_000
 TIMES = 5

@@ -9,15 +9,15 @@ from contextlib import asynccontextmanager
 
 import uvloop
 
+from bench.backends import open_log
 from bench.figures import emit, median, percentile
-from bench.stations import open_log
 from statechannel.law.bundle import Bundle, even_boundaries
-from statechannel.law.record import Action, Broker, Record, Role, Subject
+from statechannel.law.record import Action, BrokerId, Record, Role, Subject
 from statechannel.law.verdict import Change
 from statechannel.ports import Log, LogEntry, Payload, TopicSpec
 from statechannel.runtime.service import Channel, ChannelSettings
 
-A, B = Broker("a:1", 1), Broker("b:1", 1)
+A, B = BrokerId("a:1", 1), BrokerId("b:1", 1)
 BUNDLES = 1_000
 ROUND_TRIPS = 600
 WARM_UP = 100
@@ -104,7 +104,7 @@ async def own_all(channel: Channel) -> None:
         await step(channel, bundles[begin : begin + 500], Action.RETURN, None)
 
 
-async def step(channel: Channel, bundles: Sequence[Bundle], action: Action, to: Broker | None) -> None:
+async def step(channel: Channel, bundles: Sequence[Bundle], action: Action, to: BrokerId | None) -> None:
     """One accepted record of A for these bundles."""
     table = channel.table
     subjects = tuple(Subject(b, table.get(b).revision) for b in bundles)  # type: ignore[union-attr]

@@ -10,11 +10,11 @@ import msgspec
 
 from statechannel.law import codec
 from statechannel.law.bundle import FULL_LOWER, FULL_UPPER, Bundle, even_boundaries, tile
-from statechannel.law.record import Action, Broker, Record, Role, Subject
+from statechannel.law.record import Action, BrokerId, Record, Role, Subject
 from statechannel.runtime.channel import ChannelCore
 
-BROKERS = tuple(Broker(f"broker-{number}:6650", 1) for number in range(10))
-LEADER = Broker("broker-0:6650", 1)
+BROKERS = tuple(BrokerId(f"broker-{number}:6650", 1) for number in range(10))
+LEADER = BrokerId("broker-0:6650", 1)
 BEGIN_MS = 1_767_225_600_000
 APART_MS = 10
 """Entries are written so far apart."""
@@ -69,7 +69,7 @@ class PartitionLog:
         """When an entry was written."""
         return BEGIN_MS + offset * APART_MS
 
-    def _record(self, offset: int, action: Action, actor: Broker, **more: object) -> Record:
+    def _record(self, offset: int, action: Action, actor: BrokerId, **more: object) -> Record:
         return Record(f"{self._partition}-{offset:x}", action, actor, at_ms=self.written_ms(offset), **more)  # type: ignore[arg-type]
 
     def _beginning(self, offset: int) -> Record:

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.stations import Carrier
-from statechannel.law.bundle import Bundle, Topic, tile
+from bench.backends import Carrier
+from statechannel.law.bundle import Bundle, Key, tile
 
 COMMAND = str(Path(sys.executable).parent / "loadmanager")
 START_S = 60.0
@@ -113,7 +113,7 @@ def topics_of_bundles(namespace: str, boundaries: Sequence[str]) -> list[str]:
     found: dict[Bundle, str] = {}
     number = 0
     while len(found) < len(bundles):
-        topic = Topic.parse(f"{namespace}/t{number}")
+        topic = Key.parse(f"{namespace}/t{number}")
         number += 1
         index = min(topic.position * len(bundles) >> 32, len(bundles) - 1)
         bundle = next(b for b in bundles[max(0, index - 1) : index + 2] if topic.position in b)

@@ -12,10 +12,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from bench.backends import carrier
 from bench.cluster import BrokerProcess, await_true, cluster, create_namespace, topics_of_bundles
 from bench.figures import emit, median
 from bench.stage import staged
-from bench.stations import carrier
 from loadmanager.demo.stage import Stage
 
 BUNDLES = 256

@@ -31,7 +31,7 @@ from loadmanager.history.sources import TOPICS, KafkaSource, read
 from loadmanager.model.host import BundleLoad
 from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC, BrokerLoadData, LoadedBundle, TopBundlesLoadData
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 PREFIX = "bench."
 PARTITIONS = 4
@@ -223,7 +223,7 @@ Template = tuple[bytes, bytes, bytes]
 """The key of a report, and its value before and behind the time: encoding each one anew takes the cores from Spark."""
 
 
-def _template(broker: Broker, report: BrokerLoadData | TopBundlesLoadData) -> Template:
+def _template(broker: BrokerId, report: BrokerLoadData | TopBundlesLoadData) -> Template:
     before, _, after = _json(report).partition(str(_SOME_MS).encode())
     return broker.name.encode(), before, after
 
@@ -256,7 +256,7 @@ def _hottest(number: int, cost: BundleLoad) -> tuple[LoadedBundle, ...]:
 
 
 _SOME_MS = 1_234_567_890_123
-_REPORTERS = [Broker(f"broker-{number}:6650", 1) for number in range(BROKERS)]
+_REPORTERS = [BrokerId(f"broker-{number}:6650", 1) for number in range(BROKERS)]
 _BUNDLES = [Bundle("bench/load", number << 20, (number + 1) << 20) for number in range(512)]
 
 

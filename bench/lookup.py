@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 
+from bench.backends import carrier
 from bench.cluster import (
     BrokerProcess,
     cluster,
@@ -17,7 +18,6 @@ from bench.cluster import (
     topics_of_bundles,
 )
 from bench.figures import emit, percentile
-from bench.stations import carrier
 from loadmanager.client import Router
 
 BUNDLES = 256

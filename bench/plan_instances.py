@@ -13,7 +13,7 @@ import numpy as np
 from loadmanager.model.cluster import DIMENSIONS, UNLIMITED, Brokers, Bundles, ClusterModel
 from loadmanager.model.constraints import ALLOWED, FREE, Constraints
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 REST_S = 1800.0
 SIZES = (4.0, 8.0, 8.0, 16.0, 32.0)
@@ -101,7 +101,7 @@ def _loads(rng: np.random.Generator, m: int, capacity: np.ndarray, giant: float)
 def _brokers(capacity: np.ndarray, used: np.ndarray, held: np.ndarray, most: np.ndarray, out: np.ndarray) -> Brokers:
     n = len(capacity)
     return Brokers(
-        ids=tuple(Broker(f"b{at}:6650", 1) for at in range(n)),
+        ids=tuple(BrokerId(f"b{at}:6650", 1) for at in range(n)),
         capacity=capacity,
         used=used,
         known=~((out > 0.25) & (out < 0.32)),

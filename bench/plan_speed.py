@@ -23,7 +23,7 @@ from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision
 from loadmanager.strategies.rebalancing.plan import Plan
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 BROKERS = 1_000
 SIZES = (6_250, 12_500, 25_000, 50_000, 100_000)
@@ -189,7 +189,7 @@ def _brokers(
     held = np.bincount(owner, minlength=n).astype(np.int64)
     chance = rng.random(n) if policies else np.ones(n)
     return Brokers(
-        ids=tuple(Broker(f"b{at:05}:6650", 1) for at in range(n)),
+        ids=tuple(BrokerId(f"b{at:05}:6650", 1) for at in range(n)),
         capacity=capacity,
         used=used,
         known=chance > 0.01,

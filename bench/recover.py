@@ -23,7 +23,7 @@ from loadmanager.strategies.placement.least_loaded import LeastLoaded
 from loadmanager.strategies.placement.model import Candidate, Given
 from loadmanager.strategies.placement.registry import PLACEMENTS
 from statechannel.law.bundle import Bundle, even_boundaries, tile
-from statechannel.law.record import NEVER, Action, Broker, Record, Role, Subject
+from statechannel.law.record import NEVER, Action, BrokerId, Record, Role, Subject
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Refusal
@@ -34,21 +34,21 @@ BUNDLES_EACH = 650
 DEAD = 0.1
 SIZES = (100, 300, 1_000)
 SINGLY = 200
-ADMIN = Broker("admin:1", 1)
+ADMIN = BrokerId("admin:1", 1)
 
 
 def run(kind: str) -> None:
     """All figures of this bench."""
     for brokers in SIZES:
-        _recover([Broker(f"broker-{number:04}.bench:6650", 1) for number in range(brokers)])
+        _recover([BrokerId(f"broker-{number:04}.bench:6650", 1) for number in range(brokers)])
 
 
-def _recover(brokers: list[Broker]) -> None:
+def _recover(brokers: list[BrokerId]) -> None:
     dead, living = brokers[: int(len(brokers) * DEAD)], brokers[int(len(brokers) * DEAD) :]
     table = _table(brokers, dead, living[0])
     one = _placing(table, living)
     held = [[entry for bundle in table.held_by(each) if (entry := table.get(bundle))] for each in dead]
-    owners: Counter[Broker] = Counter()
+    owners: Counter[BrokerId] = Counter()
     chunks_ms: list[float] = []
     begin_s, cpu_s = time.perf_counter(), time.process_time()
     for entries in held:
@@ -77,7 +77,7 @@ def _recover(brokers: list[Broker]) -> None:
     emit("recover", f"the same one by one, a bundle, {len(living)} living brokers", each_ms, "ms")
 
 
-def _pure(bundles: int, living: list[Broker]) -> None:
+def _pure(bundles: int, living: list[BrokerId]) -> None:
     """The choice alone, of as many bundles in one namespace."""
     known = [Candidate(each, BUNDLES_EACH, 0.3 + row % 11 / 100, BUNDLES_EACH) for row, each in enumerate(living)]
     asked = tile("bench/all", even_boundaries(bundles))
@@ -96,7 +96,7 @@ def _pure(bundles: int, living: list[Broker]) -> None:
     )  # fmt: skip
 
 
-def _table(brokers: list[Broker], dead: list[Broker], leader: Broker) -> OwnershipTable:
+def _table(brokers: list[BrokerId], dead: list[BrokerId], leader: BrokerId) -> OwnershipTable:
     """Each namespace has a bundle on each broker; those of the dead are revoked."""
     table, offsets = OwnershipTable(PARTITIONS), [0] * PARTITIONS
 
@@ -134,7 +134,7 @@ def _subjects(table: OwnershipTable, bundles: list[Bundle]) -> tuple[Subject, ..
     return tuple(Subject(bundle, entry.revision) for bundle in bundles if (entry := table.get(bundle)) is not None)
 
 
-def _placing(table: OwnershipTable, living: list[Broker]) -> Placing:
+def _placing(table: OwnershipTable, living: list[BrokerId]) -> Placing:
     """As the leader has it: all report between 30 and 40 %, with all their bundles."""
     membership = Membership(validity_s=2.0, recovery_grace_s=150.0, now_s=0.0)
     members = {each.name: Member(each, Registration().encode()) for each in living}

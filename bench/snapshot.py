@@ -12,10 +12,10 @@ import time
 
 import uvloop
 
+from bench.backends import carrier
 from bench.figures import emit, percentile
 from bench.start import GENESIS, PARTITIONS, TOPIC, opened, states
-from bench.stations import carrier
-from loadmanager.channel.owner.keeper import Counts, Ground, Keeper, KeeperSettings
+from loadmanager.channel.owner.keeper import Counts, Keeper, KeeperDependencies, KeeperSettings
 from loadmanager.channel.owner.schedule import ScheduleSettings
 from statechannel.law.snapshot import SNAPSHOTS
 from statechannel.law.table import OwnershipTable
@@ -43,7 +43,7 @@ async def _run(kind: str) -> None:
         await log.open_topic(TopicSpec(TOPIC, PARTITIONS))
         await log.open_topic(TopicSpec(TOPIC + SNAPSHOTS, PARTITIONS, compacted=True))
         numbers = iter(range(1_000))
-        ground = Ground(
+        deps = KeeperDependencies(
             log=log,
             topic=TOPIC,
             snapshots_topic=TOPIC + SNAPSHOTS,
@@ -56,7 +56,7 @@ async def _run(kind: str) -> None:
         )
         settings = KeeperSettings(ScheduleSettings(records=1, interval_s=3600), retention_s=3600, timeout_s=60)
         counts = Counts()
-        keepers = [Keeper(partition, ground, settings, counts) for partition in range(PARTITIONS)]
+        keepers = [Keeper(partition, deps, settings, counts) for partition in range(PARTITIONS)]
         for keeper in keepers:
             await keeper.open()
         pauses: list[float] = []

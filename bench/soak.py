@@ -13,11 +13,11 @@ from pathlib import Path
 import psutil
 import uvloop
 
+from bench.backends import Carrier, carrier
 from bench.channel import A, B, own_all, step
 from bench.figures import emit
 from bench.start import TOPIC, opened
-from bench.stations import Carrier, carrier
-from loadmanager.channel.owner.keeper import Counts, Ground, Keeper, KeeperSettings
+from loadmanager.channel.owner.keeper import Counts, Keeper, KeeperDependencies, KeeperSettings
 from loadmanager.channel.owner.schedule import ScheduleSettings
 from statechannel.law.record import Action
 from statechannel.runtime.service import Channel, ChannelSettings
@@ -67,7 +67,7 @@ async def _run(kind: str, where: Carrier) -> None:
 
 def _keeper(channel: Channel) -> Keeper:
     numbers = iter(range(1_000_000))
-    ground = Ground(
+    deps = KeeperDependencies(
         log=channel.replica.log,
         topic=channel.topic,
         snapshots_topic=channel.snapshots_topic,
@@ -79,7 +79,7 @@ def _keeper(channel: Channel) -> Keeper:
         note=print,
     )
     schedule = ScheduleSettings(records=RECORDS_A_SNAPSHOT, interval_s=3600)
-    return Keeper(0, ground, KeeperSettings(schedule, retention_s=0, timeout_s=60), Counts())
+    return Keeper(0, deps, KeeperSettings(schedule, retention_s=0, timeout_s=60), Counts())
 
 
 async def _transitions(channel: Channel, keeper: Keeper, count: int) -> None:

@@ -11,9 +11,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from bench.backends import carrier
 from bench.cluster import BrokerProcess, cluster, create_namespace, topics_of_bundles
 from bench.figures import emit, median, percentile
-from bench.stations import carrier
 from statechannel.law.bundle import Bundle, tile
 
 ROUNDS = 100

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from bench.stations import Carrier
+from bench.backends import Carrier
 from loadmanager.demo.options import Options
 from loadmanager.demo.stage import Stage
 

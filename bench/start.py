@@ -16,13 +16,13 @@ from collections.abc import Iterator
 import psutil
 import uvloop
 
+from bench.backends import Carrier, carrier
 from bench.figures import emit
-from bench.stations import Carrier, carrier
 from loadmanager.broker import wiring
 from loadmanager.settings import Settings
 from statechannel.law.bundle import even_boundaries, tile
 from statechannel.law.partition import Genesis, Lead, NamespaceState, PartitionState
-from statechannel.law.record import Action, Broker
+from statechannel.law.record import Action, BrokerId
 from statechannel.law.snapshot import SNAPSHOTS, Index, SnapshotInfo, closing, encode
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
@@ -38,7 +38,7 @@ KEPT = 7
 WAITING = 10_000
 """Tasks beside which a search for cycles is timed: more than a leader has under way in a mass recovery."""
 BUNDLES_A_NAMESPACE = 1_000
-BROKERS = [Broker(f"broker-{number}.example:6650", 3) for number in range(100)]
+BROKERS = [BrokerId(f"broker-{number}.example:6650", 3) for number in range(100)]
 GENESIS = Genesis("bench", "bench-1", 0)
 
 

@@ -14,11 +14,11 @@ import tempfile
 import time
 from pathlib import Path
 
+from bench.backends import Carrier, carrier
 from bench.channel import plain_round_trips
 from bench.cluster import BrokerProcess, cluster, create_namespace, topics_of_bundles
 from bench.figures import emit, median, percentile
 from bench.stage import staged
-from bench.stations import Carrier, carrier
 from loadmanager.broker import wiring
 from loadmanager.demo.figures import gaps_ms
 from loadmanager.demo.options import NAMESPACE

@@ -16,7 +16,7 @@ from bench.turns_loop import LINES, OVER_LINES, told
 from bench.turns_world import TurnsWorld
 from loadmanager.broker.lookup import Located
 from loadmanager.model.policies.model import IsolationPolicy, Kind
-from statechannel.law.bundle import Bundle, Topic, even_boundaries
+from statechannel.law.bundle import Bundle, Key, even_boundaries
 from statechannel.law.transitions import State
 
 SCALE = float(os.environ.get("TURNS_SCALE", "1"))
@@ -175,15 +175,15 @@ async def _look_up(world: TurnsWorld) -> None:
     for begin in range(0, BIG, AT_ONCE):
         topics = [_topic_of(bundle) for bundle in bundles[begin : begin + AT_ONCE]]
 
-        async def ask(topics: list[Topic] = topics) -> None:
+        async def ask(topics: list[Key] = topics) -> None:
             found = await asyncio.gather(*(lookup.locate(topic, 30.0) for topic in topics))
             assert all(isinstance(each, Located) for each in found)
 
         await _as_node(world, ask)
 
 
-def _topic_of(bundle: Bundle) -> Topic:
-    return Topic(bundle.namespace, str(bundle), bundle.lo)
+def _topic_of(bundle: Bundle) -> Key:
+    return Key(bundle.namespace, str(bundle), bundle.lo)
 
 
 async def _unload(world: TurnsWorld) -> None:

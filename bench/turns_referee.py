@@ -12,7 +12,7 @@ from loadmanager.broker.drain import SUBJECTS_A_RECORD
 from loadmanager.simulation.world import EPOCH_MS
 from statechannel.law import codec
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Action, Broker, Record, Role, Subject
+from statechannel.law.record import Action, BrokerId, Record, Role, Subject
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership, Transition
@@ -30,11 +30,11 @@ class Referee:
 
     def __init__(self, world: TurnsWorld) -> None:
         self.table = OwnershipTable(PARTITIONS)
-        self.dead: set[Broker] = set()
+        self.dead: set[BrokerId] = set()
         self.random = Random(2)
         self._world = world
         self._written = 0
-        self._owed: dict[tuple[int, Broker, Action, Broker | None], list[Subject]] = {}
+        self._owed: dict[tuple[int, BrokerId, Action, BrokerId | None], list[Subject]] = {}
 
     def saw(self, topic: str, entry: LogEntry) -> None:
         """An entry was taken by the log."""
@@ -84,7 +84,7 @@ class Referee:
             payloads.append(Payload(None, codec.encode(part)))
         self._world.log.append(TOPIC, partition, payloads)
 
-    def some_of(self, broker: Broker, count: int) -> list[Bundle]:
+    def some_of(self, broker: BrokerId, count: int) -> list[Bundle]:
         """A few bundles that the broker holds."""
         found: list[Bundle] = []
         for name in self.table.namespaces_of(broker):
@@ -95,15 +95,15 @@ class Referee:
                 break
         return found[:count]
 
-    def drain(self, brokers: list[Broker], targets: list[Broker]) -> None:
+    def drain(self, brokers: list[BrokerId], targets: list[BrokerId]) -> None:
         """These leave: each transfers all it holds, a part to each of some of the others."""
-        held: dict[Broker, list[Ownership]] = {broker: [] for broker in brokers}
+        held: dict[BrokerId, list[Ownership]] = {broker: [] for broker in brokers}
         for entry in self.table:  # once for all of them
             if entry.holder in held and entry.state is State.ASSIGNED:
                 held[entry.holder].append(entry)
         for broker, entries in held.items():
             some = self.random.sample(targets, min(10, len(targets)))
-            moves: dict[tuple[int, Broker], list[Subject]] = {}
+            moves: dict[tuple[int, BrokerId], list[Subject]] = {}
             for index, entry in enumerate(entries):
                 place = self.table.partition_of(entry.bundle.namespace), some[index * len(some) // len(entries)]
                 moves.setdefault(place, []).append(Subject(entry.bundle, entry.revision))

@@ -1,9 +1,9 @@
 """The world of `turns`: one real node among simulated peers, on virtual time, with the CPU time of each turn of its
 loop.
 
-The node is all of a broker but its doors and its adapters: table, replica, agent, leader, placing, views, balancing.
-Its peers are a referee that folds the same records and writes what living brokers would write; their time, the
-servers' and what a real process does on a thread (`apart`) do not count.
+The node is all of a broker but its endpoints and its adapters: table, replica, agent, leader, placing, views,
+balancing. Its peers are a referee that folds the same records and writes what living brokers would write; their time,
+the servers' and what a real process does on a thread (`run_blocking`) do not count.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from bench.turns_loop import TurnLoop
 from bench.turns_referee import PARTITIONS, TOPIC, Referee
 from loadmanager.broker.hosting import HostRunner
 from loadmanager.broker.node import Node
-from loadmanager.cluster.surroundings import Surroundings
-from loadmanager.cluster.suspicion import Accusation, Answer
-from loadmanager.cluster.views import ACCUSATIONS_TOPIC
+from loadmanager.cluster.dependencies import Dependencies
+from loadmanager.cluster.suspicion import Answer, SuspicionReport
+from loadmanager.cluster.views import SUSPICIONS_TOPIC
 from loadmanager.model.host import BundleLoad, Destination
 from loadmanager.model.load.model import (
     BROKERS_TOPIC,
@@ -39,7 +39,7 @@ from loadmanager.simulation.world import World
 from loadmanager_api.cli.broker import GC_THRESHOLDS
 from statechannel.law.bundle import Bundle, even_boundaries, tile
 from statechannel.law.partition import Genesis, Lead, NamespaceState, PartitionState
-from statechannel.law.record import Action, Broker, Token
+from statechannel.law.record import Action, BrokerId, Token
 from statechannel.law.snapshot import SNAPSHOTS, SnapshotInfo, closing, encode
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
@@ -81,7 +81,7 @@ class TurnsWorld(World):
         self.loop: TurnLoop = TurnLoop(bound_s)
         self.log = SimulatedLogServer(self.random, self.wall_ms)
         self.log.compaction_chance = 0.0
-        self.brokers = [Broker(f"broker-{number:04d}.example:8080", 3) for number in range(brokers)]
+        self.brokers = [BrokerId(f"broker-{number:04d}.example:8080", 3) for number in range(brokers)]
         self.group = self.brokers[brokers - grouped :]
         """Those to which an isolation policy binds the namespaces of the tenant `pay`."""
         self.namespaces, self.bundles_each = namespaces, bundles_each
@@ -107,7 +107,7 @@ class TurnsWorld(World):
             self.referee.table.restore(state)
         for topic in (BROKERS_TOPIC, BUNDLES_TOPIC):
             self.log.open_topic(TopicSpec(topic, 1, compacted=True))
-        self.log.open_topic(TopicSpec(ACCUSATIONS_TOPIC, 1, compacted=True))
+        self.log.open_topic(TopicSpec(SUSPICIONS_TOPIC, 1, compacted=True))
         gc.collect()
         gc.freeze()  # as a broker's process does with its modules; and the referee's table is not the node's
         gc.set_threshold(*GC_THRESHOLDS)
@@ -133,19 +133,19 @@ class TurnsWorld(World):
             genesis = GENESIS if partition == 0 else None
             yield PartitionState(partition, offset, genesis, Lead(), None, (), tuple(found), (), ())
 
-    def enter(self, broker: Broker) -> None:
+    def enter(self, broker: BrokerId) -> None:
         """A peer is there, in a session of its own that nobody has to keep."""
         link = self.network.link(broker.name, "coordination")
         self._sessions[broker.name], _ = self.coordination.open_session(ENDLESS_S, link, lambda _: None)
         link.close()
         self.register(broker)
 
-    def register(self, broker: Broker, *, draining: bool = False) -> None:
+    def register(self, broker: BrokerId, *, draining: bool = False) -> None:
         """What the others know of it."""
         registration = Registration(admin_url=f"http://{broker.name}", draining=draining)
         self.coordination.register(self._sessions[broker.name], broker, registration.encode())
 
-    def report(self, brokers: Iterable[Broker]) -> None:
+    def report(self, brokers: Iterable[BrokerId]) -> None:
         """The peers' loads, between 30 and 40 %, with their hottest bundles."""
         loads: list[Payload] = []
         tops: list[Payload] = []
@@ -173,7 +173,7 @@ class TurnsWorld(World):
         settings = Settings.model_construct(cluster="bench", partitions=PARTITIONS, advertised=name)
 
         async def live() -> None:
-            surroundings = Surroundings(
+            dependencies = Dependencies(
                 log=self.log_client(own),
                 coordination=self.coordination_client(own),
                 clock_s=self.loop.time,
@@ -181,9 +181,9 @@ class TurnsWorld(World):
                 nonce="node",
                 probe=self._probe,
                 sensors=SteadySensors(),
-                apart=self._apart,
+                run_blocking=self._run_blocking,
             )
-            self.node = Node(settings, IdleHost(), HostRunner(), surroundings)
+            self.node = Node(settings, IdleHost(), HostRunner(), dependencies)
             await self.node.run()
 
         own.start(live)
@@ -206,7 +206,7 @@ class TurnsWorld(World):
     def _held_by_the_dead(self) -> bool:
         return any(broker in self.referee.dead for broker in self.node.channel.table.holders())
 
-    async def _apart(self, work: Callable[[], Any]) -> Any:
+    async def _run_blocking(self, work: Callable[[], Any]) -> Any:
         """On a thread of a real process: its time is not the loop's."""
         answer = asyncio.get_running_loop().create_future()
 
@@ -224,19 +224,19 @@ class TurnsWorld(World):
 
     # --- what happens
 
-    def kill(self, broker: Broker) -> None:
+    def kill(self, broker: BrokerId) -> None:
         """Its port refuses; four of the others say so, and its session ends some seconds later."""
         self.referee.dead.add(broker)
-        accusers = self.referee.random.sample([b for b in self.brokers[1:] if b not in self.referee.dead], 4)
+        observers = self.referee.random.sample([b for b in self.brokers[1:] if b not in self.referee.dead], 4)
         payloads = [
-            Payload(f"{each.name}>{broker.name}".encode(), msgspec.json.encode(Accusation(each, broker)))
-            for each in accusers
+            Payload(f"{each.name}>{broker.name}".encode(), msgspec.json.encode(SuspicionReport(each, broker)))
+            for each in observers
         ]
         loop = asyncio.get_running_loop()
-        loop.call_later(self.referee.random.uniform(0.5, 0.8), self.log.append, ACCUSATIONS_TOPIC, 0, payloads)
+        loop.call_later(self.referee.random.uniform(0.5, 0.8), self.log.append, SUSPICIONS_TOPIC, 0, payloads)
         loop.call_later(8.0, self.coordination.close_session, self._sessions[broker.name])
 
-    def restart(self, broker: Broker) -> Broker:
+    def restart(self, broker: BrokerId) -> BrokerId:
         """It ended its session in peace, and is here again under its next number."""
         self.coordination.close_session(self._sessions[broker.name])
         later = self.coordination.start_incarnation(broker.name, broker.incarnation)

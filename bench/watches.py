@@ -18,7 +18,7 @@ from bench.figures import emit
 from stack.servers import ZooKeeperServer
 from statechannel.adapters.zookeeper.coordination import ZooKeeperCoordination
 from statechannel.errors import CoordinationUnavailable
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.ports import Connection
 
 BROKERS = 1_000
@@ -85,7 +85,7 @@ def _show(what: str, sent: int, changes: int = 1) -> None:
     emit("watches", figure, sent, "requests", in_the_ensemble=sent * BROKERS, a_change=each)
 
 
-async def _roll(member: ZooKeeperCoordination, brokers: list[Broker]) -> None:
+async def _roll(member: ZooKeeperCoordination, brokers: list[BrokerId]) -> None:
     for broker in brokers[:CHANGES]:
         await member.register(broker, b"z" * 300)
         await asyncio.sleep(CHANGES_S / CHANGES)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from loadmanager.model.host import BundleHost, BundleLoad, Destination
     from loadmanager.settings import Settings
     from statechannel.errors import Error, InvalidName, StateChannelError
-    from statechannel.law.bundle import Bundle, Topic
+    from statechannel.law.bundle import Bundle, Key
     from statechannel.law.record import Token
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "HttpRouter",
     "Invalid",
     "InvalidName",
+    "Key",
     "LoadManagerError",
     "Moved",
     "NotFound",
@@ -48,7 +49,6 @@ __all__ = [
     "SyncBroker",
     "SyncRouter",
     "Token",
-    "Topic",
     "Unavailable",
 ]
 
@@ -62,7 +62,7 @@ _HOMES = {
     "loadmanager.broker.serving": ("Claim",),
     "loadmanager.settings": ("Settings",),
     "loadmanager.embedding.sync_broker": ("SyncBroker",),
-    "statechannel.law.bundle": ("Bundle", "Topic"),
+    "statechannel.law.bundle": ("Bundle", "Key"),
     "statechannel.errors": ("Error", "InvalidName", "StateChannelError"),
     "statechannel.law.record": ("Token",),
 }

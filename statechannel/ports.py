@@ -15,7 +15,7 @@ import msgspec
 from statechannel.law.coordination_root import Identity as Identity
 from statechannel.law.entry import LogEntry as LogEntry
 from statechannel.law.entry import Payload as Payload
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 
 class TopicSpec(msgspec.Struct, frozen=True):
@@ -151,14 +151,14 @@ class Connection(StrEnum):
 class Member(msgspec.Struct, frozen=True, gc=False):
     """A registered broker: the incarnation of its liveness node, and the data it registered."""
 
-    broker: Broker
+    broker: BrokerId
     data: bytes
 
 
 class Leadership(msgspec.Struct, frozen=True, gc=False):
     """Who leads, and since which epoch. Epochs only grow."""
 
-    leader: Broker
+    leader: BrokerId
     epoch: int
 
 
@@ -168,7 +168,7 @@ class WatchCounts(msgspec.Struct):
     reads: int = 0
     """Times that they, or one of them, were asked for."""
     changes: int = 0
-    """How often something new was read: somebody came, went, registered again, leads, took an office."""
+    """How often something new was read: somebody came, went, registered again, leads, took a lease."""
 
 
 class Coordination(Protocol):
@@ -181,10 +181,10 @@ class Coordination(Protocol):
     also checks that this is still the root that was identified: else it changes nothing and raises RootLost (the data
     is gone; `connection` is suspended then) or ForeignRoot (another root stands there).
 
-    *Liveness*: a registration, a leadership and an office end when their session ends (the process closed it, or was
+    *Liveness*: a registration, a leadership and a lease end when their session ends (the process closed it, or was
     not heard for `session_timeout_s`); no client is told in time of its own session's end: only `prove` tells.
 
-    *Watches* (`members`, `leadership`, `offices`, `connection`): last known values, kept fresh while connected;
+    *Watches* (`members`, `leadership`, `leases`, `connection`): last known values, kept fresh while connected;
     `changed` is called on the loop after each change. They may lag: act on them, but never prove anything by them.
     """
 
@@ -205,29 +205,29 @@ class Coordination(Protocol):
         ...
 
     # --- incarnations
-    async def start_incarnation(self, name: str, above: int) -> Broker:
+    async def start_incarnation(self, name: str, above: int) -> BrokerId:
         """Raise the number of `name` by at least one, to more than `above`; older incarnations prove nothing more."""
         ...
 
-    async def register(self, broker: Broker, data: bytes) -> None:
+    async def register(self, broker: BrokerId, data: bytes) -> None:
         """Replace or create the liveness node of this broker in this session; its incarnation is checked.
 
         Also changes the registered data. Raises Fenced if the incarnation is not the current one of its name.
         """
         ...
 
-    async def prove(self, broker: Broker) -> None:
+    async def prove(self, broker: BrokerId) -> None:
         """Write our own liveness node, the incarnation checked; registers again, with the last data, where it vanished.
 
         Raises Fenced if the incarnation is not the current one of its name.
         """
         ...
 
-    async def unregister(self, broker: Broker) -> None:
+    async def unregister(self, broker: BrokerId) -> None:
         """Remove our own liveness node, if it is ours. Idempotent."""
         ...
 
-    async def raise_incarnation(self, broker: Broker, epoch: int) -> None:
+    async def raise_incarnation(self, broker: BrokerId, epoch: int) -> None:
         """Make `broker` not current: raise its name's number, checked against its incarnation and the leader's `epoch`.
 
         A number that is already higher is success, whoever raised it. Raises Deposed if `epoch` is not the current one.
@@ -235,7 +235,7 @@ class Coordination(Protocol):
         ...
 
     # --- election
-    async def campaign(self, candidate: Broker, above: int = 0) -> Leadership | None:
+    async def campaign(self, candidate: BrokerId, above: int = 0) -> Leadership | None:
         """Try once to take the lead: None if somebody leads, else our leadership under a new, greater epoch.
 
         It is greater than `above`, the highest that the log shows. Raises Fenced if the candidate is not current.
@@ -250,23 +250,23 @@ class Coordination(Protocol):
         """End somebody's leadership, if it is still this one (its epoch is checked); whether this call ended it."""
         ...
 
-    # --- offices
-    async def claim(self, office: str, candidate: Broker) -> bool:
-        """Take an office that nobody holds, for as long as our session lasts; whether it is ours now.
+    # --- leases
+    async def claim(self, lease: str, candidate: BrokerId) -> bool:
+        """Take a lease that nobody holds, for as long as our session lasts; whether it is ours now.
 
-        Also true if this incarnation holds it already. An office is a short name (letters, digits, `-`). Raises Fenced
+        Also true if this incarnation holds it already. A lease is a short name (letters, digits, `-`). Raises Fenced
         if the candidate's incarnation is not current.
         """
         ...
 
-    async def vacate(self, office: str, holder: Broker) -> None:
-        """Give up our own office if we still have it. Idempotent."""
+    async def vacate(self, lease: str, holder: BrokerId) -> None:
+        """Give up our own lease if we still have it. Idempotent."""
         ...
 
     # --- watches
     @property
-    def offices(self) -> Mapping[str, Broker]:
-        """Who holds which office, as last seen. Nothing may rest on it: whoever acts in one is fenced elsewhere."""
+    def leases(self) -> Mapping[str, BrokerId]:
+        """Who holds which lease, as last seen. Nothing may rest on it: whoever acts in one is fenced elsewhere."""
         ...
 
     @property
@@ -297,7 +297,7 @@ class Coordination(Protocol):
     def abandon(self) -> None:
         """End the session because the loop hangs: the one method that any thread may call, and that waits for nobody.
 
-        Registrations, leadership and offices end at once if the service can be reached, else by time-out. From now on
+        Registrations, leadership and leases end at once if the service can be reached, else by time-out. From now on
         `register`, `prove`, `campaign` and `claim` raise Fenced, whoever asks, until `start_incarnation` has returned:
         what was started before never acts again. Idempotent; does nothing to a client that was not started.
         """

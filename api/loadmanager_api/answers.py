@@ -17,8 +17,8 @@ from loadmanager.client.redirection import TOKEN_HEADER
 from loadmanager.errors import NotFound, Unavailable
 from loadmanager.model.registration import Peer, Registration
 from loadmanager_api.schemas import LookupData
-from statechannel.law.bundle import Topic
-from statechannel.law.record import Broker
+from statechannel.law.bundle import Key
+from statechannel.law.record import BrokerId
 
 CHANNEL_TOPICS = frozenset(
     {
@@ -66,7 +66,7 @@ def lookup_body(peer: Peer) -> bytes:
     return msgspec.json.encode(lookup_data(peer.registration).model_dump())
 
 
-def channel_owner(node: Node, topic: Topic) -> tuple[Broker, Peer]:
+def channel_owner(node: Node, topic: Key) -> tuple[BrokerId, Peer]:
     """Who answers for one of the channel's own topics: the owner of that partition, without one of partition 0.
 
     Raises NotFound if there is no such partition, Unavailable while nobody owns it.
@@ -81,11 +81,11 @@ def channel_owner(node: Node, topic: Topic) -> tuple[Broker, Peer]:
     return owner, peer
 
 
-def is_channel_topic(topic: Topic) -> bool:
+def is_channel_topic(topic: Key) -> bool:
     """Whether this is one of the channel's own topics, whole or a partition of it."""
     return _PARTITION.sub("", topic.full_name) in CHANNEL_TOPICS
 
 
-def _partition_of(topic: Topic) -> int:
+def _partition_of(topic: Key) -> int:
     suffix = _PARTITION.search(topic.full_name)
     return int(suffix[1]) if suffix else 0

@@ -1,7 +1,7 @@
-"""The doors of one broker: an ASGI application on a loop of their own (`crossing.py` says what runs where).
+"""The endpoints of one broker: an ASGI application on a loop of their own (`crossing.py` says what runs where).
 
 Behind it is one FastAPI application for all brokers of a process, since FastAPI takes a sixth of a second to lay out
-the routes of one; which broker a request is for, and what its doors keep, comes with the request (`doorway.Kept`).
+the routes of one; which broker a request is for, and what its endpoints keep, comes with the request (`doorway.Kept`).
 
 There is no authentication yet: whoever reaches the port may do everything. `server.py` therefore binds loopback only,
 unless told otherwise, and `guard.py` keeps other people's web pages out.
@@ -20,8 +20,8 @@ from starlette.types import ASGIApp
 from loadmanager.model.registration import VERSION
 from loadmanager_api import errors
 from loadmanager_api.crossing import HANDOVER
-from loadmanager_api.doorway import KEPT, Kept
 from loadmanager_api.guard import Guard, Names
+from loadmanager_api.kept import KEPT, Kept
 from loadmanager_api.limits import Limits
 from loadmanager_api.lookup_path import LookupPath
 from loadmanager_api.routes import (
@@ -50,13 +50,13 @@ def create_app(kept: Kept, unsent_bytes: Callable[[], int] = lambda: 0) -> tuple
     """The application of the broker that `kept` is of, to be served without a lifespan; and the lookups in it."""
     app, settings = routes_of_all(), kept.node.settings
 
-    async def kept_by_these_doors(scope: Any, receive: Any, send: Any) -> None:
+    async def kept_by_these_endpoints(scope: Any, receive: Any, send: Any) -> None:
         scope[KEPT] = kept
         HANDOVER.set(kept.handover)
         await app(scope, receive, send)
 
     names = Names(settings, kept.handover.bind)
-    lookups = LookupPath(kept.handover, names, Limits(kept_by_these_doors, settings, kept.counts, unsent_bytes))
+    lookups = LookupPath(kept.handover, names, Limits(kept_by_these_endpoints, settings, kept.counts, unsent_bytes))
     return Guard(lookups, names), lookups
 
 

@@ -1,8 +1,8 @@
 """Many lookups in one request: what can be answered at this moment is, in one go; only the rest waits, one by one.
 
 A client that starts, or has lost a broker, asks for all its topics at once: so this is about bytes a topic, not about
-requests. The answer is that of `LookupAnswers`, made without an object for each topic. Runs on the doors' loop: only
-what waits is asked of the control loop.
+requests. The answer is that of `LookupAnswers`, made without an object for each topic. Runs on the endpoints' loop:
+only what waits is asked of the control loop.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from loadmanager.errors import LoadManagerError
 from loadmanager_api.answers import known_peer
 from loadmanager_api.errors import problem_of
 from statechannel.errors import InvalidName
-from statechannel.law.bundle import Bundle, Topic
+from statechannel.law.bundle import Bundle, Key
 
 
 class _Owner(msgspec.Struct, frozen=True):
@@ -53,10 +53,10 @@ async def look_up_all(handover: Handover, lookup: Lookup, names: Sequence[str], 
     """The JSON of `LookupAnswers` for these topics, in their order."""
     owners: dict[Bundle, bytes] = {}
     answers: list[bytes] = []
-    waiting: dict[int, Topic] = {}
+    waiting: dict[int, Key] = {}
     for index, name in enumerate(names):
         try:
-            topic = Topic.parse(name)
+            topic = Key.parse(name)
             located = lookup.peek(topic)
             if located is None:
                 waiting[index] = topic
@@ -75,7 +75,7 @@ async def look_up_all(handover: Handover, lookup: Lookup, names: Sequence[str], 
     return b'{"answers":[%b]}' % b",".join(answers)
 
 
-async def _wait_for(handover: Handover, lookup: Lookup, topic: Topic, timeout_s: float) -> bytes:
+async def _wait_for(handover: Handover, lookup: Lookup, topic: Key, timeout_s: float) -> bytes:
     try:
         return _owner(await handover.ask(partial(lookup.locate, topic, timeout_s), light=True))
     except LoadManagerError as error:

@@ -20,8 +20,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from loadmanager.settings import Settings
-from loadmanager_api.door_counts import DoorCounts
 from loadmanager_api.errors import Problem, problem
+from loadmanager_api.http_counts import HttpCounts
 
 RESERVED = "loadmanager.reserved"
 """The key in an ASGI scope that says whether the connection is one of the few beyond the limit."""
@@ -52,12 +52,12 @@ class Bounds(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, settings: Settings) -> Bounds:
         return cls(
-            settings.door_head_limit_bytes,
-            settings.door_body_limit_bytes,
-            settings.door_head_timeout_s,
-            settings.door_body_timeout_s,
-            settings.door_send_timeout_s,
-            settings.door_idle_timeout_s,
+            settings.http_head_limit_bytes,
+            settings.http_body_limit_bytes,
+            settings.http_head_timeout_s,
+            settings.http_body_timeout_s,
+            settings.http_send_timeout_s,
+            settings.http_idle_timeout_s,
         )
 
     @property
@@ -81,7 +81,7 @@ class Connection(HttpToolsProtocol):
         config: Config,
         state: ServerState,
         bounds: Bounds,
-        counts: DoorCounts,
+        counts: HttpCounts,
         reserved: bool,
         lost: Callable[[Connection], None],
     ) -> None:

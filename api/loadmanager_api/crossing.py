@@ -1,5 +1,5 @@
-"""Which thread runs a route: its request is parsed and its answer written by the doors, its endpoint is run by the loop
-that runs the node, unless it is marked `at_the_door`.
+"""Which thread runs a route: its request is parsed and its answer written by the endpoints, its endpoint is run by the
+loop that runs the node, unless it is marked `at_the_door`.
 
 Such an endpoint may touch the node only as other threads may (`loadmanager/embedding/handover.py`); it answers whatever
 the control loop is doing.
@@ -17,14 +17,14 @@ from fastapi import APIRouter
 from loadmanager.embedding.handover import Handover
 
 HANDOVER: ContextVar[Handover] = ContextVar("loadmanager.handover")
-"""Of the broker whose doors the present request came through."""
+"""Of the broker whose endpoints the present request came through."""
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Coroutine[Any, Any, Any]])
 
 _as_they_are: set[Callable[..., Any]] = set()
 
 
-def at_the_door(endpoint: Endpoint) -> Endpoint:
+def on_http_loop(endpoint: Endpoint) -> Endpoint:
     """Run this endpoint where its request was parsed."""
     _as_they_are.add(endpoint)
     return endpoint
@@ -42,4 +42,4 @@ def _crossing(endpoint: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[...
     async def crossed(*values: Any, **named: Any) -> Any:
         return await HANDOVER.get().ask(lambda: endpoint(*values, **named))
 
-    return at_the_door(crossed)
+    return on_http_loop(crossed)

@@ -1,6 +1,6 @@
-"""An answer that does not end by itself: sends what comes, as long as the client reads and the doors are open.
+"""An answer that does not end by itself: sends what comes, as long as the client reads and the endpoints are open.
 
-A client that takes nothing any more is cut off by its connection; when the doors close, what is left to say is said
+A client that takes nothing any more is cut off by its connection; when the endpoints close, what is left to say is said
 quickly or not.
 """
 

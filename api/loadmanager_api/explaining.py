@@ -19,7 +19,7 @@ from loadmanager.errors import Invalid, Unavailable
 from loadmanager.leader.quarantine.quarantine import Quarantine
 from loadmanager.leader.rebalancing.deciding import Deciding
 from loadmanager.model.policies.model import Policy
-from loadmanager_api.doorway import kept, node_behind
+from loadmanager_api.kept import kept, node_behind
 from statechannel.law.bundle import Bundle
 
 LATEST_MS = 2**53
@@ -63,7 +63,7 @@ def explainer_of(request: Request) -> Explainer:
     if node.incarnation is None:
         raise Unavailable("this broker is starting: it has not read the channel yet; try again")
     channel = node.channel
-    desk = kept(request).refold_desk
+    replays = kept(request).replay_queue
     policies = node.policies
 
     async def documents_at(revision: int) -> Mapping[str, Policy] | None:
@@ -71,11 +71,11 @@ def explainer_of(request: Request) -> Explainer:
 
     return Explainer(
         node.decisions,
-        ChannelReader(node.world.log, channel.topic, channel.table.partitions, desk),
-        desk,
+        ChannelReader(node.world.log, channel.topic, channel.table.partitions, replays),
+        replays,
         documents_at,
-        node.world.apart,
-        LiveView(node.incarnation.governor.deciding, policies, node.quarantine),
+        node.world.run_blocking,
+        LiveView(node.incarnation.rebalancer.deciding, policies, node.quarantine),
     )
 
 

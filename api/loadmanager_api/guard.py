@@ -32,7 +32,7 @@ class Names:
 
     def __init__(self, settings: Settings, bind: str = "") -> None:
         addresses = (each.rpartition(":")[0] for each in (settings.advertised, bind))
-        further = (each.strip() for each in settings.door_hosts.split(","))
+        further = (each.strip() for each in settings.http_hosts.split(","))
         self._names = {_name(each) for each in ("localhost", *addresses, *further) if each}
         self._known: dict[bytes, bool] = {}
 
@@ -84,7 +84,7 @@ class Guard:
         return problem(
             421,
             f"this broker is not known as {_shown(hosts[0])}: use the name that it advertises, or its address, or have "
-            "it started with that name among `door_hosts`",
+            "it started with that name among `http_hosts`",
         )
 
 

@@ -13,9 +13,9 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from loadmanager.settings import Settings
-from loadmanager_api.door_counts import DoorCounts
 from loadmanager_api.errors import Problem, problem, respond
 from loadmanager_api.guard import CLOSE, VITAL
+from loadmanager_api.http_counts import HttpCounts
 
 UNSENT_AT_MOST_BYTES = 64 << 20
 """Of answers that clients do not take; beyond it no further ones are made."""
@@ -25,7 +25,7 @@ class Limits:
     """An ASGI application that guards another one. `unsent_bytes` tells how much of its answers is not taken."""
 
     def __init__(
-        self, app: Any, settings: Settings, counts: DoorCounts, unsent_bytes: Callable[[], int] = lambda: 0
+        self, app: Any, settings: Settings, counts: HttpCounts, unsent_bytes: Callable[[], int] = lambda: 0
     ) -> None:
         self._app = app
         self._settings = settings
@@ -48,26 +48,26 @@ class Limits:
             self._running -= 1
 
     def _refusal(self, scope: Any) -> Problem | None:
-        most = self._settings.door_requests
+        most = self._settings.http_requests
         if self._running >= most:
             return problem(503, f"{most} requests run here already; try again", retry_after_s=1.0)
         if self._unsent_bytes() > UNSENT_AT_MOST_BYTES:
             return problem(503, "clients here do not take their answers; try again", retry_after_s=1.0)
         declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-        if declared.isdigit() and int(declared) > self._settings.door_body_limit_bytes:
+        if declared.isdigit() and int(declared) > self._settings.http_body_limit_bytes:
             return problem(413, self._too_large)
         return None
 
     @property
     def _too_large(self) -> str:
-        return f"the body may have at most {self._settings.door_body_limit_bytes:,} bytes; ask for less at once"
+        return f"the body may have at most {self._settings.http_body_limit_bytes:,} bytes; ask for less at once"
 
     def _bounded(self, receive: Any) -> Any:
         """`receive`, with its messages counted, and timed as a whole. Waiting for a disconnection is not timed.
 
         What it raises goes through the application, whose handlers make a problem of it.
         """
-        size, complete, timeout_s = 0, False, self._settings.door_body_timeout_s
+        size, complete, timeout_s = 0, False, self._settings.http_body_timeout_s
         until_s = asyncio.get_running_loop().time() + timeout_s
 
         async def bounded() -> Any:
@@ -82,7 +82,7 @@ class Limits:
                 raise HTTPException(408, f"the body did not arrive within {timeout_s:g} s", CLOSE) from None
             size += len(message.get("body", b""))
             complete = not message.get("more_body", False)
-            if size > self._settings.door_body_limit_bytes:
+            if size > self._settings.http_body_limit_bytes:
                 raise HTTPException(413, self._too_large, CLOSE)
             return message
 

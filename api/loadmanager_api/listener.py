@@ -1,4 +1,5 @@
-"""Accepts the connections of a broker's doors, so many that the process keeps descriptors for its log and coordination.
+"""Accepts the connections of a broker's endpoints, so many that the process keeps descriptors for its log and
+coordination.
 
 Decides who gets in: up to the limit anybody, beyond it a few for health, readiness and metrics. When few are left,
 those that wait for nothing are closed, the longest first. Looks at every connection now and then, ends what takes
@@ -22,7 +23,7 @@ from uvicorn import Config
 from uvicorn.server import ServerState
 
 from loadmanager_api.connection import Bounds, Connection
-from loadmanager_api.door_counts import DoorCounts
+from loadmanager_api.http_counts import HttpCounts
 
 RESERVED_CONNECTIONS = 16
 """Beyond the limit, for paths that somebody must get through to; the oldest of them makes room for the next."""
@@ -44,7 +45,7 @@ AT_WORK_S = 1.0
 NO_DESCRIPTOR_S = 0.1
 SOON_S = 0.05
 
-Make = Callable[[Config, ServerState, Bounds, DoorCounts, bool, Callable[[Connection], None]], Connection]
+Make = Callable[[Config, ServerState, Bounds, HttpCounts, bool, Callable[[Connection], None]], Connection]
 
 
 class Listener:
@@ -56,7 +57,7 @@ class Listener:
         config: Config,
         bounds: Bounds,
         connections: int,
-        counts: DoorCounts,
+        counts: HttpCounts,
         make: Make = Connection,
     ) -> None:
         if not config.loaded:

@@ -1,7 +1,7 @@
 """The fast path of `GET /lookup/v2/topic/…`: beside FastAPI, for what clients ask all the time.
 
-Every answer is what `Lookup.peek` says at that moment, on the doors' thread; only the bytes are kept, by bundle, and
-used again while owner, token and registration are what they were made from. `at_once` is for `lookup_protocol.py`,
+Every answer is what `Lookup.peek` says at that moment, on the endpoints' thread; only the bytes are kept, by bundle,
+and used again while owner, token and registration are what they were made from. `at_once` is for `lookup_protocol.py`,
 which needs no ASGI; as an ASGI application it answers what has to wait, by asking the control loop. Whatever is unusual
 (another method, a name that does not parse, `/bundle`, the channel's own topics, a broker that is not ready) is
 FastAPI's.
@@ -23,8 +23,8 @@ from loadmanager_api.answers import is_channel_topic, known_peer, lookup_body, l
 from loadmanager_api.errors import problem_of, respond
 from loadmanager_api.guard import Names
 from statechannel.errors import InvalidName
-from statechannel.law.bundle import Bundle, Topic
-from statechannel.law.record import Broker, Token
+from statechannel.law.bundle import Bundle, Key
+from statechannel.law.record import BrokerId, Token
 
 PREFIX = b"/lookup/v2/topic/"
 WHOLE = "loadmanager.whole"
@@ -40,7 +40,7 @@ KEPT_PATH_BYTES = 512
 class _Answer(msgspec.Struct, frozen=True, gc=False):
     """The two ASGI messages of an answer, the same as bytes (less the status line), and what they were made from."""
 
-    owner: Broker
+    owner: BrokerId
     token: Token
     peer: Peer | None
     wire: bytes
@@ -56,9 +56,9 @@ class LookupPath:
         self._handover = handover
         self._node = handover.node
         self._app = app
-        self._topics: dict[bytes, Topic | None] = {}
+        self._topics: dict[bytes, Key | None] = {}
         self._answers: dict[Bundle, _Answer] = {}
-        self._bodies: dict[Broker, tuple[Peer, bytes]] = {}
+        self._bodies: dict[BrokerId, tuple[Peer, bytes]] = {}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         topic = self._topic(scope["raw_path"]) if scope["type"] == "http" and scope["method"] == "GET" else None
@@ -88,7 +88,7 @@ class LookupPath:
         lookup.counts.at_once += 1
         return self._answer(located).wire
 
-    def _topic(self, raw_path: bytes) -> Topic | None:
+    def _topic(self, raw_path: bytes) -> Key | None:
         """The topic that is asked for, None if this is not for us."""
         if not raw_path.startswith(PREFIX):
             return None
@@ -126,14 +126,14 @@ class LookupPath:
         return kept[1]
 
 
-def _parse(raw_path: bytes) -> Topic | None:
+def _parse(raw_path: bytes) -> Key | None:
     if raw_path.endswith(b"/bundle") or not raw_path.isascii():
         return None
     domain, _, rest = unquote(raw_path[len(PREFIX) :].decode()).partition("/")
     if domain not in ("persistent", "non-persistent"):
         return None
     try:
-        topic = Topic.parse(f"{domain}://{rest}")
+        topic = Key.parse(f"{domain}://{rest}")
     except InvalidName:
         return None
     return None if is_channel_topic(topic) else topic

@@ -22,7 +22,7 @@ _BODY_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
 
 
 class LookupConnection(Connection):
-    """A connection to doors with a `LookupPath`."""
+    """A connection to endpoints with a `LookupPath`."""
 
     def __init__(self, lookups: LookupPath, *args: Any) -> None:
         super().__init__(*args)

@@ -13,7 +13,7 @@ from loadmanager.diagnostics.doctor.hiding import HIDDEN, hide
 from loadmanager.model.registration import Peer
 from loadmanager_api.schemas import BrokerShown, BundleDetail, BundleShown
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
 
@@ -69,7 +69,7 @@ def brokers_shown(node: Node) -> list[BrokerShown]:
     return [broker_shown(node, broker, known.get(broker)) for broker in sorted({*known, *node.channel.table.holders()})]
 
 
-def broker_shown(node: Node, broker: Broker, peer: Peer | None) -> BrokerShown:
+def broker_shown(node: Node, broker: BrokerId, peer: Peer | None) -> BrokerShown:
     """One broker; `peer` is None if this incarnation is not registered."""
     load = node.views.brokers.get(broker.name)
     shown = BrokerShown(
@@ -79,14 +79,14 @@ def broker_shown(node: Node, broker: Broker, peer: Peer | None) -> BrokerShown:
         live=node.membership.is_live(broker, node.world.clock_s()),
         leader=leader_of(node) == broker,
         draining=peer is not None and (peer.registration.draining or _kept_drained(node, broker)),
-        condemned=node.membership.condemned.get(broker),
+        suspected=node.membership.suspected.get(broker),
         bundles=node.channel.table.count_held_by(broker),
         load=msgspec.to_builtins(load) if load is not None and load.broker == broker else None,
     )
     return shown if peer is None else shown.model_copy(update=_registered_fields(peer))
 
 
-def _kept_drained(node: Node, broker: Broker) -> bool:
+def _kept_drained(node: Node, broker: BrokerId) -> bool:
     policy = node.policies.current().brokers.get(broker.name)
     return policy is not None and policy.drain
 
@@ -104,10 +104,10 @@ def _registered_fields(peer: Peer) -> dict[str, Any]:
     }
 
 
-def leader_of(node: Node) -> Broker | None:
+def leader_of(node: Node) -> BrokerId | None:
     """Who leads, as last seen; nobody if that one is known to be dead."""
     leadership = node.world.coordination.leadership
-    if leadership is None or leadership.leader in node.membership.condemned:
+    if leadership is None or leadership.leader in node.membership.suspected:
         return None
     return leadership.leader
 

@@ -16,7 +16,7 @@ _BY_RULE = (Stage.POLICY, Stage.DRAIN)
 
 async def preview(acting: Incarnation, policies: Policies) -> Preview:
     """As if these were the policies."""
-    deciding = acting.governor.deciding
+    deciding = acting.rebalancer.deciding
     settings = deciding.settings()
     model = await deciding.model(settings, policies)
     wrong = misplaced(policies, model.brokers, deciding.table, settings)

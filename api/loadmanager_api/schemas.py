@@ -117,7 +117,7 @@ class BundlePage(BaseModel):
 class BrokerShown(BaseModel):
     """A broker: what it registered, what is thought of it, and what it holds.
 
-    `registered` is false for one that is gone but still holds bundles. `condemned` says why it is thought dead.
+    `registered` is false for one that is gone but still holds bundles. `suspected` says why it is thought dead.
     """
 
     broker: str
@@ -126,7 +126,7 @@ class BrokerShown(BaseModel):
     live: bool
     leader: bool
     draining: bool
-    condemned: str | None
+    suspected: str | None
     bundles: int
     admin_url: str = ""
     urls: dict[str, str] = {}

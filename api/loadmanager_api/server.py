@@ -1,6 +1,6 @@
-"""Serves a broker's doors: uvicorn's parser and ASGI on our own listener, on a socket that was bound before.
+"""Serves a broker's endpoints: uvicorn's parser and ASGI on our own listener, on a socket that was bound before.
 
-Knows of sockets and addresses; of the node only that its registration tells the others where its doors are.
+Knows of sockets and addresses; of the node only that its registration tells the others where its endpoints are.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import msgspec
 from uvicorn import Config
 
 from loadmanager.broker.node import Node
-from loadmanager.embedding.doors import listen, opened
+from loadmanager.embedding.endpoints import listen, opened
 from loadmanager.embedding.handover import Handover
 from loadmanager_api.app import create_app, lay_out_routes
 from loadmanager_api.connection import Bounds
-from loadmanager_api.doorway import Kept
+from loadmanager_api.kept import Kept
 from loadmanager_api.listener import Listener
 from loadmanager_api.lookup_protocol import LookupConnection
 
@@ -53,7 +53,8 @@ async def serve(node: Node, host: str = "127.0.0.1", port: int = 0) -> AsyncGene
 
 @asynccontextmanager
 async def attach(handover: Handover, listening: socket.socket) -> AsyncGenerator[None]:
-    """Serve on a socket that listens already, while the context is open (a door, see `loadmanager.embedding.doors`).
+    """Serve on a socket that listens already, while the context is open (an endpoint, see
+    `loadmanager.embedding.endpoints`).
 
     Raises NotLoopback if others reach the socket and the setting `insecure` is off.
     """
@@ -68,7 +69,7 @@ async def attach(handover: Handover, listening: socket.socket) -> AsyncGenerator
             app, http="httptools", lifespan="off", ws="none", log_config=None, access_log=False, proxy_headers=False
         ),
         Bounds.of(settings),
-        settings.door_connections,
+        settings.http_connections,
         kept.counts,
         partial(LookupConnection, lookups),
     )

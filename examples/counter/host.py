@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import msgspec
 
 from examples.counter.ledger import Held, Ledger, LedgerUnavailable, Stored
-from loadmanager import Broker, Bundle, BundleLoad, Claim, Destination, NotServing, Token, Topic
+from loadmanager import Broker, Bundle, BundleLoad, Claim, Destination, Key, NotServing, Token
 from statechannel.law.record import MAX_HAND_OFF_BYTES
 
 _handed = msgspec.msgpack.Decoder(dict[str, int])
@@ -35,7 +35,7 @@ class Counters:
         """
         async with self.broker.admit(topic) as claim:
             held = self._held_under(claim)
-            parsed = Topic.parse(topic)
+            parsed = Key.parse(topic)
             self._served.setdefault(claim.bundle, Counter())[parsed.full_name] += 1
             return await self._ledger.increment(held, parsed, request_id), claim.token
 
@@ -43,7 +43,7 @@ class Counters:
         """The counter at this moment. Raises as `increment`."""
         async with self.broker.admit(topic) as claim:
             held = self._held_under(claim)
-            return held.values.get(Topic.parse(topic).full_name, 0), claim.token
+            return held.values.get(Key.parse(topic).full_name, 0), claim.token
 
     def _held_under(self, claim: Claim) -> Held:
         held = self._held.get(claim.bundle)
@@ -81,7 +81,7 @@ class Counters:
     async def positions(self, bundle: Bundle) -> list[int]:
         """Where its counters are, so that a hot bundle can be split into parts of equally many."""
         held = self._held.get(bundle)
-        return [] if held is None else [Topic.parse(name).position for name in list(held.values)]
+        return [] if held is None else [Key.parse(name).position for name in list(held.values)]
 
     async def load(self) -> Mapping[Bundle, BundleLoad]:
         """Rates since the last call; the process's CPU is shared out by requests."""

@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from loadmanager import Bundle, Claim, FencedOut, NotServing, Token, Topic
+from loadmanager import Bundle, Claim, FencedOut, Key, NotServing, Token
 from loadmanager.fencing import SqliteStore
 
 SCHEMA = """
@@ -61,7 +61,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 class _Increment(msgspec.Struct, frozen=True):
     held: Held
-    topic: Topic
+    topic: Key
     request_id: str
     answer: asyncio.Future[Stored]
 
@@ -116,7 +116,7 @@ class Ledger:
         self._put(_Opening(Claim(bundle, token), handed, answer))
         return await answer
 
-    async def increment(self, held: Held, topic: Topic, request_id: str) -> Stored:
+    async def increment(self, held: Held, topic: Key, request_id: str) -> Stored:
         """Count one up and return when that is stored; for a request id seen before, what was answered then.
 
         Raises FencedOut, LedgerUnavailable: then nothing was stored.

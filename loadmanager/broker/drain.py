@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Action, Broker, Record, Subject
+from statechannel.law.record import Action, BrokerId, Record, Subject
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
 from statechannel.runtime.service import Channel
@@ -51,7 +51,7 @@ class Drain:
     """Drains one incarnation. `place` names the new owner of each bundle, None if there is nobody."""
 
     def __init__(
-        self, me: Broker, channel: Channel, place: Callable[[Sequence[Ownership]], Sequence[Broker | None]]
+        self, me: BrokerId, channel: Channel, place: Callable[[Sequence[Ownership]], Sequence[BrokerId | None]]
     ) -> None:
         self._me = me
         self._channel = channel
@@ -120,7 +120,7 @@ class Drain:
                 future.cancel()
 
     async def _send_away(self, here: list[Ownership]) -> None:
-        moves: dict[tuple[int, Action, Broker | None], list[Subject]] = {}
+        moves: dict[tuple[int, Action, BrokerId | None], list[Subject]] = {}
         for begin in range(0, len(here), PLACED_AT_ONCE):
             for entry, action, to in self._moves_of(here[begin : begin + PLACED_AT_ONCE]):
                 partition = self._channel.table.partition_of(entry.bundle.namespace)
@@ -135,7 +135,7 @@ class Drain:
                     Record("", action, self._me, subjects=part, to=to, reason="drain"), partition
                 )
 
-    def _moves_of(self, entries: Sequence[Ownership]) -> Iterator[tuple[Ownership, Action, Broker | None]]:
+    def _moves_of(self, entries: Sequence[Ownership]) -> Iterator[tuple[Ownership, Action, BrokerId | None]]:
         """What to do with each of these now, and where to."""
         for entry in entries:
             if entry.target == self._me and entry.state is State.TRANSFERRING:

@@ -21,11 +21,11 @@ from loadmanager.broker.proving import Prover
 from loadmanager.broker.serving import Serving
 from loadmanager.channel.agreeing import Agreeing
 from loadmanager.channel.operations import Operations
-from loadmanager.channel.owner.service import ChannelOwner, World
+from loadmanager.channel.owner.service import ChannelOwner, OwnerDependencies
+from loadmanager.cluster.dependencies import Dependencies
 from loadmanager.cluster.load_reports import LoadService
 from loadmanager.cluster.membership import Membership
 from loadmanager.cluster.policy_store import PolicyStore
-from loadmanager.cluster.surroundings import Surroundings
 from loadmanager.cluster.suspicion import Suspicion
 from loadmanager.cluster.views import Views
 from loadmanager.decisions.log import DecisionLog
@@ -34,8 +34,8 @@ from loadmanager.leader.core import LeaderSettings
 from loadmanager.leader.quarantine.quarantine import Quarantine
 from loadmanager.leader.quarantine.trials import Trials
 from loadmanager.leader.rebalancing.deciding import Deciding
-from loadmanager.leader.rebalancing.governor import Governor
-from loadmanager.leader.rebalancing.shelf import PlanShelf
+from loadmanager.leader.rebalancing.rebalancer import Rebalancer
+from loadmanager.leader.rebalancing.shelf import PlanStore
 from loadmanager.leader.service import Leader, Term, TermSettings
 from loadmanager.leader.splitting.service import Splitting
 from loadmanager.model.boundaries import NoCuts
@@ -47,7 +47,7 @@ from loadmanager.settings.dynamic.live import LiveSettings
 from loadmanager.strategies.placement.switched import SwitchedPlacement
 from statechannel.errors import CoordinationError, LogError
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.ports import Leadership
 from statechannel.runtime.proofs import Proofs
 from statechannel.runtime.racing import first_of
@@ -63,13 +63,13 @@ REST_TIMES_KEPT = 4
 _log = logging.getLogger(__name__)
 
 
-class Grounds(Protocol):
+class IncarnationDependencies(Protocol):
     """What an incarnation stands on and does not own: everything of the process that outlives it. `Node` is one."""
 
     live: LiveSettings
     host: BundleHost
     runner: HostRunner
-    world: Surroundings
+    world: Dependencies
     channel: Channel
     proof_clock: ProofClock
     membership: Membership
@@ -77,7 +77,7 @@ class Grounds(Protocol):
     policies: PolicyStore
     quarantine: Quarantine
     trials: Trials
-    plans: PlanShelf
+    plans: PlanStore
     decisions: DecisionLog
     agreeing: Agreeing
 
@@ -99,7 +99,7 @@ class Grounds(Protocol):
         """Keep and log something that people want to know."""
         ...
 
-    async def tell_behind(self, me: Broker) -> None:
+    async def tell_behind(self, me: BrokerId) -> None:
         """Let the others know that this incarnation does not get at the log."""
         ...
 
@@ -107,174 +107,174 @@ class Grounds(Protocol):
 class Incarnation:
     """The services of `me`, wired to the channel, views and membership of the process."""
 
-    def __init__(self, me: Broker, grounds: Grounds, proofs: Proofs, serving: Serving) -> None:
+    def __init__(self, me: BrokerId, deps: IncarnationDependencies, proofs: Proofs, serving: Serving) -> None:
         self.me = me
-        self._grounds = grounds
+        self._deps = deps
         self._proofs = proofs
         self._over = asyncio.Event()
         self._seen = asyncio.Event()
-        self.splitting = Splitting(me, grounds, lambda: self.load, self._ask_keys)
+        self.splitting = Splitting(me, deps, lambda: self.load, self._ask_keys)
         self.placing = self._make_placing()
         self.lookup = self._make_lookup()
         self.operations = self._make_operations()
-        self.drain = Drain(me, grounds.channel, self.placing.place_all_elsewhere)
+        self.drain = Drain(me, deps.channel, self.placing.place_all_elsewhere)
         self.agent = self._make_agent(serving)
-        self._history = MoveHistory(grounds.channel.table, _memory_s(grounds.settings))
-        self.governor = self._make_governor()
+        self._history = MoveHistory(deps.channel.table, _memory_s(deps.settings))
+        self.rebalancer = self._make_rebalancer()
         self.leader = self._make_leader()
         self.load = self._make_load()
-        self.advising = Advising(grounds, self.governor, self.operations)
+        self.advising = Advising(deps, self.rebalancer, self.operations)
         self.channel_owner = self._make_channel_owner()
         self._prover = self._make_prover()
         self._suspicion = self._make_suspicion()
 
     def _make_placing(self) -> Placing:
-        grounds = self._grounds
-        placement = SwitchedPlacement(lambda: grounds.settings)
+        deps = self._deps
+        placement = SwitchedPlacement(lambda: deps.settings)
         return Placing(
             self.me,
-            grounds.channel.table,
-            grounds.membership,
-            grounds.views,
+            deps.channel.table,
+            deps.membership,
+            deps.views,
             placement,
-            grounds.policies.current,
-            lambda: grounds.settings,
+            deps.policies.current,
+            lambda: deps.settings,
             self.splitting.held_back,
         )
 
     def _make_lookup(self) -> Lookup:
-        grounds, placing = self._grounds, self.placing
+        deps, placing = self._deps, self.placing
         return Lookup(
             self.me,
-            grounds.channel,
-            grounds.membership,
+            deps.channel,
+            deps.membership,
             placing.place_all,
-            grounds.world.clock_s,
+            deps.world.clock_s,
             placing.quarantine,
             placing.why_nowhere,
         )
 
     def _make_operations(self) -> Operations:
-        grounds, timeout_s = self._grounds, self._grounds.settings.in_flight_timeout_s
-        clock_s, forbids = grounds.world.clock_s, self.placing.forbids
-        return Operations(self.me, grounds.channel, grounds.membership, clock_s, timeout_s, forbids)
+        deps, timeout_s = self._deps, self._deps.settings.in_flight_timeout_s
+        clock_s, forbids = deps.world.clock_s, self.placing.forbids
+        return Operations(self.me, deps.channel, deps.membership, clock_s, timeout_s, forbids)
 
     def _make_agent(self, serving: Serving) -> Agent:
-        grounds, timeouts = self._grounds, _hook_timeouts(self._grounds.settings)
+        deps, timeouts = self._deps, _hook_timeouts(self._deps.settings)
         return Agent(
             self.me,
-            grounds.channel,
+            deps.channel,
             serving,
-            grounds.host,
-            grounds.runner,
+            deps.host,
+            deps.runner,
             timeouts,
             self._destination,
-            grounds.note,
+            deps.note,
             lambda bundle: self.load.loads.get(bundle, BundleLoad()),
             self.splitting.bounds_of,
         )
 
     def _make_prover(self) -> Prover:
-        grounds, table = self._grounds, self._grounds.channel.table
+        deps, table = self._deps, self._deps.channel.table
         return Prover(
             self.me,
-            grounds.world.coordination,
-            grounds.channel,
+            deps.world.coordination,
+            deps.channel,
             self._proofs,
-            grounds.proof_clock,
+            deps.proof_clock,
             lambda: table.partitions_held_by(self.me),
             self.fence,
             self.agent.lapsed,
             self.agent.renewed,
-            grounds.note,
+            deps.note,
         )
 
-    def _make_governor(self) -> Governor:
-        grounds = self._grounds
+    def _make_rebalancer(self) -> Rebalancer:
+        deps = self._deps
         deciding = Deciding(
-            grounds.channel.table,
-            grounds.membership,
-            grounds.views,
+            deps.channel.table,
+            deps.membership,
+            deps.views,
             self._history,
-            lambda: grounds.settings,
-            grounds.policies.current,
-            grounds.world.wall_ms,
-            grounds.world.apart,
+            lambda: deps.settings,
+            deps.policies.current,
+            deps.world.wall_ms,
+            deps.world.run_blocking,
             self.placing.forbids,
         )
-        return Governor(deciding, grounds.views, grounds.plans, grounds.decisions, grounds.world.clock_s, grounds.note)
+        return Rebalancer(deciding, deps.views, deps.plans, deps.decisions, deps.world.clock_s, deps.note)
 
     def _make_leader(self) -> Leader:
-        grounds = self._grounds
+        deps = self._deps
         return Leader(
             self.me,
-            grounds.channel,
-            grounds.world.coordination,
-            grounds.membership,
-            _term_settings(grounds.settings),
+            deps.channel,
+            deps.world.coordination,
+            deps.membership,
+            _term_settings(deps.settings),
             self.placing,
-            grounds.world.clock_s,
-            grounds.note,
-            self._govern,
-            grounds.agreeing.root,
-            lambda: grounds.tell_behind(self.me),
-            lambda: tuple(name for name, each in grounds.policies.current().namespaces.items() if each.eager),
+            deps.world.clock_s,
+            deps.note,
+            self._rebalance,
+            deps.agreeing.root,
+            lambda: deps.tell_behind(self.me),
+            lambda: tuple(name for name, each in deps.policies.current().namespaces.items() if each.eager),
         )
 
-    async def _govern(self, term: Term) -> None:
+    async def _rebalance(self, term: Term) -> None:
         """What a leader does besides its duties, while a term lasts."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.governor.govern(term))
+            tasks.create_task(self.rebalancer.rebalance(term))
             tasks.create_task(self.advising.lead(term))
-            tasks.create_task(self.splitting.tending(self.governor.deciding, self.placing.emptiest).tend(term))
+            tasks.create_task(self.splitting.tending(self.rebalancer.deciding, self.placing.emptiest).tend(term))
 
     def _make_suspicion(self) -> Suspicion:
-        grounds, settings = self._grounds, self._grounds.settings
+        deps, settings = self._deps, self._deps.settings
         return Suspicion(
             self.me,
-            grounds.peers,
-            grounds.views.accusations,
-            grounds.world.probe,
+            deps.peers,
+            deps.views.suspicions,
+            deps.world.probe,
             interval_s=settings.probe_interval_s,
             refusals=settings.probe_refusals,
         )
 
     def _make_load(self) -> LoadService:
-        grounds = self._grounds
+        deps = self._deps
         return LoadService(
             self.me,
-            grounds.settings,
+            deps.settings,
             host_load=self._host_load,
             held=self._held,
-            sensors=grounds.world.sensors,
-            brokers=grounds.views.brokers,
-            bundles=grounds.views.bundles,
-            wall_ms=grounds.world.wall_ms,
+            sensors=deps.world.sensors,
+            brokers=deps.views.brokers,
+            bundles=deps.views.bundles,
+            wall_ms=deps.world.wall_ms,
             spread=self.splitting.reshaper.spread,
-            apart=grounds.world.apart,
+            run_blocking=deps.world.run_blocking,
         )
 
     def _make_channel_owner(self) -> ChannelOwner:
-        grounds, world = self._grounds, self._grounds.world
+        deps, world = self._deps, self._deps.world
         return ChannelOwner(
             self.me,
-            World(
-                grounds.channel,
+            OwnerDependencies(
+                deps.channel,
                 world.log,
                 world.coordination,
-                grounds.membership,
-                grounds.views.readers,
+                deps.membership,
+                deps.views.readers,
                 world.clock_s,
                 world.wall_ms,
                 world.nonce,
-                grounds.note,
+                deps.note,
             ),
-            grounds.settings,
+            deps.settings,
         )
 
     async def run(self, ready: asyncio.Event, stopping: asyncio.Event, leave: Callable[[], Awaitable[None]]) -> bool:
         """Act until fenced or, once `stopping` is set, until `leave` has returned; whether it was fenced."""
-        unfollow = self._grounds.live.on_change(lambda _old, new: self._follow(new))
+        unfollow = self._deps.live.on_change(lambda _old, new: self._follow(new))
         async with asyncio.TaskGroup() as tasks, self.agent.running():
             leading = tasks.create_task(self._kept_running("the leader's candidacy", self.leader.run))
             duties = [
@@ -313,8 +313,8 @@ class Incarnation:
                     await first_of(self._seen.wait(), self._over.wait(), stopping.wait())
 
     def members_changed(self) -> None:
-        """Who is there, or who is condemned, may have changed: whoever waits for it looks again."""
-        if self._grounds.membership.peer(self.me) is not None:
+        """Who is there, or who is suspected, may have changed: whoever waits for it looks again."""
+        if self._deps.membership.peer(self.me) is not None:
             self._seen.set()
         self.leader.wake()
         self.channel_owner.wake()
@@ -326,7 +326,7 @@ class Incarnation:
                 return await run()
             except Exception as error:  # noqa: BLE001 - whatever it is, it must not end this broker
                 _log.exception("%s failed", what)
-                self._grounds.note(f"{what} failed, and begins again: {error!r}")
+                self._deps.note(f"{what} failed, and begins again: {error!r}")
                 await asyncio.sleep(BEGIN_AGAIN_S)
 
     def _follow(self, settings: Settings) -> None:
@@ -344,27 +344,27 @@ class Incarnation:
     async def _withdraw(self, leadership: Leadership | None) -> None:
         try:
             if leadership is not None:
-                await self._grounds.world.coordination.resign(leadership)
-            await self._grounds.world.coordination.unregister(self.me)
+                await self._deps.world.coordination.resign(leadership)
+            await self._deps.world.coordination.unregister(self.me)
             await self.load.withdraw()
         except (CoordinationError, LogError):
             return  # the session ends with the process
 
     def _held(self) -> tuple[Bundle, ...]:
         """What we hold, by way of what is at our host: the table would have to be walked for it."""
-        entries = (self._grounds.channel.table.get(bundle) for bundle in self.agent.core.hosted())
+        entries = (self._deps.channel.table.get(bundle) for bundle in self.agent.core.hosted())
         return tuple(entry.bundle for entry in entries if entry is not None and entry.holder == self.me)
 
     async def _host_load(self) -> Mapping[Bundle, BundleLoad]:
-        grounds = self._grounds
-        measured = await grounds.runner.call(grounds.host.load, timeout_s=grounds.settings.host_load_timeout_s)
+        deps = self._deps
+        measured = await deps.runner.call(deps.host.load, timeout_s=deps.settings.host_load_timeout_s)
         return self.splitting.reshaper.inherited(measured)
 
     async def _ask_keys(self, bundle: Bundle, algorithm: str, load: BundleLoad) -> list[KeyRate] | NoCuts:
         return await self.agent.hooks.keys(bundle, algorithm, load)
 
-    def _destination(self, broker: Broker) -> Destination:
-        peer = self._grounds.membership.peer(broker)
+    def _destination(self, broker: BrokerId) -> Destination:
+        peer = self._deps.membership.peer(broker)
         return Destination(broker.name, dict(peer.registration.urls) if peer else {})
 
 

@@ -17,8 +17,8 @@ from loadmanager.cluster.membership import Membership
 from loadmanager.errors import NotFound, Unavailable
 from loadmanager.model.registration import Peer
 from statechannel.errors import StateChannelError
-from statechannel.law.bundle import Bundle, Topic
-from statechannel.law.record import Action, Broker, Record, Subject, Token
+from statechannel.law.bundle import Bundle, Key
+from statechannel.law.record import Action, BrokerId, Record, Subject, Token
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
 from statechannel.runtime.service import Channel
@@ -46,8 +46,8 @@ DEFERRED_LIMIT = 20_000
 class LookupCounts(msgspec.Struct):
     """What lookups came to, since this incarnation began. `waiting` is how many wait at this moment.
 
-    `at_once` counts what was answered by `peek` on the doors' thread, which alone writes it; the rest is the control
-    loop's.
+    `at_once` counts what was answered by `peek` on the endpoints' thread, which alone writes it; the rest is the
+    control loop's.
     """
 
     answered: int = 0
@@ -62,7 +62,7 @@ class Located(msgspec.Struct, frozen=True, gc=False):
     """Who serves a topic. `peer` is None only while the coordination service is out of reach and never told of it."""
 
     bundle: Bundle
-    owner: Broker
+    owner: BrokerId
     peer: Peer | None
     token: Token
 
@@ -72,10 +72,10 @@ class Lookup:
 
     def __init__(
         self,
-        me: Broker,
+        me: BrokerId,
         channel: Channel,
         membership: Membership,
-        place: Callable[[Sequence[Ownership]], Sequence[Broker | None]],
+        place: Callable[[Sequence[Ownership]], Sequence[BrokerId | None]],
         clock_s: Callable[[], float],
         quarantine: Callable[[Bundle], str] = lambda _: "",
         why_nowhere: Callable[[Ownership], str] = lambda _: "",
@@ -98,7 +98,7 @@ class Lookup:
         self._turnstile = Turnstile(DEFERRED_AT_ONCE)
         self._records = Turnstile(RECORDS_AT_ONCE)
 
-    def peek(self, topic: Topic) -> Located | None:
+    def peek(self, topic: Key) -> Located | None:
         """The answer if there is one at this moment; changes nothing. Any thread: each value that it reads is whole."""
         entry = self._channel.table.locate(topic)
         if entry is None or entry.state not in ANSWERED or entry.holder is None:
@@ -108,7 +108,7 @@ class Lookup:
         peer = self._membership.peer(entry.holder) or self._membership.peers.get(entry.holder.name)
         return Located(entry.bundle, entry.holder, peer, self._channel.table.token(entry))
 
-    async def locate(self, topic: Topic, timeout_s: float) -> Located:
+    async def locate(self, topic: Key, timeout_s: float) -> Located:
         """The answer, as soon as there is one. Raises NotFound (no such namespace), Unavailable (not in time)."""
         located = self.peek(topic)
         if located is None:
@@ -116,7 +116,7 @@ class Lookup:
         self.counts.answered += 1
         return located
 
-    async def _deferred(self, topic: Topic, timeout_s: float) -> Located:
+    async def _deferred(self, topic: Key, timeout_s: float) -> Located:
         counts = self.counts
         if counts.waiting >= DEFERRED_LIMIT:
             counts.unavailable += 1
@@ -136,7 +136,7 @@ class Lookup:
         finally:
             counts.waiting -= 1
 
-    async def _await(self, topic: Topic, timeout_s: float) -> Located:
+    async def _await(self, topic: Key, timeout_s: float) -> Located:
         """The answer when there is one. Raises TimeoutError."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
@@ -195,9 +195,9 @@ class Lookup:
         entries = [e for e in found if e is not None and e.state is State.UNASSIGNED]
         self._give(zip(entries, self._place(entries), strict=True))
 
-    def _give(self, placed: Iterable[tuple[Ownership, Broker | None]]) -> None:
+    def _give(self, placed: Iterable[tuple[Ownership, BrokerId | None]]) -> None:
         """Publish who gets what: one record for all that goes to one broker at once."""
-        groups: dict[tuple[Broker, float, int], list[Ownership]] = {}
+        groups: dict[tuple[BrokerId, float, int], list[Ownership]] = {}
         for entry, to in placed:
             if to is not None:
                 place = to, self._rest_s(entry, to), self._channel.table.partition_of(entry.bundle.namespace)
@@ -206,7 +206,7 @@ class Lookup:
             task = asyncio.get_running_loop().create_task(self._own(entries, to, rest_s, partition))
             self._assigning.update(dict.fromkeys([entry.bundle for entry in entries], task))
 
-    def _rest_s(self, entry: Ownership, to: Broker) -> float:
+    def _rest_s(self, entry: Ownership, to: BrokerId) -> float:
         """How long to wait before a broker gets a bundle that it has just given back; each time twice as long."""
         if entry.action is not Action.RELEASE or entry.by != to:
             self._given_back.pop(entry.bundle, None)
@@ -214,7 +214,7 @@ class Lookup:
         times = self._given_back[entry.bundle] = self._given_back.get(entry.bundle, 0) + 1
         return 0.0 if times == 1 else min(FIRST_REST_S * 2 ** min(times - 2, 10), LAST_REST_S)
 
-    async def _own(self, entries: Sequence[Ownership], to: Broker, rest_s: float, partition: int) -> None:
+    async def _own(self, entries: Sequence[Ownership], to: BrokerId, rest_s: float, partition: int) -> None:
         if rest_s:
             await asyncio.sleep(rest_s)
         await self._records.passed()

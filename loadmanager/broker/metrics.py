@@ -70,7 +70,7 @@ class NodeCollector(Collector):
         if node.incarnation is not None:
             for part in (_channel, _snapshots, _ownership, _proofs, _lookups, _members, _load):
                 yield from part(node)
-            yield from balance_metrics(node.current.governor, node.world.clock_s())
+            yield from balance_metrics(node.current.rebalancer, node.world.clock_s())
             yield from settings_metrics(node.live)
             yield from splitting_metrics(node.current.splitting.journal, node.quarantine)
             yield from _advice(node)
@@ -109,7 +109,7 @@ def _snapshots(node: Node) -> Iterator[Metric]:
     keepers, counts = owner.keepers, owner.counts
     newest = {p: keeper.good[-1] for p, keeper in keepers.items() if keeper.good}
     next_offset = node.channel.table.next_offset
-    yield _gauge("channel_owned_partitions", "Whose snapshots this broker writes", len(owner.offices.held))
+    yield _gauge("channel_owned_partitions", "Whose snapshots this broker writes", len(owner.leases.held))
     yield _by_partition("channel_log_begin", "All below it is trimmed", keepers, lambda p: keepers[p].begin)
     yield _by_partition("snapshots_kept", "Readable snapshots", keepers, lambda p: len(keepers[p].good))
     yield _by_partition(
@@ -171,12 +171,12 @@ def _members(node: Node) -> Iterator[Metric]:
     peers = membership.peers.values()
     yield _gauge("members", "Registered brokers", len(peers))
     yield _gauge("members_draining", "Of these, how many take no bundles", sum(p.registration.draining for p in peers))
-    yield _gauge("members_condemned", "Incarnations thought dead by evidence", len(membership.condemned))
+    yield _gauge("members_condemned", "Incarnations thought dead by evidence", len(membership.suspected))
     connected = node.world.coordination.connection is Connection.CONNECTED
     yield _gauge("coordination_connected", "1 while the coordination service answers", connected)
     counts = node.world.coordination.counts
-    yield _counter("coordination_reads", "Requests to follow members, leader and offices", counts.reads)
-    yield _counter("coordination_changes", "Of members, leader and offices, as they were read", counts.changes)
+    yield _counter("coordination_reads", "Requests to follow members, leader and leases", counts.reads)
+    yield _counter("coordination_changes", "Of members, leader and leases, as they were read", counts.changes)
     safe = membership.safe_mode(node.world.clock_s()) is not None
     yield _gauge("safe_mode", "1 while nothing may be concluded from absence", safe)
     yield _gauge("leader", "1 at the broker that leads, its barrier taken", node.current.leader.leading is not None)

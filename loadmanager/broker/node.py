@@ -25,16 +25,16 @@ from loadmanager.broker.serving import Serving
 from loadmanager.broker.waiting import StartRetries, Step, until_answered
 from loadmanager.channel.agreeing import Agreeing
 from loadmanager.cluster.behind import LogWatch
-from loadmanager.cluster.membership import Membership, condemn
+from loadmanager.cluster.dependencies import Dependencies
+from loadmanager.cluster.membership import Membership, suspected_by
 from loadmanager.cluster.namesakes import yield_to_namesake
 from loadmanager.cluster.policy_store import PolicyStore
-from loadmanager.cluster.surroundings import Surroundings
 from loadmanager.cluster.views import Views
 from loadmanager.decisions.log import DecisionLog
 from loadmanager.diagnostics.doctor.hiding import hide_text
 from loadmanager.errors import Conflict
 from loadmanager.leader.quarantine.trials import Trials
-from loadmanager.leader.rebalancing.shelf import PlanShelf
+from loadmanager.leader.rebalancing.shelf import PlanStore
 from loadmanager.leader.splitting.watching import collect_evidence
 from loadmanager.model.host import BundleHost
 from loadmanager.model.policies.findings import Known
@@ -45,7 +45,7 @@ from loadmanager.settings.dynamic.live import LiveSettings
 from statechannel.errors import CoordinationUnavailable, Fenced, ForeignRoot, LogUnavailable
 from statechannel.law.bundle import Bundle
 from statechannel.law.codec import AGREEING_VERSION, OLDEST_VERSION
-from statechannel.law.record import Action, Broker
+from statechannel.law.record import Action, BrokerId
 from statechannel.law.verdict import Change
 from statechannel.runtime.proofs import Proofs
 from statechannel.runtime.service import Channel, ChannelSettings
@@ -70,7 +70,7 @@ class Note(msgspec.Struct, frozen=True):
 class Node:
     """A broker. Keep `run()` running; `stop()` ends it gracefully."""
 
-    def __init__(self, settings: Settings, host: BundleHost, runner: HostRunner, world: Surroundings) -> None:
+    def __init__(self, settings: Settings, host: BundleHost, runner: HostRunner, world: Dependencies) -> None:
         self.live = LiveSettings(settings, world.log, wall_ms=world.wall_ms, nonce=world.nonce, note=self.note)
         self.host = host
         self.runner = runner
@@ -101,12 +101,14 @@ class Node:
         )
         self.views = Views(world.log, settings, world.wall_ms)
         self.live.on_change(lambda _old, new: self.views.follow(new))
-        self.policies = PolicyStore(world.log, self._known, wall_ms=world.wall_ms, nonce=world.nonce, apart=world.apart)
+        self.policies = PolicyStore(world.log, self._known, world.wall_ms, world.nonce, world.run_blocking)
         self.agreeing = Agreeing(self.channel, world.coordination, self.live, self.note)
-        self.decisions = DecisionLog(world.log, lambda: self.settings.decision_retention_s, world.wall_ms, world.apart)
+        self.decisions = DecisionLog(
+            world.log, lambda: self.settings.decision_retention_s, world.wall_ms, world.run_blocking
+        )
         self.quarantine = collect_evidence(self.channel, self.policies, self.membership, lambda: self.settings)
         self.trials = Trials(self.quarantine)
-        self.plans = PlanShelf(world.log, lambda: self.channel.table, world.wall_ms, world.nonce)
+        self.plans = PlanStore(world.log, lambda: self.channel.table, world.wall_ms, world.nonce)
         self._advice: AdviceBoard | None = None
         self.incarnation: Incarnation | None = None
         self.notes: deque[Note] = deque(maxlen=NOTES_KEPT)
@@ -172,11 +174,11 @@ class Node:
         if not await self.live.wait_ready(retries.left_s):
             self.note("the cluster's settings are not read yet: until then those of the start hold")
         await retries.of(lambda: self.policies.wait_ready(retries.left_s))
-        await retries.of(lambda: self.channel.claim_cluster(cluster, Broker(name, 0)))
+        await retries.of(lambda: self.channel.claim_cluster(cluster, BrokerId(name, 0)))
         self.channel.listen(self._saw_change)
         self.channel.replica.on_reload(self._missed_changes)
         self.world.coordination.on_change(self._members_changed)
-        self.views.accusations.on_change(lambda _key, _old, _new: self._judge_soon())
+        self.views.suspicions.on_change(lambda _key, _old, _new: self._judge_soon())
         self._members_changed()
         await self.policies.match_brokers()
         await retries.of(self._settle)
@@ -214,7 +216,7 @@ class Node:
             world, validity_s = self.world, self.settings.proof_validity_s
             await yield_to_namesake(me, self.membership, world.coordination, world.clock_s, validity_s, self._stopping)
 
-    async def _start_incarnation(self) -> Broker:
+    async def _start_incarnation(self) -> BrokerId:
         name = self.settings.advertised
         return await self.world.coordination.start_incarnation(name, self.channel.table.highest_incarnation(name))
 
@@ -254,19 +256,19 @@ class Node:
         if self.incarnation is not None:
             self.incarnation.fence()
 
-    async def _watch_channel(self, me: Broker) -> None:
+    async def _watch_channel(self, me: BrokerId) -> None:
         """While we don't get at the log, tell the others: whoever holds little and reads nothing would be given all."""
         watch = LogWatch(me.name, self.channel, self.membership, lambda: self.settings)
         await watch.run(lambda: self.registration.behind, lambda behind: self.tell_behind(me, behind))
 
-    async def tell_behind(self, me: Broker, behind: bool = True) -> None:
+    async def tell_behind(self, me: BrokerId, behind: bool = True) -> None:
         """Let the others know whether we get at the log, where that is news."""
         if behind != self.registration.behind:
             self.note("the log does not answer: nothing can be given to us" if behind else "the log answers again")
             self.registration = msgspec.structs.replace(self.registration, behind=behind)
             await self._register_again(me)
 
-    async def _keep_registered(self, me: Broker) -> None:
+    async def _keep_registered(self, me: BrokerId) -> None:
         """Register again what the coordination service has not taken yet."""
         while True:
             await self._registration_pending.wait()
@@ -314,7 +316,7 @@ class Node:
         self.registration = msgspec.structs.replace(self.registration, draining=False)
         await self._register_again(self.current.me)
 
-    async def _register_again(self, me: Broker) -> None:
+    async def _register_again(self, me: BrokerId) -> None:
         try:
             await self.world.coordination.register(me, self.registration.encode())
         except CoordinationUnavailable:
@@ -382,15 +384,15 @@ class Node:
         self._judge()
 
     def _judge_soon(self) -> None:
-        """Once for all accusations that were read together: when a rack dies there are hundreds."""
+        """Once for all suspicions that were read together: when a rack dies there are hundreds."""
         if not self._judging:
             self._judging = True
             asyncio.get_running_loop().call_soon(self._judge)
 
     def _judge(self) -> None:
         self._judging = False
-        accusations = [(a.accuser, a.accused) for a in self.views.accusations.values()]
-        self.membership.condemned = condemn(accusations, self.membership.peers)
+        suspicions = [(a.observer, a.suspect) for a in self.views.suspicions.values()]
+        self.membership.suspected = suspected_by(suspicions, self.membership.peers)
         self._wake()
 
     def _wake(self) -> None:

@@ -26,7 +26,7 @@ from loadmanager.strategies.placement.model import Given, Measure, NoPlace, Rost
 from loadmanager.strategies.placement.permitting import Permitted, Permitting, has_room, holdings_of
 from loadmanager.strategies.placement.placement import Placement
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Action, Broker
+from statechannel.law.record import Action, BrokerId
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
@@ -48,7 +48,7 @@ class Placing:
 
     def __init__(
         self,
-        me: Broker,
+        me: BrokerId,
         table: OwnershipTable,
         membership: Membership,
         views: Views,
@@ -62,8 +62,8 @@ class Placing:
         self._membership = membership
         self._views = views
         self._placement = placement
-        self._given: dict[Bundle, tuple[int, Broker]] = {}
-        self._pending: Counter[Broker] = Counter()
+        self._given: dict[Bundle, tuple[int, BrokerId]] = {}
+        self._pending: Counter[BrokerId] = Counter()
         self._policies = policies
         self._settings = settings
         self._held_back = held_back
@@ -79,35 +79,35 @@ class Placing:
         self._batches: dict[int, tuple[Permitted, Batch]] = {}
         self.last_refusal = ""
 
-    def place(self, entry: Ownership) -> Broker | None:
+    def place(self, entry: Ownership) -> BrokerId | None:
         """The owner for an unassigned bundle."""
         if self._waits(entry):
             return None
         return self._choose(entry, self._membership.eligible(), None)
 
-    def place_all(self, entries: Sequence[Ownership]) -> list[Broker | None]:
+    def place_all(self, entries: Sequence[Ownership]) -> list[BrokerId | None]:
         """As `place` for one after the other, in order, but fast."""
         self._look(self._membership.eligible())
         waiting = [self._waits(entry) for entry in entries]
         placed = iter(self._place_some([(e, None) for e, waits in zip(entries, waiting, strict=True) if not waits]))
         return [None if waits else next(placed) for waits in waiting]
 
-    def place_elsewhere(self, entry: Ownership) -> Broker | None:
+    def place_elsewhere(self, entry: Ownership) -> BrokerId | None:
         """The new owner of a bundle that has to leave this broker."""
         return self.place_all_elsewhere([entry])[0]
 
-    def place_all_elsewhere(self, entries: Sequence[Ownership]) -> list[Broker | None]:
+    def place_all_elsewhere(self, entries: Sequence[Ownership]) -> list[BrokerId | None]:
         """As `place_elsewhere` for one after the other, in order, but fast."""
         self._look([peer for peer in self._membership.eligible() if peer.broker.name != self._me.name])
         return self._place_some([(entry, None) for entry in entries])
 
-    def place_preferring(self, entry: Ownership, name: str | None) -> Broker | None:
+    def place_preferring(self, entry: Ownership, name: str | None) -> BrokerId | None:
         """As `place`, but the broker of that name if it is among the least loaded; never the present holder."""
         return self._choose(entry, self._others(entry.holder), name)
 
-    def place_many(self, entries: Sequence[Ownership], names: Sequence[str | None]) -> list[Broker | None]:
+    def place_many(self, entries: Sequence[Ownership], names: Sequence[str | None]) -> list[BrokerId | None]:
         """As `place_preferring` for one after the other, in order, but fast: for what a dead broker leaves behind."""
-        owners: list[Broker | None] = []
+        owners: list[BrokerId | None] = []
         for holder, some in groupby(zip(entries, names, strict=True), key=lambda pair: pair[0].holder):
             self._look(self._others(holder))
             owners.extend(self._place_some(list(some)))
@@ -117,7 +117,7 @@ class Placing:
         """Bring what is known of the brokers up to date; whether that took work worth a turn of the loop."""
         return self._look(self._membership.eligible())
 
-    def _others(self, holder: Broker | None) -> list[Peer]:
+    def _others(self, holder: BrokerId | None) -> list[Peer]:
         """Who may be given something of this holder's."""
         eligible = self._membership.eligible()
         peer = self._membership.peers.get(holder.name) if holder is not None else None
@@ -129,7 +129,7 @@ class Placing:
         """Equal as long as the same brokers may be given bundles, by the same rules."""
         return self._membership.revision, self._policies().revision, self._settings()
 
-    def emptiest(self, entry: Ownership, but: Collection[str]) -> Broker | None:
+    def emptiest(self, entry: Ownership, but: Collection[str]) -> BrokerId | None:
         """The broker with the fewest bundles, and of these the one that started last, that may take a bundle which is
         held back or locked up; none of these names."""
         peers = [peer for peer in self._membership.eligible() if peer.broker.name not in but]
@@ -154,9 +154,9 @@ class Placing:
         self.last_refusal = why or self.last_refusal
         return bool(why)
 
-    def forbids(self, bundle: Bundle, broker: Broker) -> str:
+    def forbids(self, bundle: Bundle, broker: BrokerId) -> str:
         """The hard rule that keeps the bundle off a live broker; empty if none does."""
-        peers = [peer for peer in self._membership.peers.values() if peer.broker not in self._membership.condemned]
+        peers = [peer for peer in self._membership.peers.values() if peer.broker not in self._membership.suspected]
         self._look(sorted(peers, key=lambda peer: peer.broker))
         permitted = self._permitting.of(bundle)
         rule = next((each.rule for each in permitted.refused if each.broker == broker), "")
@@ -172,7 +172,7 @@ class Placing:
             self._claims = (policies, Claims(policies.bundles))
         return self._claims[1]
 
-    def _choose(self, entry: Ownership, peers: list[Peer], preferred: str | None) -> Broker | None:
+    def _choose(self, entry: Ownership, peers: list[Peer], preferred: str | None) -> BrokerId | None:
         self._look(peers)
         declined = declined_by(entry) or _cancelled_by(entry)
         permitted = self._permitting.of(entry.bundle)
@@ -184,10 +184,10 @@ class Placing:
         self._give(entry, outcome.broker)
         return outcome.broker
 
-    def _place_some(self, asked: Sequence[tuple[Ownership, str | None]]) -> list[Broker | None]:
+    def _place_some(self, asked: Sequence[tuple[Ownership, str | None]]) -> list[BrokerId | None]:
         """Who gets each of these; beside each stands the name to prefer."""
         sittings = self._sittings([entry for entry, _ in asked])
-        owners: list[Broker | None] = []
+        owners: list[BrokerId | None] = []
         nowhere: Ownership | None = None
         for (entry, preferred), known in zip(asked, sittings, strict=True):
             declined = declined_by(entry) or _cancelled_by(entry)
@@ -205,7 +205,7 @@ class Placing:
             self.last_refusal = self._why_nowhere(nowhere) or self.last_refusal
         return owners
 
-    def _alone(self, entry: Ownership, given: Given) -> Broker | None:
+    def _alone(self, entry: Ownership, given: Given) -> BrokerId | None:
         candidates_now = self._permitting.of(entry.bundle).candidates
         outcome = self._placement.choose(entry.bundle, candidates_now, given)
         return None if isinstance(outcome, NoPlace) else outcome.broker
@@ -241,7 +241,7 @@ class Placing:
             self._batches[id(permitted)] = found
         return found[1]
 
-    def _give(self, entry: Ownership, broker: Broker) -> None:
+    def _give(self, entry: Ownership, broker: BrokerId) -> None:
         """Count the bundle as given, once, until the table shows it."""
         earlier = self._given.get(entry.bundle)
         if earlier is not None:
@@ -251,7 +251,7 @@ class Placing:
         self._permitting.gave(entry.bundle, broker)
         self._placed_since += 1
 
-    def _count(self, broker: Broker, change: int) -> None:
+    def _count(self, broker: BrokerId, change: int) -> None:
         self._pending[broker] += change
         for _, batch in self._batches.values():
             batch.gave(broker, change)
@@ -300,7 +300,7 @@ class Placing:
         shown = {peer.broker.name: load for peer, load in zip(peers, loads, strict=True) if load is not None}
         known = self._roster.candidates(peers, shown, self._table, self._measure())
 
-        def holdings(name: str) -> Mapping[Broker, int]:
+        def holdings(name: str) -> Mapping[BrokerId, int]:
             return holdings_of(self._table, name)
 
         return Permitting(policies, peers, known, self._settings(), holdings, claims)
@@ -345,7 +345,7 @@ def _same(one: object, other: object) -> bool:
     return one is other or (isinstance(one, int) and one == other)
 
 
-def _cancelled_by(entry: Ownership) -> Broker | None:
+def _cancelled_by(entry: Ownership) -> BrokerId | None:
     """Who just could not prepare for this bundle: the author of the `cancel` that left it where it was."""
     if entry.state is State.ASSIGNED and entry.action is Action.CANCEL and entry.by != entry.holder:
         return entry.by

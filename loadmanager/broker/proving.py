@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from loadmanager.broker.proof_clock import ProofClock
 from statechannel.errors import CoordinationUnavailable, Fenced, ForeignRoot, RootLost
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.ports import Coordination
 from statechannel.runtime.proofs import Proofs
 from statechannel.runtime.service import Channel
@@ -29,7 +29,7 @@ class Prover:
 
     def __init__(
         self,
-        me: Broker,
+        me: BrokerId,
         coordination: Coordination,
         channel: Channel,
         proofs: Proofs,

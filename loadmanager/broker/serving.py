@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from statechannel.law.bundle import Bundle, Topic
+from statechannel.law.bundle import Bundle, Key
 from statechannel.law.record import Token
 from statechannel.law.table import OwnershipTable
 from statechannel.runtime.proofs import Proofs
@@ -24,7 +24,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     bundle: Bundle
     token: Token
 
-    def __contains__(self, key: int | str | Topic) -> bool:
+    def __contains__(self, key: int | str | Key) -> bool:
         """Whether the key is in the bundle. Raises InvalidName."""
         return key in self.bundle
 
@@ -65,7 +65,7 @@ class Serving:
         """Whether a bundle of the namespace is served by one broker at most; False trades that for availability."""
         return namespace not in self._shared
 
-    def claim_topic(self, topic: Topic) -> Claim | None:
+    def claim_topic(self, topic: Key) -> Claim | None:
         """As `claim`, for the bundle that the topic falls into."""
         namespace = self._table.namespace(topic.namespace)
         if namespace is None or not namespace.exists:

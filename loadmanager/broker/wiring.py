@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
+from loadmanager.cluster.dependencies import Dependencies
 from loadmanager.cluster.host_clocks import clocks_outside
 from loadmanager.cluster.sensors import Sensors
-from loadmanager.cluster.surroundings import Surroundings
 from loadmanager.cluster.suspicion import probe_port
 from loadmanager.diagnostics.check.round import Auditor
 from loadmanager.diagnostics.doctor.hiding import hide_text
@@ -23,9 +23,9 @@ from statechannel.ports import Coordination, Log
 from statechannel.runtime.view import wall_clock_ms
 
 
-def surroundings(settings: Settings) -> Surroundings:
+def dependencies(settings: Settings) -> Dependencies:
     """What a node of a real process needs. Raises ValueError for addresses that are none."""
-    return Surroundings(
+    return Dependencies(
         log=open_log(settings),
         coordination=open_coordination(settings),
         clock_s=boot_clock_s,
@@ -33,7 +33,7 @@ def surroundings(settings: Settings) -> Surroundings:
         nonce=secrets.token_hex(6),
         probe=probe_port,
         sensors=Sensors(settings.capacity),
-        apart=asyncio.to_thread,
+        run_blocking=asyncio.to_thread,
         outside=clocks_outside(),
     )
 

@@ -13,7 +13,7 @@ from loadmanager.settings.dynamic.live import LiveSettings
 from statechannel.errors import ForeignCluster, LogUnavailable
 from statechannel.law.agreement import NEVER_AGREED, Agreed, Agreement, differences
 from statechannel.law.partition import Genesis
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.ports import Coordination
 from statechannel.runtime.service import Channel
 
@@ -69,7 +69,7 @@ class Agreeing:
         if not self._channel.can_agree:
             return
         for partition in range(self._channel.table.partitions):
-            await self._channel.agree(partition, self.ours, Broker(self._live.current.advertised, 0))
+            await self._channel.agree(partition, self.ours, BrokerId(self._live.current.advertised, 0))
             if self._mismatch() is not None:
                 return  # partition 0 decides
 

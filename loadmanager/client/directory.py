@@ -53,7 +53,7 @@ class _Answers(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Answers)
 
 
-class _Desk:
+class _AdminUrl:
     """One broker's admin interface."""
 
     __slots__ = ("failures", "given", "rests_until_s", "url")
@@ -69,14 +69,14 @@ class Directory:
     """Where to ask. `session` is used, not closed."""
 
     def __init__(self, admin_urls: Iterable[str], session: aiohttp.ClientSession) -> None:
-        self._desks = {url.rstrip("/"): _Desk(url.rstrip("/"), given=True) for url in admin_urls}
+        self._admins = {url.rstrip("/"): _AdminUrl(url.rstrip("/"), given=True) for url in admin_urls}
         self._session = session
         self._turn = itertools.count()
 
     @property
     def urls(self) -> list[str]:
         """The admin URLs that are known."""
-        return list(self._desks)
+        return list(self._admins)
 
     async def locate(self, topic: str, timeout_s: float) -> Route:
         """The owner, as the first broker that answers knows it; each may defer its answer for up to `timeout_s`.
@@ -85,14 +85,14 @@ class Directory:
         """
         refusal: NotFound | None = None
         failures: list[str] = []
-        for desk in self._in_order():
+        for admin in self._in_order():
             try:
-                return await self._ask(desk, topic, timeout_s)
+                return await self._ask(admin, topic, timeout_s)
             except NotFound as error:
-                error.said_by = desk.url
+                error.said_by = admin.url
                 refusal = error
             except Unavailable as error:
-                error.said_by = desk.url
+                error.said_by = admin.url
                 raise
             except (
                 aiohttp.ClientError,
@@ -100,23 +100,23 @@ class Directory:
                 msgspec.MsgspecError,
                 InvalidName,
             ) as error:  # a time-out is an OSError
-                self._failed(desk)
-                failures.append(f"{desk.url}: {str(error) or type(error).__name__}")
+                self._failed(admin)
+                failures.append(f"{admin.url}: {str(error) or type(error).__name__}")
         raise refusal or Unavailable(f"no broker answers a lookup: {'; '.join(failures)}", 0.1)
 
-    async def _ask(self, desk: _Desk, topic: str, timeout_s: float) -> Route:
+    async def _ask(self, admin: _AdminUrl, topic: str, timeout_s: float) -> Route:
         body = msgspec.json.encode({"topics": [topic], "timeout_ms": int(timeout_s * 1000)})
         async with (
             asyncio.timeout(timeout_s + _SLACK_S),
             self._session.post(
-                f"{desk.url}/v1/lookup", data=body, headers={"Content-Type": "application/json"}
+                f"{admin.url}/v1/lookup", data=body, headers={"Content-Type": "application/json"}
             ) as response,
         ):
             if response.status == 503:
-                raise Unavailable(f"{desk.url} answers 503", retry_after_s(response.headers))
+                raise Unavailable(f"{admin.url} answers 503", retry_after_s(response.headers))
             response.raise_for_status()
             answer = _decoder.decode(await response.read()).answers[0]
-        desk.failures = 0
+        admin.failures = 0
         return self._read(answer)
 
     def _read(self, answer: _Answer) -> Route:
@@ -131,18 +131,18 @@ class Directory:
         return Route(Bundle.parse(answer.bundle), answer.broker, answer.urls or {}, token)
 
     def _learn(self, url: str) -> None:
-        if url not in self._desks and len(self._desks) < URLS_KEPT:
-            self._desks[url] = _Desk(url, given=False)
+        if url not in self._admins and len(self._admins) < URLS_KEPT:
+            self._admins[url] = _AdminUrl(url, given=False)
 
-    def _failed(self, desk: _Desk) -> None:
-        desk.failures += 1
-        desk.rests_until_s = time.monotonic() + REST_S
-        if desk.failures >= FAILURES_KEPT and not desk.given:
-            self._desks.pop(desk.url, None)
+    def _failed(self, admin: _AdminUrl) -> None:
+        admin.failures += 1
+        admin.rests_until_s = time.monotonic() + REST_S
+        if admin.failures >= FAILURES_KEPT and not admin.given:
+            self._admins.pop(admin.url, None)
 
-    def _in_order(self) -> list[_Desk]:
+    def _in_order(self) -> list[_AdminUrl]:
         """All of them, each call beginning with another; those that failed just now last."""
-        desks = list(self._desks.values())
-        first = next(self._turn) % len(desks)
+        admins = list(self._admins.values())
+        first = next(self._turn) % len(admins)
         now_s = time.monotonic()
-        return sorted(desks[first:] + desks[:first], key=lambda desk: desk.rests_until_s > now_s)
+        return sorted(admins[first:] + admins[:first], key=lambda admin: admin.rests_until_s > now_s)

@@ -13,13 +13,13 @@ from functools import lru_cache
 
 import msgspec
 
-from statechannel.law.bundle import Bundle, Topic
+from statechannel.law.bundle import Bundle, Key
 from statechannel.law.record import Token
 
 TOPICS_KEPT = 100_000
 
-parse_topic = lru_cache(TOPICS_KEPT)(Topic.parse)
-"""`Topic.parse`, remembered."""
+parse_topic = lru_cache(TOPICS_KEPT)(Key.parse)
+"""`Key.parse`, remembered."""
 
 
 class Route(msgspec.Struct, frozen=True, gc=False):

@@ -28,7 +28,7 @@ from loadmanager.model.load.window import Measured, Sample
 from loadmanager.settings import Settings
 from statechannel.errors import LogError
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.ports import Log
 from statechannel.runtime.view import TableView, wall_clock_ms
 
@@ -82,7 +82,7 @@ class LoadService:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: BrokerId,
         settings: Settings,
         *,
         host_load: Callable[[], Awaitable[Mapping[Bundle, BundleLoad]]],
@@ -92,7 +92,7 @@ class LoadService:
         bundles: TableView[TopBundlesLoadData],
         wall_ms: Callable[[], int] = wall_clock_ms,
         spread: Callable[[], tuple[Bundle, ...]] = tuple,
-        apart: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None,
+        run_blocking: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None,
     ) -> None:
         self.loads: Mapping[Bundle, BundleLoad] = {}
         """Every held bundle's load, as sampled last."""
@@ -110,7 +110,7 @@ class LoadService:
         self._reporter = Reporter(broker, settings)
         self._answer: Mapping[Bundle, BundleLoad] = {}
         self._sampled = asyncio.Event()
-        self._apart = apart or _at_once
+        self._run_blocking = run_blocking or _at_once
         self._reading = asyncio.Lock()
         """Held while the samples are read or added to: means of ten thousand bundles are worked out apart."""
 
@@ -148,7 +148,7 @@ class LoadService:
             sample = Sample(self._wall_ms(), self._sensors.read(), self.loads)
             async with self._reading:
                 work = partial(self._reporter.measured, sample, self._now_ms())
-                measured: Measured = await self._apart(work)
+                measured: Measured = await self._run_blocking(work)
                 self._reporter.take(measured)
             self._sampled.set()
             await asyncio.sleep(self._interval_s)
@@ -167,7 +167,7 @@ class LoadService:
             self._sampled.clear()
             async with self._reading:
                 work = partial(self._reporter.decide, self._now_ms(), shown=self._shown())
-                self.last_decision = await self._apart(work)
+                self.last_decision = await self._run_blocking(work)
             if isinstance(self.last_decision, Publish):
                 await self._publish(self.last_decision)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from loadmanager.model.registration import Peer, read_peer
-from statechannel.law.record import Action, Broker
+from statechannel.law.record import Action, BrokerId
 from statechannel.law.verdict import Change
 from statechannel.ports import Connection, Member
 
@@ -22,12 +22,12 @@ class Membership:
         self.validity_s = validity_s
         self._recovery_grace_s = recovery_grace_s
         self.listening_since_s = now_s
-        self.heard_s: dict[Broker, float] = {}
+        self.heard_s: dict[BrokerId, float] = {}
         self.peers: dict[str, Peer] = {}
         self.revision = 0
-        """Grows when somebody comes, goes, registers anew, is condemned or acquitted."""
+        """Grows when somebody comes, goes, registers anew, is suspected or acquitted."""
         self.connected = False
-        self._condemned: dict[Broker, str] = {}
+        self._suspected: dict[BrokerId, str] = {}
         self._eligible: list[Peer] | None = None
         self._raw: Mapping[str, Member] = {}
         self._awaited: set[str] = set()
@@ -67,14 +67,14 @@ class Membership:
 
     # --- asking
 
-    def peer(self, broker: Broker) -> Peer | None:
+    def peer(self, broker: BrokerId) -> Peer | None:
         """The registration of exactly this incarnation."""
         peer = self.peers.get(broker.name)
         return peer if peer is not None and peer.broker == broker else None
 
-    def is_live(self, broker: Broker, now_s: float) -> bool:
+    def is_live(self, broker: BrokerId, now_s: float) -> bool:
         """Whether to send clients to this incarnation. Without the coordination service: whoever is known."""
-        if broker in self.condemned:
+        if broker in self.suspected:
             return False
         registered = self.peers.get(broker.name)
         if registered is not None and registered.broker.incarnation > broker.incarnation:
@@ -84,25 +84,25 @@ class Membership:
         return now_s - self.heard_s.get(broker, float("-inf")) <= 2 * self.validity_s
 
     @property
-    def condemned(self) -> dict[Broker, str]:
+    def suspected(self) -> dict[BrokerId, str]:
         """Incarnations that are thought dead, each with the evidence. Set as a whole."""
-        return self._condemned
+        return self._suspected
 
-    @condemned.setter
-    def condemned(self, condemned: dict[Broker, str]) -> None:
-        if condemned.keys() != self._condemned.keys():
+    @suspected.setter
+    def suspected(self, suspected: dict[BrokerId, str]) -> None:
+        if suspected.keys() != self._suspected.keys():
             self._changed()
-        self._condemned = condemned
+        self._suspected = suspected
 
     def _changed(self) -> None:
         self.revision += 1
         self._eligible = None
 
     def eligible(self) -> list[Peer]:
-        """Brokers that may be given bundles: registered, not condemned, draining or behind; by name. The same list
+        """Brokers that may be given bundles: registered, not suspected, draining or behind; by name. The same list
         until something of it changes."""
         if self._eligible is None:
-            peers = (self.peers[name] for name in sorted(self.peers) if self.peers[name].broker not in self.condemned)
+            peers = (self.peers[name] for name in sorted(self.peers) if self.peers[name].broker not in self.suspected)
             self._eligible = [p for p in peers if not (p.registration.draining or p.registration.behind)]
         return self._eligible
 
@@ -111,31 +111,31 @@ class Membership:
         if not self.connected:
             return "the coordination service is out of reach"
         self._awaited -= self.peers.keys()
-        self._awaited -= {broker.name for broker in self.condemned}
+        self._awaited -= {broker.name for broker in self.suspected}
         if self._awaited and now_s < self._awaited_until_s:
             return f"waiting for {', '.join(sorted(self._awaited))} to come back"
         self._awaited.clear()
         return None
 
 
-def condemn(accusations: Iterable[tuple[Broker, Broker]], peers: Mapping[str, Peer]) -> dict[Broker, str]:
+def suspected_by(suspicions: Iterable[tuple[BrokerId, BrokerId]], peers: Mapping[str, Peer]) -> dict[BrokerId, str]:
     """Incarnations that enough registered brokers found refusing connections: two, or all there are besides it.
 
-    `accusations` are (accuser, accused). An accused broker's own accusations do not count once it is condemned itself;
-    so names are judged in order of how many accuse them.
+    `suspicions` are (observer, suspect). An suspect broker's own suspicions do not count once it is suspected itself;
+    so names are judged in order of how many suspect them.
     """
-    by_accused: dict[Broker, set[str]] = {}
-    for accuser, accused in accusations:
-        peer = peers.get(accuser.name)
-        if peer is not None and peer.broker == accuser and accuser.name != accused.name:
-            by_accused.setdefault(accused, set()).add(accuser.name)
-    condemned: dict[Broker, str] = {}
+    by_suspect: dict[BrokerId, set[str]] = {}
+    for observer, suspect in suspicions:
+        peer = peers.get(observer.name)
+        if peer is not None and peer.broker == observer and observer.name != suspect.name:
+            by_suspect.setdefault(suspect, set()).add(observer.name)
+    suspected: dict[BrokerId, str] = {}
     fallen: set[str] = set()
-    for accused, accusers in sorted(by_accused.items(), key=lambda item: (-len(item[1]), item[0])):
-        witnesses = sorted(accusers - fallen)
-        others = len(peers) - len(fallen) - (accused.name in peers and accused.name not in fallen)
+    for suspect, observers in sorted(by_suspect.items(), key=lambda item: (-len(item[1]), item[0])):
+        witnesses = sorted(observers - fallen)
+        others = len(peers) - len(fallen) - (suspect.name in peers and suspect.name not in fallen)
         if witnesses and len(witnesses) >= min(2, others):
-            condemned[accused] = f"{accused} refuses connections from {', '.join(witnesses)}"
-            if accused.name in peers:
-                fallen.add(accused.name)
-    return condemned
+            suspected[suspect] = f"{suspect} refuses connections from {', '.join(witnesses)}"
+            if suspect.name in peers:
+                fallen.add(suspect.name)
+    return suspected

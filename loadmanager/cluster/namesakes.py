@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from loadmanager.cluster.membership import Membership
 from statechannel.errors import CoordinationUnavailable, NameTaken
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.ports import Coordination
 
 ANSWERS = 5
@@ -17,7 +17,7 @@ one more, since it asks later than we do."""
 
 
 async def yield_to_namesake(
-    me: Broker,
+    me: BrokerId,
     membership: Membership,
     coordination: Coordination,
     clock_s: Callable[[], float],

@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 
 from loadmanager.errors import Conflict, NotFound
-from loadmanager.model.apart import Apart, at_once
 from loadmanager.model.policies.findings import Findings, Known
 from loadmanager.model.policies.matching import try_names
 from loadmanager.model.policies.model import (
@@ -31,6 +30,7 @@ from loadmanager.model.policies.model import (
 )
 from loadmanager.model.policies.stored import decode, encode, fold, key_of
 from loadmanager.model.policies.validation import check, check_deletion
+from loadmanager.model.run_blocking import Blocking, at_once
 from loadmanager.settings.documents.model import ABSENT, POLICIES_TOPIC, Version
 from loadmanager.settings.documents.view import Documents
 from statechannel.errors import LogUnavailable
@@ -61,23 +61,22 @@ class Written(msgspec.Struct, frozen=True):
 
 
 class PolicyStore:
-    """Run `run()`. `known` tells what there is in the cluster at present, to check documents against; `apart` runs
-    such a check, which may look at all names and all patterns."""
+    """Run `run()`. `known` tells what there is in the cluster at present, to check documents against; `run_blocking`
+    runs such a check, which may look at all names and all patterns."""
 
     def __init__(
         self,
         log: Log,
         known: Callable[[], Known],
-        *,
         wall_ms: Callable[[], int],
         nonce: str,
-        apart: Apart = at_once,
+        run_blocking: Blocking = at_once,
     ) -> None:
         self.documents: Documents[Policy] = Documents(
             log, POLICIES_TOPIC, decode=decode, encode=encode, wall_ms=wall_ms, nonce=nonce, prepare=self._match
         )
         self._known = known
-        self._apart = apart
+        self._run_blocking = run_blocking
         self._folded = NO_POLICIES
 
     async def start(self) -> None:
@@ -162,14 +161,14 @@ class PolicyStore:
 
     async def check(self, kind: Kind, name: str, policy: Policy, *, force: bool = False) -> Findings:
         """What `put` would find. Raises what it would raise: Invalid, NotFound, Conflict."""
-        checked = await self._apart(partial(check, kind, name, policy, self.current(), self._known()))
+        checked = await self._run_blocking(partial(check, kind, name, policy, self.current(), self._known()))
         checked.refuse(force=force)
         return checked
 
     async def check_deletion(self, kind: Kind, name: str, *, force: bool = False) -> Findings:
         """What `delete` would find. Raises what it would raise: NotFound, Conflict."""
         self.get(kind, name)
-        checked = await self._apart(partial(check_deletion, kind, name, self.current(), self._known()))
+        checked = await self._run_blocking(partial(check_deletion, kind, name, self.current(), self._known()))
         checked.refuse(force=force)
         return checked
 

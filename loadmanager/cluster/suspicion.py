@@ -1,7 +1,7 @@
-"""Early suspicion on evidence: each broker looks at the others' ports; a refused connection is an accusation.
+"""Early suspicion on evidence: each broker looks at the others' ports; a refused connection is a suspicion.
 
-A crashed process refuses at once, long before its session ends. Accusations are shared in a compacted topic; what they
-add up to is decided by `membership.condemn`. A port that merely does not answer accuses nobody.
+A crashed process refuses at once, long before its session ends. Suspicions are shared in a compacted topic; what they
+add up to is decided by `membership.suspected_by`. A port that merely does not answer suspects nobody.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 from loadmanager.model.registration import Peer
 from statechannel.errors import LogError
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.runtime.view import TableView
 
 OBSERVERS = 4
@@ -24,11 +24,11 @@ OBSERVERS = 4
 PROBE_TIMEOUT_S = 1.0
 
 
-class Accusation(msgspec.Struct, frozen=True):
-    """`accuser` found the port of `accused` closed."""
+class SuspicionReport(msgspec.Struct, frozen=True):
+    """`observer` found the port of `suspect` closed."""
 
-    accuser: Broker
-    accused: Broker
+    observer: BrokerId
+    suspect: BrokerId
 
 
 class Answer(StrEnum):
@@ -90,9 +90,9 @@ class Suspicion:
 
     def __init__(
         self,
-        me: Broker,
+        me: BrokerId,
         peers: Callable[[], Mapping[str, Peer]],
-        view: TableView[Accusation],
+        view: TableView[SuspicionReport],
         probe: Probe,
         *,
         interval_s: float,
@@ -104,8 +104,8 @@ class Suspicion:
         self._probe = probe
         self._interval_s = interval_s
         self._refusals = refusals
-        self._refused: dict[Broker, int] = {}
-        self._accusing: set[Broker] = set()
+        self._refused: dict[BrokerId, int] = {}
+        self._suspecting: set[BrokerId] = set()
         self._around: tuple[Set[str], list[str]] = set[str](), []
         """Those who were there at the last look, and those of them that we look at."""
 
@@ -122,24 +122,24 @@ class Suspicion:
             await self._publish({peer.broker for peer in mine})
             await asyncio.sleep(self._interval_s)
 
-    def _count(self, broker: Broker, answer: Answer) -> None:
+    def _count(self, broker: BrokerId, answer: Answer) -> None:
         if answer is Answer.REFUSED:
             self._refused[broker] = self._refused.get(broker, 0) + 1
         else:
             self._refused.pop(broker, None)
 
-    async def _publish(self, observed: set[Broker]) -> None:
+    async def _publish(self, observed: set[BrokerId]) -> None:
         self._refused = {broker: count for broker, count in self._refused.items() if broker in observed}
-        accused = {broker for broker, count in self._refused.items() if count >= self._refusals}
+        suspect = {broker for broker, count in self._refused.items() if count >= self._refusals}
         try:
-            for broker in self._accusing - accused:  # first, as a name's next incarnation has the same key
+            for broker in self._suspecting - suspect:  # first, as a name's next incarnation has the same key
                 await self._view.delete(self._key(broker))
-                self._accusing.discard(broker)
-            for broker in sorted(accused - self._accusing):
-                await self._view.put(self._key(broker), Accusation(self._me, broker))
-                self._accusing.add(broker)
+                self._suspecting.discard(broker)
+            for broker in sorted(suspect - self._suspecting):
+                await self._view.put(self._key(broker), SuspicionReport(self._me, broker))
+                self._suspecting.add(broker)
         except LogError:
             return  # without the log nothing can be moved either; the next round says it again
 
-    def _key(self, accused: Broker) -> str:
-        return f"{self._me.name}>{accused.name}"
+    def _key(self, suspect: BrokerId) -> str:
+        return f"{self._me.name}>{suspect.name}"

@@ -1,4 +1,4 @@
-"""The table views that every broker reads: load reports, accusations, readers of the channel's log. One place for their
+"""The table views that every broker reads: load reports, suspicions, readers of the channel's log. One place for their
 topics and life times."""
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import msgspec
 
 from loadmanager.cluster.load_reports import broker_loads, top_bundles
 from loadmanager.cluster.readers import readers_view
-from loadmanager.cluster.suspicion import Accusation
+from loadmanager.cluster.suspicion import SuspicionReport
 from loadmanager.settings import Settings
 from statechannel.ports import Log
 from statechannel.runtime.view import TableView
 
-ACCUSATIONS_TOPIC = "accusations"
-ACCUSATION_TTL_S = 3_600.0
-"""Accusers withdraw what does not hold any more; this is for accusers that died."""
+SUSPICIONS_TOPIC = "accusations"
+SUSPICION_TTL_S = 3_600.0
+"""Observers withdraw what does not hold any more; this is for observers that died."""
 
 
 class Views:
@@ -26,17 +26,17 @@ class Views:
     def __init__(self, log: Log, settings: Settings, wall_ms: Callable[[], int]) -> None:
         self.brokers = broker_loads(log, settings, wall_ms)
         self.bundles = top_bundles(log, settings, wall_ms)
-        self.accusations: TableView[Accusation] = TableView(
+        self.suspicions: TableView[SuspicionReport] = TableView(
             log,
-            ACCUSATIONS_TOPIC,
-            decode=msgspec.json.Decoder(Accusation).decode,
+            SUSPICIONS_TOPIC,
+            decode=msgspec.json.Decoder(SuspicionReport).decode,
             encode=msgspec.json.encode,
-            ttl_s=ACCUSATION_TTL_S,
+            ttl_s=SUSPICION_TTL_S,
             clock_ms=wall_ms,
             partitions=1,
         )
         self.readers = readers_view(log, settings.reader_ttl_s, wall_ms)
-        self._all = (self.brokers, self.bundles, self.accusations, self.readers)
+        self._all = (self.brokers, self.bundles, self.suspicions, self.readers)
 
     async def open(self) -> None:
         """Create or check the topics. Raises LogUnavailable, TopicMismatch."""

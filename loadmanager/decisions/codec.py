@@ -16,7 +16,7 @@ from loadmanager.decisions.errors import BadDecision, NewerDecision
 from loadmanager.decisions.memory import Memory, plain
 from loadmanager.decisions.record import DecisionRecord, Outcome, ordinal
 from loadmanager.strategies.rebalancing.decision import Decision
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 VERSION = 1
 LARGEST_BYTES = 900_000
@@ -35,7 +35,7 @@ class Stored(msgspec.Struct, frozen=True, omit_defaults=True):
 
     id: str
     at_ms: int
-    leader: Broker
+    leader: BrokerId
     strategy: str
     settings: dict[str, Any]
     decision: Decision

@@ -18,7 +18,7 @@ from loadmanager.decisions.errors import BadDecision
 from loadmanager.model.cluster import Brokers, Bundles, ClusterModel
 from loadmanager.model.constraints import Constraints
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 Array = NDArray[Any]
 _TYPES = {"f8": "<f8", "i8": "<i8", "i2": "<i2", "u4": "<u4", "b1": "|b1"}
@@ -55,7 +55,7 @@ class StoredModel(msgspec.Struct, frozen=True):
     """`at` is where each bundle's namespace stands in `homes`, `lo` and `hi` its range."""
 
     at_ms: int
-    broker_ids: tuple[Broker, ...]
+    broker_ids: tuple[BrokerId, ...]
     domains: tuple[str, ...]
     versions: tuple[str, ...]
     brokers: Mapping[str, Column]

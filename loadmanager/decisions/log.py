@@ -18,7 +18,7 @@ import msgspec
 from loadmanager.decisions.codec import decode, encode
 from loadmanager.decisions.errors import BadDecision
 from loadmanager.decisions.record import DecisionRecord, Summary, ordinal, summary_of
-from loadmanager.model.apart import Apart, at_once
+from loadmanager.model.run_blocking import Blocking, at_once
 from statechannel.errors import LogUnavailable, RecordTooLarge, Trimmed
 from statechannel.law.bundle import Bundle
 from statechannel.ports import Log, LogEntry, Payload, TopicSpec
@@ -62,12 +62,12 @@ class DecisionLog:
         log: Log,
         retention_s: Callable[[], float],
         wall_ms: Callable[[], int],
-        apart: Apart = at_once,
+        run_blocking: Blocking = at_once,
         topic: str = DECISIONS_TOPIC,
     ) -> None:
         self._topic = topic
         self._log = log
-        self._apart = apart
+        self._run_blocking = run_blocking
         self._retention_s = retention_s
         self._wall_ms = wall_ms
         self._trimmed_ms: int | None = None
@@ -85,12 +85,12 @@ class DecisionLog:
         Raises LogUnavailable, at the latest after APPEND_TIMEOUT_S: the record may be there or not; ValueError for one
         that is too large.
         """
-        data = await self._apart(partial(self._encoded, record))
+        data = await self._run_blocking(partial(self._encoded, record))
         async with _within(APPEND_TIMEOUT_S):
             try:
                 await self._log.append(self._topic, 0, [Payload(record.id.encode(), data)])
             except RecordTooLarge:
-                data = await self._apart(partial(encode, record, len(data) // 2))
+                data = await self._run_blocking(partial(encode, record, len(data) // 2))
                 await self._log.append(self._topic, 0, [Payload(record.id.encode(), data)])
             await self._trim_now_and_then()
 
@@ -168,7 +168,7 @@ class DecisionLog:
                 high = min(end, low + READ_AT_ONCE)
                 records = [found.record for found in await self._window(low, high)]
                 inside = [record for record in records if begin_ms <= record.at_ms < end_ms]
-                kept += [value for value in await self._apart(partial(_each, read, inside)) if value is not None]
+                kept += [value for value in await self._run_blocking(partial(_each, read, inside)) if value is not None]
                 if records and not inside and records[-1].at_ms >= end_ms:
                     break
                 low = high
@@ -202,7 +202,7 @@ class DecisionLog:
             async with aclosing(cast("AsyncGenerator[Sequence[LogEntry], None]", batches)) as reading:
                 async for batch in reading:
                     wanted = [entry for entry in batch if entry.offset < high]
-                    found += await self._apart(partial(_readable, wanted))
+                    found += await self._run_blocking(partial(_readable, wanted))
                     if len(wanted) < len(batch) or (batch and batch[-1].offset >= high - 1):
                         break
         except Trimmed:

@@ -16,7 +16,7 @@ from loadmanager.decisions.memory import NOTHING_KEPT, Memory, kept_memory
 from loadmanager.model.cluster import ClusterModel
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 _ID = re.compile(r"(\d{1,18})\.(\d{1,18})", re.ASCII)
 
@@ -48,7 +48,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     at_ms: int
-    leader: Broker
+    leader: BrokerId
     strategy: str
     settings: Mapping[str, Any]
     decision: Decision
@@ -116,7 +116,7 @@ def grounds(settings: Settings) -> Mapping[str, Any]:
 
 def record_of(
     decision_id: str,
-    leader: Broker,
+    leader: BrokerId,
     at_ms: int,
     decision: Decision,
     *,

@@ -26,8 +26,8 @@ from loadmanager.demo.options import (
 from loadmanager.demo.processes import Child
 from loadmanager.demo.watch import Watch
 from loadmanager.settings import Settings
-from statechannel.law.bundle import Bundle, Topic
-from statechannel.law.record import Broker
+from statechannel.law.bundle import Bundle, Key
+from statechannel.law.record import BrokerId
 
 EVENTS_KEPT = 200
 READY_S = 60.0
@@ -132,7 +132,7 @@ class Stage:
         assert leader is not None
         return leader
 
-    def _took_the_lead(self, broker: Broker, epoch: int) -> None:
+    def _took_the_lead(self, broker: BrokerId, epoch: int) -> None:
         self.note(f"{broker.name} leads (epoch {epoch})")
 
     # --- brokers
@@ -297,4 +297,4 @@ class Stage:
 def topic_in(bundle: Bundle) -> str:
     """Some topic that falls into the bundle."""
     names = (f"persistent://{bundle.namespace}/probe-{i}" for i in itertools.count())
-    return next(name for name in names if Topic.parse(name).position in bundle)
+    return next(name for name in names if Key.parse(name).position in bundle)

@@ -19,7 +19,7 @@ from loadmanager.cluster.load_reports import broker_loads
 from loadmanager.model.load.model import BrokerLoadData
 from loadmanager.settings import Settings
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Action, Broker
+from statechannel.law.record import Action, BrokerId
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Transition
@@ -45,7 +45,7 @@ class Journey(msgspec.Struct):
 class Watch:
     """The cluster as its log tells it. `on_lead` is called with the broker that took the lead, and its epoch."""
 
-    def __init__(self, settings: Settings, on_lead: Callable[[Broker, int], None]) -> None:
+    def __init__(self, settings: Settings, on_lead: Callable[[BrokerId, int], None]) -> None:
         self._log = open_log(settings)
         self._on_lead = on_lead
         self._partitions = settings.partitions
@@ -54,7 +54,7 @@ class Watch:
         )
         self._loads: TableView[BrokerLoadData] = broker_loads(self._log, settings)
         self._epoch = 0
-        self.leader: Broker | None = None
+        self.leader: BrokerId | None = None
         self.journeys: deque[Journey] = deque(maxlen=MOVES_KEPT)
         self._under_way: dict[Bundle, Journey] = {}
         self._news = asyncio.Event()

@@ -1,1 +1,1 @@
-"""A broker inside a service: the facades, the control thread, the gate of the data path, the doors."""
+"""A broker inside a service: the facades, the control thread, the gate of the data path, the endpoints."""

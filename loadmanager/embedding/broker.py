@@ -26,7 +26,7 @@ from loadmanager.broker.lookup import Located
 from loadmanager.broker.node import Node
 from loadmanager.broker.serving import Claim
 from loadmanager.client.redirection import Moved, NotServing
-from loadmanager.embedding.doors import Door
+from loadmanager.embedding.endpoints import Endpoint
 from loadmanager.embedding.facade import ADMIT_TIMEOUT_S, draining, embed, ensuring, locating
 from loadmanager.embedding.gate import Admission, Gate, parse_topic
 from loadmanager.embedding.signals import leaving_on_signal
@@ -44,8 +44,8 @@ class Broker:
     `host` is told which bundles come and go; a service that keeps nothing by bundle needs none.
     `settings`, or settings by name (`log="sqlite:cluster.db"`, `advertised="10.0.0.7:8080"`, …); what is not given
     comes from the environment. `urls` are the service's own, by protocol: clients and other brokers get them.
-    `advertised` is this broker's name and where its admin door listens; port 0 takes a free one. `bind` is where to
-    listen instead, if that differs. `door=None` opens the installed admin interface, `door=False` only an empty port.
+    `advertised` is this broker's name and where its admin endpoint listens; port 0 takes a free one. `bind` is where to
+    listen instead, if that differs. `endpoint=None` opens the installed admin interface, `False` an empty port.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class Broker:
         settings: Settings | None = None,
         *,
         urls: Mapping[str, str] | None = None,
-        door: Door | bool | None = None,
+        endpoint: Endpoint | bool | None = None,
         bind: str | None = None,
         **more: Unpack[Given],
     ) -> None:
-        self._control = embed(host, settings, urls, door, bind, more)
+        self._control = embed(host, settings, urls, endpoint, bind, more)
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -1,8 +1,8 @@
-"""The control plane of an embedded broker: a `Node` on a thread and event loop of its own, its door on another one.
+"""The control plane of an embedded broker: a `Node` on a thread and event loop of its own, its endpoint on another one.
 
-So that a service that blocks its loop, or computes for seconds, fences nothing, and no client of the door does: proofs
-are written here. This thread runs no code of the service and reads no byte of a client. Everything offered here may be
-called from any other thread.
+So that a service that blocks its loop, or computes for seconds, fences nothing, and no client of the endpoint does:
+proofs are written here. This thread runs no code of the service and reads no byte of a client. Everything offered here
+may be called from any other thread.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import msgspec
 from loadmanager.broker.hosting import HostRunner
 from loadmanager.broker.node import Node
 from loadmanager.broker.watchdog import watched
-from loadmanager.broker.wiring import surroundings
-from loadmanager.embedding.doors import Door, listen, opened
+from loadmanager.broker.wiring import dependencies
+from loadmanager.embedding.endpoints import Endpoint, listen, opened
 from loadmanager.embedding.gate import Gate
 from loadmanager.embedding.loops import loop_factory
 from loadmanager.errors import Unavailable
 from loadmanager.model.host import BundleHost
 from loadmanager.settings import Settings
 from statechannel.errors import StateChannelError
-from statechannel.law.bundle import Topic
+from statechannel.law.bundle import Key
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +50,9 @@ STOP_GRACE_S = 5.0
 class Control:
     """One broker's control thread. `start`, wait for `started`, then ask; `stop`, wait for `ended`."""
 
-    def __init__(self, host: BundleHost, settings: Settings, urls: Mapping[str, str], door: Door, bind: str) -> None:
+    def __init__(
+        self, host: BundleHost, settings: Settings, urls: Mapping[str, str], endpoint: Endpoint, bind: str
+    ) -> None:
         self.settings = settings
         self.started: Future[None] = Future()
         """Done when this broker is registered and acts; with the error if it could not start."""
@@ -58,7 +60,7 @@ class Control:
         """Done when this broker has left; with the error if it broke down."""
         self._host = host
         self._urls = dict(urls)
-        self._door = door
+        self._endpoint = endpoint
         self._bind = bind
         self._loop: asyncio.AbstractEventLoop | None = None
         self._node: Node | None = None
@@ -167,14 +169,14 @@ class Control:
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
-        node = self._node = Node(self.settings, self._host, self._runner, surroundings(self.settings))
+        node = self._node = Node(self.settings, self._host, self._runner, dependencies(self.settings))
         node.registration = msgspec.structs.replace(
             node.registration, admin_url=f"http://{self.settings.advertised}", urls=self._urls
         )
         self._running.set()
         async with (
             watched(node),
-            opened(self._door, node, self._listening, self._bind),
+            opened(self._endpoint, node, self._listening, self._bind),
             asyncio.TaskGroup() as tasks,
         ):
             opening = tasks.create_task(self._open_gate(node))
@@ -186,7 +188,7 @@ class Control:
         self._gate = Gate(node, self._assign_soon)
         self.started.set_result(None)
 
-    def _assign_soon(self, topic: Topic) -> None:
+    def _assign_soon(self, topic: Key) -> None:
         """A request waits for a bundle that nobody owns: have it assigned, as a lookup would."""
 
         async def assign(node: Node) -> None:

@@ -9,7 +9,7 @@ from loadmanager.broker.drain import DrainProgress
 from loadmanager.broker.lookup import Located
 from loadmanager.broker.node import Node
 from loadmanager.embedding.control import Control
-from loadmanager.embedding.doors import Door, closed_door, installed_door
+from loadmanager.embedding.endpoints import Endpoint, closed_endpoint, installed_endpoint
 from loadmanager.embedding.gate import parse_topic
 from loadmanager.embedding.stateless import StatelessHost
 from loadmanager.errors import Conflict
@@ -28,7 +28,7 @@ def embed(
     host: BundleHost | None,
     settings: Settings | None,
     urls: Mapping[str, str] | None,
-    door: Door | bool | None,
+    endpoint: Endpoint | bool | None,
     bind: str | None,
     more: Given,
 ) -> Control:
@@ -37,7 +37,13 @@ def embed(
         settings = settings_of(more)
     elif more:
         raise TypeError(f"give settings, or {', '.join(more)} by name, not both")
-    opened = installed_door() if door is None or door is True else closed_door if door is False else door
+    opened = (
+        installed_endpoint()
+        if endpoint is None or endpoint is True
+        else closed_endpoint
+        if endpoint is False
+        else endpoint
+    )
     stateless = StatelessHost()
     control = Control(host or stateless, settings, urls or {}, opened, bind or settings.advertised)
     stateless.control = control

@@ -19,8 +19,8 @@ from loadmanager.broker.serving import Claim
 from loadmanager.client.redirection import Moved, NotServing
 from loadmanager.embedding.bell import Bell
 from loadmanager.errors import NotFound
-from statechannel.law.bundle import Bundle, Topic
-from statechannel.law.record import Broker
+from statechannel.law.bundle import Bundle, Key
+from statechannel.law.record import BrokerId
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership
 
@@ -28,14 +28,14 @@ TOPICS_KEPT = 100_000
 RECHECK_S = 0.25
 """A peer may die, and a proof become fresh again, without a record: so a held request looks again."""
 
-parse_topic = lru_cache(TOPICS_KEPT)(Topic.parse)
-"""`Topic.parse`, remembered."""
+parse_topic = lru_cache(TOPICS_KEPT)(Key.parse)
+"""`Key.parse`, remembered."""
 
 
 class Gate:
     """One broker's gate, for any thread. `assign` asks the control loop to find an owner for a topic's bundle."""
 
-    def __init__(self, node: Node, assign: Callable[[Topic], None]) -> None:
+    def __init__(self, node: Node, assign: Callable[[Key], None]) -> None:
         assert node.serving is not None, "a gate opens when its node is ready"
         self._node = node
         self._serving = node.serving
@@ -74,7 +74,7 @@ class Gate:
 
     # --- counting
 
-    def enter(self, topic: Topic) -> Claim | None:
+    def enter(self, topic: Key) -> Claim | None:
         """Count a request in if we serve its bundle; every claim returned must be given to `leave`."""
         bundle = self._bundle(topic)
         with self._lock:
@@ -157,7 +157,7 @@ class Gate:
 
     # --- letting in, or holding until the bundle is here
 
-    async def admit(self, topic: Topic, timeout_s: float) -> Claim:
+    async def admit(self, topic: Key, timeout_s: float) -> Claim:
         """A counted claim. Raises Moved, NotServing (not in time), NotFound (no such namespace)."""
         deadline_s = time.monotonic() + timeout_s
         while True:
@@ -170,7 +170,7 @@ class Gate:
             finally:
                 arrival.cancel()
 
-    def admit_blocking(self, topic: Topic, timeout_s: float) -> Claim:
+    def admit_blocking(self, topic: Key, timeout_s: float) -> Claim:
         """As `admit`, for a thread."""
         deadline_s = time.monotonic() + timeout_s
         while True:
@@ -180,7 +180,7 @@ class Gate:
                     return claim
                 arrival.wait(self._patience_s(topic, deadline_s, timeout_s))
 
-    def _patience_s(self, topic: Topic, deadline_s: float, timeout_s: float) -> float:
+    def _patience_s(self, topic: Key, deadline_s: float, timeout_s: float) -> float:
         """How long to wait before looking again. Raises Moved, NotServing, NotFound if there is no use in waiting."""
         entry = self._table.locate(topic)
         if entry is None:
@@ -203,7 +203,7 @@ class Gate:
         peer = self._node.membership.peer(there)
         return Moved(there.name, peer.registration.urls if peer else {}, entry.bundle)
 
-    def _elsewhere(self, entry: Ownership) -> Broker | None:
+    def _elsewhere(self, entry: Ownership) -> BrokerId | None:
         """The other broker that serves this, or will in a moment and holds requests until then; None: wait here."""
         match entry.state:
             case State.ASSIGNING | State.ASSIGNED | State.TRANSFERRING | State.SPLITTING:
@@ -216,7 +216,7 @@ class Gate:
             return None
         return there if self._node.membership.is_live(there, self._node.world.clock_s()) else None
 
-    def _bundle(self, topic: Topic) -> Bundle:
+    def _bundle(self, topic: Key) -> Bundle:
         namespace = self._table.namespace(topic.namespace)
         if namespace is None or not namespace.exists:
             raise NotFound(f"there is no namespace {topic.namespace}; create it first")

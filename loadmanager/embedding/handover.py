@@ -1,8 +1,8 @@
-"""From the doors of a broker to its control loop and back: two threads, and what is handed between them is bounded.
+"""From the endpoints of a broker to its control loop and back: two threads, and what is handed between them is bounded.
 
-A door may read `node` as other threads may: the ownership table, `serving`, `ready`, the frozen values. All else it
-asks of the control loop. What is handed over wakes that loop once, however much it is, and is begun little by little,
-so that proofs are renewed in between. Decides nothing.
+An endpoint may read `node` as other threads may: the ownership table, `serving`, `ready`, the frozen values. All else
+it asks of the control loop. What is handed over wakes that loop once, however much it is, and is begun little by
+little, so that proofs are renewed in between. Decides nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ LEAVING = "this broker is leaving, or has left: ask another one"
 
 
 class _Asked(Generic[T]):
-    """One work, from the doors' loop to the control loop. `answer` belongs to the former, the rest to the latter."""
+    """One work, from the endpoints' loop to the control loop. `answer` belongs to the former, the rest to the
+    latter."""
 
     __slots__ = ("answer", "light", "task", "told", "unwanted", "work")
 
@@ -52,14 +53,14 @@ class _Asked(Generic[T]):
 
 
 class Handover:
-    """Made, ended and closed on the control loop; opened on the doors' loop, where one may `ask` and `stream`."""
+    """Made, ended and closed on the control loop; opened on the endpoints' loop, where one may `ask` and `stream`."""
 
     def __init__(self, node: Node, bind: str = "", handed_at_most: int = HANDED_AT_MOST) -> None:
         self.node = node
         self.bind = bind
-        """Where the door listens, as somebody wrote it: `host:port`, or nothing if that is not known."""
+        """Where the endpoint listens, as somebody wrote it: `host:port`, or nothing if that is not known."""
         self.control = asyncio.get_running_loop()
-        self._doors: asyncio.AbstractEventLoop | None = None
+        self._endpoints: asyncio.AbstractEventLoop | None = None
         self._handed_at_most = handed_at_most
         self._inbox: deque[_Asked[Any]] = deque()
         self._outbox: deque[tuple[asyncio.Future[Any], Any, Exception | None]] = deque()
@@ -71,7 +72,7 @@ class Handover:
         self.refused = 0
         """How many found no room, or were not begun in time."""
 
-    # --- on the doors' loop
+    # --- on the endpoints' loop
 
     @property
     def waiting(self) -> int:
@@ -80,7 +81,7 @@ class Handover:
 
     def open(self) -> None:
         """From now on this loop may ask."""
-        self._doors = asyncio.get_running_loop()
+        self._endpoints = asyncio.get_running_loop()
 
     async def ask(self, work: Callable[[], Awaitable[T]], *, light: bool = False, first: bool = False) -> T:
         """What `work()` returns or raises, run on the control loop; cancelled there if we are cancelled.
@@ -93,9 +94,9 @@ class Handover:
         if len(self._inbox) >= self._handed_at_most and not first:
             self.refused += 1
             raise Unavailable(f"{self._handed_at_most} requests wait here for their turn already; try again")
-        assert self._doors is not None, "open it first"
-        asked = _Asked(work, cast("asyncio.Future[T]", self._doors.create_future()), light)
-        late = self._doors.call_later(BEGUN_WITHIN_S, self._late, asked)
+        assert self._endpoints is not None, "open it first"
+        asked = _Asked(work, cast("asyncio.Future[T]", self._endpoints.create_future()), light)
+        late = self._endpoints.call_later(BEGUN_WITHIN_S, self._late, asked)
         (self._inbox.appendleft if first else self._inbox.append)(asked)
         if not self._taking:
             self._taking = True
@@ -148,7 +149,7 @@ class Handover:
     # --- on the control loop
 
     def at_end(self, ending: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run `ending` on the control loop when the doors begin to close: what runs behind requests ends by it."""
+        """Run `ending` on the control loop when the endpoints begin to close: what runs behind requests ends by it."""
         self._endings.append(ending)
 
     async def end(self) -> None:
@@ -207,13 +208,13 @@ class Handover:
         self._forget(task)
 
     def _reply(self, asked: _Asked[Any], result: Any, error: Exception | None) -> None:
-        assert self._doors is not None
+        assert self._endpoints is not None
         asked.told = True
         self._outbox.append((asked.answer, result, error))
         if not self._telling:
             self._telling = True
-            with suppress(RuntimeError):  # the doors have closed: nobody waits any more
-                self._doors.call_soon_threadsafe(self._tell)
+            with suppress(RuntimeError):  # the endpoints have closed: nobody waits any more
+                self._endpoints.call_soon_threadsafe(self._tell)
 
     async def _pump(self, source: Callable[[], AsyncGenerator[T, None]]) -> _Pump[T]:
         pump = _Pump(source())

@@ -14,7 +14,7 @@ from loadmanager.broker.lookup import Located
 from loadmanager.broker.node import Node
 from loadmanager.broker.serving import Claim
 from loadmanager.client.redirection import Moved, NotServing
-from loadmanager.embedding.doors import Door
+from loadmanager.embedding.endpoints import Endpoint
 from loadmanager.embedding.facade import ADMIT_TIMEOUT_S, draining, embed, ensuring, locating
 from loadmanager.embedding.gate import Admission, parse_topic
 from loadmanager.embedding.signals import leaving_on_signal
@@ -37,7 +37,7 @@ class SyncBroker:
         settings: Settings | None = None,
         *,
         urls: Mapping[str, str] | None = None,
-        door: Door | bool | None = None,
+        endpoint: Endpoint | bool | None = None,
         bind: str | None = None,
         **more: Unpack[Given],
     ) -> None:
@@ -45,7 +45,7 @@ class SyncBroker:
             hook = getattr(host, name, None)
             if iscoroutinefunction(hook):
                 raise TypeError(f"{hook.__qualname__} is a coroutine function: use Broker, or make it a plain one")
-        self._control = embed(host, settings, urls, door, bind, more)
+        self._control = embed(host, settings, urls, endpoint, bind, more)
 
     def __enter__(self) -> Self:
         self.start()

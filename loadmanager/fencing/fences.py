@@ -13,7 +13,7 @@ from typing import Any
 
 from loadmanager.broker.serving import Claim
 from loadmanager.client.redirection import NotServing
-from statechannel.law.bundle import Topic
+from statechannel.law.bundle import Key
 from statechannel.law.record import Token
 
 Row = tuple[Any, ...]
@@ -55,9 +55,9 @@ def write_refused(claim: Claim, standing: str | None) -> FencedOut:
     return FencedOut(f"{claim.bundle} is fenced: {why}", token)
 
 
-def position_in(claim: Claim, key: str | Topic) -> int:
+def position_in(claim: Claim, key: str | Key) -> int:
     """The key's position. Raises ValueError if it is not in the claimed bundle."""
-    topic = Topic.parse(key) if isinstance(key, str) else key
+    topic = Key.parse(key) if isinstance(key, str) else key
     if topic not in claim.bundle:
         raise ValueError(f"{topic} is not in {claim.bundle}: write each key under the claim that admitted it")
     return topic.position
@@ -124,7 +124,7 @@ class Fences:
         for piece in pieces:
             yield self._insert, (namespace, *piece)
 
-    def checking(self, claim: Claim, key: str | Topic) -> Steps:
+    def checking(self, claim: Claim, key: str | Key) -> Steps:
         """Raises FencedOut unless the claim's token stands at the key's position; it stays there until the end of the
         transaction. Raises ValueError for a key of another bundle."""
         position, token = position_in(claim, key), str(claim.token)

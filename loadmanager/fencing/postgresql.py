@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 from loadmanager.broker.serving import Claim
 from loadmanager.fencing.fences import DEFAULT_TABLE, Fences, Steps, driver
 from loadmanager.fencing.sql import SqlStore, run
-from statechannel.law.bundle import Topic
+from statechannel.law.bundle import Key
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
@@ -111,7 +111,7 @@ class AsyncPostgresStore:
             yield cursor
 
     @asynccontextmanager
-    async def writing(self, claim: Claim, key: str | Topic) -> AsyncGenerator[AsyncCursor[Any]]:
+    async def writing(self, claim: Claim, key: str | Key) -> AsyncGenerator[AsyncCursor[Any]]:
         """As `SqlStore.writing`."""
         async with self.transaction() as cursor:
             await self.check(cursor, claim, key)
@@ -128,7 +128,7 @@ class AsyncPostgresStore:
         """As `SqlStore.raise_fence`."""
         await self._run(cursor, self._fences.raising(claim))
 
-    async def check(self, cursor: AsyncCursor[Any], claim: Claim, key: str | Topic) -> None:
+    async def check(self, cursor: AsyncCursor[Any], claim: Claim, key: str | Key) -> None:
         """As `SqlStore.check`."""
         await self._run(cursor, self._fences.checking(claim, key))
 

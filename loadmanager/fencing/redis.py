@@ -13,10 +13,10 @@ from typing import Any, Self
 
 from loadmanager.broker.serving import Claim
 from loadmanager.fencing.fences import driver, position_in, raise_refused, write_refused
-from statechannel.law.bundle import Topic
+from statechannel.law.bundle import Key
 
 DEFAULT_PREFIX = "loadmanager:fence:"
-Key = str | bytes
+RedisKey = str | bytes
 
 _RANGES = r"""
 local function standing(fence, lo, hi)
@@ -60,7 +60,7 @@ end
 
 _COMMAND = "return redis.call(ARGV[1], KEYS[1], unpack(ARGV, 2))"
 
-Call = tuple[str, Sequence[Key], Sequence[object]]
+Call = tuple[str, Sequence[RedisKey], Sequence[object]]
 
 
 class _Calls:
@@ -76,7 +76,7 @@ class _Calls:
         return _RAISE, [self._fence(claim)], [*claim.bundle.bounds, str(claim.token)]
 
     def _writing(
-        self, claim: Claim, key: str | Topic, script: str, keys: Sequence[Key], args: Sequence[object]
+        self, claim: Claim, key: str | Key, script: str, keys: Sequence[RedisKey], args: Sequence[object]
     ) -> Call:
         position = position_in(claim, key)
         return _CHECK + script, [*keys, self._fence(claim)], [*args, position, str(claim.token)]
@@ -131,12 +131,12 @@ class RedisStore(_Calls):
         with self._refusing(claim, raising=True):
             self._script(script)(keys, args)
 
-    def command(self, claim: Claim, key: str | Topic, command: str, name: Key, *args: Any) -> Any:
+    def command(self, claim: Claim, key: str | Key, command: str, name: RedisKey, *args: Any) -> Any:
         """`command name args…` for what belongs to the key, if the fence lets it. Raises as `script`."""
         return self.script(claim, key, _COMMAND, [name], [command, *args])
 
     def script(
-        self, claim: Claim, key: str | Topic, script: str, keys: Sequence[Key] = (), args: Sequence[Any] = ()
+        self, claim: Claim, key: str | Key, script: str, keys: Sequence[RedisKey] = (), args: Sequence[Any] = ()
     ) -> Any:
         """What a Lua script returns, run together with the check of the fence. Raises FencedOut, and ValueError for a
         key of another bundle. Give the same text each time: Redis keeps every one."""
@@ -167,12 +167,12 @@ class AsyncRedisStore(_Calls):
         with self._refusing(claim, raising=True):
             await self._script(script)(keys, args)
 
-    async def command(self, claim: Claim, key: str | Topic, command: str, name: Key, *args: Any) -> Any:
+    async def command(self, claim: Claim, key: str | Key, command: str, name: RedisKey, *args: Any) -> Any:
         """As `RedisStore.command`."""
         return await self.script(claim, key, _COMMAND, [name], [command, *args])
 
     async def script(
-        self, claim: Claim, key: str | Topic, script: str, keys: Sequence[Key] = (), args: Sequence[Any] = ()
+        self, claim: Claim, key: str | Key, script: str, keys: Sequence[RedisKey] = (), args: Sequence[Any] = ()
     ) -> Any:
         """As `RedisStore.script`."""
         text, keys, args = self._writing(claim, key, script, keys, args)

@@ -9,7 +9,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from loadmanager.broker.serving import Claim
 from loadmanager.fencing.fences import Fences, Steps
-from statechannel.law.bundle import Topic
+from statechannel.law.bundle import Key
 
 C = TypeVar("C")
 """The driver's cursor."""
@@ -56,7 +56,7 @@ class SqlStore(ABC, Generic[C]):
             yield cursor
 
     @contextmanager
-    def writing(self, claim: Claim, key: str | Topic) -> Generator[C]:
+    def writing(self, claim: Claim, key: str | Key) -> Generator[C]:
         """Write what belongs to the key in the transaction in which the fence is checked. Raises FencedOut, and
         ValueError for a key of another bundle."""
         with self.transaction() as cursor:
@@ -67,7 +67,7 @@ class SqlStore(ABC, Generic[C]):
         """As `raising`, within a `transaction()`."""
         self._run(cursor, self._fences.raising(claim))
 
-    def check(self, cursor: C, claim: Claim, key: str | Topic) -> None:
+    def check(self, cursor: C, claim: Claim, key: str | Key) -> None:
         """As `writing`, within a `transaction()`."""
         self._run(cursor, self._fences.checking(claim, key))
 

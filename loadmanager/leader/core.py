@@ -24,7 +24,7 @@ from loadmanager.leader.memory import Asked
 from loadmanager.model.registration import Peer
 from statechannel.law.bundle import Bundle
 from statechannel.law.indices import Flight
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change
@@ -59,7 +59,7 @@ class LeaderSettings(msgspec.Struct, frozen=True):
 class View(msgspec.Struct, frozen=True):
     """What the leader knows at one instant, besides the table.
 
-    `condemned` are incarnations that several brokers found dead, each with the evidence. `heard_s` is when a no-op of
+    `suspected` are incarnations that several brokers found dead, each with the evidence. `heard_s` is when a no-op of
     an incarnation was last read; `listening_since_s` since when anybody could have been heard. `places` is equal as
     long as the same brokers may be given bundles by the same rules. Bundles of `eager` namespaces get a place without
     a lookup.
@@ -67,8 +67,8 @@ class View(msgspec.Struct, frozen=True):
 
     now_s: float
     peers: Mapping[str, Peer]
-    condemned: Mapping[Broker, str]
-    heard_s: Mapping[Broker, float]
+    suspected: Mapping[BrokerId, str]
+    heard_s: Mapping[BrokerId, float]
     listening_since_s: float
     places: object = None
     eager: tuple[str, ...] = ()
@@ -82,14 +82,14 @@ class LeaderCore:
         """What has been dealt with since the term began, in the unit of WORK_A_TURN."""
         self._settings = settings
         self._seen_s: dict[Flight, float] = {}
-        self._raised_s: dict[Broker, float] = {}
-        self._unregistered_since_s: dict[Broker, float] = {}
+        self._raised_s: dict[BrokerId, float] = {}
+        self._unregistered_since_s: dict[BrokerId, float] = {}
         self._asked = Asked(settings.retry_s)
         self._homeless: dict[str, dict[Bundle, int]] = {}
         """By the name of the broker that had them, what was revoked and has no place yet."""
         self._settled: set[str] = set()
         """Eager namespaces in which nothing was unassigned when they were looked at last, nor has become so since."""
-        self._dead: set[Broker] = set()
+        self._dead: set[BrokerId] = set()
         """Holders that were dead when they were looked at last."""
         self._places: object = None
         self._deadline_s: float | None = None
@@ -123,7 +123,7 @@ class LeaderCore:
         """The table jumped to a snapshot: what changed there was not told."""
         self._settled.clear()
 
-    def raised(self, holder: Broker, now_s: float) -> None:
+    def raised(self, holder: BrokerId, now_s: float) -> None:
         """The holder's incarnation is known not to be current any more."""
         self._raised_s.setdefault(holder, now_s)
 
@@ -154,10 +154,10 @@ class LeaderCore:
         self._sweep = None
         return self._due
 
-    def death_of(self, broker: Broker, view: View) -> str | None:
+    def death_of(self, broker: BrokerId, view: View) -> str | None:
         """Why this incarnation counts as dead, None if it does not. Being wrong costs a move, never two owners."""
-        if broker in view.condemned:
-            return view.condemned[broker]
+        if broker in view.suspected:
+            return view.suspected[broker]
         peer = view.peers.get(broker.name)
         if peer is not None and peer.broker.incarnation >= broker.incarnation:
             return None if peer.broker == broker else f"{broker} was replaced by {peer.broker}"
@@ -178,7 +178,7 @@ class LeaderCore:
     # --- holders
 
     def _watch_holders(self, table: OwnershipTable) -> Iterator[int]:
-        revoking: Counter[Broker | None] = Counter()
+        revoking: Counter[BrokerId | None] = Counter()
         for flight in table.flights():
             yield 1
             if flight.state is State.REVOKING:
@@ -186,8 +186,8 @@ class LeaderCore:
         holders = dict.fromkeys(table.holders())
         self._unregistered_since_s = {b: s for b, s in self._unregistered_since_s.items() if b in holders}
         self._dead.intersection_update(holders)
-        dead: list[Broker] = []
-        away: list[Broker] = []
+        dead: list[BrokerId] = []
+        away: list[BrokerId] = []
         for holder in holders:
             yield 1
             left = table.count_held_by(holder) - revoking[holder]
@@ -203,7 +203,7 @@ class LeaderCore:
         if away:
             yield from self._walk(table, away, frozenset({State.ASSIGNED}))
 
-    def _is_cut_off(self, holder: Broker) -> bool:
+    def _is_cut_off(self, holder: BrokerId) -> bool:
         """Whether a living holder has been away from the coordination service for longer than it may."""
         if holder.name in self._view.peers:
             self._unregistered_since_s.pop(holder, None)
@@ -214,7 +214,7 @@ class LeaderCore:
             self._remind(due_s)
         return self._view.now_s >= due_s
 
-    def _walk(self, table: OwnershipTable, holders: Iterable[Broker], states: frozenset[State]) -> Iterator[int]:
+    def _walk(self, table: OwnershipTable, holders: Iterable[BrokerId], states: frozenset[State]) -> Iterator[int]:
         """What these hold in these states is taken from them: one walk of the namespaces for all of them."""
         wanted = dict.fromkeys(holders)
         names: dict[str, None] = {}
@@ -222,7 +222,7 @@ class LeaderCore:
             some = table.namespaces_of(holder)
             names.update(dict.fromkeys(some))
             yield 1 + len(some) // LOOKED_AT_FOR_ONE
-        found: dict[tuple[Broker, int], list[Seen]] = {}
+        found: dict[tuple[BrokerId, int], list[Seen]] = {}
         for looked_at, entries in table.walk(names, wanted):
             yield 1 + looked_at // LOOKED_AT_FOR_ONE
             for entry in entries:
@@ -235,7 +235,7 @@ class LeaderCore:
         for (holder, _), seen in found.items():
             yield self._take(holder, seen)
 
-    def _take(self, holder: Broker, seen: list[Seen]) -> int:
+    def _take(self, holder: BrokerId, seen: list[Seen]) -> int:
         reason = self.death_of(holder, self._view)
         if reason is not None:
             self._due.append(Revoke(holder, tuple(seen), f"{ORPHAN}{reason}"))
@@ -300,7 +300,7 @@ class LeaderCore:
             return False
         return self._ask("place", flight, left)
 
-    def _raise(self, holder: Broker, since_s: float) -> None:
+    def _raise(self, holder: BrokerId, since_s: float) -> None:
         """A dead holder is raised at once; one that lives gets one validity to release by itself."""
         reason = self.death_of(holder, self._view)
         patience_s = since_s + self._settings.validity_s
@@ -362,7 +362,7 @@ class LeaderCore:
 
     # --- memory
 
-    def _ask(self, duty: str, about: Broker | Flight | str, left: int, *, patient: bool = False) -> bool:
+    def _ask(self, duty: str, about: BrokerId | Flight | str, left: int, *, patient: bool = False) -> bool:
         """Whether this duty may be asked for now: see `Asked.is_due`."""
         is_due = self._asked.is_due(duty, about, left, self._view.now_s, patient=patient)
         self._remind(self._asked.due_s(duty, about))

@@ -16,7 +16,7 @@ from loadmanager.leader.duty import Cancel, Duty, Evacuate, Place, Raise, Revoke
 from statechannel.errors import CoordinationUnavailable, Deposed
 from statechannel.law.bundle import Bundle
 from statechannel.law.partition import Lead
-from statechannel.law.record import Action, Broker, Record, Role, Subject
+from statechannel.law.record import Action, BrokerId, Record, Role, Subject
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership, Reason, Refusal, Unknown, Verdict
 from statechannel.ports import Coordination, Leadership
@@ -35,7 +35,7 @@ class Placer(Protocol):
         """Bring what is known of the brokers up to date; whether that took work worth a turn of the loop."""
         ...
 
-    def place_many(self, entries: Sequence[Ownership], names: Sequence[str | None]) -> Sequence[Broker | None]:
+    def place_many(self, entries: Sequence[Ownership], names: Sequence[str | None]) -> Sequence[BrokerId | None]:
         """Who gets each of these bundles; `names` are brokers to prefer, None for no preference."""
         ...
 
@@ -44,7 +44,7 @@ class Placer(Protocol):
         ...
 
 
-class Hands:
+class DutyExecutor:
     """Performs duties in one term. `deposed` is called when somebody else is known to lead."""
 
     def __init__(
@@ -149,9 +149,9 @@ class Hands:
             for record in self._records(Action.TRANSFER, _seen(some), duty.reason, to)
         )
 
-    async def _grouped(self, subjects: Iterable[Seen], former: str) -> dict[Broker | None, list[Ownership]]:
+    async def _grouped(self, subjects: Iterable[Seen], former: str) -> dict[BrokerId | None, list[Ownership]]:
         """The bundles that are still as they were seen, by new owner; preferred is who held each, or `former`."""
-        groups: dict[Broker | None, list[Ownership]] = {}
+        groups: dict[BrokerId | None, list[Ownership]] = {}
         remaining = iter(subjects)
         while some := list(islice(remaining, PLACED_AT_ONCE)):
             async with self._step:
@@ -174,7 +174,7 @@ class Hands:
         action: Action,
         subjects: Iterable[Seen],
         reason: str,
-        to: Broker | None = None,
+        to: BrokerId | None = None,
         *,
         role: Role = Role.LEADER,
     ) -> Iterator[tuple[int, Record]]:
@@ -236,12 +236,12 @@ class Hands:
                 return False
         return True
 
-    async def move(self, bundle: Bundle, seen: int, to: Broker | None, reason: str, cause: str) -> Verdict:
+    async def move(self, bundle: Bundle, seen: int, to: BrokerId | None, reason: str, cause: str) -> Verdict:
         """Begin one planned move, to nobody (an unload) without `to`; what the channel says."""
         action = Action.UNLOAD if to is None else Action.TRANSFER
         return self._heeded(await self._channel.publish(self._about(bundle, seen, action, to, reason, cause)))
 
-    async def give(self, bundle: Bundle, seen: int, to: Broker, reason: str) -> Verdict:
+    async def give(self, bundle: Bundle, seen: int, to: BrokerId, reason: str) -> Verdict:
         """Give a bundle that nobody has to this broker; what the channel says."""
         record = self._about(bundle, seen, Action.OWN, to, reason, "")
         return self._heeded(await self._channel.publish(msgspec.structs.replace(record, role=Role.BROKER)))
@@ -260,7 +260,7 @@ class Hands:
             self._deposed(verdict.detail)
         return verdict
 
-    def _about(self, bundle: Bundle, seen: int, action: Action, to: Broker | None, reason: str, cause: str) -> Record:
+    def _about(self, bundle: Bundle, seen: int, action: Action, to: BrokerId | None, reason: str, cause: str) -> Record:
         return Record(
             "",
             action,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 Seen = tuple[Bundle, int]
 """A bundle, and the revision at which it was seen."""
@@ -14,7 +14,7 @@ Seen = tuple[Bundle, int]
 class Revoke(msgspec.Struct, frozen=True, gc=False):
     """Publish `revoke` for these bundles, each as seen."""
 
-    holder: Broker
+    holder: BrokerId
     subjects: tuple[Seen, ...]
     reason: str
 
@@ -22,7 +22,7 @@ class Revoke(msgspec.Struct, frozen=True, gc=False):
 class Raise(msgspec.Struct, frozen=True, gc=False):
     """Raise the holder's incarnation; report with `raised`."""
 
-    holder: Broker
+    holder: BrokerId
     reason: str
 
 
@@ -45,7 +45,7 @@ class Cancel(msgspec.Struct, frozen=True, gc=False):
 class Evacuate(msgspec.Struct, frozen=True, gc=False):
     """Transfer these bundles away from a holder that is alive but cut off for good."""
 
-    holder: Broker
+    holder: BrokerId
     subjects: tuple[Seen, ...]
     reason: str
 

@@ -13,9 +13,9 @@ import msgspec
 
 from loadmanager.cluster.membership import Membership
 from loadmanager.leader.core import LeaderCore, LeaderSettings, View
-from loadmanager.leader.duties import Hands, Placer
+from loadmanager.leader.duties import DutyExecutor, Placer
 from statechannel.errors import CoordinationError, LogUnavailable
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.law.verdict import Change
 from statechannel.ports import Coordination, Leadership
 from statechannel.runtime.service import Channel
@@ -36,13 +36,13 @@ class TermSettings(msgspec.Struct, frozen=True):
 class Term:
     """What balancing needs of a term: whose it is, and the hands to move things with."""
 
-    def __init__(self, leadership: Leadership, hands: Hands) -> None:
+    def __init__(self, leadership: Leadership, executor: DutyExecutor) -> None:
         self.leadership = leadership
-        self.hands = hands
+        self.executor = executor
 
 
 class Leader:
-    """Run `run()` for one incarnation. `govern` runs beside the duties of each term, e.g. the balancing rounds.
+    """Run `run()` for one incarnation. `rebalance` runs beside the duties of each term, e.g. the balancing rounds.
 
     `tell_behind` lets the others know that we do not get at the log; `eager` are the namespaces whose bundles get a
     place without a lookup.
@@ -50,7 +50,7 @@ class Leader:
 
     def __init__(
         self,
-        me: Broker,
+        me: BrokerId,
         channel: Channel,
         coordination: Coordination,
         membership: Membership,
@@ -58,7 +58,7 @@ class Leader:
         placing: Placer,
         clock_s: Callable[[], float],
         note: Callable[[str], None],
-        govern: Callable[[Term], Awaitable[None]],
+        rebalance: Callable[[Term], Awaitable[None]],
         root: str,
         tell_behind: Callable[[], Awaitable[None]],
         eager: Callable[[], tuple[str, ...]] = tuple,
@@ -71,7 +71,7 @@ class Leader:
         self._placing = placing
         self._clock_s = clock_s
         self._note = note
-        self._govern = govern
+        self._rebalance = rebalance
         self._root = root
         self._tell_behind = tell_behind
         self._eager = eager
@@ -120,17 +120,17 @@ class Leader:
         ours = self._membership.peer(self._me)
         return ours is not None and ours.registration.behind and self._another_reads_the_log()
 
-    def _death_of(self, leader: Broker) -> str | None:
+    def _death_of(self, leader: BrokerId) -> str | None:
         """The evidence that a leader does not lead any more, though its session may live on in a later incarnation."""
         peer = self._membership.peers.get(leader.name)
         if peer is not None and peer.broker.incarnation > leader.incarnation:
             return f"{leader} was replaced by {peer.broker}"
-        return self._membership.condemned.get(leader)
+        return self._membership.suspected.get(leader)
 
     async def _lead(self, leadership: Leadership) -> None:
         self._ended, self._shown = "", False
         core = LeaderCore(self._settings.core)
-        hands = Hands(
+        executor = DutyExecutor(
             leadership,
             self._channel,
             self._coordination,
@@ -144,13 +144,13 @@ class Leader:
         self._note(f"elected with epoch {leadership.epoch}")
         try:
             async with asyncio.timeout(self._settings.lead_timeout_s):
-                taken = await hands.take_partitions(self._root)
+                taken = await executor.take_partitions(self._root)
         except TimeoutError:
             taken = False
         if taken:
             self.leading = leadership
             try:
-                await self._term(leadership, core, hands)
+                await self._term(leadership, core, executor)
             finally:
                 self.leading = None
         self._note(f"epoch {leadership.epoch} ended: {self._ended or 'no barrier on the channel'}")
@@ -159,7 +159,7 @@ class Leader:
         if not taken:
             await self._resign(leadership)
 
-    async def _term(self, leadership: Leadership, core: LeaderCore, hands: Hands) -> None:
+    async def _term(self, leadership: Leadership, core: LeaderCore, executor: DutyExecutor) -> None:
         def observe(change: Change) -> None:
             if core.observe(change):
                 self._woken.set()
@@ -173,13 +173,13 @@ class Leader:
         try:
             async with asyncio.TaskGroup() as tasks:
                 beside = [
-                    tasks.create_task(self._governed(Term(leadership, hands))),
+                    tasks.create_task(self._rebalanced(Term(leadership, executor))),
                     tasks.create_task(self._watch_progress()),
                 ]
                 while not self._ended:
                     if not core.unfinished:
                         self._woken.clear()  # what happens from here on, during the sweep too, asks for another one
-                    self._tick(leadership, core, hands, tasks)
+                    self._tick(leadership, core, executor, tasks)
                     if core.unfinished and self._membership.safe_mode(self._clock_s()) is None:
                         await asyncio.sleep(0)
                     else:
@@ -191,8 +191,8 @@ class Leader:
             self._channel.unlisten(observe)
             self._channel.replica.off_reload(look_again)
 
-    async def _governed(self, term: Term) -> None:
-        await self._govern(term)
+    async def _rebalanced(self, term: Term) -> None:
+        await self._rebalance(term)
 
     async def _watch_progress(self) -> None:
         """End the term if our replica falls behind the log: what it does not show is nobody's duty then.
@@ -218,24 +218,24 @@ class Leader:
         """Whether somebody else is here who has not said to be behind."""
         return any(peer.broker.name != self._me.name for peer in self._membership.eligible())
 
-    def _tick(self, leadership: Leadership, core: LeaderCore, hands: Hands, tasks: asyncio.TaskGroup) -> None:
+    def _tick(self, leadership: Leadership, core: LeaderCore, executor: DutyExecutor, tasks: asyncio.TaskGroup) -> None:
         now_s = self._clock_s()
-        hands.check_silent(tasks)
+        executor.check_silent(tasks)
         if self._membership.connected and self._is_over(leadership):
             self._end(f"{self._coordination.leadership} leads")
-        elif hands.unknown_since_s is not None and now_s - hands.unknown_since_s > self._settings.lead_timeout_s:
+        elif executor.unknown_since_s is not None and now_s - executor.unknown_since_s > self._settings.lead_timeout_s:
             self._end(NO_VERDICTS)
         elif self._membership.safe_mode(now_s) is None:
             view = View(
                 now_s=now_s,
                 peers=self._membership.peers,
-                condemned=self._membership.condemned,
+                suspected=self._membership.suspected,
                 heard_s=self._membership.heard_s,
                 listening_since_s=self._membership.listening_since_s,
                 places=self._placing.basis(),
                 eager=self._eager(),
             )
-            hands.perform(core.tick(self._channel.table, view), tasks)
+            executor.perform(core.tick(self._channel.table, view), tasks)
 
     def _is_over(self, leadership: Leadership) -> bool:
         """Whether somebody else leads, or nobody does. Right after the election the watch may not show us yet."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from loadmanager.model.constraints import Constraints
 from loadmanager.model.load.usage import RESOURCES
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -41,7 +41,7 @@ class Brokers(msgspec.Struct, frozen=True, eq=False, dict=True):
     broker holds, with what is coming and without what is leaving. Rates and throughput are those of its last report.
     """
 
-    ids: tuple[Broker, ...]
+    ids: tuple[BrokerId, ...]
     capacity: Floats
     """(n, DIMENSIONS), above 0."""
     used: Floats
@@ -64,7 +64,7 @@ class Brokers(msgspec.Struct, frozen=True, eq=False, dict=True):
         return len(self.ids)
 
     @cached_property
-    def rows(self) -> Mapping[Broker, int]:
+    def rows(self) -> Mapping[BrokerId, int]:
         """The row of each broker."""
         return {broker: row for row, broker in enumerate(self.ids)}
 

@@ -14,7 +14,7 @@ import msgspec
 
 from loadmanager.model.load.usage import Row
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.law.table import OwnershipTable
 
 LOADS_KEPT = 10_000
@@ -23,8 +23,8 @@ LOADS_KEPT = 10_000
 class Arrival(msgspec.Struct, frozen=True):
     """The last planned move of a bundle: from which broker, when it was there, and the names of all it left so far."""
 
-    source: Broker
-    destination: Broker
+    source: BrokerId
+    destination: BrokerId
     at_ms: int
     left: frozenset[str]
 
@@ -35,7 +35,7 @@ class MoveHistory:
     def __init__(self, table: OwnershipTable, memory_s: float) -> None:
         self._table = table
         self._memory_ms = memory_s * 1000
-        self._loads: dict[tuple[Bundle, Broker, Broker], Row] = {}
+        self._loads: dict[tuple[Bundle, BrokerId, BrokerId], Row] = {}
 
     def set_memory(self, memory_s: float) -> None:
         """Let moves matter for so long from now on."""
@@ -50,7 +50,7 @@ class MoveHistory:
         last = recent[-1]
         return Arrival(last.source, last.destination, last.at_ms, frozenset(move.source.name for move in recent))
 
-    def remember(self, moves: Iterable[tuple[Bundle, Broker, Broker, Row]]) -> None:
+    def remember(self, moves: Iterable[tuple[Bundle, BrokerId, BrokerId, Row]]) -> None:
         """Note the loads of bundles that are being moved: bundle, source, destination, load as in a model's row."""
         for bundle, source, destination, load in moves:
             self._loads.pop((bundle, source, destination), None)
@@ -58,7 +58,7 @@ class MoveHistory:
         while len(self._loads) > LOADS_KEPT:
             del self._loads[next(iter(self._loads))]
 
-    def newest(self, count: int) -> tuple[tuple[Bundle, Broker, Broker], ...]:
+    def newest(self, count: int) -> tuple[tuple[Bundle, BrokerId, BrokerId], ...]:
         """The moves whose loads were noted last, the newest first: bundle, source, destination."""
         return tuple(islice(reversed(self._loads), count))
 

@@ -24,7 +24,7 @@ from loadmanager.model.policies.model import NO_POLICIES, Policies
 from loadmanager.model.registration import Peer
 from loadmanager.model.reported import NOTHING, Hot, Reports, current, elsewhere, is_included, place_of, reported, used
 from loadmanager.settings import Settings
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 
@@ -104,8 +104,8 @@ def _cold_but_ruled(observed: Observed, brokers: Brokers, hot: Sequence[Hot]) ->
 def _brokers(
     observed: Observed,
     peers: Sequence[Peer],
-    loads: Mapping[Broker, BrokerLoadData],
-    uses: Mapping[Broker, Floats],
+    loads: Mapping[BrokerId, BrokerLoadData],
+    uses: Mapping[BrokerId, Floats],
 ) -> Brokers:
     capacities = [loads[p.broker].capacity if p.broker in loads else p.registration.capacity for p in peers]
     idle = np.zeros(len(RESOURCES))
@@ -179,7 +179,7 @@ def _bundles(observed: Observed, brokers: Brokers, chosen: Sequence[Hot]) -> Bun
     )
 
 
-def _row(brokers: Brokers, broker: Broker | None) -> int:
+def _row(brokers: Brokers, broker: BrokerId | None) -> int:
     return NOWHERE if broker is None else brokers.rows.get(broker, NOWHERE)
 
 
@@ -211,9 +211,9 @@ def _bound(bundles: Bundles, rest_s: Floats) -> Bundles:
     return msgspec.structs.replace(bundles, left=left)
 
 
-def _holdings(table: OwnershipTable, policies: Policies) -> dict[str, dict[Broker, int]]:
+def _holdings(table: OwnershipTable, policies: Policies) -> dict[str, dict[BrokerId, int]]:
     """Of each namespace that is in an anti-affinity group: how many bundles each broker holds, or is about to."""
-    holdings: dict[str, dict[Broker, int]] = {}
+    holdings: dict[str, dict[BrokerId, int]] = {}
     for name, policy in policies.namespaces.items():
         namespace = table.namespace(name)
         if not policy.anti_affinity_group or namespace is None:

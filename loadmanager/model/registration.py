@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.ports import Member
 
 VERSION = "0.1.0"
@@ -35,7 +35,7 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
 class Peer(msgspec.Struct, frozen=True):
     """A registered broker: its current incarnation and what it registered."""
 
-    broker: Broker
+    broker: BrokerId
     registration: Registration
 
 

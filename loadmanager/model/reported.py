@@ -19,7 +19,7 @@ from loadmanager.model.history import Arrival, MoveHistory
 from loadmanager.model.load.model import BrokerLoadData, TopBundlesLoadData
 from loadmanager.model.load.usage import Row, broker_row, bundle_row
 from statechannel.law.bundle import Bundle, index_of
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
@@ -39,9 +39,9 @@ class Hot(msgspec.Struct, frozen=True, gc=False):
     """
 
     bundle: Bundle
-    reporter: Broker
+    reporter: BrokerId
     entry: Ownership | None
-    place: Broker | None
+    place: BrokerId | None
     arrival: Arrival | None
     load: Row
     rate_msg_s: float = 0.0
@@ -52,21 +52,21 @@ class Hot(msgspec.Struct, frozen=True, gc=False):
 class Reports(msgspec.Struct, frozen=True):
     """The reports of brokers' present incarnations. `settle_ms`: for so long a moved bundle's reported load may lie."""
 
-    loads: Mapping[Broker, BrokerLoadData]
-    tops: Mapping[Broker, TopBundlesLoadData]
+    loads: Mapping[BrokerId, BrokerLoadData]
+    tops: Mapping[BrokerId, TopBundlesLoadData]
     table: OwnershipTable
     history: MoveHistory
     now_ms: int
     settle_ms: float
 
 
-def current(data: Mapping[str, D], broker: Broker) -> D | None:
+def current(data: Mapping[str, D], broker: BrokerId) -> D | None:
     """The load data of exactly this incarnation."""
     found = data.get(broker.name)
     return found if found is not None and found.broker == broker else None
 
 
-def place_of(entry: Ownership | None) -> Broker | None:
+def place_of(entry: Ownership | None) -> BrokerId | None:
     """Where a bundle is or is about to be; None if it is gone, or on its way to nobody."""
     if entry is None:
         return None
@@ -92,7 +92,7 @@ def reported(reports: Reports) -> list[Hot]:
     return [*found, *_not_yet_hot(reports, {(each.bundle, each.reporter) for each in found})]
 
 
-def _not_yet_hot(reports: Reports, listed: Collection[tuple[Bundle, Broker]]) -> Iterator[Hot]:
+def _not_yet_hot(reports: Reports, listed: Collection[tuple[Bundle, BrokerId]]) -> Iterator[Hot]:
     """Bundles that have only just come to a broker and are not among its hottest, because they are not warm yet."""
     history = reports.history
     for bundle, source, destination in history.newest(NEWCOMERS):
@@ -132,7 +132,7 @@ def elsewhere(reports: Reports, hot: Sequence[Hot]) -> list[Hot]:
     return list(latest.values())
 
 
-def used(reports: Reports, hot: Sequence[Hot], away: Sequence[Hot]) -> dict[Broker, Floats]:
+def used(reports: Reports, hot: Sequence[Hot], away: Sequence[Hot]) -> dict[BrokerId, Floats]:
     """What each broker uses once all moves under way are done; `away` is `elsewhere`'s."""
     loads = reports.loads
     found = {broker: np.array(broker_row(load)) for broker, load in loads.items()}

@@ -16,7 +16,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from loadmanager.settings.advising import Advising
 from loadmanager.settings.balancing import TOLERANCES, Balancing, Tolerance
 from loadmanager.settings.describing import Description, described
-from loadmanager.settings.doors import Doors
+from loadmanager.settings.http import HttpLimits
 from loadmanager.settings.load import Load
 from loadmanager.settings.place import Place
 from loadmanager.settings.reshaping import Reshaping
@@ -33,7 +33,7 @@ MOST_S = 1e9
 """Nor a duration above this: 30 years."""
 
 
-class Settings(Advising, Reshaping, Shedding, Balancing, Load, Running, Doors, Place, BaseSettings):
+class Settings(Advising, Reshaping, Shedding, Balancing, Load, Running, HttpLimits, Place, BaseSettings):
     """How one broker runs. Durations end in `_s`, sizes in `_bytes`."""
 
     model_config = SettingsConfigDict(env_prefix="LOADMANAGER_", frozen=True, extra="forbid", allow_inf_nan=False)

@@ -56,15 +56,15 @@ class Given(TypedDict, total=False):
     failure_domain: str
     capacity: Mapping[str, float]
     properties: Mapping[str, str]
-    door_hosts: str
-    door_connections: int
-    door_requests: int
-    door_head_limit_bytes: int
-    door_body_limit_bytes: int
-    door_head_timeout_s: float
-    door_body_timeout_s: float
-    door_send_timeout_s: float
-    door_idle_timeout_s: float
+    http_hosts: str
+    http_connections: int
+    http_requests: int
+    http_head_limit_bytes: int
+    http_body_limit_bytes: int
+    http_head_timeout_s: float
+    http_body_timeout_s: float
+    http_send_timeout_s: float
+    http_idle_timeout_s: float
     proof_validity_s: float
     clock_drift: float
     session_timeout_s: float

@@ -33,7 +33,7 @@ class Running(BaseSettings):
         0.25, "between two looks at another broker's port", "a crash is noticed within half a second", ge=0.05
     )
     probe_refusals: int = fixed(
-        2, "refused connections in a row that make an accusation", "one refusal may be a full backlog", ge=1
+        2, "refused connections in a row that make a suspicion", "one refusal may be a full backlog", ge=1
     )
     monitor_interval_s: float = fixed(
         5.0,

@@ -1,7 +1,7 @@
 """Faults that wait for somebody to reach a step of the work on snapshots, and strike then: in the middle of it.
 
 The steps are what the log server is asked for; a fault strikes as the request arrives, or in the few milliseconds
-after. Which fault it is, is `storm.py`'s.
+after. Which fault it is, is `fault phase.py`'s.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Trap(msgspec.Struct, frozen=True):
 
 
 class Ambush:
-    """Traps that are set. `schedule(delay_s, do, life)` does something unless the storm is over or the life is."""
+    """Traps that are set. `schedule(delay_s, do, life)` does something unless the fault phase is over or the life
+    is."""
 
     def __init__(
         self,

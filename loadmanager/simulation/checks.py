@@ -28,7 +28,7 @@ from loadmanager.simulation.storage import CELLS, StaleToken, cells_of
 from loadmanager.simulation.world import World
 from statechannel.errors import InvariantError
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Action, Broker
+from statechannel.law.record import Action, BrokerId
 from statechannel.law.snapshot import SnapshotInfo
 from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change
@@ -205,7 +205,7 @@ class Checks:
             if rests and record.to.name in left:
                 self.complain(f"decision {record.cause} takes {transition.bundle} back to {record.to} within its rest")
 
-    def _drains(self, broker: Broker) -> bool:
+    def _drains(self, broker: BrokerId) -> bool:
         nodes = (watch.node for watch in self._watches.values())
         return any(node.registration.draining for node in nodes if node.settings.advertised == broker.name)
 
@@ -275,7 +275,7 @@ class Checks:
             self.complain(f"{life} serves {claim.bundle}, and its storage refuses it: {error}")
 
 
-def _incarnation(life: Life) -> Broker | None:
+def _incarnation(life: Life) -> BrokerId | None:
     return life.node.incarnation.me if life.node is not None and life.node.incarnation is not None else None
 
 

@@ -1,7 +1,7 @@
-"""The real `Node`, once per simulated process, over simulated ports: its lives, its surroundings, its history.
+"""The real `Node`, once per simulated process, over simulated ports: its lives, its dependencies, its history.
 
 A broker's name has one *life* after another, each a process of its own; two lives of one name may overlap, as when an
-operator starts a second process by mistake. What happens to them is decided by `storm.py` and `workload.py`.
+operator starts a second process by mistake. What happens to them is decided by `fault phase.py` and `workload.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 from loadmanager.broker.hosting import HostRunner
 from loadmanager.broker.node import Node
-from loadmanager.cluster.surroundings import Surroundings
+from loadmanager.cluster.dependencies import Dependencies
 from loadmanager.cluster.suspicion import Answer
 from loadmanager.model.load.model import Figures
 from loadmanager.model.registration import Peer
@@ -75,7 +75,7 @@ class WatchedNode(Node):
         self,
         settings: Settings,
         host: SimulatedHost,
-        world: Surroundings,
+        world: Dependencies,
         write: Callable[[str], None],
         complain: Callable[[str], None],
     ) -> None:
@@ -165,7 +165,7 @@ class Cluster:
     async def _live(self, life: Life) -> None:
         process, world = life.process, self.world
         loop = world.loop
-        surroundings = Surroundings(
+        dependencies = Dependencies(
             log=world.log_client(process, request_timeout_s=REQUEST_TIMEOUT_S),
             coordination=world.coordination_client(
                 process, session_timeout_s=SETTINGS.session_timeout_s, request_timeout_s=REQUEST_TIMEOUT_S
@@ -180,7 +180,7 @@ class Cluster:
         life.node = WatchedNode(
             settings,
             life.host,
-            surroundings,
+            dependencies,
             lambda what: world.trace.write(process.name, what),
             lambda what: self._complain(f"{process.name}: {what}"),
         )

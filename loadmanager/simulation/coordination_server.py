@@ -1,4 +1,4 @@
-"""A simulated coordination server: sessions that expire by its clock, incarnations, liveness, one election, offices.
+"""A simulated coordination server: sessions that expire by its clock, incarnations, liveness, one election, leases.
 
 Every public method that carries a request is one atomic transaction: it checks all it depends on, or changes
 nothing. What is current it decides; how a client keeps its session is `simulated_coordination.py`'s.
@@ -15,7 +15,7 @@ import msgspec
 from loadmanager.simulation.network import Link
 from statechannel.errors import CoordinationError, Deposed, Fenced, ForeignRoot, RootLost
 from statechannel.law.coordination_root import check_root, lost, replaced
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.ports import Identity, Leadership, Member
 
 COORDINATION_SERVER = "coordination"
@@ -31,7 +31,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     version: int
     members: dict[str, Member]
     leadership: Leadership | None
-    offices: dict[str, Broker]
+    leases: dict[str, BrokerId]
 
 
 class _Session:
@@ -59,7 +59,7 @@ class SimulatedCoordinationServer:
         self._alive: dict[str, tuple[Member, int]] = {}
         self._leadership: tuple[Leadership, int] | None = None
         self._epoch = 0
-        self._offices: dict[str, tuple[Broker, int]] = {}
+        self._leases: dict[str, tuple[BrokerId, int]] = {}
         self._version = 0
         self._sessions: dict[int, _Session] = {}
         self._opened = 0
@@ -84,7 +84,7 @@ class SimulatedCoordinationServer:
         session.heard_s = asyncio.get_running_loop().time()
 
     def close_session(self, number: int) -> None:
-        """End it, and with it its registrations, its leadership and its offices. Idempotent."""
+        """End it, and with it its registrations, its leadership and its leases. Idempotent."""
         if self._sessions.pop(number, None) is None:
             return
         for name in [name for name, (_, owner) in self._alive.items() if owner == number]:
@@ -93,9 +93,9 @@ class SimulatedCoordinationServer:
         if self._leadership is not None and self._leadership[1] == number:
             self._trace(f"leadership {self._leadership[0].epoch} ends with session {number}")
             self._leadership = None
-        for office in [office for office, (_, owner) in self._offices.items() if owner == number]:
-            self._trace(f"{office} is free as session {number} ends")
-            del self._offices[office]
+        for lease in [lease for lease, (_, owner) in self._leases.items() if owner == number]:
+            self._trace(f"{lease} is free as session {number} ends")
+            del self._leases[lease]
         self._changed()
 
     def expire_sessions_of(self, process: str) -> None:
@@ -131,19 +131,19 @@ class SimulatedCoordinationServer:
     def lose_everything(self) -> None:
         """All data is deleted, as by an operator; sessions go on, and what they had made is gone."""
         self._identity, self._leadership, self._epoch = None, None, 0
-        self._numbers, self._alive, self._offices = {}, {}, {}
+        self._numbers, self._alive, self._leases = {}, {}, {}
         self._trace("all data of the coordination service is lost")
         self._changed()
 
-    def start_incarnation(self, name: str, above: int) -> Broker:
+    def start_incarnation(self, name: str, above: int) -> BrokerId:
         self._numbers[name] = max(self._numbers.get(name, 0), above) + 1
-        return Broker(name, self._numbers[name])
+        return BrokerId(name, self._numbers[name])
 
-    def is_current(self, broker: Broker) -> bool:
+    def is_current(self, broker: BrokerId) -> bool:
         """Whether this incarnation of its name has not been followed by another."""
         return self._numbers.get(broker.name, 0) == broker.incarnation
 
-    def raise_incarnation(self, broker: Broker, epoch: int) -> None:
+    def raise_incarnation(self, broker: BrokerId, epoch: int) -> None:
         if self._leadership is None or self._leadership[0].epoch != epoch:
             raise Deposed(f"epoch {epoch} is not the current one ({self._epoch}); stop leading")
         if self._numbers.get(broker.name, 0) > broker.incarnation:
@@ -152,14 +152,14 @@ class SimulatedCoordinationServer:
         self._trace(f"incarnation of {broker.name} raised to {broker.incarnation + 1} in epoch {epoch}")
 
     # --- liveness
-    def register(self, number: int, broker: Broker, data: bytes) -> None:
+    def register(self, number: int, broker: BrokerId, data: bytes) -> None:
         """Create or replace the liveness node, in this session. Raises Fenced, SessionGone."""
         self.heard(number)
         self._check_current(broker)
         self._alive[broker.name] = (Member(broker, data), number)
         self._changed()
 
-    def prove(self, number: int, broker: Broker, data: bytes) -> None:
+    def prove(self, number: int, broker: BrokerId, data: bytes) -> None:
         """Write the liveness node; create it where it is not this session's. Raises Fenced, SessionGone."""
         self.heard(number)
         self._check_current(broker)
@@ -167,14 +167,14 @@ class SimulatedCoordinationServer:
         if member is None or member.broker != broker or owner != number:
             self.register(number, broker, data)
 
-    def unregister(self, number: int, broker: Broker) -> None:
+    def unregister(self, number: int, broker: BrokerId) -> None:
         member, owner = self._alive.get(broker.name, (None, -1))
         if member is not None and member.broker == broker and owner == number:
             del self._alive[broker.name]
             self._changed()
 
     # --- election
-    def campaign(self, number: int, candidate: Broker, above: int) -> Leadership | None:
+    def campaign(self, number: int, candidate: BrokerId, above: int) -> Leadership | None:
         """The lead under the next epoch, above `above`, if nobody has it. Raises Fenced, SessionGone."""
         self.heard(number)
         self._check_current(candidate)
@@ -205,36 +205,36 @@ class SimulatedCoordinationServer:
         """The epoch of the newest leadership, whether or not it has ended."""
         return self._epoch
 
-    # --- offices
-    def claim(self, number: int, office: str, candidate: Broker) -> bool:
-        """Give the office to the candidate, in this session, unless another has it. Raises Fenced, SessionGone."""
+    # --- leases
+    def claim(self, number: int, lease: str, candidate: BrokerId) -> bool:
+        """Give the lease to the candidate, in this session, unless another has it. Raises Fenced, SessionGone."""
         self.heard(number)
         self._check_current(candidate)
-        holder, owner = self._offices.get(office, (candidate, -1))
+        holder, owner = self._leases.get(lease, (candidate, -1))
         if holder != candidate:
             return False
         if owner != number:
-            self._offices[office] = (candidate, number)
-            self._trace(f"{candidate} is {office}")
+            self._leases[lease] = (candidate, number)
+            self._trace(f"{candidate} is {lease}")
             self._changed()
         return True
 
-    def vacate(self, office: str, holder: Broker) -> None:
-        if office in self._offices and self._offices[office][0] == holder:
-            del self._offices[office]
-            self._trace(f"{holder} is {office} no longer")
+    def vacate(self, lease: str, holder: BrokerId) -> None:
+        if lease in self._leases and self._leases[lease][0] == holder:
+            del self._leases[lease]
+            self._trace(f"{holder} is {lease} no longer")
             self._changed()
 
     # --- watches and time
-    def _check_current(self, broker: Broker) -> None:
+    def _check_current(self, broker: BrokerId) -> None:
         if not self.is_current(broker):
             current = self._numbers.get(broker.name, 0)
             raise Fenced(f"{broker} is not current, {broker.name}#{current} is: stop, and start a new incarnation")
 
     def _snapshot(self) -> Snapshot:
         members = {name: self._alive[name][0] for name in sorted(self._alive)}
-        offices = {office: self._offices[office][0] for office in sorted(self._offices)}
-        return Snapshot(self._version, members, self._leadership[0] if self._leadership else None, offices)
+        leases = {lease: self._leases[lease][0] for lease in sorted(self._leases)}
+        return Snapshot(self._version, members, self._leadership[0] if self._leadership else None, leases)
 
     def _changed(self) -> None:
         self._version += 1

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
-from loadmanager.simulation.run import STORM_S, Report, run_seed
+from loadmanager.simulation.run import FAULT_PHASE_S, Report, run_seed
 
 SEEDS_A_TASK = 4
 
 
-def run_seeds(seeds: Iterable[int], *, jobs: int, storm_s: float = STORM_S) -> Iterator[Report]:
+def run_seeds(seeds: Iterable[int], *, jobs: int, fault_phase_s: float = FAULT_PHASE_S) -> Iterator[Report]:
     """Run each seed once, `jobs` of them at a time. Closing the iterator gives up what has not begun."""
-    run = partial(run_seed, storm_s=storm_s)
+    run = partial(run_seed, fault_phase_s=fault_phase_s)
     if jobs == 1:
         yield from map(run, seeds)
         return

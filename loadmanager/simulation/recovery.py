@@ -1,4 +1,5 @@
-"""After the storm: within a bound everything is served again, everybody says the same, and a graceful stop drains."""
+"""After the fault phase: within a bound everything is served again, everybody says the same, and a graceful stop
+drains."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from loadmanager.simulation.cluster import SETTINGS, Cluster, Life
 from loadmanager.simulation.loop import SimulationError
 from loadmanager.simulation.storage import cells_of, topic_in
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.law.transitions import State
 
 BOUND_S = 60.0
@@ -70,7 +71,7 @@ class Recovery:
                 return f"{entry.bundle} is served by {entry.holder}; it is by {served.get(entry.bundle)}"
         return None if len(self._checks.auditor.table) else "there is a namespace"
 
-    def _served(self) -> dict[Bundle, Broker]:
+    def _served(self) -> dict[Bundle, BrokerId]:
         return {
             claim.bundle: life.node.current.me
             for life in self._cluster.ready()
@@ -90,8 +91,8 @@ class Recovery:
 
     # --- lookups
 
-    def _look_up(self, life: Life, bundle: Bundle) -> asyncio.Task[Broker | None]:
-        async def owner() -> Broker | None:
+    def _look_up(self, life: Life, bundle: Bundle) -> asyncio.Task[BrokerId | None]:
+        async def owner() -> BrokerId | None:
             assert life.node is not None
             topic = topic_in(bundle.namespace, cells_of(bundle)[0])
             try:

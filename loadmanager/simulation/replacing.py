@@ -33,7 +33,7 @@ Later = Callable[[float, Callable[..., object]], None]
 
 
 class Replacing:
-    """`amend` and `lose_root` set something off, `go_on` sees to it that it is done; `later` is the storm's."""
+    """`amend` and `lose_root` set something off, `go_on` sees to it that it is done; `later` is the fault phase's."""
 
     def __init__(self, world: World, cluster: Cluster, random: Random, later: Later) -> None:
         self.root_was_lost = False

@@ -1,4 +1,5 @@
-"""One run: a cluster from a seed, a storm, calm, and the proof that everything recovered. Many runs: one a process.
+"""One run: a cluster from a seed, a fault phase, calm, and the proof that everything recovered. Many runs: one a
+process.
 
 `run_seed` is deterministic: the same seed gives the same history, whatever the hash seed and the machine.
 """
@@ -17,15 +18,15 @@ import msgspec
 
 from loadmanager.simulation.checks import Checks, Violation
 from loadmanager.simulation.cluster import PARTITIONS, Cluster, Life, is_start_failure, met_another_root
+from loadmanager.simulation.fault_phase import FaultPhase
+from loadmanager.simulation.fault_profile import FaultProfile
 from loadmanager.simulation.loop import SimulationError
 from loadmanager.simulation.recovery import Recovery
-from loadmanager.simulation.storm import Storm
-from loadmanager.simulation.weather import Weather
 from loadmanager.simulation.workload import Workload
 from loadmanager.simulation.world import World
 from statechannel.law import snapshot_columns
 
-STORM_S = 25.0
+FAULT_PHASE_S = 25.0
 REQUESTS_PER_S = 8.0
 LEAST_BROKERS, MOST_BROKERS = 2, 5
 CHUNK_BUNDLES = 3
@@ -54,14 +55,16 @@ class Report(msgspec.Struct, frozen=True):
         )
 
 
-def run_seed(seed: int, *, storm_s: float = STORM_S, weather: Mapping[str, int] | None = None) -> Report:
+def run_seed(
+    seed: int, *, fault_phase_s: float = FAULT_PHASE_S, fault_profile: Mapping[str, int] | None = None
+) -> Report:
     """Run one seed to its end, or to its first violation.
 
-    The storm takes `storm_s` of virtual time. `weather` names what may happen, with weights; by default each seed
-    draws its own (see `storm.py` and `workload.py` for the names).
+    The fault phase takes `fault_phase_s` of virtual time. `fault_profile` names what may happen, with weights; by
+    default each seed draws its own (see `fault phase.py` and `workload.py` for the names).
     """
     with _quiet(), _small_chunks(), World(seed) as world:
-        run = Run(world, storm_s, weather)
+        run = Run(world, fault_phase_s, fault_profile)
         violation: str | None = None
         try:
             world.run(run.drive())
@@ -87,35 +90,37 @@ def run_seed(seed: int, *, storm_s: float = STORM_S, weather: Mapping[str, int] 
 class Run:
     """The parts of one run, and its course."""
 
-    def __init__(self, world: World, storm_s: float = STORM_S, given: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, world: World, fault_phase_s: float = FAULT_PHASE_S, given: Mapping[str, int] | None = None
+    ) -> None:
         self.world = world
         self.random: Random = world.random
         self.checks = Checks(world)
         self.cluster = Cluster(world, self.random, self.checks.born, self.checks.complain)
         self.checks.cluster = self.cluster
-        weather = Weather(self.random, given)
-        self.storm = Storm(world, self.cluster, self.random, weather, self.checks.links_changed)
-        self.workload = Workload(self.cluster, self.checks, self.random, weather)
+        fault_profile = FaultProfile(self.random, given)
+        self.fault_phase = FaultPhase(world, self.cluster, self.random, fault_profile, self.checks.links_changed)
+        self.workload = Workload(self.cluster, self.checks, self.random, fault_profile)
         self.recovery = Recovery(self.cluster, self.checks, self.random)
-        self._storm_s = storm_s
-        unknown = sorted((given or {}).keys() - self.storm.names - self.workload.names)
+        self._fault_phase_s = fault_phase_s
+        unknown = sorted((given or {}).keys() - self.fault_phase.names - self.workload.names)
         if unknown:
             raise ValueError(f"no such fault or request: {', '.join(unknown)}")
 
     async def drive(self) -> None:
         """From the first start to the proof of recovery. Raises Violation."""
         await self.begin(self.random.randint(LEAST_BROKERS, MOST_BROKERS))
-        ends_s = self.world.now_s + self._storm_s
-        next_fault_s = self.world.now_s + self.random.expovariate(self.storm.per_s)
+        ends_s = self.world.now_s + self._fault_phase_s
+        next_fault_s = self.world.now_s + self.random.expovariate(self.fault_phase.per_s)
         while self.world.now_s < ends_s:
             await asyncio.sleep(self.random.expovariate(REQUESTS_PER_S))
             if self.world.now_s >= next_fault_s:
-                self.storm.strike()
-                next_fault_s = self.world.now_s + self.random.expovariate(self.storm.per_s)
+                self.fault_phase.strike()
+                next_fault_s = self.world.now_s + self.random.expovariate(self.fault_phase.per_s)
             self.workload.ask()
             self.look_after_the_dead()
             self.checks.raise_if_broken()
-        self.storm.end()
+        self.fault_phase.end()
         await self.recovery.prove()
         self.workload.check_late_verdicts()
         self.checks.raise_if_broken()
@@ -133,11 +138,11 @@ class Run:
         for name, life in self.cluster.current.items():
             if life.process.dead:
                 self._judge_death(life)
-                self.storm.watch_over(name, life)
+                self.fault_phase.watch_over(name, life)
 
     def _judge_death(self, life: Life) -> None:
         failure = life.process.failure
-        if self.storm.replacing.root_was_lost and met_another_root(failure):
+        if self.fault_phase.replacing.root_was_lost and met_another_root(failure):
             return
         if failure is not None and not is_start_failure(failure):
             self.checks.complain(f"{life} ended with {failure!r}: {_told(failure)}")
@@ -151,9 +156,9 @@ class Run:
                 "trims": audit.trims,
                 "loads": self.checks.loads,
                 "reloads": self.checks.reloads,
-                "roots lost": self.storm.replacing.roots_lost,
-                "agreements replaced": self.storm.replacing.replaced,
-                **{f"struck: {what}": number for what, number in self.storm.struck.items()},
+                "roots lost": self.fault_phase.replacing.roots_lost,
+                "agreements replaced": self.fault_phase.replacing.replaced,
+                **{f"struck: {what}": number for what, number in self.fault_phase.struck.items()},
             }
         )
 

@@ -21,7 +21,7 @@ from loadmanager.simulation.coordination_server import (
 )
 from loadmanager.simulation.network import Network, NoAnswer
 from statechannel.errors import CoordinationUnavailable, Fenced, RootLost
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.ports import Connection, Identity, Leadership, Member, WatchCounts
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class SimulatedCoordination:
         self._connection = Connection.SUSPENDED
         self._root, self._root_lost = "", False
         self.counts = WatchCounts()
-        self._registered: tuple[Broker, bytes] | None = None
+        self._registered: tuple[BrokerId, bytes] | None = None
         self._listeners: list[Callable[[], None]] = []
         self._heartbeat: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -83,29 +83,29 @@ class SimulatedCoordination:
         return await self._ask(self._server.identity, checked=False)
 
     # --- incarnations
-    async def start_incarnation(self, name: str, above: int) -> Broker:
+    async def start_incarnation(self, name: str, above: int) -> BrokerId:
         started = await self._ask(lambda: self._server.start_incarnation(name, above))
         self._abandoned = False
         return started
 
-    async def register(self, broker: Broker, data: bytes) -> None:
+    async def register(self, broker: BrokerId, data: bytes) -> None:
         self._registered = (broker, data)
         await self._ask_in_session(broker, lambda session: self._server.register(session, broker, data))
 
-    async def prove(self, broker: Broker) -> None:
+    async def prove(self, broker: BrokerId) -> None:
         known = self._registered
         data = known[1] if known is not None and known[0] == broker else b""
         await self._ask_in_session(broker, lambda session: self._server.prove(session, broker, data))
 
-    async def unregister(self, broker: Broker) -> None:
+    async def unregister(self, broker: BrokerId) -> None:
         session = self._session
         await self._ask(lambda: self._server.unregister(session, broker))
 
-    async def raise_incarnation(self, broker: Broker, epoch: int) -> None:
+    async def raise_incarnation(self, broker: BrokerId, epoch: int) -> None:
         await self._ask(lambda: self._server.raise_incarnation(broker, epoch))
 
     # --- election
-    async def campaign(self, candidate: Broker, above: int = 0) -> Leadership | None:
+    async def campaign(self, candidate: BrokerId, above: int = 0) -> Leadership | None:
         return await self._ask_in_session(candidate, lambda session: self._server.campaign(session, candidate, above))
 
     async def resign(self, leadership: Leadership) -> None:
@@ -114,17 +114,17 @@ class SimulatedCoordination:
     async def evict(self, leadership: Leadership) -> bool:
         return await self._ask(lambda: self._server.end_leadership(leadership))
 
-    # --- offices
-    async def claim(self, office: str, candidate: Broker) -> bool:
-        return await self._ask_in_session(candidate, lambda session: self._server.claim(session, office, candidate))
+    # --- leases
+    async def claim(self, lease: str, candidate: BrokerId) -> bool:
+        return await self._ask_in_session(candidate, lambda session: self._server.claim(session, lease, candidate))
 
-    async def vacate(self, office: str, holder: Broker) -> None:
-        await self._ask(lambda: self._server.vacate(office, holder))
+    async def vacate(self, lease: str, holder: BrokerId) -> None:
+        await self._ask(lambda: self._server.vacate(lease, holder))
 
     # --- watches
     @property
-    def offices(self) -> Mapping[str, Broker]:
-        return MappingProxyType(self._seen.offices)
+    def leases(self) -> Mapping[str, BrokerId]:
+        return MappingProxyType(self._seen.leases)
 
     @property
     def members(self) -> Mapping[str, Member]:
@@ -192,7 +192,7 @@ class SimulatedCoordination:
             self._see(snapshot)
             self._set_connection(Connection.CONNECTED)
 
-    async def _ask_in_session(self, actor: Broker, perform: Callable[[int], T]) -> T:
+    async def _ask_in_session(self, actor: BrokerId, perform: Callable[[int], T]) -> T:
         for _ in range(2):
             if self._abandoned:
                 raise Fenced(f"{actor} ended with its session: stop, and start a new incarnation")

@@ -1,4 +1,4 @@
-"""The service that a simulated broker hosts: hooks that take their time, raise, or hang, as its mood says.
+"""The service that a simulated broker hosts: hooks that take their time, raise, or hang, as its behaviour says.
 
 It notes what it holds, so that a run can check that nothing is served that the host has not acquired, and that the
 contract of `loadmanager.model.host` is kept: no two hooks of one bundle at once, except `abandon` over a hook that
@@ -22,7 +22,7 @@ from statechannel.law.record import Token
 FOREVER_S = 1e6
 
 
-class Mood(msgspec.Struct, frozen=True):
+class Behaviour(msgspec.Struct, frozen=True):
     """How the hooks behave: most take up to `usual_s`; chances of one call to be slow, to raise, to hang."""
 
     usual_s: float = 0.01
@@ -32,7 +32,7 @@ class Mood(msgspec.Struct, frozen=True):
     hang_chance: float = 0.0
 
 
-GOOD_MOOD = Mood()
+GOOD_BEHAVIOUR = Behaviour()
 
 
 class HookRaised(Exception):
@@ -43,7 +43,7 @@ class SimulatedHost:
     """A `BundleHost`. `complain` is told of breaches of the contract."""
 
     def __init__(self, storage: Storage, random: Random, complain: Callable[[str], None]) -> None:
-        self.mood = GOOD_MOOD
+        self.behaviour = GOOD_BEHAVIOUR
         self.held: dict[Bundle, Token] = {}
         self._storage = storage
         self._random = random
@@ -92,10 +92,10 @@ class SimulatedHost:
             self._busy.pop(bundle, None)
 
     async def _take_time(self) -> None:
-        mood, dice = self.mood, self._random.random()
-        if dice < mood.hang_chance:
+        behaviour, dice = self.behaviour, self._random.random()
+        if dice < behaviour.hang_chance:
             await asyncio.sleep(FOREVER_S)
-        if dice < mood.hang_chance + mood.raise_chance:
-            raise HookRaised("the simulated service is in a bad mood")
-        slow = self._random.random() < mood.slow_chance
-        await asyncio.sleep(self._random.random() * (mood.slow_s if slow else mood.usual_s))
+        if dice < behaviour.hang_chance + behaviour.raise_chance:
+            raise HookRaised("the simulated service is told to fail")
+        slow = self._random.random() < behaviour.slow_chance
+        await asyncio.sleep(self._random.random() * (behaviour.slow_s if slow else behaviour.usual_s))

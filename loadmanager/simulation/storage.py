@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from statechannel.law.bundle import FULL_LOWER, FULL_UPPER, Bundle, Topic
+from statechannel.law.bundle import FULL_LOWER, FULL_UPPER, Bundle, Key
 from statechannel.law.record import Token
 
 CELLS = 32
@@ -27,10 +27,10 @@ def cells_of(bundle: Bundle) -> range:
 
 
 @lru_cache
-def topic_in(namespace: str, cell: int) -> Topic:
+def topic_in(namespace: str, cell: int) -> Key:
     """A topic that falls into a cell of a namespace."""
     number = 0
-    while (topic := Topic.parse(f"{namespace}/topic-{number}")).position // CELL_SIZE != cell:
+    while (topic := Key.parse(f"{namespace}/topic-{number}")).position // CELL_SIZE != cell:
         number += 1
     return topic
 

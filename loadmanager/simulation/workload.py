@@ -16,10 +16,10 @@ from loadmanager.errors import LoadManagerError, Unavailable
 from loadmanager.simulation.checks import ALL_CELLS, Checks
 from loadmanager.simulation.cluster import PARTITIONS, Cluster, Life
 from loadmanager.simulation.cutting import draw_cut, draw_neighbours
+from loadmanager.simulation.fault_profile import FaultProfile
 from loadmanager.simulation.storage import CELL_SIZE, topic_in
-from loadmanager.simulation.weather import Weather
 from statechannel.law.bundle import Bundle, even_boundaries
-from statechannel.law.record import Action, Broker, Record, Role, Subject
+from statechannel.law.record import Action, BrokerId, Record, Role, Subject
 from statechannel.law.transitions import IN_FLIGHT, State
 from statechannel.law.verdict import Ownership, Unknown
 
@@ -28,7 +28,7 @@ FIRST_NAMESPACES = {"t/a": 4, "t/d": 4}
 PASSING_NAMESPACES = ("t/passing", "t/short")
 """These come and go, one in each partition too."""
 DIRECT_CHANCE = 0.3
-"""Of a split or merge to be one record of a broker's own, past the doors for administrators."""
+"""Of a split or merge to be one record of a broker's own, past the endpoints for administrators."""
 LOOKUP_TIMEOUT_S = 4.0
 
 _ASSIGNED = frozenset({State.ASSIGNED})
@@ -38,7 +38,7 @@ _CANCELLABLE = frozenset({State.TRANSFERRING, State.SPLITTING})
 class Workload:
     """Draws requests. `counts` tells how many were answered, and how."""
 
-    def __init__(self, cluster: Cluster, checks: Checks, random: Random, weather: Weather) -> None:
+    def __init__(self, cluster: Cluster, checks: Checks, random: Random, fault_profile: FaultProfile) -> None:
         self.counts: Counter[str] = Counter()
         self._cluster = cluster
         self._checks = checks
@@ -58,7 +58,7 @@ class Workload:
             "trespass": (4, self._trespass),
         }
         self.names = frozenset(self._requests)
-        self._weights = weather.weigh({name: weight for name, (weight, _) in self._requests.items()})
+        self._weights = fault_profile.weigh({name: weight for name, (weight, _) in self._requests.items()})
         self._unknown: list[tuple[Life, str]] = []
 
     def ask(self) -> None:
@@ -205,7 +205,7 @@ class Workload:
         record = Record(
             "",
             action,
-            me if role is Role.LEADER else Broker(name, me.incarnation),
+            me if role is Role.LEADER else BrokerId(name, me.incarnation),
             role,
             epoch=self._random.randint(0, 5) if role is Role.LEADER else 0,
             subjects=(Subject(entry.bundle, entry.revision),),
@@ -251,7 +251,7 @@ class Workload:
 _TRESPASSES = (Action.RETURN, Action.READY, Action.RELEASE, Action.RELEASE, Action.CANCEL, Action.REVOKE, Action.CREATE)
 
 
-def _me(life: Life) -> Broker:
+def _me(life: Life) -> BrokerId:
     assert life.node is not None
     return life.node.current.me
 

@@ -1,7 +1,7 @@
 """A whole cluster in this process: real brokers on one SQLite file, with short times, that can be killed one by one.
 
-Nothing is simulated: each broker has its control thread, its doors on a free port of the loopback and its own replica.
-What differs from production is that they share an interpreter, and the times in `QUICK`.
+Nothing is simulated: each broker has its control thread, its endpoints on a free port of the loopback and its own
+replica. What differs from production is that they share an interpreter, and the times in `QUICK`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from loadmanager.embedding.broker import Broker
 from loadmanager.errors import Conflict, NotFound, Unavailable
 from loadmanager.model.host import BundleHost
 from loadmanager.testing.mortal import MortalHost
-from statechannel.law.bundle import Bundle, Topic
+from statechannel.law.bundle import Bundle, Key
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 
@@ -195,7 +195,7 @@ class EmbeddedCluster(Generic[H]):
         """The bundle of a topic or key. Raises NotFound, InvalidName."""
         if isinstance(of, Bundle):
             return of
-        entry = _table(self._any).locate(Topic.parse(of))
+        entry = _table(self._any).locate(Key.parse(of))
         if entry is None:
             raise NotFound(f"there is no namespace for {of}: this cluster made {self.namespace}")
         return entry.bundle

@@ -57,10 +57,10 @@ class Bundle(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False)
         """The range as `[lo, end)` with `end` exclusive for the last bundle as well, where it is 2**32."""
         return self.lo, self.hi + (self.hi == FULL_UPPER)
 
-    def __contains__(self, key: int | str | Topic) -> bool:
+    def __contains__(self, key: int | str | Key) -> bool:
         """Whether a position, or a key of this namespace, falls into the bundle. Raises InvalidName."""
         if not isinstance(key, int):
-            key = Topic.parse(key) if isinstance(key, str) else key
+            key = Key.parse(key) if isinstance(key, str) else key
             return key.namespace == self.namespace and key.position in self
         return self.lo <= key < self.hi or key == self.hi == FULL_UPPER
 
@@ -84,7 +84,7 @@ class Bundle(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False)
         return cls(check_namespace(namespace), lo, hi)
 
 
-class Topic(msgspec.Struct, frozen=True, gc=False):
+class Key(msgspec.Struct, frozen=True, gc=False):
     """A key's full name and its place; `position` is the CRC-32 of the full name."""
 
     namespace: str
@@ -95,7 +95,7 @@ class Topic(msgspec.Struct, frozen=True, gc=False):
         return self.full_name
 
     @classmethod
-    def parse(cls, name: str) -> Topic:
+    def parse(cls, name: str) -> Key:
         """`persistent://tenant/ns/name`, or the short form `tenant/ns/name`. Raises InvalidName."""
         match = _TOPIC.fullmatch(name)
         if match is None:

@@ -20,7 +20,7 @@ from zlib import crc32
 import msgspec
 
 from statechannel.errors import CorruptRecord, InvariantError, NeedsNewerFormat, NewerRecord, RecordTooLarge
-from statechannel.law.record import MAX_HAND_OFF_BYTES, NEVER, UNSAID, Action, Broker, Record
+from statechannel.law.record import MAX_HAND_OFF_BYTES, NEVER, UNSAID, Action, BrokerId, Record
 
 OLDEST_VERSION = 1
 NEWEST_VERSION = 3
@@ -43,7 +43,7 @@ _ACTIONS_SINCE: dict[int, frozenset[Action]] = {
 }
 """What each version adds. A new field has a default: a record that leaves it at that needs no newer version for it."""
 
-_BLANK = Record("", Action.NOOP, Broker("", 0))
+_BLANK = Record("", Action.NOOP, BrokerId("", 0))
 
 
 class _Reading:

@@ -7,12 +7,12 @@ snapshots, so the law needs nothing new for this.
 
 from __future__ import annotations
 
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.law.table import OwnershipTable
 
 IDENTITY = "import-"
 """So begins the identity of a log that an import has made."""
-AT_WORK, DONE = Broker("import", 1), Broker("import", 2)
+AT_WORK, DONE = BrokerId("import", 1), BrokerId("import", 2)
 """Who writes an import's records, and who its last one. No broker is called so: theirs are `host:port`."""
 
 

@@ -14,7 +14,7 @@ import msgspec
 from statechannel.errors import InvariantError
 from statechannel.law.bundle import Bundle
 from statechannel.law.namespace import Namespace
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.law.transitions import IN_FLIGHT, State
 from statechannel.law.verdict import Ownership
 
@@ -34,8 +34,8 @@ class Flight(msgspec.Struct, frozen=True, gc=False):
     partition: int
     revision: int
     state: State
-    holder: Broker | None
-    target: Broker | None
+    holder: BrokerId | None
+    target: BrokerId | None
 
 
 class Indices:
@@ -43,14 +43,14 @@ class Indices:
 
     def __init__(self) -> None:
         self.states: dict[State, int] = dict.fromkeys(State, 0)
-        self._held: dict[Broker, dict[str, int]] = {}
-        self._own: set[Broker] = set()
+        self._held: dict[BrokerId, dict[str, int]] = {}
+        self._own: set[BrokerId] = set()
         """The holders of whom no copy has the same dictionary."""
-        self._totals: dict[Broker, int] = {}
+        self._totals: dict[BrokerId, int] = {}
         self._in_flight: dict[Flight, Indexed] = {}
-        self.coming: dict[Broker, int] = {}
+        self.coming: dict[BrokerId, int] = {}
         """How many bundles are on their way to each broker, of those that somebody else has at present."""
-        self.leaving: dict[Broker, int] = {}
+        self.leaving: dict[BrokerId, int] = {}
         """How many bundles of each broker are on their way to somebody else, or to nobody."""
 
     def copy(self) -> Indices:
@@ -63,15 +63,15 @@ class Indices:
         copy._in_flight = {flight: dict(bundles) for flight, bundles in self._in_flight.items()}
         return copy
 
-    def count_of(self, broker: Broker) -> int:
+    def count_of(self, broker: BrokerId) -> int:
         """How many bundles this incarnation holds."""
         return self._totals.get(broker, 0)
 
-    def namespaces_of(self, broker: Broker) -> tuple[str, ...]:
+    def namespaces_of(self, broker: BrokerId) -> tuple[str, ...]:
         """The namespaces in which this incarnation holds something."""
         return tuple(self._held.get(broker, ()))
 
-    def holders(self) -> tuple[Broker, ...]:
+    def holders(self) -> tuple[BrokerId, ...]:
         """Every incarnation that holds something."""
         return tuple(self._held)
 
@@ -171,7 +171,7 @@ class Indices:
             _add_to(self.coming, entry.target, change)
             _add_to(self.leaving, entry.holder, change)
 
-    def _owned(self, holder: Broker) -> dict[str, int]:
+    def _owned(self, holder: BrokerId) -> dict[str, int]:
         """What is counted of the holder, in a dictionary that no copy has."""
         held = self._held.get(holder, {})
         if holder not in self._own:
@@ -195,7 +195,7 @@ class Indices:
         self.rest(sign * (namespace.count - len(entries)))
         return not IN_FLIGHT.isdisjoint(states)
 
-    def _add(self, holder: Broker, namespace: str, change: int) -> None:
+    def _add(self, holder: BrokerId, namespace: str, change: int) -> None:
         total = self._totals[holder] = self._totals.get(holder, 0) + change
         if not total:
             del self._totals[holder]
@@ -210,7 +210,7 @@ class Indices:
             self._own.discard(holder)
 
 
-def _add_to(counts: dict[Broker, int], broker: Broker | None, change: int) -> None:
+def _add_to(counts: dict[BrokerId, int], broker: BrokerId | None, change: int) -> None:
     if broker is not None:
         count = counts.get(broker, 0) + change
         if count:

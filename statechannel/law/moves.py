@@ -13,7 +13,7 @@ from itertools import chain
 import msgspec
 
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Action, Broker, Record, Role
+from statechannel.law.record import Action, BrokerId, Record, Role
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership, Transition
 
@@ -31,8 +31,8 @@ _BROKER, _ASSIGNED, _REVOKE = Role.BROKER, State.ASSIGNED, Action.REVOKE
 class Move(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A planned move that arrived: from where, to where, and when its new owner said so (its wall clock)."""
 
-    source: Broker
-    destination: Broker
+    source: BrokerId
+    destination: BrokerId
     at_ms: int
 
 
@@ -40,9 +40,9 @@ class Moves:
     """The planned moves of one partition's bundles: those under way, and those that arrived."""
 
     def __init__(
-        self, leaving: Iterable[tuple[Bundle, Broker]] = (), arrived: Iterable[tuple[Bundle, tuple[Move, ...]]] = ()
+        self, leaving: Iterable[tuple[Bundle, BrokerId]] = (), arrived: Iterable[tuple[Bundle, tuple[Move, ...]]] = ()
     ) -> None:
-        self._leaving: dict[str, dict[Bundle, Broker]] = {}
+        self._leaving: dict[str, dict[Bundle, BrokerId]] = {}
         """By namespace: one that is deleted while 65,536 of its bundles are under way is forgotten in one go."""
         for bundle, source in leaving:
             self._leaving.setdefault(bundle.namespace, {})[bundle] = source
@@ -60,7 +60,7 @@ class Moves:
         return self._arrived.get(bundle, ())
 
     @property
-    def leaving(self) -> tuple[tuple[Bundle, Broker], ...]:
+    def leaving(self) -> tuple[tuple[Bundle, BrokerId], ...]:
         """Bundles of planned moves that have not arrived, and the holder each came from; by namespace."""
         return tuple(chain.from_iterable(some.items() for some in self._leaving.values()))
 
@@ -93,7 +93,7 @@ class Moves:
         elif after.action is _REVOKE:
             self._left(after.bundle)
 
-    def _left(self, bundle: Bundle) -> Broker | None:
+    def _left(self, bundle: Bundle) -> BrokerId | None:
         """The bundle is not under way any more: the holder it came from, None if it was not."""
         some = self._leaving.get(bundle.namespace)
         source = None if some is None else some.pop(bundle, None)

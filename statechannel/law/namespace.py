@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from statechannel.law.bundle import FULL_UPPER, Bundle, index_of
-from statechannel.law.record import Action, Broker
+from statechannel.law.record import Action, BrokerId
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
 
@@ -24,7 +24,7 @@ class Created(msgspec.Struct, frozen=True, gc=False):
 
     name: str
     offset: int
-    by: Broker
+    by: BrokerId
 
     def entry(self, bounds: Sequence[int], index: int) -> Ownership:
         """The entry of one of them, given the lower bounds of all bundles."""
@@ -109,7 +109,7 @@ class Namespace:
         self.lower_bounds: Sequence[int] = tuple(entry.bundle.lo for entry in listed)
 
     @classmethod
-    def created(cls, name: str, offset: int, boundaries: Sequence[int], by: Broker) -> Namespace:
+    def created(cls, name: str, offset: int, boundaries: Sequence[int], by: BrokerId) -> Namespace:
         """A new namespace with bundles between all neighbouring boundaries, unassigned."""
         namespace = cls(name, offset)
         namespace.lower_bounds = tuple(boundaries[:-1])
@@ -155,14 +155,14 @@ class Namespace:
     def _all(self) -> Entries:
         return Entries(self._entries, self.lower_bounds, self._created)
 
-    def picture(self) -> Namespace:
+    def frozen(self) -> Namespace:
         """The namespace as it is now; neither sees what is done to the other later. As quick as `share`."""
-        picture = Namespace(self.name, self.revision)
-        picture._entries, picture._created, picture._shared = self._entries, self._created, True
-        picture._latest = self._latest
-        picture.lower_bounds = self.lower_bounds
+        frozen = Namespace(self.name, self.revision)
+        frozen._entries, frozen._created, frozen._shared = self._entries, self._created, True
+        frozen._latest = self._latest
+        frozen.lower_bounds = self.lower_bounds
         self._shared = True
-        return picture
+        return frozen
 
     @property
     def bundles(self) -> tuple[Bundle, ...]:

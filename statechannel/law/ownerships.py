@@ -10,12 +10,12 @@ from collections.abc import Collection, Container, Iterable, Iterator
 from zlib import crc32
 
 from statechannel.law.agreement import Agreed
-from statechannel.law.bundle import Bundle, Topic
+from statechannel.law.bundle import Bundle, Key
 from statechannel.law.indices import Flight, Indices
 from statechannel.law.moves import Move
 from statechannel.law.namespace import Namespace
 from statechannel.law.partition import Genesis, Lead, Partition
-from statechannel.law.record import Broker, Token
+from statechannel.law.record import BrokerId, Token
 from statechannel.law.transitions import IN_FLIGHT, State
 from statechannel.law.verdict import Ownership
 
@@ -31,7 +31,7 @@ class Ownerships:
         self._partitions = [Partition() for _ in range(partitions)]
         self._namespaces: dict[str, Namespace] = {}
         self._indices = Indices()
-        self._brokers: dict[Broker, Broker] = {}
+        self._brokers: dict[BrokerId, BrokerId] = {}
 
     def get(self, bundle: Bundle) -> Ownership | None:
         """What is known of a bundle, None if there is no such bundle (any more)."""
@@ -47,12 +47,12 @@ class Ownerships:
         prefix = "" if tenant is None else f"{tenant}/"
         return sorted(n.name for n in list(self._namespaces.values()) if n.exists and n.name.startswith(prefix))
 
-    def locate(self, topic: Topic) -> Ownership | None:
+    def locate(self, topic: Key) -> Ownership | None:
         """The bundle that a topic falls into; None if its namespace does not exist."""
         namespace = self._namespaces.get(topic.namespace)
         return namespace.entry_at(topic.position) if namespace is not None and namespace.exists else None
 
-    def held_by(self, broker: Broker, partitions: Collection[int] | None = None) -> tuple[Bundle, ...]:
+    def held_by(self, broker: BrokerId, partitions: Collection[int] | None = None) -> tuple[Bundle, ...]:
         """Bundles whose holder is this incarnation, in whichever state; of some partitions only if these are given.
 
         Walks the namespaces in which there are any: of a large table that takes long, see `walk`.
@@ -61,11 +61,11 @@ class Ownerships:
         chosen = [name for name in names if partitions is None or self.partition_of(name) in partitions]
         return tuple(entry.bundle for _, some in self.walk(chosen, {broker}) for entry in some)
 
-    def namespaces_of(self, broker: Broker) -> tuple[str, ...]:
+    def namespaces_of(self, broker: BrokerId) -> tuple[str, ...]:
         """The namespaces in which this incarnation holds something; without walking the bundles."""
         return self._indices.namespaces_of(broker)
 
-    def walk(self, names: Iterable[str], holders: Container[Broker]) -> Iterator[tuple[int, list[Ownership]]]:
+    def walk(self, names: Iterable[str], holders: Container[BrokerId]) -> Iterator[tuple[int, list[Ownership]]]:
         """What any of these hold in some namespaces, in steps: how many bundles were looked at, WALKED_AT_ONCE at most,
         and what was found."""
         for name in names:
@@ -75,19 +75,19 @@ class Ownerships:
                 some = namespace.touched(begin, begin + WALKED_AT_ONCE)
                 yield len(some), [e for e in some if e.holder is not None and e.holder in holders]
 
-    def count_held_by(self, broker: Broker) -> int:
+    def count_held_by(self, broker: BrokerId) -> int:
         return self._indices.count_of(broker)
 
-    def count_held_soon(self, broker: Broker) -> int:
+    def count_held_soon(self, broker: BrokerId) -> int:
         """How many bundles it holds once all moves that are under way have been made."""
         indices = self._indices
         return indices.count_of(broker) + indices.coming.get(broker, 0) - indices.leaving.get(broker, 0)
 
-    def partitions_held_by(self, broker: Broker) -> set[int]:
+    def partitions_held_by(self, broker: BrokerId) -> set[int]:
         """The partitions in which this incarnation holds something; without walking the bundles."""
         return {self.partition_of(name) for name in self._indices.namespaces_of(broker)}
 
-    def holders(self) -> tuple[Broker, ...]:
+    def holders(self) -> tuple[BrokerId, ...]:
         """Every incarnation that holds something."""
         return self._indices.holders()
 

@@ -11,7 +11,7 @@ from statechannel.law.agreement import NOTHING_AGREED, Agreed
 from statechannel.law.bundle import Bundle
 from statechannel.law.moves import Move, Moves
 from statechannel.law.namespace import Namespace
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.law.verdict import Ownership
 
 PACKED_AT_ONCE = 500
@@ -31,7 +31,7 @@ class Lead(msgspec.Struct, frozen=True, gc=False):
     """A partition's barrier: only this leader's records of this epoch count."""
 
     epoch: int = 0
-    leader: Broker | None = None
+    leader: BrokerId | None = None
 
 
 class NamespaceState(msgspec.Struct, frozen=True):
@@ -56,7 +56,7 @@ class PartitionState(msgspec.Struct, frozen=True):
     retired: str | None
     incarnations: tuple[tuple[str, int], ...]
     namespaces: tuple[NamespaceState, ...]
-    leaving: tuple[tuple[Bundle, Broker], ...]
+    leaving: tuple[tuple[Bundle, BrokerId], ...]
     arrived: tuple[tuple[Bundle, tuple[Move, ...]], ...]
     agreed: Agreed = NOTHING_AGREED
 
@@ -114,15 +114,15 @@ class Partition:
         self.namespaces: dict[str, Namespace] = {}
         self.moves = Moves()
 
-    def picture(self) -> Partition:
+    def frozen(self) -> Partition:
         """The partition as it is now; neither sees what is done to the other later."""
-        picture = Partition()
-        picture.next_offset, picture.lead, picture.retired = self.next_offset, self.lead, self.retired
-        picture.agreed = self.agreed
-        picture.incarnations = dict(self.incarnations)
-        picture.namespaces = {name: namespace.picture() for name, namespace in self.namespaces.items()}
-        picture.moves = self.moves.copy()
-        return picture
+        frozen = Partition()
+        frozen.next_offset, frozen.lead, frozen.retired = self.next_offset, self.lead, self.retired
+        frozen.agreed = self.agreed
+        frozen.incarnations = dict(self.incarnations)
+        frozen.namespaces = {name: namespace.frozen() for name, namespace in self.namespaces.items()}
+        frozen.moves = self.moves.copy()
+        return frozen
 
     @classmethod
     def of(cls, state: PartitionState) -> Partition:

@@ -26,7 +26,7 @@ Revision = Annotated[int, msgspec.Meta(ge=NEVER, le=2**63 - 1)]
 """An offset, or NEVER. Decoding refuses other numbers: one that no replica can hash or store must not be accepted."""
 
 
-class Broker(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
+class BrokerId(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """One incarnation of a broker: its advertised `host:port` and the number of this start."""
 
     name: str
@@ -36,7 +36,7 @@ class Broker(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False)
         return f"{self.name}#{self.incarnation}"
 
     @classmethod
-    def parse(cls, text: str) -> Broker:
+    def parse(cls, text: str) -> BrokerId:
         """`host:port#7`. Raises InvalidName."""
         name, mark, number = text.rpartition("#")
         if not name or not mark or not (number.isascii() and number.isdigit()):
@@ -130,11 +130,11 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     id: str
     action: Action
-    actor: Broker
+    actor: BrokerId
     role: Role = Role.BROKER
     epoch: Count = 0
     subjects: tuple[Subject, ...] = ()
-    to: Broker | None = None
+    to: BrokerId | None = None
     namespace: str | None = None
     seen_namespace: Revision = NEVER
     boundaries: tuple[Position, ...] = ()

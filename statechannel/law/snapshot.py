@@ -22,7 +22,7 @@ from statechannel.errors import BadSnapshot
 from statechannel.law.bundle import FULL_LOWER, FULL_UPPER
 from statechannel.law.entry import LogEntry, Payload
 from statechannel.law.partition import Genesis, NamespaceState, PartitionState
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.law.snapshot_columns import Chunk, Head, entries, opened, packed, sealed, unpack
 from statechannel.law.verdict import Ownership
 
@@ -200,7 +200,7 @@ class Decoding:
         self._taken = 0
         self._seal = _Seal(partition, info)
         self._head: Head | None = None
-        self._brokers: dict[Broker, Broker] = {}
+        self._brokers: dict[BrokerId, BrokerId] = {}
         self._namespaces: dict[str, tuple[int, list[Ownership]]] = {}
 
     def __iter__(self) -> Iterator[None]:

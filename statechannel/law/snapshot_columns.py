@@ -14,7 +14,7 @@ from statechannel.law.agreement import NOTHING_AGREED, Agreed
 from statechannel.law.bundle import FULL_LOWER, Bundle
 from statechannel.law.moves import Move
 from statechannel.law.partition import Genesis, Lead, NamespaceState, PartitionState
-from statechannel.law.record import Action, Broker
+from statechannel.law.record import Action, BrokerId
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Cutting, Ownership
 
@@ -34,7 +34,7 @@ class Rare(msgspec.Struct, frozen=True, array_like=True):
     """What few bundles have; `index` counts within the section."""
 
     index: int
-    target: Broker | None
+    target: BrokerId | None
     hand_off: bytes | None
     cutting: Cutting | None
 
@@ -62,7 +62,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     lead: Lead
     retired: str | None
     incarnations: tuple[tuple[str, int], ...] = ()
-    leaving: tuple[tuple[Bundle, Broker], ...] = ()
+    leaving: tuple[tuple[Bundle, BrokerId], ...] = ()
     arrived: tuple[tuple[Bundle, tuple[Move, ...]], ...] = ()
     agreed: Agreed = NOTHING_AGREED
 
@@ -83,7 +83,7 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True):
     """What stands under one key."""
 
     head: Head | None
-    brokers: list[Broker]
+    brokers: list[BrokerId]
     sections: list[Section]
 
 
@@ -166,12 +166,12 @@ def _rare_bytes(entry: Ownership) -> int:
 
 
 def _chunk(head: Head | None, sections: Sequence[tuple[NamespaceState, Sequence[Ownership]]]) -> Chunk:
-    numbers: dict[Broker | None, int] = {None: 0}
+    numbers: dict[BrokerId | None, int] = {None: 0}
     packed = [_section(namespace, run, numbers) for namespace, run in sections]
     return Chunk(head, [broker for broker in numbers if broker is not None], packed)
 
 
-def _section(namespace: NamespaceState, run: Sequence[Ownership], numbers: dict[Broker | None, int]) -> Section:
+def _section(namespace: NamespaceState, run: Sequence[Ownership], numbers: dict[BrokerId | None, int]) -> Section:
     if not run:
         return Section(namespace.name, namespace.revision, FULL_LOWER)
     number = numbers.setdefault
@@ -194,7 +194,7 @@ def _section(namespace: NamespaceState, run: Sequence[Ownership], numbers: dict[
     )
 
 
-def entries(section: Section, brokers: Sequence[Broker | None]) -> list[Ownership]:
+def entries(section: Section, brokers: Sequence[BrokerId | None]) -> list[Ownership]:
     """A section's bundles. Raises BadSnapshot where its columns do not fit each other."""
     edges = [section.lo, *section.his]
     if not all(map(operator.lt, edges, section.his)):

@@ -64,14 +64,14 @@ class OwnershipTable(Ownerships):
             agreed=part.agreed,
         )
 
-    def picture(self) -> OwnershipTable:
+    def frozen(self) -> OwnershipTable:
         """A table with all that is known now, which no later record reaches. Quick: what does not change is shared."""
-        picture = OwnershipTable(self.partitions)
-        picture.genesis = self.genesis
-        picture._partitions, picture._indices = [part.picture() for part in self._partitions], self._indices.copy()
-        for part in picture._partitions:
-            picture._namespaces.update(part.namespaces)
-        return picture
+        frozen = OwnershipTable(self.partitions)
+        frozen.genesis = self.genesis
+        frozen._partitions, frozen._indices = [part.frozen() for part in self._partitions], self._indices.copy()
+        for part in frozen._partitions:
+            frozen._namespaces.update(part.namespaces)
+        return frozen
 
     def restore(self, state: PartitionState) -> None:
         """Put a partition's state in place of what is there. Raises InvariantError if that would go back."""

@@ -18,7 +18,7 @@ from enum import StrEnum
 import msgspec
 
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Action, Broker, Record, Role
+from statechannel.law.record import Action, BrokerId, Record, Role
 
 
 class State(StrEnum):
@@ -60,8 +60,8 @@ class Parties(msgspec.Struct, frozen=True, gc=False):
     """What a guard may look at besides the record."""
 
     bundle: Bundle
-    holder: Broker | None
-    target: Broker | None
+    holder: BrokerId | None
+    target: BrokerId | None
 
 
 _RELATIONS: dict[tuple[Role, bool, bool], frozenset[Who]] = {
@@ -78,7 +78,7 @@ _RELATIONS: dict[tuple[Role, bool, bool], frozenset[Who]] = {
 }
 
 
-def relations(record: Record, holder: Broker | None, target: Broker | None) -> frozenset[Who]:
+def relations(record: Record, holder: BrokerId | None, target: BrokerId | None) -> frozenset[Who]:
     """How the record's actor stands to a bundle: broker *and incarnation* must agree, never the bare name.
 
     A leader's epoch has been checked before.

@@ -10,7 +10,7 @@ import msgspec
 
 from statechannel.errors import InvariantError
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import NEVER, Action, Broker, Record
+from statechannel.law.record import NEVER, Action, BrokerId, Record
 from statechannel.law.transitions import State
 
 
@@ -34,12 +34,12 @@ class Ownership(msgspec.Struct, frozen=True, gc=False):
 
     bundle: Bundle
     state: State
-    holder: Broker | None
-    target: Broker | None
+    holder: BrokerId | None
+    target: BrokerId | None
     revision: int
     token: int
     action: Action
-    by: Broker
+    by: BrokerId
     hand_off: bytes | None = None
     cutting: Cutting | None = None
 

@@ -20,7 +20,7 @@ from statechannel.law.agreement import NEVER_AGREED, Agreement
 from statechannel.law.bundle import Bundle
 from statechannel.law.imported import is_unfinished
 from statechannel.law.partition import Genesis
-from statechannel.law.record import Action, Broker, Record
+from statechannel.law.record import Action, BrokerId, Record
 from statechannel.law.snapshot import SnapshotInfo
 from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change, Refusal, Unknown, Verdict
@@ -115,7 +115,7 @@ class Channel:
         left, partition, end = max(read)
         return f"partition {partition} ends at offset {end}, and is read up to {end - left}"
 
-    async def claim_cluster(self, cluster: str, actor: Broker) -> Genesis:
+    async def claim_cluster(self, cluster: str, actor: BrokerId) -> Genesis:
         """Tie the log to this cluster, or check that it is: the first genesis record wins.
 
         Raises ForeignCluster, LogUnavailable (also while an import fills the log), or BadSnapshot if the snapshots
@@ -144,7 +144,7 @@ class Channel:
         """Whether every live broker reads what brokers agree on."""
         return self.write_version >= codec.AGREEING_VERSION
 
-    async def agree(self, partition: int, ours: Agreement, actor: Broker) -> None:
+    async def agree(self, partition: int, ours: Agreement, actor: BrokerId) -> None:
         """Put an agreement in force in a partition that has none; the first record wins. Raises LogUnavailable."""
         if self.table.agreed(partition).revision == NEVER_AGREED:
             verdict = await self.publish(Record("", Action.AGREE, actor, agreement=ours), partition)
@@ -209,7 +209,7 @@ class Channel:
         async with self._room:
             return await self._publish(record, partition)
 
-    async def read_back(self, partition: int, actor: Broker) -> bool:
+    async def read_back(self, partition: int, actor: BrokerId) -> bool:
         """Append a no-op and read it back: whether everything before it in the partition has been applied.
 
         Does not wait for room among the publishes in flight, for a proof must not queue behind them; whoever asks

@@ -1,4 +1,4 @@
-"""A cluster of real brokers on one SQLite file, each with its doors open, in this process and on this loop."""
+"""A cluster of real brokers on one SQLite file, each with its endpoints open, in this process and on this loop."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import pytest_asyncio
 
 from loadmanager.broker.hosting import HostRunner
 from loadmanager.broker.node import Node
-from loadmanager.broker.wiring import surroundings
+from loadmanager.broker.wiring import dependencies
 from loadmanager.model.host import BundleLoad, Destination
 from loadmanager.settings import Settings
 from loadmanager_api.server import serve
-from statechannel.law.bundle import Bundle, Topic, even_boundaries
+from statechannel.law.bundle import Bundle, Key, even_boundaries
 from statechannel.law.record import Token
 
 WAIT_S = 60.0
@@ -52,7 +52,7 @@ class Host:
 
 
 class Broker:
-    """One node with its doors."""
+    """One node with its endpoints."""
 
     def __init__(self, node: Node, host: Host, url: str, running: asyncio.Task[None]) -> None:
         self.node = node
@@ -90,7 +90,7 @@ class Cluster:
             **changed,
         )
         host = Host()
-        node = Node(settings, host, HostRunner(), surroundings(settings))
+        node = Node(settings, host, HostRunner(), dependencies(settings))
         node.registration = msgspec.structs.replace(
             node.registration, urls={"pulsar": f"pulsar://{name}", "http": f"http://{name}"}
         )
@@ -128,7 +128,7 @@ class Cluster:
 
     async def assign(self, topic: str) -> Bundle:
         """Have the topic's bundle owned by somebody, as every broker knows."""
-        located = await self.brokers[0].node.current.lookup.locate(Topic.parse(topic), WAIT_S)
+        located = await self.brokers[0].node.current.lookup.locate(Key.parse(topic), WAIT_S)
         await self.until(lambda: all(self.owner(located.bundle, b) == located.owner.name for b in self.brokers))
         return located.bundle
 

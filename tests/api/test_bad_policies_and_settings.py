@@ -1,4 +1,4 @@
-"""Bad input to the doors of policies and settings: refused in words, and nothing is changed by it."""
+"""Bad input to the endpoints of policies and settings: refused in words, and nothing is changed by it."""
 
 from __future__ import annotations
 

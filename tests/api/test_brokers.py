@@ -26,7 +26,7 @@ async def test_no_leader_is_not_found(cluster: Cluster, refused: Refused, monkey
     await cluster.start()
     node = cluster.brokers[0].node
     monkeypatch.setattr(node, "_judge", lambda: None)  # or the next news of the members would clear the broker
-    node.membership.condemned[node.current.me] = "refuses connections"
+    node.membership.suspected[node.current.me] = "refuses connections"
     assert "nobody leads" in (await refused(404, "GET", "/admin/v2/brokers/leaderBroker"))["detail"]
 
 
@@ -75,7 +75,7 @@ async def test_brokers_are_shown_with_what_they_registered_hold_and_report(clust
         assert broker["registered"]
         assert broker["live"]
         assert not broker["draining"]
-        assert broker["condemned"] is None
+        assert broker["suspected"] is None
         assert broker["bundles"] == len(running.host.held)
         assert broker["admin_url"] == running.url
         assert broker["urls"]["http"] == f"http://{running.name}"

@@ -9,7 +9,7 @@ import pytest
 
 from loadmanager.settings import Settings
 from loadmanager_api.guard import Names
-from statechannel.law.bundle import Topic
+from statechannel.law.bundle import Key
 from tests.api.conftest import Cluster
 from tests.api.raw import Raw
 
@@ -87,7 +87,7 @@ async def test_a_name_that_was_rebound_to_this_address_reaches_nothing(cluster: 
         status, problem = await send(cluster, method, path, rebound)
         assert status == 421, path
         assert "'evil.example" in problem["detail"]
-        assert "door_hosts" in problem["detail"]
+        assert "http_hosts" in problem["detail"]
     await cluster.agree()
     assert cluster.history() == before
 
@@ -116,7 +116,7 @@ async def test_a_name_that_was_rebound_to_this_address_reaches_nothing(cluster: 
 )
 def test_a_broker_is_known_by_its_own_names_and_by_addresses(host: bytes, known: bool) -> None:
     names = Names(
-        Settings(advertised="broker-1.example:8080", door_hosts=" lb.example, other.example"), "bound.example:80"
+        Settings(advertised="broker-1.example:8080", http_hosts=" lb.example, other.example"), "bound.example:80"
     )
     assert names.know(host) == known
     assert names.know(host) == known, "also when it is asked again"
@@ -191,7 +191,7 @@ async def test_pulsar_admin_is_taken_for_no_browser(
     await cluster.start()
     await cluster.create("t/n")
     await cluster.assign("t/n/a")
-    topic = next(f"t/n/{i}" for i in range(100) if Topic.parse(f"t/n/{i}").position < 0x40000000)
+    topic = next(f"t/n/{i}" for i in range(100) if Key.parse(f"t/n/{i}").position < 0x40000000)
     await cluster.assign(topic)
     told = {"Accept": "application/json", "host": cluster.brokers[0].url.removeprefix("http://")}
     told |= {"accept-encoding": "gzip", "user-agent": "Pulsar-Java-v4.0.8"}

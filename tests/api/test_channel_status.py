@@ -21,7 +21,7 @@ from loadmanager_api.cli.channel_status import size
 from loadmanager_api.cli.main import main
 from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.errors import LogUnavailable
-from statechannel.law.record import Action, Broker, Record, Role
+from statechannel.law.record import Action, BrokerId, Record, Role
 from statechannel.law.verdict import Change
 from statechannel.ports import Payload
 from tests.api.conftest import WAIT_S, Cluster
@@ -74,7 +74,7 @@ async def test_what_the_log_says_that_all_brokers_agree_on_is_shown(cluster: Clu
     assert f"proof_validity_s {node.settings.proof_validity_s:g}, clock_drift {node.settings.clock_drift:g}" in table
     assert f"margin_s {node.settings.margin_s:g}, {node.channel.table.partitions} partitions" in table
     following = msgspec.structs.replace(agreement, proof_validity_s=77.0)
-    record = Record("", Action.AMEND, Broker("admin", 0), role=Role.ADMIN, agreement=following,
+    record = Record("", Action.AMEND, BrokerId("admin", 0), role=Role.ADMIN, agreement=following,
                     seen_agreement=node.channel.table.agreed(1).revision)  # fmt: skip
     assert isinstance(await node.channel.publish(record, 1), Change)
     found = await shown(cluster)

@@ -1,4 +1,4 @@
-"""Names that URLs and file systems take for places, `.` and `..`: refused at the doors, and by no replay."""
+"""Names that URLs and file systems take for places, `.` and `..`: refused at the endpoints, and by no replay."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from yarl import URL
 
 from loadmanager.diagnostics.doctor.collecting import file_name
 from loadmanager_api.cli.main import main
-from statechannel.law.bundle import Bundle, Topic, even_boundaries
+from statechannel.law.bundle import Bundle, Key, even_boundaries
 from statechannel.law.record import NEVER, Action, Record, Role
 from statechannel.law.verdict import Change
 from tests.api.conftest import Cluster
@@ -52,7 +52,7 @@ async def test_a_topic_is_not_called_so(cluster: Cluster, name: str):
 
 @pytest.mark.parametrize("name", ["t/n/a..b", "t/n/...", "t/n/.a", "t/n/a./b"])
 def test_dots_within_a_name_are_fine(name: str):
-    assert Topic.parse(name).full_name == f"persistent://{name}"
+    assert Key.parse(name).full_name == f"persistent://{name}"
 
 
 async def test_policies_groups_and_clusters_are_not_called_so(cluster: Cluster):

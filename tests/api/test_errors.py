@@ -14,9 +14,9 @@ import pytest
 
 from loadmanager.broker.hosting import HostRunner
 from loadmanager.broker.node import Node
-from loadmanager.broker.wiring import surroundings
+from loadmanager.broker.wiring import dependencies
 from loadmanager.channel.operations import Operations
-from loadmanager.embedding.doors import listen, opened
+from loadmanager.embedding.endpoints import listen, opened
 from loadmanager.settings import Settings
 from loadmanager_api.server import NotLoopback, attach, check_reach
 from statechannel.errors import CoordinationUnavailable, LogUnavailable
@@ -63,7 +63,7 @@ async def test_errors_of_the_inside_do_not_show_it(
 async def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(
     cluster: Cluster, refused: Refused
 ) -> None:
-    await cluster.start(door_body_limit_bytes=65_536)
+    await cluster.start(http_body_limit_bytes=65_536)
     body = b'{"topics": ["' + b"x" * 65_536 + b'"]}'
 
     async def chunks() -> Any:
@@ -76,7 +76,7 @@ async def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(
 
 
 async def test_a_body_that_does_not_arrive_is_given_up(cluster: Cluster) -> None:
-    await cluster.start(door_body_timeout_s=0.05)
+    await cluster.start(http_body_timeout_s=0.05)
     host, port = cluster.brokers[0].url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(
@@ -89,7 +89,7 @@ async def test_a_body_that_does_not_arrive_is_given_up(cluster: Cluster) -> None
 
 
 async def test_more_requests_than_can_run_are_told_to_come_back(cluster: Cluster) -> None:
-    await cluster.start(door_requests=8)
+    await cluster.start(http_requests=8)
     await cluster.create("t/n")
     cluster.brokers[0].host.gate.clear()
     counts = cluster.brokers[0].node.current.lookup.counts
@@ -119,12 +119,12 @@ def test_loopback_may_be_served(address: str) -> None:
 
 async def test_the_doors_do_not_open_on_a_socket_that_others_reach(tmp_path: Path) -> None:
     settings = Settings(log=f"sqlite:{tmp_path / 'lm.db'}")
-    node = Node(settings, Host(), HostRunner(), surroundings(settings))
+    node = Node(settings, Host(), HostRunner(), dependencies(settings))
     with socket.socket() as reachable:
         reachable.bind(("0.0.0.0", 0))  # bound, but it never listens
         with pytest.raises(NotLoopback):
             async with opened(attach, node, reachable):
-                pytest.fail("the doors are open")
+                pytest.fail("the endpoints are open")
 
 
 def test_an_address_that_is_taken_is_named() -> None:

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from loadmanager.channel.history import refolding
+from loadmanager.channel.history import replaying
 from loadmanager_api.cli.main import main
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Action, Broker, Record, Subject
+from statechannel.law.record import Action, BrokerId, Record, Subject
 from statechannel.ports import Payload
 from tests.api.conftest import Cluster, Refused
 
-STRANGER = Broker("stranger:1", 1)
+STRANGER = BrokerId("stranger:1", 1)
 
 
 async def history(cluster: Cluster, bundle: Bundle, *, at: int = 0, **query: Any) -> Any:
@@ -188,12 +188,12 @@ async def test_what_nobody_heard_of_and_what_makes_no_sense_is_refused(cluster: 
 async def test_a_log_that_takes_too_long_is_not_waited_for(
     cluster: Cluster, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refolding.RefoldDesk.__init__, "__defaults__", (0.0,))
+    monkeypatch.setattr(replaying.ReplayQueue.__init__, "__defaults__", (0.0,))
     await cluster.start()
     await cluster.create("t/n")
     path = "/v1/bundles/t/n/0x00000000_0x40000000/history"
     assert "could not be read again" in (await refused(503, "GET", path))["detail"]
-    monkeypatch.setattr(refolding, "WAITING_AT_MOST", -1)
+    monkeypatch.setattr(replaying, "WAITING_AT_MOST", -1)
     assert "others wait here" in (await refused(503, "GET", path))["detail"]
 
 

@@ -12,7 +12,7 @@ from loadmanager.embedding.handover import Handover
 from loadmanager_api import lookup_path
 from loadmanager_api.guard import Names
 from loadmanager_api.lookup_path import LookupPath
-from statechannel.law.bundle import Bundle, Topic
+from statechannel.law.bundle import Bundle, Key
 from tests.api.conftest import WAIT_S, Cluster, Refused
 
 PATH = "/lookup/v2/topic/persistent/t/n/"
@@ -92,7 +92,7 @@ async def test_a_dead_owner_is_not_named(cluster: Cluster) -> None:
     dead = cluster.of(cluster.owner(bundle))
     asked = cluster.brokers.index(cluster.other(dead.name))
     assert (await cluster.ask("GET", PATH + "a", at=asked))[0] == 200
-    cluster.brokers[asked].node.membership.condemned[dead.node.current.me] = "refuses connections"
+    cluster.brokers[asked].node.membership.suspected[dead.node.current.me] = "refuses connections"
     status, body, headers = await cluster.ask("GET", PATH + "a", at=asked)
     assert status == 503
     assert "no owner within 0.2 s" in body["reason"]
@@ -117,7 +117,7 @@ async def test_what_waits_too_long_is_told_when_to_come_back_and_leaves_nothing_
     await cluster.start(lookup_timeout_s=0.1)
     await cluster.create("t/n")
     cluster.brokers[0].host.gate.clear()
-    entry = cluster.brokers[0].node.channel.table.locate(Topic.parse("t/n/a"))
+    entry = cluster.brokers[0].node.channel.table.locate(Key.parse("t/n/a"))
     assert entry is not None
     assert (await cluster.ask("GET", PATH + "a"))[0] == 503
     await cluster.until(lambda: cluster.owner(entry.bundle) is not None)  # it is on its way by now
@@ -143,7 +143,7 @@ async def test_what_the_fast_path_keeps_is_bounded(cluster: Cluster, monkeypatch
     for i in range(50):
         raw = f"{PATH}{i}"
         await path({"type": "http", "method": "GET", "path": raw, "raw_path": raw.encode()}, None, send)
-        wanted = cluster.brokers[0].node.channel.table.locate(Topic.parse(f"t/n/{i}"))
+        wanted = cluster.brokers[0].node.channel.table.locate(Key.parse(f"t/n/{i}"))
         assert wanted is not None
         assert (b"x-bundle", str(wanted.bundle).encode()) in sent[-2]["headers"]
         assert len(path._topics) <= 4
@@ -159,7 +159,7 @@ async def test_a_wait_that_is_no_number_of_seconds_is_refused(cluster: Cluster, 
 async def test_the_bundle_range_is_bare_text(cluster: Cluster) -> None:
     await cluster.start()
     await cluster.create("t/n")
-    bundle = cluster.brokers[0].node.channel.table.locate(Topic.parse("t/n/a"))
+    bundle = cluster.brokers[0].node.channel.table.locate(Key.parse("t/n/a"))
     assert bundle is not None
     status, body, headers = await cluster.ask("GET", PATH + "a/bundle")
     assert (status, body) == (200, bundle.bundle.range)
@@ -172,7 +172,7 @@ async def test_a_topic_whose_own_name_ends_in_bundle_is_looked_up(cluster: Clust
     await cluster.create("t/n")
     status, _, headers = await cluster.ask("GET", "/lookup/v2/topic/persistent/t/n/a%2Fbundle")
     assert status == 200
-    wanted = cluster.brokers[0].node.channel.table.locate(Topic.parse("t/n/a/bundle"))
+    wanted = cluster.brokers[0].node.channel.table.locate(Key.parse("t/n/a/bundle"))
     assert wanted is not None
     assert headers["X-Bundle"] == str(wanted.bundle)
 
@@ -184,7 +184,7 @@ async def test_a_topic_is_placed_by_its_decoded_name_and_domain(cluster: Cluster
     for domain in ("persistent", "non-persistent"):
         status, _, headers = await cluster.ask("GET", f"/lookup/v2/topic/{domain}/t/n/%C3%A4%20b%3Fc")
         assert status == 200
-        wanted = table.locate(Topic.parse(f"{domain}://t/n/ä b?c"))
+        wanted = table.locate(Key.parse(f"{domain}://t/n/ä b?c"))
         assert wanted is not None
         assert headers["X-Bundle"] == str(wanted.bundle)
 
@@ -195,11 +195,11 @@ async def test_the_channels_own_topics_answer_the_owner_of_the_partition(
 ) -> None:
     await cluster.start(2)
     coordination = cluster.brokers[0].node.world.coordination
-    await cluster.until(lambda: all(f"channel-owner-{p}" in coordination.offices for p in range(4)))
+    await cluster.until(lambda: all(f"channel-owner-{p}" in coordination.leases for p in range(4)))
     for suffix, partition in {"": 0, "-partition-0": 0, "-partition-3": 3}.items():
-        owners = {coordination.offices[f"channel-owner-{partition}"].name}
+        owners = {coordination.leases[f"channel-owner-{partition}"].name}
         status, body, _ = await cluster.ask("GET", f"/lookup/v2/topic/persistent/{topic}{suffix}")
-        owners.add(coordination.offices[f"channel-owner-{partition}"].name)  # they are shared out after a start
+        owners.add(coordination.leases[f"channel-owner-{partition}"].name)  # they are shared out after a start
         assert status == 200
         assert body["brokerUrl"] in {f"pulsar://{name}" for name in owners}
     assert "0 to 3" in (await refused(404, "GET", f"/lookup/v2/topic/persistent/{topic}-partition-4"))["detail"]
@@ -226,7 +226,7 @@ async def test_many_topics_are_answered_in_order_each_for_itself(cluster: Cluste
     answers = body["answers"]
     assert [answer["topic"] for answer in answers] == topics
     for answer in answers[:100]:
-        entry = cluster.brokers[0].node.channel.table.locate(Topic.parse(answer["topic"]))
+        entry = cluster.brokers[0].node.channel.table.locate(Key.parse(answer["topic"]))
         assert entry is not None
         assert entry.holder is not None
         assert answer["error"] is None
@@ -288,7 +288,7 @@ async def test_every_answer_of_the_fast_path_is_what_the_table_says(cluster: Clu
     async def look() -> None:
         while not moving.done():
             for topic in topics:
-                known = len(held[bundle := node.channel.table.locate(Topic.parse(f"t/n/{topic}")).bundle])  # type: ignore[union-attr]
+                known = len(held[bundle := node.channel.table.locate(Key.parse(f"t/n/{topic}")).bundle])  # type: ignore[union-attr]
                 status, body, headers = await cluster.ask("GET", PATH + topic)
                 assert status == 200
                 assert headers["X-Bundle"] == str(bundle)

@@ -189,8 +189,8 @@ async def test_nothing_is_moved_to_a_broker_that_does_not_answer(cluster: Cluste
     bundle = await cluster.assign("t/n/a")
     to = cluster.other(cluster.owner(bundle)).node.current.me
     at = cluster.brokers.index(cluster.of(cluster.owner(bundle)))
-    condemned = cluster.brokers[at].node.membership.condemned
-    condemned[to] = f"{to} refuses connections"
+    suspected = cluster.brokers[at].node.membership.suspected
+    suspected[to] = f"{to} refuses connections"
     move = f"/admin/v2/namespaces/t/n/{bundle.range}/unload"
     problem = await refused(409, "PUT", move, at=at, params={"destinationBroker": to.name})
     assert "refuses connections" in problem["detail"]

@@ -114,8 +114,8 @@ async def loads_settle(cluster: Cluster, rates_msg_s: list[float]) -> None:
 
 async def test_balancing_status_tells_what_the_last_round_decided_at_every_broker(cluster: Cluster) -> None:
     await lopsided(cluster)
-    await cluster.until(lambda: any(b.node.current.governor.counts.moves["balance"] for b in cluster.brokers))
-    leader = next(b for b in cluster.brokers if b.node.current.governor.counts.moves["balance"])
+    await cluster.until(lambda: any(b.node.current.rebalancer.counts.moves["balance"] for b in cluster.brokers))
+    leader = next(b for b in cluster.brokers if b.node.current.rebalancer.counts.moves["balance"])
 
     async def last(at: int) -> Any:
         return (await cluster.ask("GET", "/v1/balancing", at=at))[1]["last"]
@@ -239,8 +239,8 @@ async def test_what_makes_no_sense_is_refused(
 
 async def test_rounds_and_moves_are_counted(cluster: Cluster) -> None:
     await lopsided(cluster, moves_in_flight_per_broker=1, balancing_budget=1.0)
-    await cluster.until(lambda: any(b.node.current.governor.counts.moves["balance"] for b in cluster.brokers))
-    leader = next(at for at, b in enumerate(cluster.brokers) if b.node.current.governor.counts.moves["balance"])
+    await cluster.until(lambda: any(b.node.current.rebalancer.counts.moves["balance"] for b in cluster.brokers))
+    leader = next(at for at, b in enumerate(cluster.brokers) if b.node.current.rebalancer.counts.moves["balance"])
     found = samples((await cluster.ask("GET", "/metrics", at=leader))[1])
     assert found["loadmanager_balancing_rounds_total"] >= 1
     assert found['loadmanager_balancing_moves_total{stage="balance"}'] >= 1

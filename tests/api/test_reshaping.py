@@ -1,4 +1,4 @@
-"""Splitting, merging and calling off, over Pulsar's doors, ours, and the command line."""
+"""Splitting, merging and calling off, over Pulsar's endpoints, ours, and the command line."""
 
 from __future__ import annotations
 

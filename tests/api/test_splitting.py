@@ -1,4 +1,4 @@
-"""Splits by load over the doors: LARGEST and HOT, cuts by load, and what `/v1/splitting` tells."""
+"""Splits by load over the endpoints: LARGEST and HOT, cuts by load, and what `/v1/splitting` tells."""
 
 from __future__ import annotations
 

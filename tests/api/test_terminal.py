@@ -96,7 +96,7 @@ async def test_whatever_a_broker_says_is_shown_and_not_obeyed():
         "live": True,
         "leader": False,
         "draining": False,
-        "condemned": EVIL,
+        "suspected": EVIL,
         "bundles": 1,
         "admin_url": EVIL,
         "load": None,

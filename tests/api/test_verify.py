@@ -20,7 +20,7 @@ from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.errors import NewerRecord
 from statechannel.law.bundle import Bundle
 from statechannel.law.partition import PartitionState
-from statechannel.law.record import Broker as Incarnation
+from statechannel.law.record import BrokerId as Incarnation
 from statechannel.law.snapshot import SnapshotInfo, closing, encode
 from statechannel.ports import Log, LogEntry, Payload
 from tests.api.conftest import Broker, Cluster

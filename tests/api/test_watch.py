@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from loadmanager.channel.history import recent, watch, watching
-from loadmanager.channel.history.refolding import RefoldDesk
+from loadmanager.channel.history.replaying import ReplayQueue
 from loadmanager.errors import LoadManagerError
 from tests.api.conftest import WAIT_S, Broker, Cluster, Refused
 from tests.api.watching import Client, told
@@ -157,7 +157,7 @@ async def test_a_reader_that_is_too_slow_is_told_where_to_go_on(
 def _watching(cluster: Cluster) -> watching.Watching:
     """A second one of the first broker's."""
     node = cluster.brokers[0].node
-    return watching.Watching(node.channel.replica, RefoldDesk(node.world.log, node.channel.topic))
+    return watching.Watching(node.channel.replica, ReplayQueue(node.world.log, node.channel.topic))
 
 
 async def test_a_quiet_watch_says_that_it_lives_and_how_far_it_has_come(
@@ -204,7 +204,7 @@ async def test_the_doors_close_at_once_whoever_watches(cluster: Cluster) -> None
 
 
 async def test_a_client_that_takes_nothing_is_given_up(cluster: Cluster) -> None:
-    await cluster.start(door_send_timeout_s=0.05)
+    await cluster.start(http_send_timeout_s=0.05)
     await cluster.create("t/n", 65_536)
     host, port = cluster.brokers[0].url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port), limit=1_024)

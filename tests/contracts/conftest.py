@@ -1,12 +1,12 @@
-"""One contract suite for every adapter: this file finds the *stations*, and hands one to each test.
+"""One contract suite for every adapter: this file finds the *backends*, and hands one to each test.
 
-A station is a place where clients of one adapter meet. It stands in `stations/<name>.py`, which exposes
+A backend is a place where clients of one adapter meet. It stands in `stations/<name>.py`, which exposes
 
-    LOGS: dict[str, Factory]            a factory of log stations by name, and / or
-    COORDINATIONS: dict[str, Factory]   a factory of coordination stations by name,
+    LOGS: dict[str, Factory]            a factory of log backends by name, and / or
+    COORDINATIONS: dict[str, Factory]   a factory of coordination backends by name,
 
 where a factory takes the test's `request` (for `request.getfixturevalue("tmp_path")`, or a server's fixture) and
-returns an async context manager that gives the station and, as it ends, closes every client that the test opened.
+returns an async context manager that gives the backend and, as it ends, closes every client that the test opened.
 Tests of a module in `NEEDS_SERVER` carry a pytest mark of the module's name.
 """
 
@@ -26,10 +26,10 @@ import pytest_asyncio
 from statechannel.ports import Coordination, Log
 
 NEEDS_SERVER = ("kafka", "zookeeper")
-_STATIONS = ("sqlite", "simulated", *NEEDS_SERVER)
+_BACKENDS = ("sqlite", "simulated", *NEEDS_SERVER)
 
 
-class LogStation(Protocol):
+class LogBackend(Protocol):
     """Where clients of one log meet."""
 
     max_payload_bytes: int
@@ -44,7 +44,7 @@ class LogStation(Protocol):
         ...
 
 
-class CoordinationStation(Protocol):
+class CoordinationBackend(Protocol):
     """Where clients of one coordination service meet."""
 
     session_timeout_s: float
@@ -71,7 +71,7 @@ Factory = Callable[[pytest.FixtureRequest], AbstractAsyncContextManager[Any]]
 
 
 def _load(name: str) -> ModuleType | None:
-    path = Path(__file__).parent / "stations" / f"{name}.py"
+    path = Path(__file__).parent / "backends" / f"{name}.py"
     if not path.exists():
         return None
     spec = importlib.util.spec_from_file_location(f"contract_station_{name}", path)
@@ -84,7 +84,7 @@ def _load(name: str) -> ModuleType | None:
 
 def _parameters(attribute: str) -> list[Any]:
     found: list[Any] = []
-    for module_name in _STATIONS:
+    for module_name in _BACKENDS:
         module = _load(module_name)
         marks = [getattr(pytest.mark, module_name)] if module_name in NEEDS_SERVER else []
         factories: dict[str, Factory] = getattr(module, attribute, {})
@@ -93,15 +93,15 @@ def _parameters(attribute: str) -> list[Any]:
 
 
 @pytest_asyncio.fixture(params=_parameters("LOGS"))
-async def logs(request: pytest.FixtureRequest) -> AsyncIterator[LogStation]:
-    async with request.param(request) as station:
-        yield station
+async def logs(request: pytest.FixtureRequest) -> AsyncIterator[LogBackend]:
+    async with request.param(request) as backend:
+        yield backend
 
 
 @pytest_asyncio.fixture(params=_parameters("COORDINATIONS"))
-async def coordinations(request: pytest.FixtureRequest) -> AsyncIterator[CoordinationStation]:
-    async with request.param(request) as station:
-        yield station
+async def coordinations(request: pytest.FixtureRequest) -> AsyncIterator[CoordinationBackend]:
+    async with request.param(request) as backend:
+        yield backend
 
 
 Until = Callable[..., Any]

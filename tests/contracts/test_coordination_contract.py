@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from statechannel.errors import CoordinationUnavailable, Deposed, Fenced, ForeignCluster
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.ports import Connection, Coordination, Identity, Leadership, Member
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ async def other(coordinations, client) -> Coordination:
     return await coordinations.open()
 
 
-async def started(client: Coordination, name: str, data: bytes = b"") -> Broker:
+async def started(client: Coordination, name: str, data: bytes = b"") -> BrokerId:
     broker = await client.start_incarnation(name, above=0)
     await client.register(broker, data)
     return broker
@@ -212,7 +212,7 @@ async def test_a_proof_registers_again_after_the_session_ended_under_the_same_nu
     await until(other, lambda: other.members.get(A) == Member(broker, b"last data"))
 
 
-async def prove_when_connected(client: Coordination, broker: Broker) -> None:
+async def prove_when_connected(client: Coordination, broker: BrokerId) -> None:
     await when_connected(lambda: client.prove(broker))
 
 
@@ -371,13 +371,13 @@ async def test_an_evicted_leader_keeps_its_registration(client, other, until):
     await until(other, lambda: A in other.members and other.leadership is None)
 
 
-# --- offices
-OFFICE = "channel-owner-0"
+# --- leases
+LEASE = "channel-owner-0"
 
 
 async def test_of_two_that_want_an_office_one_gets_it(client, other):
     outcomes = await asyncio.gather(
-        client.claim(OFFICE, await started(client, A)), other.claim(OFFICE, await started(other, B))
+        client.claim(LEASE, await started(client, A)), other.claim(LEASE, await started(other, B))
     )
     assert sorted(outcomes) == [False, True]
 
@@ -385,100 +385,100 @@ async def test_of_two_that_want_an_office_one_gets_it(client, other):
 async def test_of_many_that_claim_at_once_exactly_one_wins(coordinations):
     clients = [await coordinations.open() for _ in range(5)]
     brokers = [await started(c, f"broker-{i}:1") for i, c in enumerate(clients)]
-    outcomes = await asyncio.gather(*(c.claim(OFFICE, b) for c, b in zip(clients, brokers, strict=True)))
+    outcomes = await asyncio.gather(*(c.claim(LEASE, b) for c, b in zip(clients, brokers, strict=True)))
     assert sorted(outcomes) == [False] * 4 + [True]
 
 
 async def test_everybody_sees_who_holds_an_office_and_is_told_of_changes(client, other, until):
     a = await started(client, A)
-    assert await client.claim(OFFICE, a)
+    assert await client.claim(LEASE, a)
     for reader in (client, other):
-        await until(reader, lambda reader=reader: dict(reader.offices) == {OFFICE: a})
-    await client.vacate(OFFICE, a)
+        await until(reader, lambda reader=reader: dict(reader.leases) == {LEASE: a})
+    await client.vacate(LEASE, a)
     for reader in (client, other):
-        await until(reader, lambda reader=reader: not reader.offices)
+        await until(reader, lambda reader=reader: not reader.leases)
 
 
 async def test_a_new_client_knows_who_holds_an_office(coordinations, client, until):
     a = await started(client, A)
-    await client.claim(OFFICE, a)
+    await client.claim(LEASE, a)
     newcomer = await coordinations.open()
-    await until(newcomer, lambda: newcomer.offices.get(OFFICE) == a)
+    await until(newcomer, lambda: newcomer.leases.get(LEASE) == a)
 
 
 async def test_offices_cannot_be_changed_by_their_reader(client, until):
     a = await started(client, A)
-    await client.claim(OFFICE, a)
-    await until(client, lambda: OFFICE in client.offices)
+    await client.claim(LEASE, a)
+    await until(client, lambda: LEASE in client.leases)
     with pytest.raises((TypeError, AttributeError)):
-        client.offices["another"] = a
+        client.leases["another"] = a
 
 
 async def test_its_holder_may_claim_an_office_again_as_when_an_answer_was_lost(client, other):
     a, b = await started(client, A), await started(other, B)
-    assert await client.claim(OFFICE, a)  # as if this had not been heard
-    assert await client.claim(OFFICE, a)
-    assert not await other.claim(OFFICE, b)
-    await client.vacate(OFFICE, a)  # however often it was claimed
-    assert await other.claim(OFFICE, b)
+    assert await client.claim(LEASE, a)  # as if this had not been heard
+    assert await client.claim(LEASE, a)
+    assert not await other.claim(LEASE, b)
+    await client.vacate(LEASE, a)  # however often it was claimed
+    assert await other.claim(LEASE, b)
 
 
 async def test_a_claim_whose_caller_gave_up_can_be_made_again(client, other, until):
     a, b = await started(client, A), await started(other, B)
-    unheard = asyncio.ensure_future(client.claim(OFFICE, a))
+    unheard = asyncio.ensure_future(client.claim(LEASE, a))
     await asyncio.sleep(0)  # it is under way
     unheard.cancel()
     await asyncio.wait([unheard])
-    assert await client.claim(OFFICE, a)
-    assert not await other.claim(OFFICE, b)
-    await until(other, lambda: other.offices.get(OFFICE) == a)
+    assert await client.claim(LEASE, a)
+    assert not await other.claim(LEASE, b)
+    await until(other, lambda: other.leases.get(LEASE) == a)
 
 
 async def test_an_older_incarnation_cannot_claim_and_changes_nothing(client, other, until):
     stale = await started(client, A)
     current = await started(other, A)
     with pytest.raises(Fenced, match=A):
-        await client.claim(OFFICE, stale)
-    assert await other.claim(OFFICE, current)
+        await client.claim(LEASE, stale)
+    assert await other.claim(LEASE, current)
     with pytest.raises(Fenced, match=A):
-        await client.claim(OFFICE, stale)
-    await until(client, lambda: client.offices.get(OFFICE) == current)
+        await client.claim(LEASE, stale)
+    await until(client, lambda: client.leases.get(LEASE) == current)
 
 
 async def test_a_holder_that_was_fenced_cannot_claim_again(client, other):
     stale = await started(client, A)
-    assert await client.claim(OFFICE, stale)
+    assert await client.claim(LEASE, stale)
     await other.start_incarnation(A, above=0)
     with pytest.raises(Fenced):
-        await client.claim(OFFICE, stale)
+        await client.claim(LEASE, stale)
 
 
 async def test_a_vacated_office_is_free_at_once_and_vacating_is_idempotent(client, other):
     a, b = await started(client, A), await started(other, B)
-    assert await client.claim(OFFICE, a)
-    await client.vacate(OFFICE, a)
-    assert await other.claim(OFFICE, b)
-    await client.vacate(OFFICE, a)
+    assert await client.claim(LEASE, a)
+    await client.vacate(LEASE, a)
+    assert await other.claim(LEASE, b)
+    await client.vacate(LEASE, a)
     await client.vacate("an-office-that-never-was", a)
-    assert not await client.claim(OFFICE, a)
+    assert not await client.claim(LEASE, a)
 
 
 async def test_vacating_somebody_elses_office_does_nothing(client, other, until):
     stale = await started(other, A)
     a, b = await started(client, A), await started(other, B)
-    assert await client.claim(OFFICE, a)
-    await other.vacate(OFFICE, b)
-    await other.vacate(OFFICE, stale)
-    assert not await other.claim(OFFICE, b)
-    await until(other, lambda: other.offices.get(OFFICE) == a)
+    assert await client.claim(LEASE, a)
+    await other.vacate(LEASE, b)
+    await other.vacate(LEASE, stale)
+    assert not await other.claim(LEASE, b)
+    await until(other, lambda: other.leases.get(LEASE) == a)
 
 
 async def test_a_fenced_holder_can_still_give_up_its_office(client, other):
     stale = await started(client, A)
-    assert await client.claim(OFFICE, stale)
+    assert await client.claim(LEASE, stale)
     current = await started(other, A)
-    await client.vacate(OFFICE, stale)
-    assert await other.claim(OFFICE, current)
+    await client.vacate(LEASE, stale)
+    assert await other.claim(LEASE, current)
 
 
 async def test_offices_are_independent_and_one_broker_may_hold_many(client, other, until):
@@ -490,86 +490,86 @@ async def test_offices_are_independent_and_one_broker_may_hold_many(client, othe
     assert await other.claim(names[3], b)
     expected = {**dict.fromkeys(names, a), names[3]: b, "another-office": b}
     for reader in (client, other):
-        await until(reader, lambda reader=reader: dict(reader.offices) == expected)
+        await until(reader, lambda reader=reader: dict(reader.leases) == expected)
 
 
 async def test_an_office_that_goes_to_and_fro_ends_as_the_last_claim_says(client, other, until):
     claimants = [(client, await started(client, A)), (other, await started(other, B))]
     for turn in range(20):  # faster than watches follow
         who, broker = claimants[turn % 2]
-        assert await who.claim(OFFICE, broker)
+        assert await who.claim(LEASE, broker)
         if turn < 19:
-            await who.vacate(OFFICE, broker)
+            await who.vacate(LEASE, broker)
     for reader in (client, other):
-        await until(reader, lambda reader=reader: reader.offices.get(OFFICE) == claimants[1][1])
+        await until(reader, lambda reader=reader: reader.leases.get(LEASE) == claimants[1][1])
 
 
 async def test_offices_are_not_the_lead(client, other):
     leadership = await leading(client, A)
     b = await started(other, B)
-    assert await other.claim(OFFICE, b)
+    assert await other.claim(LEASE, b)
     await client.resign(leadership)
-    assert not await client.claim(OFFICE, leadership.leader)
-    await other.vacate(OFFICE, b)
+    assert not await client.claim(LEASE, leadership.leader)
+    await other.vacate(LEASE, b)
     assert await client.campaign(leadership.leader) is not None
 
 
 async def test_closing_frees_an_office_at_once(client, other, until):
-    await client.claim(OFFICE, await started(client, A))
+    await client.claim(LEASE, await started(client, A))
     b = await started(other, B)
-    await until(other, lambda: OFFICE in other.offices)
+    await until(other, lambda: LEASE in other.leases)
     await client.close()
-    await until(other, lambda: OFFICE not in other.offices)
-    assert await other.claim(OFFICE, b)
+    await until(other, lambda: LEASE not in other.leases)
+    assert await other.claim(LEASE, b)
 
 
 async def test_an_office_is_free_when_its_holder_is_not_heard_and_others_keep_theirs(
     coordinations, client, other, until
 ):
     a, b = await started(client, A), await started(other, B)
-    assert await client.claim(OFFICE, a)
+    assert await client.claim(LEASE, a)
     assert await other.claim("another-office", b)
-    await until(other, lambda: len(other.offices) == 2)
+    await until(other, lambda: len(other.leases) == 2)
     await coordinations.expire(client)
-    await until(other, lambda: dict(other.offices) == {"another-office": b})
-    assert await other.claim(OFFICE, b)
+    await until(other, lambda: dict(other.leases) == {"another-office": b})
+    assert await other.claim(LEASE, b)
 
 
 async def test_a_holder_that_lost_its_session_and_came_back_holds_nothing_until_it_claims_again(
     coordinations, client, other, until
 ):
     a = await started(client, A)
-    assert await client.claim(OFFICE, a)
-    await until(other, lambda: OFFICE in other.offices)
+    assert await client.claim(LEASE, a)
+    await until(other, lambda: LEASE in other.leases)
     await coordinations.expire(client)
-    await until(other, lambda: OFFICE not in other.offices)
+    await until(other, lambda: LEASE not in other.leases)
     async with asyncio.timeout(60):
         await prove_when_connected(client, a)
     for reader in (client, other):  # the proof brings the registration back, and nothing else
-        await until(reader, lambda reader=reader: A in reader.members and OFFICE not in reader.offices)
-    assert await client.claim(OFFICE, a)
+        await until(reader, lambda reader=reader: A in reader.members and LEASE not in reader.leases)
+    assert await client.claim(LEASE, a)
     for reader in (client, other):
-        await until(reader, lambda reader=reader: reader.offices.get(OFFICE) == a)
+        await until(reader, lambda reader=reader: reader.leases.get(LEASE) == a)
 
 
 async def test_a_client_that_lost_its_session_sees_what_others_hold_and_go_on_to_do(
     coordinations, client, other, until
 ):
     a, b = await started(client, A), await started(other, B)
-    assert await client.claim(OFFICE, a)
+    assert await client.claim(LEASE, a)
     await coordinations.expire(client)
-    assert await other.claim(OFFICE, b)
-    await until(client, lambda: client.offices.get(OFFICE) == b)
+    assert await other.claim(LEASE, b)
+    await until(client, lambda: client.leases.get(LEASE) == b)
     assert await other.claim("another-office", b)
-    await other.vacate(OFFICE, b)
-    await until(client, lambda: dict(client.offices) == {"another-office": b})
+    await other.vacate(LEASE, b)
+    await until(client, lambda: dict(client.leases) == {"another-office": b})
 
 
 async def test_a_closed_client_cannot_claim(client):
     a = await started(client, A)
     await client.close()
     with pytest.raises(CoordinationUnavailable):
-        await client.claim(OFFICE, a)
+        await client.claim(LEASE, a)
 
 
 # --- the end of a session
@@ -626,11 +626,11 @@ async def test_abandoning_ends_registration_leadership_and_offices_and_leaves_ot
     coordinations, client, other, until
 ):
     leadership = await leading(client, A)
-    assert await client.claim(OFFICE, leadership.leader)
+    assert await client.claim(LEASE, leadership.leader)
     survivor = await started(other, B)
-    await until(other, lambda: {A, B} <= other.members.keys() and other.leadership == leadership and other.offices)
+    await until(other, lambda: {A, B} <= other.members.keys() and other.leadership == leadership and other.leases)
     coordinations.abandon(client)
-    await until(other, lambda: A not in other.members and other.leadership is None and not other.offices)
+    await until(other, lambda: A not in other.members and other.leadership is None and not other.leases)
     assert other.members[B].broker == survivor
     assert await other.campaign(survivor) is not None
 
@@ -641,7 +641,7 @@ async def test_who_abandoned_its_session_never_acts_again_under_its_old_number(c
     coordinations.abandon(client)
     for _ in range(2):  # at once, and when the session is over
         attempts = (client.prove(broker), client.register(broker, b""), client.campaign(broker))
-        for attempt in (*attempts, client.claim(OFFICE, broker)):
+        for attempt in (*attempts, client.claim(LEASE, broker)):
             with pytest.raises(Fenced, match=A):
                 await attempt
         await until(other, lambda: A not in other.members)
@@ -665,11 +665,11 @@ async def test_after_it_was_abandoned_a_client_goes_on_with_the_next_incarnation
         leadership = await when_connected(lambda: client.campaign(new))
         assert leadership is not None
         assert leadership.epoch > old.epoch
-        assert await when_connected(lambda: client.claim(OFFICE, new))
+        assert await when_connected(lambda: client.claim(LEASE, new))
     for reader in (client, other):
         await until(reader, lambda reader=reader: reader.members.get(A) == Member(new, b"new"))
         await until(
-            reader, lambda reader=reader: reader.leadership == leadership and dict(reader.offices) == {OFFICE: new}
+            reader, lambda reader=reader: reader.leadership == leadership and dict(reader.leases) == {LEASE: new}
         )
     await client.close()
     await until(other, lambda: A not in other.members and other.leadership is None)

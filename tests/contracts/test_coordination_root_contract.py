@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from statechannel.errors import CoordinationUnavailable, Fenced, ForeignCluster, ForeignRoot, RootLost
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.ports import Connection, Coordination, Identity, Leadership
 
 A = "broker-a:8080"
 
-WRITES: dict[str, Callable[[Coordination, Broker, Leadership], Awaitable[Any]]] = {
+WRITES: dict[str, Callable[[Coordination, BrokerId, Leadership], Awaitable[Any]]] = {
     "start_incarnation": lambda client, me, _: client.start_incarnation(me.name, 0),
     "register": lambda client, me, _: client.register(me, b"data"),
     "prove": lambda client, me, _: client.prove(me),
@@ -25,7 +25,7 @@ WRITES: dict[str, Callable[[Coordination, Broker, Leadership], Awaitable[Any]]] 
 }
 
 
-async def leading(client: Coordination) -> tuple[str, Broker, Leadership]:
+async def leading(client: Coordination) -> tuple[str, BrokerId, Leadership]:
     root = await client.identify("c", "log")
     me = await client.start_incarnation(A, above=0)
     await client.register(me, b"data")
@@ -86,7 +86,7 @@ async def test_an_epoch_is_above_all_that_the_log_has_seen(coordinations):
         leadership = await client.campaign(me, above)
         assert leadership is not None
         assert leadership.epoch > max(above, first.epoch)
-        await client.raise_incarnation(Broker("broker-b:8080", 1), leadership.epoch)
+        await client.raise_incarnation(BrokerId("broker-b:8080", 1), leadership.epoch)
         await client.resign(leadership)
         first = leadership
 

@@ -26,17 +26,17 @@ from loadmanager.broker.serving import Claim
 from loadmanager.fencing import FencedOut, PostgresStore, RedisStore, SqliteStore
 from loadmanager.fencing.fences import Fences
 from stack.stores import PostgresServer, RedisServer
-from statechannel.law.bundle import FULL_UPPER, Bundle, Topic
+from statechannel.law.bundle import FULL_UPPER, Bundle, Key
 from statechannel.law.record import Token
-from tests.contracts.fencing_stations import STATIONS, SqlStation, Station
+from tests.contracts.fencing_backends import BACKENDS, Backend, SqlBackend
 
 ROOT = Path(__file__).parents[2]
 SLICES = 8
 EDGES = [*(i << 29 for i in range(SLICES)), FULL_UPPER]
 
 
-@pytest.fixture(params=STATIONS)
-def station(request: pytest.FixtureRequest) -> Generator[Station]:
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> Generator[Backend]:
     with request.param(request) as it:
         yield it
 
@@ -67,118 +67,118 @@ def refused(work: Callable[[], object]) -> FencedOut:
     return caught.value
 
 
-def stored(station: Station, namespace: str, offset: int) -> dict[int, int]:
+def stored(backend: Backend, namespace: str, offset: int) -> dict[int, int]:
     """All counters, as the next owner of everything finds them."""
-    return station.raise_and_load(claim(namespace, 0, SLICES, offset))
+    return backend.raise_and_load(claim(namespace, 0, SLICES, offset))
 
 
-def test_a_transfer_refuses_the_former_owner_and_names_the_token_that_stands(station: Station, namespace: str):
+def test_a_transfer_refuses_the_former_owner_and_names_the_token_that_stands(backend: Backend, namespace: str):
     old, new, name = claim(namespace, 0, 8, 5), claim(namespace, 0, 8, 9), key(namespace, 2)
-    assert station.raise_and_load(old) == {}
-    station.write(old, name, 1)
-    assert station.raise_and_load(new) == {Topic.parse(name).position: 1}
-    assert refused(lambda: station.write(old, name, 2)).standing == token(9)
-    assert refused(lambda: station.raise_and_load(old)).standing == token(9)
-    station.write(new, name, 3)
-    assert stored(station, namespace, 10) == {Topic.parse(name).position: 3}
+    assert backend.raise_and_load(old) == {}
+    backend.write(old, name, 1)
+    assert backend.raise_and_load(new) == {Key.parse(name).position: 1}
+    assert refused(lambda: backend.write(old, name, 2)).standing == token(9)
+    assert refused(lambda: backend.raise_and_load(old)).standing == token(9)
+    backend.write(new, name, 3)
+    assert stored(backend, namespace, 10) == {Key.parse(name).position: 3}
 
 
-def test_a_write_before_the_fence_is_raised_is_refused(station: Station, namespace: str):
+def test_a_write_before_the_fence_is_raised_is_refused(backend: Backend, namespace: str):
     name = key(namespace, 2)
-    error = refused(lambda: station.write(claim(namespace, 0, 4, 5), name, 1))
+    error = refused(lambda: backend.write(claim(namespace, 0, 4, 5), name, 1))
     assert error.standing is None
     assert "raise it before you load" in str(error)
-    station.raise_and_load(claim(namespace, 0, 4, 5))
-    error = refused(lambda: station.write(claim(namespace, 0, 4, 6), name, 1))
+    backend.raise_and_load(claim(namespace, 0, 4, 5))
+    error = refused(lambda: backend.write(claim(namespace, 0, 4, 6), name, 1))
     assert error.standing == token(5)
     assert "raise it before you load" in str(error)
-    assert refused(lambda: station.write(claim(namespace, 4, 8, 5), key(namespace, 5), 1)).standing is None
-    assert stored(station, namespace, 10) == {}
+    assert refused(lambda: backend.write(claim(namespace, 4, 8, 5), key(namespace, 5), 1)).standing is None
+    assert stored(backend, namespace, 10) == {}
     assert isinstance(error, NotServing), "a client that is told so looks for the owner"
 
 
-def test_a_split_leaves_each_part_with_its_own_token(station: Station, namespace: str):
+def test_a_split_leaves_each_part_with_its_own_token(backend: Backend, namespace: str):
     parent, child = claim(namespace, 0, 8, 5), claim(namespace, 2, 5, 7)
-    station.raise_and_load(parent)
-    station.raise_and_load(child)
+    backend.raise_and_load(parent)
+    backend.raise_and_load(child)
     for slot in range(SLICES):
         if 2 <= slot < 5:
-            assert refused(lambda slot=slot: station.write(parent, key(namespace, slot), 1)).standing == token(7)
-            station.write(child, key(namespace, slot), 2)
+            assert refused(lambda slot=slot: backend.write(parent, key(namespace, slot), 1)).standing == token(7)
+            backend.write(child, key(namespace, slot), 2)
         else:
-            station.write(parent, key(namespace, slot), 1)
-    assert refused(lambda: station.raise_and_load(parent)).standing == token(7)
-    assert sorted(stored(station, namespace, 10).values()) == [1] * 5 + [2] * 3
+            backend.write(parent, key(namespace, slot), 1)
+    assert refused(lambda: backend.raise_and_load(parent)).standing == token(7)
+    assert sorted(stored(backend, namespace, 10).values()) == [1] * 5 + [2] * 3
 
 
-def test_a_merge_replaces_the_tokens_of_all_parts(station: Station, namespace: str):
+def test_a_merge_replaces_the_tokens_of_all_parts(backend: Backend, namespace: str):
     parts = [claim(namespace, 0, 2, 5), claim(namespace, 2, 4, 8), claim(namespace, 4, 8, 6)]
     for part in parts:
-        station.raise_and_load(part)
+        backend.raise_and_load(part)
     whole = claim(namespace, 0, 4, 9)
-    station.raise_and_load(whole)
+    backend.raise_and_load(whole)
     for part, slot in zip(parts[:2], (1, 3), strict=True):
-        assert refused(lambda part=part, slot=slot: station.write(part, key(namespace, slot), 1)).standing == token(9)
-        station.write(whole, key(namespace, slot), 2)
-    station.write(parts[2], key(namespace, 4), 3)
-    assert refused(lambda: station.raise_and_load(claim(namespace, 1, 8, 7))).standing == token(9)
-    assert sorted(stored(station, namespace, 10).values()) == [2, 2, 3]
+        assert refused(lambda part=part, slot=slot: backend.write(part, key(namespace, slot), 1)).standing == token(9)
+        backend.write(whole, key(namespace, slot), 2)
+    backend.write(parts[2], key(namespace, 4), 3)
+    assert refused(lambda: backend.raise_and_load(claim(namespace, 1, 8, 7))).standing == token(9)
+    assert sorted(stored(backend, namespace, 10).values()) == [2, 2, 3]
 
 
-def test_the_same_token_is_raised_again_for_its_own_range_only(station: Station, namespace: str):
+def test_the_same_token_is_raised_again_for_its_own_range_only(backend: Backend, namespace: str):
     own = claim(namespace, 2, 4, 5)
-    station.raise_and_load(own)
-    station.write(own, key(namespace, 3), 1)
-    assert len(station.raise_and_load(own)) == 1, "as after an abandon"
-    station.raise_and_load(claim(namespace, 4, 6, 5))  # the other child of one split
+    backend.raise_and_load(own)
+    backend.write(own, key(namespace, 3), 1)
+    assert len(backend.raise_and_load(own)) == 1, "as after an abandon"
+    backend.raise_and_load(claim(namespace, 4, 6, 5))  # the other child of one split
     for first, last in ((2, 3), (0, 4), (3, 6), (0, 8)):
-        error = refused(lambda first=first, last=last: station.raise_and_load(claim(namespace, first, last, 5)))
+        error = refused(lambda first=first, last=last: backend.raise_and_load(claim(namespace, first, last, 5)))
         assert error.standing == token(5)
         assert "another range" in str(error)
-    station.write(own, key(namespace, 2), 1)
+    backend.write(own, key(namespace, 2), 1)
 
 
-def test_tokens_compare_by_generation_then_partition_then_offset(station: Station, namespace: str):
+def test_tokens_compare_by_generation_then_partition_then_offset(backend: Backend, namespace: str):
     whole, name = Bundle(namespace, 0, FULL_UPPER), key(namespace, 1)
     tokens = [Token(0, 1, 999_999), Token(0, 2, 5), Token(0, 10, 4), Token(1, 0, 0), Token(2, 0, 9), Token(10, 0, 1)]
     for lower, higher in itertools.pairwise(tokens):
-        station.raise_and_load(Claim(whole, higher))
-        assert refused(lambda lower=lower: station.raise_and_load(Claim(whole, lower))).standing == higher
-        assert refused(lambda lower=lower: station.write(Claim(whole, lower), name, 1)).standing == higher
+        backend.raise_and_load(Claim(whole, higher))
+        assert refused(lambda lower=lower: backend.raise_and_load(Claim(whole, lower))).standing == higher
+        assert refused(lambda lower=lower: backend.write(Claim(whole, lower), name, 1)).standing == higher
 
 
-def test_the_last_position_of_the_ring_is_fenced(station: Station, namespace: str):
+def test_the_last_position_of_the_ring_is_fenced(backend: Backend, namespace: str):
     bundle = Bundle(namespace, 0xFFFFFF00, FULL_UPPER)
-    last = Topic(namespace, f"persistent://{namespace}/last", FULL_UPPER)
-    station.raise_and_load(Claim(bundle, token(5)))
-    assert not isinstance(station, SqlStation) or _check(station, Claim(bundle, token(5)), last) is None
+    last = Key(namespace, f"persistent://{namespace}/last", FULL_UPPER)
+    backend.raise_and_load(Claim(bundle, token(5)))
+    assert not isinstance(backend, SqlBackend) or _check(backend, Claim(bundle, token(5)), last) is None
     below = claim(namespace, 0, 8, 9)
-    station.raise_and_load(below)
-    if isinstance(station, SqlStation):
-        assert refused(lambda: _check(station, Claim(bundle, token(5)), last)).standing == token(9)
+    backend.raise_and_load(below)
+    if isinstance(backend, SqlBackend):
+        assert refused(lambda: _check(backend, Claim(bundle, token(5)), last)).standing == token(9)
 
 
-def _check(station: SqlStation, claim: Claim, key: Topic) -> None:
-    with station.store.writing(claim, key):
+def _check(backend: SqlBackend, claim: Claim, key: Key) -> None:
+    with backend.store.writing(claim, key):
         pass
 
 
-def test_namespaces_have_fences_of_their_own(station: Station, namespace: str):
+def test_namespaces_have_fences_of_their_own(backend: Backend, namespace: str):
     other = f"{namespace}-2"
-    station.raise_and_load(claim(namespace, 0, 8, 9))
-    station.raise_and_load(claim(other, 0, 8, 5))
-    station.write(claim(other, 0, 8, 5), key(other, 1), 1)
-    station.write(claim(namespace, 0, 8, 9), key(namespace, 1), 2)
-    assert list(stored(station, other, 6).values()) == [1]
-    assert list(stored(station, namespace, 10).values()) == [2]
+    backend.raise_and_load(claim(namespace, 0, 8, 9))
+    backend.raise_and_load(claim(other, 0, 8, 5))
+    backend.write(claim(other, 0, 8, 5), key(other, 1), 1)
+    backend.write(claim(namespace, 0, 8, 9), key(namespace, 1), 2)
+    assert list(stored(backend, other, 6).values()) == [1]
+    assert list(stored(backend, namespace, 10).values()) == [2]
 
 
-def test_a_key_of_another_bundle_or_namespace_is_refused_at_once(station: Station, namespace: str):
+def test_a_key_of_another_bundle_or_namespace_is_refused_at_once(backend: Backend, namespace: str):
     own = claim(namespace, 0, 4, 5)
-    station.raise_and_load(own)
+    backend.raise_and_load(own)
     for foreign in (key(namespace, 6), key(f"{namespace}-2", 1)):
         with pytest.raises(ValueError, match="under the claim that admitted it"):
-            station.write(own, foreign, 1)
+            backend.write(own, foreign, 1)
 
 
 # --- races
@@ -186,33 +186,33 @@ def test_a_key_of_another_bundle_or_namespace_is_refused_at_once(station: Statio
 
 @pytest.mark.parametrize("at", ["begun", "checked", "written"])
 def test_what_the_former_owner_writes_while_the_fence_is_raised_is_loaded_or_refused(
-    station: Station, namespace: str, at: str
+    backend: Backend, namespace: str, at: str
 ):
     """The new owner raises the fence at each step of the former owner's write. It waits, or the write is refused."""
     old, new, name = claim(namespace, 0, 8, 5), claim(namespace, 2, 5, 9), key(namespace, 3)
-    station.raise_and_load(old)
+    backend.raise_and_load(old)
     with ThreadPoolExecutor(1) as successor:
         loading: Any = None
 
         def step(done: str) -> None:
             nonlocal loading
             if done == at:
-                loading = successor.submit(station.raise_and_load, new)
+                loading = successor.submit(backend.raise_and_load, new)
                 if at == "begun":  # a store that need not wait does not
                     threading.Event().wait(0.2)
 
         standing = None
         try:
-            station.write(old, name, 1, step)
+            backend.write(old, name, 1, step)
         except FencedOut as error:
             standing = error.standing
         if loading is None:
-            loading = successor.submit(station.raise_and_load, new)
+            loading = successor.submit(backend.raise_and_load, new)
         assert bool(loading.result(60)) == (standing is None)
         assert standing in (None, token(9))
 
 
-def test_many_owners_at_once_lose_no_update(station: Station, namespace: str):
+def test_many_owners_at_once_lose_no_update(backend: Backend, namespace: str):
     """Each thread is one owner after another: it raises its token over some range, loads, and counts up from memory. If
     any write of a former owner passed after its successor loaded, a value would be written twice."""
     tokens, lock, names = itertools.count(1), threading.Lock(), [key(namespace, slot) for slot in range(SLICES)]
@@ -228,13 +228,13 @@ def test_many_owners_at_once_lose_no_update(station: Station, namespace: str):
             with lock:
                 mine = claim(namespace, first, last, next(tokens))
             try:
-                counters = station.raise_and_load(mine)
+                counters = backend.raise_and_load(mine)
                 kinds["raised"] += 1
                 for _ in range(20):
                     slot = dice.randrange(first, last)
-                    position = Topic.parse(names[slot]).position
+                    position = Key.parse(names[slot]).position
                     value = counters.get(position, 0) + 1
-                    station.write(mine, names[slot], value)
+                    backend.write(mine, names[slot], value)
                     counters[position] = value
                     with lock:
                         written[names[slot], value] += 1
@@ -244,11 +244,11 @@ def test_many_owners_at_once_lose_no_update(station: Station, namespace: str):
 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(own, range(8)))
-    final = stored(station, namespace, next(tokens))
+    final = stored(backend, namespace, next(tokens))
     assert max(written.values()) == 1, "two owners counted from the same value"
     for name in names:
         count = sum(1 for each, _ in written if each == name)
-        assert final.get(Topic.parse(name).position, 0) == count
+        assert final.get(Key.parse(name).position, 0) == count
     assert kinds["otherwise"] == 0
     assert kinds["raised"] > 20
     assert kinds["fenced out"] > 20
@@ -308,7 +308,7 @@ class Model:
 
 @settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(claims=claims, steps=steps)
-def test_any_history_goes_as_in_the_model(station: Station, claims: Any, steps: Any):
+def test_any_history_goes_as_in_the_model(backend: Backend, claims: Any, steps: Any):
     namespace, model = f"fences/{uuid.uuid4().hex[:8]}", Model()
     values: dict[int, int] = {}
     names = [key(namespace, slot) for slot in range(SLICES)]
@@ -318,16 +318,16 @@ def test_any_history_goes_as_in_the_model(station: Station, claims: Any, steps: 
         if what == "raise":
             refusal = model.raise_(first, last, offset)
             if refusal is None:
-                loaded = station.raise_and_load(mine)
+                loaded = backend.raise_and_load(mine)
                 assert loaded == {place: value for place, value in values.items() if place in mine.bundle}
             else:
-                assert refused(lambda mine=mine: station.raise_and_load(mine)).standing == token(refusal)
+                assert refused(lambda mine=mine: backend.raise_and_load(mine)).standing == token(refusal)
         elif first <= slot < last:
             if model.at(slot) == offset:
-                station.write(mine, names[slot], number)
-                values[Topic.parse(names[slot]).position] = number
+                backend.write(mine, names[slot], number)
+                values[Key.parse(names[slot]).position] = number
             else:
-                standing = refused(lambda mine=mine, slot=slot: station.write(mine, names[slot], 0)).standing
+                standing = refused(lambda mine=mine, slot=slot: backend.write(mine, names[slot], 0)).standing
                 assert (standing and standing.offset) == model.at(slot)
 
 
@@ -340,7 +340,7 @@ def test_an_owner_that_stops_within_a_write_holds_up_its_successor_for_a_moment_
 ):
     old, new, name = claim(namespace, 0, 8, 5), claim(namespace, 0, 8, 9), key(namespace, 1)
     with PostgresStore(postgres_server.url, idle_timeout_s=0.3) as store:
-        SqlStation(store, "%s", "stopped")
+        SqlBackend(store, "%s", "stopped")
         with store.raising(old):
             pass
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from statechannel.adapters.sqlite.coordination import SqliteCoordination
 from statechannel.errors import CoordinationUnavailable
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from tests.contracts.hanging import abandon_from_a_thread
 
 NAME = "broker-a:8080"
@@ -33,7 +33,7 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def started(client: SqliteCoordination) -> Broker:
+async def started(client: SqliteCoordination) -> BrokerId:
     async with asyncio.timeout(WAIT_S):
         while True:
             try:
@@ -46,12 +46,12 @@ async def started(client: SqliteCoordination) -> Broker:
 
 async def abandon_in_vain(client: SqliteCoordination, path: Path) -> None:
     """The file is locked until the thread that writes has given up."""
-    desk = client._desk
-    assert desk is not None
+    writer_thread = client._writer_thread
+    assert writer_thread is not None
     with closing(sqlite3.connect(path, isolation_level=None)) as lock:
         lock.execute("BEGIN IMMEDIATE")
         abandon_from_a_thread(client)
-        await until(lambda: desk._queue.empty() and desk._writing_since_s is None)
+        await until(lambda: writer_thread._queue.empty() and writer_thread._writing_since_s is None)
 
 
 async def test_a_session_that_could_not_be_ended_at_once_ends_by_its_time_out(tmp_path: Path):

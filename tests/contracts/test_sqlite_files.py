@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from statechannel.adapters.sqlite import desk as sqlite_desk
 from statechannel.adapters.sqlite import log_writer as sqlite_log_writer
+from statechannel.adapters.sqlite import writer_thread as sqlite_writer_thread
 from statechannel.adapters.sqlite.coordination import SqliteCoordination, boottime_s
 from statechannel.adapters.sqlite.file import FORMAT_VERSION, FileUnavailable, SqliteFile
 from statechannel.adapters.sqlite.intake import Intake
@@ -388,7 +388,7 @@ class RefusingFile(SqliteFile):
 
 
 async def test_heartbeats_that_cannot_be_written_suspend_the_link_by_themselves(path, until, monkeypatch):
-    monkeypatch.setattr(sqlite_desk, "SqliteFile", RefusingFile)
+    monkeypatch.setattr(sqlite_writer_thread, "SqliteFile", RefusingFile)
     async with opened_coordination(path) as client:
         monkeypatch.setattr(RefusingFile, "refuses", True)
         await until(client, lambda: client.connection is Connection.SUSPENDED)

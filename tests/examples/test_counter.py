@@ -19,7 +19,7 @@ from examples.counter.ledger import Ledger
 from examples.counter.load import Load
 from examples.counter.traffic import Traffic
 from examples.counter.web import served
-from loadmanager import Broker, Bundle, Topic
+from loadmanager import Broker, Bundle, Key
 from loadmanager.broker.node import Node
 from loadmanager.channel.operations import Operations
 from loadmanager.client import HttpRouter, Router
@@ -54,7 +54,7 @@ async def _member(directory: Path) -> AsyncGenerator[Broker]:
         counters = Counters(ledger)
         async with served(counters) as url:
             log = f"sqlite:{directory}/cluster.db"
-            counters.broker = Broker(counters, log=log, urls={"http": url}, door=attach, drain_timeout_s=5.0)
+            counters.broker = Broker(counters, log=log, urls={"http": url}, endpoint=attach, drain_timeout_s=5.0)
             async with counters.broker as broker:
                 ledger.broker = broker.name
                 yield broker
@@ -169,7 +169,7 @@ async def _entry(node: Node, bundle: Bundle) -> Ownership:
 
 def _algorithm_for(bundle: Bundle, load: Load) -> Algorithm:
     """By the number of keys where there are enough for it."""
-    positions = {Topic.parse(answer.topic).position for answer in load.acknowledged}
+    positions = {Key.parse(answer.topic).position for answer in load.acknowledged}
     return Algorithm.TOPIC_COUNT if sum(p in bundle for p in positions) > 1 else Algorithm.RANGE
 
 

@@ -18,7 +18,7 @@ from loadmanager import Broker
 from loadmanager.client import HttpRouter, Router
 from loadmanager.leader.splitting.journal import Journal, What
 from loadmanager_api.server import attach
-from statechannel.law.bundle import Topic
+from statechannel.law.bundle import Key
 from statechannel.law.transitions import State
 from tests.loadmanager.embedded import until
 
@@ -60,7 +60,7 @@ async def _member(directory: Path, settings: dict[str, Any]) -> AsyncGenerator[B
         counters = Counters(ledger)
         async with served(counters) as url:
             log = f"sqlite:{directory}/cluster.db"
-            counters.broker = Broker(counters, log=log, urls={"http": url}, door=attach, **settings)
+            counters.broker = Broker(counters, log=log, urls={"http": url}, endpoint=attach, **settings)
             async with counters.broker as broker:
                 ledger.broker = broker.name
                 yield broker
@@ -114,7 +114,7 @@ async def test_a_single_hot_key_gets_a_bundle_of_its_own(tmp_path: Path):
     async with counting(tmp_path, 2, 1) as (brokers, http):
         skewed = Traffic(NAMESPACE, rate_s=120, topics=20, skew=4.0, drift_s=3600.0)
         async with traffic(http, tmp_path / "counters.db", skewed):
-            position = Topic.parse(skewed.names[0]).position
+            position = Key.parse(skewed.names[0]).position
             await until(lambda: any(e.bundle.hi - e.bundle.lo == 1 for e in brokers[0].node.channel.table))
         alone = next(entry.bundle for entry in brokers[0].node.channel.table if entry.bundle.hi - entry.bundle.lo == 1)
         assert alone.lo == position

@@ -14,13 +14,13 @@ from examples.counter.audit import Acknowledged, audit
 from examples.counter.ledger import Ledger, LedgerUnavailable
 from examples.counter.traffic import Traffic
 from loadmanager import FencedOut
-from statechannel.law.bundle import FULL_UPPER, Bundle, Topic
+from statechannel.law.bundle import FULL_UPPER, Bundle, Key
 from statechannel.law.record import Token
 
 NAMESPACE = "demo/counters"
 HALF = 0x80000000
 WHOLE, LOWER, UPPER = Bundle(NAMESPACE, 0, FULL_UPPER), Bundle(NAMESPACE, 0, HALF), Bundle(NAMESPACE, HALF, FULL_UPPER)
-APPLES = Topic.parse(f"{NAMESPACE}/apples")
+APPLES = Key.parse(f"{NAMESPACE}/apples")
 APPLES_HALF = LOWER if APPLES.position in LOWER else UPPER
 OTHER_HALF = UPPER if APPLES_HALF is LOWER else LOWER
 
@@ -73,7 +73,7 @@ async def test_a_split_and_a_merge_forget_no_token(tmp_path: Path):
         assert (await b.increment(child, APPLES, "r1")).value == 1
         with pytest.raises(FencedOut):
             await a.open(WHOLE, token(1))
-        sibling = next(t for i in range(99) if (t := Topic.parse(f"{NAMESPACE}/{i}")).position in OTHER_HALF)
+        sibling = next(t for i in range(99) if (t := Key.parse(f"{NAMESPACE}/{i}")).position in OTHER_HALF)
         assert (await a.increment(parent, sibling, "r2")).value == 1, "the other half is still the parent's"
         merged = await a.open(WHOLE, token(3))
         assert merged.values == {APPLES.full_name: 1, sibling.full_name: 1}

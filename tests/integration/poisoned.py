@@ -11,7 +11,7 @@ from typing import Any
 
 from loadmanager import Broker, Bundle, BundleLoad, Destination, Token
 from loadmanager.testing.cluster import QUICK
-from statechannel.law.bundle import Topic
+from statechannel.law.bundle import Key
 
 SETTINGS: dict[str, Any] = {
     **QUICK,
@@ -26,7 +26,7 @@ class Poisoned:
 
     def __init__(self, poison: Path, key: str) -> None:
         self._poison = poison
-        self._position = Topic.parse(key).position
+        self._position = Key.parse(key).position
 
     async def prepare(self, bundle: Bundle) -> None: ...
 

@@ -15,7 +15,7 @@ from loadmanager import Broker
 from loadmanager.errors import Unavailable
 from loadmanager.model.policies.model import BundlePolicy
 from stack.servers import free_port
-from statechannel.law.bundle import Bundle, Topic
+from statechannel.law.bundle import Bundle, Key
 from tests.integration.poisoned import SETTINGS
 
 ROOT = Path(__file__).parents[2]
@@ -85,14 +85,14 @@ async def _until(holds: Callable[[], bool], timeout_s: float = 300.0) -> None:
 
 async def _look_up(broker: Broker) -> str:
     try:
-        await broker.ask(lambda node: node.current.lookup.locate(Topic.parse(KEY), 0.3))
+        await broker.ask(lambda node: node.current.lookup.locate(Key.parse(KEY), 0.3))
     except Unavailable as error:
         return str(error)
     return ""
 
 
 def _bundle(broker: Broker) -> Bundle:
-    entry = broker.node.channel.table.locate(Topic.parse(KEY))
+    entry = broker.node.channel.table.locate(Key.parse(KEY))
     assert entry is not None
     return entry.bundle
 

@@ -120,7 +120,7 @@ async def test_who_may_only_read_sees_everything_and_can_change_nothing(server, 
         await client.register(a, b"data")
         assert await client.claim("an-office", a)
         async with started(server.address, root) as reader:
-            await until(reader, lambda: A in reader.members and reader.offices == {"an-office": a})
+            await until(reader, lambda: A in reader.members and reader.leases == {"an-office": a})
             assert reader.connection is Connection.CONNECTED
             for attempt in (
                 reader.start_incarnation(A, above=0),
@@ -132,7 +132,7 @@ async def test_who_may_only_read_sees_everything_and_can_change_nothing(server, 
                 with pytest.raises(CoordinationUnavailable, match=SAYS_WHAT_TO_DO):
                     await attempt
         await client.prove(a)
-        assert client.offices == {"an-office": a}
+        assert client.leases == {"an-office": a}
 
 
 @pytest.mark.zookeeper

@@ -13,7 +13,7 @@ from kazoo.client import KazooClient
 from stack.servers import ZooKeeperServer, free_port
 from statechannel.adapters.zookeeper.coordination import ZooKeeperCoordination
 from statechannel.errors import CoordinationError, CoordinationUnavailable, Fenced, InvalidName
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.ports import Connection
 from tests.faults import Cut, TcpProxy, proxy_to
 from tests.servers import coordination_root, shared_zookeeper
@@ -75,13 +75,13 @@ async def answered(ask: Callable[[], Awaitable[T]]) -> T:
                 await asyncio.sleep(0.01)
 
 
-async def registered(client: ZooKeeperCoordination, data: bytes = b"data") -> Broker:
+async def registered(client: ZooKeeperCoordination, data: bytes = b"data") -> BrokerId:
     broker = await answered(lambda: client.start_incarnation(NAME, above=0))
     await answered(lambda: client.register(broker, data))
     return broker
 
 
-async def proven(client: ZooKeeperCoordination, broker: Broker) -> None:
+async def proven(client: ZooKeeperCoordination, broker: BrokerId) -> None:
     await answered(lambda: client.prove(broker))
 
 
@@ -166,22 +166,22 @@ async def test_watches_of_offices_work_again_after_a_reconnect(zookeeper_server,
         started(zookeeper_server.address, root) as other,
     ):
         broker = await registered(other)
-        for office in ("stays", "goes", "moves"):
-            assert await other.claim(office, broker)
-        await until(client, lambda: len(client.offices) == 3)
+        for lease in ("stays", "goes", "moves"):
+            assert await other.claim(lease, broker)
+        await until(client, lambda: len(client.leases) == 3)
         proxy.cut(Cut.RESET)
         await until(client, lambda: client.connection is Connection.SUSPENDED)
         successor = await other.start_incarnation("broker-b:8080", above=0)
         await other.vacate("goes", broker)
         await other.vacate("moves", broker)
         assert await other.claim("moves", successor)
-        assert len(client.offices) == 3  # as last seen
+        assert len(client.leases) == 3  # as last seen
         proxy.heal()
         await until(client, lambda: client.connection is Connection.CONNECTED)
-        assert client.offices == {"stays": broker, "moves": successor}
+        assert client.leases == {"stays": broker, "moves": successor}
         await other.vacate("stays", broker)  # known since before the cut: is its watch there again?
         assert await other.claim("stays", successor)
-        await until(client, lambda: client.offices == {"stays": successor, "moves": successor})
+        await until(client, lambda: client.leases == {"stays": successor, "moves": successor})
 
 
 async def test_an_office_is_read_once_however_often_others_change(zookeeper_server, root):
@@ -201,9 +201,9 @@ async def test_an_office_is_read_once_however_often_others_change(zookeeper_serv
         client._session.read = counted  # type: ignore[method-assign]
         for number in range(5):
             assert await other.claim(f"office-{number}", broker)
-            await until(client, lambda number=number: len(client.offices) == number + 1)
+            await until(client, lambda number=number: len(client.leases) == number + 1)
         await other.vacate("office-0", broker)
-        await until(client, lambda: len(client.offices) == 4)
+        await until(client, lambda: len(client.leases) == 4)
         assert sorted(path for path in reads if "/offices/" in path) == [
             f"{root}/offices/office-{number}" for number in range(5)
         ]
@@ -236,12 +236,12 @@ async def test_an_office_in_an_earlier_session_of_ours_is_taken_into_the_present
     async with started(zookeeper_server.address, root) as client, started(zookeeper_server.address, root) as other:
         broker = await registered(client)
         outlived.create(f"{root}/offices/an-office", str(broker).encode(), ephemeral=True)
-        await until(other, lambda: other.offices == {"an-office": broker})
+        await until(other, lambda: other.leases == {"an-office": broker})
         assert await client.claim("an-office", broker)
         outlived.stop()
         later = await other.start_incarnation("broker-b:8080", above=0)
         assert not await other.claim("an-office", later)
-        await until(client, lambda: client.offices == {"an-office": broker})
+        await until(client, lambda: client.leases == {"an-office": broker})
 
 
 @pytest.mark.parametrize("act", ["claim", "vacate"])
@@ -253,7 +253,7 @@ async def test_an_office_that_changes_hands_while_we_look_is_left_to_who_got_it(
         assert await client.claim("an-office", broker)  # so that its term is there
         await client.vacate("an-office", broker)
         outlived.create(f"{root}/offices/an-office", str(broker).encode(), ephemeral=True)
-        read, raced = client._offices._read, []
+        read, raced = client._leases._read, []
 
         async def overtaken(node: str):
             found = await read(node)
@@ -263,10 +263,10 @@ async def test_an_office_that_changes_hands_while_we_look_is_left_to_who_got_it(
                 assert await other.claim("an-office", rival)
             return found
 
-        monkeypatch.setattr(client._offices, "_read", overtaken)
+        monkeypatch.setattr(client._leases, "_read", overtaken)
         assert not await getattr(client, act)("an-office", broker)
         assert raced
-        await until(client, lambda: client.offices == {"an-office": rival})
+        await until(client, lambda: client.leases == {"an-office": rival})
 
 
 async def test_a_node_among_the_offices_that_is_not_ours_is_nobodys_office(zookeeper_server, root, outlived):
@@ -274,10 +274,10 @@ async def test_a_node_among_the_offices_that_is_not_ours_is_nobodys_office(zooke
         broker = await registered(client)
         outlived.create(f"{root}/offices/foreign", b"\xff what", ephemeral=True)
         assert await client.claim("an-office", broker)
-        await until(client, lambda: client.offices == {"an-office": broker})
+        await until(client, lambda: client.leases == {"an-office": broker})
         assert not await client.claim("foreign", broker)
         outlived.set(f"{root}/offices/foreign", str(broker).encode())  # repaired by hand
-        await until(client, lambda: client.offices == {"an-office": broker, "foreign": broker})
+        await until(client, lambda: client.leases == {"an-office": broker, "foreign": broker})
 
 
 async def test_a_root_of_a_release_without_offices_gets_what_is_missing(zookeeper_server, root, outlived):
@@ -287,7 +287,7 @@ async def test_a_root_of_a_release_without_offices_gets_what_is_missing(zookeepe
         outlived.delete(f"{root}/{directory}", recursive=True)
     async with started(zookeeper_server.address, root) as client:
         assert await client.claim("an-office", broker)
-        await until(client, lambda: client.offices == {"an-office": broker})
+        await until(client, lambda: client.leases == {"an-office": broker})
 
 
 # --- killed
@@ -366,12 +366,12 @@ async def test_a_client_that_ended_by_itself_is_replaced_and_its_broker_proves_i
 
 
 # --- what it refuses
-@pytest.mark.parametrize("office", ["a/b", "", "..", "a b", "a" * 65])
-async def test_a_name_that_is_no_office_is_refused(zookeeper_server, root, office):
+@pytest.mark.parametrize("lease", ["a/b", "", "..", "a b", "a" * 65])
+async def test_a_name_that_is_no_lease_is_refused(zookeeper_server, root, lease):
     async with started(zookeeper_server.address, root) as client:
         broker = await registered(client)
-        for attempt in (client.claim(office, broker), client.vacate(office, broker)):
-            with pytest.raises(InvalidName, match="no office"):
+        for attempt in (client.claim(lease, broker), client.vacate(lease, broker)):
+            with pytest.raises(InvalidName, match="no lease"):
                 await attempt
 
 

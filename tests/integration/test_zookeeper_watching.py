@@ -13,7 +13,7 @@ from stack.servers import ZooKeeperServer
 from statechannel.adapters.zookeeper.coordination import ZooKeeperCoordination
 from statechannel.adapters.zookeeper.directory import LISTED_NAMES_PER_S
 from statechannel.errors import CoordinationUnavailable
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.ports import Connection
 from tests.faults import Cut, TcpProxy, proxy_to
 from tests.servers import coordination_root, shared_zookeeper
@@ -31,7 +31,7 @@ class Cluster:
         self.member = member
         self.follower = follower
         self.proxy = proxy
-        self.brokers: list[Broker] = []
+        self.brokers: list[BrokerId] = []
         self.sent = 0
         ask = follower._session._ask
 
@@ -41,7 +41,7 @@ class Cluster:
 
         follower._session._ask = counted  # type: ignore[method-assign]
 
-    async def join(self, name: str) -> Broker:
+    async def join(self, name: str) -> BrokerId:
         broker = await self.member.start_incarnation(name, above=0)
         await self.member.register(broker, b"first")
         return broker
@@ -66,7 +66,7 @@ class Cluster:
             while live.stale or loop.time() <= live._list_again_s:  # a list may be put off until then
                 await asyncio.sleep(0.01)
 
-    def data(self, broker: Broker) -> bytes:
+    def data(self, broker: BrokerId) -> bytes:
         return self.follower.members[broker.name].data
 
 

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from loadmanager import Broker, Bundle, BundleLoad, Destination, Token, Topic
+from loadmanager import Broker, Bundle, BundleLoad, Destination, Key, Token
 
 NAMESPACE = "shop/carts"
 TOPIC = f"{NAMESPACE}/alice"
@@ -45,9 +45,9 @@ class Host:
 
 
 def embedded(directory: Path, host: Host | None = None, **settings: Any) -> Broker:
-    """A broker that has not started, without an admin interface unless `door` says otherwise."""
+    """A broker that has not started, without an admin interface unless `endpoint` says otherwise."""
     host = host or Host()
-    chosen = {"log": f"sqlite:{directory}/cluster.db", "door": False, "drain_timeout_s": 5.0, **settings}
+    chosen = {"log": f"sqlite:{directory}/cluster.db", "endpoint": False, "drain_timeout_s": 5.0, **settings}
     chosen.setdefault("urls", {"http": "http://127.0.0.1:1"})
     host.broker = Broker(host, **chosen)
     return host.broker
@@ -82,7 +82,7 @@ def bundles_of(broker: Broker) -> tuple[Bundle, ...]:
 
 
 def bundle_of(broker: Broker, topic: str = TOPIC) -> Bundle:
-    entry = broker.node.channel.table.locate(Topic.parse(topic))
+    entry = broker.node.channel.table.locate(Key.parse(topic))
     assert entry is not None
     return entry.bundle
 

@@ -12,8 +12,8 @@ import msgspec
 
 from loadmanager.broker.hosting import HostRunner
 from loadmanager.broker.node import Node
+from loadmanager.cluster.dependencies import Dependencies
 from loadmanager.cluster.membership import Membership
-from loadmanager.cluster.surroundings import Surroundings
 from loadmanager.cluster.suspicion import Answer
 from loadmanager.model.host import BundleLoad
 from loadmanager.model.load.model import Figures
@@ -23,15 +23,15 @@ from loadmanager.simulation.process import Process
 from loadmanager.simulation.world import World
 from statechannel.law.bundle import Bundle, even_boundaries
 from statechannel.law.codec import NEWEST_VERSION
-from statechannel.law.record import NEVER, Action, Broker, Record, Role, Subject, Token
+from statechannel.law.record import NEVER, Action, BrokerId, Record, Role, Subject, Token
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership, Verdict
 from statechannel.ports import Connection, Member
 from statechannel.runtime.service import Channel, ChannelSettings
 
 NAMESPACE = "shop/orders"
-ADMIN = Broker("admin:1", 1)
-A, B, C = Broker("a:1", 1), Broker("b:1", 1), Broker("c:1", 1)
+ADMIN = BrokerId("admin:1", 1)
+A, B, C = BrokerId("a:1", 1), BrokerId("b:1", 1), BrokerId("c:1", 1)
 
 
 def virtually(story: Callable[[World], Coroutine[Any, Any, None]]) -> Callable[[], None]:
@@ -83,29 +83,31 @@ class Hand:
         return entry
 
     async def write(
-        self, action: Action, bundle: Bundle, by: Broker, to: Broker | None = None, *, role: Role = Role.BROKER,
+        self, action: Action, bundle: Bundle, by: BrokerId, to: BrokerId | None = None, *, role: Role = Role.BROKER,
         epoch: int = 0,
     ) -> Verdict:  # fmt: skip
         seen = self.entry(bundle).revision
         return await self.channel.publish(Record("", action, by, role, epoch, (Subject(bundle, seen),), to))
 
-    async def accept(self, action: Action, bundle: Bundle, by: Broker, to: Broker | None = None, **more: Any) -> None:
+    async def accept(
+        self, action: Action, bundle: Bundle, by: BrokerId, to: BrokerId | None = None, **more: Any
+    ) -> None:
         verdict = await self.write(action, bundle, by, to, **more)
         assert isinstance(verdict, Change), verdict
 
-    async def assign(self, bundle: Bundle, to: Broker) -> None:
+    async def assign(self, bundle: Bundle, to: BrokerId) -> None:
         await self.accept(Action.OWN, bundle, to, to)
         await self.accept(Action.RETURN, bundle, to)
 
 
-def membership_of(*brokers: Broker, draining: tuple[Broker, ...] = (), now_s: float = 0.0) -> Membership:
+def membership_of(*brokers: BrokerId, draining: tuple[BrokerId, ...] = (), now_s: float = 0.0) -> Membership:
     """What a broker knows that is connected and sees these."""
     membership = Membership(validity_s=2.0, recovery_grace_s=150.0, now_s=now_s)
     see(membership, *brokers, draining=draining, now_s=now_s)
     return membership
 
 
-def see(membership: Membership, *brokers: Broker, draining: tuple[Broker, ...] = (), now_s: float = 0.0) -> None:
+def see(membership: Membership, *brokers: BrokerId, draining: tuple[BrokerId, ...] = (), now_s: float = 0.0) -> None:
     members = {b.name: Member(b, Registration(draining=b in draining).encode()) for b in brokers}
     membership.saw_members(members, Connection.CONNECTED, now_s)
 
@@ -214,7 +216,7 @@ class Nodes:
         nodes: list[Node] = []
 
         async def live() -> None:
-            surroundings = Surroundings(
+            dependencies = Dependencies(
                 log=world.log_client(own, request_timeout_s=0.5),
                 coordination=world.coordination_client(own, session_timeout_s=3.0, request_timeout_s=0.5),
                 clock_s=lambda: world.loop.time() - self.hidden_s[name],
@@ -226,7 +228,7 @@ class Nodes:
                 outside=self.outside,
             )
             settings = self.settings.model_copy(update={"advertised": name})
-            nodes.append(Node(settings, service, HostRunner(), surroundings))
+            nodes.append(Node(settings, service, HostRunner(), dependencies))
             await nodes[0].run()
 
         main = own.start(live)

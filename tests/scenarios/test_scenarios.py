@@ -25,8 +25,8 @@ import pytest
 
 from statechannel.errors import CorruptRecord
 from statechannel.law import codec
-from statechannel.law.bundle import Bundle, Topic
-from statechannel.law.record import NEVER, Action, Broker, Record, Role, Subject
+from statechannel.law.bundle import Bundle, Key
+from statechannel.law.record import NEVER, Action, BrokerId, Record, Role, Subject
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import SERVING_STATES, State
 from statechannel.law.verdict import Change, Ownership, Refusal
@@ -60,7 +60,7 @@ class Scenario:
             case "table":
                 return [self.show(entry) for entry in sorted(self.table, key=lambda e: e.bundle)] or ["(no bundles)"]
             case "lookup":
-                return [self.lookup(Topic.parse(words[0]))]
+                return [self.lookup(Key.parse(words[0]))]
             case _:
                 return self.write(Action(command), words)
 
@@ -81,11 +81,11 @@ class Scenario:
         return Record(
             id=f"record-{len(self.log)}",
             action=action,
-            actor=Broker.parse(options["by"]),
+            actor=BrokerId.parse(options["by"]),
             role=Role(options.get("as", "broker")),
             epoch=int(options.get("epoch", 0)),
             subjects=tuple(Subject(b, self.revision(b) if seen is None else seen, hand_off) for b in bundles),
-            to=Broker.parse(options["to"]) if "to" in options else None,
+            to=BrokerId.parse(options["to"]) if "to" in options else None,
             namespace=options.get("namespace"),
             seen_namespace=seen if seen is not None else namespace.revision if namespace else NEVER,
             seen_latest=namespace.latest if namespace and action is Action.DELETE_NAMESPACE else NEVER,
@@ -133,7 +133,7 @@ class Scenario:
         about = f"{self.called(entry.bundle)} {self.brief(entry)} revision={entry.revision} token={entry.token}"
         return f"{about}{more}; {self.serves(entry)}"
 
-    def lookup(self, topic: Topic) -> str:
+    def lookup(self, topic: Key) -> str:
         entry = self.table.locate(topic)
         return f"{self.called(entry.bundle)}: {self.serves(entry)}" if entry else f"no namespace {topic.namespace}"
 

@@ -17,7 +17,7 @@ from loadmanager.broker.agent.core import AgentCore, Serve
 from loadmanager.broker.proving import Prover
 from loadmanager.broker.serving import Serving
 from loadmanager.leader.core import REVOCABLE, LeaderCore
-from loadmanager.leader.duties import Hands
+from loadmanager.leader.duties import DutyExecutor
 from loadmanager.leader.duty import Place, Revoke
 from loadmanager.model.cluster import ClusterModel
 from loadmanager.simulation.coordination_server import SimulatedCoordinationServer
@@ -191,7 +191,7 @@ def the_leader_does_not_raise(patch: Patch) -> None:
         self._core.raised(duty.holder, self._clock_s())
         self._wake()
 
-    patch.setattr(Hands, "_raise", claim_to_have_raised)
+    patch.setattr(DutyExecutor, "_raise", claim_to_have_raised)
 
 
 @bug

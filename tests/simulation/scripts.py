@@ -21,7 +21,7 @@ def scripted(script: Callable[[Run], Awaitable[None]], seed: int = 1) -> Run:
             await script(run)
             run.look_after_the_dead()
             run.checks.raise_if_broken()
-            run.storm.end()
+            run.fault_phase.end()
             await run.recovery.prove()
 
         world.run(drive())

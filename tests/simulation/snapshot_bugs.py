@@ -42,9 +42,9 @@ def the_channel_is_compacted(patch: Patch) -> None:
 @bug
 def the_log_is_trimmed_beyond_the_snapshots(patch: Patch) -> None:
     async def trim(self: Any) -> None:
-        ground = self._ground
+        deps = self._deps
         if self.listed:
-            await self._answer(ground.log.trim(ground.topic, self.partition, ground.table.next_offset(self.partition)))
+            await self._answer(deps.log.trim(deps.topic, self.partition, deps.table.next_offset(self.partition)))
 
     patch.setattr(Keeper, "_trim", trim)
 
@@ -54,9 +54,9 @@ def the_log_is_trimmed_before_the_list_is_committed(patch: Patch) -> None:
     """To the base of the plan, although the topic still lists older snapshots: who starts may choose one of them."""
 
     async def trim(self: Any) -> None:
-        base, ground = self._plan().base, self._ground
+        base, deps = self._plan().base, self._deps
         if base is not None:
-            await self._answer(ground.log.trim(ground.topic, self.partition, base.next_offset))
+            await self._answer(deps.log.trim(deps.topic, self.partition, base.next_offset))
 
     patch.setattr(Keeper, "_trim", trim)
 
@@ -71,7 +71,7 @@ def an_owner_does_not_read_what_is_there(patch: Patch) -> None:
     """It fences those before it, and goes on from the list that it remembers from an earlier term, or from none."""
 
     async def open_blindly(self: Any) -> None:
-        self._writer = await self._answer(self._ground.log.exclusive(keeper.office_of(self.partition)))
+        self._writer = await self._answer(self._deps.log.exclusive(keeper.lease_of(self.partition)))
 
     patch.setattr(Keeper, "open", open_blindly)
 

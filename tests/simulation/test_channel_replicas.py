@@ -11,7 +11,7 @@ from loadmanager.simulation.process import Process
 from loadmanager.simulation.world import World
 from statechannel.errors import LogUnavailable
 from statechannel.law.bundle import even_boundaries
-from statechannel.law.record import Action, Broker, Record, Role, Subject
+from statechannel.law.record import Action, BrokerId, Record, Role, Subject
 from statechannel.law.verdict import Change
 from statechannel.runtime.service import Channel, ChannelSettings
 
@@ -31,10 +31,10 @@ class Replicas:
     def start(self, name: str) -> Process:
         self.lives += 1
         process = self.world.process(name)
-        process.start(lambda: self._live(process, Broker(name, self.lives)))
+        process.start(lambda: self._live(process, BrokerId(name, self.lives)))
         return process
 
-    async def _live(self, process: Process, broker: Broker) -> None:
+    async def _live(self, process: Process, broker: BrokerId) -> None:
         log = self.world.log_client(process, request_timeout_s=1)
         settings = ChannelSettings(partitions=2, publish_timeout_s=2)
         channel = Channel(log, settings, nonce=str(broker), wall_ms=self.world.wall_ms)
@@ -51,7 +51,7 @@ class Replicas:
                 for record in self._wishes(channel, broker):
                     self.accepted += isinstance(await channel.publish(record), Change)
 
-    def _wishes(self, channel: Channel, broker: Broker) -> list[Record]:
+    def _wishes(self, channel: Channel, broker: BrokerId) -> list[Record]:
         if channel.table.namespace(NAMESPACE) is None:
             boundaries = even_boundaries(4)
             return [Record("", Action.CREATE_NAMESPACE, broker, Role.ADMIN, namespace=NAMESPACE, boundaries=boundaries)]

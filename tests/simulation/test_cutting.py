@@ -11,15 +11,15 @@ from loadmanager.model.boundaries import by_count, evenly
 from loadmanager.simulation.cutting import draw_cut, draw_neighbours
 from loadmanager.simulation.storage import CELL_SIZE, CELLS, cells_of
 from statechannel.law.bundle import FULL_UPPER, Bundle, tile
-from statechannel.law.record import Action, Broker
+from statechannel.law.record import Action, BrokerId
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
 
-A, B = Broker("a:1", 1), Broker("b:1", 1)
+A, B = BrokerId("a:1", 1), BrokerId("b:1", 1)
 WHOLE = Bundle("t/a", 0, FULL_UPPER)
 
 
-def entry(bundle: Bundle, holder: Broker) -> Ownership:
+def entry(bundle: Bundle, holder: BrokerId) -> Ownership:
     return Ownership(bundle, State.ASSIGNED, holder, None, 1, 1, Action.RETURN, holder)
 
 

@@ -1,7 +1,8 @@
 """Each protocol bug that is put in on purpose is caught within a bounded number of seeds.
 
-Each bug comes with the weather in which it shows soon; under the weather that seeds draw themselves each of them shows
-too, in one of up to some hundred seeds. `HARMLESS` bugs weaken no rule: what protects in their place is said there.
+Each bug comes with the fault profile in which it shows soon; under the fault profile that seeds draw themselves each of
+them shows too, in one of up to some hundred seeds. `HARMLESS` bugs weaken no rule: what protects in their place is said
+there.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from tests.simulation.protocol_bugs import BUGS
 SEEDS_AT_MOST = 150
 
 CALLS = {"lookup": 10, "write": 5, "transfer": 8, "unload": 3}
-INTRUDER = {**CALLS, "trespass": 30, "slow": 3, "mood": 3, "suspect": 3, "crash": 1}
-ECHOES = {**CALLS, "transfer": 20, "unload": 8, "echo": 8, "mood": 3, "slow": 3, "suspect": 2}
+INTRUDER = {**CALLS, "trespass": 30, "slow": 3, "behaviour": 3, "suspect": 3, "crash": 1}
+ECHOES = {**CALLS, "transfer": 20, "unload": 8, "echo": 8, "behaviour": 3, "slow": 3, "suspect": 2}
 ORPHANS = {**CALLS, "suspect": 5, "cut": 3, "isolate": 1, "stutter": 2}
 TWINS = {**CALLS, "twin": 3, "suspect": 3, "cut": 2, "isolate": 1}
 MOVES = {**CALLS, "crash": 1, "suspect": 2}
 AGES = {**CALLS, "split": 4, "merge": 3, "create or delete": 4, "snapshot": 6, "pause": 3, "crash": 2}
-HAND_OFFS = {**CALLS, "transfer": 30, "slow": 4, "mood": 4, "pause": 2}
+HAND_OFFS = {**CALLS, "transfer": 30, "slow": 4, "behaviour": 4, "pause": 2}
 
 LAW_BROKEN, WRONG_SERVER = "the table broke its law", "while the log says"
 DIFFERS, UNLISTED, REPLICA = "SNAPSHOT AND REPLAY DIFFER", "the snapshots of partition", "the replica of"
@@ -75,9 +76,9 @@ HARMLESS = {
 }
 
 
-def first_caught(name: str, weather: dict[str, int], seeds: int) -> Report | None:
+def first_caught(name: str, fault_profile: dict[str, int], seeds: int) -> Report | None:
     for seed in range(1, seeds + 1):
-        report = run_seed(seed, weather=weather)
+        report = run_seed(seed, fault_profile=fault_profile)
         if report.violation is not None:
             return report
     return None
@@ -85,9 +86,9 @@ def first_caught(name: str, weather: dict[str, int], seeds: int) -> Report | Non
 
 @pytest.mark.parametrize("name", CAUGHT)
 def test_a_protocol_bug_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    weather, told = CAUGHT[name]
+    fault_profile, told = CAUGHT[name]
     BUGS[name](monkeypatch)
-    report = first_caught(name, weather, SEEDS_AT_MOST)
+    report = first_caught(name, fault_profile, SEEDS_AT_MOST)
     assert report is not None, f"{name} was not caught in {SEEDS_AT_MOST} seeds"
     assert told in (report.violation or "")
     assert report.history
@@ -105,7 +106,7 @@ def test_no_bug_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "weather", [INTRUDER, ECHOES, ORPHANS, TWINS, MOVES, AGES, HAND_OFFS, {"stutter": 1, "lookup": 1}]
+    "fault_profile", [INTRUDER, ECHOES, ORPHANS, TWINS, MOVES, AGES, HAND_OFFS, {"stutter": 1, "lookup": 1}]
 )
-def test_without_a_bug_the_same_weather_breaks_nothing(weather: dict[str, int]) -> None:
-    assert first_caught("none", weather, 10) is None
+def test_without_a_bug_the_same_faults_break_nothing(fault_profile: dict[str, int]) -> None:
+    assert first_caught("none", fault_profile, 10) is None

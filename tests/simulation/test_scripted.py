@@ -13,10 +13,10 @@ from loadmanager.simulation.checks import Checks, Violation
 from loadmanager.simulation.cluster import SETTINGS, Life
 from loadmanager.simulation.network import Latency
 from loadmanager.simulation.run import Run
-from loadmanager.simulation.simulated_host import Mood
+from loadmanager.simulation.simulated_host import Behaviour
 from loadmanager.simulation.storage import cells_of, topic_in
 from statechannel.law.bundle import Bundle, even_boundaries
-from statechannel.law.record import Action, Broker, Record, Role, Subject
+from statechannel.law.record import Action, BrokerId, Record, Role, Subject
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership, Verdict
 from tests.simulation.protocol_bugs import BUGS
@@ -70,7 +70,7 @@ def test_a_broker_that_is_stopping_cannot_be_told_to_stay() -> None:
         life = follower(run)
         assert life.node is not None
         node, me = life.node, life.node.current.me
-        life.host.mood = Mood(slow_chance=1.0, slow_s=0.5)
+        life.host.behaviour = Behaviour(slow_chance=1.0, slow_s=0.5)
         life.process.run(node.stop)
         await asyncio.sleep(0.1)
         undrained = life.spawn(node.undrain)
@@ -88,7 +88,7 @@ def test_hooks_of_one_bundle_never_overlap_when_it_comes_again_before_they_have_
         bundle = run.checks.served(holder)[0].bundle
         target = next(life for life in run.cluster.ready() if life is not holder)
         assert target.node is not None
-        target.host.mood = Mood(slow_chance=1.0, slow_s=2.9)
+        target.host.behaviour = Behaviour(slow_chance=1.0, slow_s=2.9)
         for action, to in [(Action.TRANSFER, target.node.current.me), (Action.CANCEL, None)] * 3:
             entry = run.checks.auditor.table.get(bundle)
             assert entry is not None
@@ -98,7 +98,7 @@ def test_hooks_of_one_bundle_never_overlap_when_it_comes_again_before_they_have_
     scripted(script)
 
 
-async def publish(life: Life, action: Action, entry: Ownership, to: Broker | None) -> Verdict:
+async def publish(life: Life, action: Action, entry: Ownership, to: BrokerId | None) -> Verdict:
     assert life.node is not None
     node, subjects = life.node, (Subject(entry.bundle, entry.revision),)
     record = Record("", action, node.current.me, Role.ADMIN, subjects=subjects, to=to)
@@ -145,7 +145,7 @@ def test_a_crash_costs_detection_and_the_validity_of_a_proof_not_a_session() -> 
         me = life.node.current.me
         held = set(run.checks.auditor.table.held_by(me))
         began_s = run.world.now_s
-        run.storm._kill(life)
+        run.fault_phase._kill(life)
 
         def moved() -> bool:
             served = {claim.bundle for other in run.cluster.ready() for claim in run.checks.served(other)}

@@ -32,8 +32,8 @@ Strike = Callable[[Run, Life], None]
 
 
 def crash(run: Run, life: Life) -> None:
-    run.storm._kill(life)
-    run.world.loop.call_later(3.0, run.storm._start_again, life.name)
+    run.fault_phase._kill(life)
+    run.world.loop.call_later(3.0, run.fault_phase._start_again, life.name)
 
 
 def sleep_beyond_a_session(run: Run, life: Life) -> None:
@@ -118,9 +118,9 @@ def test_snapshots_and_trimming_go_on_whoever_is_struck_at_whichever_step(step: 
             struck.append(life)
             strike(run, life)
 
-        if step is Step.READ:  # owners read when they take office, and what they have written
+        if step is Step.READ:  # owners read when they take lease, and what they have written
             await under_traffic(run, lambda: run.checks.auditor.snapshots.written > 0, 20, "there is a snapshot")
-        run.storm._ambush.traps.append(Trap(step, suffer))
+        run.fault_phase._ambush.traps.append(Trap(step, suffer))
         await under_traffic(run, lambda: bool(struck), 40, f"somebody is at {step}")
         ends = run.world.log.ends(CHANNEL_TOPIC)
         await until_trimmed(run, ends)

@@ -45,9 +45,9 @@ def test_no_seed_breaks_a_rule(shard: int) -> None:
 
 def test_a_run_does_what_it_is_for() -> None:
     """Faults happen, requests are answered, bundles move: else the absence of violations would say nothing."""
-    weather = {"lookup": 4, "write": 4, "transfer": 2, "crash": 1}
+    fault_profile = {"lookup": 4, "write": 4, "transfer": 2, "crash": 1}
     counts: Counter[str] = Counter()
-    reports = [run_seed(seed, weather=weather) for seed in range(5)]
+    reports = [run_seed(seed, fault_profile=fault_profile) for seed in range(5)]
     for report in reports:
         assert report.violation is None, told(report)
         assert report.accepted > 50
@@ -58,10 +58,19 @@ def test_a_run_does_what_it_is_for() -> None:
 
 def test_snapshots_are_written_met_in_the_middle_and_needed() -> None:
     """The log is trimmed, owners are struck at every step of their work, and brokers are loaded anew."""
-    weather = {"lookup": 4, "transfer": 4, "split": 2, "merge": 2, "snapshot": 5, "pause": 1, "cut": 1, "crash": 1}
+    fault_profile = {
+        "lookup": 4,
+        "transfer": 4,
+        "split": 2,
+        "merge": 2,
+        "snapshot": 5,
+        "pause": 1,
+        "cut": 1,
+        "crash": 1,
+    }
     counts: Counter[str] = Counter()
     for seed in range(12):
-        report = run_seed(seed, weather=weather)
+        report = run_seed(seed, fault_profile=fault_profile)
         assert report.violation is None, told(report)
         counts.update(report.counts)
     assert min(counts[what] for what in ("snapshots", "trims", "loads", "split", "merge")) > 20
@@ -71,10 +80,19 @@ def test_snapshots_are_written_met_in_the_middle_and_needed() -> None:
 
 def test_roots_are_lost_and_agreements_replaced_under_traffic() -> None:
     """Whoever serves meanwhile, serves alone; in the end everything is served under the new agreement."""
-    weather = {"lookup": 4, "write": 4, "transfer": 3, "lose root": 2, "amend": 2, "crash": 1, "pause": 1, "cut": 1}
+    fault_profile = {
+        "lookup": 4,
+        "write": 4,
+        "transfer": 3,
+        "lose root": 2,
+        "amend": 2,
+        "crash": 1,
+        "pause": 1,
+        "cut": 1,
+    }
     counts: Counter[str] = Counter()
     for seed in range(8):
-        report = run_seed(seed, weather=weather)
+        report = run_seed(seed, fault_profile=fault_profile)
         assert report.violation is None, told(report)
         counts.update(report.counts)
     assert min(counts[what] for what in ("roots lost", "agreements replaced", "write")) > 20
@@ -114,7 +132,7 @@ def test_the_settings_of_the_simulation_are_settings_that_a_broker_takes() -> No
 
 def test_an_unknown_fault_is_refused() -> None:
     with pytest.raises(ValueError, match="no such fault or request: rain"):
-        run_seed(1, weather={"rain": 1})
+        run_seed(1, fault_profile={"rain": 1})
 
 
 def test_the_command_prints_a_line_for_each_seed() -> None:

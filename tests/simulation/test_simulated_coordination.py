@@ -13,12 +13,12 @@ from loadmanager.simulation.process import Process
 from loadmanager.simulation.simulated_coordination import SimulatedCoordination
 from loadmanager.simulation.world import World
 from statechannel.errors import CoordinationUnavailable, Fenced
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.ports import Connection
 
 T = TypeVar("T")
 
-A = Broker("a:1", 1)
+A = BrokerId("a:1", 1)
 
 
 class Registered:
@@ -174,7 +174,7 @@ def test_watches_lag_by_the_network_and_call_back_inside_the_process(world: Worl
     world.run(drive())
 
 
-# --- offices
+# --- leases
 
 
 def in_process(world: World, process: Process, ask: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
@@ -192,7 +192,7 @@ def test_an_office_is_taken_once_and_everybody_sees_by_whom(world: World) -> Non
         assert not await in_process(world, scene.b, lambda: scene.observer.claim("clerk", b))
         assert await in_process(world, scene.b, lambda: scene.observer.claim("porter", b))
         both = {"clerk": A, "porter": b}
-        await world.until(lambda: scene.observer.offices == scene.coordination.offices == both, 5, "both see both")
+        await world.until(lambda: scene.observer.leases == scene.coordination.leases == both, 5, "both see both")
 
     world.run(drive())
 
@@ -205,7 +205,7 @@ def test_an_office_ends_with_the_session_of_who_holds_it(world: World) -> None:
         b = await in_process(world, scene.b, lambda: scene.observer.start_incarnation("b:1", 0))
         await in_process(world, scene.a, lambda: scene.coordination.claim("clerk", A))
         world.pause("a:1")
-        await world.until(lambda: "clerk" not in scene.observer.offices, 10, "its session expires")
+        await world.until(lambda: "clerk" not in scene.observer.leases, 10, "its session expires")
         assert await in_process(world, scene.b, lambda: scene.observer.claim("clerk", b))
         world.resume("a:1")
         assert not await in_process(world, scene.a, lambda: scene.coordination.claim("clerk", A))
@@ -224,7 +224,7 @@ def test_an_office_that_is_claimed_again_in_a_new_session_does_not_end_with_the_
         assert await in_process(world, scene.a, lambda: other.claim("clerk", A))
         await in_process(world, scene.a, scene.coordination.close)
         await world.until(lambda: "a:1" not in scene.observer.members, 5, "the first session has ended")
-        assert scene.observer.offices == {"clerk": A}
+        assert scene.observer.leases == {"clerk": A}
 
     world.run(drive())
 
@@ -235,11 +235,11 @@ def test_only_who_holds_an_office_vacates_it(world: World) -> None:
     async def drive() -> None:
         await scene.up()
         await in_process(world, scene.a, lambda: scene.coordination.claim("clerk", A))
-        await in_process(world, scene.b, lambda: scene.observer.vacate("clerk", Broker("b:1", 1)))
-        await world.until(lambda: scene.observer.offices == {"clerk": A}, 5, "a holds it still")
+        await in_process(world, scene.b, lambda: scene.observer.vacate("clerk", BrokerId("b:1", 1)))
+        await world.until(lambda: scene.observer.leases == {"clerk": A}, 5, "a holds it still")
         for _ in range(2):
             await in_process(world, scene.a, lambda: scene.coordination.vacate("clerk", A))
-        await world.until(lambda: scene.observer.offices == {}, 5, "it is free")
+        await world.until(lambda: scene.observer.leases == {}, 5, "it is free")
 
     world.run(drive())
 

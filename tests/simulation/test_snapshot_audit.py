@@ -10,12 +10,12 @@ import pytest
 from loadmanager.simulation.snapshot_audit import SnapshotAudit
 from statechannel.law.bundle import even_boundaries
 from statechannel.law.partition import Genesis, Lead, PartitionState
-from statechannel.law.record import Action, Broker, Record, Role
+from statechannel.law.record import Action, BrokerId, Record, Role
 from statechannel.law.snapshot import Index, SnapshotInfo, SnapshotsReader, closing, encode
 from statechannel.law.table import OwnershipTable
 from statechannel.ports import LogEntry, Payload
 
-ADMIN = Broker("admin:1", 1)
+ADMIN = BrokerId("admin:1", 1)
 RETENTION_S = 4.0
 
 

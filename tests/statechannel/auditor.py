@@ -16,12 +16,12 @@ from statechannel.law import table
 from statechannel.law.agreement import Agreement
 from statechannel.law.bundle import FULL_UPPER, Bundle, index_of, tiles_exactly
 from statechannel.law.partition import PartitionState
-from statechannel.law.record import NEVER, UNSAID, Action, Broker, Record, Role, Subject
+from statechannel.law.record import NEVER, UNSAID, Action, BrokerId, Record, Role, Subject
 from statechannel.law.transitions import IN_FLIGHT, SERVING_STATES, TABLE, State, Who
 from statechannel.law.verdict import Change, Ownership
 
 NAMESPACES = ("shop/orders", "game/rooms")
-BROKERS = (Broker("a:1", 1), Broker("a:1", 2), Broker("b:1", 1), Broker("c:1", 1))
+BROKERS = (BrokerId("a:1", 1), BrokerId("a:1", 2), BrokerId("b:1", 1), BrokerId("c:1", 1))
 POSITIONS = (0, 5, 0x1FFFFFFF, 0x20000000, 0x40000001, 0x7FFFFFFF, 0x80000000, 0xC0000000, FULL_UPPER - 1, FULL_UPPER)
 
 
@@ -40,8 +40,8 @@ class Auditor:
     def __init__(self) -> None:
         self.entries: dict[Bundle, Ownership] = {}
         self.ever: set[Bundle] = set()
-        self.leads: dict[int, tuple[int, Broker | None]] = {}
-        self.tokens: dict[tuple[str, int], tuple[int, Broker | None]] = {}
+        self.leads: dict[int, tuple[int, BrokerId | None]] = {}
+        self.tokens: dict[tuple[str, int], tuple[int, BrokerId | None]] = {}
         self.deleted: dict[str, int] = {}
         self.latest: dict[str, int] = {}
         self.retired: set[int] = set()
@@ -274,7 +274,7 @@ class History:
         change = self.rng.choice(
             [
                 {"actor": broker},
-                {"actor": Broker(record.actor.name, 3 - min(record.actor.incarnation, 2))},
+                {"actor": BrokerId(record.actor.name, 3 - min(record.actor.incarnation, 2))},
                 {"role": self.rng.choice(list(Role))},
                 {"role": Role.LEADER, "epoch": self.rng.randint(0, self.highest_epoch + 1)},
                 {"to": self.rng.choice((None, *BROKERS))},

@@ -8,7 +8,7 @@ import pytest
 
 from statechannel.law import snapshot_columns
 from statechannel.law.bundle import Bundle, even_boundaries
-from statechannel.law.record import NEVER, UNSAID, Action, Broker, Record, Role, Subject
+from statechannel.law.record import NEVER, UNSAID, Action, BrokerId, Record, Role, Subject
 from statechannel.law.snapshot import chunk_key
 from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change, Ownership, Refusal
@@ -21,9 +21,9 @@ NAMESPACE = "shop/orders"
 class Ledger:
     """One log, and one table that has replayed all of it. `seen` is the present revision unless a test says else."""
 
-    A, A2 = Broker("a:6650", 1), Broker("a:6650", 2)
-    B, C = Broker("b:6650", 1), Broker("c:6650", 1)
-    LEADER = Broker("c:6650", 1)
+    A, A2 = BrokerId("a:6650", 1), BrokerId("a:6650", 2)
+    B, C = BrokerId("b:6650", 1), BrokerId("c:6650", 1)
+    LEADER = BrokerId("c:6650", 1)
 
     def __init__(self, partitions: int = 1) -> None:
         self.table = OwnershipTable(partitions)
@@ -53,12 +53,12 @@ class Ledger:
         self,
         action: Action,
         bundles: Bundle | Iterable[Bundle] = (),
-        by: Broker = A,
+        by: BrokerId = A,
         *,
         seen: int | None = None,
         role: Role = Role.BROKER,
         epoch: int = 0,
-        to: Broker | None = None,
+        to: BrokerId | None = None,
         boundaries: tuple[int, ...] = (),
         hand_off: bytes | None = None,
     ) -> Record:
@@ -66,7 +66,7 @@ class Ledger:
         subjects = tuple(Subject(b, self.revision(b) if seen is None else seen, hand_off) for b in listed)
         return Record(f"r{len(self.log)}", action, by, role, epoch, subjects, to, boundaries=boundaries)
 
-    def write(self, action: Action, bundles: Bundle | Iterable[Bundle] = (), by: Broker = A, **more):
+    def write(self, action: Action, bundles: Bundle | Iterable[Bundle] = (), by: BrokerId = A, **more):
         """`record`, replayed."""
         return self.replay(self.record(action, bundles, by, **more))
 
@@ -76,7 +76,7 @@ class Ledger:
     def as_admin(self, action: Action, bundles: Bundle | Iterable[Bundle], **more):
         return self.write(action, bundles, self.B, role=Role.ADMIN, **more)
 
-    def lead(self, epoch: int, by: Broker = LEADER, partition: int = 0):
+    def lead(self, epoch: int, by: BrokerId = LEADER, partition: int = 0):
         return self.replay(Record(f"r{len(self.log)}", Action.LEAD, by, Role.LEADER, epoch), partition)
 
     def create_namespace(
@@ -107,7 +107,7 @@ class Ledger:
         )
         return self.replay(record)
 
-    def assign(self, bundle: Bundle, to: Broker = A) -> Ownership:
+    def assign(self, bundle: Bundle, to: BrokerId = A) -> Ownership:
         """Own, then return: the bundle is Assigned(to)."""
         self.write(Action.OWN, bundle, to, to=to)
         self.write(Action.RETURN, bundle, to)

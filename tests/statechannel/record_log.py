@@ -16,7 +16,7 @@ from statechannel.errors import CorruptRecord
 from statechannel.law import codec
 from statechannel.law.agreement import Agreement
 from statechannel.law.bundle import even_boundaries
-from statechannel.law.record import Action, Broker, Record, Role
+from statechannel.law.record import Action, BrokerId, Record, Role
 from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change, Refusal
 
@@ -138,7 +138,7 @@ def delete(ledger: Ledger) -> None:
 def close(ledger: Ledger) -> None:
     ledger.replay(Record("end", Action.RETIRE, ledger.B, Role.LEADER, 2, moved_to="bundle-state-2"), 0)
     ledger.replay(Record("end", Action.RETIRE, ledger.B, Role.ADMIN, moved_to="bundle-state-2"), 0)
-    ledger.replay(Record("late", Action.NOOP, Broker("d:6650", 9)), 0)
+    ledger.replay(Record("late", Action.NOOP, BrokerId("d:6650", 9)), 0)
     ledger.replay(Record("alive", Action.NOOP, ledger.A2), 1)
 
 

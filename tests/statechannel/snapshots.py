@@ -15,7 +15,7 @@ import msgspec
 from statechannel.law import snapshot
 from statechannel.law.bundle import Bundle, even_boundaries, tile
 from statechannel.law.partition import Genesis, Lead, NamespaceState, PartitionState
-from statechannel.law.record import Action, Broker, Record
+from statechannel.law.record import Action, BrokerId, Record
 from statechannel.law.snapshot import Index, SnapshotInfo, SnapshotsReader, encode
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import IN_FLIGHT, State
@@ -27,7 +27,7 @@ from .auditor import BROKERS, NAMESPACES, History, promise
 GENESIS = Genesis("north", "g-1", 3)
 Logged = tuple[int, int, Record]
 
-A, B = Broker("a:6650", 1), Broker("b:6650", 1)
+A, B = BrokerId("a:6650", 1), BrokerId("b:6650", 1)
 
 
 def entry(bundle: Bundle, **more: object) -> Ownership:

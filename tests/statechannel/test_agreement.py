@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from statechannel.law.agreement import NEVER_AGREED, Agreed, Agreement, differences
-from statechannel.law.record import Action, Broker, Record, Role
+from statechannel.law.record import Action, BrokerId, Record, Role
 from statechannel.law.verdict import Change, Reason, Refusal
 
 ONE = Agreement("root-1", 2.0, 0.05, 0.1, 1)
 OTHER = msgspec.structs.replace(ONE, root="root-2", proof_validity_s=5.0)
-A = Broker("a:1", 1)
+A = BrokerId("a:1", 1)
 
 
 def agree(ledger, agreement=ONE, *, seen=None, action=Action.AGREE, role=Role.BROKER):
@@ -123,7 +123,7 @@ def test_a_cut_and_a_copy_hold_it_and_an_older_log_has_the_digest_that_it_had(le
     before = ledger.table.digest(0)
     assert msgspec.structs.replace(ledger.table.cut(0), agreed=Agreed()).digest() == before
     agree(ledger)
-    copy = ledger.table.picture()
+    copy = ledger.table.frozen()
     assert ledger.table.digest(0) != before
     amend(ledger)
     assert copy.agreed(0).following is None

@@ -14,7 +14,7 @@ from statechannel.law.bundle import (
     FULL_UPPER,
     MAX_BUNDLES_AT_CREATION,
     Bundle,
-    Topic,
+    Key,
     check_namespace,
     check_tiling,
     even_boundaries,
@@ -23,7 +23,7 @@ from statechannel.law.bundle import (
     tile,
     tiles_exactly,
 )
-from statechannel.law.record import Broker, Token
+from statechannel.law.record import BrokerId, Token
 
 positions = st.integers(0, FULL_UPPER)
 boundaries = st.sets(st.integers(1, FULL_UPPER - 1), max_size=40).map(lambda cuts: (0, *sorted(cuts), FULL_UPPER))
@@ -45,15 +45,15 @@ def test_a_key_falls_where_crc32_puts_it(key: str, position: int):
 
 
 def test_a_topic_is_placed_by_its_full_name_and_the_short_form_is_the_same_topic():
-    full = Topic.parse("persistent://shop/orders/created")
+    full = Key.parse("persistent://shop/orders/created")
     assert (full.namespace, full.position) == ("shop/orders", position_of("persistent://shop/orders/created"))
-    assert Topic.parse("shop/orders/created") == full
-    assert Topic.parse("non-persistent://shop/orders/created").position != full.position
+    assert Key.parse("shop/orders/created") == full
+    assert Key.parse("non-persistent://shop/orders/created").position != full.position
 
 
 def test_a_key_outside_ascii_is_placed_by_its_utf8_bytes():
     assert position_of("grün") == crc32(b"gr\xc3\xbcn")
-    assert Topic.parse("shop/orders/grün").position == position_of("persistent://shop/orders/grün")
+    assert Key.parse("shop/orders/grün").position == position_of("persistent://shop/orders/grün")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_key_outside_ascii_is_placed_by_its_utf8_bytes():
 )
 def test_what_is_no_topic_is_refused(name: str):
     with pytest.raises(InvalidName):
-        Topic.parse(name)
+        Key.parse(name)
 
 
 @pytest.mark.parametrize("name", ["", "shop", "shop/", "/orders", "a/b/c", "a b/c", "a/b\n", "täg/x", "a/b?"])
@@ -181,15 +181,15 @@ def test_the_last_position_belongs_to_the_last_bundle():
     assert FULL_UPPER not in low
 
 
-@given(st.builds(Broker, words, st.integers(0, 2**40)))
-def test_a_broker_survives_printing_and_parsing(broker: Broker):
-    assert Broker.parse(str(broker)) == broker
+@given(st.builds(BrokerId, words, st.integers(0, 2**40)))
+def test_a_broker_survives_printing_and_parsing(broker: BrokerId):
+    assert BrokerId.parse(str(broker)) == broker
 
 
 @pytest.mark.parametrize("text", ["", "a:1", "a:1#", "#7", "a:1#x", "a:1#-1", "a:1#²", "a:1# 7"])
 def test_what_is_no_broker_incarnation_is_refused(text: str):
     with pytest.raises(InvalidName):
-        Broker.parse(text)
+        BrokerId.parse(text)
 
 
 numbers = st.tuples(st.integers(0, 9999), st.integers(0, 99999), st.integers(0, 10**15 - 1))

@@ -6,12 +6,12 @@ import pytest
 
 from statechannel.errors import NewerRecord
 from statechannel.law import codec
-from statechannel.law.record import Action, Broker, Record, Role
+from statechannel.law.record import Action, BrokerId, Record, Role
 from statechannel.law.verdict import Change, Refusal
 from statechannel.ports import LogEntry
 from statechannel.runtime.channel import LATE_VERDICTS_KEPT, ChannelCore
 
-A, B = Broker("a:1", 1), Broker("b:1", 1)
+A, B = BrokerId("a:1", 1), BrokerId("b:1", 1)
 
 
 class Log:
@@ -27,7 +27,7 @@ class Log:
         self.end += 1
         return applied
 
-    def lead(self, record_id: str, epoch: int, by: Broker = A):
+    def lead(self, record_id: str, epoch: int, by: BrokerId = A):
         return self.apply(codec.encode(Record(record_id, Action.LEAD, by, Role.LEADER, epoch)))
 
 

@@ -21,7 +21,7 @@ from statechannel.errors import (
 from statechannel.law import codec
 from statechannel.law.agreement import Agreement
 from statechannel.law.bundle import FULL_UPPER, Bundle
-from statechannel.law.record import MAX_HAND_OFF_BYTES, NEVER, UNSAID, Action, Broker, Record, Role, Subject
+from statechannel.law.record import MAX_HAND_OFF_BYTES, NEVER, UNSAID, Action, BrokerId, Record, Role, Subject
 from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change
 
@@ -35,7 +35,7 @@ FIELDS_SINCE = {2: {"algorithm", "parts", "moved_to"}, 3: {"seen_latest", "root"
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 offsets = st.integers(NEVER, 2**53)
 positions = st.integers(0, FULL_UPPER)
-brokers = st.builds(Broker, texts, st.integers(0, 2**40))
+brokers = st.builds(BrokerId, texts, st.integers(0, 2**40))
 subjects = st.builds(
     Subject, st.builds(Bundle, texts, positions, positions), offsets, st.none() | st.binary(max_size=40)
 )
@@ -68,20 +68,20 @@ records = st.builds(
 SAMPLE = Record(
     "r-1",
     Action.RELEASE,
-    Broker("a:6650", 3),
+    BrokerId("a:6650", 3),
     subjects=(Subject(Bundle("shop/orders", 0, 0x80000000), 17, b"cursor=42"),),
     reason="geht über an b",
 )
 NEEDING = [
-    (2, Record("r", Action.RETIRE, Broker("a", 1), Role.ADMIN)),
-    (2, Record("r", Action.RETIRE, Broker("a", 1), Role.ADMIN, moved_to="bundle-state-2")),
-    (2, Record("r", Action.SPLIT, Broker("a", 1), algorithm="by-load")),
-    (2, Record("r", Action.SPLIT, Broker("a", 1), parts=2)),
-    (3, Record("r", Action.AMEND, Broker("a", 1), Role.ADMIN)),
-    (3, Record("r", Action.AGREE, Broker("a", 1))),
-    (3, Record("r", Action.LEAD, Broker("a", 1), Role.LEADER, 1, root="r")),
-    (3, Record("r", Action.LEAD, Broker("a", 1), Role.LEADER, 1, seen_agreement=0)),
-    (3, Record("r", Action.DELETE_NAMESPACE, Broker("a", 1), Role.ADMIN, namespace="t/n", seen_latest=0)),
+    (2, Record("r", Action.RETIRE, BrokerId("a", 1), Role.ADMIN)),
+    (2, Record("r", Action.RETIRE, BrokerId("a", 1), Role.ADMIN, moved_to="bundle-state-2")),
+    (2, Record("r", Action.SPLIT, BrokerId("a", 1), algorithm="by-load")),
+    (2, Record("r", Action.SPLIT, BrokerId("a", 1), parts=2)),
+    (3, Record("r", Action.AMEND, BrokerId("a", 1), Role.ADMIN)),
+    (3, Record("r", Action.AGREE, BrokerId("a", 1))),
+    (3, Record("r", Action.LEAD, BrokerId("a", 1), Role.LEADER, 1, root="r")),
+    (3, Record("r", Action.LEAD, BrokerId("a", 1), Role.LEADER, 1, seen_agreement=0)),
+    (3, Record("r", Action.DELETE_NAMESPACE, BrokerId("a", 1), Role.ADMIN, namespace="t/n", seen_latest=0)),
 ]
 """Records, and the oldest format that can say them."""
 
@@ -97,7 +97,7 @@ def test_a_record_comes_back_as_it_was_written(record: Record):
 
 
 def test_a_record_is_one_readable_line():
-    lead = Record("r-1", Action.LEAD, Broker("a:6650", 3), Role.LEADER, 7)
+    lead = Record("r-1", Action.LEAD, BrokerId("a:6650", 3), Role.LEADER, 7)
     body = b'{"id":"r-1","action":"lead","actor":["a:6650",3],"role":"leader","epoch":7}'
     assert codec.encode(lead, 1) == b"LM01 b2b688e3 " + body
     assert codec.encode(lead, 2) == b"LM02 fb005de0 " + body
@@ -195,7 +195,7 @@ def test_a_version_that_this_release_does_not_know_is_not_written(version: int):
 
 
 def handing_off(size: int) -> Record:
-    return Record("r", Action.RELEASE, Broker("a", 1), subjects=(Subject(Bundle("t/n", 0, 9), 1, bytes(size)),))
+    return Record("r", Action.RELEASE, BrokerId("a", 1), subjects=(Subject(Bundle("t/n", 0, 9), 1, bytes(size)),))
 
 
 def test_a_hand_off_of_just_the_limit_travels():

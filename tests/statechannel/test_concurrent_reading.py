@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from statechannel.law import indices, namespace, partition, table
-from statechannel.law.bundle import FULL_UPPER, Bundle, Topic
+from statechannel.law.bundle import FULL_UPPER, Bundle, Key
 from statechannel.law.record import Action
 from statechannel.law.verdict import Change
 
 from .mutation import mutate
 
 WATCHED = {module.__file__ for module in (table, indices, namespace, partition)}
-TOPICS = [Topic.parse(f"shop/orders/t{i}") for i in range(20)]
+TOPICS = [Key.parse(f"shop/orders/t{i}") for i in range(20)]
 MIDDLE = 0x20000000
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from statechannel.law import log_records, reshaping, table
 from statechannel.law.bundle import FULL_UPPER, even_boundaries
-from statechannel.law.record import Action, Broker, Record, Role, Subject
+from statechannel.law.record import Action, BrokerId, Record, Role, Subject
 from statechannel.law.transitions import TABLE, State
 from statechannel.law.verdict import Change, Refusal
 
@@ -135,7 +135,7 @@ def by_b(action: Action) -> Step:
     return lambda ledger: ledger.write(action, ledger.bundles()[LEFT], ledger.B)
 
 
-def by_leader(action: Action, to: Broker | None = None) -> Step:
+def by_leader(action: Action, to: BrokerId | None = None) -> Step:
     return lambda ledger: ledger.write(
         action, ledger.bundles()[LEFT], ledger.C, role=Role.LEADER, epoch=ledger.table.lead(0).epoch, to=to
     )
@@ -180,7 +180,7 @@ def on_the_way() -> Ledger:
     return ledger
 
 
-def written_now(ledger: Ledger, action: Action, actor: Broker, role: Role, to: Broker | None) -> Record:
+def written_now(ledger: Ledger, action: Action, actor: BrokerId, role: Role, to: BrokerId | None) -> Record:
     """A record that saw all there is; of both bundles where the action takes several."""
     known = ledger.table.namespace(NAME)
     assert known is not None

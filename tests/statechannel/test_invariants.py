@@ -10,7 +10,7 @@ import pytest
 from statechannel.errors import InvariantError
 from statechannel.law.bundle import Bundle
 from statechannel.law.namespace import Namespace
-from statechannel.law.record import NEVER, Action, Broker
+from statechannel.law.record import NEVER, Action, BrokerId
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership, check_entry
@@ -23,14 +23,14 @@ from statechannel.law.verdict import Ownership, check_entry
     [
         {"state": State.UNASSIGNED},
         {"state": State.REVOKING, "holder": None},
-        {"target": Broker("b", 1)},
+        {"target": BrokerId("b", 1)},
         {"state": State.TRANSFERRING},
         {"token": 8},
         {"token": NEVER},
     ],
 )
 def test_an_entry_that_its_state_does_not_allow_is_a_bug_of_ours(wrong: dict[str, object]):
-    fine = Ownership(Bundle("t/n", 0, 9), State.ASSIGNED, Broker("a", 1), None, 7, 3, Action.RETURN, Broker("a", 1))
+    fine = Ownership(Bundle("t/n", 0, 9), State.ASSIGNED, BrokerId("a", 1), None, 7, 3, Action.RETURN, BrokerId("a", 1))
     check_entry(fine)
     with pytest.raises(InvariantError):
         check_entry(msgspec.structs.replace(fine, **wrong))
@@ -64,7 +64,7 @@ DAMAGES: dict[str, Callable[[OwnershipTable], object]] = {
     "a second copy": damage_copy,
     "a malformed entry": damage_entry,
     "a lost holder": lambda table: table._indices._held.popitem(),
-    "a wrong count by holder": lambda table: table._indices._held[Broker("a:6650", 1)].update({"shop/orders": 2}),
+    "a wrong count by holder": lambda table: table._indices._held[BrokerId("a:6650", 1)].update({"shop/orders": 2}),
     "a wrong count by state": lambda table: table._indices.states.update({State.UNASSIGNED: 1}),
     "a lost bundle in flight": lambda table: table._indices._in_flight.popitem(),
 }

@@ -12,13 +12,13 @@ import pytest
 import statechannel.law.table
 from statechannel.law import codec
 from statechannel.law.bundle import even_boundaries
-from statechannel.law.record import Action, Broker, Record, Role, Subject
+from statechannel.law.record import Action, BrokerId, Record, Role, Subject
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 
 from .snapshots import Topic, newest, write
 
-BROKER = Broker("a:6650", 1)
+BROKER = BrokerId("a:6650", 1)
 BROKERS = [f"broker-{number}.example.org:6650" for number in range(20)]
 BUNDLES = 20_000
 BYTES_PER_BUNDLE = 300
@@ -51,7 +51,7 @@ def born(bundles: int) -> OwnershipTable:
     return table
 
 
-def replay_all(table: OwnershipTable, action: Action, to: Broker | None = None, by: Broker = BROKER) -> None:
+def replay_all(table: OwnershipTable, action: Action, to: BrokerId | None = None, by: BrokerId = BROKER) -> None:
     """One record that does this to every bundle."""
     subjects = tuple(Subject(entry.bundle, entry.revision) for entry in table)
     offset = table.next_offset(0)
@@ -69,7 +69,7 @@ def log_of(table: OwnershipTable) -> list[bytes]:
     bundles = [entry.bundle for entry in table]
     for action, seen in ((Action.OWN, 0), (Action.RETURN, 1)):
         for number, bundle in enumerate(bundles):
-            by = Broker(BROKERS[number % len(BROKERS)], 7)
+            by = BrokerId(BROKERS[number % len(BROKERS)], 7)
             subject = Subject(bundle, seen and seen + number)
             to = by if action is Action.OWN else None
             payloads.append(codec.encode(Record(f"{action}-{number}", action, by, subjects=(subject,), to=to)))
@@ -134,7 +134,7 @@ def test_brokers_that_come_and_go_for_years_leave_their_names_behind_and_nothing
     table = born(2)
 
     def live(incarnation: int) -> None:
-        broker = Broker("a:6650", incarnation)
+        broker = BrokerId("a:6650", incarnation)
         for action, to in ((Action.OWN, broker), (Action.RETURN, None), (Action.UNLOAD, None), (Action.RELEASE, None)):
             replay_all(table, action, to, broker)
 

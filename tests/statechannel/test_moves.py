@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from statechannel.law import codec, moves
 from statechannel.law.bundle import Bundle, even_boundaries
 from statechannel.law.moves import MOVES_KEPT_A_BUNDLE, Move, Moves
-from statechannel.law.record import Action, Broker, Record, Role
+from statechannel.law.record import Action, BrokerId, Record, Role
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change
@@ -33,7 +33,7 @@ class Cluster:
         for bundle in self.bundles:
             ledger.assign(bundle)
 
-    def write(self, action: Action, bundle: Bundle, by: Broker, role: Role = Role.BROKER, **more) -> None:
+    def write(self, action: Action, bundle: Bundle, by: BrokerId, role: Role = Role.BROKER, **more) -> None:
         epoch = 1 if role is Role.LEADER else 0
         record = self.ledger.record(action, bundle, by, role=role, epoch=epoch, **more)
         verdict = self.ledger.replay(msgspec.structs.replace(record, at_ms=self.now_ms))
@@ -42,25 +42,25 @@ class Cluster:
     def lead(self, action: Action, bundle: Bundle, **more) -> None:
         self.write(action, bundle, self.ledger.LEADER, Role.LEADER, **more)
 
-    def transfer(self, bundle: Bundle, to: Broker, role: Role = Role.LEADER) -> None:
+    def transfer(self, bundle: Bundle, to: BrokerId, role: Role = Role.LEADER) -> None:
         """All of it, asked for in this role."""
         source = self.ledger.entry(bundle).holder
         by = {Role.LEADER: self.ledger.LEADER, Role.ADMIN: self.B, Role.BROKER: source}[role]
         self.write(Action.TRANSFER, bundle, by, role, to=to)
         self.finish(bundle, source, to)
 
-    def finish(self, bundle: Bundle, source: Broker, to: Broker) -> None:
+    def finish(self, bundle: Bundle, source: BrokerId, to: BrokerId) -> None:
         self.write(Action.READY, bundle, to)
         self.write(Action.RELEASE, bundle, source)
         self.write(Action.RETURN, bundle, to)
 
-    def reassign(self, bundle: Bundle, to: Broker) -> None:
+    def reassign(self, bundle: Bundle, to: BrokerId) -> None:
         """From its holder, which stops, to whoever a lookup finds."""
         self.write(Action.RELEASE, bundle, self.ledger.entry(bundle).holder)
         self.write(Action.OWN, bundle, to, to=to)
         self.write(Action.RETURN, bundle, to)
 
-    def moves(self, bundle: Bundle) -> list[tuple[Broker, Broker, int]]:
+    def moves(self, bundle: Bundle) -> list[tuple[BrokerId, BrokerId, int]]:
         return [(move.source, move.destination, move.at_ms) for move in self.table.moves(bundle)]
 
 
@@ -179,7 +179,7 @@ def told_by(story: list[tuple[Change, Bundle]], bundle: Bundle) -> tuple[Move, .
     revoke interrupted, and that ended elsewhere than it began."""
     segment: list[Change] = []
     found: list[Move] = []
-    at: Broker | None = None
+    at: BrokerId | None = None
     for change, each in story:
         if each != bundle:
             continue

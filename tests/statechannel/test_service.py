@@ -13,7 +13,7 @@ from loadmanager.simulation.world import World
 from statechannel.errors import ForeignCluster, InvariantError, LogError, LogUnavailable, NewerRecord, RecordTooLarge
 from statechannel.law import codec
 from statechannel.law.bundle import even_boundaries
-from statechannel.law.record import MAX_HAND_OFF_BYTES, NEVER, Action, Broker, Record, Role, Subject
+from statechannel.law.record import MAX_HAND_OFF_BYTES, NEVER, Action, BrokerId, Record, Role, Subject
 from statechannel.law.verdict import Change, Reason, Refusal, Unknown
 from statechannel.ports import Payload
 from statechannel.runtime.service import Channel
@@ -22,7 +22,7 @@ from tests.loadmanager.small_world import ADMIN, A, B, Hand, process, replica, v
 TOPIC = "bundle-state"
 
 
-def noop(by: Broker = A) -> Record:
+def noop(by: BrokerId = A) -> Record:
     return Record("", Action.NOOP, by)
 
 

@@ -105,8 +105,8 @@ def test_what_was_cut_stays_as_it_was_while_the_table_goes_on(ledger):
 def test_a_picture_stays_as_it_was_while_the_table_goes_on_and_the_other_way_round(ledger):
     x, y = ledger.begin()
     ledger.assign(x)
-    picture = ledger.table.picture()
-    digest, held = picture.digest(0), picture.held_by(ledger.A)
+    frozen = ledger.table.frozen()
+    digest, held = frozen.digest(0), frozen.held_by(ledger.A)
     assert digest == ledger.table.digest(0)
     for write_more in (
         lambda: ledger.write(Action.OWN, y, to=ledger.B),
@@ -114,12 +114,12 @@ def test_a_picture_stays_as_it_was_while_the_table_goes_on_and_the_other_way_rou
         lambda: ledger.lead(2, ledger.B),
     ):
         write_more()
-        assert picture.digest(0) == digest != ledger.table.digest(0)
-        assert (picture.held_by(ledger.A), picture.in_state(State.ASSIGNING)) == (held, ())
-        picture.check_invariants()
+        assert frozen.digest(0) == digest != ledger.table.digest(0)
+        assert (frozen.held_by(ledger.A), frozen.in_state(State.ASSIGNING)) == (held, ())
+        frozen.check_invariants()
         ledger.table.check_invariants()
     digest = ledger.table.digest(0)
-    picture.replay(0, 1_000, Record("r", Action.OWN, ledger.B, subjects=(Subject(y, 1),), to=ledger.B))
+    frozen.replay(0, 1_000, Record("r", Action.OWN, ledger.B, subjects=(Subject(y, 1),), to=ledger.B))
     assert ledger.table.digest(0) == digest
 
 
@@ -129,12 +129,12 @@ def test_a_picture_belongs_to_the_same_log_so_its_tokens_are_the_same(ledger):
     ledger.assign(y, ledger.B)
     genesis = Record("g", Action.GENESIS, ledger.A, cluster="prod", epoch=3)
     assert isinstance(ledger.table.replay(0, ledger.table.next_offset(0), genesis), Change)
-    picture = ledger.table.picture()
-    assert picture.genesis == ledger.table.genesis is not None
-    assert picture.cut(0) == ledger.table.cut(0)
+    frozen = ledger.table.frozen()
+    assert frozen.genesis == ledger.table.genesis is not None
+    assert frozen.cut(0) == ledger.table.cut(0)
     for entry in ledger.table:
-        assert picture.token(entry) == ledger.table.token(entry)
-        assert picture.token(entry).generation == 3
+        assert frozen.token(entry) == ledger.table.token(entry)
+        assert frozen.token(entry).generation == 3
 
 
 # --- restore

@@ -13,7 +13,7 @@ from statechannel.law import codec, snapshot_columns
 from statechannel.law.bundle import FULL_UPPER, Bundle, even_boundaries, tile
 from statechannel.law.moves import BUNDLES_KEPT, MOVES_KEPT_A_BUNDLE, Move
 from statechannel.law.partition import PartitionState
-from statechannel.law.record import MAX_HAND_OFF_BYTES, Action, Broker, Record, Role
+from statechannel.law.record import MAX_HAND_OFF_BYTES, Action, BrokerId, Record, Role
 from statechannel.law.snapshot import SnapshotInfo, SnapshotsReader, closing, encode
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
@@ -252,7 +252,7 @@ def test_every_state_and_every_action_comes_back_as_itself():
 
 
 def test_brokers_of_one_chunk_are_written_once():
-    brokers = [Broker(f"broker-{i}.example.org:6650", 3) for i in range(20)]
+    brokers = [BrokerId(f"broker-{i}.example.org:6650", 3) for i in range(20)]
     name, entries = evenly("t/n", 1_000)
     spread = [msgspec.structs.replace(e, holder=brokers[i % 20], by=brokers[i % 7]) for i, e in enumerate(entries)]
     [chunk] = chunks_written(state_of((name, spread)))

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from statechannel.errors import InvariantError
-from statechannel.law.bundle import FULL_UPPER, Bundle, Topic, even_boundaries
-from statechannel.law.record import NEVER, Action, Broker, Record, Role, Subject, Token
+from statechannel.law.bundle import FULL_UPPER, Bundle, Key, even_boundaries
+from statechannel.law.record import NEVER, Action, BrokerId, Record, Role, Subject, Token
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Reason, Refusal
@@ -168,7 +168,7 @@ def test_an_epoch_counts_in_its_own_partition_only(new_ledger):
 def test_the_highest_incarnation_that_any_record_showed_is_kept_even_of_refused_ones(ledger):
     x, _ = ledger.begin()
     assert ledger.table.highest_incarnation("nobody:1") == 0
-    refused(ledger.write(Action.RETURN, x, Broker("a:6650", 9), to=Broker("d:6650", 4)), Reason.ILLEGAL)
+    refused(ledger.write(Action.RETURN, x, BrokerId("a:6650", 9), to=BrokerId("d:6650", 4)), Reason.ILLEGAL)
     assert (ledger.table.highest_incarnation("a:6650"), ledger.table.highest_incarnation("d:6650")) == (9, 4)
 
 
@@ -268,7 +268,7 @@ def test_a_verdict_in_one_partition_never_depends_on_how_far_another_is_replayed
 
 def test_a_replica_never_goes_back_and_gaps_are_fine():
     table = OwnershipTable(1)
-    noop = Record("r", Action.NOOP, Broker("a", 1))
+    noop = Record("r", Action.NOOP, BrokerId("a", 1))
     table.replay(0, 5, noop)
     table.skip(0, 9)
     assert table.next_offset(0) == 10
@@ -301,7 +301,7 @@ def test_a_genesis_without_a_cluster_or_in_another_partition_is_malformed(new_le
 def test_a_noop_is_accepted_and_changes_nothing_but_the_incarnations_known(ledger):
     ledger.begin()
     before, digest = whole(ledger.table), ledger.table.digest(0)
-    accepted(ledger.replay(Record("n", Action.NOOP, Broker("d:6650", 4)), 0))
+    accepted(ledger.replay(Record("n", Action.NOOP, BrokerId("d:6650", 4)), 0))
     assert whole(ledger.table) == before
     assert ledger.table.digest(0) != digest
     assert ledger.table.highest_incarnation("d:6650") == 4
@@ -330,8 +330,8 @@ def test_nothing_counts_in_a_closed_log_nor_teaches_anything(ledger):
     digest = ledger.table.digest(0)
     for verdict in (
         ledger.write(Action.RETURN, x),
-        ledger.lead(2, Broker("z:6650", 9)),
-        ledger.replay(Record("n", Action.NOOP, Broker("z:6650", 9)), 0),
+        ledger.lead(2, BrokerId("z:6650", 9)),
+        ledger.replay(Record("n", Action.NOOP, BrokerId("z:6650", 9)), 0),
         ledger.replay(Record("g", Action.GENESIS, ledger.A, epoch=1, cluster="north"), 0),
         ledger.create_namespace("shop/carts", even_boundaries(1)),
         retire(ledger, to="bundle-state-3"),
@@ -355,13 +355,13 @@ def test_a_partition_is_closed_for_itself_and_wherever_it_leads_even_nowhere(new
 
 
 def test_a_topic_is_located_in_the_bundle_that_holds_its_position(ledger):
-    assert ledger.table.locate(Topic.parse("shop/orders/x")) is None
+    assert ledger.table.locate(Key.parse("shop/orders/x")) is None
     ledger.begin(8)
     for i in range(50):
-        topic = Topic.parse(f"shop/orders/t{i}")
+        topic = Key.parse(f"shop/orders/t{i}")
         assert topic.position in ledger.table.locate(topic).bundle
     ledger.delete_namespace("shop/orders")
-    assert ledger.table.locate(Topic.parse("shop/orders/x")) is None
+    assert ledger.table.locate(Key.parse("shop/orders/x")) is None
 
 
 def test_namespaces_are_listed_by_tenant_and_deleted_ones_are_not(ledger):

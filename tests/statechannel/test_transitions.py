@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Action, Broker, Record, Role, Subject
+from statechannel.law.record import Action, BrokerId, Record, Role, Subject
 from statechannel.law.stepping import find_row, step
 from statechannel.law.transitions import (
     IN_FLIGHT,
@@ -24,12 +24,12 @@ from statechannel.law.transitions import (
 )
 from statechannel.law.verdict import Ownership, Reason, Refusal, check_entry
 
-HOLDER, TARGET, OTHER = Broker("a:1", 1), Broker("b:1", 1), Broker("c:1", 1)
-HOLDER_RESTARTED, TARGET_RESTARTED = Broker("a:1", 2), Broker("b:1", 2)
+HOLDER, TARGET, OTHER = BrokerId("a:1", 1), BrokerId("b:1", 1), BrokerId("c:1", 1)
+HOLDER_RESTARTED, TARGET_RESTARTED = BrokerId("a:1", 2), BrokerId("b:1", 2)
 BUNDLE = Bundle("t/n", 0x40000000, 0x80000000)
 REVISION, NEXT = 7, 8
 
-ACTORS: dict[str, tuple[Broker, Role]] = {
+ACTORS: dict[str, tuple[BrokerId, Role]] = {
     "holder": (HOLDER, Role.BROKER),
     "target": (TARGET, Role.BROKER),
     "other": (OTHER, Role.BROKER),
@@ -40,7 +40,7 @@ ACTORS: dict[str, tuple[Broker, Role]] = {
     "admin": (OTHER, Role.ADMIN),
     "holder as admin": (HOLDER, Role.ADMIN),
 }
-DESTINATIONS: dict[str, Broker | None] = {
+DESTINATIONS: dict[str, BrokerId | None] = {
     "none": None,
     "holder": HOLDER,
     "holder restarted": HOLDER_RESTARTED,
@@ -108,7 +108,7 @@ PRODUCT = list(itertools.product(entries(), Action, ACTORS, DESTINATIONS))
 
 def expected(
     entry: Ownership, action: Action, actor: str, to: str
-) -> tuple[State, Broker | None, Broker | None] | Reason:
+) -> tuple[State, BrokerId | None, BrokerId | None] | Reason:
     """What the law says, from the literal copy above."""
     candidates = LAW.get((entry.state, action), [])
     if not candidates:
@@ -203,7 +203,7 @@ def steps_of(entry: Ownership, actors: tuple[str, ...]) -> list[Ownership]:
 
 def ways_out(entry: Ownership, actors: tuple[str, ...]) -> set[State]:
     """States that these actors alone can bring a bundle to, in any number of steps."""
-    reached: set[tuple[State, Broker | None, Broker | None]] = set()
+    reached: set[tuple[State, BrokerId | None, BrokerId | None]] = set()
     todo = [entry]
     while todo:
         for after in steps_of(todo.pop(), actors):

@@ -37,7 +37,7 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 @click.command()
 @settings_options
 @click.option(
-    "--listen", metavar="HOST:PORT", help="Where the doors are; port 0 takes a free one.  [default: --advertised]"
+    "--listen", metavar="HOST:PORT", help="Where the endpoints are; port 0 takes a free one.  [default: --advertised]"
 )
 @click.option(
     "--host", "host_name", metavar="MODULE:FACTORY", help="Makes the BundleHost; without it, one that does nothing."
@@ -131,7 +131,7 @@ def _kind(host: object) -> str:
 
 def _run(settings: Any, host: Any, urls: dict[str, str], listen: str | None) -> int:
     from loadmanager.embedding.broker import Broker
-    from loadmanager.embedding.doors import parse_address
+    from loadmanager.embedding.endpoints import parse_address
     from loadmanager_api.server import attach, check_reach
     from statechannel.errors import StateChannelError
 
@@ -139,7 +139,7 @@ def _run(settings: Any, host: Any, urls: dict[str, str], listen: str | None) -> 
     try:
         parse_address(settings.advertised)
         check_reach(listen or settings.advertised, insecure=settings.insecure)
-        member = Broker(host, settings, urls=urls, door=attach, bind=listen)
+        member = Broker(host, settings, urls=urls, endpoint=attach, bind=listen)
         gc.freeze()  # the modules live as long as the process: looking through them is half of what a search takes
         asyncio.run(_live(member, host))
     except (StateChannelError, OSError, ValueError) as error:

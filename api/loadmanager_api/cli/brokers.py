@@ -37,8 +37,8 @@ def list_(remote: Remote, cluster: str | None) -> None:
     shown = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
     show(remote, found, columns[:shown], [row[:shown] for row in rows])
     for broker in found if remote.output == "table" else ():
-        if broker["condemned"]:
-            echo(broker["condemned"], err=True)
+        if broker["suspected"]:
+            echo(broker["suspected"], err=True)
 
 
 def _row(broker: dict[str, Any]) -> tuple[object, ...]:
@@ -58,7 +58,7 @@ def _row(broker: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _state(broker: dict[str, Any]) -> str:
-    if broker["condemned"] or not broker["live"]:
+    if broker["suspected"] or not broker["live"]:
         return "dead"
     if not broker["registered"]:
         return "gone"

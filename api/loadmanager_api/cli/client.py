@@ -1,4 +1,4 @@
-"""Asks a broker's REST door, and turns its refusals into messages and exit codes."""
+"""Asks a broker's REST endpoint, and turns its refusals into messages and exit codes."""
 
 from __future__ import annotations
 

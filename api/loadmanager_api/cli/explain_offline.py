@@ -50,7 +50,7 @@ async def _asked(settings: Settings, ask: Callable[[Explainer], Awaitable[T]]) -
 
 @asynccontextmanager
 async def _explainer(settings: Settings) -> AsyncGenerator[Explainer]:
-    from loadmanager.channel.history.refolding import RefoldDesk
+    from loadmanager.channel.history.replaying import ReplayQueue
     from loadmanager.decisions.explaining.reading import ChannelReader
     from loadmanager.decisions.explaining.service import Explainer
     from loadmanager.decisions.log import DecisionLog
@@ -64,9 +64,9 @@ async def _explainer(settings: Settings) -> AsyncGenerator[Explainer]:
         await log.open_topic(TopicSpec(CHANNEL_TOPIC + SNAPSHOTS, count, compacted=True))
         decisions = DecisionLog(log, lambda: settings.decision_retention_s, wall_clock_ms, asyncio.to_thread)
         await decisions.open()
-        desk = RefoldDesk(log, CHANNEL_TOPIC, settings.snapshot_timeout_s)
-        channel = ChannelReader(log, CHANNEL_TOPIC, count, desk)
-        yield Explainer(decisions, channel, desk, lambda at: _documents(log, settings, at), asyncio.to_thread)
+        replays = ReplayQueue(log, CHANNEL_TOPIC, settings.snapshot_timeout_s)
+        channel = ChannelReader(log, CHANNEL_TOPIC, count, replays)
+        yield Explainer(decisions, channel, replays, lambda at: _documents(log, settings, at), asyncio.to_thread)
 
 
 async def _documents(log: Log, settings: Settings, revision: int) -> Mapping[str, Policy]:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import click
 
 from statechannel.errors import InvalidName
-from statechannel.law.bundle import Bundle, Topic, check_namespace, check_new_namespace
+from statechannel.law.bundle import Bundle, Key, check_namespace, check_new_namespace
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -84,14 +84,14 @@ class BrokerType(click.ParamType[str]):
         return brokers(ctx, incomplete)
 
 
-class TopicType(click.ParamType[Topic]):
+class TopicType(click.ParamType[Key]):
     """`tenant/namespace/name`, with or without `persistent://`."""
 
     name = "topic"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Topic:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Key:
         try:
-            return Topic.parse(str(value))
+            return Key.parse(str(value))
         except InvalidName as error:
             self.fail(str(error), param, ctx)
 
@@ -103,7 +103,7 @@ BROKER = BrokerType()
 TOPIC = TopicType()
 
 
-def topic_path(topic: Topic) -> str:
+def topic_path(topic: Key) -> str:
     """`persistent/tenant/namespace/name`, its local name quoted as one segment."""
     domain, _, rest = topic.full_name.partition("://")
     return f"{domain}/{topic.namespace}/{quote(rest.removeprefix(topic.namespace + '/'), safe='')}"

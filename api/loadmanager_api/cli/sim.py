@@ -8,7 +8,7 @@ import sys
 import click
 
 from loadmanager.simulation.many import run_seeds
-from loadmanager.simulation.run import STORM_S, Report
+from loadmanager.simulation.run import FAULT_PHASE_S, Report
 from loadmanager_api.cli.echoing import echo
 
 
@@ -17,7 +17,7 @@ from loadmanager_api.cli.echoing import echo
 @click.option("--count", default=1, show_default=True, type=click.IntRange(min=1), help="How many seeds to run.")
 @click.option(
     "--seconds",
-    default=STORM_S,
+    default=FAULT_PHASE_S,
     show_default=True,
     type=click.FloatRange(min=0, max=3600),
     help="How long faults happen in each run, in simulated seconds.",
@@ -34,7 +34,7 @@ def sim(seed: int, count: int, seconds: float, jobs: int | None, lines: int) -> 
 
     The same seed gives the same run. Exit code 1 if a run broke a rule; its history is printed.
     """
-    reports = run_seeds(range(seed, seed + count), jobs=min(jobs or os.cpu_count() or 1, count), storm_s=seconds)
+    reports = run_seeds(range(seed, seed + count), jobs=min(jobs or os.cpu_count() or 1, count), fault_phase_s=seconds)
     failed: list[Report] = []
     for report in reports:
         echo(report.line())

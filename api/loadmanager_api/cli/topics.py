@@ -9,7 +9,7 @@ from loadmanager_api.cli.echoing import echo
 from loadmanager_api.cli.names import BROKER, TOPIC, topic_path
 from loadmanager_api.cli.options import Remote, asks_a_broker
 from loadmanager_api.cli.printing import done, show
-from statechannel.law.bundle import Topic
+from statechannel.law.bundle import Key
 
 _MOST_AT_ONCE = 1_000
 
@@ -22,7 +22,7 @@ def topics() -> None:
 @topics.command(short_help="Which broker serves these topics; assigns if need be.")
 @click.argument("names", metavar="TOPIC…", type=TOPIC, nargs=-1, required=True)
 @asks_a_broker
-def lookup(remote: Remote, names: tuple[Topic, ...]) -> None:
+def lookup(remote: Remote, names: tuple[Key, ...]) -> None:
     """Which broker serves these topics; a bundle that nobody owns is assigned."""
     if len(names) > _MOST_AT_ONCE:
         raise click.UsageError(f"ask for at most {_MOST_AT_ONCE} topics at once")
@@ -47,7 +47,7 @@ def lookup(remote: Remote, names: tuple[Topic, ...]) -> None:
 @click.option("-d", "--dest", "destination", metavar="HOST:PORT", type=BROKER, help="The broker that shall own it.")
 @click.option("--force", is_flag=True, help="Also where a policy forbids it; the record says so.")
 @asks_a_broker
-def unload(remote: Remote, name: Topic, destination: str | None, force: bool) -> None:
+def unload(remote: Remote, name: Key, destination: str | None, force: bool) -> None:
     """Move the topic's bundle to --dest, or take it from its owner."""
     path = f"/admin/v2/{topic_path(name)}/unload"
     run(ask(remote, "PUT", path, query={"destinationBroker": destination, "force": "true" if force else None}))
@@ -58,7 +58,7 @@ def unload(remote: Remote, name: Topic, destination: str | None, force: bool) ->
 @topics.command("bundle-range")
 @click.argument("name", metavar="TOPIC", type=TOPIC)
 @asks_a_broker
-def bundle_range(remote: Remote, name: Topic) -> None:
+def bundle_range(remote: Remote, name: Key) -> None:
     """The hash range of the bundle that the topic falls into."""
     found = run(ask(remote, "GET", f"/lookup/v2/topic/{topic_path(name)}/bundle"))
     done(remote, found, topic=str(name), range=found)

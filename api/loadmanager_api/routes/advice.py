@@ -15,7 +15,7 @@ from loadmanager.leader.advice.model import Verdict
 from loadmanager_api.advice_schemas import AdviceShown, AdviceSummary, AdviceWished, VerdictWished
 from loadmanager_api.authorship import Author
 from loadmanager_api.crossing import ControlRouter
-from loadmanager_api.doorway import Acting, TheNode
+from loadmanager_api.kept import Acting, TheNode
 from loadmanager_api.presenting_advice import advice_of, advice_shown, summary_shown
 
 router = ControlRouter(prefix="/v1/advice", tags=["advice"])

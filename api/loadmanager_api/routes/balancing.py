@@ -6,7 +6,7 @@ from loadmanager.leader.rebalancing import pausing
 from loadmanager.leader.rebalancing.operating import Operating
 from loadmanager.leader.rebalancing.standing import standing
 from loadmanager_api.crossing import ControlRouter
-from loadmanager_api.doorway import Acting, TheNode
+from loadmanager_api.kept import Acting, TheNode
 from loadmanager_api.plan_schemas import BalancingShown, PauseShown, PauseWish
 from loadmanager_api.presenting_plans import balancing_shown, pause_shown
 
@@ -16,8 +16,8 @@ router = ControlRouter(prefix="/v1/balancing", tags=["balance"])
 @router.get("")
 async def show_balancing(node: TheNode, acting: Acting) -> BalancingShown:
     """What the last round decided, what is under way, paused and held back, and how far apart the brokers are."""
-    governor = acting.governor
-    return balancing_shown(Operating(governor), await standing(governor, node.decisions, node.settings.advertised))
+    rebalancer = acting.rebalancer
+    return balancing_shown(Operating(rebalancer), await standing(rebalancer, node.decisions, node.settings.advertised))
 
 
 @router.post("/pause")

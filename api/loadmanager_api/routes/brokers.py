@@ -11,8 +11,8 @@ from fastapi.responses import PlainTextResponse
 from loadmanager.broker.node import Node
 from loadmanager.errors import Conflict, NotFound, Unavailable
 from loadmanager.model.registration import VERSION
-from loadmanager_api.crossing import ControlRouter, at_the_door
-from loadmanager_api.doorway import Acting, AnyNode, TheNode, acting
+from loadmanager_api.crossing import ControlRouter, on_http_loop
+from loadmanager_api.kept import Acting, AnyNode, TheNode, acting
 from loadmanager_api.presenting import leader_of
 from loadmanager_api.schemas import BrokerInfo, TenantInfo
 from statechannel.law.bundle import check_namespace
@@ -23,8 +23,8 @@ router = ControlRouter(prefix="/admin/v2", tags=["brokers"])
 @router.get("/brokers")
 async def list_brokers(node: TheNode) -> list[str]:
     """Names of the brokers that are registered and thought to be alive."""
-    condemned = node.membership.condemned
-    return sorted(name for name, peer in node.membership.peers.items() if peer.broker not in condemned)
+    suspected = node.membership.suspected
+    return sorted(name for name, peer in node.membership.peers.items() if peer.broker not in suspected)
 
 
 @router.get("/brokers/leaderBroker")
@@ -38,7 +38,7 @@ async def leader_broker(node: TheNode) -> BrokerInfo:
 
 
 @router.get("/brokers/health", response_class=PlainTextResponse)
-@at_the_door
+@on_http_loop
 async def health(node: AnyNode) -> str:
     """`ok` if this broker is registered and its proofs are fresh: it could serve at this moment. Else 503."""
     acting(node)
@@ -59,7 +59,7 @@ def _proved(node: Node) -> bool:
 
 
 @router.get("/brokers/ready", response_class=PlainTextResponse)
-@at_the_door
+@on_http_loop
 async def ready(node: AnyNode) -> str:
     """`ok` once this broker is registered and acts. Else 503."""
     acting(node)
@@ -67,7 +67,7 @@ async def ready(node: AnyNode) -> str:
 
 
 @router.get("/brokers/version", response_class=PlainTextResponse)
-@at_the_door
+@on_http_loop
 async def version() -> str:
     """The release of this broker."""
     return VERSION

@@ -15,9 +15,9 @@ from loadmanager.channel.history.digests import namespace_digests, partition_dig
 from loadmanager.channel.history.outlook import look
 from loadmanager.cluster.readers import ChannelReader, ReaderRegistry
 from loadmanager.errors import NotFound
-from loadmanager_api.crossing import ControlRouter, at_the_door
-from loadmanager_api.door_counts import door_metrics
-from loadmanager_api.doorway import Acting, AnyNode, TheNode, kept
+from loadmanager_api.crossing import ControlRouter, on_http_loop
+from loadmanager_api.http_counts import http_metrics
+from loadmanager_api.kept import Acting, AnyNode, TheNode, kept
 from loadmanager_api.presenting import settings_shown
 from loadmanager_api.presenting_channel import channel_shown
 from loadmanager_api.schemas import ChannelShown, LateVerdict, Notes, NoteShown, ReaderPositions, Readers, ReaderShown
@@ -145,11 +145,11 @@ async def show_settings(node: AnyNode) -> dict[str, Any]:
 
 
 @router.get("/metrics")
-@at_the_door
+@on_http_loop
 async def metrics(request: Request) -> Response:
     """For Prometheus; the names are in docs/metrics.md. Read on the control loop, before all that waits for its turn,
-    and of the doors here; written here."""
+    and of the endpoints here; written here."""
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
     these, handover = kept(request), kept(request).handover
     scraped = await handover.ask(these.metrics.scraped, first=True)
-    return Response(encode(scraped.and_also(door_metrics(these.counts, handover))), media_type=content_type)
+    return Response(encode(scraped.and_also(http_metrics(these.counts, handover))), media_type=content_type)

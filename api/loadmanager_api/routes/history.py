@@ -8,10 +8,10 @@ from fastapi import Query, Request
 
 from loadmanager.broker.node import Node
 from loadmanager.channel.history.bundle_history import History, history_of
-from loadmanager.channel.history.refolding import RefoldDesk
+from loadmanager.channel.history.replaying import ReplayQueue
 from loadmanager.errors import NotFound, Unavailable
 from loadmanager_api.crossing import ControlRouter
-from loadmanager_api.doorway import TheNode, kept
+from loadmanager_api.kept import TheNode, kept
 from loadmanager_api.presenting_history import history_shown
 from loadmanager_api.schemas_history import HistoryShown
 from statechannel.errors import BadSnapshot, NewerRecord, Trimmed
@@ -38,10 +38,10 @@ async def bundle_history(
     `next` is what to give as `before` for older ones. 404 for a bundle that nobody ever heard of.
     """
     bundle = Bundle.of(f"{tenant}/{namespace}", hash_range)
-    table, desk = node.channel.table, kept(request).refold_desk
+    table, replays = node.channel.table, kept(request).replay_queue
     if table.namespace(bundle.namespace) is None:
         raise NotFound(f"there is no namespace {bundle.namespace}, and never was")
-    found = await _found(node, desk, bundle, limit, before, since_ms)
+    found = await _found(node, replays, bundle, limit, before, since_ms)
     entry = table.get(bundle)
     if not found.heard_of and entry is None:
         raise NotFound(_unheard_of(found, since_ms, before))
@@ -49,13 +49,13 @@ async def bundle_history(
 
 
 async def _found(
-    node: Node, desk: RefoldDesk, bundle: Bundle, limit: int, before: int | None, since_ms: int | None
+    node: Node, replays: ReplayQueue, bundle: Bundle, limit: int, before: int | None, since_ms: int | None
 ) -> History:
     channel, table = node.channel, node.channel.table
     place = (table.partition_of(bundle.namespace), table.partitions)
     try:
         return await history_of(
-            desk, node.world.log, channel.topic, bundle, place, limit=limit, below=before, since_ms=since_ms
+            replays, node.world.log, channel.topic, bundle, place, limit=limit, below=before, since_ms=since_ms
         )
     except Trimmed as error:
         raise Unavailable(f"the log was trimmed while it was read: {error}; try again") from None

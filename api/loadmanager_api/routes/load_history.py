@@ -18,8 +18,8 @@ from starlette.types import Receive, Scope, Send
 
 from loadmanager.errors import NotFound
 from loadmanager.history import published
-from loadmanager_api.crossing import ControlRouter, at_the_door
-from loadmanager_api.doorway import AnyNode
+from loadmanager_api.crossing import ControlRouter, on_http_loop
+from loadmanager_api.kept import AnyNode
 from loadmanager_api.schemas_load_history import LoadHistoryShown, ResultListed, ResultShown
 
 router = ControlRouter(prefix="/v1/history", tags=["load history"])
@@ -48,7 +48,7 @@ Root = Annotated[str, Depends(_root)]
 
 
 @router.get("")
-@at_the_door
+@on_http_loop
 async def show_load_history(root: Root) -> LoadHistoryShown:
     """What there is; each result is at `/v1/history/` with its name behind. Nothing yet is no error."""
     results, pictures, report = await asyncio.gather(
@@ -60,7 +60,7 @@ async def show_load_history(root: Root) -> LoadHistoryShown:
 
 
 @router.get("/analyses")
-@at_the_door
+@on_http_loop
 async def list_analyses(root: Root) -> list[ResultListed]:
     """The analyses that were published."""
     results = await asyncio.to_thread(published.listed, root)
@@ -68,28 +68,28 @@ async def list_analyses(root: Root) -> list[ResultListed]:
 
 
 @router.get("/analyses/{name}", response_class=Response, responses=JSON)
-@at_the_door
+@on_http_loop
 async def show_analysis(root: Root, name: str) -> Response:
     """One of them, with its rows."""
     return await _sent(partial(published.open_result, root, published.ANALYSES + name), "application/json")
 
 
 @router.get("/report", response_class=Response, responses=HTML)
-@at_the_door
+@on_http_loop
 async def show_report(root: Root) -> Response:
     """The report, a page that needs nothing else."""
     return await _sent(partial(published.open_report, root), "text/html; charset=utf-8", ALONE)
 
 
 @router.get("/pictures/{name}.png", response_class=Response, responses=PNG)
-@at_the_door
+@on_http_loop
 async def show_picture(root: Root, name: str) -> Response:
     """One picture of the report."""
     return await _sent(partial(published.open_picture, root, name), "image/png")
 
 
 @router.get("/{name}", response_class=Response, responses=JSON)
-@at_the_door
+@on_http_loop
 async def show_result(root: Root, name: str) -> Response:
     """What another job published last: `audit`, `replay`, `replay-windows`, `advice`, or whatever else is listed."""
     return await _sent(partial(published.open_result, root, name), "application/json")

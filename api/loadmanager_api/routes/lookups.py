@@ -13,10 +13,10 @@ from fastapi.responses import PlainTextResponse
 
 from loadmanager_api.answers import channel_owner, is_channel_topic, known_peer, lookup_data, lookup_headers
 from loadmanager_api.batch_lookup import look_up_all
-from loadmanager_api.crossing import ControlRouter, at_the_door
-from loadmanager_api.doorway import Acting, TheNode, kept
+from loadmanager_api.crossing import ControlRouter, on_http_loop
+from loadmanager_api.kept import Acting, TheNode, kept
 from loadmanager_api.schemas import LookupAnswers, LookupData, LookupRequest
-from statechannel.law.bundle import Topic
+from statechannel.law.bundle import Key
 
 router = ControlRouter(tags=["lookup"])
 
@@ -41,7 +41,7 @@ async def look_up(
     """
     wants_range = topic.endswith(_SUFFIX) and _ends_in_suffix(request)
     name = topic.removesuffix(_SUFFIX) if wants_range else topic
-    wanted = Topic.parse(f"{domain}://{tenant}/{namespace}/{name}")
+    wanted = Key.parse(f"{domain}://{tenant}/{namespace}/{name}")
     if wants_range:
         return PlainTextResponse(acting.operations.bundle_of(wanted).bundle.range)
     if is_channel_topic(wanted):
@@ -59,7 +59,7 @@ def _ends_in_suffix(request: Request) -> bool:
 
 
 @router.post("/v1/lookup", response_model=LookupAnswers)
-@at_the_door
+@on_http_loop
 async def look_up_many(request: Request, node: TheNode, acting: Acting, asked: LookupRequest) -> Response:
     """The owners of many topics at once; a topic that cannot be answered has a problem as its `error`."""
     timeout_s = node.settings.lookup_timeout_s

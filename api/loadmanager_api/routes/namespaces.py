@@ -16,9 +16,9 @@ from loadmanager.errors import Invalid
 from loadmanager.model.boundaries import MOST_PARTS
 from loadmanager_api.authorship import Author
 from loadmanager_api.crossing import ControlRouter
-from loadmanager_api.doorway import Acting, TheNode
+from loadmanager_api.kept import Acting, TheNode
 from loadmanager_api.schemas import BundlesData, NamespacePolicies, NewNamespace, RingPosition
-from statechannel.law.bundle import Bundle, Topic, even_boundaries
+from statechannel.law.bundle import Bundle, Key, even_boundaries
 from statechannel.law.table import Namespace
 
 router = ControlRouter(prefix="/admin/v2", tags=["namespaces"])
@@ -122,7 +122,7 @@ async def unload_topic(
     force: Force = False,
 ) -> None:
     """Move the topic, which is to say its whole bundle (PIP-192's `topics unload --dest`)."""
-    entry = acting.operations.bundle_of(Topic.parse(f"{domain}://{tenant}/{namespace}/{topic}"))
+    entry = acting.operations.bundle_of(Key.parse(f"{domain}://{tenant}/{namespace}/{topic}"))
     await _move(acting, entry.bundle, destination, author, force=force)
 
 

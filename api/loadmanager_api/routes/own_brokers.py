@@ -13,8 +13,8 @@ from fastapi.responses import RedirectResponse
 from loadmanager.broker.node import Node
 from loadmanager.errors import Conflict, NotFound, Unavailable
 from loadmanager_api.crossing import ControlRouter
-from loadmanager_api.doorway import Acting, TheNode, kept
 from loadmanager_api.draining import Draining
+from loadmanager_api.kept import Acting, TheNode, kept
 from loadmanager_api.presenting import broker_shown, brokers_shown
 from loadmanager_api.schemas import BrokerShown, DrainShown
 

@@ -10,7 +10,7 @@ from typing import Annotated
 from fastapi import Query
 
 from loadmanager_api.crossing import ControlRouter
-from loadmanager_api.doorway import Acting, TheNode
+from loadmanager_api.kept import Acting, TheNode
 from loadmanager_api.presenting import bundle_detail, bundle_shown, bundles_after
 from loadmanager_api.schemas import BundleDetail, BundlePage, Children, Merged, MergeWanted, SplitWanted
 from statechannel.law.bundle import Bundle

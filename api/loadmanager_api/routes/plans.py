@@ -14,7 +14,7 @@ from loadmanager.leader.rebalancing.operating import Operating, Unload
 from loadmanager.leader.rebalancing.plan_model import Plan
 from loadmanager.leader.rebalancing.plans import PlanAction
 from loadmanager_api.crossing import ControlRouter
-from loadmanager_api.doorway import Acting, TheNode
+from loadmanager_api.kept import Acting, TheNode
 from loadmanager_api.plan_schemas import PlanShown, PlanSummary, ProposalWish, UnloadWish, Wish
 from loadmanager_api.presenting_plans import plan_shown, summary_shown
 
@@ -26,7 +26,7 @@ async def list_plans(
     node: TheNode, acting: Acting, limit: Annotated[int, Query(ge=1, le=1_000)] = 100
 ) -> list[PlanSummary]:
     """The newest first."""
-    desk = Operating(acting.governor)
+    desk = Operating(acting.rebalancer)
     return [summary_shown(desk, plan) for plan in desk.plans()[:limit]]
 
 
@@ -36,7 +36,7 @@ async def propose(node: TheNode, acting: Acting, wish: ProposalWish) -> PlanShow
     overrides = {
         name: value for name, value in (("strategy", wish.strategy), ("tolerance", wish.tolerance)) if value is not None
     }
-    return _shown(acting, await Operating(acting.governor).propose(wish.author, wish.reason, overrides))
+    return _shown(acting, await Operating(acting.rebalancer).propose(wish.author, wish.reason, overrides))
 
 
 @router.post("/unload", status_code=201)
@@ -46,14 +46,14 @@ async def unload(node: TheNode, acting: Acting, wish: UnloadWish) -> PlanShown:
     GET of the plan shows how far it is, its `cancel` stops it; with `review` it waits for approval.
     """
     what = Unload(wish.namespace, wish.broker, wish.to, wish.wave)
-    desk = Operating(acting.governor)
+    desk = Operating(acting.rebalancer)
     return _shown(acting, await desk.unload(what, wish.author, wish.reason, review=wish.review))
 
 
 @router.get("/{plan_id}")
 async def show_plan(node: TheNode, acting: Acting, plan_id: str) -> PlanShown:
     """All of it, and what has become of each move by now."""
-    return _shown(acting, await Operating(acting.governor).plan(plan_id))
+    return _shown(acting, await Operating(acting.rebalancer).plan(plan_id))
 
 
 @router.post("/{plan_id}/approve")
@@ -83,18 +83,18 @@ async def cancel(node: TheNode, acting: Acting, plan_id: str, wish: Wish) -> Pla
 @router.post("/{plan_id}/verify")
 async def verify(node: TheNode, acting: Acting, plan_id: str, wish: Wish) -> PlanShown:
     """Look what of it holds, and how full its brokers are against what was predicted."""
-    return _shown(acting, await Operating(acting.governor).verify(plan_id, wish.author))
+    return _shown(acting, await Operating(acting.rebalancer).verify(plan_id, wish.author))
 
 
 @router.post("/{plan_id}/undo", status_code=201)
 async def undo(node: TheNode, acting: Acting, plan_id: str, wish: Wish) -> PlanShown:
     """A new plan, to be approved, that takes back what still is where this one put it; `left_out` lists the rest."""
-    return _shown(acting, await Operating(acting.governor).undo(plan_id, wish.author, wish.reason))
+    return _shown(acting, await Operating(acting.rebalancer).undo(plan_id, wish.author, wish.reason))
 
 
 async def _act(acting: Incarnation, plan_id: str, action: PlanAction, wish: Wish) -> PlanShown:
-    return _shown(acting, await Operating(acting.governor).act(plan_id, action, wish.author, wish.reason))
+    return _shown(acting, await Operating(acting.rebalancer).act(plan_id, action, wish.author, wish.reason))
 
 
 def _shown(acting: Incarnation, plan: Plan) -> PlanShown:
-    return plan_shown(Operating(acting.governor), plan)
+    return plan_shown(Operating(acting.rebalancer), plan)

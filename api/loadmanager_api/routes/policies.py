@@ -18,7 +18,7 @@ from loadmanager.model.policies.stored import named
 from loadmanager.settings.documents.model import ABSENT, Version
 from loadmanager_api.authorship import Author
 from loadmanager_api.crossing import ControlRouter
-from loadmanager_api.doorway import Acting, TheNode
+from loadmanager_api.kept import Acting, TheNode
 from loadmanager_api.policy_schemas import PoliciesShown, PolicyShown, PolicyWritten
 from loadmanager_api.previewing import preview
 

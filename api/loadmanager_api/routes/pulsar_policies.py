@@ -20,7 +20,7 @@ from loadmanager.model.policies.matching import matches_broker
 from loadmanager.model.policies.model import FailureDomain, IsolationPolicy, Kind, NamespacePolicy
 from loadmanager_api.authorship import Author
 from loadmanager_api.crossing import ControlRouter
-from loadmanager_api.doorway import Acting, TheNode
+from loadmanager_api.kept import Acting, TheNode
 from loadmanager_api.policy_schemas import AutoFailover, BrokerIsolationData, FailureDomainData, IsolationData
 
 router = ControlRouter(prefix="/admin/v2", tags=["policies"])

@@ -14,7 +14,7 @@ from loadmanager.settings import descriptions
 from loadmanager.settings.dynamic.naming import names_of
 from loadmanager_api.authorship import Author
 from loadmanager_api.crossing import ControlRouter
-from loadmanager_api.doorway import AnyNode
+from loadmanager_api.kept import AnyNode
 from loadmanager_api.presenting_settings import by_all_names, changes_shown, every_setting, one_setting
 from loadmanager_api.schemas_settings import NewValue, SettingChange, SettingShown, SettingsShown
 

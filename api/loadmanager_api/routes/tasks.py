@@ -17,8 +17,8 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import PlainTextResponse
 
-from loadmanager_api.crossing import ControlRouter, at_the_door
-from loadmanager_api.doorway import kept
+from loadmanager_api.crossing import ControlRouter, on_http_loop
+from loadmanager_api.kept import kept
 
 router = ControlRouter(tags=["this broker"])
 
@@ -27,7 +27,7 @@ FRAMES_SHOWN = 20
 
 
 @router.get("/v1/tasks", response_class=PlainTextResponse)
-@at_the_door
+@on_http_loop
 async def show_tasks(request: Request) -> str:
     """Stacks of all threads, and of the tasks on the control loop, innermost call last. Answers also if that hangs."""
     return "\n".join([*_threads(), *_tasks(kept(request).handover.control)]) + "\n"

@@ -13,9 +13,9 @@ from starlette.responses import Response
 from loadmanager.channel.history.watch import Watch
 from loadmanager.embedding.handover import Handover
 from loadmanager.errors import Invalid, Unavailable
-from loadmanager_api.crossing import ControlRouter, at_the_door
-from loadmanager_api.doorway import TheNode, kept
+from loadmanager_api.crossing import ControlRouter, on_http_loop
 from loadmanager_api.event_stream import EventStream
+from loadmanager_api.kept import TheNode, kept
 from loadmanager_api.watched import encode, greeting
 from statechannel.law.bundle import check_namespace
 
@@ -23,7 +23,7 @@ router = ControlRouter(tags=["bundles"])
 
 
 @router.get("/v1/watch", response_class=Response, responses={200: {"content": {"text/event-stream": {}}}})
-@at_the_door
+@on_http_loop
 async def watch(
     request: Request,
     node: TheNode,

@@ -45,7 +45,7 @@ from loadmanager.model.host import KeyRate
 from loadmanager.settings.algorithms import BY_KEYS, Algorithm
 from loadmanager.strategies.splitting.cutting import UNBOUNDED, Bounds, cuts_of
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Action, Broker
+from statechannel.law.record import Action, BrokerId
 from statechannel.law.transitions import SERVING_STATES, State
 from statechannel.law.verdict import Ownership, Transition
 
@@ -66,7 +66,7 @@ _WITHDRAWAL = {
 class AgentCore:
     """One incarnation's duties."""
 
-    def __init__(self, me: Broker) -> None:
+    def __init__(self, me: BrokerId) -> None:
         self.me = me
         self._hosted: dict[Bundle, Hosted] = {}
         self._leaving: dict[str, set[Bundle]] = {}

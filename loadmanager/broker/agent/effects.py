@@ -10,7 +10,7 @@ from enum import StrEnum
 import msgspec
 
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Action, Broker
+from statechannel.law.record import Action, BrokerId
 
 
 class Stand(StrEnum):
@@ -68,7 +68,7 @@ class Release(msgspec.Struct, frozen=True, gc=False):
 
     bundle: Bundle
     token: int
-    to: Broker | None
+    to: BrokerId | None
 
 
 class Abandon(msgspec.Struct, frozen=True, gc=False):

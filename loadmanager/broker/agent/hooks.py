@@ -16,7 +16,7 @@ from loadmanager.model.host import BundleHost, BundleLoad, Destination, KeyRate,
 from loadmanager.settings.algorithms import Algorithm
 from loadmanager.strategies.splitting.cutting import estimated
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import MAX_HAND_OFF_BYTES, Broker, Token
+from statechannel.law.record import MAX_HAND_OFF_BYTES, BrokerId, Token
 
 
 class HookTimeouts(msgspec.Struct, frozen=True):
@@ -35,7 +35,7 @@ class Hooks:
         host: BundleHost,
         runner: HostRunner,
         timeouts: HookTimeouts,
-        destination: Callable[[Broker], Destination],
+        destination: Callable[[BrokerId], Destination],
         note: Callable[[str], None],
     ) -> None:
         self._host = host
@@ -60,7 +60,7 @@ class Hooks:
         """Nothing follows from how it went."""
         await self._went_well(self._host.abandon, bundle, timeout_s=self._timeouts.release_s)
 
-    async def release(self, bundle: Bundle, to: Broker | None) -> tuple[bool, bytes | None]:
+    async def release(self, bundle: Bundle, to: BrokerId | None) -> tuple[bool, bytes | None]:
         """Whether it went well, and the hand-off."""
         there = None if to is None else self._destination(to)
         try:

@@ -13,7 +13,7 @@ import msgspec
 from loadmanager.broker.agent.effects import Publish
 from statechannel.errors import RecordTooLarge
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker, Record, Subject
+from statechannel.law.record import BrokerId, Record, Subject
 from statechannel.law.verdict import Unknown
 from statechannel.runtime.service import Channel
 
@@ -23,7 +23,7 @@ REPUBLISH_S = 0.2
 class Publisher:
     """Writes for one incarnation, until `over()`."""
 
-    def __init__(self, me: Broker, channel: Channel, over: Callable[[], bool], note: Callable[[str], None]) -> None:
+    def __init__(self, me: BrokerId, channel: Channel, over: Callable[[], bool], note: Callable[[str], None]) -> None:
         self._me = me
         self._channel = channel
         self._over = over

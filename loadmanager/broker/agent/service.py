@@ -34,7 +34,7 @@ from loadmanager.channel.turnstile import Turnstile
 from loadmanager.model.host import BundleHost, BundleLoad, Destination
 from loadmanager.strategies.splitting.cutting import UNBOUNDED, Bounds
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker, Token
+from statechannel.law.record import BrokerId, Token
 from statechannel.law.verdict import Change, Ownership
 from statechannel.runtime.service import Channel
 
@@ -49,13 +49,13 @@ class Agent:
 
     def __init__(
         self,
-        me: Broker,
+        me: BrokerId,
         channel: Channel,
         serving: Serving,
         host: BundleHost,
         runner: HostRunner,
         timeouts: HookTimeouts,
-        destination: Callable[[Broker], Destination],
+        destination: Callable[[BrokerId], Destination],
         note: Callable[[str], None],
         load_of: Callable[[Bundle], BundleLoad] = lambda _: BundleLoad(),
         bounds_of: Callable[[Bundle], Bounds] = lambda _: UNBOUNDED,

@@ -14,7 +14,7 @@ from typing import cast
 import msgspec
 
 from loadmanager.channel.history.differences import difference, differing_bundle, differing_part
-from loadmanager.channel.history.doors import Door, Said
+from loadmanager.channel.history.endpoints import Endpoint, Said
 from loadmanager.channel.history.law_check import LawCheck
 from loadmanager.errors import Unavailable
 from statechannel.errors import BadSnapshot, InvariantError, NewerRecord, Trimmed
@@ -22,7 +22,7 @@ from statechannel.law.partition import Genesis, PartitionState
 from statechannel.law.snapshot import SNAPSHOTS, SnapshotsReader
 from statechannel.ports import Log
 from statechannel.runtime.loading import read_snapshots
-from statechannel.runtime.refold import Folded, Refold
+from statechannel.runtime.replay import Folded, Replay
 
 
 class Outcome(StrEnum):
@@ -44,16 +44,16 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """Somebody says that the partition has this digest below this offset; `door` can say more."""
+    """Somebody says that the partition has this digest below this offset; `endpoint` can say more."""
 
     who: str
     next_offset: int
     digest: str
-    door: Door | None = None
+    endpoint: Endpoint | None = None
 
 
 class PartitionAudit:
-    """One partition's. `said` is what each door said of it."""
+    """One partition's. `said` is what each endpoint said of it."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class PartitionAudit:
         topic: str,
         partition: int,
         partitions: int,
-        said: Sequence[tuple[Door, Said]],
+        said: Sequence[tuple[Endpoint, Said]],
         genesis: Genesis | None = None,
     ) -> None:
         self._log = log
@@ -69,7 +69,7 @@ class PartitionAudit:
         self._partition = partition
         self._said = said
         self._snapshots = SnapshotsReader(partition)
-        self._fold = Refold(log, topic, partition, partitions)
+        self._fold = Replay(log, topic, partition, partitions)
         self._check = LawCheck()
         self._findings: list[Finding] = []
         self._end = 0
@@ -82,7 +82,7 @@ class PartitionAudit:
             await self._fold.open()
             self._snapshots = await read_snapshots(self._log, self._topic + SNAPSHOTS, self._partition)
             self._end = (await self._log.ends(self._topic))[self._partition]
-            claims = sorted([*self._of_snapshots(), *self._of_doors()], key=lambda claim: claim.next_offset)
+            claims = sorted([*self._of_snapshots(), *self._of_endpoints()], key=lambda claim: claim.next_offset)
             for claim in claims:
                 await self._judge(claim)
             await self._advance(None)
@@ -104,8 +104,8 @@ class PartitionAudit:
 
     # --- what is claimed
 
-    def _of_doors(self) -> list[Claim]:
-        return [Claim(door.broker, said.next_offset, said.digest, door) for door, said in self._said]
+    def _of_endpoints(self) -> list[Claim]:
+        return [Claim(endpoint.broker, said.next_offset, said.digest, endpoint) for endpoint, said in self._said]
 
     def _of_snapshots(self) -> list[Claim]:
         claims: list[Claim] = []
@@ -139,7 +139,7 @@ class PartitionAudit:
             return
         state = self._cut()
         if state.digest() == claim.digest:
-            behind = self._end - claim.next_offset if claim.door is not None else 0
+            behind = self._end - claim.next_offset if claim.endpoint is not None else 0
             self._tell(claim.who, claim.next_offset, Outcome.AGREES, f"{behind} behind the end" if behind > 0 else "")
         else:
             where = await self._where(claim, state)
@@ -166,33 +166,33 @@ class PartitionAudit:
     # --- finding out where
 
     async def _where(self, claim: Claim, ours: PartitionState) -> str:
-        if claim.door is None:
+        if claim.endpoint is None:
             theirs = self._snapshots.state(claim.who.removeprefix("snapshot "))
             return difference(ours, theirs) or "its digest differs"
         try:
-            return await self._ask_where(claim.door)
+            return await self._ask_where(claim.endpoint)
         except Unavailable as error:
             return f"where cannot be said: {error}"
 
-    async def _ask_where(self, door: Door) -> str:
+    async def _ask_where(self, endpoint: Endpoint) -> str:
         """Asks for ever smaller parts; each answer is of a later offset, up to which we fold first."""
         after = ""
         while True:
-            page = await door.namespaces(self._partition, after)
+            page = await endpoint.namespaces(self._partition, after)
             ours = await self._at(page.next_offset)
             namespace, rest = differing_part(ours, page, after)
             if namespace is not None:
-                return await self._ask_bundle(door, namespace)
+                return await self._ask_bundle(endpoint, namespace)
             if rest is not None:
                 return f"{rest} differ"
             if page.next is None:
                 return f"it differed, and agrees at offset {page.next_offset}"
             after = page.next
 
-    async def _ask_bundle(self, door: Door, namespace: str) -> str:
+    async def _ask_bundle(self, endpoint: Endpoint, namespace: str) -> str:
         after = ""
         while True:
-            page = await door.bundles(self._partition, namespace, after)
+            page = await endpoint.bundles(self._partition, namespace, after)
             found = differing_bundle(await self._at(page.next_offset), page, after)
             if found is not None:
                 return f"{found} (at offset {page.next_offset})"

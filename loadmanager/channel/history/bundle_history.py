@@ -13,14 +13,14 @@ from typing import cast
 
 import msgspec
 
-from loadmanager.channel.history.refolding import RefoldDesk
+from loadmanager.channel.history.replaying import ReplayQueue
 from statechannel.errors import Trimmed
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, Record, Role
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership, Refusal, Transition
 from statechannel.ports import Log, LogEntry
-from statechannel.runtime.refold import Folded
+from statechannel.runtime.replay import Folded
 
 COPIES_KNOWN = 10_000
 OF_A_NAMESPACE = frozenset({Action.CREATE_NAMESPACE, Action.DELETE_NAMESPACE})
@@ -189,7 +189,7 @@ def _family(bundle: Bundle, record: Record, change: Change) -> tuple[tuple[Bundl
 
 
 async def history_of(
-    desk: RefoldDesk,
+    replays: ReplayQueue,
     log: Log,
     topic: str,
     bundle: Bundle,
@@ -206,12 +206,12 @@ async def history_of(
     """
     partition, partitions = place
     collector = Collector(bundle, limit, since_ms)
-    refold = desk.refold(partition, partitions, bundle.namespace)
-    async with desk.turn():
+    replay = replays.replay(partition, partitions, bundle.namespace)
+    async with replays.turn():
         start = await log.offset_at(topic, partition, since_ms) if since_ms is not None else None
-        await refold.open(before=start)
-        collector.heard_of = refold.table.get(bundle) is not None
-        async for folded in refold.run(until=below):
+        await replay.open(before=start)
+        collector.heard_of = replay.table.get(bundle) is not None
+        async for folded in replay.run(until=below):
             collector.take(folded)
         return History(
             bundle=bundle,
@@ -219,9 +219,9 @@ async def history_of(
             heard_of=collector.heard_of,
             entries=collector.newest_first(),
             older=collector.older,
-            begin=refold.begin,
-            log_begin=refold.log_begin,
-            log_begin_ms=await _taken_ms(log, topic, partition, refold.log_begin),
+            begin=replay.begin,
+            log_begin=replay.log_begin,
+            log_begin_ms=await _taken_ms(log, topic, partition, replay.log_begin),
         )
 
 

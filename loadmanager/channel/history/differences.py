@@ -1,4 +1,4 @@
-"""Where two tables differ: between a fold of our own and what a replica's door, or a snapshot, says. Pure."""
+"""Where two tables differ: between a fold of our own and what a replica's endpoint, or a snapshot, says. Pure."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from collections import Counter
 from statechannel.errors import InvariantError
 from statechannel.law.record import Record
 from statechannel.law.verdict import Change, Reason, Refusal, Transition, check_entry
-from statechannel.runtime.refold import Folded
+from statechannel.runtime.replay import Folded
 
 PROBLEMS_KEPT = 10
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from loadmanager.channel.history.auditing import Finding, Outcome, PartitionAudit
-from loadmanager.channel.history.doors import Door, Said, ask_all, doors_of, session
+from loadmanager.channel.history.endpoints import Endpoint, Said, ask_all, endpoints_of, session
 from loadmanager.errors import NotFound, Unavailable
 from statechannel.errors import ForeignCluster
 from statechannel.law.partition import Genesis
@@ -29,12 +29,12 @@ async def verify(
     count = await log.open_topic(TopicSpec(topic, partitions))
     await log.open_topic(TopicSpec(topic + SNAPSHOTS, count, compacted=True))
     async with session() as opened:
-        doors = doors_of(members, opened)
-        answers = await ask_all(doors)
+        endpoints = endpoints_of(members, opened)
+        answers = await ask_all(endpoints)
         findings: list[Finding] = []
         genesis: Genesis | None = None
         for partition in range(count):
-            said, silent = _of_partition(doors, answers, partition)
+            said, silent = _of_partition(endpoints, answers, partition)
             audit = PartitionAudit(log, topic, partition, count, said, genesis)
             found = [*await audit.run(), *silent]
             genesis = audit.genesis
@@ -48,17 +48,17 @@ async def verify(
 
 
 def _of_partition(
-    doors: Sequence[Door], answers: Sequence[list[Said] | Unavailable], partition: int
-) -> tuple[list[tuple[Door, Said]], list[Finding]]:
-    said: list[tuple[Door, Said]] = []
+    endpoints: Sequence[Endpoint], answers: Sequence[list[Said] | Unavailable], partition: int
+) -> tuple[list[tuple[Endpoint, Said]], list[Finding]]:
+    said: list[tuple[Endpoint, Said]] = []
     silent: list[Finding] = []
-    for door, answer in zip(doors, answers, strict=True):
+    for endpoint, answer in zip(endpoints, answers, strict=True):
         if isinstance(answer, Unavailable):
-            silent.append(Finding(door.broker, partition, None, Outcome.UNCHECKED, str(answer)))
+            silent.append(Finding(endpoint.broker, partition, None, Outcome.UNCHECKED, str(answer)))
             continue
         found = next((each for each in answer if each.partition == partition), None)
         if found is None:
-            silent.append(Finding(door.broker, partition, None, Outcome.DIFFERS, "it has no such partition"))
+            silent.append(Finding(endpoint.broker, partition, None, Outcome.DIFFERS, "it has no such partition"))
         else:
-            said.append((door, found))
+            said.append((endpoint, found))
     return said, silent

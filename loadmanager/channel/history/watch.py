@@ -21,7 +21,7 @@ from loadmanager.errors import Gone, LoadManagerError
 from statechannel.errors import BadSnapshot, LogUnavailable, NewerRecord, Trimmed
 from statechannel.law.record import Action
 from statechannel.law.verdict import Change, Ownership, Transition
-from statechannel.runtime.refold import Folded, Refold
+from statechannel.runtime.replay import Folded, Replay
 
 if TYPE_CHECKING:
     from loadmanager.channel.history.watching import Watching
@@ -138,15 +138,15 @@ class Watch:
 
     async def _folded(self, partition: int, start: int, until: int) -> AsyncGenerator[Piece, None]:
         """From the log, what is not in memory any more; sent between turns, not in them. Raises Gone."""
-        desk = self._watching.desk
-        refold = desk.refold(partition, self._watching.table.partitions, self._namespace)
-        async with desk.turn():
-            await refold.open(before=start)
-        if refold.begin > start:
+        replays = self._watching.replays
+        replay = replays.replay(partition, self._watching.table.partitions, self._namespace)
+        async with replays.turn():
+            await replay.open(before=start)
+        if replay.begin > start:
             raise Gone(f"what came after offset {start} of partition {partition} cannot be told again; {ANEW}")
-        while refold.table.next_offset(partition) < until:
-            async with desk.turn():
-                changes, ended = await _some_changes(refold, start, until)
+        while replay.table.next_offset(partition) < until:
+            async with replays.turn():
+                changes, ended = await _some_changes(replay, start, until)
             for change in changes:
                 for piece in self._of_change(change):
                     yield piece
@@ -183,7 +183,7 @@ class Watch:
 
     def _why_to_end(self) -> str | None:
         if self._watching.closing.is_set():
-            return "this broker closes its doors; go on at another one"
+            return "this broker closes its endpoints; go on at another one"
         stopped_by = self._watching.replica.stopped_by
         return None if stopped_by is None else f"this broker reads the channel no more: {stopped_by}"
 
@@ -225,11 +225,11 @@ class Watch:
         self._told = told
 
 
-async def _some_changes(refold: Refold, start: int, until: int) -> tuple[list[Change], bool]:
+async def _some_changes(replay: Replay, start: int, until: int) -> tuple[list[Change], bool]:
     """The next changes from an offset on, and whether that was the last of them."""
     changes: list[Change] = []
     bundles = 0
-    async with aclosing(cast("AsyncGenerator[Folded, None]", refold.run(until))) as entries:
+    async with aclosing(cast("AsyncGenerator[Folded, None]", replay.run(until))) as entries:
         async for folded in entries:
             verdict = folded.applied.verdict
             if isinstance(verdict, Change) and verdict.offset >= start:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sequence
 
 from loadmanager.channel.history.recent import RecentChanges
-from loadmanager.channel.history.refolding import RefoldDesk
+from loadmanager.channel.history.replaying import ReplayQueue
 from loadmanager.channel.history.revision import Revision
 from loadmanager.channel.history.watch import ANEW, Watch
 from loadmanager.errors import Conflict, Gone, Invalid, Unavailable
@@ -26,11 +26,11 @@ class Watching:
     def __init__(
         self,
         replica: Replica,
-        desk: RefoldDesk,
+        replays: ReplayQueue,
         recent: RecentChanges | None = None,
     ) -> None:
         self.replica = replica
-        self.desk = desk
+        self.replays = replays
         self.recent = recent or RecentChanges(replica)
         self.closing = asyncio.Event()
         """Set when every watch shall end, at once."""

@@ -19,7 +19,7 @@ from statechannel.law.agreement import Agreement
 from statechannel.law.imported import AT_WORK
 from statechannel.law.namespace import Namespace
 from statechannel.law.partition import NamespaceState
-from statechannel.law.record import Action, Broker, Record, Role, Subject, Token
+from statechannel.law.record import Action, BrokerId, Record, Role, Subject, Token
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
@@ -32,7 +32,7 @@ MOST_BOUNDARIES = RECORD_BYTES // POSITION_BYTES
 _SUBJECT_BYTES = 60
 """What a subject takes besides its namespace."""
 
-Step = tuple[Action, Broker | None]
+Step = tuple[Action, BrokerId | None]
 """What is to be done to a bundle, and for whom."""
 
 
@@ -60,7 +60,7 @@ def _numbers(table: OwnershipTable, highest: Mapping[str, int]) -> Iterator[Plan
     """No-ops that teach how far the incarnations of each name had come, so that the next ones are above them."""
     for name, number in highest.items():
         if table.highest_incarnation(name) < number and name != AT_WORK.name:
-            yield Planned(0, Record("", Action.NOOP, Broker(name, number)))
+            yield Planned(0, Record("", Action.NOOP, BrokerId(name, number)))
 
 
 def _agreement(table: OwnershipTable, agreement: Agreement | None) -> Iterator[Planned]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from loadmanager.channel.operations import bundles, namespaces, reshape
-from loadmanager.channel.operations.desk import Desk
+from loadmanager.channel.operations.writer import AdminWriter
 from loadmanager.cluster.membership import Membership
 from loadmanager.errors import Conflict, NotFound
-from statechannel.law.bundle import Bundle, Topic
+from statechannel.law.bundle import Bundle, Key
 from statechannel.law.namespace import Namespace
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.law.verdict import Ownership
 from statechannel.runtime.service import Channel
 
@@ -26,14 +26,14 @@ class Operations:
 
     def __init__(
         self,
-        me: Broker,
+        me: BrokerId,
         channel: Channel,
         membership: Membership,
         clock_s: Callable[[], float],
         timeout_s: float,
-        forbids: Callable[[Bundle, Broker], str] = lambda _bundle, _to: "",
+        forbids: Callable[[Bundle, BrokerId], str] = lambda _bundle, _to: "",
     ) -> None:
-        self._desk = Desk(me, channel, timeout_s)
+        self._writer = AdminWriter(me, channel, timeout_s)
         self._membership = membership
         self._clock_s = clock_s
         self._forbids = forbids
@@ -42,29 +42,29 @@ class Operations:
 
     def namespace(self, name: str) -> Namespace:
         """The existing namespace. Raises NotFound."""
-        return self._desk.namespace(name)
+        return self._writer.namespace(name)
 
     def bundle(self, bundle: Bundle) -> Ownership:
         """The entry of an existing bundle. Raises NotFound, with the ranges that there are."""
-        return self._desk.bundle(bundle)
+        return self._writer.bundle(bundle)
 
-    def bundle_of(self, topic: Topic) -> Ownership:
+    def bundle_of(self, topic: Key) -> Ownership:
         """The entry of the bundle that a topic falls into. Raises NotFound."""
-        return self._desk.bundle_of(topic)
+        return self._writer.bundle_of(topic)
 
     # --- namespaces
 
     async def create_namespace(self, name: str, boundaries: Sequence[int]) -> None:
         """Create it with these boundaries. Raises Invalid, Conflict (it exists), Unavailable."""
-        await namespaces.create(self._desk, name, boundaries)
+        await namespaces.create(self._writer, name, boundaries)
 
     async def delete_namespace(self, name: str) -> None:
         """Unload all its bundles, then delete it. Raises NotFound, Conflict (in use all the time), Unavailable."""
-        await namespaces.delete(self._desk, name)
+        await namespaces.delete(self._writer, name)
 
     async def unload_namespace(self, name: str) -> None:
         """Unload every bundle. Raises NotFound, Conflict, Unavailable."""
-        await namespaces.unload(self._desk, name)
+        await namespaces.unload(self._writer, name)
 
     # --- moves
 
@@ -73,7 +73,7 @@ class Operations:
 
         Raises NotFound, Conflict, Unavailable.
         """
-        await bundles.unload(self._desk, bundle)
+        await bundles.unload(self._writer, bundle)
 
     async def transfer(self, bundle: Bundle, destination: str, *, author: str = "admin", force: bool = False) -> None:
         """Move the bundle to a broker, by its name, and return when that one has it; an unowned one is assigned to it.
@@ -82,17 +82,17 @@ class Operations:
         NotFound (bundle, broker), Conflict (it is there already, a rule forbids it, the broker is draining or going
         away, the move was cancelled), Unavailable (not in time: the move may still happen).
         """
-        await self._desk.sure(lambda: self._desk.bundle(bundle))
+        await self._writer.sure(lambda: self._writer.bundle(bundle))
         to = bundles.destination(self._membership, self._clock_s, destination)
         reason = bundles.permission(bundle, to, self._forbids(bundle, to), author=author, force=force)
-        await bundles.transfer(self._desk, bundle, to, reason)
+        await bundles.transfer(self._writer, bundle, to, reason)
 
     async def cancel(self, bundle: Bundle) -> None:
         """Call off the transfer or split that the bundle is in.
 
         Raises NotFound, Conflict (it is in none, or too far on its way), Unavailable.
         """
-        await bundles.cancel(self._desk, bundle)
+        await bundles.cancel(self._writer, bundle)
 
     # --- splits and merges
 
@@ -112,10 +112,10 @@ class Operations:
         still happen).
         """
         how = reshape.how_to_split(bundle, parts, positions, algorithm)
-        children = await reshape.split(self._desk, bundle, how)
+        children = await reshape.split(self._writer, bundle, how)
         if unload:
             try:
-                await self._desk.each(children, self.unload)
+                await self._writer.each(children, self.unload)
             except (NotFound, Conflict) as error:
                 raise Conflict(f"{bundle} was split, but its parts were not all unloaded: {error}") from None
         return children
@@ -125,4 +125,4 @@ class Operations:
 
         Raises Invalid, NotFound, Conflict (no owner, different owners, on their way), Unavailable.
         """
-        return await reshape.merge(self._desk, parts)
+        return await reshape.merge(self._writer, parts)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from loadmanager.channel.operations.desk import RACES, Desk, always_changing, lost_race
+from loadmanager.channel.operations.writer import RACES, AdminWriter, always_changing, lost_race
 from loadmanager.cluster.membership import Membership
 from loadmanager.errors import Conflict, NotFound
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Action, Broker
+from statechannel.law.record import Action, BrokerId
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
 
@@ -22,76 +22,76 @@ _TOO_LATE = {
 }
 
 
-async def unload(desk: Desk, bundle: Bundle) -> None:
+async def unload(writer: AdminWriter, bundle: Bundle) -> None:
     """Take the bundle from its owner; the next lookup assigns it. Nothing to do if nobody owns it.
 
     Raises NotFound, Conflict, Unavailable.
     """
-    async with desk.deadline(bundle):
-        await desk.sure(lambda: desk.bundle(bundle))
+    async with writer.deadline(bundle):
+        await writer.sure(lambda: writer.bundle(bundle))
         for _ in range(RACES):
-            entry = await desk.settled(bundle)
+            entry = await writer.settled(bundle)
             if entry.state is State.UNASSIGNED:
                 return
-            verdict = await desk.publish(desk.on([entry], Action.UNLOAD))
+            verdict = await writer.publish(writer.on([entry], Action.UNLOAD))
             if not lost_race(verdict):
-                await _released(desk, bundle, desk.accepted(verdict).offset)
+                await _released(writer, bundle, writer.accepted(verdict).offset)
                 return
     raise always_changing(bundle)
 
 
-async def unload_all(desk: Desk, wanted: Sequence[Bundle]) -> None:
+async def unload_all(writer: AdminWriter, wanted: Sequence[Bundle]) -> None:
     """As `unload`, for bundles of one namespace that one record can name.
 
     Raises NotFound, Conflict, Unavailable.
     """
-    async with desk.deadline(f"{len(wanted)} bundles of {wanted[0].namespace}"):
+    async with writer.deadline(f"{len(wanted)} bundles of {wanted[0].namespace}"):
         for _ in range(RACES):
-            entries = [await desk.settled(bundle) for bundle in wanted]
+            entries = [await writer.settled(bundle) for bundle in wanted]
             owned = [entry for entry in entries if entry.state is not State.UNASSIGNED]
             if not owned:
                 return
-            verdict = await desk.publish(desk.on(owned, Action.UNLOAD))
+            verdict = await writer.publish(writer.on(owned, Action.UNLOAD))
             if not lost_race(verdict):
-                change = desk.accepted(verdict)
+                change = writer.accepted(verdict)
                 for seen, transition in enumerate(change.transitions):
                     if seen % LOOKED_AT_ONCE == 0:  # hundreds of such tasks are woken by the same few records
-                        await desk.turnstile.passed()
-                    await _released(desk, transition.bundle, change.offset)
+                        await writer.turnstile.passed()
+                    await _released(writer, transition.bundle, change.offset)
                 wanted = [refusal.bundle for refusal in change.refused if refusal.bundle is not None]
     raise always_changing(f"{wanted[0]} and {len(wanted) - 1} more")
 
 
-async def transfer(desk: Desk, bundle: Bundle, to: Broker, reason: str = "admin") -> None:
+async def transfer(writer: AdminWriter, bundle: Bundle, to: BrokerId, reason: str = "admin") -> None:
     """Move the bundle there and return when it has arrived; an unowned one is assigned there.
 
     Raises NotFound, Conflict (it is there already, the move was cancelled), Unavailable (not in time: the move may
     still happen).
     """
-    async with desk.deadline(bundle):
+    async with writer.deadline(bundle):
         for _ in range(RACES):
-            entry = await desk.settled(bundle)
+            entry = await writer.settled(bundle)
             if entry.holder is not None and entry.holder.name == to.name:
                 raise Conflict(f"{to.name} owns {bundle} already")
             action = Action.OWN if entry.state is State.UNASSIGNED else Action.TRANSFER
-            verdict = await desk.publish(desk.on([entry], action, to, reason))
+            verdict = await writer.publish(writer.on([entry], action, to, reason))
             if not lost_race(verdict):
-                desk.accepted(verdict)
-                await _arrived(desk, bundle, to)
+                writer.accepted(verdict)
+                await _arrived(writer, bundle, to)
                 return
     raise always_changing(bundle)
 
 
-async def cancel(desk: Desk, bundle: Bundle) -> None:
+async def cancel(writer: AdminWriter, bundle: Bundle) -> None:
     """Call off the transfer or split that the bundle is in; it stays where it is, whole.
 
     Raises NotFound, Conflict (it is in none, or too far on its way), Unavailable.
     """
     for _ in range(RACES):
-        entry = await desk.sure(lambda: _on_its_way(desk.bundle(bundle)))
-        verdict = await desk.publish(desk.on([entry], Action.CANCEL))
+        entry = await writer.sure(lambda: _on_its_way(writer.bundle(bundle)))
+        verdict = await writer.publish(writer.on([entry], Action.CANCEL))
         if not lost_race(verdict):
-            desk.accepted(verdict)
+            writer.accepted(verdict)
             return
     raise always_changing(bundle)
 
@@ -103,14 +103,14 @@ def _on_its_way(entry: Ownership) -> Ownership:
     raise Conflict(f"{entry.bundle} is {entry.state}, there is nothing to cancel: {why}")
 
 
-def destination(membership: Membership, clock_s: Callable[[], float], name: str) -> Broker:
+def destination(membership: Membership, clock_s: Callable[[], float], name: str) -> BrokerId:
     """The broker of that name, if it takes bundles now. Raises NotFound, Conflict."""
     peer = membership.peers.get(name)
     if peer is None:
         known = ", ".join(sorted(membership.peers)) or "none"
         raise NotFound(f"there is no broker {name}; registered: {known}")
     if not membership.is_live(peer.broker, clock_s()):
-        raise Conflict(f"{name} does not answer: {membership.condemned.get(peer.broker, 'it is going away')}")
+        raise Conflict(f"{name} does not answer: {membership.suspected.get(peer.broker, 'it is going away')}")
     if peer.registration.draining:
         raise Conflict(f"{name} is draining and takes no bundles")
     if peer.registration.behind:
@@ -118,7 +118,7 @@ def destination(membership: Membership, clock_s: Callable[[], float], name: str)
     return peer.broker
 
 
-def permission(bundle: Bundle, to: Broker, rule: str, *, author: str, force: bool) -> str:
+def permission(bundle: Bundle, to: BrokerId, rule: str, *, author: str, force: bool) -> str:
     """The reason to write into the record of a transfer that `rule` (empty: none) forbids. Raises Conflict."""
     if not rule:
         return "admin"
@@ -127,11 +127,11 @@ def permission(bundle: Bundle, to: Broker, rule: str, *, author: str, force: boo
     return f"forced by {author}: {rule}"
 
 
-async def _released(desk: Desk, bundle: Bundle, revision: int) -> None:
-    await desk.until(bundle, lambda e: e.state is not State.RELEASING or e.revision != revision)
+async def _released(writer: AdminWriter, bundle: Bundle, revision: int) -> None:
+    await writer.until(bundle, lambda e: e.state is not State.RELEASING or e.revision != revision)
 
 
-async def _arrived(desk: Desk, bundle: Bundle, to: Broker) -> None:
-    entry = await desk.until(bundle, lambda e: e.state in (State.ASSIGNED, State.UNASSIGNED, State.REVOKING))
+async def _arrived(writer: AdminWriter, bundle: Bundle, to: BrokerId) -> None:
+    entry = await writer.until(bundle, lambda e: e.state in (State.ASSIGNED, State.UNASSIGNED, State.REVOKING))
     if entry.holder != to or entry.state is not State.ASSIGNED:
         raise Conflict(f"{bundle} did not arrive at {to.name}: {entry.state} at {entry.holder} after {entry.action}")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from loadmanager.channel.operations import bundles
-from loadmanager.channel.operations.desk import RACES, Desk, always_changing
+from loadmanager.channel.operations.writer import RACES, AdminWriter, always_changing
 from loadmanager.errors import Conflict, Invalid, NotFound
 from statechannel.errors import InvalidName, RecordTooLarge
 from statechannel.law import codec
@@ -21,57 +21,57 @@ from statechannel.law.verdict import Reason, Refusal
 BUNDLES_A_RECORD = 250
 
 
-async def create(desk: Desk, name: str, boundaries: Sequence[int]) -> None:
+async def create(writer: AdminWriter, name: str, boundaries: Sequence[int]) -> None:
     """Create it with these boundaries. Raises Invalid, Conflict (it exists), Unavailable."""
     try:
         check_new_namespace(name)
         check_tiling(boundaries)
     except InvalidName as error:
         raise Invalid(str(error)) from None
-    seen = await desk.sure(lambda: _free_since(desk, name))
-    record = _about(desk, Action.CREATE_NAMESPACE, name, seen, tuple(boundaries))
+    seen = await writer.sure(lambda: _free_since(writer, name))
+    record = _about(writer, Action.CREATE_NAMESPACE, name, seen, tuple(boundaries))
     try:
-        desk.accepted(await desk.channel.publish(record))
+        writer.accepted(await writer.channel.publish(record))
     except RecordTooLarge as error:
         raise Invalid(f"too many boundaries: {error}") from None
 
 
-def _free_since(desk: Desk, name: str) -> int:
+def _free_since(writer: AdminWriter, name: str) -> int:
     """The revision at which the name is free. Raises Conflict while there is such a namespace."""
-    known = desk.channel.table.namespace(name)
+    known = writer.channel.table.namespace(name)
     if known is not None and known.exists:
         raise Conflict(f"namespace {name} exists already")
     return known.revision if known else NEVER
 
 
-async def delete(desk: Desk, name: str) -> None:
+async def delete(writer: AdminWriter, name: str) -> None:
     """Unload all its bundles, then delete it. Raises NotFound, Conflict (in use all the time), Unavailable."""
     for _ in range(RACES):
-        known = await desk.sure(lambda: desk.namespace(name))
-        if not await _unload_once(desk, known):
+        known = await writer.sure(lambda: writer.namespace(name))
+        if not await _unload_once(writer, known):
             continue
-        verdict = await desk.channel.publish(_deletion(desk, known))
+        verdict = await writer.channel.publish(_deletion(writer, known))
         if not isinstance(verdict, Refusal) or verdict.reason not in (Reason.NOT_UNASSIGNED, Reason.STALE):
-            desk.accepted(verdict)
+            writer.accepted(verdict)
             return
     raise Conflict(f"{name} is assigned again as fast as it is unloaded: stop its clients first")
 
 
-async def unload(desk: Desk, name: str) -> None:
+async def unload(writer: AdminWriter, name: str) -> None:
     """Unload every bundle. Raises NotFound, Conflict, Unavailable."""
     for _ in range(RACES):
-        if await _unload_once(desk, await desk.sure(lambda: desk.namespace(name))):
+        if await _unload_once(writer, await writer.sure(lambda: writer.namespace(name))):
             return
     raise always_changing(name)
 
 
-async def _unload_once(desk: Desk, known: Namespace) -> bool:
+async def _unload_once(writer: AdminWriter, known: Namespace) -> bool:
     """Unload its bundles; False if some were split or merged meanwhile. Raises Conflict, Unavailable."""
     unloads: list[asyncio.Task[None]] = []
     for begin in range(0, known.count, BUNDLES_A_RECORD):
         owned = [e.bundle for e in known.touched(begin, begin + BUNDLES_A_RECORD) if e.state is not State.UNASSIGNED]
         if owned:
-            unloads.append(asyncio.ensure_future(bundles.unload_all(desk, owned)))
+            unloads.append(asyncio.ensure_future(bundles.unload_all(writer, owned)))
             await asyncio.sleep(0)  # a large namespace takes a turn of the loop for each record
     try:
         for error in await asyncio.gather(*unloads, return_exceptions=True):
@@ -82,18 +82,18 @@ async def _unload_once(desk: Desk, known: Namespace) -> bool:
     return True
 
 
-def _deletion(desk: Desk, known: Namespace) -> Record:
+def _deletion(writer: AdminWriter, known: Namespace) -> Record:
     """As its law is: an older release that runs in this cluster could not read what the author saw of the bundles."""
-    record = _about(desk, Action.DELETE_NAMESPACE, known.name, known.revision)
+    record = _about(writer, Action.DELETE_NAMESPACE, known.name, known.revision)
     judged = msgspec.structs.replace(record, seen_latest=known.latest)
-    return judged if codec.version_of(judged) <= desk.channel.write_version else record
+    return judged if codec.version_of(judged) <= writer.channel.write_version else record
 
 
-def _about(desk: Desk, action: Action, name: str, seen: int, boundaries: tuple[int, ...] = ()) -> Record:
+def _about(writer: AdminWriter, action: Action, name: str, seen: int, boundaries: tuple[int, ...] = ()) -> Record:
     return Record(
         "",
         action,
-        desk.me,
+        writer.me,
         Role.ADMIN,
         namespace=name,
         boundaries=boundaries,

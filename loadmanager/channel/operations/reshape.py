@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from loadmanager.channel.operations.desk import RACES, Desk, always_changing, lost_race
+from loadmanager.channel.operations.writer import RACES, AdminWriter, always_changing, lost_race
 from loadmanager.errors import Conflict, Invalid, Unavailable
 from loadmanager.model.boundaries import FEWEST_PARTS, MOST_PARTS, NoCuts, check_parts, evenly, specified
 from loadmanager.settings.algorithms import Algorithm
@@ -66,38 +66,38 @@ def _cuts(found: tuple[int, ...] | NoCuts) -> tuple[int, ...]:
     return found
 
 
-async def split(desk: Desk, bundle: Bundle, how: Split) -> tuple[Bundle, ...]:
+async def split(writer: AdminWriter, bundle: Bundle, how: Split) -> tuple[Bundle, ...]:
     """Have the owner cut the bundle; returns the children when they are there, lowest first.
 
     Raises NotFound, Conflict (no owner, on its way, no cuts found, called off), Unavailable (not in time: it may still
     happen).
     """
-    async with desk.deadline(f"the split of {bundle}"):
+    async with writer.deadline(f"the split of {bundle}"):
         for _ in range(RACES):
-            entry = await desk.sure(lambda: _at_rest(desk.bundle(bundle)))
-            _check_room(desk, bundle, how)
-            with _following(desk, bundle) as follow:
-                verdict = await desk.publish(_split_record(desk, entry, how))
+            entry = await writer.sure(lambda: _at_rest(writer.bundle(bundle)))
+            _check_room(writer, bundle, how)
+            with _following(writer, bundle) as follow:
+                verdict = await writer.publish(_split_record(writer, entry, how))
                 if not lost_race(verdict):
-                    desk.accepted(verdict)
+                    writer.accepted(verdict)
                     return _children(bundle, await follow())
     raise always_changing(bundle)
 
 
-def _split_record(desk: Desk, entry: Ownership, how: Split) -> Record:
+def _split_record(writer: AdminWriter, entry: Ownership, how: Split) -> Record:
     return msgspec.structs.replace(
-        desk.on([entry], Action.SPLIT), boundaries=how.boundaries, algorithm=how.algorithm, parts=how.parts
+        writer.on([entry], Action.SPLIT), boundaries=how.boundaries, algorithm=how.algorithm, parts=how.parts
     )
 
 
-def _check_room(desk: Desk, bundle: Bundle, how: Split) -> None:
-    count = len(desk.namespace(bundle.namespace).lower_bounds) - 1 + how.children
+def _check_room(writer: AdminWriter, bundle: Bundle, how: Split) -> None:
+    count = len(writer.namespace(bundle.namespace).lower_bounds) - 1 + how.children
     if count > MAX_BUNDLES_AT_CREATION:
         raise Conflict(f"{bundle.namespace} would have {count} bundles, at most {MAX_BUNDLES_AT_CREATION} are allowed")
 
 
 @contextmanager
-def _following(desk: Desk, bundle: Bundle) -> Generator[Callable[[], Awaitable[Change]]]:
+def _following(writer: AdminWriter, bundle: Bundle) -> Generator[Callable[[], Awaitable[Change]]]:
     """Gives what waits for the change that ends a split which begins in this context, and says what that was."""
     changes: list[Change] = []
 
@@ -107,17 +107,17 @@ def _following(desk: Desk, bundle: Bundle) -> Generator[Callable[[], Awaitable[C
 
     async def end() -> Change:
         while len(changes) < 2:  # the first one is the split itself: any other would have made it stale
-            now = desk.channel.table.get(bundle)
+            now = writer.channel.table.get(bundle)
             if now is None or now.revision != changes[0].offset:
                 raise Unavailable(f"what became of the split of {bundle} was not heard here: look at its namespace")
-            await desk.channel.next_change(bundle)
+            await writer.channel.next_change(bundle)
         return changes[1]
 
-    desk.channel.listen(note)
+    writer.channel.listen(note)
     try:
         yield end
     finally:
-        desk.channel.unlisten(note)
+        writer.channel.unlisten(note)
 
 
 def _children(bundle: Bundle, end: Change) -> tuple[Bundle, ...]:
@@ -145,19 +145,19 @@ def _at_rest(entry: Ownership) -> Ownership:
 # --- merging
 
 
-async def merge(desk: Desk, bundles: Sequence[Bundle]) -> Bundle:
+async def merge(writer: AdminWriter, bundles: Sequence[Bundle]) -> Bundle:
     """Make one bundle of two or more neighbours of one owner, given in any order; returns it.
 
     Raises Invalid (too few or many, they do not touch), NotFound, Conflict (no owner, different owners, on their way),
     Unavailable.
     """
     parts = _neighbours(bundles)
-    async with desk.deadline(f"the merge of {len(parts)} bundles of {parts[0].namespace}"):
+    async with writer.deadline(f"the merge of {len(parts)} bundles of {parts[0].namespace}"):
         for _ in range(RACES):
-            entries = await desk.sure(lambda: _of_one_owner([_at_rest(desk.bundle(part)) for part in parts]))
-            verdict = await desk.publish(desk.on(entries, Action.MERGE))
+            entries = await writer.sure(lambda: _of_one_owner([_at_rest(writer.bundle(part)) for part in parts]))
+            verdict = await writer.publish(writer.on(entries, Action.MERGE))
             if not lost_race(verdict):
-                desk.accepted(verdict)
+                writer.accepted(verdict)
                 return Bundle(parts[0].namespace, parts[0].lo, parts[-1].hi)
     raise always_changing(" and ".join(part.range for part in parts))
 

@@ -1,6 +1,6 @@
-"""Which offices of channel owners one broker should claim or vacate now. Pure; every broker decides for itself.
+"""Which leases of channel owners one broker should claim or vacate now. Pure; every broker decides for itself.
 
-One office per partition of the channel. Rendezvous hashing says who is preferred for each, every broker for as many;
+One lease per partition of the channel. Rendezvous hashing says who is preferred for each, every broker for as many;
 the others stand in for a preferred one that does not come. All brokers that see the same members agree on it. Who sees
 others is wrong for a moment, which costs nothing but time: an owner is fenced by the log (see `keeper.py`).
 """
@@ -12,15 +12,15 @@ from hashlib import blake2b
 
 import msgspec
 
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
-OFFICE = "channel-owner-"
+LEASE = "channel-owner-"
 
 
 class ElectionSettings(msgspec.Struct, frozen=True):
-    """Seconds. `stand_in_s`: what the second in rank waits at a vacant office, the third twice that, and so on.
+    """Seconds. `stand_in_s`: what the second in rank waits at a vacant lease, the third twice that, and so on.
 
-    `settle_s`: how long the members must have been the same, and the office ours, until we leave it to a preferred one.
+    `settle_s`: how long the members must have been the same, and the lease ours, until we leave it to a preferred one.
     """
 
     stand_in_s: float = 2.0
@@ -32,42 +32,42 @@ class Seen(msgspec.Struct, frozen=True):
 
     now_s: float
     able: Sequence[str]
-    offices: Mapping[int, Broker]
+    leases: Mapping[int, BrokerId]
     leaving: bool = False
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """Try to take this partition's office."""
+    """Try to take this partition's lease."""
 
     partition: int
 
 
 class Vacate(msgspec.Struct, frozen=True):
-    """Give up this partition's office, which `holder` has: ourselves, or an earlier incarnation of ours."""
+    """Give up this partition's lease, which `holder` has: ourselves, or an earlier incarnation of ours."""
 
     partition: int
-    holder: Broker
+    holder: BrokerId
     reason: str
 
 
 Step = Claim | Vacate
 
 
-def office_of(partition: int) -> str:
-    """The name of the office in the coordination service."""
-    return f"{OFFICE}{partition}"
+def lease_of(partition: int) -> str:
+    """The name of the lease in the coordination service."""
+    return f"{LEASE}{partition}"
 
 
-def partition_of_office(office: str) -> int | None:
-    """The partition of such a name, None if it is another office's."""
-    number = office.removeprefix(OFFICE)
-    return int(number) if number != office and number.isascii() and number.isdigit() else None
+def partition_of_lease(lease: str) -> int | None:
+    """The partition of such a name, None if it is another lease's."""
+    number = lease.removeprefix(LEASE)
+    return int(number) if number != lease and number.isascii() and number.isdigit() else None
 
 
 class Election:
     """One broker's part in it. `due` is asked again and again, with the clock running on."""
 
-    def __init__(self, me: Broker, partitions: int, settings: ElectionSettings) -> None:
+    def __init__(self, me: BrokerId, partitions: int, settings: ElectionSettings) -> None:
         self._me = me
         self._partitions = partitions
         self._settings = settings
@@ -87,7 +87,7 @@ class Election:
         return [step for step in steps if step is not None]
 
     def _step(self, partition: int, ranked: Sequence[str], seen: Seen) -> Step | None:
-        holder = seen.offices.get(partition)
+        holder = seen.leases.get(partition)
         if holder is None:
             return self._stand(partition, ranked, seen)
         self._vacant_since_s.pop(partition, None)

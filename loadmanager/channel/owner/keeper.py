@@ -16,7 +16,7 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from loadmanager.channel.owner.election import office_of
+from loadmanager.channel.owner.election import lease_of
 from loadmanager.channel.owner.reading_back import compare
 from loadmanager.channel.owner.retention import Plan, plan
 from loadmanager.channel.owner.schedule import Progress, ScheduleSettings, due
@@ -39,7 +39,7 @@ class KeeperSettings(msgspec.Struct, frozen=True):
     timeout_s: float
 
 
-class Ground(msgspec.Struct, frozen=True):
+class KeeperDependencies(msgspec.Struct, frozen=True):
     """What all keepers of a broker stand on.
 
     `wanted` gives the offsets of a partition that must not be trimmed; `name` a snapshot id that was never used.
@@ -71,20 +71,20 @@ class Counts(msgspec.Struct):
 class Keeper:
     """One partition's. `open()`, then `attend()` again and again; after an exception begin with `open()` anew."""
 
-    def __init__(self, partition: int, ground: Ground, settings: KeeperSettings, counts: Counts) -> None:
+    def __init__(self, partition: int, deps: KeeperDependencies, settings: KeeperSettings, counts: Counts) -> None:
         self.partition = partition
         self.good: tuple[SnapshotInfo, ...] = ()
         """Those listed in the topic whose pieces are all there and intact, the one that covers most last."""
         self.begin = 0
         """Where the log begins."""
-        self._ground = ground
+        self._deps = deps
         self._settings = settings
         self._counts = counts
         self._writer: ExclusiveWriter | None = None
         self._index: Index | None = None
         self._decoded: set[str] = set()
         """Those that were read back and decoded by us: only behind them the log is trimmed."""
-        self._newest_since_s = ground.clock_s()
+        self._newest_since_s = deps.clock_s()
 
     @property
     def is_open(self) -> bool:
@@ -93,16 +93,16 @@ class Keeper:
 
     async def open(self) -> None:
         """Fence whoever wrote before us, then read what is there. Raises LogUnavailable, BadSnapshot, NewerRecord."""
-        ground = self._ground
+        deps = self._deps
         await self.close()
-        self._writer = await self._answer(ground.log.exclusive(office_of(self.partition)))
+        self._writer = await self._answer(deps.log.exclusive(lease_of(self.partition)))
         reader = await self._read_topic(0)
-        if reader.index is not None and reader.index.genesis != ground.table.genesis:
+        if reader.index is not None and reader.index.genesis != deps.table.genesis:
             raise BadSnapshot(
                 f"the snapshots of partition {self.partition} are of {reader.index.genesis}, the log is of "
-                f"{ground.table.genesis}: they are left alone; move topic {ground.snapshots_topic} out of the way"
+                f"{deps.table.genesis}: they are left alone; move topic {deps.snapshots_topic} out of the way"
             )
-        self.begin = (await self._answer(ground.log.begins(ground.topic)))[self.partition]
+        self.begin = (await self._answer(deps.log.begins(deps.topic)))[self.partition]
         self._index, self.good = reader.index, ()
         for info in self.listed:
             if await self._is_whole(reader, info):
@@ -131,8 +131,8 @@ class Keeper:
         return why
 
     def _plan(self) -> Plan[SnapshotInfo]:
-        ground = self._ground
-        return plan(self.good, ground.wall_ms(), self._settings.retention_s, ground.wanted(self.partition))
+        deps = self._deps
+        return plan(self.good, deps.wall_ms(), self._settings.retention_s, deps.wanted(self.partition))
 
     async def _sure_plan(self) -> Plan[SnapshotInfo]:
         """A plan that lets go of the log before a later base only if that one decodes."""
@@ -145,13 +145,13 @@ class Keeper:
 
     def _progress(self, planned: Plan[SnapshotInfo]) -> Progress:
         newest, base = self.good[-1] if self.good else None, planned.base
-        since_s = self._ground.clock_s() - self._newest_since_s
+        since_s = self._deps.clock_s() - self._newest_since_s
         if newest is not None:  # the clock of whoever wrote it may have been wrong, and ahead of ours
-            since_s = max(since_s, (self._ground.wall_ms() - newest.at_ms) / 1000)
+            since_s = max(since_s, (self._deps.wall_ms() - newest.at_ms) / 1000)
         if newest != (self.listed[-1] if self.listed else None) or (newest is None and self.begin > 0):
             since_s = float("inf")  # a starting broker has less to begin with than it should
         return Progress(
-            next_offset=self._ground.table.next_offset(self.partition),
+            next_offset=self._deps.table.next_offset(self.partition),
             covered=newest.next_offset if newest is not None else None,
             since_s=since_s,
             base_may_move=base is not None and base.next_offset > self.begin and base != self.listed[0],
@@ -161,25 +161,25 @@ class Keeper:
 
     async def _replace(self, planned: Plan[SnapshotInfo]) -> None:
         """Write a snapshot, let go of those that the plan does not keep, and read it back."""
-        ground, genesis = self._ground, self._ground.table.genesis
+        deps, genesis = self._deps, self._deps.table.genesis
         if self._writer is None or genesis is None:
             raise InvariantError("open() comes first, and the log belongs to a cluster by then")
-        began_s, state = ground.clock_s(), ground.table.cut(self.partition)
+        began_s, state = deps.clock_s(), deps.table.cut(self.partition)
         payloads, info = await self._encode(state)
         payloads += closing(self._index, genesis, self.partition, info, {kept.snapshot_id for kept in planned.keep})
-        end = (await self._answer(ground.log.ends(ground.snapshots_topic)))[self.partition]
-        await self._answer(self._writer.commit(ground.snapshots_topic, self.partition, payloads))
-        self._newest_since_s = ground.clock_s()
+        end = (await self._answer(deps.log.ends(deps.snapshots_topic)))[self.partition]
+        await self._answer(self._writer.commit(deps.snapshots_topic, self.partition, payloads))
+        self._newest_since_s = deps.clock_s()
         await self._read_back(state, info, end)
         self.good = (*planned.keep, info)
         self._counts.written += 1
-        self._counts.seconds = ground.clock_s() - began_s
+        self._counts.seconds = deps.clock_s() - began_s
 
     async def _encode(self, state: PartitionState) -> tuple[list[Payload], SnapshotInfo]:
         payloads: list[Payload] = []
-        ground, pieces = self._ground, encode(state, self._ground.name(), self._ground.wall_ms())
+        deps, pieces = self._deps, encode(state, self._deps.name(), self._deps.wall_ms())
         while True:
-            step_s = ground.clock_s()
+            step_s = deps.clock_s()
             piece = next(pieces)
             self._took(step_s)
             if isinstance(piece, SnapshotInfo):
@@ -199,11 +199,11 @@ class Keeper:
 
     async def _in_steps(self, work: Iterable[None]) -> None:
         """Between the steps other work of the loop gets its turn: proofs are renewed on it."""
-        step_s = self._ground.clock_s()
+        step_s = self._deps.clock_s()
         for _ in work:
             self._took(step_s)
             await asyncio.sleep(0)
-            step_s = self._ground.clock_s()
+            step_s = self._deps.clock_s()
 
     # --- reading and trimming
 
@@ -218,7 +218,7 @@ class Keeper:
             decoding.state()
             self._decoded.add(info.snapshot_id)
         except BadSnapshot as error:
-            self._ground.note(f"snapshot not used: {error}")
+            self._deps.note(f"snapshot not used: {error}")
             self.good = tuple(each for each in self.good if each != info)
 
     async def _trim(self) -> None:
@@ -230,16 +230,16 @@ class Keeper:
         await self._make_sure_of(oldest)
         if oldest not in self.good:
             return
-        ground = self._ground
-        await self._answer(ground.log.trim(ground.topic, self.partition, oldest.next_offset))
+        deps = self._deps
+        await self._answer(deps.log.trim(deps.topic, self.partition, oldest.next_offset))
         self.begin = oldest.next_offset
         self._counts.trimmed += 1
-        _log.info("partition %d of %s begins at %d from now on", self.partition, ground.topic, self.begin)
+        _log.info("partition %d of %s begins at %d from now on", self.partition, deps.topic, self.begin)
 
     async def _read_topic(self, start: int) -> SnapshotsReader:
-        ground, reader = self._ground, SnapshotsReader(self.partition)
+        deps, reader = self._deps, SnapshotsReader(self.partition)
         async with self._deadline():
-            batches = ground.log.read(ground.snapshots_topic, self.partition, start)
+            batches = deps.log.read(deps.snapshots_topic, self.partition, start)
             async with aclosing(cast("AsyncGenerator[Sequence[LogEntry], None]", batches)):
                 async for batch in batches:
                     for entry in batch:
@@ -251,12 +251,12 @@ class Keeper:
         try:
             await self._in_steps(reader.checking(info.snapshot_id))
         except BadSnapshot as error:
-            self._ground.note(f"snapshot not used: {error}")
+            self._deps.note(f"snapshot not used: {error}")
             return False
         return True
 
     def _took(self, since_s: float) -> None:
-        self._counts.longest_step_s = max(self._counts.longest_step_s, self._ground.clock_s() - since_s)
+        self._counts.longest_step_s = max(self._counts.longest_step_s, self._deps.clock_s() - since_s)
 
     @asynccontextmanager
     async def _deadline(self) -> AsyncGenerator[None]:

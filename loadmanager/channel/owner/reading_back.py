@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from statechannel.errors import BadSnapshot
 from statechannel.law.partition import PartitionState
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.law.snapshot_columns import Head, Section, entries, unpack
 
 
@@ -70,7 +70,7 @@ class _Place:
         self._at = 0
         self._begin = 0
 
-    def check(self, section: Section, brokers: Sequence[Broker | None]) -> None:
+    def check(self, section: Section, brokers: Sequence[BrokerId | None]) -> None:
         """The next section must be what comes next in the cut."""
         if self._at == len(self._namespaces):
             raise BadSnapshot(f"it has more than was written: {section.namespace}")

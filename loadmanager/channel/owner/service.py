@@ -1,4 +1,4 @@
-"""The channel owner of one incarnation: stands for the offices, keeps the partitions whose office it has.
+"""The channel owner of one incarnation: stands for the leases, keeps the partitions whose lease it has.
 
 Runs beside ownership and never in its way: whatever fails here is noted and tried again, one snapshot at a time is
 written, in steps that leave the loop to the proofs. What is due when is decided in `election.py`, `schedule.py` and
@@ -15,14 +15,14 @@ from itertools import count
 import msgspec
 
 from loadmanager.channel.owner.election import ElectionSettings
-from loadmanager.channel.owner.keeper import Counts, Ground, Keeper, KeeperSettings
-from loadmanager.channel.owner.offices import Offices, holders
+from loadmanager.channel.owner.keeper import Counts, Keeper, KeeperDependencies, KeeperSettings
+from loadmanager.channel.owner.leases import Leases, holders
 from loadmanager.channel.owner.schedule import ScheduleSettings
 from loadmanager.cluster.membership import Membership
 from loadmanager.cluster.readers import ChannelReader, wanted
 from loadmanager.settings import Settings
 from statechannel.errors import LogError, StateChannelError, WriterFenced
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.ports import Coordination, Log
 from statechannel.runtime.service import Channel
 from statechannel.runtime.view import TableView
@@ -41,7 +41,7 @@ SNAPSHOTS_SINCE = 2
 _log = logging.getLogger(__name__)
 
 
-class World(msgspec.Struct, frozen=True):
+class OwnerDependencies(msgspec.Struct, frozen=True):
     """What the service takes from its process. `nonce` differs between any two processes that ever write."""
 
     channel: Channel
@@ -64,24 +64,24 @@ class _Failures(msgspec.Struct):
 
 
 class ChannelOwner:
-    """Keep `run()` running as long as the incarnation lives. Its offices end with the session, or in a drain."""
+    """Keep `run()` running as long as the incarnation lives. Its leases end with the session, or in a drain."""
 
     def __init__(
         self,
-        me: Broker,
-        world: World,
+        me: BrokerId,
+        world: OwnerDependencies,
         settings: Settings,
         election: ElectionSettings | None = None,
     ) -> None:
         self.counts = Counts()
         self.keepers: dict[int, Keeper] = {}
-        """By partition, of the offices that are ours."""
+        """By partition, of the leases that are ours."""
         self._me = me
         self._world = world
         self._keeping = _keeper_settings(settings)
         self._failures: dict[int, _Failures] = {}
         self._numbers = count(1)
-        self.offices = Offices(
+        self.leases = Leases(
             me,
             world.coordination,
             world.channel.table.partitions,
@@ -91,7 +91,7 @@ class ChannelOwner:
             self._leaving,
             world.note,
         )
-        self._ground = Ground(
+        self._deps = KeeperDependencies(
             log=world.log,
             topic=world.channel.topic,
             snapshots_topic=world.channel.snapshots_topic,
@@ -107,22 +107,22 @@ class ChannelOwner:
         """Own what falls to us, for ever."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self.offices.run())
+                tasks.create_task(self.leases.run())
                 tasks.create_task(self._keep())
         finally:
             keepers, self.keepers = tuple(self.keepers.values()), {}
             await asyncio.gather(*(_closed(keeper) for keeper in keepers))
 
     def wake(self) -> None:
-        """Members or offices have changed."""
-        self.offices.wake()
+        """Members or leases have changed."""
+        self.leases.wake()
 
     async def _keep(self) -> None:
         while True:
-            for partition in self.keepers.keys() - self.offices.held:
+            for partition in self.keepers.keys() - self.leases.held:
                 await self._drop(partition)
-            for partition in sorted(self.offices.held):
-                if partition in self.offices.held and self._is_time(partition):
+            for partition in sorted(self.leases.held):
+                if partition in self.leases.held and self._is_time(partition):
                     await self._look_after(partition)
                 await asyncio.sleep(0)
             await asyncio.sleep(LOOK_S)
@@ -130,10 +130,10 @@ class ChannelOwner:
     async def _look_after(self, partition: int) -> None:
         keeper = self.keepers.get(partition)
         if keeper is None:
-            keeper = self.keepers[partition] = Keeper(partition, self._ground, self._keeping, self.counts)
+            keeper = self.keepers[partition] = Keeper(partition, self._deps, self._keeping, self.counts)
         try:
             if not keeper.is_open:
-                if not await self.offices.confirm(partition):
+                if not await self.leases.confirm(partition):
                     return
                 await keeper.open()
             if why := await keeper.attend():
@@ -161,7 +161,7 @@ class ChannelOwner:
         if keeper is not None:
             await _closed(keeper)
         if failures.in_a_row % ABSTAIN_AFTER == 0:
-            await self.offices.abstain(partition)
+            await self.leases.abstain(partition)
 
     def _is_time(self, partition: int) -> bool:
         failures = self._failures.get(partition)
@@ -200,7 +200,7 @@ def _keeper_settings(settings: Settings) -> KeeperSettings:
     return KeeperSettings(schedule, settings.log_retention_s, settings.snapshot_timeout_s)
 
 
-def owner_of(coordination: Coordination, membership: Membership, partition: int) -> Broker | None:
+def owner_of(coordination: Coordination, membership: Membership, partition: int) -> BrokerId | None:
     """Who owns a partition of the channel, as last seen; nobody if that one is known to be dead."""
-    holder = holders(coordination.offices).get(partition)
-    return None if holder is None or holder in membership.condemned else holder
+    holder = holders(coordination.leases).get(partition)
+    return None if holder is None or holder in membership.suspected else holder

@@ -6,7 +6,7 @@ Folds the channel again, from the newest snapshot that covers enough, and furthe
 from __future__ import annotations
 
 from loadmanager.channel.history.bundle_history import Collector
-from loadmanager.channel.history.refolding import RefoldDesk
+from loadmanager.channel.history.replaying import ReplayQueue
 from loadmanager.decisions.explaining.bundle import Whereabouts
 from loadmanager.decisions.explaining.story import story
 from loadmanager.errors import Gone, Unavailable
@@ -14,7 +14,7 @@ from statechannel.errors import BadSnapshot, NewerRecord, Trimmed
 from statechannel.law.bundle import Bundle
 from statechannel.law.table import OwnershipTable
 from statechannel.ports import Log
-from statechannel.runtime.refold import Refold
+from statechannel.runtime.replay import Replay
 
 RECORDS_READ = 40
 LOOKED_BACK_MS = 3_600_000
@@ -23,17 +23,17 @@ LOOKED_BACK_MS = 3_600_000
 class ChannelReader:
     """Of one channel; `desk` says when it may fold."""
 
-    def __init__(self, log: Log, topic: str, partitions: int, desk: RefoldDesk) -> None:
+    def __init__(self, log: Log, topic: str, partitions: int, replays: ReplayQueue) -> None:
         self._log = log
         self._topic = topic
         self._partitions = partitions
-        self._desk = desk
+        self._replays = replays
 
     async def whereabouts(self, bundle: Bundle, at_ms: int | None) -> Whereabouts:
         """As of a time of the log's clock, None: now. Raises Unavailable, Gone (trimmed), LogUnavailable."""
         partition = OwnershipTable(self._partitions).partition_of(bundle.namespace)
         try:
-            async with self._desk.turn():
+            async with self._replays.turn():
                 until = None if at_ms is None else await self._log.offset_at(self._topic, partition, at_ms + 1)
                 recent = await self._recent(partition, at_ms)
                 found = await self._folded(bundle, partition, until, recent)
@@ -51,14 +51,14 @@ class ChannelReader:
 
     async def _folded(self, bundle: Bundle, partition: int, until: int | None, begin: int | None) -> Whereabouts:
         """`begin`: where to begin at the latest; None: at the beginning of the log."""
-        refold = self._desk.refold(partition, self._partitions, bundle.namespace)
+        replay = self._replays.replay(partition, self._partitions, bundle.namespace)
         collector = Collector(bundle, RECORDS_READ)
-        await refold.open(before=begin)
-        if until is not None and refold.begin > until:
-            raise Gone(_too_late(refold, partition, until))
-        async for folded in refold.run(until=until):
+        await replay.open(before=begin)
+        if until is not None and replay.begin > until:
+            raise Gone(_too_late(replay, partition, until))
+        async for folded in replay.run(until=until):
             collector.take(folded)
-        entry = refold.table.get(bundle)
+        entry = replay.table.get(bundle)
         events = story(collector.newest_first())
         if entry is None:
             return Whereabouts(exists=False, events=events)
@@ -71,8 +71,8 @@ class ChannelReader:
         )
 
 
-def _too_late(refold: Refold, partition: int, until: int) -> str:
+def _too_late(replay: Replay, partition: int, until: int) -> str:
     return (
         f"what the channel said then is not kept any more: partition {partition} can be read from offset "
-        f"{refold.begin} on, and this was offset {until} (log_retention_s)"
+        f"{replay.begin} on, and this was offset {until} (log_retention_s)"
     )

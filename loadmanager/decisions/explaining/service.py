@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from loadmanager.channel.history.refolding import RefoldDesk
+from loadmanager.channel.history.replaying import ReplayQueue
 from loadmanager.decisions.errors import BadDecision
 from loadmanager.decisions.explaining.answer import BrokerAnswer, BundleAnswer
 from loadmanager.decisions.explaining.broker import explain_broker
@@ -25,8 +25,8 @@ from loadmanager.decisions.log import DecisionLog
 from loadmanager.decisions.memory import NOTHING_KEPT, kept_memory
 from loadmanager.decisions.record import DecisionRecord, Summary
 from loadmanager.errors import Gone, Invalid, NotFound
-from loadmanager.model.apart import Apart
 from loadmanager.model.policies.model import Policy
+from loadmanager.model.run_blocking import Blocking
 from loadmanager.strategies.rebalancing.decision import Decision
 from statechannel.law.bundle import Bundle
 
@@ -51,22 +51,23 @@ class Live(Protocol):
 
 
 class Explainer:
-    """`documents_at` gives the policies of a revision, None where they cannot be had. `apart` runs what takes long."""
+    """`documents_at` gives the policies of a revision, None where they cannot be had. `run_blocking` runs what takes
+    long."""
 
     def __init__(
         self,
         decisions: DecisionLog,
         channel: ChannelReader,
-        desk: RefoldDesk,
+        replays: ReplayQueue,
         documents_at: Callable[[int], Awaitable[Mapping[str, Policy] | None]],
-        apart: Apart,
+        run_blocking: Blocking,
         live: Live | None = None,
     ) -> None:
         self.decisions = decisions
         self._channel = channel
-        self._desk = desk
+        self._replays = replays
         self._documents_at = documents_at
-        self._apart = apart
+        self._run_blocking = run_blocking
         self._live = live
 
     # --- each raises Unavailable, LogUnavailable, and what it says besides
@@ -165,5 +166,5 @@ class Explainer:
 
     async def _run(self, work: Callable[[], Any]) -> Any:
         """One such piece of work at a time: each may keep a processor busy for seconds. Raises Unavailable."""
-        async with self._desk.turn():
-            return await self._apart(work)
+        async with self._replays.turn():
+            return await self._run_blocking(work)

@@ -28,7 +28,7 @@ from loadmanager.model.policies.fields import check_fields, check_name
 from loadmanager.model.policies.model import TYPES, Policies, Policy
 from loadmanager.model.policies.stored import fold, key_of, named
 from loadmanager.settings import Settings
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 BROKERS_AT_MOST = 1_000
 NEW_NAME = "new-{}:0"
@@ -175,7 +175,7 @@ def _more_columns(brokers: Brokers, count: int, capacity: Any) -> dict[str, Any]
 
     newest = max(brokers.versions, default="")
     return {
-        "ids": (*brokers.ids, *(Broker(NEW_NAME.format(number), 0) for number in range(1, count + 1))),
+        "ids": (*brokers.ids, *(BrokerId(NEW_NAME.format(number), 0) for number in range(1, count + 1))),
         "capacity": np.concatenate((brokers.capacity, np.tile(capacity, (count, 1)))),
         "used": longer(brokers.used, 0.0),
         "known": longer(brokers.known, value=True),
@@ -237,7 +237,7 @@ def _under(model: ClusterModel, policies: Policies, settings: Settings) -> Clust
 def _holdings(model: ClusterModel, policies: Policies) -> Holdings:
     """How many bundles of grouped namespaces each broker holds: by the whole table as far as the model says it, else by
     the bundles that were reported."""
-    bundles, here, found = model.bundles, model.constraints.namespace_here, dict[str, dict[Broker, int]]()
+    bundles, here, found = model.bundles, model.constraints.namespace_here, dict[str, dict[BrokerId, int]]()
     for at, name in enumerate(bundles.namespaces):
         if name not in grouped(policies.namespaces):
             continue

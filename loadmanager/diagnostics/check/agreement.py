@@ -105,8 +105,8 @@ def _stores(s: Settings) -> Iterator[Finding]:
         advice = "the one on SQLite ties all brokers to one machine; use Kafka and ZooKeeper together"
         yield Finding("settings: stores", Severity.WARNING, found, advice)
     if s.insecure:
-        advice = "the doors ask for no password: let only trusted machines reach them"
-        yield Finding("settings: doors", Severity.WARNING, "insecure=true", advice)
+        advice = "the endpoints ask for no password: let only trusted machines reach them"
+        yield Finding("settings: endpoints", Severity.WARNING, "insecure=true", advice)
 
 
 def _replication(s: Settings) -> Iterator[Finding]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loadmanager.cluster.readers import TOPIC as READERS_TOPIC
-from loadmanager.cluster.views import ACCUSATIONS_TOPIC
+from loadmanager.cluster.views import SUSPICIONS_TOPIC
 from loadmanager.decisions.log import DECISIONS
 from loadmanager.leader.advice.model import ADVICE_TOPIC
 from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC
@@ -13,7 +13,7 @@ from statechannel.ports import TopicSpec
 
 CHANNEL_TOPIC = "bundle-state"
 SNAPSHOTS_TOPIC = "bundle-state-snapshots"
-VIEW_TOPICS = (BROKERS_TOPIC, BUNDLES_TOPIC, ACCUSATIONS_TOPIC, READERS_TOPIC, ADVICE_TOPIC)
+VIEW_TOPICS = (BROKERS_TOPIC, BUNDLES_TOPIC, SUSPICIONS_TOPIC, READERS_TOPIC, ADVICE_TOPIC)
 
 
 FOLLOWED_TOPICS = (BROKERS_TOPIC, BUNDLES_TOPIC)

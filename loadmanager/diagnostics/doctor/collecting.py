@@ -1,4 +1,4 @@
-"""Asks every member of a cluster through its doors, and keeps the answers, less their secrets, as files by name.
+"""Asks every member of a cluster through its endpoints, and keeps the answers, less their secrets, as files by name.
 
 Whoever does not answer is noted and holds up nobody. Reads only; of this machine it takes nothing.
 """

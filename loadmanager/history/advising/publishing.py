@@ -1,4 +1,4 @@
-"""Puts advice where leaders look for it: into the topic `advice`, over the log itself or through a broker's door.
+"""Puts advice where leaders look for it: into the topic `advice`, over the log itself or through a broker's endpoint.
 
 Advice is its own name: publishing it twice is publishing it once. Whether anything is done with it is the cluster's.
 """

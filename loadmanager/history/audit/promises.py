@@ -15,7 +15,7 @@ from loadmanager.history.audit.steps import OF_NAMESPACE, RESHAPING, check_hand_
 from statechannel.law.agreement import NOTHING_AGREED, Agreed
 from statechannel.law.bundle import FULL_LOWER, FULL_UPPER, Bundle
 from statechannel.law.partition import PartitionState
-from statechannel.law.record import NEVER, UNSAID, Action, Broker, Record, Role
+from statechannel.law.record import NEVER, UNSAID, Action, BrokerId, Record, Role
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership, Transition
 
@@ -33,7 +33,7 @@ class Promises:
         self._homes: dict[str, int] = {}
         self._agreed = NOTHING_AGREED
         self._cluster: str | None = None
-        self._lead: tuple[int, Broker | None] = (0, None)
+        self._lead: tuple[int, BrokerId | None] = (0, None)
         self._closed = False
 
     def begin(self, state: PartitionState) -> None:
@@ -187,7 +187,7 @@ class Promises:
             if entry.state is not first or entry.hand_off is not None:
                 yield Broken(Invariant.ENTRY, f"{entry.bundle} is new and {entry.state}, not {first} with nothing else")
 
-    def _held_before(self, holder: Broker, transitions: Sequence[Transition]) -> bool:
+    def _held_before(self, holder: BrokerId, transitions: Sequence[Transition]) -> bool:
         return all(t.before.holder == holder for t in transitions if t.before is not None) and any(
             t.before is not None for t in transitions
         )

@@ -24,7 +24,7 @@ from statechannel.law.record import Action, Record
 from statechannel.law.verdict import Change, Refusal
 from statechannel.ports import LogEntry
 from statechannel.runtime.channel import Applied, ChannelCore
-from statechannel.runtime.refold import Folded
+from statechannel.runtime.replay import Folded
 
 
 class SegmentAudit:

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from loadmanager.channel.operations import Operations
+from loadmanager.cluster.dependencies import Dependencies
 from loadmanager.cluster.membership import Membership
 from loadmanager.cluster.policy_store import PolicyStore
-from loadmanager.cluster.surroundings import Surroundings
 from loadmanager.decisions.log import DecisionLog
 from loadmanager.leader.advice.counts import AdviceCounts
-from loadmanager.leader.rebalancing.governor import Governor
+from loadmanager.leader.rebalancing.rebalancer import Rebalancer
 from loadmanager.leader.service import Term
 from loadmanager.settings import Settings
 from loadmanager.settings.dynamic.live import LiveSettings
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from loadmanager.leader.advice.service import Following
 
 
-class Grounds(Protocol):
+class AdviceDependencies(Protocol):
     """What is needed of the process; see `incarnation.Grounds`."""
 
     live: LiveSettings
-    world: Surroundings
+    world: Dependencies
     channel: Channel
     membership: Membership
     policies: PolicyStore
@@ -45,12 +45,12 @@ class Grounds(Protocol):
 class Advising:
     """One incarnation's work on advice."""
 
-    def __init__(self, grounds: Grounds, governor: Governor, operations: Operations) -> None:
+    def __init__(self, deps: AdviceDependencies, rebalancer: Rebalancer, operations: Operations) -> None:
         self.counts = AdviceCounts()
         self.following: Following | None = None
         """While this broker leads."""
-        self._grounds = grounds
-        self._governor = governor
+        self._deps = deps
+        self._rebalancer = rebalancer
         self._operations = operations
 
     async def lead(self, term: Term) -> None:
@@ -58,16 +58,16 @@ class Advising:
         from loadmanager.leader.advice.measured_rounds import MeasuredRounds
         from loadmanager.leader.advice.service import Following
 
-        grounds = self._grounds
+        deps = self._deps
         self.following = Following(
-            grounds.advice,
+            deps.advice,
             self._hands(),
-            MeasuredRounds(grounds.decisions),
-            lambda: grounds.settings,
+            MeasuredRounds(deps.decisions),
+            lambda: deps.settings,
             self._held_up,
             term.leadership.epoch,
             str(term.leadership.leader),
-            grounds.note,
+            deps.note,
             self.counts,
         )
         try:
@@ -84,19 +84,17 @@ class Advising:
         from loadmanager.leader.advice.hands.settings import SettingsHand
         from loadmanager.leader.advice.hands.splits import SplitsHand
 
-        grounds, deciding = self._grounds, self._governor.deciding
+        deps, deciding = self._deps, self._rebalancer.deciding
         return {
-            "settings": SettingsHand(grounds.live),
-            "splits": SplitsHand(
-                grounds.channel.table, self._operations, lambda: grounds.settings, grounds.world.wall_ms
-            ),
-            "moves": MovesHand(self._governor.shelf, deciding, deciding.taking),
+            "settings": SettingsHand(deps.live),
+            "splits": SplitsHand(deps.channel.table, self._operations, lambda: deps.settings, deps.world.wall_ms),
+            "moves": MovesHand(self._rebalancer.shelf, deciding, deciding.taking),
         }
 
     def _held_up(self) -> str:
         """Why nothing is to be begun now; empty if it may be."""
-        grounds = self._grounds
-        safe_mode = grounds.membership.safe_mode(grounds.world.clock_s())
+        deps = self._deps
+        safe_mode = deps.membership.safe_mode(deps.world.clock_s())
         if safe_mode is not None:
             return safe_mode
-        return "the cluster is paused" if grounds.policies.current().cluster.paused else ""
+        return "the cluster is paused" if deps.policies.current().cluster.paused else ""

@@ -26,7 +26,7 @@ import msgspec
 
 from loadmanager.leader.quarantine.losses import Fate, Losses
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 KILLS = 0.8
 MOST = 100.0
@@ -46,7 +46,7 @@ TIMES_HELD = (1, 3, 10)
 class Death(msgspec.Struct, frozen=True, gc=False):
     """A broker that was lost with the bundle, and how long it had had it. `danger`: its part of `Loss.danger`."""
 
-    broker: Broker
+    broker: BrokerId
     at_ms: int
     held_ms: int
     taking: bool
@@ -56,7 +56,7 @@ class Death(msgspec.Struct, frozen=True, gc=False):
 class Lived(msgspec.Struct, frozen=True, gc=False):
     """A broker had the bundle for so long, and gave it away alive or was lost of something else."""
 
-    broker: Broker
+    broker: BrokerId
     at_ms: int
     held_ms: int
 

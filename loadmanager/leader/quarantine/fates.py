@@ -15,7 +15,7 @@ import msgspec
 
 from loadmanager.leader.quarantine.losses import Fate, Loss, Losses
 from loadmanager.model.registration import Peer, Registration
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 KNOWN_KEPT = 20_000
 UNNOTED_KEPT = 1_000
@@ -26,7 +26,7 @@ NOTED_AFTER_MS = 2_000
 class Found(msgspec.Struct, frozen=True):
     """What became of a lost broker, and how that is known."""
 
-    broker: Broker
+    broker: BrokerId
     fate: Fate
     why: str
 
@@ -35,9 +35,9 @@ class Processes:
     """The last registration of each incarnation that this broker has seen."""
 
     def __init__(self) -> None:
-        self._known: dict[Broker, Registration] = {}
+        self._known: dict[BrokerId, Registration] = {}
         self._present: dict[str, Peer] = {}
-        self._unnoted: dict[Broker, int] = {}
+        self._unnoted: dict[BrokerId, int] = {}
 
     def saw(self, peers: Mapping[str, Peer], now_ms: int) -> None:
         """The registered brokers, after a change."""
@@ -90,6 +90,6 @@ class Processes:
         return not loss.alive_ms < now.started_ms <= loss.at_ms + gone_s * 1000
 
 
-def _shorten(known: dict[Broker, Any], most: int) -> None:
+def _shorten(known: dict[BrokerId, Any], most: int) -> None:
     while len(known) > most:
         del known[next(iter(known))]

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 import msgspec
 
-from statechannel.law.record import Action, Broker, Record, Role
+from statechannel.law.record import Action, BrokerId, Record, Role
 
 FATE = "fate"
 """The `cause` of the no-op that tells one; its reason begins with the fate's word."""
@@ -47,7 +47,7 @@ class Loss(msgspec.Struct, frozen=True):
     one, if chance chose among the brokers by the losses of the last hour; those of others make it no less likely.
     `danger`: how much its bundles then were expected to kill it, per second."""
 
-    broker: Broker
+    broker: BrokerId
     at_ms: int
     alive_ms: int
     """It was alive then, by its own clock where it wrote anything itself."""
@@ -62,9 +62,9 @@ class Losses:
     """Those of the last hours, by incarnation."""
 
     def __init__(self) -> None:
-        self._all: dict[Broker, Loss] = {}
-        self._times: list[tuple[int, Broker]] = []
-        self._undecided: dict[Broker, None] = {}
+        self._all: dict[BrokerId, Loss] = {}
+        self._times: list[tuple[int, BrokerId]] = []
+        self._undecided: dict[BrokerId, None] = {}
         self._since_ms: int | None = None
         self.version = 0
         """Grows with each loss and fate."""
@@ -76,7 +76,7 @@ class Losses:
         if self._since_ms is None:
             self._since_ms = at_ms
 
-    def lost(self, broker: Broker, at_ms: int, alive_ms: int, brokers: int, danger: float) -> None:
+    def lost(self, broker: BrokerId, at_ms: int, alive_ms: int, brokers: int, danger: float) -> None:
         """A broker was lost, one of so many; what is known of it already is kept."""
         if broker in self._all:
             return
@@ -102,10 +102,10 @@ class Losses:
 
     # --- asking
 
-    def __contains__(self, broker: Broker) -> bool:
+    def __contains__(self, broker: BrokerId) -> bool:
         return broker in self._all
 
-    def get(self, broker: Broker) -> Loss | None:
+    def get(self, broker: BrokerId) -> Loss | None:
         """What is known of a lost incarnation; None for one that was not lost, or too long ago."""
         return self._all.get(broker)
 
@@ -122,7 +122,7 @@ class Losses:
         names = {broker.name for _, broker in self._times[-RESTLESS:]}
         return names.pop() if len(names) == 1 and len(self._times) >= RESTLESS else ""
 
-    def calm_after_s(self, at_ms: int, but: Collection[Broker]) -> float:
+    def calm_after_s(self, at_ms: int, but: Collection[BrokerId]) -> float:
         """How long after a time the next one was lost that is none of these; `CALM_S` if none was."""
         for at in range(bisect_left(self._times, at_ms, key=_time_of), len(self._times)):
             later_ms, broker = self._times[at]
@@ -134,7 +134,7 @@ class Losses:
         at = bisect_right(self._times, at_ms, key=_time_of)
         return self._times[at - 1][0] if at else 0
 
-    def _share(self, broker: Broker, at_ms: int, brokers: int) -> float:
+    def _share(self, broker: BrokerId, at_ms: int, brokers: int) -> float:
         since = bisect_left(self._times, at_ms - CALM_S * 1000, key=_time_of)
         others = [other for _, other in self._times[since:]]
         of_name = sum(other.name == broker.name for other in others)
@@ -151,10 +151,10 @@ class Losses:
         del self._times[: max(gone, 0)]
 
 
-def fate_record(leader: Broker, epoch: int, broker: Broker, fate: Fate, why: str) -> Record:
+def fate_record(leader: BrokerId, epoch: int, broker: BrokerId, fate: Fate, why: str) -> Record:
     """What a leader writes into the channel about a lost broker."""
     return Record("", Action.NOOP, leader, Role.LEADER, epoch, to=broker, cause=FATE, reason=f"{fate}: {why}")
 
 
-def _time_of(entry: tuple[int, Broker]) -> int:
+def _time_of(entry: tuple[int, BrokerId]) -> int:
     return entry[0]

@@ -23,7 +23,7 @@ from loadmanager.leader.core import ORPHAN, STUCK
 from loadmanager.leader.quarantine.evidence import Death, Lived, Standing, Step, density, guilt, pause_s, standing
 from loadmanager.leader.quarantine.losses import FATE, Losses
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Action, Broker, Record, Role
+from statechannel.law.record import Action, BrokerId, Record, Role
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership, Transition
 
@@ -39,7 +39,7 @@ BY_THE_LEADER_S = 60.0
 class Given(msgspec.Struct, frozen=True, gc=False):
     """Who was given a bundle, and when, by the wall clock of whoever gave it."""
 
-    to: Broker
+    to: BrokerId
     at_ms: int
     number: int = 0
     """Counts them."""
@@ -62,9 +62,9 @@ class Quarantine:
         """Namespaces that came or went as a whole, with how many had been given till then: those of it count no more,
         and are dropped with the oldest."""
         self._promised: dict[Bundle, Given] = {}
-        self._holds: dict[Broker, set[Bundle]] = {}
+        self._holds: dict[BrokerId, set[Bundle]] = {}
         """What was given to whom lately."""
-        self._alive_ms: dict[Broker, int] = {}
+        self._alive_ms: dict[BrokerId, int] = {}
         self._steps: dict[Bundle, tuple[Step, ...]] = {}
         self._repeated: dict[Bundle, None] = {}
         """Those with which several were lost."""
@@ -128,7 +128,7 @@ class Quarantine:
         if len(self._given) > GIVEN_KEPT:
             self._take_back(next(iter(self._given)))
 
-    def _give(self, bundle: Bundle, to: Broker, at_ms: int) -> None:
+    def _give(self, bundle: Bundle, to: BrokerId, at_ms: int) -> None:
         self._given_so_far += 1
         self._given[bundle] = Given(to, at_ms, self._given_so_far)
         self._holds.setdefault(to, set()).add(bundle)
@@ -153,7 +153,7 @@ class Quarantine:
         given = self._given.get(bundle)
         return None if given is None or given.number <= self._began_anew.get(bundle.namespace, 0) else given
 
-    def _lose(self, bundle: Bundle, broker: Broker, given: Given | None, at_ms: int, *, taking: bool) -> None:
+    def _lose(self, bundle: Bundle, broker: BrokerId, given: Given | None, at_ms: int, *, taking: bool) -> None:
         self._note_loss(broker, at_ms, 0 if given is None else given.at_ms)
         held_ms = -1 if given is None or given.to != broker else max(0, at_ms - given.at_ms)
         if not 0 <= held_ms <= self._window_s * 1000:
@@ -161,12 +161,12 @@ class Quarantine:
         else:
             self._add(bundle, Death(broker, at_ms, held_ms, taking, self._danger_of(bundle, held_ms)))
 
-    def _note_loss(self, broker: Broker, at_ms: int, alive_ms: int) -> None:
+    def _note_loss(self, broker: BrokerId, at_ms: int, alive_ms: int) -> None:
         if broker not in self.losses:
             alive_ms = max(self._alive_ms.pop(broker, 0), alive_ms)
             self.losses.lost(broker, at_ms, alive_ms, self._brokers(), self._danger(broker, at_ms))
 
-    def _danger(self, broker: Broker, at_ms: int) -> float:
+    def _danger(self, broker: BrokerId, at_ms: int) -> float:
         """How much all that a broker was given lately was expected to kill it at that time."""
         found = ((bundle, self._given_of(bundle)) for bundle in self._holds.get(broker, ()))
         return sum(self._danger_of(bundle, max(0, at_ms - given.at_ms)) for bundle, given in found if given is not None)
@@ -259,7 +259,7 @@ class Quarantine:
     def __len__(self) -> int:
         return len(self._repeated)
 
-    def given_ms(self, bundle: Bundle, holder: Broker) -> int | None:
+    def given_ms(self, bundle: Bundle, holder: BrokerId) -> int | None:
         """When this holder was given the bundle, if that is known."""
         given = self._given_of(bundle)
         return given.at_ms if given is not None and given.to == holder else None

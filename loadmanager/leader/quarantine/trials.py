@@ -22,7 +22,7 @@ from loadmanager.model.policies.model import BundlePolicy, Policy
 from loadmanager.model.registration import Peer
 from loadmanager.settings.documents.model import Version
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
@@ -79,7 +79,7 @@ class Give(msgspec.Struct, frozen=True):
 
     bundle: Bundle
     seen: int
-    to: Broker
+    to: BrokerId
     reason: str
 
 
@@ -111,7 +111,7 @@ class Situation(msgspec.Struct, frozen=True):
     locks: Sequence[Lock]
     least: Callable[[Bundle], int]
     barred: Callable[[Bundle], bool]
-    choose: Callable[[Ownership, Collection[str]], Broker | None]
+    choose: Callable[[Ownership, Collection[str]], BrokerId | None]
     retry_s: float
     window_s: float
     gone_s: float
@@ -155,7 +155,7 @@ class Trials:
                 if given_ms is not None and now.now_ms - given_ms < settled_s * 1000:
                     yield entry.holder.name
 
-    def _choose(self, entry: Ownership, but: set[str], now: Situation) -> Broker | None:
+    def _choose(self, entry: Ownership, but: set[str], now: Situation) -> BrokerId | None:
         """The emptiest, which is the one that was lost last; but for one that is lost again and again, if any other may
         take the bundle."""
         restless = self._quarantine.losses.restless()

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from loadmanager.errors import Conflict
 from loadmanager.leader.rebalancing.vetting import vetted
-from loadmanager.model.apart import Apart
 from loadmanager.model.cluster import ClusterModel
+from loadmanager.model.run_blocking import Blocking
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision
 from loadmanager.strategies.rebalancing.strategy import Strategy
@@ -24,8 +24,8 @@ class StrategyFailed(Conflict):
 class Asking:
     """Of a strategy that did not answer in time nothing more is asked until it has: each question keeps a thread."""
 
-    def __init__(self, apart: Apart) -> None:
-        self._apart = apart
+    def __init__(self, run_blocking: Blocking) -> None:
+        self._run_blocking = run_blocking
         self._asked: set[asyncio.Future[Decision]] = set()
         self._overdue: dict[str, asyncio.Future[Decision]] = {}
 
@@ -35,7 +35,7 @@ class Asking:
         earlier = self._overdue.get(name)
         if earlier is not None and not earlier.done():
             raise StrategyFailed(f"the strategy {name} has been at an earlier question for more than {ANSWER_S:g} s")
-        answer = asyncio.ensure_future(self._apart(_question(name, strategy, model, settings, memory)))
+        answer = asyncio.ensure_future(self._run_blocking(_question(name, strategy, model, settings, memory)))
         self._asked.add(answer)
         answer.add_done_callback(self._ended)
         await asyncio.wait({answer}, timeout=ANSWER_S)

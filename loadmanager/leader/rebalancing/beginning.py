@@ -12,7 +12,7 @@ from typing import assert_never
 import msgspec
 
 from loadmanager.decisions.record import BEGUN, Outcome
-from loadmanager.leader.duties import Hands
+from loadmanager.leader.duties import DutyExecutor
 from loadmanager.leader.rebalancing.deciding import Deciding
 from loadmanager.leader.rebalancing.limits import grouped, paused_by
 from loadmanager.strategies.rebalancing.decision import Move
@@ -36,9 +36,9 @@ GROUPS_AT_ONCE = 16
 class Beginning:
     """Begins moves with the hands of one term."""
 
-    def __init__(self, deciding: Deciding, hands: Hands) -> None:
+    def __init__(self, deciding: Deciding, executor: DutyExecutor) -> None:
         self._deciding = deciding
-        self._hands = hands
+        self._executor = executor
 
     async def begin(
         self,
@@ -81,7 +81,7 @@ class Beginning:
         entry = self._deciding.table.get(move.bundle)
         if entry is None or entry.state is not State.ASSIGNED or entry.holder != move.source:
             return Outcome(MOVED_ON, f"{move.bundle} is not at {move.source} any more"), -1
-        verdict = await self._hands.move(move.bundle, entry.revision, move.destination, move.reason, cause)
+        verdict = await self._executor.move(move.bundle, entry.revision, move.destination, move.reason, cause)
         match verdict:
             case Change():
                 return Outcome(BEGUN), verdict.offset
@@ -119,7 +119,9 @@ class Beginning:
     async def _call_off(self, begun: Iterable[tuple[Move, int]], cause: tuple[Move, Outcome]) -> dict[Bundle, Outcome]:
         outcomes: dict[Bundle, Outcome] = {}
         for move, revision in begun:
-            await self._hands.call_off(move.bundle, revision, f"{cause[0].bundle}, which goes with it, does not move")
+            await self._executor.call_off(
+                move.bundle, revision, f"{cause[0].bundle}, which goes with it, does not move"
+            )
             outcomes[move.bundle] = msgspec.structs.replace(_with(cause), outcome=CALLED_OFF)
         return outcomes
 

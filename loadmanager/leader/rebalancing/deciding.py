@@ -11,18 +11,18 @@ from typing import TypeVar
 from loadmanager.cluster.membership import Membership
 from loadmanager.cluster.views import Views
 from loadmanager.leader.rebalancing.asking import Asking
-from loadmanager.model.apart import Apart
 from loadmanager.model.cluster import ClusterModel
 from loadmanager.model.history import MoveHistory
 from loadmanager.model.observation import Observed, cluster_model
 from loadmanager.model.policies.model import Policies
 from loadmanager.model.registration import Peer
+from loadmanager.model.run_blocking import Blocking
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision
 from loadmanager.strategies.rebalancing.registry import STRATEGIES
 from loadmanager.strategies.rebalancing.strategy import Strategy
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.law.table import OwnershipTable
 
 T = TypeVar("T")
@@ -42,8 +42,8 @@ class Deciding:
         settings: Callable[[], Settings],
         policies: Callable[[], Policies],
         wall_ms: Callable[[], int],
-        apart: Apart,
-        forbids: Callable[[Bundle, Broker], str],
+        run_blocking: Blocking,
+        forbids: Callable[[Bundle, BrokerId], str],
     ) -> None:
         self.table = table
         self.membership = membership
@@ -54,9 +54,9 @@ class Deciding:
         self.forbids = forbids
         """The hard rule that keeps a bundle off a broker; empty if none does."""
         self._views = views
-        self.apart = apart
+        self.run_blocking = run_blocking
         """Runs what takes long where it does not hold up the loop."""
-        self._asking = Asking(apart)
+        self._asking = Asking(run_blocking)
         self._recent: tuple[ClusterModel, Settings, Policies] | None = None
         self._strategy: tuple[str, Strategy] | None = None
         self.memory: object = None
@@ -75,13 +75,13 @@ class Deciding:
             peers=peers,
             loads=_of(peers, self._views.brokers),
             tops=_of(peers, self._views.bundles),
-            table=self.table.picture(),
+            table=self.table.frozen(),
             history=self.history,
             now_ms=self.wall_ms(),
             settings=settings or self.settings(),
             policies=policies or self.policies(),
         )
-        found: ClusterModel = await self.apart(lambda: cluster_model(observed))
+        found: ClusterModel = await self.run_blocking(lambda: cluster_model(observed))
         return found
 
     async def recent_model(self) -> ClusterModel:
@@ -109,9 +109,9 @@ class Deciding:
 
     def takes_part(self, peer: Peer) -> bool:
         """Whether a broker may give or take."""
-        return peer.broker not in self.membership.condemned and not peer.registration.behind
+        return peer.broker not in self.membership.suspected and not peer.registration.behind
 
-    def taking(self, name: str) -> Broker | None:
+    def taking(self, name: str) -> BrokerId | None:
         """The present incarnation of a broker that takes bundles now, None if it does not."""
         peer = self.membership.peers.get(name)
         return None if peer is None or self.drains(name) or not self.takes_part(peer) else peer.broker

@@ -7,18 +7,18 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from loadmanager.leader.rebalancing.governor import Governor
 from loadmanager.leader.rebalancing.limits import Rule, UnderWay
 from loadmanager.leader.rebalancing.pausing import paused
 from loadmanager.leader.rebalancing.plan_model import PlanState
+from loadmanager.leader.rebalancing.rebalancer import Rebalancer
 from loadmanager.strategies.rebalancing.decision import Stage
 
 PREFIX = "loadmanager_"
 
 
-def balance_metrics(governor: Governor, now_s: float) -> Iterator[Metric]:
+def balance_metrics(rebalancer: Rebalancer, now_s: float) -> Iterator[Metric]:
     """All of them; those of the last round only while this broker leads. `now_s` is on the broker's own clock."""
-    counts = governor.counts
+    counts = rebalancer.counts
     yield _counter("balancing_rounds", "Rounds that this broker led", counts.rounds)
     yield _counter("balancing_failures", "Rounds in which a strategy or we ourselves failed", counts.rounds_failed)
     yield _counter("balancing_records_lost", "Rounds whose decision was not recorded", counts.records_failed)
@@ -29,27 +29,27 @@ def balance_metrics(governor: Governor, now_s: float) -> Iterator[Metric]:
         "rule",
         {rule: counts.held_back[rule.value] for rule in Rule},
     )
-    under_way = UnderWay(governor.deciding.table.in_flight())
+    under_way = UnderWay(rebalancer.deciding.table.in_flight())
     yield _gauge("moves_in_flight", "Planned moves under way in the cluster", under_way.total)
-    yield from _plans(governor)
-    still = paused(governor.deciding.policies())
+    yield from _plans(rebalancer)
+    still = paused(rebalancer.deciding.policies())
     subjects = int(still.cluster) + len(still.namespaces) + len(still.brokers)
     yield _gauge("balancing_paused", "How many subjects are paused: the cluster, namespaces, brokers", subjects)
-    yield from _last_round(governor, now_s)
+    yield from _last_round(rebalancer, now_s)
 
 
-def _plans(governor: Governor) -> Iterator[Metric]:
+def _plans(rebalancer: Rebalancer) -> Iterator[Metric]:
     family = GaugeMetricFamily(PREFIX + "plans", "Plans of the cluster", labels=("state",))
-    states = [plan.state for plan in governor.shelf.all()]
+    states = [plan.state for plan in rebalancer.shelf.all()]
     for state in PlanState:
         family.add_metric((state.value,), states.count(state))
     yield family
 
 
-def _last_round(governor: Governor, now_s: float) -> Iterator[Metric]:
+def _last_round(rebalancer: Rebalancer, now_s: float) -> Iterator[Metric]:
     """NaN at brokers that do not lead, and where there was nothing to compare."""
-    last = governor.last if governor.running is not None else None
-    began_s = governor.counts.last_round_s
+    last = rebalancer.last if rebalancer.running is not None else None
+    began_s = rebalancer.counts.last_round_s
     age_s = now_s - began_s if last is not None and began_s is not None else float("nan")
     certificate = None if last is None else last.decision.certificate
     yield _gauge("balancing_round_age_seconds", "Since the last round began; NaN where none leads", age_s)

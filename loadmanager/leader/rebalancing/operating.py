@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from loadmanager.errors import Conflict, Invalid, LoadManagerError, NotFound
-from loadmanager.leader.rebalancing.governor import Governor
 from loadmanager.leader.rebalancing.plan_model import Outcome, Plan, Step
 from loadmanager.leader.rebalancing.planning import Occasion, figures, of_bundles, of_decision, undoing, verified
 from loadmanager.leader.rebalancing.plans import UNDOABLE, By, Facts, PlanAction, advance
 from loadmanager.leader.rebalancing.progress import progress
+from loadmanager.leader.rebalancing.rebalancer import Rebalancer
 from loadmanager.settings import TOLERANCES, Settings
 from loadmanager.strategies.rebalancing.registry import STRATEGIES
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
 
@@ -38,9 +38,9 @@ class Unload(msgspec.Struct, frozen=True):
 class Operating:
     """An operator's hands on the plans, at one broker."""
 
-    def __init__(self, governor: Governor) -> None:
-        self._deciding = governor.deciding
-        self._shelf = governor.shelf
+    def __init__(self, rebalancer: Rebalancer) -> None:
+        self._deciding = rebalancer.deciding
+        self._shelf = rebalancer.shelf
 
     # --- looking
 
@@ -135,7 +135,7 @@ class Operating:
         held = (table.get(bundle) for holder in holders for bundle in table.held_by(holder))
         return [entry for entry in held if entry is not None]
 
-    def _destination(self, name: str) -> Broker:
+    def _destination(self, name: str) -> BrokerId:
         if name not in self._deciding.membership.peers:
             known = ", ".join(sorted(self._deciding.membership.peers)) or "none"
             raise NotFound(f"there is no broker {name}; registered: {known}")

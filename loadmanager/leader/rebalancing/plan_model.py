@@ -14,7 +14,7 @@ import msgspec
 
 from loadmanager.strategies.rebalancing.decision import Certificate, Stage
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 MOVES_A_PLAN = 4_000
 """Nobody looks at more."""
@@ -54,8 +54,8 @@ class PlannedMove(msgspec.Struct, frozen=True, omit_defaults=True):
     """One move of a plan, as `balancing.decision.Move`; `seen` is the bundle's revision when the plan was made."""
 
     bundle: Bundle
-    source: Broker
-    destination: Broker | None
+    source: BrokerId
+    destination: BrokerId | None
     seen: int
     reason: str = ""
     """Empty: the plan's."""

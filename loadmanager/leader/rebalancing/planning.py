@@ -29,7 +29,7 @@ from loadmanager.model.load.usage import weights_of
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision, Move, Stage
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
@@ -90,9 +90,9 @@ def of_decision(
 def of_bundles(
     occasion: Occasion,
     entries: Iterable[Ownership],
-    to: Broker | None,
+    to: BrokerId | None,
     wave: int,
-    forbids: Callable[[Bundle, Broker], str],
+    forbids: Callable[[Bundle, BrokerId], str],
 ) -> Plan:
     """All these bundles to one broker, or to nobody (lookups place them). Raises Conflict if none can go."""
     moves: list[PlannedMove] = []
@@ -124,7 +124,7 @@ def of_bundles(
     )
 
 
-def undoing(occasion: Occasion, plan: Plan, table: OwnershipTable, present: Callable[[str], Broker | None]) -> Plan:
+def undoing(occasion: Occasion, plan: Plan, table: OwnershipTable, present: Callable[[str], BrokerId | None]) -> Plan:
     """A plan that takes back what still is where the plan put it; the others are listed with where they are.
 
     `present` gives the incarnation of a broker that takes bundles now, None if it does not. Raises Conflict if nothing
@@ -170,7 +170,7 @@ def undoing(occasion: Occasion, plan: Plan, table: OwnershipTable, present: Call
     )
 
 
-def _no_way_back(move: PlannedMove, entry: Ownership | None, back: Broker | None) -> str | None:
+def _no_way_back(move: PlannedMove, entry: Ownership | None, back: BrokerId | None) -> str | None:
     if move.destination is None:
         return "the plan gave it to nobody: where it is now is a lookup's doing" + (
             f", {where(entry)}" if entry else ""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from loadmanager.leader.rebalancing.plan_model import Became, Outcome, Plan, PlannedMove
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
@@ -70,7 +70,7 @@ def _after(move: PlannedMove, entry: Ownership) -> Outcome:
     return Outcome(Became.SKIPPED, where(entry)) if leaves else Outcome(Became.DONE)
 
 
-def _name(broker: Broker | None) -> str | None:
+def _name(broker: BrokerId | None) -> str | None:
     return None if broker is None else broker.name
 
 

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from loadmanager.decisions.record import DecisionRecord, Outcome, record_of
 from loadmanager.leader.rebalancing.round import Counts, Round
-from loadmanager.model.apart import Apart, at_once
-from statechannel.law.record import Broker
+from loadmanager.model.run_blocking import Blocking, at_once
+from statechannel.law.record import BrokerId
 
 WAITING_AT_MOST = 16
 NOT_TRIED = Outcome("not tried")
@@ -27,11 +27,13 @@ class Records(Protocol):
 class Recording:
     """Keeps the rounds of one term, in order. Run `run()` beside them."""
 
-    def __init__(self, records: Records, counts: Counts, note: Callable[[str], None], apart: Apart = at_once) -> None:
+    def __init__(
+        self, records: Records, counts: Counts, note: Callable[[str], None], run_blocking: Blocking = at_once
+    ) -> None:
         self._records = records
         self._counts = counts
         self._note = note
-        self._apart = apart
+        self._run_blocking = run_blocking
         self._queue: asyncio.Queue[Round] = asyncio.Queue(WAITING_AT_MOST)
 
     def keep(self, this: Round) -> None:
@@ -41,12 +43,12 @@ class Recording:
         except asyncio.QueueFull:
             self._lost(this, f"{WAITING_AT_MOST} records wait for the log")
 
-    async def run(self, leader: Broker) -> None:
+    async def run(self, leader: BrokerId) -> None:
         """Append until cancelled."""
         while True:
             this = await self._queue.get()
             try:
-                await self._records.append(await self._apart(partial(_record, this, leader)))
+                await self._records.append(await self._run_blocking(partial(_record, this, leader)))
             except Exception as error:  # noqa: BLE001 - nothing about a record may stop balancing
                 self._lost(this, repr(error))
 
@@ -55,7 +57,7 @@ class Recording:
         self._note(f"the decision of round {this.id} was not recorded: {why}")
 
 
-def _record(this: Round, leader: Broker) -> DecisionRecord:
+def _record(this: Round, leader: BrokerId) -> DecisionRecord:
     moves = this.decision.moves
     return record_of(
         this.id,

@@ -20,7 +20,7 @@ from loadmanager.leader.rebalancing.plan_model import Became, Plan, PlanState
 from loadmanager.leader.rebalancing.planning import Occasion, of_decision
 from loadmanager.leader.rebalancing.plans import PROPOSAL_LIFE_MS
 from loadmanager.leader.rebalancing.round import Counts, Round
-from loadmanager.leader.rebalancing.shelf import PlanShelf
+from loadmanager.leader.rebalancing.shelf import PlanStore
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision, Move, Stage
 from statechannel.errors import LogError
@@ -43,7 +43,7 @@ class Rounds:
     def __init__(
         self,
         deciding: Deciding,
-        shelf: PlanShelf,
+        shelf: PlanStore,
         beginning: Beginning,
         counts: Counts,
         leader: str,

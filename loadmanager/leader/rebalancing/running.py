@@ -28,7 +28,7 @@ from loadmanager.leader.rebalancing.plans import (
 )
 from loadmanager.leader.rebalancing.progress import progress
 from loadmanager.leader.rebalancing.round import Counts
-from loadmanager.leader.rebalancing.shelf import PlanShelf
+from loadmanager.leader.rebalancing.shelf import PlanStore
 from loadmanager.leader.rebalancing.together import whole_groups
 from loadmanager.strategies.rebalancing.decision import Move
 from statechannel.errors import RecordTooLarge
@@ -45,7 +45,7 @@ class Running:
 
     def __init__(
         self,
-        shelf: PlanShelf,
+        shelf: PlanStore,
         deciding: Deciding,
         beginning: Beginning,
         counts: Counts,

@@ -21,7 +21,7 @@ from statechannel.law.table import OwnershipTable
 from statechannel.ports import Log
 
 
-class PlanShelf:
+class PlanStore:
     """Belongs to the loop that runs its documents. `nonce` must differ between any two processes that ever write."""
 
     def __init__(self, log: Log, table: Callable[[], OwnershipTable], wall_ms: Callable[[], int], nonce: str) -> None:

@@ -11,10 +11,10 @@ import msgspec
 
 from loadmanager.decisions.log import DecisionLog
 from loadmanager.decisions.record import Outcome
-from loadmanager.leader.rebalancing.governor import Governor
 from loadmanager.leader.rebalancing.limits import Limits, UnderWay
 from loadmanager.leader.rebalancing.pausing import Paused, paused
 from loadmanager.leader.rebalancing.planning import figures
+from loadmanager.leader.rebalancing.rebalancer import Rebalancer
 from loadmanager.strategies.rebalancing.decision import Certificate, Decision, Move
 from statechannel.errors import LogError
 
@@ -64,14 +64,14 @@ class Standing(msgspec.Struct, frozen=True):
     """None if there was none, or the log does not answer."""
 
 
-async def standing(governor: Governor, decisions: DecisionLog, leader: str) -> Standing:
+async def standing(rebalancer: Rebalancer, decisions: DecisionLog, leader: str) -> Standing:
     """As of now."""
-    deciding = governor.deciding
+    deciding = rebalancer.deciding
     settings, policies = deciding.settings(), deciding.policies()
     model = await deciding.recent_model()
     now = figures(model, settings, [broker.name for broker in model.brokers.ids])
     under_way = UnderWay(deciding.table.in_flight())
-    leads = governor.running is not None
+    leads = rebalancer.running is not None
     return Standing(
         balancing=settings.balancing,
         review=settings.balancing_review,
@@ -84,14 +84,14 @@ async def standing(governor: Governor, decisions: DecisionLog, leader: str) -> S
         in_flight=under_way.total,
         in_flight_by_broker=dict(under_way.brokers),
         in_flight_by_namespace=dict(under_way.namespaces),
-        held=_held(governor) if leads else (),
-        last=(_own_last(governor, leader) if leads else None) or await _recorded_last(decisions),
+        held=_held(rebalancer) if leads else (),
+        last=(_own_last(rebalancer, leader) if leads else None) or await _recorded_last(decisions),
     )
 
 
-def _held(governor: Governor) -> tuple[str, ...]:
-    of_round = governor.last.held if governor.last is not None else ()
-    of_plans = governor.running.held.items() if governor.running is not None else ()
+def _held(rebalancer: Rebalancer) -> tuple[str, ...]:
+    of_round = rebalancer.last.held if rebalancer.last is not None else ()
+    of_plans = rebalancer.running.held.items() if rebalancer.running is not None else ()
     lines = [f"{each.move.bundle}: {each.rule}: {each.detail}" for each in of_round]
     lines += [
         f"plan {plan}: {each.move.bundle}: {each.rule}: {each.detail}" for plan, held in of_plans for each in held
@@ -99,8 +99,8 @@ def _held(governor: Governor) -> tuple[str, ...]:
     return (*lines[:HELD_SHOWN], *([f"and {len(lines) - HELD_SHOWN} more"] if len(lines) > HELD_SHOWN else []))
 
 
-def _own_last(governor: Governor, leader: str) -> LastRound | None:
-    last = governor.last
+def _own_last(rebalancer: Rebalancer, leader: str) -> LastRound | None:
+    last = rebalancer.last
     if last is None:
         return None
     outcomes = tuple(last.outcomes.get(move.bundle, NOTHING_BECAME) for move in last.decision.moves)

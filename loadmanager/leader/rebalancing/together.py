@@ -13,14 +13,14 @@ from loadmanager.strategies.rebalancing.decision import Move
 from statechannel.law.bundle import Bundle
 
 
-class Apart(msgspec.Struct, frozen=True):
+class Blocking(msgspec.Struct, frozen=True):
     """Moves that would be made without the others of their group: for good, and for now."""
 
     refused: Mapping[Bundle, str]
     held: Sequence[HeldBack]
 
 
-def whole_groups(plan: Plan, facts: Facts, moves: Sequence[Move]) -> tuple[list[Move], Apart]:
+def whole_groups(plan: Plan, facts: Facts, moves: Sequence[Move]) -> tuple[list[Move], Blocking]:
     """Of the plan's moves that could begin now those whose group is whole, and the others.
 
     A group of which something has moved already is gone on with: half of it is what nobody wanted.
@@ -50,4 +50,4 @@ def whole_groups(plan: Plan, facts: Facts, moves: Sequence[Move]) -> tuple[list[
             refused[move.bundle] = "only together with {}, which does not move: {}".format(*missing[group])
         else:
             held.append(HeldBack(move, Rule.GROUP, f"only together with {waits[group]}, which is held back"))
-    return whole, Apart(refused, held)
+    return whole, Blocking(refused, held)

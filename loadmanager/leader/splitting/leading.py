@@ -54,7 +54,7 @@ class Tending:
     async def tend(self, term: Term) -> None:
         """Look until cancelled."""
         self._answered.clear()
-        beginning = Beginning(self._deciding, term.hands)
+        beginning = Beginning(self._deciding, term.executor)
         while True:
             await asyncio.sleep(LOOK_S)
             if self._safe_mode() is None:

@@ -20,14 +20,14 @@ from loadmanager.model.policies.model import BundlePolicy, Kind, Policies
 from loadmanager.model.policies.ruling import Ruling
 from loadmanager.model.policies.stored import key_of
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.law.verdict import Change, Ownership
 
 REASON_CHARACTERS = 900
 GONE_SESSIONS = 10
 """A lost broker that has not registered again for so many session time-outs is gone for good."""
 
-Emptiest = Callable[[Ownership, Collection[str]], Broker | None]
+Emptiest = Callable[[Ownership, Collection[str]], BrokerId | None]
 
 
 class Locking:
@@ -60,7 +60,7 @@ class Locking:
         if self._deciding.settings().quarantine_deaths <= 0:
             return
         for found in self._trials.fates(peers, now_ms, gone_s):
-            await term.hands.tell(fate_record(leader.leader, leader.epoch, found.broker, found.fate, found.why))
+            await term.executor.tell(fate_record(leader.leader, leader.epoch, found.broker, found.fate, found.why))
         locks = self._current_locks()
         if locks or len(self._quarantine):
             for deed in self._trials.look(self._situation(locks, gone_s)):
@@ -95,7 +95,7 @@ class Locking:
     async def _do(self, deed: Deed, term: Term) -> None:
         match deed:
             case Give():
-                verdict = await term.hands.give(deed.bundle, deed.seen, deed.to, deed.reason)
+                verdict = await term.executor.give(deed.bundle, deed.seen, deed.to, deed.reason)
                 if isinstance(verdict, Change):
                     self._journal.happened(What.TRIED, deed.bundle, f"to {deed.to}: {deed.reason}")
             case LockUp():

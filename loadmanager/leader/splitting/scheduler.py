@@ -14,11 +14,11 @@ from typing import Protocol
 import msgspec
 
 from loadmanager.leader.splitting.journal import Journal, What
-from loadmanager.model.apart import Apart
 from loadmanager.model.boundaries import NoCuts
 from loadmanager.model.host import BundleLoad, KeyRate
 from loadmanager.model.policies.model import Policies
 from loadmanager.model.policies.ruling import Ruling
+from loadmanager.model.run_blocking import Blocking
 from loadmanager.settings import Settings
 from loadmanager.settings.algorithms import Algorithm
 from loadmanager.strategies.splitting.conditions import Cause
@@ -28,7 +28,7 @@ from loadmanager.strategies.splitting.dividing import Inheritance, divide
 from loadmanager.strategies.splitting.merging import Cold, Merge, MergeView, decide_merges, why_not_merged
 from statechannel.errors import StateChannelError
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Action, Broker, Record, Subject
+from statechannel.law.record import Action, BrokerId, Record, Subject
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership, Refusal, Transition, Unknown
 from statechannel.runtime.service import Channel
@@ -62,7 +62,7 @@ class Reshaper:
 
     def __init__(
         self,
-        me: Broker,
+        me: BrokerId,
         channel: Channel,
         loads: Callable[[], Loads],
         settings: Callable[[], Settings],
@@ -70,7 +70,7 @@ class Reshaper:
         survey: Survey,
         idle: Callable[[], str | None],
         clock_s: Callable[[], float],
-        apart: Apart,
+        run_blocking: Blocking,
         journal: Journal,
     ) -> None:
         self._me = me
@@ -81,7 +81,7 @@ class Reshaper:
         self._survey = survey
         self._idle = idle
         self._clock_s = clock_s
-        self._apart = apart
+        self._run_blocking = run_blocking
         self.journal = journal
         self._inheritance = Inheritance()
         self._measured: Collection[Bundle] = ()
@@ -121,12 +121,12 @@ class Reshaper:
             return
         ruling, now_s = self._ruling(), self._clock_s()
         loads, hits, cold = self._loads().loads, self._hits, self._cold
-        near = await self._apart(lambda: worth_averaging(loads, ruling.settings_of, hits))
+        near = await self._run_blocking(lambda: worth_averaging(loads, ruling.settings_of, hits))
         view = self._view(ruling, near)
         await asyncio.sleep(0)  # each of them looks at all that is held
         merging = self._merge_view(ruling)
-        splits = await self._apart(lambda: decide_splits(view, ruling.settings_of, hits))
-        merges = await self._apart(lambda: decide_merges(merging, ruling.settings_of, cold, now_s))
+        splits = await self._run_blocking(lambda: decide_splits(view, ruling.settings_of, hits))
+        merges = await self._run_blocking(lambda: decide_merges(merging, ruling.settings_of, cold, now_s))
         self._hits, self._cold = splits.hits, merges.cold
         self.journal.looked(splits, merges)
         hot: tuple[Hot, ...] = splits.splits

@@ -14,7 +14,7 @@ import msgspec
 
 from loadmanager.model.host import BundleLoad
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 BROKERS_TOPIC = "load-brokers"
 BUNDLES_TOPIC = "load-bundles"
@@ -38,7 +38,7 @@ class BrokerLoadData(msgspec.Struct, frozen=True, omit_defaults=True):
     `in_rate_bytes_s`, `out_rate_bytes_s`, `rate_msg_s`. `sampled_ms` is the broker's wall clock.
     """
 
-    broker: Broker
+    broker: BrokerId
     sampled_ms: int
     cpu_percent: float = 0.0
     memory_percent: float = 0.0
@@ -77,7 +77,7 @@ class TopBundlesLoadData(msgspec.Struct, frozen=True, omit_defaults=True):
     Pulsar compares bytes first, in steps of 100 KB/s, and is blind to CPU.
     """
 
-    broker: Broker
+    broker: BrokerId
     sampled_ms: int
     bundles: tuple[LoadedBundle, ...] = ()
     total: BundleLoad = msgspec.field(default_factory=BundleLoad)

@@ -16,7 +16,7 @@ from loadmanager.model.load.usage import RESOURCES, Weights, usages
 from loadmanager.model.load.window import LoadWindow, Measured, Sample
 from loadmanager.settings import Settings
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 _UNWEIGHTED = Weights(memory=1.0)
 _MSG_FLOOR = 1.0
@@ -48,7 +48,7 @@ class Hold(msgspec.Struct, frozen=True):
 class Reporter:
     """One broker's reports. `now_ms` is any clock that only runs forward."""
 
-    def __init__(self, broker: Broker, settings: Settings) -> None:
+    def __init__(self, broker: BrokerId, settings: Settings) -> None:
         self._broker = broker
         self._window = LoadWindow(0)
         self._last: tuple[int, Report] | None = None

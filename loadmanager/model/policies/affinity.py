@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from loadmanager.model.constraints import FREE
 from loadmanager.model.policies.model import NamespacePolicy
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
-Holdings = Mapping[str, Mapping[Broker, int]]
+Holdings = Mapping[str, Mapping[BrokerId, int]]
 """For each namespace in a group, how many bundles each broker holds by the whole table."""
 
 
@@ -33,7 +33,7 @@ def grouped(policies: Mapping[str, NamespacePolicy]) -> dict[str, str]:
 def spread(
     policies: Mapping[str, NamespacePolicy],
     namespaces: Sequence[str],
-    rows: Mapping[Broker, int],
+    rows: Mapping[BrokerId, int],
     holdings: Holdings,
 ) -> Spread:
     """The groups of these namespaces; `rows` are the brokers'."""

@@ -19,7 +19,7 @@ from loadmanager.model.policies.overriding import why_paused
 from loadmanager.model.policies.permissions import Permissions
 from loadmanager.settings import Settings
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
@@ -27,7 +27,7 @@ from statechannel.law.verdict import Ownership
 
 def misplaced(
     policies: Policies, brokers: Brokers, table: OwnershipTable, settings: Settings
-) -> Iterator[tuple[Bundle, Broker]]:
+) -> Iterator[tuple[Bundle, BrokerId]]:
     """Assigned bundles that must leave their broker, which is one of `brokers` (those of `with_policies`), each once.
 
     Not the ones that are kept there by a pause or a quarantine.
@@ -43,7 +43,7 @@ def misplaced(
             yield bundle, holder
 
 
-def kept_apart(policies: Policies, brokers: Brokers, table: OwnershipTable) -> Iterator[tuple[Bundle, Broker]]:
+def kept_apart(policies: Policies, brokers: Brokers, table: OwnershipTable) -> Iterator[tuple[Bundle, BrokerId]]:
     """Assigned bundles of namespaces that share an anti-affinity group: to keep them apart all must be looked at."""
     groups = grouped(policies.namespaces)
     sizes = Counter(groups.values())
@@ -71,7 +71,7 @@ def _suspects(
 
 
 def _in_namespace(
-    name: str, permissions: Permissions, rows: Mapping[Broker, int], table: OwnershipTable, claims: Claims
+    name: str, permissions: Permissions, rows: Mapping[BrokerId, int], table: OwnershipTable, claims: Claims
 ) -> Iterator[Ownership]:
     namespace = table.namespace(name)
     matched = permissions.matched(name)

@@ -1,4 +1,4 @@
-"""The settings of one broker as they are at this moment, and the door through which the cluster's are changed.
+"""The settings of one broker as they are at this moment, and the endpoint through which the cluster's are changed.
 
 `LiveSettings` reads the topic `settings` and keeps `current`: the settings of the start under those of the cluster.
 Whoever acts on a setting asks for it each time, or listens. A document that does not fit is noted once and left out.

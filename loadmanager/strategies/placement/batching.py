@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 from loadmanager.strategies.placement.model import Candidate, Given, Placed
 from loadmanager.strategies.placement.placement import Placement
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 
 class Batch(Protocol):
@@ -18,11 +18,13 @@ class Batch(Protocol):
         """These will be asked for next: a hint."""
         ...
 
-    def choose(self, bundle: Bundle, declined_by: Broker | None = None, preferred: str | None = None) -> Broker | None:
+    def choose(
+        self, bundle: Bundle, declined_by: BrokerId | None = None, preferred: str | None = None
+    ) -> BrokerId | None:
         """The broker for this bundle, None if nobody may take it. Whoever acts on it says `gave`."""
         ...
 
-    def gave(self, broker: Broker, change: int = 1) -> None:
+    def gave(self, broker: BrokerId, change: int = 1) -> None:
         """The broker was given one more bundle, or one less (-1), that the table does not show yet."""
         ...
 
@@ -31,7 +33,7 @@ class Batch(Protocol):
 class Batching(Protocol):
     """A placement that has a way of its own to place many."""
 
-    def batch(self, candidates: Sequence[Candidate], given: Mapping[Broker, int]) -> Batch:
+    def batch(self, candidates: Sequence[Candidate], given: Mapping[BrokerId, int]) -> Batch:
         """Begin a sitting; `given` as in `Given.bundles`, copied."""
         ...
 
@@ -48,13 +50,15 @@ class OneByOne:
     def foresee(self, bundles: Sequence[Bundle]) -> None:
         """Nothing to prepare."""
 
-    def choose(self, bundle: Bundle, declined_by: Broker | None = None, preferred: str | None = None) -> Broker | None:
+    def choose(
+        self, bundle: Bundle, declined_by: BrokerId | None = None, preferred: str | None = None
+    ) -> BrokerId | None:
         """See `Batch`."""
         given = Given(self._given, declined_by, preferred, self._margin)
         outcome = self._placement.choose(bundle, self._candidates, given)
         return outcome.broker if isinstance(outcome, Placed) else None
 
-    def gave(self, broker: Broker, change: int = 1) -> None:
+    def gave(self, broker: BrokerId, change: int = 1) -> None:
         """See `Batch`."""
         self._given[broker] = self._given.get(broker, 0) + change
 

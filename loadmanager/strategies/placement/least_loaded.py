@@ -15,7 +15,7 @@ from loadmanager.strategies.placement.model import Candidate, Given, NoPlace, Pl
 from loadmanager.strategies.placement.ranking import RANKS, rendezvous
 from loadmanager.strategies.placement.sifting import MARGIN, count, expected_usage, mean_work, willing
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 BLUR = 1 / 32
 """Counts this close, relatively, are told apart by the bundle's hash as well: askers whose views are 30 records old
@@ -41,7 +41,7 @@ class LeastLoaded:
         chosen = _preferred(equal, given) or min(equal, key=lambda each: _order(bundle, each, given, fewest))
         return Placed(chosen.broker, _why(chosen, expected[chosen.broker], equal, chosen_from, given), refused)
 
-    def batch(self, candidates: Sequence[Candidate], given: Mapping[Broker, int]) -> LeastLoadedBatch:
+    def batch(self, candidates: Sequence[Candidate], given: Mapping[BrokerId, int]) -> LeastLoadedBatch:
         """As `choose` for one bundle after another, each counting as given for the next."""
         return LeastLoadedBatch(self.choose, candidates, given, blur)
 
@@ -59,7 +59,7 @@ def _preferred(equal: Sequence[Candidate], given: Given) -> Candidate | None:
     return next((each for each in equal if each.broker.name == given.preferred), None)
 
 
-def _order(bundle: Bundle, candidate: Candidate, given: Given, fewest: int) -> tuple[float, Broker]:
+def _order(bundle: Bundle, candidate: Candidate, given: Given, fewest: int) -> tuple[float, BrokerId]:
     rank = rendezvous(bundle, candidate.broker)
     return count(candidate, given) + blur(fewest) * rank, candidate.broker
 

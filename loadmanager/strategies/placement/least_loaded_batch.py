@@ -17,7 +17,7 @@ from loadmanager.strategies.placement.model import Candidate, Given, NoPlace, Pl
 from loadmanager.strategies.placement.ranking import ranks, seeds
 from loadmanager.strategies.placement.sifting import MARGIN, estimate, estimates, slopes
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 FORESEEN = 512
 """Bundles whose ranks are worked out together: so many that numpy's calls don't count, so few that they fit a cache."""
@@ -32,7 +32,7 @@ class LeastLoadedBatch:
         self,
         choose: Callable[[Bundle, Sequence[Candidate], Given], Placed | NoPlace],
         candidates: Sequence[Candidate],
-        given: Mapping[Broker, int],
+        given: Mapping[BrokerId, int],
         blur: Callable[[int], float],
     ) -> None:
         self._choose = choose
@@ -47,7 +47,9 @@ class LeastLoadedBatch:
         some = bundles[:FORESEEN]
         self._foreseen = dict(zip(some, ranks(some, self._seeds), strict=True))
 
-    def choose(self, bundle: Bundle, declined_by: Broker | None = None, preferred: str | None = None) -> Broker | None:
+    def choose(
+        self, bundle: Bundle, declined_by: BrokerId | None = None, preferred: str | None = None
+    ) -> BrokerId | None:
         """The broker for this bundle, None if nobody may take it. Whoever acts on it says `gave`."""
         if not self._eligible:
             return None
@@ -65,7 +67,7 @@ class LeastLoadedBatch:
         self._scratch += self._order
         return self._eligible[int(self._scratch.argmin())].broker
 
-    def gave(self, broker: Broker, change: int = 1) -> None:
+    def gave(self, broker: BrokerId, change: int = 1) -> None:
         """The broker was given one more bundle, or one less (-1), by this batch or by others; the table does not show
         it yet."""
         if broker not in self._given:

@@ -13,7 +13,7 @@ import msgspec
 from loadmanager.model.load.model import BrokerLoadData
 from loadmanager.model.load.usage import usage
 from loadmanager.model.registration import Peer
-from statechannel.law.record import Action, Broker
+from statechannel.law.record import Action, BrokerId
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
@@ -27,7 +27,7 @@ class Candidate(msgspec.Struct, frozen=True):
     way to it and without what is leaving.
     """
 
-    broker: Broker
+    broker: BrokerId
     bundles: int = 0
     usage: float | None = None
     reported_bundles: int = 0
@@ -44,8 +44,8 @@ class Given(msgspec.Struct, frozen=True):
     `placement_margin_percent` as a fraction.
     """
 
-    bundles: Mapping[Broker, int] = msgspec.field(default_factory=dict)
-    declined_by: Broker | None = None
+    bundles: Mapping[BrokerId, int] = msgspec.field(default_factory=dict)
+    declined_by: BrokerId | None = None
     preferred: str | None = None
     margin: float = 0.10
 
@@ -56,7 +56,7 @@ NOTHING_GIVEN = Given()
 class RefusedCandidate(msgspec.Struct, frozen=True):
     """A candidate that was not eligible, the rule that said so, and its numbers."""
 
-    broker: Broker
+    broker: BrokerId
     rule: str
     detail: str
 
@@ -64,7 +64,7 @@ class RefusedCandidate(msgspec.Struct, frozen=True):
 class Placed(msgspec.Struct, frozen=True):
     """The broker to give the bundle to, why, and who was not eligible."""
 
-    broker: Broker
+    broker: BrokerId
     reason: str
     refused: tuple[RefusedCandidate, ...] = ()
 
@@ -139,7 +139,7 @@ def _with_bundles(of: Candidate, bundles: int) -> Candidate:
     )  # by place: `msgspec.structs.replace` takes four times as long
 
 
-def declined_by(entry: Ownership) -> Broker | None:
+def declined_by(entry: Ownership) -> BrokerId | None:
     """Who just refused this bundle: the author of the `release` that left it unassigned, if that was its last record.
 
     A bundle that was unloaded on purpose looks the same; its former holder then is passed over once, which is what an

@@ -23,7 +23,7 @@ from loadmanager.model.registration import Peer
 from loadmanager.settings import Settings
 from loadmanager.strategies.placement.model import Candidate, RefusedCandidate
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 
@@ -62,7 +62,7 @@ class Permitting:
         peers: Sequence[Peer],
         candidates: Sequence[Candidate],
         settings: Settings,
-        holdings: Callable[[str], Mapping[Broker, int]],
+        holdings: Callable[[str], Mapping[BrokerId, int]],
         claims: Claims | None = None,
     ) -> None:
         self.candidates = tuple(laid_down(policies, settings, each) for each in candidates)
@@ -98,7 +98,7 @@ class Permitting:
             found = self._known[key] = _permitted(self.candidates, row.tolist(), self._permissions.rules.texts())
         return found
 
-    def closed(self, broker: Broker) -> str:
+    def closed(self, broker: BrokerId) -> str:
         """The rule by which the broker takes nothing at all: drained, or full; empty if none does."""
         for each in self.candidates:
             if each.broker == broker:
@@ -108,7 +108,7 @@ class Permitting:
                     return f"{broker.name} has {each.bundles} bundles of at most {each.max_bundles}"
         return ""
 
-    def gave(self, bundle: Bundle, broker: Broker) -> None:
+    def gave(self, bundle: Bundle, broker: BrokerId) -> None:
         """Count a bundle that was just given away, and that the table does not show yet."""
         if bundle.namespace in self._groups:
             self._held(bundle.namespace)[broker.name] += 1
@@ -147,10 +147,10 @@ class Permitting:
         return self._here[namespace]
 
 
-def holdings_of(table: OwnershipTable, namespace: str) -> Mapping[Broker, int]:
+def holdings_of(table: OwnershipTable, namespace: str) -> Mapping[BrokerId, int]:
     """How many bundles of a namespace each broker holds, moves in flight counted as done."""
     known = table.namespace(namespace)
-    held: Counter[Broker] = Counter()
+    held: Counter[BrokerId] = Counter()
     for entry in () if known is None else known.entries:
         on_its_way = entry.state in (State.TRANSFERRING, State.RELEASING)
         broker = entry.target if on_its_way else entry.holder

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 RANKS = 1 << 32
 _ALL = RANKS - 1
@@ -23,7 +23,7 @@ _FIRST, _SECOND = 0x85EBCA6B, 0xC2B2AE35
 _NAMES_KEPT = 65_536
 
 
-def rendezvous(bundle: Bundle, broker: Broker) -> int:
+def rendezvous(bundle: Bundle, broker: BrokerId) -> int:
     """The rank of a broker for a bundle, below RANKS. Depends on the broker's name, not on its incarnation."""
     rank = _of_bundle(bundle) ^ _of_broker(broker.name)
     rank = (rank ^ rank >> 16) * _FIRST & _ALL
@@ -31,7 +31,7 @@ def rendezvous(bundle: Bundle, broker: Broker) -> int:
     return rank ^ rank >> 16
 
 
-def seeds(brokers: Sequence[Broker]) -> NDArray[np.uint32]:
+def seeds(brokers: Sequence[BrokerId]) -> NDArray[np.uint32]:
     """(n,), for `ranks`."""
     return np.array([_of_broker(each.name) for each in brokers], np.uint32)
 

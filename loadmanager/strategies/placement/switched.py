@@ -12,7 +12,7 @@ from loadmanager.strategies.placement.model import Candidate, Given, NoPlace, Pl
 from loadmanager.strategies.placement.placement import Placement
 from loadmanager.strategies.placement.registry import PLACEMENTS
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 
 class SwitchedPlacement:
@@ -32,7 +32,7 @@ class SwitchedPlacement:
         margin = self._settings().placement_margin_percent / 100
         return self._now().choose(bundle, candidates, msgspec.structs.replace(given, margin=margin))
 
-    def batch(self, candidates: Sequence[Candidate], given: Mapping[Broker, int]) -> Batch:
+    def batch(self, candidates: Sequence[Candidate], given: Mapping[BrokerId, int]) -> Batch:
         """A sitting with that strategy."""
         settings = self._settings()
         return begin(self._now(), candidates, Given(given, margin=settings.placement_margin_percent / 100))

@@ -11,7 +11,7 @@ import numpy as np
 from loadmanager.model.cluster import NOWHERE, Flags, Floats, Ints
 from loadmanager.settings import Settings
 from loadmanager.strategies.playground.scenario import BYTES_IN, BYTES_OUT, MESSAGES, Scenario, broker_names
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 LEAST_PART = 0.01
 """A change of less than this part of what the broker does is none, as in the live leader."""
@@ -38,10 +38,10 @@ class SimulatedCluster:
         self._change = settings.load_change_percent / 100
 
     @property
-    def broker_ids(self) -> list[Broker]:
+    def broker_ids(self) -> list[BrokerId]:
         """The present incarnation under each name, running or not."""
         names = broker_names(self.scenario.brokers)
-        return [Broker(name, number) for name, number in zip(names, self._incarnation, strict=True)]
+        return [BrokerId(name, number) for name, number in zip(names, self._incarnation, strict=True)]
 
     def begin(self, at: int) -> list[int]:
         """Begin round `at`: moves end, brokers come and go. Returns the bundles that lost their owner by that."""

@@ -11,7 +11,7 @@ from loadmanager.strategies.placement.model import Candidate, Given, Placed
 from loadmanager.strategies.placement.registry import PLACEMENTS
 from loadmanager.strategies.playground.cluster import SimulatedCluster
 from loadmanager.strategies.playground.level import Ruler
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 
 class Placer:
@@ -22,7 +22,7 @@ class Placer:
         self._bundles = cluster.scenario.bundles
         self._ids = cluster.broker_ids
         self._row_of = {broker: row for row, broker in enumerate(self._ids)}
-        self._given: Counter[Broker] = Counter()
+        self._given: Counter[BrokerId] = Counter()
         scenario, at = cluster.scenario, cluster.at
         present = scenario.present[at]
         owners = np.where((cluster.place >= 0) & present[cluster.place], cluster.place, -1)

@@ -18,7 +18,7 @@ from loadmanager.settings import Settings
 from loadmanager.strategies.playground.playing import Run
 from loadmanager.strategies.playground.scenario import BYTES_IN, BYTES_OUT, CPU, MESSAGES, Scenario, broker_names
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 KEYS, SESSIONS = 40, 20
 """Of each bundle: topics and connections, as reports say them."""
@@ -51,7 +51,7 @@ def traffic(run: Run, settings: Settings) -> Traffic:
     """The load data that brokers sent in a run; both ways with the same triggers, which are those of live brokers."""
     scenario = run.scenario
     owners = owners_by_round(run)
-    brokers = [Broker(name, 1) for name in broker_names(scenario.brokers)]
+    brokers = [BrokerId(name, 1) for name in broker_names(scenario.brokers)]
     all_bundles = settings.model_copy(update={"load_top_bundles": len(scenario.bundles)})
     reporters = [(Reporter(broker, settings), Reporter(broker, all_bundles)) for broker in brokers]
     sums = np.zeros(5, np.int64)

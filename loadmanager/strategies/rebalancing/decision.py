@@ -8,7 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 CANDIDATES_KEPT = 10
 """The best moves not made that a decision names; the others it counts by rule."""
@@ -36,8 +36,8 @@ class Move(msgspec.Struct, frozen=True):
     """
 
     bundle: Bundle
-    source: Broker
-    destination: Broker | None
+    source: BrokerId
+    destination: BrokerId | None
     """None: unload it, and let the next lookup choose (Pulsar's shedders without transfer)."""
     reason: str
     stage: Stage = Stage.BALANCE
@@ -63,8 +63,8 @@ class Candidate(msgspec.Struct, frozen=True):
     """A move that was not made: what it would have gained, and the rule that refused it with its numbers."""
 
     bundle: Bundle
-    source: Broker
-    destination: Broker
+    source: BrokerId
+    destination: BrokerId
     gain: float
     rule: str
     detail: str

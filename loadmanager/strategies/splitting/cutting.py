@@ -31,7 +31,7 @@ from loadmanager.settings.algorithms import Algorithm
 from loadmanager.strategies.splitting.conditions import Cause, Limits
 from loadmanager.strategies.splitting.deciding import Hot
 from statechannel.errors import InvalidName
-from statechannel.law.bundle import Bundle, Topic, position_of
+from statechannel.law.bundle import Bundle, Key, position_of
 
 DOMINATES = 0.5
 """A key that carries at least this part of its bundle's messages or bytes stays the hotter half wherever one cuts."""
@@ -159,7 +159,7 @@ def estimated(bundle: Bundle, load: BundleLoad, positions: Iterable[int] = ()) -
 def position_of_key(name: str) -> int:
     """Where a key of `hottest_keys` is: a topic, in its long or short form, or any other key, taken as it is."""
     try:
-        return Topic.parse(name).position
+        return Key.parse(name).position
     except InvalidName:
         return position_of(name)
 

@@ -17,10 +17,10 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from statechannel.adapters.sqlite import registry
-from statechannel.adapters.sqlite.desk import Desk, Request, Watch
 from statechannel.adapters.sqlite.registry import Session, Snapshot
+from statechannel.adapters.sqlite.writer_thread import Request, Watch, WriterThread
 from statechannel.errors import CoordinationUnavailable, Fenced, RootLost
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.ports import Connection, Identity, Leadership, Member, WatchCounts
 
 T = TypeVar("T")
@@ -52,16 +52,16 @@ class SqliteCoordination:
         self.session_timeout_s, self.request_timeout_s = session_timeout_s, request_timeout_s
         self._session_id = secrets.token_hex(8)
         self._boot = _BOOT_ID.read_text().strip()
-        self._last_data: dict[Broker, bytes] = {}
+        self._last_data: dict[BrokerId, bytes] = {}
         self._members: Mapping[str, Member] = MappingProxyType({})
         self._leadership: Leadership | None = None
-        self._offices: Mapping[str, Broker] = MappingProxyType({})
+        self._leases: Mapping[str, BrokerId] = MappingProxyType({})
         self._link = {"reads": False, "writes": False, "root": True}
         self._root = ""
         """The identity of our root; empty until it is known."""
         self.counts = WatchCounts()
         self._changed: list[Callable[[], None]] = []
-        self._desk: Desk | None = None
+        self._writer_thread: WriterThread | None = None
         self._watch: Watch | None = None
         self.abandoned = False
         """Set by any thread: the session has ended, and nobody acts in it until another incarnation has started."""
@@ -71,9 +71,9 @@ class SqliteCoordination:
     async def start(self, timeout_s: float) -> None:
         """Open or create the file. Raises CoordinationUnavailable, or ForeignCluster if the file is not ours."""
         deadline_s = time.monotonic() + timeout_s
-        self._desk = Desk(self, self._path, deadline_s)
-        await self._started(self._desk.started, timeout_s)
-        self._watch = Watch(self, self._path, deadline_s, self._desk)
+        self._writer_thread = WriterThread(self, self._path, deadline_s)
+        await self._started(self._writer_thread.started, timeout_s)
+        self._watch = Watch(self, self._path, deadline_s, self._writer_thread)
         await self._started(self._watch.started, timeout_s)
 
     async def _started(self, started: asyncio.Future[None], timeout_s: float) -> None:
@@ -93,17 +93,17 @@ class SqliteCoordination:
         return await self._write(registry.identity, durable=False, rings=False, checked=False)
 
     # --- incarnations
-    async def start_incarnation(self, name: str, above: int) -> Broker:
+    async def start_incarnation(self, name: str, above: int) -> BrokerId:
         started = await self._write(lambda db: registry.start_incarnation(db, name, above))
         if self.abandoned:
             self._session_id, self.abandoned = secrets.token_hex(8), False
         return started
 
-    async def register(self, broker: Broker, data: bytes) -> None:
+    async def register(self, broker: BrokerId, data: bytes) -> None:
         self._last_data[broker] = data
         await self._write(lambda db: registry.register(db, self._acting(broker), broker, data), durable=False)
 
-    async def prove(self, broker: Broker) -> None:
+    async def prove(self, broker: BrokerId) -> None:
         """As the port says; on a full disk, where nobody can be raised, the check under the write lock suffices."""
         data = self._last_data.get(broker, b"")
         await self._write(
@@ -113,14 +113,14 @@ class SqliteCoordination:
             on_full_disk=lambda db: self._check(db, broker),
         )
 
-    async def unregister(self, broker: Broker) -> None:
+    async def unregister(self, broker: BrokerId) -> None:
         await self._write(lambda db: registry.unregister(db, self.session(), broker), durable=False)
 
-    async def raise_incarnation(self, broker: Broker, epoch: int) -> None:
+    async def raise_incarnation(self, broker: BrokerId, epoch: int) -> None:
         await self._write(lambda db: registry.raise_incarnation(db, broker, epoch))
 
     # --- election
-    async def campaign(self, candidate: Broker, above: int = 0) -> Leadership | None:
+    async def campaign(self, candidate: BrokerId, above: int = 0) -> Leadership | None:
         return await self._write(lambda db: registry.campaign(db, self._acting(candidate), candidate, above))
 
     async def resign(self, leadership: Leadership) -> None:
@@ -129,19 +129,19 @@ class SqliteCoordination:
     async def evict(self, leadership: Leadership) -> bool:
         return await self._write(lambda db: registry.evict(db, leadership), durable=False)
 
-    # --- offices
-    async def claim(self, office: str, candidate: Broker) -> bool:
+    # --- leases
+    async def claim(self, lease: str, candidate: BrokerId) -> bool:
         return await self._write(
-            lambda db: registry.claim(db, self._acting(candidate), office, candidate), durable=False
+            lambda db: registry.claim(db, self._acting(candidate), lease, candidate), durable=False
         )
 
-    async def vacate(self, office: str, holder: Broker) -> None:
-        await self._write(lambda db: registry.vacate(db, office, holder), durable=False)
+    async def vacate(self, lease: str, holder: BrokerId) -> None:
+        await self._write(lambda db: registry.vacate(db, lease, holder), durable=False)
 
     # --- watches
     @property
-    def offices(self) -> Mapping[str, Broker]:
-        return self._offices
+    def leases(self) -> Mapping[str, BrokerId]:
+        return self._leases
 
     @property
     def members(self) -> Mapping[str, Member]:
@@ -159,15 +159,15 @@ class SqliteCoordination:
         self._changed.append(changed)
 
     def abandon(self) -> None:
-        desk = self._desk
-        if desk is not None:
+        writer_thread = self._writer_thread
+        if writer_thread is not None:
             self.abandoned = True
-            desk.abandon()
+            writer_thread.abandon()
 
     async def close(self) -> None:
-        desk, watch = self._desk, self._watch
-        self._desk = self._watch = None
-        for thread in (watch, desk):
+        writer_thread, watch = self._writer_thread, self._watch
+        self._writer_thread = self._watch = None
+        for thread in (watch, writer_thread):
             if thread is not None:
                 thread.stop()
                 with contextlib.suppress(TimeoutError):
@@ -181,11 +181,11 @@ class SqliteCoordination:
         timeout_ms = int(self.session_timeout_s * 1000)
         return Session(self._session_id, self._boot, timeout_ms, int(self._clock() * 1000))
 
-    def _check(self, db: SqliteConnection, broker: Broker) -> None:
+    def _check(self, db: SqliteConnection, broker: BrokerId) -> None:
         self._acting(broker)
         registry.check_current(db, broker)
 
-    def _acting(self, broker: Broker) -> Session:
+    def _acting(self, broker: BrokerId) -> Session:
         """The session as of now, in which an incarnation acts. Raises Fenced where it was abandoned."""
         if self.abandoned:
             raise Fenced(f"{broker} ended with its session: stop it and start a new incarnation")
@@ -201,13 +201,15 @@ class SqliteCoordination:
         checked: bool = True,
     ) -> T:
         """One checked write. What need not outlive a boot (no session does) is not durable, and spares a disk flush."""
-        desk = self._desk
-        if desk is None:
+        writer_thread = self._writer_thread
+        if writer_thread is None:
             raise CoordinationUnavailable(f"{self._path}: this client is closed or was not started")
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         deadline_s = time.monotonic() + self.request_timeout_s
         in_full = None if on_full_disk is None else self._checked(on_full_disk)
-        desk.put(Request(self._checked(write) if checked else write, durable, rings, deadline_s, done, in_full))
+        writer_thread.put(
+            Request(self._checked(write) if checked else write, durable, rings, deadline_s, done, in_full)
+        )
         try:
             async with asyncio.timeout(self.request_timeout_s):
                 answer = await done
@@ -242,10 +244,10 @@ class SqliteCoordination:
             self._report()
 
     def note_snapshot(self, seen: Snapshot) -> None:
-        """On the loop: members, leadership or offices have changed."""
+        """On the loop: members, leadership or leases have changed."""
         self.counts.changes += 1
         self._members, self._leadership = MappingProxyType(seen.members), seen.leadership
-        self._offices = MappingProxyType(seen.offices)
+        self._leases = MappingProxyType(seen.leases)
         self._report()
 
     def _report(self) -> None:

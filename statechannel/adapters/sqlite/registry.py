@@ -1,6 +1,6 @@
 """The checked writes of `SqliteCoordination` as plain functions: each is the body of one write transaction.
 
-They decide who is fenced, deposed, elected, in office or over; they know no threads, no clock (the time comes with the
+They decide who is fenced, deposed, elected, in lease or over; they know no threads, no clock (the time comes with the
 session) and no retries. Numbers and epochs are rows that are never deleted and only grow. Times are CLOCK_BOOTTIME in
 ms, and mean nothing in another boot: a session of another boot is over.
 """
@@ -14,7 +14,7 @@ import msgspec
 
 from statechannel.errors import Deposed, Fenced, ForeignRoot, RootLost
 from statechannel.law.coordination_root import check_root, lost, replaced
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.ports import Identity, Leadership, Member
 
 SCHEMA = """
@@ -49,7 +49,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     members: dict[str, Member]
     leadership: Leadership | None
-    offices: dict[str, Broker]
+    leases: dict[str, BrokerId]
 
 
 # --- sessions
@@ -57,7 +57,7 @@ def hear(db: Connection, session: Session) -> None:
     """Keep the session alive, or begin it anew where it had ended (what it held is not given back)."""
     if db.execute("UPDATE sessions SET heard_ms = ? WHERE id = ?", (session.now_ms, session.id)).rowcount:
         return
-    # an older release, which knows no offices, may have ended it
+    # an older release, which knows no leases, may have ended it
     db.execute("DELETE FROM offices WHERE session = ?", (session.id,))
     row = (session.id, session.boot, session.now_ms, session.timeout_ms)
     db.execute("INSERT INTO sessions VALUES (?, ?, ?, ?)", row)
@@ -77,7 +77,7 @@ def end_dead_sessions(db: Connection, session: Session) -> None:
 
 
 def end_session(db: Connection, session_id: str) -> None:
-    """Remove a session with its liveness nodes, its leadership and its offices."""
+    """Remove a session with its liveness nodes, its leadership and its leases."""
     db.execute("DELETE FROM members WHERE session = ?", (session_id,))
     db.execute(_NOBODY_LEADS + " WHERE session = ?", (session_id,))
     db.execute("DELETE FROM offices WHERE session = ?", (session_id,))
@@ -114,13 +114,13 @@ def _root(db: Connection) -> str:
 
 
 # --- incarnations
-def start_incarnation(db: Connection, name: str, above: int) -> Broker:
+def start_incarnation(db: Connection, name: str, above: int) -> BrokerId:
     number = max(_number(db, name), above) + 1
     _set_number(db, name, number)
-    return Broker(name, number)
+    return BrokerId(name, number)
 
 
-def raise_incarnation(db: Connection, broker: Broker, epoch: int) -> None:
+def raise_incarnation(db: Connection, broker: BrokerId, epoch: int) -> None:
     leading, _ = _election(db)
     if leading is None or leading.epoch != epoch:
         raise Deposed(f"epoch {epoch} does not lead any more (now: {_described(leading)}): stop leading")
@@ -128,7 +128,7 @@ def raise_incarnation(db: Connection, broker: Broker, epoch: int) -> None:
         _set_number(db, broker.name, broker.incarnation + 1)
 
 
-def register(db: Connection, session: Session, broker: Broker, data: bytes) -> None:
+def register(db: Connection, session: Session, broker: BrokerId, data: bytes) -> None:
     check_current(db, broker)
     hear(db, session)
     db.execute(
@@ -137,7 +137,7 @@ def register(db: Connection, session: Session, broker: Broker, data: bytes) -> N
     )
 
 
-def prove(db: Connection, session: Session, broker: Broker, last_data: bytes) -> None:
+def prove(db: Connection, session: Session, broker: BrokerId, last_data: bytes) -> None:
     check_current(db, broker)
     hear(db, session)
     written = db.execute(
@@ -148,7 +148,7 @@ def prove(db: Connection, session: Session, broker: Broker, last_data: bytes) ->
         register(db, session, broker, last_data)
 
 
-def unregister(db: Connection, session: Session, broker: Broker) -> None:
+def unregister(db: Connection, session: Session, broker: BrokerId) -> None:
     sql = "DELETE FROM members WHERE name = ? AND incarnation = ? AND session = ?"
     db.execute(sql, (broker.name, broker.incarnation, session.id))
 
@@ -157,7 +157,7 @@ def unregister(db: Connection, session: Session, broker: Broker) -> None:
 _NOBODY_LEADS = "UPDATE election SET name = NULL, incarnation = NULL, session = NULL"
 
 
-def campaign(db: Connection, session: Session, candidate: Broker, above: int) -> Leadership | None:
+def campaign(db: Connection, session: Session, candidate: BrokerId, above: int) -> Leadership | None:
     check_current(db, candidate)
     hear(db, session)
     leading, last_epoch = _election(db)
@@ -182,38 +182,38 @@ def evict(db: Connection, leadership: Leadership) -> bool:
     return db.execute(sql, (leadership.epoch, leader.name, leader.incarnation)).rowcount > 0
 
 
-# --- offices
-def claim(db: Connection, session: Session, office: str, candidate: Broker) -> bool:
-    """Whether the office is the candidate's now, in this session."""
+# --- leases
+def claim(db: Connection, session: Session, lease: str, candidate: BrokerId) -> bool:
+    """Whether the lease is the candidate's now, in this session."""
     check_current(db, candidate)
     hear(db, session)
     # of a session that an older release ended
-    db.execute("DELETE FROM offices WHERE office = ? AND session NOT IN (SELECT id FROM sessions)", (office,))
-    ours = (office, candidate.name, candidate.incarnation, session.id)
+    db.execute("DELETE FROM offices WHERE office = ? AND session NOT IN (SELECT id FROM sessions)", (lease,))
+    ours = (lease, candidate.name, candidate.incarnation, session.id)
     db.execute("INSERT OR IGNORE INTO offices VALUES (?, ?, ?, ?)", ours)
     sql = "UPDATE offices SET session = ? WHERE office = ? AND name = ? AND incarnation = ?"
     return db.execute(sql, (session.id, *ours[:3])).rowcount > 0
 
 
-def vacate(db: Connection, office: str, holder: Broker) -> None:
+def vacate(db: Connection, lease: str, holder: BrokerId) -> None:
     sql = "DELETE FROM offices WHERE office = ? AND name = ? AND incarnation = ?"
-    db.execute(sql, (office, holder.name, holder.incarnation))
+    db.execute(sql, (lease, holder.name, holder.incarnation))
 
 
 # --- the watches
 def snapshot(db: Connection) -> Snapshot:
-    """Members, leadership and offices as of one commit; the caller opens the read transaction."""
+    """Members, leadership and leases as of one commit; the caller opens the read transaction."""
     rows = db.execute("SELECT name, incarnation, data FROM members").fetchall()
-    members = {name: Member(Broker(name, incarnation), data) for name, incarnation, data in rows}
+    members = {name: Member(BrokerId(name, incarnation), data) for name, incarnation, data in rows}
     sql = "SELECT office, name, incarnation FROM offices JOIN sessions ON id = session ORDER BY office"
-    offices = {office: Broker(name, incarnation) for office, name, incarnation in db.execute(sql)}
-    return Snapshot(members, _election(db)[0], offices)
+    leases = {lease: BrokerId(name, incarnation) for lease, name, incarnation in db.execute(sql)}
+    return Snapshot(members, _election(db)[0], leases)
 
 
 def _election(db: Connection) -> tuple[Leadership | None, int]:
     """Who leads, and the last epoch that anybody led under."""
     epoch, name, incarnation = db.execute("SELECT epoch, name, incarnation FROM election").fetchone()
-    return (Leadership(Broker(name, incarnation), epoch) if name is not None else None), epoch
+    return (Leadership(BrokerId(name, incarnation), epoch) if name is not None else None), epoch
 
 
 def _described(leading: Leadership | None) -> str:
@@ -229,7 +229,7 @@ def _set_number(db: Connection, name: str, number: int) -> None:
     db.execute("INSERT OR REPLACE INTO incarnations VALUES (?, ?)", (name, number))
 
 
-def check_current(db: Connection, broker: Broker) -> None:
+def check_current(db: Connection, broker: BrokerId) -> None:
     """Raises Fenced. Under the write lock the answer is as good as a write: nobody can raise the number meanwhile."""
     number = _number(db, broker.name)
     if number != broker.incarnation:

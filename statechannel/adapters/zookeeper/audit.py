@@ -139,7 +139,7 @@ async def _identity(session: Session, nodes: Nodes) -> Identity | None:
 async def _acls(session: Session, nodes: Nodes) -> dict[str, list[ACL]]:
     """Of our nodes, or of the first hundreds of them."""
     paths = [*nodes.directories(), nodes.identity, nodes.leader]
-    for directory in (nodes.ids_dir, nodes.live_dir, nodes.offices_dir, nodes.terms_dir):
+    for directory in (nodes.ids_dir, nodes.live_dir, nodes.leases_dir, nodes.terms_dir):
         with suppress(NoNodeError):
             paths += [f"{directory}/{name}" for name in sorted(await session.children(directory))]
     found: dict[str, list[ACL]] = {}

@@ -7,7 +7,7 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 from statechannel.adapters.zookeeper.nodes import Nodes
 from statechannel.adapters.zookeeper.session import Operation, Refused, Session, check
 from statechannel.errors import CoordinationUnavailable, Deposed, Fenced
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 ATTEMPTS = 8
 """How often a transaction that lost a race is tried anew before the server counts as unavailable."""
@@ -22,17 +22,17 @@ class Checks:
         self.abandoned = False
         """Set by another thread: nothing is written in the name of an incarnation until another one has started."""
 
-    def may_act(self, broker: Broker) -> None:
+    def may_act(self, broker: BrokerId) -> None:
         """Raises Fenced where our session was abandoned: not even a read is worth while."""
         if self.abandoned:
             raise fenced(broker)
 
-    def is_current(self, broker: Broker) -> Operation:
+    def is_current(self, broker: BrokerId) -> Operation:
         """The step of a transaction that fails unless this incarnation is the current one of its name. As `may_act`."""
         self.may_act(broker)
         return check(self._nodes.id(broker.name), broker.incarnation)
 
-    async def confirm_current(self, broker: Broker) -> None:
+    async def confirm_current(self, broker: BrokerId) -> None:
         """The same as a transaction of its own. Raises Fenced."""
         try:
             await self._session.commit(self.is_current(broker))
@@ -55,7 +55,7 @@ class Checks:
                 raise CoordinationUnavailable(f"the directory of {path} is gone from ZooKeeper") from None
 
 
-def fenced(broker: Broker) -> Fenced:
+def fenced(broker: BrokerId) -> Fenced:
     return Fenced(f"{broker} is not the current incarnation of its name: stop, and start a new incarnation")
 
 

@@ -13,13 +13,13 @@ from typing import Any
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from statechannel.adapters.zookeeper.checks import ATTEMPTS, Checks, deposed, fenced
+from statechannel.adapters.zookeeper.leases import Leases
 from statechannel.adapters.zookeeper.nodes import (
     Nodes,
     decode_leadership,
     encode_leadership,
     encode_member,
 )
-from statechannel.adapters.zookeeper.offices import Offices
 from statechannel.adapters.zookeeper.roots import Roots
 from statechannel.adapters.zookeeper.session import (
     LOGGER,
@@ -35,7 +35,7 @@ from statechannel.adapters.zookeeper.session import (
 from statechannel.adapters.zookeeper.watches import Watches
 from statechannel.errors import CoordinationError, CoordinationUnavailable, ForeignRoot, RootLost
 from statechannel.law.coordination_root import lost, replaced
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.ports import Connection, Identity, Leadership, Member, WatchCounts
 
 RAISES_AT_ONCE = 500
@@ -67,10 +67,10 @@ class ZooKeeperCoordination:
             hosts, session_timeout_s, request_timeout_s, client_settings or {}, self._watches.link_changed
         )
         self._checks = Checks(self._session, self._nodes)
-        self._offices = Offices(self._session, self._nodes, self._checks)
+        self._leases = Leases(self._session, self._nodes, self._checks)
         self._roots = Roots(self._session, self._nodes)
         self._keeper: asyncio.Task[None] | None = None
-        self._data: dict[Broker, bytes] = {}
+        self._data: dict[BrokerId, bytes] = {}
         self._won: Leadership | None = None
 
     async def start(self, timeout_s: float) -> None:
@@ -129,20 +129,20 @@ class ZooKeeperCoordination:
         return await self._roots.identity()
 
     # --- incarnations
-    async def start_incarnation(self, name: str, above: int) -> Broker:
+    async def start_incarnation(self, name: str, above: int) -> BrokerId:
         """As `Coordination.start_incarnation`."""
-        started = Broker(name, await self._raise_number(name, above))
+        started = BrokerId(name, await self._raise_number(name, above))
         self._checks.abandoned = False
         return started
 
-    async def register(self, broker: Broker, data: bytes) -> None:
+    async def register(self, broker: BrokerId, data: bytes) -> None:
         """As `Coordination.register`; data of at most 256 KiB."""
         if len(data) > MAX_DATA_BYTES:
             raise CoordinationError(f"registered data of {len(data)} bytes exceeds {MAX_DATA_BYTES}: shorten it")
         await self._replace(broker, data)
         self._data[broker] = data
 
-    async def prove(self, broker: Broker) -> None:
+    async def prove(self, broker: BrokerId) -> None:
         """As `Coordination.prove`."""
         data = self._data.get(broker, b"")
         live = self._nodes.live(broker.name)
@@ -159,7 +159,7 @@ class ZooKeeperCoordination:
         if ours is not None and written.ephemeralOwner != ours:
             await self._replace(broker, data)  # it would vanish with the session that made it
 
-    async def unregister(self, broker: Broker) -> None:
+    async def unregister(self, broker: BrokerId) -> None:
         """As `Coordination.unregister`."""
         self._data.pop(broker, None)
         if self._checks.abandoned:
@@ -171,7 +171,7 @@ class ZooKeeperCoordination:
             if refused.index == 0:
                 await self._remove_revoked(broker, live)
 
-    async def raise_incarnation(self, broker: Broker, epoch: int) -> None:
+    async def raise_incarnation(self, broker: BrokerId, epoch: int) -> None:
         """As `Coordination.raise_incarnation`."""
         leads = check(self._nodes.epoch, epoch)
         try:
@@ -187,7 +187,7 @@ class ZooKeeperCoordination:
                 raise deposed(epoch) from None
 
     # --- election
-    async def campaign(self, candidate: Broker, above: int = 0) -> Leadership | None:
+    async def campaign(self, candidate: BrokerId, above: int = 0) -> Leadership | None:
         """As `Coordination.campaign`."""
         self._checks.may_act(candidate)
         await self._raise_epoch(candidate, above)
@@ -228,20 +228,20 @@ class ZooKeeperCoordination:
             return False
         return True
 
-    # --- offices
-    async def claim(self, office: str, candidate: Broker) -> bool:
-        """As `Coordination.claim`. Raises InvalidName for what is no office."""
-        return await self._offices.claim(office, candidate)
+    # --- leases
+    async def claim(self, lease: str, candidate: BrokerId) -> bool:
+        """As `Coordination.claim`. Raises InvalidName for what is no lease."""
+        return await self._leases.claim(lease, candidate)
 
-    async def vacate(self, office: str, holder: Broker) -> None:
-        """As `Coordination.vacate`. Raises InvalidName for what is no office."""
-        await self._offices.vacate(office, holder)
+    async def vacate(self, lease: str, holder: BrokerId) -> None:
+        """As `Coordination.vacate`. Raises InvalidName for what is no lease."""
+        await self._leases.vacate(lease, holder)
 
     # --- watches
     @property
-    def offices(self) -> Mapping[str, Broker]:
+    def leases(self) -> Mapping[str, BrokerId]:
         """As `Coordination.offices`."""
-        return self._watches.offices
+        return self._watches.leases
 
     @property
     def members(self) -> Mapping[str, Member]:
@@ -282,7 +282,7 @@ class ZooKeeperCoordination:
         await self._session.close()
 
     # --- transactions that may have to be tried again
-    async def _raise_epoch(self, candidate: Broker, above: int) -> None:
+    async def _raise_epoch(self, candidate: BrokerId, above: int) -> None:
         """Bring the epoch to `above` at least, where the log has seen more of them than this root."""
         while (missing := above - await self._checks.version(self._nodes.epoch)) > 0:
             raises = [put(self._nodes.epoch, b"")] * min(missing, RAISES_AT_ONCE)
@@ -306,7 +306,7 @@ class ZooKeeperCoordination:
             if (number := results[-1].version) > above:
                 return number
 
-    async def _replace(self, broker: Broker, data: bytes) -> None:
+    async def _replace(self, broker: BrokerId, data: bytes) -> None:
         """Put a liveness node of our session in the place of whatever is there."""
         live = self._nodes.live(broker.name)
         fresh = make(live, encode_member(broker, data), ephemeral=True)
@@ -322,7 +322,7 @@ class ZooKeeperCoordination:
                 return
         raise CoordinationUnavailable(f"lost {ATTEMPTS} races for the liveness node of {broker}: try again")
 
-    async def _remove_revoked(self, broker: Broker, live: str) -> None:
+    async def _remove_revoked(self, broker: BrokerId, live: str) -> None:
         """Our incarnation was raised; the node may still be ours, or already its successor's."""
         with suppress(NoNodeError, BadVersionError):
             data, stat = await self._session.read(live)

@@ -78,7 +78,7 @@ def judge_sessions(servers: Sequence[Server], expected: Expected) -> Iterator[Fi
             severity = WARNING
             advice = (
                 f"set minSessionTimeout of the server to at most {asked_ms} (by default it is twice tickTime): "
-                "leadership and offices of a crashed broker stay taken for that long"
+                "leadership and leases of a crashed broker stay taken for that long"
             )
         yield Finding("zookeeper: sessions", severity, found, advice)
 

@@ -8,7 +8,7 @@
 {root}/epoch                its version is the current epoch
 {root}/leader               ephemeral: who leads, and since which epoch
 {root}/offices/OFFICE       ephemeral: who holds it
-{root}/terms/OFFICE         its version rises with each claim of the office; never deleted
+{root}/terms/OFFICE         its version rises with each claim of the lease; never deleted
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import logging
 import re
 
 from statechannel.errors import InvalidName
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.ports import Leadership, Member
 
 LOGGER = logging.getLogger("statechannel.zookeeper")
@@ -33,7 +33,7 @@ class Nodes:
         self.live_dir = f"{root}/brokers/live"
         self.epoch = f"{root}/epoch"
         self.leader = f"{root}/leader"
-        self.offices_dir = f"{root}/offices"
+        self.leases_dir = f"{root}/offices"
         self.terms_dir = f"{root}/terms"
 
     def marker(self, root: str) -> str:
@@ -48,13 +48,13 @@ class Nodes:
         """The liveness node of a broker's name. Raises InvalidName."""
         return f"{self.live_dir}/{check_name(name)}"
 
-    def office(self, office: str) -> str:
-        """The node of an office's holder. Raises InvalidName."""
-        return f"{self.offices_dir}/{check_office(office)}"
+    def lease(self, lease: str) -> str:
+        """The node of a lease's holder. Raises InvalidName."""
+        return f"{self.leases_dir}/{check_lease(lease)}"
 
-    def term(self, office: str) -> str:
-        """Where the claims of an office are counted. Raises InvalidName."""
-        return f"{self.terms_dir}/{check_office(office)}"
+    def term(self, lease: str) -> str:
+        """Where the claims of a lease are counted. Raises InvalidName."""
+        return f"{self.terms_dir}/{check_lease(lease)}"
 
     def ancestors(self) -> list[str]:
         """What lies above the root, parents first. Others may have their roots there."""
@@ -63,17 +63,17 @@ class Nodes:
     def directories(self) -> list[str]:
         """What must exist of ours before anything else can be created, parents first."""
         brokers = self.ids_dir.rpartition("/")[0]
-        return [self.root, brokers, self.ids_dir, self.live_dir, self.offices_dir, self.terms_dir, self.epoch]
+        return [self.root, brokers, self.ids_dir, self.live_dir, self.leases_dir, self.terms_dir, self.epoch]
 
 
-OFFICE = re.compile(r"[A-Za-z0-9-]{1,64}")
+LEASE = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
-def check_office(office: str) -> str:
-    """The name itself, if it is one of an office. Raises InvalidName."""
-    if not OFFICE.fullmatch(office):
-        raise InvalidName(f"{office!r} is no office; write up to 64 letters, digits and '-'")
-    return office
+def check_lease(lease: str) -> str:
+    """The name itself, if it is one of a lease. Raises InvalidName."""
+    if not LEASE.fullmatch(lease):
+        raise InvalidName(f"{lease!r} is no lease; write up to 64 letters, digits and '-'")
+    return lease
 
 
 def check_name(name: str) -> str:
@@ -83,7 +83,7 @@ def check_name(name: str) -> str:
     return name
 
 
-def encode_member(broker: Broker, data: bytes) -> bytes:
+def encode_member(broker: BrokerId, data: bytes) -> bytes:
     """A liveness node: the incarnation in digits, a line feed, the registered data."""
     return b"%d\n%b" % (broker.incarnation, data)
 
@@ -94,7 +94,7 @@ def decode_member(name: str, node: bytes) -> Member | None:
     if not mark or not number.isdigit():
         LOGGER.warning("liveness node of %s is not ours: %r", name, node[:40])
         return None
-    return Member(Broker(name, int(number)), data)
+    return Member(BrokerId(name, int(number)), data)
 
 
 def encode_leadership(leadership: Leadership) -> bytes:
@@ -106,23 +106,23 @@ def decode_leadership(node: bytes) -> Leadership | None:
     """The inverse; None, with a warning, for what somebody else wrote there."""
     leader, _, epoch = node.decode(errors="replace").rpartition(" ")
     try:
-        return Leadership(Broker.parse(leader), int(epoch))
+        return Leadership(BrokerId.parse(leader), int(epoch))
     except (InvalidName, ValueError):
         LOGGER.warning("election node is not ours: %r", node[:80])
         return None
 
 
-def encode_holder(holder: Broker) -> bytes:
-    """An office's node: broker and incarnation as `host:port#7`."""
+def encode_holder(holder: BrokerId) -> bytes:
+    """A lease's node: broker and incarnation as `host:port#7`."""
     return str(holder).encode()
 
 
-def decode_holder(office: str, node: bytes) -> Broker | None:
+def decode_holder(lease: str, node: bytes) -> BrokerId | None:
     """The inverse; None, with a warning, for what somebody else wrote there."""
     try:
-        return Broker.parse(node.decode(errors="replace"))
+        return BrokerId.parse(node.decode(errors="replace"))
     except (InvalidName, ValueError):
-        LOGGER.warning("node of office %s is not ours: %r", office, node[:80])
+        LOGGER.warning("node of lease %s is not ours: %r", lease, node[:80])
         return None
 
 

@@ -1,8 +1,8 @@
-"""What is known of members, leader and offices: kept fresh by watches, of which each tells of one change.
+"""What is known of members, leader and leases: kept fresh by watches, of which each tells of one change.
 
 Proofs write liveness nodes several times a second, so what watches one must not see that. The watch that `children`
 leaves on a node without children does: it fires when the node is deleted, and a registration replaces its node. Which
-one stands there is told by the transaction that made it, so a node that was not replaced is not read again. Offices
+one stands there is told by the transaction that made it, so a node that was not replaced is not read again. Leases
 change hands under the same name: a watch on their data tells.
 """
 
@@ -21,7 +21,7 @@ from statechannel.adapters.zookeeper.directory import Directory
 from statechannel.adapters.zookeeper.nodes import Nodes, decode_holder, decode_leadership, decode_member
 from statechannel.adapters.zookeeper.session import LOGGER, Denied, Link, Session, Watch, post
 from statechannel.errors import CoordinationUnavailable
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.ports import Connection, Leadership, Member, WatchCounts
 
 AGAIN_S = 0.1
@@ -44,20 +44,20 @@ class Watches:
     def __init__(self, nodes: Nodes) -> None:
         self.members: Mapping[str, Member] = MappingProxyType({})
         self.leadership: Leadership | None = None
-        self.offices: Mapping[str, Broker] = MappingProxyType({})
+        self.leases: Mapping[str, BrokerId] = MappingProxyType({})
         self.connection = Connection.SUSPENDED
         self.counts = WatchCounts()
         self._denial: Denied | None = None
         self._settled = asyncio.Event()
         """Set while everything is known, or `_denial` says that it cannot be."""
-        self._told = (self.members, self.leadership, self.offices, self.connection)
+        self._told = (self.members, self.leadership, self.leases, self.connection)
         self._nodes = nodes
         self._listeners: list[Callable[[], None]] = []
         self._woken = asyncio.Event()
         self._leader_stale = True
         self._live: Directory[_LiveNode] = Directory(nodes.live_dir, self._read_live, self._woken.set, self.counts)
-        self._holders: Directory[Broker | None] = Directory(
-            nodes.offices_dir, self._read_holder, self._woken.set, self.counts
+        self._holders: Directory[BrokerId | None] = Directory(
+            nodes.leases_dir, self._read_holder, self._woken.set, self.counts
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._prepared = False
@@ -134,7 +134,7 @@ class Watches:
 
     def _tell_trouble(self, trouble: str) -> None:
         if trouble != self.trouble:
-            LOGGER.warning("cannot read members, leader and offices: %s", trouble)
+            LOGGER.warning("cannot read members, leader and leases: %s", trouble)
         self.trouble = trouble
 
     async def _read_stale(self, session: Session) -> None:
@@ -143,7 +143,7 @@ class Watches:
         if self._holders.stale:
             await self._holders.refresh(session)
             holders = sorted(self._holders.values.items())
-            self.offices = MappingProxyType({office: holder for office, holder in holders if holder is not None})
+            self.leases = MappingProxyType({lease: holder for lease, holder in holders if holder is not None})
         if self._live.stale:
             await self._live.refresh(session)
             found = sorted(self._live.values.items())
@@ -170,11 +170,11 @@ class Watches:
                 return None
 
     async def _read_holder(
-        self, session: Session, office: str, _before: Broker | None, noticed: Watch
-    ) -> Broker | None:
+        self, session: Session, lease: str, _before: BrokerId | None, noticed: Watch
+    ) -> BrokerId | None:
         self.counts.reads += 1
-        data, _ = await session.read(f"{self._nodes.offices_dir}/{office}", noticed)
-        return decode_holder(office, data)
+        data, _ = await session.read(f"{self._nodes.leases_dir}/{lease}", noticed)
+        return decode_holder(lease, data)
 
     async def _read_live(self, session: Session, name: str, before: _LiveNode | None, deleted: Watch) -> _LiveNode:
         path = f"{self._nodes.live_dir}/{name}"
@@ -201,7 +201,7 @@ class Watches:
 
     def _tell_changes(self) -> None:
         """Compared with what was told, not with what was known: reading may be overtaken half-way."""
-        known = (self.members, self.leadership, self.offices, self.connection)
+        known = (self.members, self.leadership, self.leases, self.connection)
         if known != self._told:
             self._told = known
             for listener in tuple(self._listeners):

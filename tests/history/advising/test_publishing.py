@@ -1,4 +1,4 @@
-"""Advice goes from a job to the cluster, over the log or through a broker's door, once however often."""
+"""Advice goes from a job to the cluster, over the log or through a broker's endpoint, once however often."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from loadmanager.model.load.model import BrokerLoadData
 from loadmanager.model.load.usage import RESOURCES, Weights, capacity_row, usages
 from loadmanager.strategies.splitting.conditions import Limits
 from statechannel.law.bundle import even_boundaries, tile
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from tests.history.analyses.making import Chain, Row, answers, at, since, tables
 
 NAN, INF = float("nan"), float("inf")
@@ -67,7 +67,7 @@ def usage_of(row: Row, weights: Weights) -> list[float | None]:
     """By the production's own function; None where the broker declares no capacity, or nothing weighs."""
     rates = {name: credible(row[name]) for name in RATES}
     capacity = {name: value for name, value in (row["capacity"] or {}).items() if credible(value)}
-    load = BrokerLoadData(Broker(row["broker"], 1), 0, memory_percent=0.0, capacity=capacity, **rates)
+    load = BrokerLoadData(BrokerId(row["broker"], 1), 0, memory_percent=0.0, capacity=capacity, **rates)
     found = usages(load, weights)
     room = capacity_row(capacity)
     return [

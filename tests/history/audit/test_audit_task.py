@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from loadmanager.history.audit.segments import Extent
 from statechannel.law import codec
 from statechannel.law.partition import PartitionState
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.law.transitions import State
 from statechannel.ports import LogEntry
 from statechannel.runtime.channel import ChannelCore
@@ -138,7 +138,7 @@ def test_of_a_trimmed_log_what_precedes_the_oldest_state_is_counted_and_not_judg
 def stolen(state: PartitionState) -> PartitionState:
     """A state in which one bundle is another's."""
     name, entries = next((n, list(ns.entries)) for n, ns in enumerate(state.namespaces) if ns.entries)
-    entries[0] = msgspec.structs.replace(entries[0], holder=Broker("thief:1", 9), state=State.ASSIGNED)
+    entries[0] = msgspec.structs.replace(entries[0], holder=BrokerId("thief:1", 9), state=State.ASSIGNED)
     changed = msgspec.structs.replace(state.namespaces[name], entries=entries)
     return msgspec.structs.replace(state, namespaces=(*state.namespaces[:name], changed, *state.namespaces[name + 1 :]))
 

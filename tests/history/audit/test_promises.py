@@ -10,7 +10,7 @@ import pytest
 from loadmanager.history.audit import Invariant
 from statechannel.errors import InvariantError
 from statechannel.law import codec, log_records, reshaping, table, transitions
-from statechannel.law.record import Action, Broker, Record
+from statechannel.law.record import Action, BrokerId, Record
 from statechannel.law.verdict import Change
 from statechannel.ports import LogEntry
 from statechannel.runtime.channel import ChannelCore
@@ -131,7 +131,7 @@ def first_found(invariant: Invariant) -> tuple[list[Entry], Found]:
     """A log that the mutant accepts, and what the audit says of it."""
     for seed in range(200):
         entries = honest(seed, STEPS)
-        found = audited(entries, apart=1_000)
+        found = audited(entries, run_blocking=1_000)
         if any(v["invariant"] == invariant for v in found.violation):
             return entries, found
     raise AssertionError("no history breaks it")
@@ -178,7 +178,7 @@ def test_a_refused_record_that_changes_something_is_noticed_by_the_next_change(m
 
 def test_a_log_of_two_clusters_is_found_at_the_second_genesis(monkeypatch):
     mutate(monkeypatch, TABLE_OF, "_begin", "self.genesis is not None", "False")
-    records = [Record(name, Action.GENESIS, Broker("a:1", 1), cluster=name) for name in ("north", "south")]
+    records = [Record(name, Action.GENESIS, BrokerId("a:1", 1), cluster=name) for name in ("north", "south")]
     found = audited(Entry(0, offset, codec.encode(record)) for offset, record in enumerate(records))
     assert found.broken() == {(1, "place")}
     assert "north's, and becomes south's" in found.violation[0]["detail"]

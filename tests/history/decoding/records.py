@@ -13,7 +13,7 @@ from loadmanager.decisions.codec import encode
 from loadmanager.decisions.record import DecisionRecord, Outcome
 from loadmanager.strategies.rebalancing.decision import Decision, Move, Stage
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 
 @st.composite
@@ -93,7 +93,7 @@ def damaged(draw: st.DrawFn, records: st.SearchStrategy[bytes]) -> bytes:
             return record
 
 
-broker = st.builds(Broker, names, st.integers(0, 9))
+broker = st.builds(BrokerId, names, st.integers(0, 9))
 figures = st.one_of(st.floats(), st.just(0.0))
 moves = st.builds(
     Move,

@@ -17,9 +17,9 @@ from loadmanager.model.host import BundleLoad
 from loadmanager.model.load.model import BrokerLoadData, LoadedBundle, TopBundlesLoadData
 from loadmanager.strategies.rebalancing.decision import Decision, Move
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
-B1, B2 = Broker("b1:1", 7), Broker("b2:1", 8)
+B1, B2 = BrokerId("b1:1", 7), BrokerId("b2:1", 8)
 LOW, HIGH = Bundle("t/n", 0, 2**31), Bundle("t/n", 2**31, 2**32 - 1)
 AT_MS = 1_700_000_000_000
 AT, APPENDED = datetime.fromtimestamp(AT_MS / 1000, UTC), datetime(2023, 11, 15, 1, tzinfo=UTC)

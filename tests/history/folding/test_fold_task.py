@@ -18,7 +18,7 @@ from loadmanager.history.folding.verdicts import PartitionFold
 from loadmanager.history.schemas import CHANNEL_STATE
 from loadmanager.simulation.world import World
 from statechannel.law import codec
-from statechannel.law.record import Action, Broker, Record, Role
+from statechannel.law.record import Action, BrokerId, Record, Role
 from statechannel.law.verdict import Change, Refusal
 from statechannel.ports import LogEntry
 from statechannel.runtime.channel import ChannelCore
@@ -32,7 +32,7 @@ STATE_NAMES = tuple(CHANNEL_STATE.names)
 
 
 def noop(offset: int, partition: int = 0, **more: object) -> Entry:
-    record = Record(f"r{offset}", Action.NOOP, Broker("a:1", 1), **more)
+    record = Record(f"r{offset}", Action.NOOP, BrokerId("a:1", 1), **more)
     return Entry(partition, offset, codec.encode(record))
 
 

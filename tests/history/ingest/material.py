@@ -23,7 +23,7 @@ from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC, BrokerLoa
 from loadmanager.strategies.rebalancing.decision import Decision, Move, Stage
 from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.ports import Payload, TopicSpec
 from tests.history.decoding.records import sealed
 from tests.history.folding.tasks import history
@@ -91,7 +91,7 @@ def loads(rng: Random, reports: int, at_ms: int) -> dict[str, list[Payload]]:
     """Reports of three brokers, as the log takes them."""
     brokers, bundles = list[Payload](), list[Payload]()
     for number in range(reports):
-        broker = Broker(f"b{number % 3}:1", 1 + (number > reports // 2))
+        broker = BrokerId(f"b{number % 3}:1", 1 + (number > reports // 2))
         late_ms = 3_600_000 if number % 17 == 5 else 0
         sampled_ms = at_ms + number * APART_MS - late_ms
         key = broker.name.encode()
@@ -100,13 +100,13 @@ def loads(rng: Random, reports: int, at_ms: int) -> dict[str, list[Payload]]:
     return {BROKERS_TOPIC: _troubled(rng, brokers), BUNDLES_TOPIC: _troubled(rng, bundles)}
 
 
-def broker_load(rng: Random, broker: Broker, sampled_ms: int) -> BrokerLoadData:
+def broker_load(rng: Random, broker: BrokerId, sampled_ms: int) -> BrokerLoadData:
     """A report."""
     cpu_percent = rng.uniform(5, 95)
     return BrokerLoadData(broker, sampled_ms, cpu_percent, in_rate_msg_s=rng.uniform(0, 1e4), capacity={"cpu": 4.0})
 
 
-def top_bundles(rng: Random, broker: Broker, sampled_ms: int) -> TopBundlesLoadData:
+def top_bundles(rng: Random, broker: BrokerId, sampled_ms: int) -> TopBundlesLoadData:
     """A report."""
     top = tuple(
         LoadedBundle(bundle, BundleLoad(keys=number, in_rate_msg_s=rng.uniform(0, 1e3), cpu_percent=rng.uniform(0, 9)))
@@ -117,7 +117,7 @@ def top_bundles(rng: Random, broker: Broker, sampled_ms: int) -> TopBundlesLoadD
 
 def decisions(rng: Random, count: int, at_ms: int) -> list[Payload]:
     """Rounds of a leader; one comes twice, one is of a format that this release does not know, one is damaged."""
-    leader, other = Broker("b0:1", 1), Broker("b1:1", 1)
+    leader, other = BrokerId("b0:1", 1), BrokerId("b1:1", 1)
     values = [
         encode_decision(
             DecisionRecord(

@@ -20,7 +20,7 @@ from loadmanager.history.lake import Lake, Once
 from loadmanager.history.sources import SqliteSource
 from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC
 from statechannel.law import codec
-from statechannel.law.record import Action, Broker, Record
+from statechannel.law.record import Action, BrokerId, Record
 from statechannel.ports import Payload
 from tests.history.folding.tasks import of_format
 from tests.history.ingest import material
@@ -124,7 +124,7 @@ def in_bronze(lake: Lake, rows: DataFrame) -> None:
 
 
 def noop(offset: int) -> Payload:
-    return Payload(None, codec.encode(Record(f"r{offset}", Action.NOOP, Broker("a:1", 1))))
+    return Payload(None, codec.encode(Record(f"r{offset}", Action.NOOP, BrokerId("a:1", 1))))
 
 
 def decisions() -> list[Payload]:

@@ -11,7 +11,7 @@ from loadmanager.history.ingest.repeats import KEPT, Recent, repeats
 from loadmanager.history.lake import Once
 from loadmanager.history.schemas import RAW
 from loadmanager.model.load.model import BROKERS_TOPIC, BrokerLoadData
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 A_BATCH = 4
 BEGIN_MS = 1_700_000_000_000
@@ -20,7 +20,7 @@ BEGIN_MS = 1_700_000_000_000
 def report(spark, offsets_and_times):
     rows = []
     for offset, at in offsets_and_times:
-        value = msgspec.json.encode(BrokerLoadData(Broker("b:1", 1), BEGIN_MS + at))
+        value = msgspec.json.encode(BrokerLoadData(BrokerId("b:1", 1), BEGIN_MS + at))
         rows.append((BROKERS_TOPIC, 0, offset, b"b:1", value, None))
     return decoding.decode(spark.createDataFrame(rows, RAW))
 

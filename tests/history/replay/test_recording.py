@@ -21,7 +21,7 @@ from loadmanager.strategies.playground.playing import play
 from loadmanager.strategies.playground.scenario import CPU, Size, broker_names
 from loadmanager.strategies.playground.traffic import owners_by_round
 from loadmanager.strategies.playground.workloads.registry import make
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from tests.history.replay.written import BEGIN_US, SECOND, History, Report, Step, frame, written
 from tests.simulation.balance.strategies import still
 
@@ -260,7 +260,7 @@ loads = st.floats(0, 1e6, allow_subnormal=False)
 def test_bundles_cost_what_they_cost_in_production(rates, with_cpu, used):
     bundles = [BundleLoad(0, 0, m, 0.0, i, o, c if with_cpu else 0.0) for c, i, o, m in rates]
     total = total_of(bundles)
-    broker = BrokerLoadData(Broker(A, 1), 0, cpu_percent=used, capacity={"cpu": 4.0})
+    broker = BrokerLoadData(BrokerId(A, 1), 0, cpu_percent=used, capacity={"cpu": 4.0})
     wanted = [bundle_row(each, total, broker) for each in bundles]
     columns = np.array(
         [[b.cpu_percent, b.in_rate_bytes_s, b.out_rate_bytes_s, b.rate_msg_s] for b in [*bundles, total]]

@@ -14,7 +14,7 @@ import msgspec
 
 import loadmanager.embedding.control as control
 from examples.counter.host import Counters
-from loadmanager.cluster.surroundings import Surroundings
+from loadmanager.cluster.dependencies import Dependencies
 from loadmanager.model.host import Destination
 from loadmanager.settings import Settings
 from statechannel.law.bundle import Bundle
@@ -125,13 +125,13 @@ class _MortalWriter:
 
 def install(traps: Traps) -> None:
     """Brokers that this process starts from now on have the fault points of the log."""
-    original = control.surroundings
+    original = control.dependencies
 
-    def mortal(settings: Settings) -> Surroundings:
+    def mortal(settings: Settings) -> Dependencies:
         world = original(settings)
         return msgspec.structs.replace(world, log=MortalLog(world.log, traps))
 
-    control.surroundings = mortal
+    control.dependencies = mortal
     _into_sqlite(traps)
     _into_kafka(traps)
 

@@ -389,7 +389,7 @@ class ThreadedHost:
 
 
 def threaded(directory: Path, host: ThreadedHost | None) -> SyncBroker:
-    broker = SyncBroker(host, log=f"sqlite:{directory}/cluster.db", door=False, drain_timeout_s=5.0)
+    broker = SyncBroker(host, log=f"sqlite:{directory}/cluster.db", endpoint=False, drain_timeout_s=5.0)
     if host is not None:
         host.broker = broker
     return broker
@@ -441,7 +441,7 @@ def test_a_service_without_a_host_reports_the_rate_of_its_requests(tmp_path: Pat
 
 
 def test_stopping_a_broker_of_threads_twice_is_as_good_as_once(tmp_path: Path):
-    broker = SyncBroker(log=f"sqlite:{tmp_path}/cluster.db", door=False)
+    broker = SyncBroker(log=f"sqlite:{tmp_path}/cluster.db", endpoint=False)
     broker.stop()
     broker.stop()
     with pytest.raises(Unavailable, match="was stopped"):

@@ -12,13 +12,13 @@ from loadmanager.broker.lookup import Lookup
 from loadmanager.cluster.membership import Membership
 from loadmanager.errors import NotFound, Unavailable
 from loadmanager.simulation.world import World
-from statechannel.law.bundle import Bundle, Topic
-from statechannel.law.record import Action, Broker
+from statechannel.law.bundle import Bundle, Key
+from statechannel.law.record import Action, BrokerId
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
 from tests.loadmanager.small_world import NAMESPACE, A, B, Hand, membership_of, replica, see, virtually
 
-TOPIC = Topic.parse(f"{NAMESPACE}/x")
+TOPIC = Key.parse(f"{NAMESPACE}/x")
 EPOCH = {"role": "leader", "epoch": 1}
 
 
@@ -27,9 +27,9 @@ class Asked:
 
     def __init__(self, lookup: Lookup, hand: Hand, membership: Membership, bundle: Bundle) -> None:
         self.lookup, self.hand, self.membership, self.bundle = lookup, hand, membership, bundle
-        self.places: list[Broker | None] = [B]
+        self.places: list[BrokerId | None] = [B]
 
-    def place(self, entries: Sequence[Ownership]) -> list[Broker | None]:
+    def place(self, entries: Sequence[Ownership]) -> list[BrokerId | None]:
         return [self.places.pop(0) if len(self.places) > 1 else self.places[0] for _ in entries]
 
     def state(self) -> State:
@@ -126,7 +126,7 @@ async def test_an_owner_that_is_not_live_is_not_answered_but_waited_for(world: W
 async def test_an_unknown_namespace_is_not_found(world: World):
     async with asked(world) as one:
         with pytest.raises(NotFound, match="create it first"):
-            await one.lookup.locate(Topic.parse("no/where/x"), 5)
+            await one.lookup.locate(Key.parse("no/where/x"), 5)
 
 
 @virtually

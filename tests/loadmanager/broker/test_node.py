@@ -18,7 +18,7 @@ from loadmanager.simulation.world import World
 from statechannel.errors import CoordinationUnavailable, LogUnavailable, NameTaken, NewerRecord
 from statechannel.law.bundle import even_boundaries
 from statechannel.law.codec import AGREEING_VERSION
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.ports import Connection, Member, Payload
 from tests.loadmanager.small_world import NAMESPACE, Nodes, Started, virtually
 
@@ -187,9 +187,9 @@ async def test_a_fenced_node_serves_nothing_tells_its_host_and_begins_anew_with_
 
 
 def _topic():
-    from statechannel.law.bundle import Topic
+    from statechannel.law.bundle import Key
 
-    return Topic.parse(f"{NAMESPACE}/x")
+    return Key.parse(f"{NAMESPACE}/x")
 
 
 @virtually
@@ -238,7 +238,7 @@ async def test_a_newer_record_ends_the_node_after_its_host_was_told(world: World
 async def test_nobody_is_written_to_above_the_format_that_he_reads(world: World):
     nodes = Nodes(world)
     (a,) = await nodes.ready("a:1")
-    world.coordination.register(1, Broker("a:1", a.node.current.me.incarnation), b'{"codec":0}')
+    world.coordination.register(1, BrokerId("a:1", a.node.current.me.incarnation), b'{"codec":0}')
     await world.until(lambda: a.node.membership.peers["a:1"].registration.codec == 0, 2, "it is seen")
     assert a.node.channel.write_version == AGREEING_VERSION, "nor below the one that the log needs"
 
@@ -372,10 +372,10 @@ async def test_a_strategy_that_fails_ends_neither_the_broker_nor_the_leadership_
     async def fail(_: object) -> None:
         raise LookupError("a plugin's bug")
 
-    core.leader._govern = fail
+    core.leader._rebalance = fail
     core.leader._end("for the next term to begin")
     await world.until(lambda: a.told("LookupError"), 5, "the bug is told")
-    core.leader._govern = core.governor.govern
+    core.leader._rebalance = core.rebalancer.rebalance
     await world.until(lambda: core.leader.leading is not None, 10, "it leads again")
     assert nodes.serving(bundle) == ["a:1"]
 
@@ -488,7 +488,7 @@ async def test_of_two_processes_of_one_name_the_one_that_was_fenced_ends_and_say
     assert "--advertised" in str(failure)
     await asyncio.sleep(10)
     assert second.node.ready.is_set()
-    assert second.node.current.me == Broker("a:1", 2), "nobody fenced it"
+    assert second.node.current.me == BrokerId("a:1", 2), "nobody fenced it"
 
 
 def far_away(world: World, one_way_s: float) -> None:
@@ -522,6 +522,6 @@ def test_namesakes_that_are_far_from_the_coordination_service_fence_each_other_o
         assert isinstance(cause(first.process.failure), NameTaken)
         await world.until(lambda: second.node.ready.is_set(), 10, "the second one runs")
         await asyncio.sleep(10)
-        assert second.node.current.me == Broker("a:1", 2), "nobody fenced it"
+        assert second.node.current.me == BrokerId("a:1", 2), "nobody fenced it"
 
     virtually(story)()

@@ -14,7 +14,7 @@ from loadmanager.settings import Settings
 from loadmanager.simulation.world import World
 from loadmanager.strategies.placement.model import Roster
 from loadmanager.strategies.placement.registry import PLACEMENTS
-from statechannel.law.record import Action, Broker, Record, Role, Subject
+from statechannel.law.record import Action, BrokerId, Record, Role, Subject
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change
@@ -24,7 +24,7 @@ from tests.loadmanager.small_world import A, B, C, Hand, membership_of, process,
 def placing(
     world: World,
     hand: Hand,
-    *brokers: Broker,
+    *brokers: BrokerId,
     policies: Policies = NO_POLICIES,
     settings: Settings | None = None,
 ) -> Placing:
@@ -105,7 +105,7 @@ async def test_many_at_once_are_placed_as_one_after_the_other(world: World):
         for bundle in bundles[:40]:
             await hand.assign(bundle, A)
         entries = [hand.entry(bundle) for bundle in bundles]
-        restarted = Broker("a:1", 2)
+        restarted = BrokerId("a:1", 2)
         singly = placing(world, hand, restarted, B, C)
         world.crash("views")
         together = placing(world, hand, restarted, B, C)
@@ -217,7 +217,7 @@ async def test_the_former_name_is_preferred_but_never_the_incarnation_that_lost_
         hand = Hand(channel)
         (bundle,) = await hand.create()
         await hand.assign(bundle, A)
-        restarted = Broker("a:1", 2)
+        restarted = BrokerId("a:1", 2)
         assert placing(world, hand, restarted, B).place_preferring(hand.entry(bundle), "a:1") == restarted
         world.crash("views")
         assert placing(world, hand, A, B).place_preferring(hand.entry(bundle), "a:1") == B

@@ -14,7 +14,7 @@ from loadmanager.simulation.coordination_server import COORDINATION_SERVER
 from loadmanager.simulation.network import Latency
 from loadmanager.simulation.simulated_log import LOG_SERVER
 from loadmanager.simulation.world import World
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.runtime.proofs import Proofs
 from tests.loadmanager.small_world import replica, virtually
 
@@ -25,7 +25,7 @@ class Proving:
     """A prover at work."""
 
     def __init__(
-        self, proofs: Proofs, me: Broker, boot_s: Callable[[], float], outside: dict[str, Callable[[], float]]
+        self, proofs: Proofs, me: BrokerId, boot_s: Callable[[], float], outside: dict[str, Callable[[], float]]
     ) -> None:
         self.proofs, self.me = proofs, me
         self.boot_s, self.outside = boot_s, outside

@@ -14,7 +14,7 @@ from loadmanager.simulation.coordination_server import COORDINATION_SERVER
 from loadmanager.simulation.world import World
 from statechannel.errors import LogRetired, NeedsNewerFormat, NewerRecord
 from statechannel.law import codec
-from statechannel.law.bundle import Bundle, Topic, even_boundaries
+from statechannel.law.bundle import Bundle, Key, even_boundaries
 from statechannel.law.codec import NEWEST_VERSION
 from statechannel.law.record import NEVER, UNSAID, Action, Record, Role
 from statechannel.law.transitions import State
@@ -28,7 +28,7 @@ class Knowing(Service):
     """A service that tells where its keys are, so that its bundles can be split by their number."""
 
     def positions(self, bundle: Bundle) -> Iterable[int]:
-        return [at for at in map(crc32, (Topic.parse(key).full_name.encode() for key in KEYS)) if at in bundle]
+        return [at for at in map(crc32, (Key.parse(key).full_name.encode() for key in KEYS)) if at in bundle]
 
 
 class Cluster:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from loadmanager.broker.serving import Claim, Serving
-from statechannel.law.bundle import Bundle, Topic
+from statechannel.law.bundle import Bundle, Key
 from statechannel.law.record import Token
 from statechannel.law.table import OwnershipTable
 from statechannel.runtime.proofs import Proofs
@@ -95,7 +95,7 @@ def test_a_thread_held_up_over_a_change_of_incarnation_is_told_no():
 
 def test_a_topic_of_an_unknown_namespace_is_not_served():
     serving, _ = fresh(Clock())
-    assert serving.claim_topic(Topic.parse("t/n/x")) is None
+    assert serving.claim_topic(Key.parse("t/n/x")) is None
 
 
 def test_listeners_hear_of_begin_and_end_once_each():

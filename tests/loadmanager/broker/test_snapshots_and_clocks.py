@@ -14,7 +14,7 @@ from loadmanager.simulation.world import World
 from statechannel.errors import BadSnapshot
 from statechannel.law.bundle import even_boundaries
 from statechannel.law.moves import BUNDLES_KEPT, MOVES_KEPT_A_BUNDLE, Move
-from statechannel.law.record import Action, Broker, Record, Role, Subject
+from statechannel.law.record import Action, BrokerId, Record, Role, Subject
 from statechannel.law.snapshot import SnapshotInfo, closing, encode
 from statechannel.law.snapshot_columns import CHUNK_BYTES
 from statechannel.law.table import OwnershipTable
@@ -111,7 +111,7 @@ def test_who_may_have_given_a_sign_of_life_in_what_was_not_read_is_not_called_si
 
 def test_a_head_with_all_moves_that_are_kept_goes_in_pieces_that_read_back_the_same():
     name, entries = evenly("t/n", BUNDLES_KEPT)
-    broker, other = Broker("broker-0.example.org:6650", 3), Broker("broker-1.example.org:6650", 3)
+    broker, other = BrokerId("broker-0.example.org:6650", 3), BrokerId("broker-1.example.org:6650", 3)
     moves = tuple(Move(broker, other, 1_700_000_000_000 + n) for n in range(MOVES_KEPT_A_BUNDLE))
     state = state_of(
         (name, entries),

@@ -25,7 +25,7 @@ from statechannel.law.bundle import even_boundaries, tile
 from statechannel.law.moves import Moves
 from statechannel.law.namespace import MADE_AT_ONCE, Created, Namespace
 from statechannel.law.partition import Lead, NamespaceState, PartitionState
-from statechannel.law.record import NEVER, Action, Broker, Record, Role, Subject
+from statechannel.law.record import NEVER, Action, BrokerId, Record, Role, Subject
 from statechannel.law.snapshot_columns import CHUNK_BUNDLES, packed
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
@@ -33,7 +33,7 @@ from statechannel.law.verdict import Change, Ownership, Transition
 from tests.loadmanager.broker.test_placing import placing
 from tests.loadmanager.small_world import A, B, C, Hand, replica, virtually
 
-BROKERS = [Broker(f"broker-{number:04d}:1", 1) for number in range(1_000)]
+BROKERS = [BrokerId(f"broker-{number:04d}:1", 1) for number in range(1_000)]
 BIG = 65_536
 
 

@@ -10,15 +10,15 @@ from collections.abc import Iterable
 import pytest
 
 from loadmanager.channel.turnstile import Turnstile
-from loadmanager.cluster.membership import condemn
+from loadmanager.cluster.membership import suspected_by
 from loadmanager.leader.core import WORK_A_TURN, LeaderCore, LeaderSettings, View
 from loadmanager.leader.duty import Duty, Place, Raise, Revoke
 from loadmanager.model.registration import Peer, Registration
 from loadmanager.simulation.world import World
-from statechannel.law.bundle import Topic, even_boundaries, tile
+from statechannel.law.bundle import Key, even_boundaries, tile
 from statechannel.law.namespace import Created, Namespace
 from statechannel.law.partition import Lead, NamespaceState, PartitionState
-from statechannel.law.record import NEVER, Action, Broker, Record, Role, Subject
+from statechannel.law.record import NEVER, Action, BrokerId, Record, Role, Subject
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership
@@ -26,7 +26,7 @@ from statechannel.ports import LogEntry
 from statechannel.runtime.replica import TURN_BYTES, in_turns
 from tests.loadmanager.small_world import Nodes, virtually
 
-BROKERS = [Broker(f"broker-{number:03d}:1", 1) for number in range(100)]
+BROKERS = [BrokerId(f"broker-{number:03d}:1", 1) for number in range(100)]
 LEADER, RACK = BROKERS[0], BROKERS[1:11]
 NAMESPACES, BUNDLES_EACH = 100, 1_000
 BIG = 65_536
@@ -66,7 +66,7 @@ class Cluster:
             self.turns.append(self.core.work - before)
         return duties
 
-    def write(self, action: Action, subjects: Iterable[tuple[object, int]], to: Broker | None = None, *, leads=True):
+    def write(self, action: Action, subjects: Iterable[tuple[object, int]], to: BrokerId | None = None, *, leads=True):
         chosen = tuple(Subject(bundle, seen) for bundle, seen in subjects)  # type: ignore[arg-type]
         role = Role.LEADER if leads else Role.BROKER
         change = self.table.replay(
@@ -212,7 +212,7 @@ def test_judging_a_rack_by_its_neighbours_asks_about_each_broker_once():
 
     class Peers(dict[str, Peer]):
         def __iter__(self):
-            raise AssertionError("all brokers are gone through for each that is accused")
+            raise AssertionError("all brokers are gone through for each that is suspected")
 
         def get(self, name, default=None):
             nonlocal asked
@@ -220,9 +220,9 @@ def test_judging_a_rack_by_its_neighbours_asks_about_each_broker_once():
             return super().get(name, default)
 
     peers = Peers({broker.name: Peer(broker, Registration()) for broker in BROKERS})
-    accusations = [(BROKERS[50 + n], broker) for broker in RACK for n in range(4)]
-    assert set(condemn(accusations, peers)) == set(RACK)
-    assert asked == len(accusations)
+    suspicions = [(BROKERS[50 + n], broker) for broker in RACK for n in range(4)]
+    assert set(suspected_by(suspicions, peers)) == set(RACK)
+    assert asked == len(suspicions)
 
 
 async def test_a_turnstile_lets_so_many_go_on_in_one_turn_in_their_order_and_forgets_who_gave_up():
@@ -252,7 +252,7 @@ async def test_a_namespace_is_unloaded_and_looked_up_again_by_records_of_many_bu
     await a.ask(lambda: operations.create_namespace("big/one", even_boundaries(600)))
     known = a.node.channel.table.namespace("big/one")
     assert known is not None
-    topics = [Topic("big/one", str(bundle), bundle.lo) for bundle in known.bundles]
+    topics = [Key("big/one", str(bundle), bundle.lo) for bundle in known.bundles]
     written = Counter[Action]()
     a.node.channel.listen(lambda change: written.update([change.record.action]))
 

@@ -26,7 +26,7 @@ from statechannel.errors import ForeignCluster
 from statechannel.law.agreement import Agreement
 from statechannel.law.bundle import Bundle
 from statechannel.law.partition import Genesis
-from statechannel.law.record import Action, Broker, Record, Role
+from statechannel.law.record import Action, BrokerId, Record, Role
 from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change
 from statechannel.ports import Coordination, Identity, Log
@@ -243,7 +243,9 @@ async def test_what_is_replaced_while_the_root_is_asked_is_what_the_broker_takes
 
     def write(action: Action, agreement: Agreement) -> None:
         seen = table.agreed(0).revision
-        record = Record(f"{action}", action, Broker("admin:1", 1), Role.ADMIN, agreement=agreement, seen_agreement=seen)
+        record = Record(
+            f"{action}", action, BrokerId("admin:1", 1), Role.ADMIN, agreement=agreement, seen_agreement=seen
+        )
         assert isinstance(table.replay(0, next(offsets), record), Change)
 
     write(Action.AGREE, first)

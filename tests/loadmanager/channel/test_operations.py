@@ -13,13 +13,13 @@ from loadmanager.channel.operations import Operations
 from loadmanager.cluster.membership import Membership
 from loadmanager.errors import Conflict, Invalid, LoadManagerError, NotFound, Unavailable
 from loadmanager.simulation.world import World
-from statechannel.law.bundle import Bundle, Topic, even_boundaries
+from statechannel.law.bundle import Bundle, Key, even_boundaries
 from statechannel.law.record import Action
 from statechannel.law.transitions import State
 from tests.loadmanager.small_world import ADMIN, NAMESPACE, A, B, C, Hand, membership_of, replica, virtually
 
 
-class Desk:
+class AdminWriter:
     """Operations on one replica; `obey` plays the brokers."""
 
     def __init__(self, operations: Operations, hand: Hand, membership: Membership) -> None:
@@ -48,11 +48,11 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(world: World, bundles: int = 1, *, obedient: bool = True) -> AsyncGenerator[Desk]:
+async def writer(world: World, bundles: int = 1, *, obedient: bool = True) -> AsyncGenerator[AdminWriter]:
     membership = membership_of(A, B, C, draining=(C,))
     async with replica(world) as channel:
         hand = Hand(channel)
-        one = Desk(Operations(ADMIN, channel, membership, world.loop.time, 3.0), hand, membership)
+        one = AdminWriter(Operations(ADMIN, channel, membership, world.loop.time, 3.0), hand, membership)
         one.bundles = await hand.create(bundles)
         brokers = asyncio.ensure_future(one.obey()) if obedient else None
         yield one
@@ -65,7 +65,7 @@ async def desk(world: World, bundles: int = 1, *, obedient: bool = True) -> Asyn
 
 @virtually
 async def test_a_transfer_returns_when_the_bundle_has_arrived(world: World):
-    async with desk(world) as one:
+    async with writer(world) as one:
         await one.hand.assign(one.bundle, A)
         await one.operations.transfer(one.bundle, "b:1")
         entry = one.hand.entry(one.bundle)
@@ -74,14 +74,14 @@ async def test_a_transfer_returns_when_the_bundle_has_arrived(world: World):
 
 @virtually
 async def test_an_unowned_bundle_is_assigned_to_its_destination(world: World):
-    async with desk(world) as one:
+    async with writer(world) as one:
         await one.operations.transfer(one.bundle, "b:1")
         assert one.hand.entry(one.bundle).holder == B
 
 
 @virtually
 async def test_an_unload_returns_when_nobody_owns_it_and_doing_it_again_does_nothing(world: World):
-    async with desk(world) as one:
+    async with writer(world) as one:
         await one.hand.assign(one.bundle, A)
         await one.operations.unload(one.bundle)
         assert one.state() is State.UNASSIGNED
@@ -92,7 +92,7 @@ async def test_an_unload_returns_when_nobody_owns_it_and_doing_it_again_does_not
 
 @virtually
 async def test_an_unload_of_a_bundle_on_its_way_waits_until_it_has_arrived(world: World):
-    async with desk(world) as one:
+    async with writer(world) as one:
         await one.hand.assign(one.bundle, A)
         await one.hand.accept(Action.TRANSFER, one.bundle, A, B)
         await one.operations.unload(one.bundle)
@@ -101,7 +101,7 @@ async def test_an_unload_of_a_bundle_on_its_way_waits_until_it_has_arrived(world
 
 @virtually
 async def test_a_namespace_is_unloaded_then_deleted_and_its_name_can_be_used_again(world: World):
-    async with desk(world, bundles=4) as one:
+    async with writer(world, bundles=4) as one:
         for bundle in one.bundles:
             await one.hand.assign(bundle, A)
         await one.operations.delete_namespace(NAMESPACE)
@@ -112,7 +112,7 @@ async def test_a_namespace_is_unloaded_then_deleted_and_its_name_can_be_used_aga
 
 @virtually
 async def test_two_administrators_that_move_one_bundle_at_once_both_get_an_answer(world: World):
-    async with desk(world) as one:
+    async with writer(world) as one:
         await one.hand.assign(one.bundle, A)
         moves = await asyncio.gather(
             one.operations.transfer(one.bundle, "b:1"), one.operations.unload(one.bundle), return_exceptions=True
@@ -127,7 +127,7 @@ Ask = Callable[[Operations, Bundle], Coroutine[Any, Any, Any]]
 
 
 async def _looked(operations: Operations, topic: str) -> None:
-    operations.bundle_of(Topic.parse(topic))
+    operations.bundle_of(Key.parse(topic))
 
 
 REFUSALS: list[tuple[str, Ask, type[LoadManagerError], str]] = [
@@ -151,7 +151,7 @@ def test_what_cannot_be_done_is_refused_says_why_and_changes_nothing(
     ask: Ask, error: type[LoadManagerError], says: str
 ):
     async def story(world: World) -> None:
-        async with desk(world) as one:
+        async with writer(world) as one:
             await one.hand.assign(one.bundle, A)
             before = one.hand.channel.table.next_offset(0)
             with pytest.raises(error, match=says):
@@ -164,15 +164,15 @@ def test_what_cannot_be_done_is_refused_says_why_and_changes_nothing(
 
 @virtually
 async def test_a_move_to_a_condemned_broker_is_refused_with_the_evidence(world: World):
-    async with desk(world) as one:
-        one.membership.condemned = {B: "b:1#1 refuses connections from a:1"}
+    async with writer(world) as one:
+        one.membership.suspected = {B: "b:1#1 refuses connections from a:1"}
         with pytest.raises(Conflict, match="refuses connections from a:1"):
             await one.operations.transfer(one.bundle, "b:1")
 
 
 @virtually
 async def test_a_move_that_the_destination_cancels_says_so(world: World):
-    async with desk(world, obedient=False) as one:
+    async with writer(world, obedient=False) as one:
         await one.hand.assign(one.bundle, A)
         moving = asyncio.ensure_future(one.operations.transfer(one.bundle, "b:1"))
         await world.until(lambda: one.state() is State.TRANSFERRING, 1, "it moves")
@@ -183,7 +183,7 @@ async def test_a_move_that_the_destination_cancels_says_so(world: World):
 
 @virtually
 async def test_what_does_not_get_done_in_time_is_unavailable_and_may_still_happen(world: World):
-    async with desk(world, obedient=False) as one:
+    async with writer(world, obedient=False) as one:
         await one.hand.assign(one.bundle, A)
         for ask in (one.operations.transfer(one.bundle, "b:1"), one.operations.unload(one.bundle)):
             with pytest.raises(Unavailable, match="within 3 s; it may still"):
@@ -193,7 +193,7 @@ async def test_what_does_not_get_done_in_time_is_unavailable_and_may_still_happe
 
 @virtually
 async def test_without_the_log_every_write_is_unavailable_with_the_records_id(world: World):
-    async with desk(world) as one:
+    async with writer(world) as one:
         await one.hand.assign(one.bundle, A)
         world.set_down("log", True)
         for ask in (
@@ -208,7 +208,7 @@ async def test_without_the_log_every_write_is_unavailable_with_the_records_id(wo
 
 @virtually
 async def test_boundaries_that_no_record_can_hold_are_invalid(world: World):
-    async with desk(world) as one:
+    async with writer(world) as one:
         world.log.max_entry_bytes = 2_000
         with pytest.raises(Invalid, match="too many boundaries"):
             await one.operations.create_namespace("t/new", even_boundaries(1_000))
@@ -216,7 +216,7 @@ async def test_boundaries_that_no_record_can_hold_are_invalid(world: World):
 
 @virtually
 async def test_a_namespace_that_is_always_assigned_again_cannot_be_deleted(world: World):
-    async with desk(world) as one:
+    async with writer(world) as one:
         await one.hand.assign(one.bundle, A)
 
         async def clients() -> None:

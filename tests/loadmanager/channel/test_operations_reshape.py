@@ -26,10 +26,10 @@ Q = tuple(Bundle(NAMESPACE, i << 30, min((i + 1) << 30, FULL_UPPER)) for i in ra
 """The quarters of the namespace."""
 HALF = Bundle(NAMESPACE, 0, 0x80000000)
 MIDDLE = 0x20000000
-Holder = Callable[["Desk", Ownership], Awaitable[object]]
+Holder = Callable[["AdminWriter", Ownership], Awaitable[object]]
 
 
-class Desk:
+class AdminWriter:
     """Operations on one replica. `holder` is what brokers do with a bundle in Splitting."""
 
     def __init__(self, operations: Operations, hand: Hand) -> None:
@@ -65,25 +65,25 @@ class Desk:
         await self.hand.channel.publish(msgspec.structs.replace(record, **more))
 
 
-async def cuts(desk: Desk, entry: Ownership) -> None:
-    await desk.publish(Action.CREATE, entry, *(entry.boundaries or (MIDDLE,)))
+async def cuts(writer: AdminWriter, entry: Ownership) -> None:
+    await writer.publish(Action.CREATE, entry, *(entry.boundaries or (MIDDLE,)))
 
 
-async def refuses(desk: Desk, entry: Ownership) -> None:
-    await desk.publish(Action.CANCEL, entry, reason="only one key")
+async def refuses(writer: AdminWriter, entry: Ownership) -> None:
+    await writer.publish(Action.CANCEL, entry, reason="only one key")
 
 
-async def does_nothing(desk: Desk, entry: Ownership) -> None:
+async def does_nothing(writer: AdminWriter, entry: Ownership) -> None:
     await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
-async def desk(world: World, holder: Holder = cuts, write_version: int = 2) -> AsyncGenerator[Desk]:
+async def writer(world: World, holder: Holder = cuts, write_version: int = 2) -> AsyncGenerator[AdminWriter]:
     """Four quarters: the first two are a's, the third b's, the fourth nobody's."""
     async with replica(world) as channel:
         channel.write_version = write_version
         hand = Hand(channel)
-        one = Desk(Operations(ADMIN, channel, membership_of(A, B), world.loop.time, 3.0), hand)
+        one = AdminWriter(Operations(ADMIN, channel, membership_of(A, B), world.loop.time, 3.0), hand)
         one.holder = holder
         await hand.create(4)
         for bundle, owner in zip(Q, (A, A, B), strict=False):
@@ -98,7 +98,7 @@ async def desk(world: World, holder: Holder = cuts, write_version: int = 2) -> A
 
 @virtually
 async def test_a_split_returns_when_the_children_are_there(world: World):
-    async with desk(world) as one:
+    async with writer(world) as one:
         children = await one.operations.split(Q[0])
         assert children == (Bundle(NAMESPACE, 0, MIDDLE), Bundle(NAMESPACE, MIDDLE, Q[0].hi))
         assert one.bundles() == (*children, *Q[1:])
@@ -106,7 +106,7 @@ async def test_a_split_returns_when_the_children_are_there(world: World):
 
 @virtually
 async def test_cuts_that_the_owner_need_not_find_stand_in_the_record_of_any_format(world: World):
-    async with desk(world, write_version=1) as one:
+    async with writer(world, write_version=1) as one:
         assert len(await one.operations.split(Q[0], parts=4)) == 4
         children = await one.operations.split(Q[1], positions=[Q[1].lo + 1, Q[1].lo + 7])
         assert [child.hi for child in children] == [Q[1].lo + 1, Q[1].lo + 7, Q[1].hi]
@@ -115,7 +115,7 @@ async def test_cuts_that_the_owner_need_not_find_stand_in_the_record_of_any_form
 
 @virtually
 async def test_cuts_by_the_number_of_keys_are_the_owners_to_find(world: World):
-    async with desk(world) as one:
+    async with writer(world) as one:
         await one.operations.split(Q[0], parts=2, algorithm=Algorithm.TOPIC_COUNT)
         (record,) = one.splits
         assert (record.boundaries, record.algorithm, record.parts) == ((), Algorithm.TOPIC_COUNT, 2)
@@ -123,14 +123,14 @@ async def test_cuts_by_the_number_of_keys_are_the_owners_to_find(world: World):
 
 @virtually
 async def test_with_unload_the_children_have_no_owner_in_the_end(world: World):
-    async with desk(world) as one:
+    async with writer(world) as one:
         children = await one.operations.split(Q[0], unload=True)
         assert {one.hand.entry(child).state for child in children} == {State.UNASSIGNED}
 
 
 @virtually
 async def test_neighbours_are_merged_in_whichever_order_they_are_given(world: World):
-    async with desk(world) as one:
+    async with writer(world) as one:
         assert await one.operations.merge([Q[1], Q[0]]) == HALF
         assert one.bundles() == (HALF, *Q[2:])
         assert one.hand.entry(HALF).holder == A
@@ -140,7 +140,7 @@ async def test_neighbours_are_merged_in_whichever_order_they_are_given(world: Wo
 
 @virtually
 async def test_a_split_and_a_merge_look_again_after_a_lost_race(world: World):
-    async with desk(world) as one:
+    async with writer(world) as one:
         for ask in (lambda: one.operations.split(Q[0]), lambda: one.operations.merge(one.bundles()[:2])):
             entry, meanwhile = one.hand.entry(one.bundles()[0]), one.offset
             moved = msgspec.structs.replace(entry, revision=meanwhile)
@@ -154,7 +154,7 @@ async def test_a_split_and_a_merge_look_again_after_a_lost_race(world: World):
 
 @virtually
 async def test_two_that_split_the_same_bundle_at_once_get_one_split_and_one_clear_answer(world: World):
-    async with desk(world) as one:
+    async with writer(world) as one:
         both = await asyncio.gather(*(one.operations.split(Q[0]) for _ in range(2)), return_exceptions=True)
         done = [each for each in both if isinstance(each, tuple)]
         refused = [each for each in both if isinstance(each, Conflict | NotFound)]
@@ -164,7 +164,7 @@ async def test_two_that_split_the_same_bundle_at_once_get_one_split_and_one_clea
 
 @virtually
 async def test_a_transfer_is_called_off(world: World):
-    async with desk(world) as one:
+    async with writer(world) as one:
         await one.hand.accept(Action.TRANSFER, Q[0], A, B)
         await one.operations.cancel(Q[0])
         entry = one.hand.entry(Q[0])
@@ -173,7 +173,7 @@ async def test_a_transfer_is_called_off(world: World):
 
 @virtually
 async def test_a_split_that_is_called_off_says_by_whom(world: World):
-    async with desk(world, does_nothing) as one:
+    async with writer(world, does_nothing) as one:
         splitting = asyncio.ensure_future(one.operations.split(Q[0]))
         await world.until(lambda: one.hand.entry(Q[0]).state is State.SPLITTING, 1, "it is being split")
         await one.operations.cancel(Q[0])
@@ -184,7 +184,7 @@ async def test_a_split_that_is_called_off_says_by_whom(world: World):
 
 @virtually
 async def test_what_another_broker_has_done_already_is_read_before_anything_is_refused(world: World):
-    async with desk(world) as one, replica(world, "b:1") as behind:
+    async with writer(world) as one, replica(world, "b:1") as behind:
         other = Operations(B, behind, membership_of(A, B), world.loop.time, 3.0)
         children = await one.operations.split(Q[0])
         assert await other.merge(children) == Q[0]
@@ -196,7 +196,7 @@ async def test_what_another_broker_has_done_already_is_read_before_anything_is_r
 
 @virtually
 async def test_a_split_for_which_the_owner_finds_no_cuts_says_why(world: World):
-    async with desk(world, refuses) as one:
+    async with writer(world, refuses) as one:
         with pytest.raises(Conflict, match=r"was not split: only one key \(cancel by a:1#1\)"):
             await one.operations.split(Q[0], algorithm=Algorithm.TOPIC_COUNT)
         assert one.bundles() == Q
@@ -204,7 +204,7 @@ async def test_a_split_for_which_the_owner_finds_no_cuts_says_why(world: World):
 
 @virtually
 async def test_a_split_that_hangs_is_unavailable_and_may_still_happen(world: World):
-    async with desk(world, does_nothing) as one:
+    async with writer(world, does_nothing) as one:
         with pytest.raises(Unavailable, match=r"the split of .* within 3 s; it may still"):
             await one.operations.split(Q[0])
         assert not one.hand.channel.replica._watchers
@@ -212,7 +212,7 @@ async def test_a_split_that_hangs_is_unavailable_and_may_still_happen(world: Wor
 
 @virtually
 async def test_a_split_whose_end_was_skipped_by_a_snapshot_is_unavailable_at_once(world: World):
-    async with desk(world, does_nothing) as one:
+    async with writer(world, does_nothing) as one:
         splitting = asyncio.ensure_future(one.operations.split(Q[0]))
         await world.until(lambda: one.hand.entry(Q[0]).state is State.SPLITTING, 1, "it is being split")
         replica_ = one.hand.channel.replica
@@ -225,14 +225,14 @@ async def test_a_split_whose_end_was_skipped_by_a_snapshot_is_unavailable_at_onc
 
 @virtually
 async def test_an_old_broker_that_could_not_read_the_record_is_a_conflict(world: World):
-    async with desk(world, write_version=1) as one:
+    async with writer(world, write_version=1) as one:
         with pytest.raises(Conflict, match="upgrade the others first"):
             await one.operations.split(Q[0], algorithm=Algorithm.TOPIC_COUNT)
 
 
 @virtually
 async def test_without_the_log_every_write_is_unavailable(world: World):
-    async with desk(world) as one:
+    async with writer(world) as one:
         await one.hand.accept(Action.TRANSFER, Q[1], A, B)
         world.set_down("log", True)
         for ask in (one.operations.split(Q[0]), one.operations.cancel(Q[1])):
@@ -274,7 +274,7 @@ REFUSALS: list[tuple[str, Ask, type[LoadManagerError], str]] = [
 @pytest.mark.parametrize(("ask", "error", "says"), [case[1:] for case in REFUSALS], ids=[c[0] for c in REFUSALS])
 def test_what_cannot_be_done_is_refused_says_why_and_writes_nothing(ask: Ask, error: type[LoadManagerError], says: str):
     async def story(world: World) -> None:
-        async with desk(world) as one:
+        async with writer(world) as one:
             before = one.offset
             with pytest.raises(error, match=says):
                 await ask(one.operations)
@@ -286,7 +286,7 @@ def test_what_cannot_be_done_is_refused_says_why_and_writes_nothing(ask: Ask, er
 
 @virtually
 async def test_what_is_on_its_way_is_neither_split_nor_merged_and_writes_nothing(world: World):
-    async with desk(world, does_nothing) as one:
+    async with writer(world, does_nothing) as one:
         await one.hand.accept(Action.TRANSFER, Q[0], A, B)
         await one.hand.accept(Action.SPLIT, Q[1], ADMIN, role=Role.ADMIN)
         before = one.offset
@@ -298,7 +298,7 @@ async def test_what_is_on_its_way_is_neither_split_nor_merged_and_writes_nothing
 
 @virtually
 async def test_a_move_that_has_gone_too_far_is_not_called_off(world: World):
-    async with desk(world) as one:
+    async with writer(world) as one:
         await one.hand.accept(Action.TRANSFER, Q[0], A, B)
         await one.hand.accept(Action.READY, Q[0], B)
         with pytest.raises(Conflict, match="is releasing, there is nothing to cancel: its owner has stopped already"):
@@ -307,7 +307,7 @@ async def test_a_move_that_has_gone_too_far_is_not_called_off(world: World):
 
 @virtually
 async def test_a_namespace_whose_bundles_are_split_while_it_is_unloaded_is_deleted(world: World):
-    async with desk(world) as one:
+    async with writer(world) as one:
         entry = one.hand.entry(Q[0])
         deleting = asyncio.ensure_future(one.operations.delete_namespace(NAMESPACE))
         verdict = await one.hand.channel.publish(

@@ -19,7 +19,7 @@ from loadmanager.client import BudgetSpent, HttpRouter, Route, Router, SyncRoute
 from loadmanager.client.redirection import TOKEN_HEADER, error_of, problem_of
 from loadmanager.client.route import RouteTable, SeenTokens
 from loadmanager_api.server import attach
-from statechannel.law.bundle import FULL_UPPER, Topic
+from statechannel.law.bundle import FULL_UPPER, Key
 from tests.loadmanager.embedded import NAMESPACE, TOPIC, Host, bundle_of, bundles_of, cluster, until
 
 HALF = 0x80000000
@@ -110,8 +110,8 @@ def test_the_contract_over_http_says_the_same_on_both_sides():
     assert isinstance(read, NotServing)
     assert read.retry_after_s == 3.0
     assert str(read) == "later"
-    assert str(error_of(503, {}, b'{"type": "urn:x", "title": "Busy", "detail": "door_requests are open"}')) == (
-        "door_requests are open"
+    assert str(error_of(503, {}, b'{"type": "urn:x", "title": "Busy", "detail": "http_requests are open"}')) == (
+        "http_requests are open"
     )
     assert error_of(200, {}, b"") is None
     assert error_of(421, {}, b"a proxy's own idea of 421") is None
@@ -125,7 +125,7 @@ def test_the_contract_over_http_says_the_same_on_both_sides():
 async def routed(directory: Path, brokers: int = 2, *more: str) -> AsyncGenerator[tuple[list[Broker], Router]]:
     hosts = [Host() for _ in range(brokers)]
     async with (
-        cluster(directory, *hosts, door=attach) as running,
+        cluster(directory, *hosts, endpoint=attach) as running,
         Router([*more, *(f"http://{broker.name}" for broker in running)]) as router,
     ):
         yield running, router
@@ -170,7 +170,7 @@ async def test_a_lookup_that_has_just_ended_is_not_waited_for_by_a_topic_of_anot
 ):
     lower, upper = Bundle(NAMESPACE, 0, 1 << 25), Bundle(NAMESPACE, 1 << 25, 1 << 26)  # what one lookup may be for
     low, high = (
-        next(name for i in range(10_000) if Topic.parse(name := f"{NAMESPACE}/{i}").position in bundle)
+        next(name for i in range(10_000) if Key.parse(name := f"{NAMESPACE}/{i}").position in bundle)
         for bundle in (lower, upper)
     )
     late: list[asyncio.Task[Route]] = []
@@ -364,7 +364,7 @@ async def test_a_service_that_is_not_serving_is_looked_up_and_asked_again(tmp_pa
     refusals: list[Moved | NotServing] = [NotServing("not yet", 0.0)] * 3
     async with (
         _server(asked, "slow", refusals) as url,
-        cluster(tmp_path, Host(), door=attach, urls={"http": url}) as [broker],
+        cluster(tmp_path, Host(), endpoint=attach, urls={"http": url}) as [broker],
         HttpRouter(Router([f"http://{broker.name}"])) as http,
     ):
         answer = await http.post(TOPIC, "/echo", [1])

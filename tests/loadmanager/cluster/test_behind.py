@@ -13,7 +13,7 @@ from loadmanager.cluster.membership import Membership
 from loadmanager.model.registration import Peer, Registration
 from loadmanager.simulation.simulated_log import LOG_SERVER
 from loadmanager.simulation.world import World
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.runtime.service import Channel
 from tests.loadmanager.small_world import QUICK, membership_of, replica, virtually
 
@@ -25,7 +25,7 @@ def names(count: int) -> list[str]:
 
 
 def peers(count: int, behind: int) -> Sequence[Peer]:
-    return [Peer(Broker(name, 1), Registration(behind=number < behind)) for number, name in enumerate(names(count))]
+    return [Peer(BrokerId(name, 1), Registration(behind=number < behind)) for number, name in enumerate(names(count))]
 
 
 def test_of_those_that_tell_each_has_a_turn_of_its_own():
@@ -51,12 +51,12 @@ class Crowd:
 
     def __init__(self, world: World, channel: Channel) -> None:
         self.world = world
-        self.brokers = [Broker(name, 1) for name in names(MANY)]
+        self.brokers = [BrokerId(name, 1) for name in names(MANY)]
         self.membership: Membership = membership_of(*self.brokers)
-        self.told: list[tuple[float, Broker, bool]] = []
+        self.told: list[tuple[float, BrokerId, bool]] = []
         self.channel = channel
 
-    async def watch(self, broker: Broker) -> None:
+    async def watch(self, broker: BrokerId) -> None:
         async def tell(behind: bool) -> None:
             self.told.append((self.world.loop.time(), broker, behind))
             self.membership.peers[broker.name] = Peer(broker, Registration(behind=behind))

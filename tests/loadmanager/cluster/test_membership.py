@@ -1,17 +1,17 @@
-"""Who counts as live, who is condemned by whose word, and when nothing may be concluded from absence."""
+"""Who counts as live, who is suspected by whose word, and when nothing may be concluded from absence."""
 
 from __future__ import annotations
 
 import pytest
 
-from loadmanager.cluster.membership import Membership, condemn
+from loadmanager.cluster.membership import Membership, suspected_by
 from loadmanager.model.registration import Peer, Registration, read_peer
-from statechannel.law.record import Action, Broker, Record
+from statechannel.law.record import Action, BrokerId, Record
 from statechannel.law.verdict import Change
 from statechannel.ports import Connection, Member
 from tests.loadmanager.small_world import A, B, C, membership_of, see
 
-A2, D = Broker("a:1", 2), Broker("d:1", 1)
+A2, D = BrokerId("a:1", 2), BrokerId("d:1", 1)
 GRACE_S = 150.0
 
 
@@ -19,7 +19,7 @@ def lose_contact(membership: Membership, now_s: float = 0.0) -> None:
     membership.saw_members({}, Connection.SUSPENDED, now_s)
 
 
-def hear(membership: Membership, broker: Broker, now_s: float) -> None:
+def hear(membership: Membership, broker: BrokerId, now_s: float) -> None:
     membership.saw_change(Change(0, 0, Record("n", Action.NOOP, broker)), now_s)
 
 
@@ -62,7 +62,7 @@ def test_only_a_no_op_is_a_sign_of_life():
 
 def test_without_contact_everybody_is_live_but_the_condemned():
     membership = membership_of(A, B)
-    membership.condemned = {B: "refuses"}
+    membership.suspected = {B: "refuses"}
     lose_contact(membership)
     assert membership.is_live(A, 1_000)
     assert not membership.is_live(B, 1_000)
@@ -70,7 +70,7 @@ def test_without_contact_everybody_is_live_but_the_condemned():
 
 def test_bundles_are_given_to_the_registered_only_not_to_the_draining_or_condemned():
     membership = membership_of(D, C, B, A, draining=(B,))
-    membership.condemned = {C: "refuses"}
+    membership.suspected = {C: "refuses"}
     assert [p.broker for p in membership.eligible()] == [A, D]
 
 
@@ -153,7 +153,7 @@ def test_a_condemned_broker_is_not_waited_for():
     membership = membership_of(A, B)
     lose_contact(membership)
     see(membership, A, now_s=100)
-    membership.condemned = {B: "refuses"}
+    membership.suspected = {B: "refuses"}
     assert membership.safe_mode(100) is None
 
 
@@ -163,15 +163,15 @@ def test_absence_without_an_outage_is_no_safe_mode():
     assert membership.safe_mode(10) is None
 
 
-# --- condemned
+# --- suspected
 
 
-def peers(*brokers: Broker) -> dict[str, Peer]:
+def peers(*brokers: BrokerId) -> dict[str, Peer]:
     return {b.name: Peer(b, Registration()) for b in brokers}
 
 
 @pytest.mark.parametrize(
-    ("accusations", "registered", "condemned"),
+    ("suspicions", "registered", "suspected"),
     [
         ([(A, C), (B, C)], (A, B, C), {C}),
         ([(A, C)], (A, B, C), set()),
@@ -189,31 +189,31 @@ def peers(*brokers: Broker) -> dict[str, Peer]:
         "one of two others is not enough",
         "the only other one is enough",
         "twice the same is one",
-        "an accuser's other incarnation does not count",
+        "an observer's other incarnation does not count",
         "also when its registration has ended",
         "its own word does not count",
-        "nobody accuses his own name",
+        "nobody suspects its own name",
         "who is not registered does not count",
-        "nobody accuses",
+        "nobody suspects",
     ],
 )
 def test_who_is_condemned(
-    accusations: list[tuple[Broker, Broker]], registered: tuple[Broker, ...], condemned: set[Broker]
+    suspicions: list[tuple[BrokerId, BrokerId]], registered: tuple[BrokerId, ...], suspected: set[BrokerId]
 ):
-    assert set(condemn(accusations, peers(*registered))) == condemned
+    assert set(suspected_by(suspicions, peers(*registered))) == suspected
 
 
 def test_of_two_that_accuse_each_other_only_one_falls_the_same_for_everybody():
-    accusations = [(A, B), (B, A)]
-    assert condemn(accusations, peers(A, B)) == condemn(accusations[::-1], peers(B, A))
-    assert len(condemn(accusations, peers(A, B))) == 1
+    suspicions = [(A, B), (B, A)]
+    assert suspected_by(suspicions, peers(A, B)) == suspected_by(suspicions[::-1], peers(B, A))
+    assert len(suspected_by(suspicions, peers(A, B))) == 1
 
 
 def test_the_word_of_the_condemned_does_not_count():
-    accusations = [(A, C), (B, C), (C, A), (B, A)]
-    assert set(condemn(accusations, peers(A, B, C, D))) == {A}, "without A only one is left to accuse C"
+    suspicions = [(A, C), (B, C), (C, A), (B, A)]
+    assert set(suspected_by(suspicions, peers(A, B, C, D))) == {A}, "without A only one is left to suspect C"
 
 
 def test_all_but_one_can_fall():
-    accusations = [(A, B), (A, C), (B, C)]
-    assert set(condemn(accusations, peers(A, B, C))) == {B, C}
+    suspicions = [(A, B), (A, C), (B, C)]
+    assert set(suspected_by(suspicions, peers(A, B, C))) == {B, C}

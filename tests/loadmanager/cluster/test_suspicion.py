@@ -1,4 +1,4 @@
-"""Accusations on evidence: refused connections in a row accuse, anything else withdraws; bad addresses harm nobody."""
+"""Suspicions on evidence: refused connections in a row suspect, anything else withdraws; bad addresses harm nobody."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from loadmanager.cluster.suspicion import OBSERVERS, Accusation, Answer, Ring, Suspicion, probe_port
+from loadmanager.cluster.suspicion import OBSERVERS, Answer, Ring, Suspicion, SuspicionReport, probe_port
 from loadmanager.model.registration import Peer, Registration
 from loadmanager.simulation.world import World
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.runtime.view import TableView
 from tests.loadmanager.small_world import A, B, C, process, virtually
 
-B2 = Broker("b:1", 2)
+B2 = BrokerId("b:1", 2)
 
 
 class Street:
     """What a looks at: `answers` by incarnation, open unless it says else."""
 
-    def __init__(self, *brokers: Broker) -> None:
-        self.answers: dict[Broker, Answer] = {}
+    def __init__(self, *brokers: BrokerId) -> None:
+        self.answers: dict[BrokerId, Answer] = {}
         self.peers = {b.name: Peer(b, Registration()) for b in brokers}
 
     async def probe(self, peer: Peer) -> Answer:
         return self.answers.get(peer.broker, Answer.OPEN)
 
 
-def accusations(suspicion: Suspicion) -> list[tuple[Broker, Broker]]:
-    return [(a.accuser, a.accused) for a in suspicion._view.values()]
+def suspicions(suspicion: Suspicion) -> list[tuple[BrokerId, BrokerId]]:
+    return [(a.observer, a.suspect) for a in suspicion._view.values()]
 
 
 @asynccontextmanager
 async def looking(world: World, street: Street, refusals: int = 2) -> AsyncGenerator[Suspicion]:
-    view: TableView[Accusation] = TableView(
+    view: TableView[SuspicionReport] = TableView(
         world.log_client(process(world, "a:1"), request_timeout_s=0.2),
         "accusations",
-        decode=msgspec.json.Decoder(Accusation).decode,
+        decode=msgspec.json.Decoder(SuspicionReport).decode,
         encode=msgspec.json.encode,
         clock_ms=world.wall_ms,
         partitions=1,
@@ -59,9 +59,9 @@ async def test_refusals_in_a_row_make_an_accusation_and_an_open_port_ends_it(wor
     street = Street(A, B, C)
     async with looking(world, street) as suspicion:
         street.answers[B] = Answer.REFUSED
-        await world.until(lambda: accusations(suspicion) == [(A, B)], 1, "b is accused")
+        await world.until(lambda: suspicions(suspicion) == [(A, B)], 1, "b is suspected")
         street.answers.clear()
-        await world.until(lambda: accusations(suspicion) == [], 1, "it is withdrawn")
+        await world.until(lambda: suspicions(suspicion) == [], 1, "it is withdrawn")
 
 
 @virtually
@@ -73,7 +73,7 @@ async def test_a_port_that_only_does_not_answer_accuses_nobody_and_breaks_the_ro
             await asyncio.sleep(0.2)
             street.answers[B] = Answer.SILENT
             await asyncio.sleep(0.15)
-            assert accusations(suspicion) == []
+            assert suspicions(suspicion) == []
 
 
 @virtually
@@ -82,11 +82,11 @@ async def test_a_restarted_broker_is_accused_in_its_own_incarnation(world: World
     street = Street(A, B)
     async with looking(world, street, refusals=1) as suspicion:
         street.answers = {B: Answer.REFUSED, B2: Answer.REFUSED}
-        await world.until(lambda: accusations(suspicion) == [(A, B)], 1, "the first is accused")
+        await world.until(lambda: suspicions(suspicion) == [(A, B)], 1, "the first is suspected")
         street.peers["b:1"] = Peer(B2, Registration())
-        await world.until(lambda: accusations(suspicion) == [(A, B2)], 1, "the second is accused")
+        await world.until(lambda: suspicions(suspicion) == [(A, B2)], 1, "the second is suspected")
         await asyncio.sleep(1)
-        assert accusations(suspicion) == [(A, B2)]
+        assert suspicions(suspicion) == [(A, B2)]
 
 
 @virtually
@@ -97,7 +97,7 @@ async def test_without_the_log_it_looks_on_and_tells_later(world: World):
         street.answers[B] = Answer.REFUSED
         await asyncio.sleep(3)
         world.set_down("log", False)
-        await world.until(lambda: accusations(suspicion) == [(A, B)], 2, "b is accused")
+        await world.until(lambda: suspicions(suspicion) == [(A, B)], 2, "b is suspected")
 
 
 @virtually
@@ -107,7 +107,7 @@ async def test_what_is_remembered_of_those_who_left_is_nothing(world: World):
         street.answers[B] = Answer.REFUSED
         await asyncio.sleep(0.5)
         del street.peers["b:1"]
-        await world.until(lambda: not suspicion._refused and not accusations(suspicion), 1, "it is forgotten")
+        await world.until(lambda: not suspicion._refused and not suspicions(suspicion), 1, "it is forgotten")
 
 
 NAMES = [f"h{i}.example:1" for i in range(50)]

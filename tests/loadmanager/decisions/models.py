@@ -13,13 +13,13 @@ from hypothesis.extra import numpy as hnp
 from loadmanager.model.cluster import DIMENSIONS, NOWHERE, UNLIMITED, Brokers, Bundles, ClusterModel
 from loadmanager.model.constraints import ALLOWED, FREE, Constraints, unconstrained
 from statechannel.law.bundle import FULL_UPPER, Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 NAMESPACE = "shop/carts"
 
 
-def broker(name: str) -> Broker:
-    return Broker(f"{name}:6650", 1)
+def broker(name: str) -> BrokerId:
+    return BrokerId(f"{name}:6650", 1)
 
 
 def bundle(number: int, namespace: str = NAMESPACE) -> Bundle:
@@ -84,7 +84,7 @@ def models(draw: st.DrawFn) -> ClusterModel:
     left = st.dictionaries(st.integers(0, max(m - 1, 0)), st.lists(st.integers(0, 4), max_size=3).map(tuple))
     return ClusterModel(
         Brokers(
-            ids=tuple(Broker(name, draw(st.integers(0, 9))) for name in names),
+            ids=tuple(BrokerId(name, draw(st.integers(0, 9))) for name in names),
             capacity=draw(floats((n, DIMENSIONS))), used=draw(floats((n, DIMENSIONS))), known=draw(flags(n)),
             draining=draw(flags(n)), paused=draw(flags(n)), bundles=draw(wholes(n, 0, 9)),
             max_bundles=draw(wholes(n, 1, UNLIMITED)), rate_msg_s=draw(floats(n)), throughput_bytes_s=draw(floats(n)),

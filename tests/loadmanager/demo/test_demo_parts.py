@@ -19,7 +19,7 @@ from loadmanager.demo.member import Orders
 from loadmanager.demo.options import Options
 from loadmanager.demo.picture import Pulse, picture
 from loadmanager.demo.stage import Member, Stage, topic_in
-from statechannel.law.bundle import Bundle, Topic
+from statechannel.law.bundle import Bundle, Key
 
 MS = 1_000_000
 
@@ -81,7 +81,7 @@ def test_addresses_of_servers_and_files_are_taken():
 
 def test_every_bundle_has_a_topic_to_ask_for():
     bundle = Bundle("demo/counters", 0x10000000, 0x18000000)
-    assert Topic.parse(topic_in(bundle)).position in bundle
+    assert Key.parse(topic_in(bundle)).position in bundle
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 30), (200, 50)])

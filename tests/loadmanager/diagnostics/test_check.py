@@ -59,7 +59,7 @@ def test_the_defaults_are_fine():
         ("settings: leader", "above publish_timeout_s", {"lead_timeout_s": 5}),
         ("settings: address", "all reach", {**KAFKA, "advertised": "127.0.0.1:8080"}),
         ("settings: stores", "one machine", {**KAFKA, "coordination": "sqlite:x"}),
-        ("settings: doors", "trusted", {"insecure": True}),
+        ("settings: endpoints", "trusted", {"insecure": True}),
         ("settings: replication", "production", {**KAFKA, "development": True}),
         ("settings: replication", "stops all writes", {**KAFKA, "replication": 3, "min_insync_replicas": 3}),
     ],
@@ -182,7 +182,7 @@ def test_there_is_an_auditor_for_each_store():
 
 async def test_the_topics_that_are_looked_at_are_those_that_a_broker_opens(tmp_path: Path):
     settings = Settings(log=f"sqlite:{tmp_path / 'lm.db'}", partitions=3, advertised="127.0.0.1:0")
-    async with Broker(settings=settings, door=False) as broker:
+    async with Broker(settings=settings, endpoint=False) as broker:
         await broker.ask(lambda node: node.advice.refresh())  # the one that is opened after the start
     with sqlite3.connect(tmp_path / "lm.db") as db:
         there = {TopicSpec(*row) for row in db.execute("SELECT name, partitions, compacted FROM topics")}
@@ -207,7 +207,7 @@ async def test_real_servers_are_looked_at_before_and_after_there_is_a_cluster(
     )
     before = await check(settings, auditors(settings))
     assert not [f for f in before if f.severity is Severity.ERROR and "settings" not in f.subject]
-    async with Broker(settings=settings, door=False):
+    async with Broker(settings=settings, endpoint=False):
         during = await check(settings, auditors(settings))
     assert not [f for f in during if f.severity is Severity.ERROR]
     assert any(settings.topic_prefix in f.subject + f.found for f in during)

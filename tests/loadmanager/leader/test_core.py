@@ -8,13 +8,13 @@ from loadmanager.leader.core import LeaderCore, LeaderSettings, View
 from loadmanager.leader.duty import Cancel, Duty, Evacuate, Place, Raise, Revoke
 from loadmanager.model.registration import Peer, Registration
 from statechannel.law.bundle import Bundle, even_boundaries
-from statechannel.law.record import NEVER, Action, Broker, Record, Role, Subject
+from statechannel.law.record import NEVER, Action, BrokerId, Record, Role, Subject
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change
 
 NAMESPACE = "shop/orders"
-A, A2, B, LEADER = Broker("a:1", 1), Broker("a:1", 2), Broker("b:1", 1), Broker("l:1", 1)
+A, A2, B, LEADER = BrokerId("a:1", 1), BrokerId("a:1", 2), BrokerId("b:1", 1), BrokerId("l:1", 1)
 V, MARGIN, IN_FLIGHT, GRACE, RETRY = 2.0, 0.1, 30.0, 150.0, 1.0
 SETTINGS = LeaderSettings(V, MARGIN, IN_FLIGHT, GRACE, RETRY)
 SOON = 0.001
@@ -27,8 +27,8 @@ class Term:
         self.table = OwnershipTable(1)
         self.core = LeaderCore(SETTINGS)
         self.registered = {b.name: b for b in (A, B, LEADER)}
-        self.condemned: dict[Broker, str] = {}
-        self.heard_s: dict[Broker, float] = {}
+        self.suspected: dict[BrokerId, str] = {}
+        self.heard_s: dict[BrokerId, float] = {}
         self.listening_since_s = -100.0
         self.eager: tuple[str, ...] = ()
         self.now_s = 0.0
@@ -49,7 +49,7 @@ class Term:
         assert isinstance(change, Change), change
         self.core.observe(change)
 
-    def write(self, action: Action, bundle: Bundle, by: Broker, to: Broker | None = None, *, leads: bool = False):
+    def write(self, action: Action, bundle: Bundle, by: BrokerId, to: BrokerId | None = None, *, leads: bool = False):
         self._written += 1
         role = Role.LEADER if leads else Role.BROKER
         subject = Subject(bundle, self.revision(bundle))
@@ -60,17 +60,17 @@ class Term:
         assert entry is not None
         return entry.revision
 
-    def assign(self, bundle: Bundle, to: Broker) -> None:
+    def assign(self, bundle: Bundle, to: BrokerId) -> None:
         self.write(Action.OWN, bundle, to, to)
         self.write(Action.RETURN, bundle, to)
 
-    def gone(self, broker: Broker) -> None:
+    def gone(self, broker: BrokerId) -> None:
         del self.registered[broker.name]
 
     def tick(self, now_s: float) -> list[Duty]:
         self.now_s = now_s
         peers = {name: Peer(broker, Registration()) for name, broker in self.registered.items()}
-        view = View(now_s, peers, self.condemned, self.heard_s, self.listening_since_s, None, self.eager)
+        view = View(now_s, peers, self.suspected, self.heard_s, self.listening_since_s, None, self.eager)
         return self.core.tick(self.table, view)
 
     def seen(self, bundle: Bundle) -> tuple[tuple[Bundle, int], ...]:
@@ -142,7 +142,7 @@ def test_a_broker_whose_newer_incarnation_is_not_yet_seen_is_not_taken_for_repla
 
 
 def test_a_condemned_broker_is_dead_although_it_is_registered(term: Term):
-    term.condemned[A] = "a:1#1 refuses connections from b:1, l:1"
+    term.suspected[A] = "a:1#1 refuses connections from b:1, l:1"
     (revoke,) = term.tick(0)
     assert isinstance(revoke, Revoke)
     assert "refuses connections" in revoke.reason

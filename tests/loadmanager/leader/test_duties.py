@@ -7,13 +7,13 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
 from loadmanager.leader.core import LeaderCore, LeaderSettings
-from loadmanager.leader.duties import Hands
+from loadmanager.leader.duties import DutyExecutor
 from loadmanager.leader.duty import Cancel, Place, Raise, Revoke
 from loadmanager.simulation.coordination_server import COORDINATION_SERVER
 from loadmanager.simulation.network import Faults
 from loadmanager.simulation.simulated_log import LOG_SERVER
 from loadmanager.simulation.world import World
-from statechannel.law.record import Action, Broker, Record, Role
+from statechannel.law.record import Action, BrokerId, Record, Role
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
 from statechannel.ports import Leadership
@@ -25,7 +25,7 @@ class Leading:
 
     def __init__(self, hand: Hand, tasks: asyncio.TaskGroup) -> None:
         self.hand, self.tasks = hand, tasks
-        self.hands: Hands
+        self.executor: DutyExecutor
         self.core = LeaderCore(LeaderSettings(2.0, 0.1, 30.0, 150.0))
         self.deposed: list[str] = []
         self.woken = 0
@@ -40,7 +40,7 @@ class ToC:
     def look(self) -> bool:
         return True
 
-    def place_many(self, entries: Sequence[Ownership], names: Sequence[str | None]) -> list[Broker | None]:
+    def place_many(self, entries: Sequence[Ownership], names: Sequence[str | None]) -> list[BrokerId | None]:
         return [C] * len(entries)
 
     def basis(self) -> object:
@@ -56,11 +56,11 @@ async def leading(world: World) -> AsyncGenerator[Leading]:
         leadership = await coordination.campaign(me)
         assert leadership == Leadership(me, 1)
         one = Leading(Hand(channel), tasks)
-        one.hands = Hands(
+        one.executor = DutyExecutor(
             leadership, channel, coordination, one.core, ToC(), world.loop.time,
             lambda _text: None, one.wake, one.deposed.append,
         )  # fmt: skip
-        assert await one.hands.take_partitions("")
+        assert await one.executor.take_partitions("")
         yield one
         await coordination.close()
 
@@ -76,9 +76,9 @@ async def test_a_revocation_and_a_placement_are_one_record_each_for_all_bundles_
         def seen():
             return tuple((bundle, one.hand.entry(bundle).revision) for bundle in bundles)
 
-        one.hands.perform([Revoke(B, seen(), "dead")], one.tasks)
+        one.executor.perform([Revoke(B, seen(), "dead")], one.tasks)
         await world.until(lambda: len(one.hand.channel.table.in_state(State.REVOKING)) == 50, 1, "all are revoked")
-        one.hands.perform([Place(seen(), revoked=True)], one.tasks)
+        one.executor.perform([Place(seen(), revoked=True)], one.tasks)
         await world.until(lambda: len(one.hand.channel.table.held_by(C)) == 50, 1, "all have a new holder")
         assert one.hand.channel.table.next_offset(0) == end + 2
         assert one.woken >= 2
@@ -89,12 +89,12 @@ async def test_a_raise_that_was_answered_is_reported_and_one_that_was_not_is_not
     async with leading(world) as one:
         world.network.faults = Faults(late=0.0)
         world.set_down(COORDINATION_SERVER, True)
-        one.hands.perform([Raise(B, "dead")], one.tasks)
+        one.executor.perform([Raise(B, "dead")], one.tasks)
         await asyncio.sleep(1)
         assert one.core._raised_s == {}
         world.set_down(COORDINATION_SERVER, False)
         asked_s = world.now_s
-        one.hands.perform([Raise(B, "dead")], one.tasks)
+        one.executor.perform([Raise(B, "dead")], one.tasks)
         await world.until(lambda: B in one.core._raised_s, 1, "it is raised")
         assert one.core._raised_s[B] > asked_s
         assert not one.deposed
@@ -104,7 +104,7 @@ async def test_a_raise_that_was_answered_is_reported_and_one_that_was_not_is_not
 async def test_a_raise_by_a_leader_of_the_past_deposes_it(world: World):
     async with leading(world) as one:
         world.coordination.end_leadership(Leadership(A, 1))
-        one.hands.perform([Raise(B, "dead")], one.tasks)
+        one.executor.perform([Raise(B, "dead")], one.tasks)
         await world.until(lambda: bool(one.deposed), 1, "it knows")
         assert one.core._raised_s == {}
 
@@ -115,10 +115,10 @@ async def test_a_record_of_a_leader_of_the_past_deposes_it(world: World):
         (bundle,) = await one.hand.create()
         await one.hand.assign(bundle, B)
         await one.hand.channel.publish(Record("", Action.LEAD, C, Role.LEADER, epoch=2), 0)
-        one.hands.perform([Revoke(B, ((bundle, one.hand.entry(bundle).revision),), "dead")], one.tasks)
+        one.executor.perform([Revoke(B, ((bundle, one.hand.entry(bundle).revision),), "dead")], one.tasks)
         await world.until(lambda: bool(one.deposed), 1, "it knows")
         assert one.hand.entry(bundle).state is State.ASSIGNED
-        assert not await one.hands.take_partitions(""), "nor does it take the barrier back"
+        assert not await one.executor.take_partitions(""), "nor does it take the barrier back"
 
 
 @virtually
@@ -127,13 +127,13 @@ async def test_silence_is_remembered_until_that_partition_answers_whoever_does_t
         (bundle,) = await one.hand.create()
         world.network.faults = Faults(late=0.0)
         world.set_down(LOG_SERVER, True)
-        one.hands.perform([Cancel(((bundle, 0),), "stuck")], one.tasks)
+        one.executor.perform([Cancel(((bundle, 0),), "stuck")], one.tasks)
         await asyncio.sleep(1.5)
-        silent_s = one.hands.unknown_since_s
+        silent_s = one.executor.unknown_since_s
         assert silent_s is not None
-        one.hands.check_silent(one.tasks)
+        one.executor.check_silent(one.tasks)
         await asyncio.sleep(1.5)
-        assert one.hands.unknown_since_s == silent_s, "it is silent still, and since then"
+        assert one.executor.unknown_since_s == silent_s, "it is silent still, and since then"
         world.set_down(LOG_SERVER, False)
-        one.hands.check_silent(one.tasks)
-        await world.until(lambda: one.hands.unknown_since_s is None, 1, "it answers")
+        one.executor.check_silent(one.tasks)
+        await world.until(lambda: one.executor.unknown_since_s is None, 1, "it answers")

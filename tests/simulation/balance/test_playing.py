@@ -15,7 +15,7 @@ from loadmanager.strategies.playground.playing import Run, play
 from loadmanager.strategies.playground.scenario import CPU, Scenario, Size, scenario
 from loadmanager.strategies.playground.workloads.registry import make
 from loadmanager.strategies.rebalancing.decision import Move
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from tests.simulation.balance.strategies import Scripted, even_out, move, still
 
 SMALL = Size(brokers=4, bundles=8, rounds=12)
@@ -137,7 +137,7 @@ def test_a_broker_that_comes_back_is_empty_and_a_new_incarnation():
     strategy = still()
     play(away(2, drained=False), strategy)
     first, back = strategy.models[0].brokers, strategy.models[9].brokers
-    assert back.ids[2] == Broker(first.ids[2].name, first.ids[2].incarnation + 1)
+    assert back.ids[2] == BrokerId(first.ids[2].name, first.ids[2].incarnation + 1)
     assert back.bundles[2] == 0
 
 

@@ -18,10 +18,10 @@ from loadmanager.leader.rebalancing.plan_model import Step as PlanStep
 from loadmanager.leader.rebalancing.planning import Occasion, undoing
 from loadmanager.leader.rebalancing.plans import OPEN, By, Facts, PlanAction, advance, summary
 from loadmanager.leader.rebalancing.progress import progress as progress_of
-from loadmanager.leader.rebalancing.shelf import PlanShelf
+from loadmanager.leader.rebalancing.shelf import PlanStore
 from loadmanager.strategies.rebalancing.decision import Stage
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.law.transitions import State
 
 NOTHING_MOVED = frozenset({PlanState.REJECTED, PlanState.EXPIRED})
@@ -30,7 +30,7 @@ NOTHING_MOVED = frozenset({PlanState.REJECTED, PlanState.EXPIRED})
 class MovesHand:
     """See `contract.Hand`."""
 
-    def __init__(self, shelf: PlanShelf, deciding: Deciding, present: Callable[[str], Broker | None]) -> None:
+    def __init__(self, shelf: PlanStore, deciding: Deciding, present: Callable[[str], BrokerId | None]) -> None:
         self._shelf = shelf
         self._deciding = deciding
         self._present = present

@@ -19,7 +19,7 @@ from loadmanager.strategies.rebalancing.plan.eligibility import ITS_OWN, SPREAD,
 from loadmanager.strategies.rebalancing.plan.objective import EPSILON
 from loadmanager.strategies.rebalancing.plan.wording import percent
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 WITHIN_TOLERANCE = "owner within tolerance"
 NO_ROOM = "no room"
@@ -31,7 +31,7 @@ _ALTERNATIVES = 3
 class Verdict(msgspec.Struct, frozen=True):
     """One destination for the bundle."""
 
-    destination: Broker
+    destination: BrokerId
     allowed: bool
     """No rule is against it, and the objective falls: the plan may do this."""
     rule: str
@@ -47,7 +47,7 @@ class Judgement(msgspec.Struct, frozen=True):
     """A bundle. Usages are fractions of the fullest resource; `limit` is the owner's, beyond which it is to give."""
 
     bundle: Bundle
-    owner: Broker | None
+    owner: BrokerId | None
     size: float
     """The part of a mean broker that it takes."""
     owner_usage: float
@@ -71,7 +71,7 @@ class Judgement(msgspec.Struct, frozen=True):
 class BrokerJudgement(msgspec.Struct, frozen=True):
     """A broker. `usage` is by resource, weighted; `excess` must go, `room` may come, as usages."""
 
-    broker: Broker
+    broker: BrokerId
     takes_part: bool
     why_not: str
     usage: tuple[tuple[str, float], ...]

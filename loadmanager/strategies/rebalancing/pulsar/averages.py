@@ -14,7 +14,7 @@ import numpy as np
 from loadmanager.model.cluster import ClusterModel, Floats
 from loadmanager.model.load.usage import weights_of
 from loadmanager.settings import Settings
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 Times = Mapping[str, int]
 """When a broker or a bundle was last unloaded, by its name: wall clock of the leader, in milliseconds."""
@@ -57,7 +57,7 @@ def folded(averages: Averages, model: ClusterModel, settings: Settings) -> Avera
     return result
 
 
-def columns(averages: Averages, brokers: Iterable[Broker]) -> tuple[Floats, Floats]:
+def columns(averages: Averages, brokers: Iterable[BrokerId]) -> tuple[Floats, Floats]:
     """(n,) usages and (n,) throughputs in bytes/s; 0 where there is no average."""
     rows = [averages.get(str(broker), Average(0.0, 0.0)) for broker in brokers]
     return np.array([each.usage for each in rows]), np.array([each.throughput_bytes_s for each in rows])

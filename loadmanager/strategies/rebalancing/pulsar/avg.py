@@ -21,7 +21,7 @@ from loadmanager.strategies.rebalancing.decision import Decision, Refused, Stage
 from loadmanager.strategies.rebalancing.pulsar.moves import RESTING, Moves
 from loadmanager.strategies.rebalancing.pulsar.outcome import Cause, Label, Outcome
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 Hits = Mapping[str, int]
 """By incarnation, `host:port#7`: in how many rounds in a row it was in a pair that is apart."""
@@ -68,7 +68,7 @@ class Avg:
 
 
 def _decision(moves: Moves, memory: AvgMemory, refused: tuple[Refused, ...], apart: int | None) -> Decision:
-    """`apart`: how many pairs are; None if there is no broker to pair."""
+    """`run_blocking`: how many pairs are; None if there is no broker to pair."""
     if moves.made:
         outcome, why = Outcome(Label.SUCCESS, Cause.OVERLOADED), f"{len(moves.made)} moves between {apart} pairs"
     elif apart is None:
@@ -121,7 +121,7 @@ def _targets(before: Mapping[str, str], model: ClusterModel, moves: Moves) -> Ma
     return {**kept, **{str(move.bundle): str(move.destination) for move in moves.made}}
 
 
-def remembered(memory: AvgMemory, bundle: Bundle, brokers: Sequence[Broker]) -> Broker | None:
+def remembered(memory: AvgMemory, bundle: Bundle, brokers: Sequence[BrokerId]) -> BrokerId | None:
     """AvgShedder's own placement: where the bundle was last sent if that broker is there; else by a hash, for which
     Pulsar throws dice. None without brokers."""
     target = memory.targets.get(str(bundle))

@@ -21,11 +21,11 @@ from loadmanager.broker.agent.effects import (
     Stop,
 )
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Action, Broker
+from statechannel.law.record import Action, BrokerId
 from statechannel.law.transitions import SERVING_STATES, State
 from statechannel.law.verdict import Ownership
 
-ME, OLD_ME, OTHER = Broker("me:1", 2), Broker("me:1", 1), Broker("other:1", 1)
+ME, OLD_ME, OTHER = BrokerId("me:1", 2), BrokerId("me:1", 1), BrokerId("other:1", 1)
 BUNDLE = Bundle("t/n", 0, 0xFFFFFFFF)
 GONE = Stand.RELEASED, Stand.SUSPENDED, Stand.FAILED
 """Where the host has nothing any more."""
@@ -33,8 +33,8 @@ GONE = Stand.RELEASED, Stand.SUSPENDED, Stand.FAILED
 
 def entry(
     state: State,
-    holder: Broker | None = ME,
-    target: Broker | None = None,
+    holder: BrokerId | None = ME,
+    target: BrokerId | None = None,
     revision: int = 7,
     token: int = 5,
     hand_off: bytes | None = None,
@@ -113,7 +113,7 @@ def test_a_second_move_to_us_is_prepared_anew():
 
 
 @pytest.mark.parametrize("target", [OTHER, None])
-def test_a_bundle_that_leaves_stops_first_then_is_released_then_handed_on(target: Broker | None):
+def test_a_bundle_that_leaves_stops_first_then_is_released_then_handed_on(target: BrokerId | None):
     core = core_at(Stand.SERVING)
     leaving = entry(State.RELEASING, ME, target)
     assert core.reconcile(BUNDLE, leaving) == [Stop(BUNDLE), Release(BUNDLE, 5, target)]

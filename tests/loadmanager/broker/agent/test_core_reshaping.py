@@ -18,12 +18,12 @@ from loadmanager.settings.algorithms import Algorithm
 from loadmanager.strategies.splitting.conditions import Limits
 from loadmanager.strategies.splitting.cutting import Bounds
 from statechannel.law.bundle import FULL_UPPER, Bundle, even_boundaries
-from statechannel.law.record import Action, Broker, Record, Role, Subject
+from statechannel.law.record import Action, BrokerId, Record, Role, Subject
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Cutting, Ownership
 
-ME, OTHER = Broker("me:1", 2), Broker("other:1", 1)
+ME, OTHER = BrokerId("me:1", 2), BrokerId("other:1", 1)
 NAME, HALF = "t/n", 0x80000000
 WHOLE, LOWER, UPPER = Bundle(NAME, 0, FULL_UPPER), Bundle(NAME, 0, HALF), Bundle(NAME, HALF, FULL_UPPER)
 
@@ -33,8 +33,8 @@ def entry(
     state: State = State.ASSIGNED,
     token: int = 5,
     revision: int = 7,
-    holder: Broker | None = ME,
-    target: Broker | None = None,
+    holder: BrokerId | None = ME,
+    target: BrokerId | None = None,
     cutting: Cutting | None = None,
 ) -> Ownership:
     return Ownership(
@@ -363,7 +363,7 @@ class Play:
             assert now.holder == ME
         assert not any(overlap(a, b) for a, b in itertools.combinations(self.served, 2))
 
-    def act(self, action: Action, bundle: Bundle, by: Broker, **more: object) -> None:
+    def act(self, action: Action, bundle: Bundle, by: BrokerId, **more: object) -> None:
         now = self.table.get(bundle)
         assert now is not None
         self.write(Record("", action, by, subjects=(Subject(bundle, now.revision),), **more))  # type: ignore[arg-type]

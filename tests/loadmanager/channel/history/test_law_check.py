@@ -11,14 +11,14 @@ from loadmanager.channel.history.law_check import PROBLEMS_KEPT, LawCheck
 from loadmanager.channel.history.revision import Revision
 from statechannel.law.bundle import Bundle, even_boundaries, tile
 from statechannel.law.partition import Genesis, Lead, NamespaceState, PartitionState
-from statechannel.law.record import Action, Broker, Record, Subject
+from statechannel.law.record import Action, BrokerId, Record, Subject
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Cutting, Ownership, Reason, Refusal, Transition
 from statechannel.ports import LogEntry
 from statechannel.runtime.channel import Applied
-from statechannel.runtime.refold import Folded
+from statechannel.runtime.replay import Folded
 
-A, B = Broker("a:1", 1), Broker("b:1", 2)
+A, B = BrokerId("a:1", 1), BrokerId("b:1", 2)
 BUNDLES = tile("t/n", even_boundaries(4))
 
 

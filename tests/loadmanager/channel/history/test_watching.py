@@ -10,7 +10,7 @@ import pytest
 
 from loadmanager.channel.history import watch
 from loadmanager.channel.history.recent import BUNDLE_BYTES, CHANGE_BYTES, RecentChanges, Reloaded
-from loadmanager.channel.history.refolding import RefoldDesk
+from loadmanager.channel.history.replaying import ReplayQueue
 from loadmanager.channel.history.revision import Revision
 from loadmanager.channel.history.watch import Piece
 from loadmanager.channel.history.watching import Watching
@@ -27,8 +27,8 @@ MANY = 10_000_000
 
 
 def watching_of(channel: Channel, kept: int = MANY) -> Watching:
-    desk = RefoldDesk(channel.replica.log, channel.topic)
-    return Watching(channel.replica, desk, recent=RecentChanges(channel.replica, kept))
+    replays = ReplayQueue(channel.replica.log, channel.topic)
+    return Watching(channel.replica, replays, recent=RecentChanges(channel.replica, kept))
 
 
 class Reader:

@@ -18,7 +18,7 @@ from loadmanager.simulation.world import World
 from statechannel.law import codec
 from statechannel.law.bundle import Bundle, even_boundaries
 from statechannel.law.partition import Genesis
-from statechannel.law.record import NEVER, Action, Broker, Record, Role, Subject
+from statechannel.law.record import NEVER, Action, BrokerId, Record, Role, Subject
 from statechannel.law.snapshot import SNAPSHOTS
 from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change, Refusal
@@ -26,8 +26,8 @@ from statechannel.ports import Payload, TopicSpec
 from tests.statechannel.auditor import History
 
 GENESIS = Genesis("shop", "g-1", 3)
-A, B = Broker("a:1", 4), Broker("b:1", 2)
-ADMIN = Broker("admin:1", 1)
+A, B = BrokerId("a:1", 4), BrokerId("b:1", 2)
+ADMIN = BrokerId("admin:1", 1)
 TERMS = Terms("shop", None, 2.0, 0.1, now_ms=5)
 
 
@@ -65,7 +65,7 @@ class Book:
         assert made is not None
         return made.bundles
 
-    def do(self, action: Action, bundles: Iterable[Bundle], by: Broker, to: Broker | None = None) -> None:
+    def do(self, action: Action, bundles: Iterable[Bundle], by: BrokerId, to: BrokerId | None = None) -> None:
         found = [self.table.get(bundle) for bundle in bundles]
         subjects = tuple(Subject(entry.bundle, entry.revision) for entry in found if entry is not None)
         self.accept(Record("d", action, by, subjects=subjects, to=to))

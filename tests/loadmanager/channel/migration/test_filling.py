@@ -14,7 +14,7 @@ from loadmanager.errors import Conflict
 from statechannel.law import codec
 from statechannel.law.bundle import even_boundaries
 from statechannel.law.imported import DONE, is_unfinished
-from statechannel.law.record import Action, Broker, Record
+from statechannel.law.record import Action, BrokerId, Record
 from statechannel.law.verdict import Change
 from tests.loadmanager.channel.migration.channels import (
     A,
@@ -109,7 +109,7 @@ def test_no_record_is_larger_than_a_log_takes():
     namespace = "t" * 60 + "/" + "n" * 60
     old, new = Book(), begun(1)
     bundles = old.create(namespace, even_boundaries(65_536))
-    old.do(Action.OWN, bundles, A, Broker("host.name.example:65535", 7))
+    old.do(Action.OWN, bundles, A, BrokerId("host.name.example:65535", 7))
     filled(new, exported(old))
     sizes = [len(codec.encode(record)) for _, _, record in new.log]
     assert 600_000 < max(sizes) < 1_000_000
@@ -138,7 +138,7 @@ def test_bundles_that_are_none_of_the_exports_stop_it():
 def test_a_bundle_that_somebody_else_took_stops_it():
     old, new = two_namespaces(), begun(2)
     new.write(plan(new.table, exported(old)))
-    new.do(Action.OWN, new.table.namespace("shop/orders").bundles[:1], Broker("c:1", 1), Broker("c:1", 1))
+    new.do(Action.OWN, new.table.namespace("shop/orders").bundles[:1], BrokerId("c:1", 1), BrokerId("c:1", 1))
     with pytest.raises(Conflict, match="went to c:1#1, not to a:1#4: a broker runs on this log already"):
         plan(new.table, exported(old))
 

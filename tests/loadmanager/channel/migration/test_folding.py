@@ -12,7 +12,7 @@ from loadmanager.channel.migration.folding import APPEND_RECORDS, ATTEMPTS, TOPI
 from loadmanager.simulation.world import World
 from statechannel.errors import BadSnapshot, LogUnavailable, NewerRecord
 from statechannel.law import codec, snapshot
-from statechannel.law.record import Action, Broker, Record, Role
+from statechannel.law.record import Action, BrokerId, Record, Role
 from statechannel.law.snapshot import SNAPSHOTS, SnapshotInfo, closing
 from statechannel.ports import LogEntry, Payload
 from tests.loadmanager.channel.migration.channels import ADMIN, GENESIS, Book, Stores, book_of, owners, two_namespaces
@@ -84,7 +84,7 @@ async def test_a_log_that_is_trimmed_faster_than_it_is_read_is_not_exported_in_p
         nonlocal asked
         if topic == TOPIC:
             asked += 1
-            book.replay(Record(f"n{asked}", Action.NOOP, Broker("a:1", 4)), partition)
+            book.replay(Record(f"n{asked}", Action.NOOP, BrokerId("a:1", 4)), partition)
             payload = Payload(None, codec.encode(book.log[-1][2]))
             await place.log.append(TOPIC, partition, [payload])
             await snapshotted(stores, book, partition)
@@ -151,9 +151,9 @@ async def test_many_and_large_records_are_appended_in_order_and_in_pieces(world:
         await append(topic, partition, payloads)
 
     folded.log.append = counted  # type: ignore[method-assign]
-    small = [Record(f"r{n}", Action.NOOP, Broker("a:1", n), cause="mine") for n in range(APPEND_RECORDS + 5)]
+    small = [Record(f"r{n}", Action.NOOP, BrokerId("a:1", n), cause="mine") for n in range(APPEND_RECORDS + 5)]
     await folded.append(0, small)
-    large = [Record(f"l{n}", Action.NOOP, Broker("a:1", n), cause="mine", reason="x" * 900_000) for n in range(6)]
+    large = [Record(f"l{n}", Action.NOOP, BrokerId("a:1", n), cause="mine", reason="x" * 900_000) for n in range(6)]
     await folded.append(0, large)
     await folded.append(0, [])
     assert sizes == [APPEND_RECORDS, 5, 4, 2]

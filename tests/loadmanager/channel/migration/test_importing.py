@@ -16,7 +16,7 @@ from loadmanager.simulation.network import Faults
 from loadmanager.simulation.world import World
 from statechannel.errors import CoordinationUnavailable, ForeignCluster, LogUnavailable, StateChannelError
 from statechannel.law.imported import is_unfinished
-from statechannel.law.record import Action, Broker, Record
+from statechannel.law.record import Action, BrokerId, Record
 from statechannel.ports import Identity, Payload
 from statechannel.runtime.channel import ChannelCore
 from statechannel.runtime.service import Channel, ChannelSettings
@@ -53,7 +53,7 @@ async def claim(stores: Stores, cluster: str = "shop") -> str:
     async with channel.running():
         await channel.catch_up(5)
         try:
-            return (await channel.claim_cluster(cluster, Broker("late:1", 0))).identity
+            return (await channel.claim_cluster(cluster, BrokerId("late:1", 0))).identity
         except StateChannelError as error:
             refusal = error
     raise refusal
@@ -177,10 +177,10 @@ async def test_a_broker_that_is_there_too_early_starts_once_the_import_is_done(w
     async with channel.running():
         await channel.catch_up(5)
         with pytest.raises(LogUnavailable, match="wait for it, or run it again"):
-            await channel.claim_cluster("shop", Broker("early:1", 0))
+            await channel.claim_cluster("shop", BrokerId("early:1", 0))
         await imported(stores, exported(book))
         await channel.catch_up(5)
-        assert (await channel.claim_cluster("shop", Broker("early:1", 0))).generation == 4
+        assert (await channel.claim_cluster("shop", BrokerId("early:1", 0))).generation == 4
     assert owners((await stores.folded()).table) == owners(book.table)
 
 
@@ -216,7 +216,7 @@ async def test_a_log_on_which_a_cluster_runs_since_an_import_is_refused(world: W
     channel = Channel(place.log, ChannelSettings(publish_timeout_s=1.0), nonce="late", wall_ms=lambda: 1)
     await channel.open()
     async with channel.running():
-        await channel.read_back(0, Broker("late:1", 1))
+        await channel.read_back(0, BrokerId("late:1", 1))
     assert "needs a new, empty log" in await refused(stores, export)
 
 
@@ -299,7 +299,7 @@ async def test_with_the_lost_logs_root_every_old_incarnation_is_fenced_before_an
     began_s = world.now_s
     await imported(stores, export, old=((await lost.place()).coordination, "coordination lost"))
     assert world.now_s - began_s >= 2.1
-    assert await (await lost.place()).coordination.start_incarnation("a:1", 0) == Broker("a:1", 6)
+    assert await (await lost.place()).coordination.start_incarnation("a:1", 0) == BrokerId("a:1", 6)
 
 
 @virtually
@@ -321,7 +321,7 @@ async def test_who_writes_to_a_log_that_is_being_filled_stops_the_import(world: 
     target = await stores.folded(f"import {SEAL}")
     work = Import(target, "shop", 4)
     await work.claim((await stores.place()).coordination)
-    await (await stores.folded()).append(0, [Record("r", Action.NOOP, Broker("old-release:1", 1))])
+    await (await stores.folded()).append(0, [Record("r", Action.NOOP, BrokerId("old-release:1", 1))])
     with pytest.raises(Conflict, match="another import"):
         await work.fill(export)
     assert is_unfinished((await stores.folded()).table)

@@ -20,7 +20,7 @@ from statechannel.errors import CoordinationUnavailable, ForeignCluster, LogReti
 from statechannel.law.agreement import Agreement
 from statechannel.law.bundle import Bundle
 from statechannel.law.imported import is_unfinished
-from statechannel.law.record import Action, Broker, Token
+from statechannel.law.record import Action, BrokerId, Token
 from statechannel.law.transitions import State
 from statechannel.ports import Payload
 from tests.loadmanager.channel.migration.channels import TERMS, Stores, exported, owners, replaced, two_namespaces
@@ -222,7 +222,7 @@ def test_a_process_that_comes_back_in_the_worst_moment_has_no_proof_left_when_it
         old = await cluster.old.place()
         start = old.coordination.start_incarnation
 
-        async def in_the_worst_moment(name: str, above: int) -> Broker:
+        async def in_the_worst_moment(name: str, above: int) -> BrokerId:
             world.resume("a:1")
             await world.until(lambda: a.process.run(serving.serving, bundles[0]), 5, "it has a proof, and serves")
             if cut_off_again:
@@ -268,7 +268,7 @@ class Counting:
             self._count()
             await append(topic, partition, payloads)
 
-        async def starting(name: str, above: int) -> Broker:
+        async def starting(name: str, above: int) -> BrokerId:
             self._count()
             return await start(name, above)
 

@@ -14,13 +14,13 @@ from loadmanager.channel.owner.election import (
     ElectionSettings,
     Seen,
     Vacate,
-    office_of,
-    partition_of_office,
+    lease_of,
+    partition_of_lease,
     ranking,
 )
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
-A, B, C = Broker("a:1", 1), Broker("b:1", 1), Broker("c:1", 1)
+A, B, C = BrokerId("a:1", 1), BrokerId("b:1", 1), BrokerId("c:1", 1)
 NAMES = ("a:1", "b:1", "c:1")
 SETTINGS = ElectionSettings(stand_in_s=2.0, settle_s=30.0)
 
@@ -31,11 +31,11 @@ def first_of(partition: int, able: tuple[str, ...] = NAMES, partitions: int = 4)
     return ranking(able, partitions)[partition][0]
 
 
-def rank_of(me: Broker, partition: int, partitions: int = 4) -> int:
+def rank_of(me: BrokerId, partition: int, partitions: int = 4) -> int:
     return ranking(NAMES, partitions)[partition].index(me.name)
 
 
-def partition_where(me: Broker, rank: int, partitions: int = 4) -> int:
+def partition_where(me: BrokerId, rank: int, partitions: int = 4) -> int:
     return next(p for p in range(partitions) if rank_of(me, p, partitions) == rank)
 
 
@@ -76,10 +76,10 @@ def test_who_leaves_moves_little_more_than_what_was_his():
 
 
 def test_an_office_is_named_after_its_partition():
-    assert [partition_of_office(office_of(p)) for p in (0, 7, 1023)] == [0, 7, 1023]
-    assert partition_of_office("leader") is None
-    assert partition_of_office("channel-owner-") is None
-    assert partition_of_office("channel-owner-x") is None
+    assert [partition_of_lease(lease_of(p)) for p in (0, 7, 1023)] == [0, 7, 1023]
+    assert partition_of_lease("leader") is None
+    assert partition_of_lease("channel-owner-") is None
+    assert partition_of_lease("channel-owner-x") is None
 
 
 # --- one broker's steps
@@ -155,7 +155,7 @@ def test_an_owner_keeps_its_offices_while_nobody_else_is_able():
 
 
 def test_what_an_earlier_incarnation_of_ours_holds_in_our_session_is_vacated():
-    again = Broker("a:1", 2)
+    again = BrokerId("a:1", 2)
     assert Election(again, 2, SETTINGS).due(Seen(0, ["a:1"], {0: A, 1: B})) == [Vacate(0, A, "a:1#1 has ended")]
 
 
@@ -166,15 +166,15 @@ def test_from_any_state_the_members_come_to_one_preferred_owner_each(seed: int):
     dice, partitions = Random(seed), 8
     brokers = (A, B, C)
     elections = {me: Election(me, partitions, SETTINGS) for me in brokers}
-    offices = {p: dice.choice(brokers) for p in range(partitions) if dice.random() < 0.7}
+    leases = {p: dice.choice(brokers) for p in range(partitions) if dice.random() < 0.7}
     for now in range(100):
         for me in dice.sample(brokers, 3):
-            for step in elections[me].due(Seen(now, NAMES, dict(offices))):
+            for step in elections[me].due(Seen(now, NAMES, dict(leases))):
                 if isinstance(step, Claim):
-                    offices.setdefault(step.partition, me)
-                elif offices.get(step.partition) == step.holder:
-                    del offices[step.partition]
-    assert {p: holder.name for p, holder in offices.items()} == {
+                    leases.setdefault(step.partition, me)
+                elif leases.get(step.partition) == step.holder:
+                    del leases[step.partition]
+    assert {p: holder.name for p, holder in leases.items()} == {
         p: first_of(p, NAMES, partitions) for p in range(partitions)
     }
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadmanager.channel.owner.keeper import Counts, Ground, Keeper, KeeperSettings
+from loadmanager.channel.owner.keeper import Counts, Keeper, KeeperDependencies, KeeperSettings
 from loadmanager.channel.owner.schedule import ScheduleSettings
 from loadmanager.simulation.world import World
 from statechannel.errors import BadSnapshot, LogUnavailable, WriterFenced
@@ -56,7 +56,7 @@ class Owner:
         self.wanted: list[int] = []
         self.counts = Counts()
         self._name, self._named = name, 0
-        ground = Ground(
+        deps = KeeperDependencies(
             log=self.log,  # type: ignore[arg-type]
             topic=CHANNEL,
             snapshots_topic=SNAPSHOTS,
@@ -67,7 +67,7 @@ class Owner:
             wall_ms=world.wall_ms,
             note=self.notes.append,
         )
-        self.keeper = Keeper(0, ground, settings, self.counts)
+        self.keeper = Keeper(0, deps, settings, self.counts)
 
     def _next_name(self) -> str:
         self._named += 1
@@ -144,10 +144,10 @@ async def test_a_clock_that_was_ahead_does_not_put_off_the_next_snapshot_for_lon
     async with owner(world, "a:1", changed(PROMPT, schedule=ScheduleSettings(100, HOUR_S), retention_s=60.0)) as a:
         await a.keeper.open()
         await asyncio.sleep(HOUR_S)
-        ahead = msgspec.structs.replace(a.keeper._ground, wall_ms=lambda: world.wall_ms() + 10**9)
-        a.keeper._ground, own = ahead, a.keeper._ground
+        ahead = msgspec.structs.replace(a.keeper._deps, wall_ms=lambda: world.wall_ms() + 10**9)
+        a.keeper._deps, own = ahead, a.keeper._deps
         assert await a.keeper.attend() is not None
-        a.keeper._ground = own
+        a.keeper._deps = own
         await a.write()
         await asyncio.sleep(HOUR_S)
         assert await a.keeper.attend() is not None

@@ -11,13 +11,13 @@ from loadmanager.channel.owner.reading_back import compare
 from statechannel.errors import BadSnapshot
 from statechannel.law.bundle import Bundle, even_boundaries
 from statechannel.law.partition import Genesis, Lead, NamespaceState, PartitionState
-from statechannel.law.record import Action, Broker
+from statechannel.law.record import Action, BrokerId
 from statechannel.law.snapshot import encode
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
 from statechannel.ports import Payload
 
-BROKERS = tuple(Broker(f"b{i}:1", i + 1) for i in range(3))
+BROKERS = tuple(BrokerId(f"b{i}:1", i + 1) for i in range(3))
 
 
 def namespace(name: str, bundles: int) -> NamespaceState:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadmanager.channel.owner.election import office_of, ranking
+from loadmanager.channel.owner.election import lease_of, ranking
 from loadmanager.channel.owner.keeper import Keeper
 from loadmanager.channel.owner.service import ChannelOwner, owner_of
 from loadmanager.cluster.readers import ReaderRegistry
@@ -33,7 +33,7 @@ def owner(started: Started) -> ChannelOwner:
 
 
 def held(started: Started) -> frozenset[int]:
-    return frozenset() if started.process.dead else owner(started).offices.held
+    return frozenset() if started.process.dead else owner(started).leases.held
 
 
 def kept(started: Started) -> frozenset[int]:
@@ -205,7 +205,7 @@ async def test_a_fenced_incarnation_is_followed_by_the_next_one_of_the_same_proc
     assert leadership is not None
     a.ask(lambda: a.node.world.coordination.raise_incarnation(before.me, leadership.epoch))
     await world.until(lambda: a.node.current is not before and held(a) == frozenset(range(P)), 30, "it owns them again")
-    assert all(h == a.node.current.me for h in a.node.world.coordination.offices.values())
+    assert all(h == a.node.current.me for h in a.node.world.coordination.leases.values())
     cluster.write(a, 20)
     await asyncio.sleep(1)
     await cluster.covered()
@@ -250,7 +250,7 @@ async def test_a_writer_from_elsewhere_does_not_stop_the_owner_for_long(world: W
     cluster = Cluster(world)
     [a] = await cluster.start("a:1")
     await cluster.spread("a:1")
-    world.log.new_writer(office_of(0))
+    world.log.new_writer(lease_of(0))
     cluster.write(a, 30)
     await asyncio.sleep(6)
     await cluster.covered()

@@ -137,7 +137,7 @@ def leader_of(cluster: EmbeddedCluster[Any]) -> Broker:
 
 
 async def some_rounds(cluster: EmbeddedCluster[Any], count: int = 25) -> None:
-    counts = leader_of(cluster).node.current.governor.counts
+    counts = leader_of(cluster).node.current.rebalancer.counts
     begun = counts.rounds
     await cluster.until(lambda: counts.rounds >= begun + count, PATIENCE_S)
 

@@ -6,17 +6,17 @@ from typing import Any, cast
 
 import pytest
 
-from loadmanager.leader.duties import Hands
+from loadmanager.leader.duties import DutyExecutor
 from loadmanager.leader.rebalancing.beginning import Beginning
 from loadmanager.leader.rebalancing.deciding import Deciding
 from loadmanager.model.policies.model import BrokerPolicy, Policies
 from loadmanager.strategies.rebalancing.decision import Move
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Action, Broker, Record
+from statechannel.law.record import Action, BrokerId, Record
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership, Reason, Refusal, Unknown, Verdict
 
-A, B, C = (Broker(f"{name}:1", 1) for name in "abc")
+A, B, C = (BrokerId(f"{name}:1", 1) for name in "abc")
 REFUSED = Refusal(Reason.STALE, "b:1 was first")
 
 
@@ -30,9 +30,9 @@ class Cluster:
         self.answers: dict[Bundle, Verdict] = {}
         self.log: list[str] = []
         self.meanwhile: Any = None
-        self.ruled_out: set[tuple[int, Broker]] = set()
+        self.ruled_out: set[tuple[int, BrokerId]] = set()
 
-    def has(self, number: int, holder: Broker = A, *, revision: int = 5, state: State = State.ASSIGNED) -> Bundle:
+    def has(self, number: int, holder: BrokerId = A, *, revision: int = 5, state: State = State.ASSIGNED) -> Bundle:
         bundle = Bundle("t/n", number, number + 1)
         self.table[bundle] = Ownership(bundle, state, holder, None, revision, 5, Action.RETURN, holder)
         return bundle
@@ -40,10 +40,10 @@ class Cluster:
     def policies(self) -> Policies:
         return self.policy
 
-    def taking(self, name: str) -> Broker | None:
+    def taking(self, name: str) -> BrokerId | None:
         return next((broker for broker in self.takes if broker.name == name), None)
 
-    async def move(self, bundle: Bundle, seen: int, to: Broker | None, reason: str, cause: str) -> Verdict:
+    async def move(self, bundle: Bundle, seen: int, to: BrokerId | None, reason: str, cause: str) -> Verdict:
         self.log.append(f"move {bundle.lo} to {to}, seen {seen}, {cause}")
         if self.meanwhile is not None:
             self.meanwhile()
@@ -53,13 +53,13 @@ class Cluster:
         self.log.append(f"call off {bundle.lo}, seen {seen}")
         return Change(0, 78, Record("", Action.CANCEL, A))
 
-    def forbids(self, bundle: Bundle, to: Broker) -> str:
+    def forbids(self, bundle: Bundle, to: BrokerId) -> str:
         return "isolation policy 'pay'" if (bundle.lo, to) in self.ruled_out else ""
 
     async def begin(
         self, *moves: Move, seen: dict[Bundle, int] | None = None, decided_under: int | None = None
     ) -> dict[int, str]:
-        beginning = Beginning(cast("Deciding", self), cast("Hands", self))
+        beginning = Beginning(cast("Deciding", self), cast("DutyExecutor", self))
         outcomes = await beginning.begin(moves, "1.7", seen, decided_under)
         self.details = {bundle.lo: outcome.detail for bundle, outcome in outcomes.items()}
         return {bundle.lo: outcome.outcome for bundle, outcome in outcomes.items()}
@@ -70,7 +70,7 @@ def cluster() -> Cluster:
     return Cluster()
 
 
-def move(bundle: Bundle, source: Broker = A, to: Broker | None = B, group: int = 0) -> Move:
+def move(bundle: Bundle, source: BrokerId = A, to: BrokerId | None = B, group: int = 0) -> Move:
     return Move(bundle, source, to, "because", group=group)
 
 
@@ -84,7 +84,7 @@ async def test_what_is_not_where_it_was_is_not_touched(cluster: Cluster):
         move(cluster.has(1, C)),
         move(cluster.has(2, state=State.SPLITTING)),
         move(Bundle("t/n", 3, 4)),
-        move(cluster.has(4, Broker("a:1", 2))),
+        move(cluster.has(4, BrokerId("a:1", 2))),
     ]
     assert await cluster.begin(*moves) == dict.fromkeys((1, 2, 3, 4), "moved on")
     assert cluster.log == []
@@ -97,7 +97,7 @@ async def test_a_plans_move_begins_only_if_nothing_has_happened_to_the_bundle(cl
 
 
 async def test_a_destination_that_takes_nothing_gets_nothing(cluster: Cluster):
-    cluster.takes = {A, Broker("b:1", 2)}
+    cluster.takes = {A, BrokerId("b:1", 2)}
     assert await cluster.begin(move(cluster.has(1)), move(cluster.has(2), to=None)) == {1: "no destination", 2: "begun"}
 
 

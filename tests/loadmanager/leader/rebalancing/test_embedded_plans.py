@@ -18,7 +18,7 @@ BY_HAND: dict[str, Any] = {"balancing": False, "moves_in_flight_per_broker": 1}
 
 
 def desk(node: Node) -> Operating:
-    return Operating(node.current.governor)
+    return Operating(node.current.rebalancer)
 
 
 async def unload(at: Broker, what: Unload, *, review: bool = False) -> Plan:

@@ -12,20 +12,22 @@ from loadmanager.leader.rebalancing.limits import PAUSES, Allowed, Limits, Rule,
 from loadmanager.model.policies.model import BrokerPolicy, ClusterPolicy, NamespacePolicy, Policies
 from loadmanager.strategies.rebalancing.decision import Move
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Action, Broker
+from statechannel.law.record import Action, BrokerId
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
 
-A, B, C, D = (Broker(f"{name}:1", 1) for name in "abcd")
+A, B, C, D = (BrokerId(f"{name}:1", 1) for name in "abcd")
 PLENTY = Limits(100, 100, 100)
 NO_POLICIES = Policies()
 
 
-def move(number: int, source: Broker = A, to: Broker | None = B, *, group: int = 0, namespace: str = "t/n") -> Move:
+def move(number: int, source: BrokerId = A, to: BrokerId | None = B, *, group: int = 0, namespace: str = "t/n") -> Move:
     return Move(Bundle(namespace, number, number + 1), source, to, "because", group=group)
 
 
-def entry(state: State, holder: Broker | None, target: Broker | None = None, action: Action = Action.OWN) -> Ownership:
+def entry(
+    state: State, holder: BrokerId | None, target: BrokerId | None = None, action: Action = Action.OWN
+) -> Ownership:
     return Ownership(Bundle("t/n", 0, 1), state, holder, target, 5, 5, action, B)
 
 
@@ -77,7 +79,7 @@ def test_a_later_move_passes_one_that_has_no_room_at_its_brokers():
     ],
 )
 def test_which_states_are_a_move_under_way(
-    state: State, holder: Broker | None, target: Broker | None, action: Action, counts: dict[str, int]
+    state: State, holder: BrokerId | None, target: BrokerId | None, action: Action, counts: dict[str, int]
 ):
     under_way = UnderWay([entry(state, holder, target, action)])
     assert dict(under_way.brokers) == counts

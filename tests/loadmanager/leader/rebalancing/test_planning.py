@@ -27,12 +27,12 @@ from loadmanager.model.constraints import unconstrained
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision, Move, Stage
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Action, Broker
+from statechannel.law.record import Action, BrokerId
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
 
-A, B, C = (Broker(f"{name}:1", 1) for name in "abc")
+A, B, C = (BrokerId(f"{name}:1", 1) for name in "abc")
 OCCASION = Occasion("p1", "ann", 1_000)
 SETTINGS = Settings.model_construct()
 
@@ -48,7 +48,7 @@ class Table(OwnershipTable):
         return self._entries.get(bundle)
 
 
-def entry(number: int, holder: Broker | None = A, state: State = State.ASSIGNED) -> Ownership:
+def entry(number: int, holder: BrokerId | None = A, state: State = State.ASSIGNED) -> Ownership:
     return Ownership(Bundle("t/n", number, number + 1), state, holder, None, 7, 5, Action.RETURN, A)
 
 
@@ -165,7 +165,7 @@ def test_a_decision_with_too_many_moves_makes_a_plan_of_the_first_and_splits_no_
     assert len(msgspec.json.encode(plan)) < 900_000
 
 
-def ran(*became: Became, sources: tuple[Broker, ...] = ()) -> Plan:
+def ran(*became: Became, sources: tuple[BrokerId, ...] = ()) -> Plan:
     moves = tuple(
         PlannedMove(Bundle("t/n", n, n + 1), (sources or (A,) * len(became))[n], B, 1) for n in range(len(became))
     )
@@ -183,7 +183,7 @@ def test_undo_takes_back_what_the_plan_moved_and_not_what_others_did():
 
 
 def test_undo_goes_to_the_present_start_of_the_source_and_leaves_what_has_none():
-    again = Broker("a:1", 2)
+    again = BrokerId("a:1", 2)
     plan = ran(Became.DONE, Became.DONE, sources=(A, C))
     back = undoing(OCCASION, plan, Table(entry(0, B), entry(1, B)), {"a:1": again}.get)
     assert [move.destination for move in back.moves] == [again]
@@ -215,7 +215,7 @@ def test_a_wave_never_begins_before_the_one_ahead_of_it_is_over(states: list[str
 
 @pytest.mark.parametrize("reason", ["", "r" * 500, "ä" * 500])
 def test_a_plan_with_long_names_fits_into_one_record_of_the_log(reason: str):
-    far = [Broker(f"broker-with-a-long-name-{n}.region.some-company.example:6650", 12_345) for n in range(2)]
+    far = [BrokerId(f"broker-with-a-long-name-{n}.region.some-company.example:6650", 12_345) for n in range(2)]
     entries = [
         Ownership(
             Bundle("some-tenant/some-namespace-with-a-long-name", n << 16, (n + 1) << 16),

@@ -20,9 +20,9 @@ from loadmanager.leader.rebalancing.plans import (
     allowed,
 )
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
-A, B = Broker("a:1", 1), Broker("b:1", 1)
+A, B = BrokerId("a:1", 1), BrokerId("b:1", 1)
 S, P, L, OP = PlanState, PlanAction, By.LEADER, By.OPERATOR
 NOW_MS = 1_000
 DONE, WAITING, UNDER_WAY = Outcome(Became.DONE), Outcome(Became.WAITING), Outcome(Became.UNDER_WAY)

@@ -7,13 +7,13 @@ import pytest
 from loadmanager.leader.rebalancing.plan_model import Became, Outcome, Plan, PlanKind, PlannedMove, PlanState, Step
 from loadmanager.leader.rebalancing.progress import look_again, progress
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Action, Broker
+from statechannel.law.record import Action, BrokerId
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
 
-A, B, C = (Broker(f"{name}:1", 1) for name in "abc")
-B_AGAIN = Broker("b:1", 2)
+A, B, C = (BrokerId(f"{name}:1", 1) for name in "abc")
+B_AGAIN = BrokerId("b:1", 2)
 BUNDLE = Bundle("t/n", 0, 1)
 SEEN = 50
 RAN = (Step("run", 0, "ann"),)
@@ -31,12 +31,12 @@ class Table(OwnershipTable):
 
 
 def entry(
-    state: State, holder: Broker | None, target: Broker | None = None, *, revision: int = SEEN + 9, token: int = 5
+    state: State, holder: BrokerId | None, target: BrokerId | None = None, *, revision: int = SEEN + 9, token: int = 5
 ) -> Ownership:
     return Ownership(BUNDLE, state, holder, target, revision, token, Action.NOOP, C)
 
 
-def became(found: Ownership | None, to: Broker | None = B, steps: tuple[Step, ...] = RAN) -> Became:
+def became(found: Ownership | None, to: BrokerId | None = B, steps: tuple[Step, ...] = RAN) -> Became:
     plan = Plan("p", PlanKind.BALANCE, PlanState.RUNNING, 0, "ann", (PlannedMove(BUNDLE, A, to, SEEN),), steps=steps)
     [outcome] = progress(plan, Table(found))
     return outcome.became
@@ -70,7 +70,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("found", "to", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_what_has_become_of_a_move(found: Ownership | None, to: Broker | None, expected: Became):
+def test_what_has_become_of_a_move(found: Ownership | None, to: BrokerId | None, expected: Became):
     assert became(found, to) is expected
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from loadmanager.errors import Conflict, Invalid, NotFound
-from loadmanager.leader.duties import Hands
+from loadmanager.leader.duties import DutyExecutor
 from loadmanager.leader.rebalancing import rounds
 from loadmanager.leader.rebalancing.limits import Rule
 from loadmanager.leader.rebalancing.operating import Operating, Unload
@@ -54,7 +54,7 @@ class Stage:
 
     async def at(self, broker: Started, work: Any) -> Any:
         """Something that an operator does at a broker."""
-        return await broker.ask(lambda: work(Operating(broker.node.current.governor)))
+        return await broker.ask(lambda: work(Operating(broker.node.current.rebalancer)))
 
     def plan(self, plan_id: str) -> Plan:
         return self.follower.node.plans.get(plan_id)
@@ -103,10 +103,10 @@ async def test_under_review_a_round_proposes_and_moves_nothing_until_somebody_le
     assert plan.kind is PlanKind.BALANCE
     assert plan.cause.startswith("1.")
     assert plan.certificate is not None
-    await on.at(on.follower, lambda desk: desk.act(plan.id, P.APPROVE, "ann", "looks good"))
+    await on.at(on.follower, lambda writer: writer.act(plan.id, P.APPROVE, "ann", "looks good"))
     await asyncio.sleep(8)
     assert on.moves == []
-    await on.at(on.follower, lambda desk: desk.act(plan.id, P.RUN, "ann", ""))
+    await on.at(on.follower, lambda writer: writer.act(plan.id, P.RUN, "ann", ""))
     await world.until(lambda: on.is_(plan.id, S.DONE), 20, "it is done")
     assert {move.cause for move in on.moves} == {f"plan {plan.id}"}
     assert [step.action for step in on.plan(plan.id).steps] == ["approve", "run", "finish"]
@@ -117,23 +117,23 @@ async def test_under_review_a_round_proposes_and_moves_nothing_until_somebody_le
 async def test_a_plan_is_verified_undone_and_then_rests(world: World):
     on = await stage(world, REVIEWED)
     plan = await proposed(world, on)
-    await on.at(on.follower, lambda desk: desk.act(plan.id, P.APPROVE, "ann", ""))
-    await on.at(on.leader, lambda desk: desk.act(plan.id, P.RUN, "ann", ""))
+    await on.at(on.follower, lambda writer: writer.act(plan.id, P.APPROVE, "ann", ""))
+    await on.at(on.leader, lambda writer: writer.act(plan.id, P.RUN, "ann", ""))
     await world.until(lambda: on.is_(plan.id, S.DONE), 20, "it is done")
     await world.until(lambda: len(on.brokers[1].service.held) == len(plan.moves), 5, "they are served")
     await asyncio.sleep(60)  # loads are means of half a minute
-    verified = await on.at(on.follower, lambda desk: desk.verify(plan.id, "ann"))
+    verified = await on.at(on.follower, lambda writer: writer.verify(plan.id, "ann"))
     assert verified.state is S.VERIFIED
     assert verified.verification.holding == len(plan.moves)
     for name, usage in plan.predicted.usages.items():
         assert verified.verification.actual.usages[name] == pytest.approx(usage, abs=0.02)
-    back = await on.at(on.follower, lambda desk: desk.undo(plan.id, "ann", "not what we wanted"))
+    back = await on.at(on.follower, lambda writer: writer.undo(plan.id, "ann", "not what we wanted"))
     assert {move.bundle for move in back.moves} == {move.bundle for move in plan.moves}
-    await on.at(on.follower, lambda desk: desk.act(back.id, P.APPROVE, "ann", ""))
-    await on.at(on.follower, lambda desk: desk.act(back.id, P.RUN, "ann", ""))
+    await on.at(on.follower, lambda writer: writer.act(back.id, P.APPROVE, "ann", ""))
+    await on.at(on.follower, lambda writer: writer.act(back.id, P.RUN, "ann", ""))
     await world.until(lambda: on.is_(plan.id, S.UNDONE), 20, "the first one is undone")
     assert {on.owner(bundle) for bundle in on.bundles} == {"a:1"}
-    assert on.leader.node.current.governor.counts.moves == {"balance": len(plan.moves), "undo": len(plan.moves)}
+    assert on.leader.node.current.rebalancer.counts.moves == {"balance": len(plan.moves), "undo": len(plan.moves)}
     await asyncio.sleep(60)  # everything is at one broker again, and rests
     moved = {move.bundle for move in plan.moves}
     assert all(moved.isdisjoint(m.bundle for m in later.moves) for later in on.follower.node.plans.open())
@@ -142,29 +142,29 @@ async def test_a_plan_is_verified_undone_and_then_rests(world: World):
 @virtually
 async def test_undo_lists_what_has_moved_on_and_leaves_it_there(world: World):
     on = await stage(world, BY_HAND, "a:1", "b:1", "c:1", bundles=4)
-    plan = await on.at(on.follower, lambda desk: desk.unload(Unload(broker="a:1", to="b:1"), "ann", ""))
+    plan = await on.at(on.follower, lambda writer: writer.unload(Unload(broker="a:1", to="b:1"), "ann", ""))
     await world.until(lambda: on.is_(plan.id, S.DONE), 20, "it is done")
     gone = on.bundles[1]
     await on.follower.ask(lambda: on.follower.node.current.operations.transfer(gone, "c:1"))
-    verified = await on.at(on.follower, lambda desk: desk.verify(plan.id, "ann"))
+    verified = await on.at(on.follower, lambda writer: writer.verify(plan.id, "ann"))
     assert verified.state is S.DONE
     assert list(verified.verification.moved_on) == [str(gone)]
-    back = await on.at(on.follower, lambda desk: desk.undo(plan.id, "ann", ""))
+    back = await on.at(on.follower, lambda writer: writer.undo(plan.id, "ann", ""))
     assert [move.bundle for move in back.moves] == [b for b in on.bundles if b != gone]
     assert "c:1" in back.left_out[str(gone)]
     with pytest.raises(Conflict, match=f"plan {back.id} .proposed. is to take back {plan.id} already"):
-        await on.at(on.follower, lambda desk: desk.undo(plan.id, "ann", ""))
+        await on.at(on.follower, lambda writer: writer.undo(plan.id, "ann", ""))
 
 
 @virtually
 async def test_bundles_that_are_not_where_the_plan_found_them_are_skipped_and_listed(world: World):
     on = await stage(world, BY_HAND, "a:1", "b:1", "c:1", bundles=4)
     wish = Unload(broker="a:1", to="b:1")
-    plan = await on.at(on.follower, lambda desk: desk.unload(wish, "ann", "", review=True))
+    plan = await on.at(on.follower, lambda writer: writer.unload(wish, "ann", "", review=True))
     moved = on.bundles[2]
     await on.follower.ask(lambda: on.follower.node.current.operations.transfer(moved, "c:1"))
     for action in (P.APPROVE, P.RUN):
-        await on.at(on.follower, lambda desk, action=action: desk.act(plan.id, action, "ann", ""))
+        await on.at(on.follower, lambda writer, action=action: writer.act(plan.id, action, "ann", ""))
     await world.until(lambda: on.is_(plan.id, S.DONE), 20, "it is done")
     outcomes = dict(zip((move.bundle for move in plan.moves), on.plan(plan.id).outcomes, strict=True))
     assert outcomes[moved].became is Became.SKIPPED
@@ -182,7 +182,7 @@ async def test_a_new_leader_goes_on_with_a_plan_in_whose_middle_the_old_one_died
     holder = next(broker for broker in on.brokers if broker is not old)
     to = next(broker for broker in on.brokers if broker not in (old, holder))
     await _give_all(on, holder)
-    plan = await on.at(holder, lambda desk: desk.unload(Unload(broker=holder.name, to=to.name, wave=2), "ann", ""))
+    plan = await on.at(holder, lambda writer: writer.unload(Unload(broker=holder.name, to=to.name, wave=2), "ann", ""))
     await world.until(lambda: sum(on.owner(b) == to.name for b in on.bundles) >= 3, 20, "it is in its middle")
     old.process.crash()
     assert not all(on.owner(b) == to.name for b in on.bundles)
@@ -204,8 +204,8 @@ async def test_of_two_who_decide_at_the_same_moment_one_is_told_that_the_other_d
     plan = await proposed(world, on)
     a, b = on.brokers
     tries = [
-        a.ask(lambda: Operating(a.node.current.governor).act(plan.id, P.APPROVE, "ann", "")),
-        b.ask(lambda: Operating(b.node.current.governor).act(plan.id, P.REJECT, "bob", "")),
+        a.ask(lambda: Operating(a.node.current.rebalancer).act(plan.id, P.APPROVE, "ann", "")),
+        b.ask(lambda: Operating(b.node.current.rebalancer).act(plan.id, P.REJECT, "bob", "")),
     ]
     results = await asyncio.gather(*tries, return_exceptions=True)
     [won] = [result for result in results if isinstance(result, Plan)]
@@ -229,7 +229,7 @@ async def test_an_unload_goes_in_waves_each_of_which_waits_for_the_one_before(wo
             began_with.append((first // 3, unfinished))
 
     on.brokers[0].node.channel.listen(note)
-    plan = await on.at(on.follower, lambda desk: desk.unload(Unload(broker="a:1", to="b:1", wave=3), "ann", ""))
+    plan = await on.at(on.follower, lambda writer: writer.unload(Unload(broker="a:1", to="b:1", wave=3), "ann", ""))
     await world.until(lambda: on.is_(plan.id, S.DONE), 30, "it is done")
     waves = {wave: max(left for w, left in began_with if w == wave) for wave, _ in began_with}
     assert waves == {0: 7, 1: 4, 2: 1}
@@ -239,21 +239,21 @@ async def test_an_unload_goes_in_waves_each_of_which_waits_for_the_one_before(wo
 @virtually
 async def test_a_namespace_is_unloaded_to_nobody(world: World):
     on = await stage(world, BY_HAND, bundles=4)
-    plan = await on.at(on.follower, lambda desk: desk.unload(Unload(namespace="shop/orders"), "ann", "fresh start"))
+    plan = await on.at(on.follower, lambda writer: writer.unload(Unload(namespace="shop/orders"), "ann", "fresh start"))
     await world.until(lambda: on.is_(plan.id, S.DONE), 20, "it is done")
     await world.until(lambda: {on.owner(b) for b in on.bundles} == {"nobody"}, 1, "the follower has read it too")
     assert {move.action for move in on.moves} == {Action.UNLOAD}
     assert {move.reason for move in on.moves} == {"fresh start"}
     with pytest.raises(Conflict, match="the plan gave it to nobody"):
-        await on.at(on.follower, lambda desk: desk.undo(plan.id, "ann", ""))
+        await on.at(on.follower, lambda writer: writer.undo(plan.id, "ann", ""))
 
 
 @virtually
 async def test_a_cancelled_plan_begins_nothing_more_and_what_it_did_can_be_undone(world: World):
     on = await stage(world, BY_HAND, bundles=12)
-    plan = await on.at(on.follower, lambda desk: desk.unload(Unload(broker="a:1", to="b:1"), "ann", ""))
+    plan = await on.at(on.follower, lambda writer: writer.unload(Unload(broker="a:1", to="b:1"), "ann", ""))
     await world.until(lambda: len(on.moves) >= 3, 20, "it has begun")
-    await on.at(on.follower, lambda desk: desk.act(plan.id, P.CANCEL, "ann", "enough"))
+    await on.at(on.follower, lambda writer: writer.act(plan.id, P.CANCEL, "ann", "enough"))
     await world.until(lambda: on.plan(plan.id).outcomes != (), 10, "it is known what it did")
     moved = [b for b in on.bundles if on.owner(b) == "b:1"]
     assert 3 <= len(moved) < 12
@@ -261,14 +261,14 @@ async def test_a_cancelled_plan_begins_nothing_more_and_what_it_did_can_be_undon
     assert begun == len(moved)
     await asyncio.sleep(5)
     assert len(on.moves) == begun
-    back = await on.at(on.follower, lambda desk: desk.undo(plan.id, "ann", ""))
+    back = await on.at(on.follower, lambda writer: writer.undo(plan.id, "ann", ""))
     assert [move.bundle for move in back.moves] == moved
 
 
 @virtually
 async def test_a_pause_holds_a_running_plan_and_its_end_lets_it_go_on(world: World):
     on = await stage(world, BY_HAND, bundles=8)
-    plan = await on.at(on.follower, lambda desk: desk.unload(Unload(broker="a:1", to="b:1"), "ann", ""))
+    plan = await on.at(on.follower, lambda writer: writer.unload(Unload(broker="a:1", to="b:1"), "ann", ""))
     await world.until(lambda: len(on.moves) >= 2, 20, "it has begun")
     await on.follower.ask(lambda: pause(on.follower.node.policies, Subject(namespace="shop/orders"), "ann", ""))
     await world.until(lambda: on.leader.node.policies.current().namespaces != {}, 2, "the leader has heard of it")
@@ -286,11 +286,11 @@ async def test_a_plan_whose_destination_has_gone_fails_and_says_so(world: World)
     on = await stage(world, BY_HAND, "a:1", "b:1", "c:1", bundles=3)
     wish = Unload(broker="a:1", to="b:1")
     at = next(broker for broker in on.brokers if broker.name != "b:1")
-    plan = await on.at(at, lambda desk: desk.unload(wish, "ann", "", review=True))
+    plan = await on.at(at, lambda writer: writer.unload(wish, "ann", "", review=True))
     await on.brokers[1].ask(lambda: on.brokers[1].node.drain(0))
     await world.until(lambda: on.leader.node.peers()["b:1"].registration.draining, 5, "the leader has heard of it")
     for action in (P.APPROVE, P.RUN):
-        await on.at(at, lambda desk, action=action: desk.act(plan.id, action, "ann", ""))
+        await on.at(at, lambda writer, action=action: writer.act(plan.id, action, "ann", ""))
     await world.until(lambda: on.is_(plan.id, S.FAILED), 20, "it has failed")
     assert {outcome.detail for outcome in on.plan(plan.id).outcomes} == {
         "it may not go to b:1: it takes no bundles now"
@@ -304,36 +304,36 @@ async def test_a_plan_waits_for_a_destination_that_starts_again_and_not_for_ever
     at, to = (broker for broker in on.brokers if broker is not on.leader)
     await _give_all(on, at)
     wish = Unload(broker=at.name, to=to.name)
-    plans = [await on.at(at, lambda desk: desk.unload(wish, "ann", "", review=True)) for _ in range(2)]
+    plans = [await on.at(at, lambda writer: writer.unload(wish, "ann", "", review=True)) for _ in range(2)]
     for plan in plans:
-        await on.at(at, lambda desk, plan=plan: desk.act(plan.id, P.APPROVE, "ann", ""))
+        await on.at(at, lambda writer, plan=plan: writer.act(plan.id, P.APPROVE, "ann", ""))
     to.process.crash()
     await world.until(lambda: to.name not in on.leader.node.peers(), 20, "it is away")
-    await on.at(at, lambda desk: desk.act(plans[0].id, P.RUN, "ann", ""))
+    await on.at(at, lambda writer: writer.act(plans[0].id, P.RUN, "ann", ""))
     await asyncio.sleep(4)
     assert on.is_(plans[0].id, S.RUNNING)
-    held = on.leader.node.current.governor.running
+    held = on.leader.node.current.rebalancer.running
     assert held is not None
     assert {each.rule for each in held.held[plans[0].id]} == {Rule.DESTINATION}
     await world.until(lambda: on.is_(plans[0].id, S.FAILED), 10, "it has waited long enough")
     on.nodes.start(to.name, process_name="again")
     await world.until(lambda: to.name in on.leader.node.peers(), 20, "it is there again")
-    await on.at(at, lambda desk: desk.act(plans[1].id, P.RUN, "ann", ""))
+    await on.at(at, lambda writer: writer.act(plans[1].id, P.RUN, "ann", ""))
     await world.until(lambda: on.is_(plans[1].id, S.DONE), 20, "the next start of it has everything")
 
 
 def test_a_move_that_the_channel_refuses_again_and_again_has_failed(monkeypatch: pytest.MonkeyPatch):
     asked: list[Bundle] = []
 
-    async def refuse(_hands: Hands, bundle: Bundle, *_: object) -> Refusal:
+    async def refuse(_executor: DutyExecutor, bundle: Bundle, *_: object) -> Refusal:
         asked.append(bundle)
         return Refusal(Reason.BAD_DESTINATION, "so it is")
 
     @virtually
     async def story(world: World) -> None:
         on = await stage(world, BY_HAND, bundles=1)
-        monkeypatch.setattr(Hands, "move", refuse)
-        plan = await on.at(on.follower, lambda desk: desk.unload(Unload(broker="a:1", to="b:1"), "ann", ""))
+        monkeypatch.setattr(DutyExecutor, "move", refuse)
+        plan = await on.at(on.follower, lambda writer: writer.unload(Unload(broker="a:1", to="b:1"), "ann", ""))
         await world.until(lambda: on.is_(plan.id, S.FAILED), 20, "it has failed")
         assert asked == on.bundles * ATTEMPTS
         assert on.plan(plan.id).outcomes[0].detail == "bad-destination: so it is"
@@ -344,7 +344,9 @@ def test_a_move_that_the_channel_refuses_again_and_again_has_failed(monkeypatch:
 @virtually
 async def test_a_proposal_that_everybody_has_forgotten_expires(world: World):
     on = await stage(world, BY_HAND, bundles=2)
-    plan = await on.at(on.follower, lambda desk: desk.unload(Unload(broker="a:1", to="b:1"), "ann", "", review=True))
+    plan = await on.at(
+        on.follower, lambda writer: writer.unload(Unload(broker="a:1", to="b:1"), "ann", "", review=True)
+    )
     for bundle in on.bundles:
         await on.follower.ask(lambda bundle=bundle: on.follower.node.current.operations.transfer(bundle, "b:1"))
     await world.until(lambda: on.is_(plan.id, S.EXPIRED), 10, "it is out of date")
@@ -380,13 +382,13 @@ def test_rounds_leave_bundles_of_a_running_plan_alone(scripted: Scripted):
         on = await stage(world, BALANCED, "a:1", "b:1", "c:1", bundles=2)
         at = on.follower
         await at.ask(lambda: pause(at.node.policies, Subject(broker="b:1"), "ann", ""))
-        await on.at(at, lambda desk: desk.unload(Unload(broker="a:1", to="b:1"), "ann", ""))
+        await on.at(at, lambda writer: writer.unload(Unload(broker="a:1", to="b:1"), "ann", ""))
         a, c = (on.brokers[i].node.current.me for i in (0, 2))
         scripted.moves = (Move(on.bundles[0], a, c, "elsewhere"),)
-        governor = on.leader.node.current.governor
-        await world.until(lambda: governor.last is not None and governor.last.decision.moves != (), 20, "a round")
-        assert governor.last is not None
-        assert governor.last.outcomes[on.bundles[0]].outcome == rounds.IN_A_PLAN
+        rebalancer = on.leader.node.current.rebalancer
+        await world.until(lambda: rebalancer.last is not None and rebalancer.last.decision.moves != (), 20, "a round")
+        assert rebalancer.last is not None
+        assert rebalancer.last.outcomes[on.bundles[0]].outcome == rounds.IN_A_PLAN
         assert on.moves == []
 
     story()
@@ -440,7 +442,7 @@ def test_a_term_begins_without_what_the_strategy_remembered_in_the_last_one(scri
 async def test_the_load_of_what_is_moved_is_remembered_with_the_move(world: World):
     on = await stage(world, BALANCED)
     await world.until(lambda: len(on.moves) >= 2, 30, "it is balanced")
-    deciding, bundle = on.leader.node.current.governor.deciding, on.moves[0].subjects[0].bundle
+    deciding, bundle = on.leader.node.current.rebalancer.deciding, on.moves[0].subjects[0].bundle
     await world.until(lambda: on.owner(bundle) == "b:1", 10, "it has arrived")
     await world.until(lambda: deciding.history.arrival(bundle, deciding.wall_ms()) is not None, 1, "the leader read it")
     arrival = deciding.history.arrival(bundle, deciding.wall_ms())
@@ -459,19 +461,19 @@ async def test_what_makes_no_sense_is_refused_with_what_to_do(world: World):
             await on.at(on.follower, work)
         return str(caught.value)
 
-    assert "name either" in await refused(lambda desk: desk.unload(Unload(), "ann", ""))
+    assert "name either" in await refused(lambda writer: writer.unload(Unload(), "ann", ""))
     assert "name either" in await refused(lambda d: d.unload(Unload(namespace="t/n", broker="a:1"), "ann", ""))
-    assert "no namespace" in await refused(lambda desk: desk.unload(Unload(namespace="t/none"), "ann", ""))
-    assert "no broker" in await refused(lambda desk: desk.unload(Unload(broker="z:1"), "ann", ""))
-    assert "registered" in await refused(lambda desk: desk.unload(Unload(broker="a:1", to="z:1"), "ann", ""))
-    assert "is at a:1" in await refused(lambda desk: desk.unload(Unload(broker="a:1", to="a:1"), "ann", ""))
-    assert "no plan" in await refused(lambda desk: desk.act("none", P.RUN, "ann", ""))
-    assert "there are" in await refused(lambda desk: desk.propose("ann", "", {"strategy": "guess"}))
-    assert "tolerance" in await refused(lambda desk: desk.propose("ann", "", {"tolerance": "snug"}))
-    assert "nothing to move" in await refused(lambda desk: desk.propose("ann", "", {}))
-    plan = await on.at(on.follower, lambda desk: desk.unload(Unload(broker="a:1"), "ann", "", review=True))
-    assert "only what has run" in await refused(lambda desk: desk.undo(plan.id, "ann", ""))
-    assert "until it has run" in await refused(lambda desk: desk.verify(plan.id, "ann"))
+    assert "no namespace" in await refused(lambda writer: writer.unload(Unload(namespace="t/none"), "ann", ""))
+    assert "no broker" in await refused(lambda writer: writer.unload(Unload(broker="z:1"), "ann", ""))
+    assert "registered" in await refused(lambda writer: writer.unload(Unload(broker="a:1", to="z:1"), "ann", ""))
+    assert "is at a:1" in await refused(lambda writer: writer.unload(Unload(broker="a:1", to="a:1"), "ann", ""))
+    assert "no plan" in await refused(lambda writer: writer.act("none", P.RUN, "ann", ""))
+    assert "there are" in await refused(lambda writer: writer.propose("ann", "", {"strategy": "guess"}))
+    assert "tolerance" in await refused(lambda writer: writer.propose("ann", "", {"tolerance": "snug"}))
+    assert "nothing to move" in await refused(lambda writer: writer.propose("ann", "", {}))
+    plan = await on.at(on.follower, lambda writer: writer.unload(Unload(broker="a:1"), "ann", "", review=True))
+    assert "only what has run" in await refused(lambda writer: writer.undo(plan.id, "ann", ""))
+    assert "until it has run" in await refused(lambda writer: writer.verify(plan.id, "ann"))
 
 
 @virtually
@@ -479,12 +481,12 @@ async def test_hard_rules_hold_for_plans_too_when_they_are_made_and_when_they_ru
     on = await stage(world, BY_HAND, "a:1", "b:1", "c:1", bundles=3)
     at, first, second = on.follower, on.bundles[0], on.bundles[1]
     await exclude(at, first)
-    plan = await on.at(at, lambda desk: desk.unload(Unload(broker="a:1", to="b:1"), "ann", "", review=True))
+    plan = await on.at(at, lambda writer: writer.unload(Unload(broker="a:1", to="b:1"), "ann", "", review=True))
     assert [move.bundle for move in plan.moves] == list(on.bundles[1:])
     assert "excluded from b:1" in plan.left_out[str(first)]
     await exclude(at, second)
     for action in (P.APPROVE, P.RUN):
-        await on.at(at, lambda desk, action=action: desk.act(plan.id, action, "ann", ""))
+        await on.at(at, lambda writer, action=action: writer.act(plan.id, action, "ann", ""))
     await world.until(lambda: on.is_(plan.id, S.FAILED), 20, "it is over")
     assert [outcome.became for outcome in on.plan(plan.id).outcomes] == [Became.FAILED, Became.DONE]
     assert "excluded from b:1" in on.plan(plan.id).outcomes[0].detail
@@ -501,7 +503,7 @@ async def test_what_somebody_rejected_is_not_proposed_again_before_its_time(worl
     plan = await proposed(world, on)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rounds, "PROPOSAL_LIFE_MS", 60_000)
-        await on.at(on.follower, lambda desk: desk.act(plan.id, P.REJECT, "ann", "not now"))
+        await on.at(on.follower, lambda writer: writer.act(plan.id, P.REJECT, "ann", "not now"))
         await asyncio.sleep(50)
         assert [each.id for each in on.follower.node.plans.all()] == [plan.id]
         await world.until(lambda: on.follower.node.plans.open() != [], 20, "it asks again")
@@ -517,7 +519,7 @@ def test_half_of_a_proposed_swap_is_not_made_when_the_other_half_has_moved_on(sc
         scripted.moves = ()
         await on.follower.ask(lambda: on.follower.node.current.operations.transfer(on.bundles[0], "c:1"))
         for action in (P.APPROVE, P.RUN):
-            await on.at(on.follower, lambda desk, action=action: desk.act(plan.id, action, "ann", ""))
+            await on.at(on.follower, lambda writer, action=action: writer.act(plan.id, action, "ann", ""))
         await world.until(lambda: on.is_(plan.id, S.FAILED), 20, "it is over")
         assert on.owner(on.bundles[1]) == "a:1"
         assert "only together with" in on.plan(plan.id).outcomes[1].detail
@@ -533,7 +535,7 @@ def test_what_was_held_back_does_not_begin_any_more_once_balancing_is_off(script
         a, b = (broker.node.current.me for broker in on.brokers)
         scripted.moves = tuple(Move(bundle, a, b, "") for bundle in on.bundles)
         await world.until(lambda: len(on.moves) >= 2, 40, "it has begun")
-        deciding = on.leader.node.current.governor.deciding
+        deciding = on.leader.node.current.rebalancer.deciding
         deciding.settings = lambda: one_by_one.model_copy(update={"balancing": False})
         begun = len(on.moves)
         await asyncio.sleep(10)
@@ -545,15 +547,15 @@ def test_what_was_held_back_does_not_begin_any_more_once_balancing_is_off(script
 def test_a_leader_that_is_told_that_another_one_leads_says_nothing_about_a_plan(monkeypatch: pytest.MonkeyPatch):
     told: list[str] = []
 
-    async def deposed(hands: Hands, bundle: Bundle, *_: object) -> Refusal:
+    async def deposed(executor: DutyExecutor, bundle: Bundle, *_: object) -> Refusal:
         told.append(str(bundle))
         return Refusal(Reason.DEPOSED, "epoch 1; c:1 leads in 2")
 
     @virtually
     async def story(world: World) -> None:
         on = await stage(world, BY_HAND, bundles=1)
-        monkeypatch.setattr(Hands, "move", deposed)
-        plan = await on.at(on.follower, lambda desk: desk.unload(Unload(broker="a:1", to="b:1"), "ann", ""))
+        monkeypatch.setattr(DutyExecutor, "move", deposed)
+        plan = await on.at(on.follower, lambda writer: writer.unload(Unload(broker="a:1", to="b:1"), "ann", ""))
         await world.until(lambda: len(told) > ATTEMPTS, 20, "it has tried often")
         await asyncio.sleep(3)
         assert on.is_(plan.id, S.RUNNING)
@@ -573,7 +575,7 @@ def test_who_is_deposed_by_the_channel_ends_its_term_with_the_first_move():
                 root=at.node.agreeing.root, seen_agreement=table.agreed(partition).revision,
             )  # fmt: skip
             await at.ask(lambda partition=partition, record=record: at.node.channel.publish(record, partition))
-        await on.at(at, lambda desk: desk.unload(Unload(broker="a:1", to="b:1"), "ann", ""))
+        await on.at(at, lambda writer: writer.unload(Unload(broker="a:1", to="b:1"), "ann", ""))
         await world.until(lambda: leader.told(f"epoch {epoch} ended"), 10, "its term is over")
         await world.until(lambda: on.owner(on.bundles[0]) == "b:1", 30, "a later term has done it")
 
@@ -602,19 +604,19 @@ async def test_how_long_a_destination_was_away_the_last_time_does_not_count(worl
     at, to = (broker for broker in on.brokers if broker is not on.leader)
     await _give_all(on, at)
     wish = Unload(broker=at.name, to=to.name)
-    plans = [await on.at(at, lambda desk: desk.unload(wish, "ann", "", review=True)) for _ in range(2)]
+    plans = [await on.at(at, lambda writer: writer.unload(wish, "ann", "", review=True)) for _ in range(2)]
     for plan in plans:
-        await on.at(at, lambda desk, plan=plan: desk.act(plan.id, P.APPROVE, "ann", ""))
+        await on.at(at, lambda writer, plan=plan: writer.act(plan.id, P.APPROVE, "ann", ""))
     to.process.crash()
     await world.until(lambda: to.name not in on.leader.node.peers(), 20, "it is away")
-    await on.at(at, lambda desk: desk.act(plans[0].id, P.RUN, "ann", ""))
+    await on.at(at, lambda writer: writer.act(plans[0].id, P.RUN, "ann", ""))
     await asyncio.sleep(2)
-    await on.at(at, lambda desk: desk.act(plans[0].id, P.CANCEL, "ann", ""))
+    await on.at(at, lambda writer: writer.act(plans[0].id, P.CANCEL, "ann", ""))
     again = on.nodes.start(to.name, process_name="again")
     await world.until(lambda: to.name in on.leader.node.peers(), 20, "it is there again")
     await asyncio.sleep(60)
     again.process.crash()
     await world.until(lambda: to.name not in on.leader.node.peers(), 20, "it is away again")
-    await on.at(at, lambda desk: desk.act(plans[1].id, P.RUN, "ann", ""))
+    await on.at(at, lambda writer: writer.act(plans[1].id, P.RUN, "ann", ""))
     await asyncio.sleep(3)
     assert on.is_(plans[1].id, S.RUNNING)

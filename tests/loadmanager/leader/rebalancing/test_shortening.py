@@ -18,9 +18,9 @@ from loadmanager.leader.rebalancing.plan_model import (
 )
 from loadmanager.leader.rebalancing.shortening import Shortened
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
-A, B = Broker("a:1", 1), Broker("b:1", 1)
+A, B = BrokerId("a:1", 1), BrokerId("b:1", 1)
 S = PlanState
 
 

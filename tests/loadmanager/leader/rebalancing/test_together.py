@@ -10,9 +10,9 @@ from loadmanager.leader.rebalancing.planning import as_move
 from loadmanager.leader.rebalancing.plans import Facts
 from loadmanager.leader.rebalancing.together import whole_groups
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
-A, B = Broker("a:1", 1), Broker("b:1", 1)
+A, B = BrokerId("a:1", 1), BrokerId("b:1", 1)
 GROUPS = (0, 4, 4, 5)
 PLAN = Plan(
     "p1",

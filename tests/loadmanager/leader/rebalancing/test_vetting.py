@@ -14,20 +14,20 @@ import pytest
 from loadmanager.leader.rebalancing import asking
 from loadmanager.leader.rebalancing.asking import Asking, StrategyFailed
 from loadmanager.leader.rebalancing.vetting import RULE, vetted
-from loadmanager.model.apart import at_once
+from loadmanager.model.run_blocking import at_once
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Candidate, Certificate, Decision, Move
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from tests.loadmanager.strategies.rebalancing.cluster_models import model
 
 MODEL = model({"a": 0.9, "b": 0.1, "c": 0.1}, {"a": [0.3, 0.2, 0.1], "b": [0.1]})
 A, B, C = MODEL.brokers.ids
 X, Y, Z, W = MODEL.bundles.ids
-NOBODY = Broker("nobody:1", 1)
+NOBODY = BrokerId("nobody:1", 1)
 
 
-def move(bundle: Bundle = X, to: Broker | None = B, **more: Any) -> Move:
+def move(bundle: Bundle = X, to: BrokerId | None = B, **more: Any) -> Move:
     return Move(bundle, A, to, "because", **more)
 
 
@@ -50,7 +50,7 @@ def test_what_makes_sense_stays_as_it_is():
     ("wrong", "why"),
     [
         (move(to=NOBODY), "takes no part"),
-        (move(to=Broker(B.name, B.incarnation + 1)), "takes no part"),
+        (move(to=BrokerId(B.name, B.incarnation + 1)), "takes no part"),
         (move(to=A), "is at a:6650 already"),
         (move(gain=nan), "its gain is nan"),
         (move(load=inf), "its load is inf"),

@@ -21,10 +21,10 @@ from loadmanager.model.registration import Peer, Registration
 from loadmanager.settings.documents.model import Version
 from loadmanager_api.explaining import LiveView
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Action, Broker, Role
+from statechannel.law.record import Action, BrokerId, Role
 from statechannel.law.transitions import State
+from tests.loadmanager.leader.splitting.fault_profile import FAULTS, deadly, history, names
 from tests.loadmanager.leader.splitting.town import GONE_S, LEADER, LEAST, RETRY_S, WINDOW_S, Town
-from tests.loadmanager.leader.splitting.weather import FAULTS, deadly, history, names
 
 CALM_S = 1_000.0
 
@@ -194,7 +194,7 @@ def test_a_transfer_whose_target_was_lost_speaks_against_the_bundle_and_one_that
         assert (bundle in made.quarantine) == suspect
 
 
-def _another(made: Town, bundle: Bundle) -> Broker:
+def _another(made: Town, bundle: Bundle) -> BrokerId:
     return next(m.broker for m in made.machines.values() if m.name != holder(made, bundle))
 
 
@@ -267,16 +267,16 @@ def test_the_model_is_one_of_probabilities():
     [
         (None, 10, None),
         (None, 70, Fate.GONE),
-        (Peer(Broker("a:1", 1), Registration(started_ms=5)), 10, None),
-        (Peer(Broker("a:1", 1), Registration(started_ms=5)), 70, Fate.LIVES),
-        (Peer(Broker("a:1", 2), Registration(started_ms=5)), 10, Fate.LIVES),
-        (Peer(Broker("a:1", 2), Registration(started_ms=6)), 10, Fate.CRASHED),
+        (Peer(BrokerId("a:1", 1), Registration(started_ms=5)), 10, None),
+        (Peer(BrokerId("a:1", 1), Registration(started_ms=5)), 70, Fate.LIVES),
+        (Peer(BrokerId("a:1", 2), Registration(started_ms=5)), 10, Fate.LIVES),
+        (Peer(BrokerId("a:1", 2), Registration(started_ms=6)), 10, Fate.CRASHED),
     ],
 )
 def test_what_became_of_a_lost_broker_follows_from_the_registrations_of_its_name(
     now: Peer | None, after_s: int, fate: Fate | None
 ):
-    processes, lost = Processes(), Broker("a:1", 1)
+    processes, lost = Processes(), BrokerId("a:1", 1)
     processes.saw({"a:1": Peer(lost, Registration(started_ms=5))}, 0)
     loss = Loss(lost, 1000, 900, calm_s=10, share=0.5, danger=0)
     found = processes.fate(loss, {} if now is None else {"a:1": now}, 1000 + after_s * 1000, gone_s=60)
@@ -285,8 +285,8 @@ def test_what_became_of_a_lost_broker_follows_from_the_registrations_of_its_name
 
 @pytest.mark.parametrize(("started_ms", "fate"), [(800, Fate.LIVES), (950, Fate.CRASHED), (90_000, Fate.LIVES)])
 def test_who_never_saw_the_process_goes_by_the_clock_and_takes_it_for_the_same_in_doubt(started_ms: int, fate: Fate):
-    loss = Loss(Broker("a:1", 1), 1000, 900, calm_s=10, share=0.5, danger=0)
-    now = {"a:1": Peer(Broker("a:1", 2), Registration(started_ms=started_ms))}
+    loss = Loss(BrokerId("a:1", 1), 1000, 900, calm_s=10, share=0.5, danger=0)
+    now = {"a:1": Peer(BrokerId("a:1", 2), Registration(started_ms=started_ms))}
     found = Processes().fate(loss, now, 100_000, gone_s=60)
     assert found is not None
     assert found.fate is fate
@@ -294,7 +294,7 @@ def test_who_never_saw_the_process_goes_by_the_clock_and_takes_it_for_the_same_i
 
 def test_a_broker_that_vanished_and_is_back_is_not_noted_and_one_that_stays_away_is():
     processes, losses = Processes(), Losses()
-    two = {name: Peer(Broker(name, 1), Registration(started_ms=5)) for name in ("a:1", "b:1")}
+    two = {name: Peer(BrokerId(name, 1), Registration(started_ms=5)) for name in ("a:1", "b:1")}
     processes.saw(two, 0)
     processes.saw({}, 1000)
     processes.saw({"a:1": two["a:1"]}, 1500)
@@ -395,7 +395,7 @@ def crashes(
     losses.watch(at_ms)
     for number, name in enumerate([*before, *of]):
         at_ms += every_s * 1000
-        broker, at = Broker(name, number + 1), number - len(before)
+        broker, at = BrokerId(name, number + 1), number - len(before)
         losses.lost(broker, at_ms, 0, brokers, 0.0)
         losses.take_fate(fate_record(LEADER, 1, broker, Fate.CRASHED, "another process runs"))
         if at >= 0:

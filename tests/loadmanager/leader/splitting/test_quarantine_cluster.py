@@ -11,7 +11,7 @@ from loadmanager.leader.quarantine.losses import Fate
 from loadmanager.leader.quarantine.trials import LOCKED
 from loadmanager.model.policies.model import BundlePolicy, Kind
 from loadmanager.testing.cluster import EmbeddedCluster, embedded_cluster
-from statechannel.law.bundle import Topic
+from statechannel.law.bundle import Key
 
 KEY = "test/service/poison"
 QUICK: dict[str, Any] = {
@@ -23,7 +23,7 @@ QUICK: dict[str, Any] = {
     "quarantine_retry_s": 1.0,
 }
 WITHIN_A_SECOND: dict[str, Any] = QUICK | {"quarantine_window_s": 0.5}
-POSITION = Topic.parse(KEY).position
+POSITION = Key.parse(KEY).position
 
 
 class Dying:
@@ -53,7 +53,7 @@ async def look_up(cluster: EmbeddedCluster[Dying], timeout_s: float = 0.1) -> st
     """Have the poison assigned, if anybody may; why not."""
     try:
         broker = next(b for b in cluster.brokers if not cluster.host(b).dying)
-        await broker.ask(lambda node: node.current.lookup.locate(Topic.parse(KEY), timeout_s))
+        await broker.ask(lambda node: node.current.lookup.locate(Key.parse(KEY), timeout_s))
     except Unavailable as error:
         return str(error)
     return ""

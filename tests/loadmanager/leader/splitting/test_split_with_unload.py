@@ -8,7 +8,7 @@ from loadmanager.channel.operations import Operations
 from loadmanager.errors import Conflict, NotFound
 from loadmanager.simulation.world import World
 from statechannel.law.bundle import Bundle
-from tests.loadmanager.channel.test_operations_reshape import Q, desk
+from tests.loadmanager.channel.test_operations_reshape import Q, writer
 from tests.loadmanager.small_world import ADMIN, A, B, membership_of, virtually
 
 
@@ -22,7 +22,7 @@ class Overtaken(Operations):
 
 @virtually
 async def test_the_refusal_of_the_unloading_says_that_the_split_was_done(world: World):
-    async with desk(world) as one:
+    async with writer(world) as one:
         operations = Overtaken(ADMIN, one.hand.channel, membership_of(A, B), world.loop.time, 3.0)
         with pytest.raises(Conflict, match="was split, but its parts were not all unloaded: there is no bundle"):
             await operations.split(Q[0], unload=True)

@@ -27,7 +27,7 @@ from loadmanager.leader.quarantine.trials import (
 )
 from loadmanager.model.registration import Peer, Registration
 from statechannel.law.bundle import Bundle, even_boundaries
-from statechannel.law.record import Action, Broker, Record, Role, Subject
+from statechannel.law.record import Action, BrokerId, Record, Role, Subject
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership
@@ -40,7 +40,7 @@ GONE_S = 60.0
 TICK_S = 0.5
 SESSION_S = 6.0
 PROOFS_S = 2.2
-LEADER = Broker("leader:1", 1)
+LEADER = BrokerId("leader:1", 1)
 
 
 class Machine:
@@ -56,8 +56,8 @@ class Machine:
         self.draining = False
 
     @property
-    def broker(self) -> Broker:
-        return Broker(self.name, self.incarnation)
+    def broker(self) -> BrokerId:
+        return BrokerId(self.name, self.incarnation)
 
     @property
     def peer(self) -> Peer:
@@ -154,7 +154,7 @@ class Town:
         assert entry is not None
         return entry
 
-    def write(self, action: Action, by: Broker, role: Role, *bundles: Bundle, **more: Any) -> None:
+    def write(self, action: Action, by: BrokerId, role: Role, *bundles: Bundle, **more: Any) -> None:
         subjects = tuple(Subject(bundle, self.entry(bundle).revision) for bundle in bundles)
         epoch = 1 if role is Role.LEADER else 0
         self.append(Record("", action, by, role, epoch, subjects, **more))
@@ -249,16 +249,16 @@ class Town:
     def _notices_s(self) -> float:
         return self.dice.uniform(0.3, 1.0) if len(self.alive()) > 1 else SESSION_S
 
-    def _go_on(self, machine: Machine, broker: Broker) -> None:
+    def _go_on(self, machine: Machine, broker: BrokerId) -> None:
         machine.up = machine.up or machine.broker == broker
 
-    def _session_ends(self, broker: Broker) -> None:
+    def _session_ends(self, broker: BrokerId) -> None:
         machine = self.machines[broker.name]
         if machine.broker == broker and not (machine.up and machine.registered is False):
             machine.registered = False
             self.trials.processes.saw(self.peers(), self.now_ms)
 
-    def _start(self, machine: Machine, broker: Broker, *, new: bool) -> None:
+    def _start(self, machine: Machine, broker: BrokerId, *, new: bool) -> None:
         if machine.broker != broker:
             return
         machine.incarnation += 1
@@ -268,13 +268,13 @@ class Town:
         self.trials.processes.saw(self.peers(), self.now_ms)
         self.later(0.3, lambda: self._lost(broker))  # replaced by its successor, if nobody has noticed before
 
-    def _lost(self, broker: Broker) -> None:
+    def _lost(self, broker: BrokerId) -> None:
         held = [b for b in self.table.held_by(broker) if self.entry(b).state in (State.ASSIGNING, State.ASSIGNED)]
         if held:
             self.write(Action.REVOKE, LEADER, Role.LEADER, *held, reason=f"{ORPHAN}{broker} is silent")
             self.later(PROOFS_S, lambda: self._replace(held, broker))
 
-    def _replace(self, bundles: Iterable[Bundle], former: Broker) -> None:
+    def _replace(self, bundles: Iterable[Bundle], former: BrokerId) -> None:
         for bundle in bundles:
             entry = self.entry(bundle)
             if entry.state is not State.REVOKING or entry.holder != former:
@@ -290,29 +290,29 @@ class Town:
     def _open(self, but: Collection[str]) -> list[Machine]:
         return [m for m in self.alive() if m.name not in but and self.only in ("", m.name)]
 
-    def _least_loaded(self, but: Collection[str] = ()) -> Broker | None:
+    def _least_loaded(self, but: Collection[str] = ()) -> BrokerId | None:
         found = [machine.broker for machine in self._open(but)]
         return min(found, key=lambda b: (self.table.count_held_by(b), self.dice.random()), default=None)
 
-    def _emptiest(self, but: Collection[str]) -> Broker | None:
+    def _emptiest(self, but: Collection[str]) -> BrokerId | None:
         """As `Placing.emptiest`."""
         emptiest = min(self._open(but), key=lambda m: (self.table.count_held_by(m.broker), -m.started_ms), default=None)
         return None if emptiest is None else emptiest.broker
 
-    def _acquire(self, bundle: Bundle, to: Broker) -> None:
+    def _acquire(self, bundle: Bundle, to: BrokerId) -> None:
         token, kills_s = self.entry(bundle).token, self.kills(bundle, self.dice)
         self.later(self.dice.uniform(0.05, 1.0), lambda: self._acquired(bundle, to, token))
         if kills_s is not None:
             self.later(kills_s, lambda: self._dies_of(bundle, to, token))
 
-    def _acquired(self, bundle: Bundle, to: Broker, token: int) -> None:
+    def _acquired(self, bundle: Bundle, to: BrokerId, token: int) -> None:
         machine, entry = self.machines[to.name], self.entry(bundle)
         if machine.broker == to and machine.up and entry.token == token and entry.state is State.ASSIGNING:
             self.write(Action.RETURN, to, Role.BROKER, bundle)
         elif machine.broker == to and entry.token == token and entry.state is State.ASSIGNING:
             self.later(1.0, lambda: self._acquired(bundle, to, token))  # it is stopped
 
-    def _dies_of(self, bundle: Bundle, to: Broker, token: int) -> None:
+    def _dies_of(self, bundle: Bundle, to: BrokerId, token: int) -> None:
         machine, entry = self.machines[to.name], self.entry(bundle)
         if machine.broker == to and machine.up and entry.token == token and entry.holder == to:
             self.deaths_of[bundle] = self.deaths_of.get(bundle, 0) + 1
@@ -427,6 +427,6 @@ class Town:
         found = (self.quarantine.losses.get(broker) for broker in brokers if broker is not None)
         return [loss for loss in found if loss is not None]
 
-    def _own(self, bundle: Bundle, to: Broker) -> None:
+    def _own(self, bundle: Bundle, to: BrokerId) -> None:
         self.write(Action.OWN, LEADER, Role.BROKER, bundle, to=to)
         self._acquire(bundle, to)

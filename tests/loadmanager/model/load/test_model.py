@@ -22,9 +22,9 @@ from loadmanager.model.load.model import (
 )
 from loadmanager.model.load.usage import Weights, broker_row, bundle_row, usage, usages
 from statechannel.law.bundle import Bundle, even_boundaries, tile
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
-B1 = Broker("b1:6650", 7)
+B1 = BrokerId("b1:6650", 7)
 BUNDLES = tile("public/default", even_boundaries(8))
 
 amounts = st.floats(0, 1e6)

@@ -14,9 +14,9 @@ from loadmanager.model.load.report import Hold, Publish, Reporter
 from loadmanager.model.load.window import Sample
 from loadmanager.settings import Settings
 from statechannel.law.bundle import Bundle, even_boundaries, tile
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
-B1 = Broker("b1:6650", 7)
+B1 = BrokerId("b1:6650", 7)
 BUNDLES = tile("public/default", even_boundaries(16))
 SETTINGS = Settings(
     load_window_s=5, load_report_min_interval_s=5, load_report_max_interval_s=900, load_report_threshold_percent=10

@@ -15,10 +15,10 @@ from loadmanager.model.load.model import BrokerLoadData, Figures, TopBundlesLoad
 from loadmanager.settings import Settings
 from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.law.bundle import Bundle, even_boundaries, tile
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.runtime.view import TableView
 
-B1 = Broker("b1:6650", 7)
+B1 = BrokerId("b1:6650", 7)
 BUNDLES = tile("public/default", even_boundaries(4))
 SETTINGS = Settings(
     host_load_timeout_s=0.1,

@@ -12,7 +12,7 @@ from loadmanager.model.policies.constraining import constraints_for, with_polici
 from loadmanager.model.policies.model import Policies
 from loadmanager.settings import Settings
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 NAMES = ("a:1", "b:1", "c:1", "d:1", "e:1")
 SETTINGS = Settings(bundle_rest_s=100.0)
@@ -25,7 +25,7 @@ def brokers(
     used = np.zeros((n, 5))
     used[:, 0] = [10 * usage.get(name, 0.0) for name in names]
     return Brokers(
-        ids=tuple(Broker(name, 1) for name in names),
+        ids=tuple(BrokerId(name, 1) for name in names),
         capacity=np.full((n, 5), 10.0),
         used=used,
         known=np.ones(n, np.bool_),
@@ -69,7 +69,7 @@ class Judged:
         placed: Mapping[str, str],
         fleet: Brokers | None = None,
         settings: Settings = SETTINGS,
-        holdings: Mapping[str, Mapping[Broker, int]] = {},
+        holdings: Mapping[str, Mapping[BrokerId, int]] = {},
     ) -> None:
         self.brokers = with_policies(policies, fleet or brokers())
         names = [each.name for each in self.brokers.ids]

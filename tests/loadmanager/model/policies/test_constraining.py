@@ -25,7 +25,7 @@ from loadmanager.model.policies.model import (
 from loadmanager.model.policies.pattern import compiled
 from loadmanager.settings import Settings
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from tests.loadmanager.model.policies.small_fleet import NAMES, SETTINGS, Judged, brokers, bundles
 
 ALL = set(NAMES)
@@ -271,9 +271,9 @@ def test_a_group_counts_the_namespaces_on_each_broker_by_the_whole_table():
         namespaces={"db/one": apart, "db/two": apart, "x/y": NamespacePolicy()},
         failure_domains={"rack-1": FailureDomain(brokers=("a:1",))},
     )
-    a, b = Broker("a:1", 1), Broker("b:1", 1)
+    a, b = BrokerId("a:1", 1), BrokerId("b:1", 1)
     one = "db/one/0x00000000_0xffffffff"
-    holdings = {"db/one": {a: 3}, "db/two": {a: 1, b: 2, Broker("gone:1", 4): 5, Broker("c:1", 1): 0}}
+    holdings = {"db/one": {a: 3}, "db/two": {a: 1, b: 2, BrokerId("gone:1", 4): 5, BrokerId("c:1", 1): 0}}
     judged = Judged(policies, {one: "a:1", SHOP: "b:1"}, holdings=holdings)
     found = judged.constraints
     assert found.groups == ("db",)

@@ -20,7 +20,7 @@ from loadmanager.simulation.world import World
 from loadmanager.strategies.placement.model import Candidate
 from loadmanager.strategies.placement.permitting import Permitting, holdings_of, laid_down
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Action, Broker
+from statechannel.law.record import Action, BrokerId
 from tests.loadmanager.small_world import A, B, Hand, replica, virtually
 
 NAMES = ("a:1", "b:1", "c:1", "d:1")
@@ -36,13 +36,13 @@ def permitting(
     full: str = "",
     versions: Mapping[str, str] = {},
 ) -> Permitting:
-    peers = [Peer(Broker(name, 1), Registration(version=versions.get(name, "1.0"))) for name in NAMES]
+    peers = [Peer(BrokerId(name, 1), Registration(version=versions.get(name, "1.0"))) for name in NAMES]
     candidates = [
         Candidate(peer.broker, bundles=1, max_bundles=1 if peer.broker.name == full else None) for peer in peers
     ]
 
-    def holdings(namespace: str) -> Mapping[Broker, int]:
-        return {Broker(name, 1): count for name, count in held.get(namespace, {}).items()}
+    def holdings(namespace: str) -> Mapping[BrokerId, int]:
+        return {BrokerId(name, 1): count for name, count in held.get(namespace, {}).items()}
 
     return Permitting(policies, peers, candidates, settings or Settings(), holdings)
 
@@ -95,9 +95,9 @@ def test_a_kept_drain_and_a_limit_are_those_of_the_candidate():
     assert by_name["a:1"].draining
     assert by_name["b:1"].max_bundles == 1
     found = permitting(policies)
-    assert found.closed(Broker("a:1", 1)) == "a:1 is drained"
-    assert found.closed(Broker("b:1", 1)) == "b:1 has 1 bundles of at most 1"
-    assert found.closed(Broker("c:1", 1)) == ""
+    assert found.closed(BrokerId("a:1", 1)) == "a:1 is drained"
+    assert found.closed(BrokerId("b:1", 1)) == "b:1 has 1 bundles of at most 1"
+    assert found.closed(BrokerId("c:1", 1)) == ""
     assert laid_down(Policies(), Settings(broker_max_bundles=5), Candidate(A)).max_bundles == 5
     assert laid_down(Policies(), Settings(broker_max_bundles=5), Candidate(A, max_bundles=9)).max_bundles == 9
 
@@ -110,7 +110,7 @@ def test_newcomers_go_to_the_newest_release():
 # --- anti-affinity
 
 
-def apart(**more: object) -> Policies:
+def run_blocking(**more: object) -> Policies:
     group = NamespacePolicy(anti_affinity_group="db")
     return Policies(namespaces=dict.fromkeys(("db/one", "db/two", "db/three"), group), **more)  # type: ignore[arg-type]
 
@@ -119,17 +119,17 @@ ONE = Bundle("db/one", 0, 9)
 
 
 def test_a_group_is_spread_over_brokers():
-    found = permitting(apart(), held={"db/two": {"a:1": 3, "b:1": 1}, "db/three": {"a:1": 1}})
+    found = permitting(run_blocking(), held={"db/two": {"a:1": 3, "b:1": 1}, "db/three": {"a:1": 1}})
     assert names(found, ONE) == ["c:1", "d:1"]
     assert found.of(ONE).why == "anti-affinity group 'db' refuses a:1, b:1"
 
 
 def test_the_namespaces_own_bundles_do_not_count():
-    assert names(permitting(apart(), held={"db/one": {"a:1": 3}}), ONE) == list(NAMES)
+    assert names(permitting(run_blocking(), held={"db/one": {"a:1": 3}}), ONE) == list(NAMES)
 
 
 def test_a_group_is_spread_over_failure_domains_first():
-    policies = apart(
+    policies = run_blocking(
         failure_domains={"r1": FailureDomain(brokers=("a:1", "b:1")), "r2": FailureDomain(brokers=("c:1", "d:1"))}
     )
     held = {"db/two": {"a:1": 1}}
@@ -143,12 +143,12 @@ def test_a_group_is_spread_over_failure_domains_first():
 
 def test_a_full_broker_does_not_stand_in_the_way_of_a_group():
     held = {"db/two": {"a:1": 1, "b:1": 1, "c:1": 1}}
-    assert names(permitting(apart(), held=held, full="d:1"), ONE) == ["a:1", "b:1", "c:1"]
+    assert names(permitting(run_blocking(), held=held, full="d:1"), ONE) == ["a:1", "b:1", "c:1"]
 
 
 def test_what_was_just_given_away_counts():
-    found = permitting(apart(), held={})
-    found.gave(Bundle("db/two", 0, 9), Broker("a:1", 1))
+    found = permitting(run_blocking(), held={})
+    found.gave(Bundle("db/two", 0, 9), BrokerId("a:1", 1))
     assert "a:1" not in names(found, ONE)
 
 
@@ -165,7 +165,7 @@ async def test_holdings_count_moves_in_flight_as_done(world: World):
 
 
 def test_policies_are_not_changed():
-    policies = apart()
+    policies = run_blocking()
     before = msgspec.json.encode(policies.namespaces)
     permitting(policies).of(ONE)
     assert msgspec.json.encode(policies.namespaces) == before

@@ -11,13 +11,13 @@ import pytest
 
 from loadmanager import Broker, Bundle
 from loadmanager.errors import Invalid, LoadManagerError
-from loadmanager.leader.rebalancing.governor import Governor
+from loadmanager.leader.rebalancing.rebalancer import Rebalancer
 from loadmanager.model.load.model import BrokerLoadData
 from loadmanager.settings import Settings, descriptions
 from loadmanager.settings.balancing import PLACEMENT_CLASSES, STRATEGY_CLASSES
 from loadmanager.strategies.placement.ranking import rendezvous
 from loadmanager.strategies.placement.switched import SwitchedPlacement
-from statechannel.law.record import Broker as Member
+from statechannel.law.record import BrokerId as Member
 from tests.loadmanager.embedded import Host, bundles_of, cluster, embedded, until
 
 OTHER = "shop/orders"
@@ -40,18 +40,18 @@ def settings_of(broker: Broker) -> Settings:
     return broker.node.settings
 
 
-def governor_of(brokers: list[Broker]) -> Governor | None:
+def rebalancer_of(brokers: list[Broker]) -> Rebalancer | None:
     """The leader's, once it has begun a term."""
-    return next((b.node.current.governor for b in brokers if b.node.current.governor.running is not None), None)
+    return next((b.node.current.rebalancer for b in brokers if b.node.current.rebalancer.running is not None), None)
 
 
 async def until_rounds(brokers: list[Broker], says: Any) -> None:
     """Until the leader's newest round began after this call, and `says` holds of it."""
-    governor = governor_of(brokers)
-    seen = None if governor is None or governor.last is None else governor.last.id
+    rebalancer = rebalancer_of(brokers)
+    seen = None if rebalancer is None or rebalancer.last is None else rebalancer.last.id
 
     def held() -> bool:
-        now = governor_of(brokers)
+        now = rebalancer_of(brokers)
         return now is not None and now.last is not None and now.last.id != seen and says(now.last)
 
     await until(held)
@@ -75,9 +75,9 @@ async def test_the_placement_is_switched_at_every_broker_and_back(brokers: list[
 async def test_the_strategy_is_switched_while_rounds_go_on(brokers: list[Broker], strategy: str) -> None:
     await set_(brokers[1], "balancing_strategy", strategy)
     await until_rounds(brokers, lambda this: this.settings.balancing_strategy == strategy)
-    governor = governor_of(brokers)
-    assert governor is not None
-    assert governor.counts.rounds_failed == 0
+    rebalancer = rebalancer_of(brokers)
+    assert rebalancer is not None
+    assert rebalancer.counts.rounds_failed == 0
     with pytest.raises(Invalid, match="set it to one of: "):
         await set_(brokers[0], "balancing_strategy", "guess")
 

@@ -19,10 +19,10 @@ from loadmanager.strategies.placement.power_of_two import PowerOfTwo
 from loadmanager.strategies.placement.ranking import ranks, rendezvous, seeds
 from loadmanager.strategies.placement.registry import PLACEMENTS
 from statechannel.law.bundle import even_boundaries, tile
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 BUNDLES = tile("public/default", even_boundaries(1024))
-BROKERS = [Broker(f"b{number}:1", 1) for number in range(7)]
+BROKERS = [BrokerId(f"b{number}:1", 1) for number in range(7)]
 
 usages = st.none() | st.sampled_from([0.0, 0.05, 0.12, 0.5, 0.9]) | st.floats(0, 1.5)
 clusters = st.lists(
@@ -84,7 +84,7 @@ def test_close_competitors_are_told_apart_through_a_long_sitting(loaded: bool, l
         )
         for each in BROKERS
     ]
-    pending: Counter[Broker] = Counter()
+    pending: Counter[BrokerId] = Counter()
     batch = begin(LeastLoaded(), cs, Given(pending))
     for bundle in dice.sample(BUNDLES, 100):
         outcome = LeastLoaded().choose(bundle, cs, Given(pending))
@@ -113,7 +113,7 @@ def test_least_loaded_has_a_way_of_its_own_and_others_are_asked_one_by_one() -> 
 
 @property_test(st.lists(st.sampled_from(BUNDLES), min_size=1, max_size=5), st.lists(st.text(), min_size=1, max_size=5))
 def test_ranks_in_columns_are_those_of_single_questions(bundles, names) -> None:
-    named = [Broker(name, 1) for name in names]
+    named = [BrokerId(name, 1) for name in names]
     expected = [[rendezvous(bundle, broker) for broker in named] for bundle in bundles]
     assert np.array_equal(ranks(bundles, seeds(named)), expected)
 
@@ -131,9 +131,9 @@ def test_a_batch_of_many_comes_out_even_and_looks_at_each_broker_s_usage_only_wh
         return estimate(*arguments)
 
     monkeypatch.setattr(module, "estimate", counting)
-    many = [Candidate(Broker(f"b{number}:1", 1), 5, 0.3, 5) for number in range(100)]
+    many = [Candidate(BrokerId(f"b{number}:1", 1), 5, 0.3, 5) for number in range(100)]
     batch = begin(LeastLoaded(), many, Given())
-    placed: Counter[Broker] = Counter()
+    placed: Counter[BrokerId] = Counter()
     for bundle in BUNDLES:
         broker = batch.choose(bundle)
         assert broker is not None

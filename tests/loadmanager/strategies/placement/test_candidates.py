@@ -13,11 +13,11 @@ from loadmanager.strategies.placement.least_loaded import LeastLoaded
 from loadmanager.strategies.placement.model import Candidate, candidates, declined_by
 from loadmanager.strategies.placement.registry import PLACEMENTS
 from statechannel.law.bundle import Bundle, even_boundaries, tile
-from statechannel.law.record import NEVER, Action, Broker, Record, Role, Subject
+from statechannel.law.record import NEVER, Action, BrokerId, Record, Role, Subject
 from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change, Ownership
 
-A, B, LEADER = Broker("a:6650", 3), Broker("b:6650", 1), Broker("leader:6650", 1)
+A, B, LEADER = BrokerId("a:6650", 3), BrokerId("b:6650", 1), BrokerId("leader:6650", 1)
 BUNDLES = tile("public/default", even_boundaries(4))
 
 
@@ -37,13 +37,13 @@ class History:
             boundaries=even_boundaries(4),
         )
 
-    def write(self, actor: Broker, action: Action, **more: object) -> None:
+    def write(self, actor: BrokerId, action: Action, **more: object) -> None:
         record = Record(f"r{self._offset}", action, actor, **more)  # type: ignore[arg-type]
         verdict = self.table.replay(0, self._offset, record)
         assert isinstance(verdict, Change), verdict
         self._offset += 1
 
-    def step(self, actor: Broker, action: Action, bundle: Bundle, **more: object) -> None:
+    def step(self, actor: BrokerId, action: Action, bundle: Bundle, **more: object) -> None:
         self.write(actor, action, subjects=(Subject(bundle, self.entry(bundle).revision),), **more)
 
     def entry(self, bundle: Bundle) -> Ownership:
@@ -51,7 +51,7 @@ class History:
         assert entry is not None
         return entry
 
-    def assign(self, broker: Broker, *bundles: Bundle) -> None:
+    def assign(self, broker: BrokerId, *bundles: Bundle) -> None:
         for bundle in bundles:
             self.step(broker, Action.OWN, bundle, to=broker)
             self.step(broker, Action.RETURN, bundle)
@@ -86,7 +86,7 @@ def test_load_limits_and_draining_come_from_load_view_and_registration(history: 
 
 
 def test_load_data_of_an_earlier_start_do_not_count(history: History) -> None:
-    loads = {A.name: BrokerLoadData(Broker(A.name, A.incarnation - 1), 0, cpu_percent=99, bundles=50)}
+    loads = {A.name: BrokerLoadData(BrokerId(A.name, A.incarnation - 1), 0, cpu_percent=99, bundles=50)}
     assert candidates([Peer(A, Registration())], loads, history.table) == (Candidate(A),)
 
 

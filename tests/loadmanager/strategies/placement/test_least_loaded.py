@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from loadmanager.strategies.placement.least_loaded import LeastLoaded, rendezvous
 from loadmanager.strategies.placement.model import NOTHING_GIVEN, Candidate, Given, NoPlace, Placed
 from statechannel.law.bundle import Bundle, even_boundaries, tile
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 PLACEMENT = LeastLoaded()
 BUNDLES = tile("public/default", even_boundaries(1024))
-A, B, C = (Broker(f"{name}:6650", 1) for name in "abc")
+A, B, C = (BrokerId(f"{name}:6650", 1) for name in "abc")
 
 
-def choose(bundle: Bundle, candidates: Sequence[Candidate], given: Given = NOTHING_GIVEN) -> Broker:
+def choose(bundle: Bundle, candidates: Sequence[Candidate], given: Given = NOTHING_GIVEN) -> BrokerId:
     answer = PLACEMENT.choose(bundle, candidates, given)
     assert isinstance(answer, Placed)
     return answer.broker
@@ -92,7 +92,7 @@ def test_without_an_eligible_broker_each_refusal_is_told() -> None:
 candidate_lists = st.lists(
     st.builds(
         Candidate,
-        broker=st.builds(Broker, st.sampled_from([f"b{i}:1" for i in range(6)]), st.just(1)),
+        broker=st.builds(BrokerId, st.sampled_from([f"b{i}:1" for i in range(6)]), st.just(1)),
         bundles=st.integers(0, 30),
         usage=st.none() | st.floats(0, 1.5),
         reported_bundles=st.integers(0, 30),
@@ -134,13 +134,13 @@ def test_nobody_is_given_a_bundle_while_another_is_ten_points_less_loaded(cs: li
 
 
 def test_a_restart_does_not_change_a_brokers_rank() -> None:
-    assert rendezvous(BUNDLES[0], A) == rendezvous(BUNDLES[0], Broker(A.name, 99))
+    assert rendezvous(BUNDLES[0], A) == rendezvous(BUNDLES[0], BrokerId(A.name, 99))
 
 
 # --- evenness
 
 
-def shares(placed: Counter[Broker]) -> list[float]:
+def shares(placed: Counter[BrokerId]) -> list[float]:
     """Each broker's deviation from an even share, in percent."""
     even = placed.total() / 3
     return [100 * (placed[broker] - even) / even for broker in (A, B, C)]
@@ -150,7 +150,7 @@ IDLE = {A: 0.02, B: 0.07, C: 0.04}
 
 
 def test_1024_bundles_one_after_another_come_out_even() -> None:
-    placed: Counter[Broker] = Counter()
+    placed: Counter[BrokerId] = Counter()
     for bundle in BUNDLES:
         placed[choose(bundle, [Candidate(each, placed[each], IDLE[each]) for each in IDLE])] += 1
     assert max(map(abs, shares(placed))) <= 2
@@ -161,7 +161,7 @@ def test_1024_bundles_one_after_another_come_out_even() -> None:
 def test_three_askers_with_old_views_come_out_even(lag: int, report: int) -> None:
     """Each asker sees the table as it was `lag` records ago, load reports from when each broker held `report` bundles,
     and knows what it gave away itself meanwhile."""
-    log: list[Broker] = []
+    log: list[BrokerId] = []
     own: dict[int, list[int]] = {0: [], 1: [], 2: []}
     for turn, bundle in enumerate(BUNDLES):
         asker = turn % 3
@@ -178,7 +178,7 @@ def test_first_reports_that_blame_one_bundle_each_do_not_skew_the_rest() -> None
     """A is at 15 % with its first bundle, B at 12 % with its own, C is empty; no newer report comes for 1,022 more.
 
     An estimate from one bundle is worth little: once it says that all are full, the counts decide."""
-    placed: Counter[Broker] = Counter({A: 1, B: 1})
+    placed: Counter[BrokerId] = Counter({A: 1, B: 1})
     for bundle in BUNDLES[2:]:
         view = [Candidate(A, placed[A], 0.15, 1), Candidate(B, placed[B], 0.12, 1), Candidate(C, placed[C], 0.02)]
         placed[choose(bundle, view)] += 1

@@ -16,15 +16,15 @@ from loadmanager.strategies.placement.placement import Placement
 from loadmanager.strategies.placement.power_of_two import PowerOfTwo
 from loadmanager.strategies.placement.registry import PLACEMENTS
 from statechannel.law.bundle import Bundle, even_boundaries, tile
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from tests.loadmanager.strategies.placement.test_least_loaded import candidate_lists
 
 BUNDLES = tile("public/default", even_boundaries(1024))
-MANY = [Broker(f"broker-{number}:6650", 1) for number in range(8)]
+MANY = [BrokerId(f"broker-{number}:6650", 1) for number in range(8)]
 NAMES = ("least-resource-usage", "power-of-two", "rendezvous")
 
 
-def choose(placement: Placement, bundle: Bundle, candidates: list[Candidate], given: Given = NOTHING_GIVEN) -> Broker:
+def choose(placement: Placement, bundle: Bundle, candidates: list[Candidate], given: Given = NOTHING_GIVEN) -> BrokerId:
     outcome = placement.choose(bundle, candidates, given)
     assert isinstance(outcome, Placed)
     return outcome.broker
@@ -95,7 +95,7 @@ def test_two_choices_never_take_the_fullest_and_buries_nobody_though_data_are_ol
 
 
 def test_two_choices_count_what_was_given_and_what_nobody_measured() -> None:
-    placed: Counter[Broker] = Counter()
+    placed: Counter[BrokerId] = Counter()
     for bundle in BUNDLES:
         placed[choose(PowerOfTwo(), bundle, [Candidate(each) for each in MANY], Given(placed))] += 1
     assert max(placed.values()) - min(placed.values()) <= 8

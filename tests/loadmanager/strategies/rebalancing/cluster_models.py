@@ -17,7 +17,7 @@ import numpy as np
 from loadmanager.model.cluster import DIMENSIONS, NOWHERE, UNLIMITED, Brokers, Bundles, ClusterModel
 from loadmanager.model.constraints import ALLOWED, FREE, Constraints
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 CPU, MEMORY, BYTES_IN, BYTES_OUT, MESSAGES = range(DIMENSIONS)
 NAMESPACE = "public/default"
@@ -77,9 +77,9 @@ class Hot(msgspec.Struct, frozen=True):
     isolated: bool = False
 
 
-def broker(name: str) -> Broker:
+def broker(name: str) -> BrokerId:
     """The broker of this name in a model: `a` is short for `a:6650`; first incarnation."""
-    return Broker(name if ":" in name else f"{name}:6650", 1)
+    return BrokerId(name if ":" in name else f"{name}:6650", 1)
 
 
 def bundle(number: int, namespace: str = NAMESPACE) -> Bundle:
@@ -114,7 +114,7 @@ def model(
 _Listed = tuple[Bundle, int, Hot]
 
 
-def _listed(bundles: Mapping[str, Sequence[float | Hot]], rows: Mapping[Broker, int]) -> Iterator[_Listed]:
+def _listed(bundles: Mapping[str, Sequence[float | Hot]], rows: Mapping[BrokerId, int]) -> Iterator[_Listed]:
     number = 0
     for owner, loads in bundles.items():
         for load in loads:
@@ -124,7 +124,7 @@ def _listed(bundles: Mapping[str, Sequence[float | Hot]], rows: Mapping[Broker, 
             number += 1
 
 
-def _brokers(hosts: Sequence[Host], ids: tuple[Broker, ...], listed: Sequence[_Listed]) -> Brokers:
+def _brokers(hosts: Sequence[Host], ids: tuple[BrokerId, ...], listed: Sequence[_Listed]) -> Brokers:
     n = len(hosts)
     capacity, used = np.full((n, DIMENSIONS), inf), np.zeros((n, DIMENSIONS))
     for row, host in enumerate(hosts):
@@ -155,7 +155,7 @@ def _brokers(hosts: Sequence[Host], ids: tuple[Broker, ...], listed: Sequence[_L
     )
 
 
-def _bundles(listed: Sequence[_Listed], rows: Mapping[Broker, int]) -> Bundles:
+def _bundles(listed: Sequence[_Listed], rows: Mapping[BrokerId, int]) -> Bundles:
     names = sorted({each.namespace for each, _, _ in listed})
     loads = [(h.cpu, h.memory, h.in_bytes_s, h.out_bytes_s, h.rate_msg_s) for _, _, h in listed]
     return Bundles(
@@ -173,7 +173,9 @@ def _bundles(listed: Sequence[_Listed], rows: Mapping[Broker, int]) -> Bundles:
     )
 
 
-def _constraints(listed: Sequence[_Listed], bundles: Bundles, rows: Mapping[Broker, int], domains: bool) -> Constraints:
+def _constraints(
+    listed: Sequence[_Listed], bundles: Bundles, rows: Mapping[BrokerId, int], domains: bool
+) -> Constraints:
     hots = [hot for _, _, hot in listed]
     words = [each for h in hots for each in (*h.forbidden.values(), h.fixed) if each]
     rules = {rule: number for number, rule in enumerate(dict.fromkeys(words))}

@@ -18,11 +18,11 @@ from loadmanager.model.registration import Peer, Registration
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.registry import STRATEGIES
 from statechannel.law.bundle import Bundle, even_boundaries, tile
-from statechannel.law.record import NEVER, Action, Broker, Record, Role, Subject
+from statechannel.law.record import NEVER, Action, BrokerId, Record, Role, Subject
 from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change
 
-A, B, LEADER = Broker("a:6650", 3), Broker("b:6650", 1), Broker("leader:6650", 1)
+A, B, LEADER = BrokerId("a:6650", 3), BrokerId("b:6650", 1), BrokerId("leader:6650", 1)
 BUNDLES = tile("public/default", even_boundaries(4))
 HOT, WARM = BUNDLES[0], BUNDLES[1]
 WINDOW_MS = 30_000
@@ -32,7 +32,7 @@ WINDOW_MS = 30_000
 class Row(NamedTuple):
     """What a model says of a bundle; the load in cores, of which each broker has one."""
 
-    owner: Broker | None
+    owner: BrokerId | None
     load: float
     in_flight: bool
     moved_s: float
@@ -66,13 +66,13 @@ class Cluster:
             self.step(A, Action.OWN, bundle, to=A)
             self.step(A, Action.RETURN, bundle)
 
-    def write(self, actor: Broker, action: Action, **more: object) -> None:
+    def write(self, actor: BrokerId, action: Action, **more: object) -> None:
         record = Record(f"r{self._offset}", action, actor, at_ms=self.now_ms, **more)  # type: ignore[arg-type]
         verdict = self.table.replay(0, self._offset, record)
         assert isinstance(verdict, Change), verdict
         self._offset += 1
 
-    def step(self, actor: Broker, action: Action, bundle: Bundle, **more: object) -> None:
+    def step(self, actor: BrokerId, action: Action, bundle: Bundle, **more: object) -> None:
         entry = self.table.get(bundle)
         assert entry is not None
         self.write(actor, action, subjects=(Subject(bundle, entry.revision),), **more)
@@ -89,7 +89,7 @@ class Cluster:
         self.step(A, Action.RELEASE, bundle)
         self.step(B, Action.RETURN, bundle)
 
-    def report(self, broker: Broker, cpu: float, **rates: float) -> None:
+    def report(self, broker: BrokerId, cpu: float, **rates: float) -> None:
         """`rates`: messages of the bundles `hot` and `warm`, as far as the broker holds them."""
         loads = {{"hot": HOT, "warm": WARM}[name]: BundleLoad(in_rate_msg_s=rate) for name, rate in rates.items()}
         top = tuple(LoadedBundle(bundle, load) for bundle, load in loads.items())
@@ -199,7 +199,7 @@ def test_what_is_unloaded_to_nobody_leaves_its_owner_only(cluster: Cluster) -> N
 
 
 def test_data_of_another_start_or_none_means_no_part_in_it(cluster: Cluster) -> None:
-    cluster.peers[1] = Peer(Broker(B.name, 2), Registration(draining=True))
+    cluster.peers[1] = Peer(BrokerId(B.name, 2), Registration(draining=True))
     assert cluster.peaks() == [0.8, None]
     assert list(cluster.model().brokers.draining) == [False, True]
     del cluster.loads[A.name]
@@ -404,7 +404,7 @@ def test_bundles_that_were_merged_still_load_their_broker(cluster: Cluster) -> N
 
 
 def test_a_bundle_of_which_two_brokers_still_tell_that_have_lost_it_counts_once(cluster: Cluster) -> None:
-    third = Broker("c:6650", 1)
+    third = BrokerId("c:6650", 1)
     cluster.peers.append(Peer(third, Registration()))
     cluster.report(third, 10)
     cluster.report(A, 60, hot=30)

@@ -12,7 +12,7 @@ from loadmanager.model.cluster import DIMENSIONS, UNLIMITED, Brokers, Bundles, C
 from loadmanager.model.constraints import ALLOWED, FREE, Constraints, unconstrained
 from loadmanager.strategies.rebalancing.decision import Move
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 REST_S = 1800.0
 STEP = 0x1000
@@ -54,7 +54,7 @@ def plain_model(
 
 def _brokers(n: int, capacity: np.ndarray, used: np.ndarray, bundles: np.ndarray) -> Brokers:
     return Brokers(
-        ids=tuple(Broker(f"b{at:04}:6650", 1) for at in range(n)),
+        ids=tuple(BrokerId(f"b{at:04}:6650", 1) for at in range(n)),
         capacity=capacity,
         used=used,
         known=np.ones(n, np.bool_),

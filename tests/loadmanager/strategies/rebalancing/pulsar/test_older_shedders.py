@@ -15,7 +15,7 @@ from loadmanager.strategies.rebalancing.pulsar.overload import Overload
 from loadmanager.strategies.rebalancing.pulsar.shedding import SheddingMemory
 from loadmanager.strategies.rebalancing.pulsar.threshold import Threshold
 from loadmanager.strategies.rebalancing.pulsar.uniform import Uniform
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from tests.loadmanager.strategies.rebalancing.cluster_models import Host, Hot, broker, bundle, model
 
 MB = 2**20
@@ -231,12 +231,12 @@ def test_avg_remembers_where_it_sent_what() -> None:
         assert other in brokers[:3], "its target is dead: any, by its hash"
         assert other == remembered(AvgMemory(), move.bundle, list(reversed(brokers[:3])))
     assert remembered(AvgMemory(), bundle(0), []) is None
-    assert remembered(AvgMemory({}, {}, {str(bundle(0)): "d:6650#1"}), bundle(0), [Broker("d:6650", 2)]) is not None
+    assert remembered(AvgMemory({}, {}, {str(bundle(0)): "d:6650#1"}), bundle(0), [BrokerId("d:6650", 2)]) is not None
 
 
 def test_a_broker_that_restarted_counts_from_anew() -> None:
     memory = after(1, pairs()).memory
     again = pairs()
-    ids = tuple(Broker(each.name, 2) for each in again.brokers.ids)
+    ids = tuple(BrokerId(each.name, 2) for each in again.brokers.ids)
     restarted = msgspec.structs.replace(again, brokers=msgspec.structs.replace(again.brokers, ids=ids))
     assert not Avg().decide(restarted, DEFAULT, memory).moves

@@ -20,8 +20,8 @@ from statechannel.law.snapshot import SNAPSHOTS, SnapshotInfo, SnapshotsReader, 
 from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change
 from statechannel.ports import Log, LogEntry, Payload
-from statechannel.runtime import refold
-from statechannel.runtime.refold import Folded, Refold
+from statechannel.runtime import replay
+from statechannel.runtime.replay import Folded, Replay
 
 from .auditor import NAMESPACES, History
 
@@ -85,11 +85,11 @@ def logged(ledger, log: PaperLog) -> None:
         log.append(partition, Payload(None, codec.encode(record)), offset=offset)
 
 
-def refold_of(log: PaperLog, partition: int = 0, namespace: str | None = None) -> Refold:
-    return Refold(log, TOPIC, partition, log.partitions, namespace)  # type: ignore[arg-type]
+def replay_of(log: PaperLog, partition: int = 0, namespace: str | None = None) -> Replay:
+    return Replay(log, TOPIC, partition, log.partitions, namespace)  # type: ignore[arg-type]
 
 
-async def folded(fold: Refold, until: int | None = None) -> dict[int, Folded]:
+async def folded(fold: Replay, until: int | None = None) -> dict[int, Folded]:
     return {each.entry.offset: each async for each in fold.run(until)}
 
 
@@ -123,7 +123,7 @@ def _can_be_written(record: Record) -> bool:
 
 def _check(log: PaperLog, table: OwnershipTable, partition: int, namespace: str | None, verdicts) -> None:
     async def play() -> None:
-        fold = refold_of(log, partition, namespace)
+        fold = replay_of(log, partition, namespace)
         await fold.open()
         assert fold.begin == log.begun[partition]
         found = await folded(fold)
@@ -154,7 +154,7 @@ async def test_a_fold_goes_on_where_it_stopped(ledger):
         ledger.assign(bundle)
     log = PaperLog(1)
     logged(ledger, log)
-    fold = refold_of(log)
+    fold = replay_of(log)
     await fold.open()
     assert list(await folded(fold, until=3)) == [0, 1, 2]
     assert list(await folded(fold, until=3)) == []
@@ -177,7 +177,7 @@ async def test_it_begins_with_the_oldest_state_or_the_newest_before_an_offset(le
     began = []
     for begin, before in ((0, None), (0, 3), (0, 4), (0, 7), (0, 99), (4, None), (4, 3), (4, 6), (5, None)):
         log.begun[0] = begin
-        fold = refold_of(log)
+        fold = replay_of(log)
         await fold.open(before)
         await folded(fold)
         assert fold.table.digest(0) == ledger.table.digest(0)
@@ -195,12 +195,12 @@ async def test_a_damaged_snapshot_is_passed_over_for_a_later_one(ledger):
     entries = log.entries[TOPIC + SNAPSHOTS][0]
     entries[0] = msgspec.structs.replace(entries[0], value=b"rubbish")
     log.begun[0] = 1
-    fold = refold_of(log)
+    fold = replay_of(log)
     await fold.open()
     assert (fold.begin, fold.log_begin) == (two.next_offset, 1)
     entries[:] = [entry for entry in entries if b"two" not in (entry.key or b"")]
     with pytest.raises(BadSnapshot, match=r"begins at offset 1, and no snapshot says .*not an intact piece.*lacks"):
-        await refold_of(log).open()
+        await replay_of(log).open()
 
 
 async def test_a_log_that_is_trimmed_while_it_opens_is_looked_at_again(ledger):
@@ -219,7 +219,7 @@ async def test_a_log_that_is_trimmed_while_it_opens_is_looked_at_again(ledger):
             return await PaperLog.begins(log, topic)
 
     log.__class__ = Trimming
-    fold = refold_of(log)
+    fold = replay_of(log)
     await fold.open()
     assert fold.snapshot is not None
     assert (fold.snapshot.snapshot_id, reads) == ("two", 2)
@@ -233,14 +233,14 @@ async def test_a_name_in_another_spelling_is_not_passed_over(ledger):
     value = codec.encode(own).replace(b"shop/orders", rb"shop\/orders")
     head, body = value[:4], value[14:]
     log.append(0, Payload(None, head + codec._seal(head, body) + body))
-    fold = refold_of(log, namespace="shop/orders")
+    fold = replay_of(log, namespace="shop/orders")
     await fold.open()
     found = await folded(fold)
     assert isinstance(found[max(found)].applied.verdict, Change)
 
 
 async def test_what_is_heavy_is_done_elsewhere_and_the_rest_is_not(ledger, monkeypatch):
-    monkeypatch.setattr(refold, "HEAVY_BUNDLES", 16)
+    monkeypatch.setattr(replay, "HEAVY_BUNDLES", 16)
     ledger.begin(2)
     ledger.create_namespace("u/n", even_boundaries(4_096))
     ledger.assign(ledger.bundles()[0])
@@ -254,7 +254,7 @@ async def test_what_is_heavy_is_done_elsewhere_and_the_rest_is_not(ledger, monke
         moved += 1
         return await asyncio.to_thread(work)
 
-    fold = Refold(as_log(log), TOPIC, 0, 1, None, elsewhere)
+    fold = Replay(as_log(log), TOPIC, 0, 1, None, elsewhere)
     await fold.open()
     await folded(fold)
     assert moved == 2
@@ -273,7 +273,7 @@ async def test_the_loop_is_not_held_up(ledger):
         ledger.write(Action.RELEASE, bundle, ledger.A)
     log = PaperLog(1)
     logged(ledger, log)
-    fold = refold_of(log)
+    fold = replay_of(log)
     await fold.open()
     loop = asyncio.get_running_loop()
     turns, last_s, longest_s = 0, loop.time(), 0.0

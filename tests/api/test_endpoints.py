@@ -1,4 +1,4 @@
-"""The doors of a broker as such: routes are laid out before the first request, and closing skips no step."""
+"""The endpoints of a broker as such: routes are laid out before the first request, and closing skips no step."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 
 from loadmanager.broker.hosting import HostRunner
 from loadmanager.broker.node import Node
-from loadmanager.broker.wiring import surroundings
-from loadmanager.embedding.doors import listen, opened
+from loadmanager.broker.wiring import dependencies
+from loadmanager.embedding.endpoints import listen, opened
 from loadmanager.embedding.handover import Handover
 from loadmanager.settings import Settings
 from loadmanager_api import app, server
@@ -27,9 +27,9 @@ from tests.api.conftest import WAIT_S, Host
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    """A node that never runs: the doors open before it."""
+    """A node that never runs: the endpoints open before it."""
     settings = Settings(log=f"sqlite:{tmp_path / 'lm.db'}")
-    return Node(settings, Host(), HostRunner(), surroundings(settings))
+    return Node(settings, Host(), HostRunner(), dependencies(settings))
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ class Step:
 
 
 async def cancelled_twice(node: Node, listening: socket.socket, step: Step) -> None:
-    """Open the doors, have them closed by a cancellation, and cancel again in the step that hangs."""
+    """Open the endpoints, have them closed by a cancellation, and cancel again in the step that hangs."""
     entered = asyncio.Event()
 
     async def served() -> None:
@@ -144,7 +144,7 @@ async def cancelled_twice(node: Node, listening: socket.socket, step: Step) -> N
 
 
 @pytest.mark.parametrize(
-    "hanging", ["loadmanager.embedding.handover.Handover.close", "loadmanager_api.doorway.Kept.close"]
+    "hanging", ["loadmanager.embedding.handover.Handover.close", "loadmanager_api.kept.Kept.close"]
 )
 async def test_a_second_cancellation_while_the_doors_close_skips_no_step(
     node: Node, listening: socket.socket, monkeypatch: pytest.MonkeyPatch, hanging: str

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from loadmanager.leader.rebalancing.governor import Governor
 from loadmanager.leader.rebalancing.limits import Rule
 from loadmanager.leader.rebalancing.pausing import Subject, pause, resume
 from loadmanager.leader.rebalancing.plan_model import Plan
+from loadmanager.leader.rebalancing.rebalancer import Rebalancer
 from loadmanager.leader.rebalancing.round import Round
 from loadmanager.simulation.coordination_server import COORDINATION_SERVER
 from loadmanager.simulation.world import World
@@ -40,14 +40,14 @@ async def lopsided(world: World, **settings: Any) -> tuple[Nodes, Started, list[
     return nodes, a, moves
 
 
-def governor(nodes: Nodes) -> Governor:
+def rebalancer(nodes: Nodes) -> Rebalancer:
     leader = nodes.leader()
     assert leader is not None
-    return leader.node.current.governor
+    return leader.node.current.rebalancer
 
 
 def last(nodes: Nodes) -> Round:
-    found = governor(nodes).last
+    found = rebalancer(nodes).last
     assert found is not None
     return found
 
@@ -58,8 +58,8 @@ async def test_each_move_of_a_round_carries_its_reason_and_the_round_that_decide
     await world.until(lambda: len(moves) >= 2, 30, "it is balanced")
     leader = nodes.leader()
     assert leader is not None
-    governor = leader.node.current.governor
-    assert governor.last is not None
+    rebalancer = leader.node.current.rebalancer
+    assert rebalancer.last is not None
     assert all(move.reason for move in moves)
     assert {move.cause.split(".")[0] for move in moves} == {str(leader.node.channel.table.lead(0).epoch)}
 
@@ -70,7 +70,7 @@ async def test_a_dry_run_moves_nothing(world: World):
     leader = nodes.leader()
     assert leader is not None
     end = a.node.channel.table.next_offset(0)
-    await leader.ask(leader.node.current.governor.decide)
+    await leader.ask(leader.node.current.rebalancer.decide)
     await asyncio.sleep(1)
     assert a.node.channel.table.next_offset(0) == end
     assert moves == []
@@ -109,7 +109,7 @@ async def test_what_the_limits_hold_back_begins_within_the_round_as_room_appears
         most = max(most, sum(1 for _ in a.node.channel.table.in_flight()))
 
     a.node.channel.listen(count)
-    await world.until(lambda: governor(nodes).last is not None, 40, "the first round")
+    await world.until(lambda: rebalancer(nodes).last is not None, 40, "the first round")
     await world.until(lambda: bool(last(nodes).held), 1, "what it could not begin at once is known")
     decided = len(last(nodes).decision.moves)
     assert decided >= 4
@@ -140,7 +140,7 @@ async def test_a_pause_stops_at_once_what_still_waits_and_its_end_lets_it_go_on(
 async def test_a_paused_cluster_decides_nothing_and_says_why(world: World):
     nodes, a, moves = await lopsided(world)
     await a.ask(lambda: pause(a.node.policies, Subject(), "ann", "upgrade"))
-    await world.until(lambda: governor(nodes).last is not None, 20, "a round")
+    await world.until(lambda: rebalancer(nodes).last is not None, 20, "a round")
     assert last(nodes).decision.reason == "the cluster is paused: upgrade"
     assert moves == []
 
@@ -149,7 +149,7 @@ async def test_a_paused_cluster_decides_nothing_and_says_why(world: World):
 async def test_a_broker_that_is_paused_gives_nothing(world: World):
     nodes, a, moves = await lopsided(world)
     await a.ask(lambda: pause(a.node.policies, Subject(broker="a:1"), "ann", ""))
-    await world.until(lambda: governor(nodes).counts.rounds >= 2, 30, "two rounds")
+    await world.until(lambda: rebalancer(nodes).counts.rounds >= 2, 30, "two rounds")
     assert moves == []
 
 
@@ -167,7 +167,7 @@ async def test_a_strategy_that_raises_does_nothing_and_never_ends_the_term(world
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(STRATEGIES, "make", lambda name: Raising())
         nodes, _a, moves = await lopsided(world)
-        await world.until(lambda: governor(nodes).counts.rounds_failed >= 2, 40, "two rounds have failed")
+        await world.until(lambda: rebalancer(nodes).counts.rounds_failed >= 2, 40, "two rounds have failed")
         leader = nodes.leader()
         assert leader is not None
         assert leader.told("ZeroDivisionError")
@@ -180,7 +180,7 @@ async def test_a_strategy_that_raises_does_nothing_and_never_ends_the_term(world
 @virtually
 async def test_the_strategy_is_changed_between_two_rounds_and_its_memory_is_its_own(world: World):
     nodes, _a, _moves = await lopsided(world)
-    deciding = governor(nodes).deciding
+    deciding = rebalancer(nodes).deciding
     given: list[tuple[str, object]] = []
 
     class Counting:
@@ -211,7 +211,7 @@ async def test_a_round_that_cannot_be_recorded_is_counted_and_balancing_goes_on(
 
     leader.node.decisions.append = fail
     await world.until(lambda: len(moves) >= 2, 30, "it is balanced")
-    await world.until(lambda: governor(nodes).counts.records_failed >= 2, 30, "two rounds are not recorded")
+    await world.until(lambda: rebalancer(nodes).counts.records_failed >= 2, 30, "two rounds are not recorded")
     assert leader.told("was not recorded: LogUnavailable")
 
 
@@ -231,7 +231,7 @@ async def test_each_round_is_recorded_with_what_became_of_its_moves(world: World
 @virtually
 async def test_with_balancing_off_a_round_says_so(world: World):
     nodes, _a, moves = await lopsided(world, balancing=False)
-    await world.until(lambda: governor(nodes).last is not None, 20, "a round")
+    await world.until(lambda: rebalancer(nodes).last is not None, 20, "a round")
     assert last(nodes).decision.reason == "the setting balancing is off"
     assert moves == []
 
@@ -259,7 +259,7 @@ async def test_a_bug_of_our_own_is_noted_and_ends_no_term(world: World):
 
     leader.node.plans.all = break_down
     await world.until(lambda: leader.told("a look at the plans failed: IndexError('oh')"), 5, "it is noted")
-    assert governor(nodes).counts.rounds_failed > 0
+    assert rebalancer(nodes).counts.rounds_failed > 0
     leader.node.plans.all = whole
     await world.until(lambda: len(moves) >= 2, 30, "it is balanced")
     assert leader.node.channel.table.lead(0).epoch == 1

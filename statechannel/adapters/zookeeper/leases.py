@@ -1,6 +1,6 @@
-"""Offices on ZooKeeper: who may take one, and who may give it up.
+"""Leases on ZooKeeper: who may take one, and who may give it up.
 
-An office is an ephemeral node. Beside it stands its *term*, a node whose version every claim raises: a node that is
+A lease is an ephemeral node. Beside it stands its *term*, a node whose version every claim raises: a node that is
 made anew always has version 0, so the term is what tells a holder's node from the one of its successor.
 """
 
@@ -15,27 +15,27 @@ from statechannel.adapters.zookeeper.checks import ATTEMPTS, Checks, fenced
 from statechannel.adapters.zookeeper.nodes import Nodes, decode_holder, encode_holder
 from statechannel.adapters.zookeeper.session import Refused, Session, check, drop, make, put
 from statechannel.errors import CoordinationUnavailable
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 
 
-class Offices:
-    """The offices below one root, over one link."""
+class Leases:
+    """The leases below one root, over one link."""
 
     def __init__(self, session: Session, nodes: Nodes, checks: Checks) -> None:
         self._session = session
         self._nodes = nodes
         self._checks = checks
 
-    async def claim(self, office: str, candidate: Broker) -> bool:
+    async def claim(self, lease: str, candidate: BrokerId) -> bool:
         """As `Coordination.claim`."""
-        node, term = self._nodes.office(office), self._nodes.term(office)
+        node, term = self._nodes.lease(lease), self._nodes.term(lease)
         for _ in range(ATTEMPTS):
             self._checks.may_act(candidate)
             count = await self._checks.version(term)
             standing = await self._read(node)
             if standing is not None:
                 data, stat = standing
-                ours = decode_holder(office, data) == candidate
+                ours = decode_holder(lease, data) == candidate
                 if not ours or stat.ephemeralOwner == self._session.session_id:
                     await self._checks.confirm_current(candidate)
                     return ours
@@ -55,18 +55,18 @@ class Offices:
             return True
         return False
 
-    async def vacate(self, office: str, holder: Broker) -> None:
+    async def vacate(self, lease: str, holder: BrokerId) -> None:
         """As `Coordination.vacate`."""
-        node, term = self._nodes.office(office), self._nodes.term(office)
+        node, term = self._nodes.lease(lease), self._nodes.term(lease)
         for _ in range(ATTEMPTS):
             counted = await self._session.stat(term)
             standing = await self._read(node)
-            if counted is None or standing is None or decode_holder(office, standing[0]) != holder:
+            if counted is None or standing is None or decode_holder(lease, standing[0]) != holder:
                 return
             with suppress(Refused):
                 await self._session.commit(check(term, counted.version), drop(node))
                 return
-        raise CoordinationUnavailable(f"lost {ATTEMPTS} races for office {office} of {holder}: try again")
+        raise CoordinationUnavailable(f"lost {ATTEMPTS} races for lease {lease} of {holder}: try again")
 
     async def _read(self, node: str) -> tuple[bytes, ZnodeStat] | None:
         with suppress(NoNodeError):

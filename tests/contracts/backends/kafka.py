@@ -13,7 +13,7 @@ from statechannel.adapters.kafka.log import KafkaLog
 from statechannel.ports import Log
 
 
-class KafkaLogStation:
+class KafkaLogBackend:
     max_payload_bytes = MAX_ENTRY_BYTES
 
     def __init__(self, bootstrap: str) -> None:
@@ -35,14 +35,14 @@ class KafkaLogStation:
 
 
 @asynccontextmanager
-async def log_station(request: pytest.FixtureRequest) -> AsyncGenerator[KafkaLogStation]:
+async def log_backend(request: pytest.FixtureRequest) -> AsyncGenerator[KafkaLogBackend]:
     from tests.servers import shared_kafka  # only a test that wants a server needs what starts it
 
-    station = KafkaLogStation(shared_kafka(request.config).address)
+    backend = KafkaLogBackend(shared_kafka(request.config).address)
     try:
-        yield station
+        yield backend
     finally:
-        await station.aclose()
+        await backend.aclose()
 
 
-LOGS = {"kafka": log_station}
+LOGS = {"kafka": log_backend}

@@ -14,9 +14,9 @@ from typing import TypeVar
 from loadmanager.channel.turnstile import Turnstile
 from loadmanager.errors import Conflict, NotFound, Unavailable
 from statechannel.errors import NeedsNewerFormat, StateChannelError
-from statechannel.law.bundle import Bundle, Topic
+from statechannel.law.bundle import Bundle, Key
 from statechannel.law.namespace import Namespace
-from statechannel.law.record import Action, Broker, Record, Role, Subject
+from statechannel.law.record import Action, BrokerId, Record, Role, Subject
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership, Reason, Refusal, Verdict
 from statechannel.runtime.service import Channel
@@ -30,10 +30,10 @@ RACES = 5
 """How often an operation looks again after somebody else changed the bundle first."""
 
 
-class Desk:
+class AdminWriter:
     """Reads the replica of one broker and writes in the role of the admin. Operations take at most `timeout_s`."""
 
-    def __init__(self, me: Broker, channel: Channel, timeout_s: float) -> None:
+    def __init__(self, me: BrokerId, channel: Channel, timeout_s: float) -> None:
         self.me = me
         self.channel = channel
         self.timeout_s = timeout_s
@@ -58,7 +58,7 @@ class Desk:
             raise NotFound(f"there is no bundle {bundle}; {bundle.namespace} has {shown}")
         return entry
 
-    def bundle_of(self, topic: Topic) -> Ownership:
+    def bundle_of(self, topic: Key) -> Ownership:
         """The entry of the bundle that a topic falls into. Raises NotFound."""
         self.namespace(topic.namespace)
         entry = self.channel.table.locate(topic)
@@ -118,7 +118,7 @@ class Desk:
             raise Conflict(str(error)) from None
 
     def on(
-        self, entries: Sequence[Ownership], action: Action, to: Broker | None = None, reason: str = "admin"
+        self, entries: Sequence[Ownership], action: Action, to: BrokerId | None = None, reason: str = "admin"
     ) -> Record:
         """A record about these bundles as they are now."""
         role = Role.BROKER if action is Action.OWN else Role.ADMIN

@@ -1,4 +1,4 @@
-"""What the doors of one broker have seen of their clients, for `/metrics`; only the doors' loop counts.
+"""What the endpoints of one broker have seen of their clients, for `/metrics`; only the endpoints' loop counts.
 
 Names and meanings are in docs/metrics.md.
 """
@@ -15,8 +15,8 @@ from loadmanager.broker.metrics import PREFIX
 from loadmanager.embedding.handover import Handover
 
 
-class DoorCounts(msgspec.Struct):
-    """Since the doors opened; `connections` are those of this moment. `late_…` missed their deadline."""
+class HttpCounts(msgspec.Struct):
+    """Since the endpoints opened; `connections` are those of this moment. `late_…` missed their deadline."""
 
     connections: int = 0
     beyond: int = 0
@@ -27,9 +27,9 @@ class DoorCounts(msgspec.Struct):
     late_answers: int = 0
 
 
-def door_metrics(counts: DoorCounts, handover: Handover) -> Iterator[Metric]:
-    """On the doors' loop."""
-    yield GaugeMetricFamily(PREFIX + "door_connections", "Open at this moment", value=counts.connections)
+def http_metrics(counts: HttpCounts, handover: Handover) -> Iterator[Metric]:
+    """On the endpoints' loop."""
+    yield GaugeMetricFamily(PREFIX + "http_connections", "Open at this moment", value=counts.connections)
     refused = CounterMetricFamily(PREFIX + "door_connections_refused", "Beyond the limit", labels=("how",))
     refused.add_metric(("vital_only",), counts.beyond)
     refused.add_metric(("closed",), counts.not_let_in)

@@ -1,4 +1,4 @@
-"""The doors: how much of a broker those may take who can reach its port. Fixed; each broker has its own."""
+"""The endpoints: how much of a broker those may take who can reach its port. Fixed; each broker has its own."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pydantic_settings import BaseSettings
 from loadmanager.settings.describing import fixed
 
 
-class Doors(BaseSettings):
+class HttpLimits(BaseSettings):
     """What clients of the admin port may send, how long they may take, and by which names they may call it."""
 
-    door_hosts: str = fixed(
+    http_hosts: str = fixed(
         "",
         "further names, separated by commas, by which clients may call this broker (an ingress, an alias)",
         "its advertised name, localhost and addresses are known; a browser may be led here under any other name",
     )
-    door_connections: int = fixed(
+    http_connections: int = fixed(
         4_096,
         "connections at most; fewer where the descriptors of the process are fewer",
         "16 more answer health, readiness and metrics",
@@ -23,10 +23,10 @@ class Doors(BaseSettings):
         ge=16,
         le=100_000,
     )
-    door_requests: int = fixed(
+    http_requests: int = fixed(
         512, "requests at most that run at the same time, without lookups", "the next one is told to come back", ge=8
     )
-    door_head_limit_bytes: int = fixed(
+    http_head_limit_bytes: int = fixed(
         32_768,
         "of a request line and its headers",
         "the longest names of topics take a tenth of it",
@@ -34,27 +34,27 @@ class Doors(BaseSettings):
         ge=4_096,
         le=1_048_576,
     )
-    door_body_limit_bytes: int = fixed(
+    http_body_limit_bytes: int = fixed(
         1_048_576, "of a request's body", "65,536 boundaries, or 1,000 topics of 1,000 characters", ge=65_536, le=2**26
     )
-    door_head_timeout_s: float = fixed(
+    http_head_timeout_s: float = fixed(
         10.0, "until the whole head must have come, from its first byte", "one packet, as a rule", gt=0, le=600
     )
-    door_body_timeout_s: float = fixed(
+    http_body_timeout_s: float = fixed(
         30.0,
         "until the whole body must have come, from the end of the head",
         "a megabyte over a slow line",
         gt=0,
         le=600,
     )
-    door_send_timeout_s: float = fixed(
+    http_send_timeout_s: float = fixed(
         30.0,
         "until a client that takes nothing of an answer is cut off",
         "longer than a network's hiccups",
         gt=0,
         le=600,
     )
-    door_idle_timeout_s: float = fixed(
+    http_idle_timeout_s: float = fixed(
         75.0,
         "until a connection without a request is closed",
         "above the 60 s after which proxies close theirs",

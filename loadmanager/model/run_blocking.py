@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-Apart = Callable[[Callable[[], Any]], Awaitable[Any]]
+Blocking = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Runs work that takes long where it holds nothing up."""
 
 

@@ -16,7 +16,7 @@ from statechannel.adapters.sqlite.log import MAX_PAYLOAD_BYTES, SqliteLog
 from tests.contracts.hanging import abandon_from_a_thread
 
 
-class SqliteLogStation:
+class SqliteLogBackend:
     max_payload_bytes = MAX_PAYLOAD_BYTES
 
     def __init__(self, path: Path) -> None:
@@ -37,7 +37,7 @@ class SqliteLogStation:
             await client.close()
 
 
-class SqliteCoordinationStation:
+class SqliteCoordinationBackend:
     session_timeout_s = 3.0
 
     def __init__(self, path: Path) -> None:
@@ -90,24 +90,24 @@ class SqliteCoordinationStation:
 
 
 @asynccontextmanager
-async def log_station(request: pytest.FixtureRequest) -> AsyncIterator[SqliteLogStation]:
+async def log_backend(request: pytest.FixtureRequest) -> AsyncIterator[SqliteLogBackend]:
     tmp_path: Path = request.getfixturevalue("tmp_path")
-    station = SqliteLogStation(tmp_path / "log.db")
+    backend = SqliteLogBackend(tmp_path / "log.db")
     try:
-        yield station
+        yield backend
     finally:
-        await station.aclose()
+        await backend.aclose()
 
 
 @asynccontextmanager
-async def coordination_station(request: pytest.FixtureRequest) -> AsyncIterator[SqliteCoordinationStation]:
+async def coordination_backend(request: pytest.FixtureRequest) -> AsyncIterator[SqliteCoordinationBackend]:
     tmp_path: Path = request.getfixturevalue("tmp_path")
-    station = SqliteCoordinationStation(tmp_path / "coordination.db")
+    backend = SqliteCoordinationBackend(tmp_path / "coordination.db")
     try:
-        yield station
+        yield backend
     finally:
-        await station.aclose()
+        await backend.aclose()
 
 
-LOGS = {"sqlite": log_station}
-COORDINATIONS = {"sqlite": coordination_station}
+LOGS = {"sqlite": log_backend}
+COORDINATIONS = {"sqlite": coordination_backend}

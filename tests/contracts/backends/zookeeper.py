@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.faults import TcpProxy
 
 
-class ZooKeeperStation:
+class ZooKeeperBackend:
     session_timeout_s = 4.0
 
     def __init__(self, address: str, root: str) -> None:
@@ -90,14 +90,14 @@ class ZooKeeperStation:
 
 
 @asynccontextmanager
-async def coordination_station(request: pytest.FixtureRequest) -> AsyncGenerator[ZooKeeperStation]:
+async def coordination_backend(request: pytest.FixtureRequest) -> AsyncGenerator[ZooKeeperBackend]:
     from tests.servers import coordination_root, shared_zookeeper
 
-    station = ZooKeeperStation(shared_zookeeper(request.config).address, coordination_root("contract"))
+    backend = ZooKeeperBackend(shared_zookeeper(request.config).address, coordination_root("contract"))
     try:
-        yield station
+        yield backend
     finally:
-        await station.aclose()
+        await backend.aclose()
 
 
-COORDINATIONS = {"zookeeper": coordination_station}
+COORDINATIONS = {"zookeeper": coordination_backend}

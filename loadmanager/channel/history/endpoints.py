@@ -1,4 +1,4 @@
-"""Asks the doors of live brokers what their replicas say: one consistent pair of offset and digest a partition, and
+"""Asks the endpoints of live brokers what their replicas say: one consistent pair of offset and digest a partition, and
 where asked, the digests of its parts."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Channel(msgspec.Struct, frozen=True):
     stopped_by: str | None = None
 
 
-class Door:
+class Endpoint:
     """One broker's."""
 
     def __init__(self, broker: str, url: str, session: aiohttp.ClientSession) -> None:
@@ -96,28 +96,28 @@ class Door:
 
 
 def session() -> aiohttp.ClientSession:
-    """For all doors together; close it."""
+    """For all endpoints together; close it."""
     return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S))
 
 
-def doors_of(members: Mapping[str, Member], opened: aiohttp.ClientSession) -> list[Door]:
+def endpoints_of(members: Mapping[str, Member], opened: aiohttp.ClientSession) -> list[Endpoint]:
     """Of every registered broker, by name."""
     peers = [read_peer(member) for _, member in sorted(members.items())]
-    return [Door(str(peer.broker), peer.registration.admin_url, opened) for peer in peers]
+    return [Endpoint(str(peer.broker), peer.registration.admin_url, opened) for peer in peers]
 
 
-async def ask_all(doors: Sequence[Door]) -> list[list[Said] | Unavailable]:
+async def ask_all(endpoints: Sequence[Endpoint]) -> list[list[Said] | Unavailable]:
     """What each says, or why it says nothing."""
     places = asyncio.Semaphore(ASKED_AT_ONCE)
 
-    async def ask(door: Door) -> list[Said] | Unavailable:
+    async def ask(endpoint: Endpoint) -> list[Said] | Unavailable:
         async with places:
             try:
-                return await door.said()
+                return await endpoint.said()
             except Unavailable as error:
                 return error
 
-    return await asyncio.gather(*(ask(door) for door in doors))
+    return await asyncio.gather(*(ask(endpoint) for endpoint in endpoints))
 
 
 def _reason(body: bytes) -> str:

@@ -14,11 +14,11 @@ from loadmanager.simulation.ambush import Ambush
 from loadmanager.simulation.auditor import CHANNEL_TOPIC
 from loadmanager.simulation.cluster import PARTITIONS, SETTINGS, Cluster, Life
 from loadmanager.simulation.coordination_server import COORDINATION_SERVER
+from loadmanager.simulation.fault_profile import FaultProfile
 from loadmanager.simulation.log_server import LOG_SERVER
 from loadmanager.simulation.network import Faults, Latency
 from loadmanager.simulation.replacing import Replacing
-from loadmanager.simulation.simulated_host import GOOD_MOOD, Mood
-from loadmanager.simulation.weather import Weather
+from loadmanager.simulation.simulated_host import GOOD_BEHAVIOUR, Behaviour
 from loadmanager.simulation.world import World
 from statechannel.ports import LogEntry, Payload
 
@@ -34,11 +34,16 @@ LOSSY = Faults(lost_request=0.03, lost_answer=0.05, repeated=0.5, repeat_within_
 CALM = Latency()
 
 
-class Storm:
+class FaultPhase:
     """Draws and undoes faults. `links_changed` is called after each change of who reaches whom."""
 
     def __init__(
-        self, world: World, cluster: Cluster, random: Random, weather: Weather, links_changed: Callable[[], None]
+        self,
+        world: World,
+        cluster: Cluster,
+        random: Random,
+        fault_profile: FaultProfile,
+        links_changed: Callable[[], None],
     ) -> None:
         self._world = world
         self._cluster = cluster
@@ -58,7 +63,7 @@ class Storm:
             "expire": (2, self._expire_session),
             "slow": (2, self._slow_network),
             "lossy": (2, self._lossy_network),
-            "mood": (3, self._bad_mood),
+            "behaviour": (3, self._bad_behaviour),
             "clock": (2, self._change_clock),
             "twin": (2, self._twin),
             "suspect": (6, self._suspect),
@@ -73,7 +78,7 @@ class Storm:
             "amend": (1, self._amend),
         }
         self.names = frozenset(self._faults)
-        self._weights = weather.weigh({name: weight for name, (weight, _) in self._faults.items()})
+        self._weights = fault_profile.weigh({name: weight for name, (weight, _) in self._faults.items()})
         self.per_s = random.choice((0.5, 1.0, 2.0))
         """Faults a second in this run."""
 
@@ -89,10 +94,10 @@ class Storm:
         self._over = True
         self._ambush.lift()
         world = self._world
-        world.trace.write("storm", "ends")
+        world.trace.write("fault phase", "ends")
         world.network.latency = CALM
         for life in self._cluster.alive():
-            life.lied_about, life.host.mood = False, GOOD_MOOD
+            life.lied_about, life.host.behaviour = False, GOOD_BEHAVIOUR
             if self._cluster.current[life.name] is not life:
                 self._kill(life)
         world.heal_everything()
@@ -163,11 +168,11 @@ class Storm:
     def _change_clock(self, life: Life) -> None:
         self._cluster.change_drift(life)
 
-    def _bad_mood(self, life: Life) -> None:
-        moods = (Mood(hang_chance=0.3), Mood(raise_chance=0.4), Mood(slow_chance=0.7, slow_s=4.0))
-        life.host.mood = self._random.choice(moods)
-        self._world.trace.write(str(life), f"its service now behaves as {life.host.mood}")
-        self._later(LONG_S, setattr, life.host, "mood", GOOD_MOOD)
+    def _bad_behaviour(self, life: Life) -> None:
+        behaviours = (Behaviour(hang_chance=0.3), Behaviour(raise_chance=0.4), Behaviour(slow_chance=0.7, slow_s=4.0))
+        life.host.behaviour = self._random.choice(behaviours)
+        self._world.trace.write(str(life), f"its service now behaves as {life.host.behaviour}")
+        self._later(LONG_S, setattr, life.host, "behaviour", GOOD_BEHAVIOUR)
 
     # --- links and servers
 
@@ -269,7 +274,7 @@ class Storm:
         self._cut(life, LOG_SERVER, *self._random.choice(ways))
 
     def _depose(self, life: Life) -> None:
-        """Its offices end with its session, and it hears of it late or at once."""
+        """Its leases end with its session, and it hears of it late or at once."""
         self._expire_session(life)
         self._random.choice((self._nothing, self._pause, self._cut_log))(life)
 

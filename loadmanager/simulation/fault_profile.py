@@ -8,7 +8,7 @@ from random import Random
 SWARM = (0, 0, 1, 1, 5)
 
 
-class Weather:
+class FaultProfile:
     """Weights for what a run may draw. `given`: only these, with these weights; else each run has its own.
 
     Much of some things and nothing of others finds more than a little of everything (Groce et al., Swarm Testing,

@@ -1,4 +1,4 @@
-"""Offices in a SQLite file that processes of an older release, which know none, use at the same time."""
+"""Leases in a SQLite file that processes of an older release, which know none, use at the same time."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ async def test_a_file_without_offices_opens_and_has_them_then(path):
         broker = await client.start_incarnation(A, above=0)
         assert broker.incarnation > before.incarnation
         assert await client.claim("an-office", broker)
-        await until(client, lambda: client.offices == {"an-office": broker})
+        await until(client, lambda: client.leases == {"an-office": broker})
 
 
 async def test_an_office_ends_with_its_session_even_if_an_older_release_ended_that(path):
     async with opened(path) as client, opened(path) as other:
         a, b = await client.start_incarnation(A, above=0), await other.start_incarnation(B, above=0)
         assert await client.claim("an-office", a)
-        await until(other, lambda: other.offices == {"an-office": a})
+        await until(other, lambda: other.leases == {"an-office": a})
         by_hand(path, f"DELETE FROM sessions WHERE id = '{client.session().id}'")
-        await until(other, lambda: not other.offices)
+        await until(other, lambda: not other.leases)
         assert await other.claim("an-office", b)
         assert not await client.claim("an-office", a)
 
@@ -73,7 +73,7 @@ async def test_a_session_that_an_older_release_ended_comes_back_without_its_offi
         a = await client.start_incarnation(A, above=0)
         await client.register(a, b"")
         assert await client.claim("an-office", a)
-        await until(other, lambda: A in other.members and other.offices == {"an-office": a})
+        await until(other, lambda: A in other.members and other.leases == {"an-office": a})
         session = client.session().id
         by_hand(
             path, f"DELETE FROM members WHERE session = '{session}'", f"DELETE FROM sessions WHERE id = '{session}'"
@@ -81,4 +81,4 @@ async def test_a_session_that_an_older_release_ended_comes_back_without_its_offi
         await until(other, lambda: A not in other.members)
         await client.prove(a)
         await until(other, lambda: A in other.members)
-        assert not other.offices
+        assert not other.leases

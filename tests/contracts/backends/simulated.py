@@ -16,7 +16,7 @@ from loadmanager.simulation.simulated_coordination import SimulatedCoordination
 from loadmanager.simulation.simulated_log import SimulatedLog
 
 
-class SimulatedLogStation:
+class SimulatedLogBackend:
     def __init__(self) -> None:
         random = Random(1)
         self._network = Network(random)
@@ -41,7 +41,7 @@ class SimulatedLogStation:
             await client.close()
 
 
-class SimulatedCoordinationStation:
+class SimulatedCoordinationBackend:
     session_timeout_s = 1.0
 
     def __init__(self) -> None:
@@ -75,22 +75,22 @@ class SimulatedCoordinationStation:
 
 
 @asynccontextmanager
-async def log_station(_request: pytest.FixtureRequest) -> AsyncIterator[SimulatedLogStation]:
-    station = SimulatedLogStation()
+async def log_backend(_request: pytest.FixtureRequest) -> AsyncIterator[SimulatedLogBackend]:
+    backend = SimulatedLogBackend()
     try:
-        yield station
+        yield backend
     finally:
-        await station.aclose()
+        await backend.aclose()
 
 
 @asynccontextmanager
-async def coordination_station(_request: pytest.FixtureRequest) -> AsyncIterator[SimulatedCoordinationStation]:
-    station = SimulatedCoordinationStation()
+async def coordination_backend(_request: pytest.FixtureRequest) -> AsyncIterator[SimulatedCoordinationBackend]:
+    backend = SimulatedCoordinationBackend()
     try:
-        yield station
+        yield backend
     finally:
-        await station.aclose()
+        await backend.aclose()
 
 
-LOGS = {"simulated": log_station}
-COORDINATIONS = {"simulated": coordination_station}
+LOGS = {"simulated": log_backend}
+COORDINATIONS = {"simulated": coordination_backend}

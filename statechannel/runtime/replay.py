@@ -51,7 +51,7 @@ class Folded(msgspec.Struct, frozen=True, gc=False):
     applied: Applied
 
 
-class Refold:
+class Replay:
     """One partition. With `namespace`, only what concerns it is folded: quicker, and its digest means nothing.
 
     `elsewhere` takes the few steps that are long in themselves; without it they are taken on the loop. `rest_s` is the

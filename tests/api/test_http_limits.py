@@ -62,7 +62,7 @@ async def test_60_mb_of_small_headers_on_three_connections_take_no_memory(cluste
 
 @pytest.mark.parametrize("where", ["the first request", "behind another", "in one piece with another"])
 async def test_a_head_is_counted_to_the_kilobyte(cluster: Cluster, where: str) -> None:
-    await cluster.start(door_head_limit_bytes=8_192)
+    await cluster.start(http_head_limit_bytes=8_192)
     raw = await Raw.to(cluster.brokers[0].url)
     before = b"" if where == "the first request" else HEAD + b"\r\n"
     if where == "behind another":
@@ -82,7 +82,7 @@ async def test_a_head_is_counted_to_the_kilobyte(cluster: Cluster, where: str) -
 
 
 async def test_trailers_and_the_sizes_of_chunks_count_as_body(cluster: Cluster) -> None:
-    await cluster.start(door_body_limit_bytes=65_536)
+    await cluster.start(http_body_limit_bytes=65_536)
     for endless in (b"a: b\r\n" * 1_000, b"1;" + b"x" * 1_000 + b"\r\n{\r\n"):
         raw = await Raw.to(cluster.brokers[0].url)
         head = HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + (b"0\r\n" if endless.startswith(b"a") else b"")
@@ -104,7 +104,7 @@ async def test_trailers_and_the_sizes_of_chunks_count_as_body(cluster: Cluster) 
 async def test_who_drips_is_told_that_the_time_is_over(
     cluster: Cluster, sent: bytes, dripped: bytes, told: bytes
 ) -> None:
-    await cluster.start(door_head_timeout_s=0.3, door_body_timeout_s=0.3)
+    await cluster.start(http_head_timeout_s=0.3, http_body_timeout_s=0.3)
     raw = await Raw.to(cluster.brokers[0].url)
     await raw.send(sent)
     dripping = asyncio.create_task(raw.drip(dripped))
@@ -116,7 +116,7 @@ async def test_who_drips_is_told_that_the_time_is_over(
 
 
 async def test_a_body_that_nobody_asked_for_ends_as_well(cluster: Cluster) -> None:
-    await cluster.start(door_body_timeout_s=0.3)
+    await cluster.start(http_body_timeout_s=0.3)
     raw = await Raw.to(cluster.brokers[0].url)
     await raw.send(HEAD + b"Content-Length: 99999\r\n\r\n")
     assert b" 200 " in await raw.head()
@@ -128,7 +128,7 @@ async def test_a_body_that_nobody_asked_for_ends_as_well(cluster: Cluster) -> No
 
 @pytest.mark.parametrize("first", [b"", HEAD + b"\r\n"])
 async def test_a_connection_without_a_request_is_closed(cluster: Cluster, first: bytes) -> None:
-    await cluster.start(door_idle_timeout_s=0.2)
+    await cluster.start(http_idle_timeout_s=0.2)
     raw = await Raw.to(cluster.brokers[0].url)
     await raw.send(first)
     answer = await raw.answer()
@@ -137,7 +137,7 @@ async def test_a_connection_without_a_request_is_closed(cluster: Cluster, first:
 
 
 async def test_a_flood_of_connections_leaves_room_for_those_who_ask_after_its_health(cluster: Cluster) -> None:
-    await cluster.start(door_connections=16)
+    await cluster.start(http_connections=16)
     flood = [await Raw.to(cluster.brokers[0].url) for _ in range(100)]
     for raw in flood:
         await raw.pour(HEAD, b"", 0)
@@ -152,14 +152,14 @@ async def test_a_flood_of_connections_leaves_room_for_those_who_ask_after_its_he
 
 
 async def test_metrics_tell_what_the_doors_refuse(cluster: Cluster) -> None:
-    await cluster.start(door_connections=16, door_head_timeout_s=0.3)
+    await cluster.start(http_connections=16, http_head_timeout_s=0.3)
 
     async def until(name: str, least: float) -> None:
         async with asyncio.timeout(WAIT_S):
-            while (await door_metrics(cluster))[name] < least:
+            while (await http_metrics(cluster))[name] < least:
                 await asyncio.sleep(0.02)
 
-    before = await door_metrics(cluster)
+    before = await http_metrics(cluster)
     assert set(before.values()) - {before["connections"]} == {0}
     assert 1 <= before["connections"] <= 16
     large = await Raw.to(cluster.brokers[0].url)
@@ -172,20 +172,20 @@ async def test_metrics_tell_what_the_doors_refuse(cluster: Cluster) -> None:
     await until('connections_refused_total{how="vital_only"}', 4)
     for raw in (large, *slow):
         raw.close()
-    after = await door_metrics(cluster)
+    after = await http_metrics(cluster)
     assert after["heads_refused_total"] == 1
     assert after["requests_refused_total"] == 0
 
 
-async def door_metrics(cluster: Cluster) -> dict[str, float]:
+async def http_metrics(cluster: Cluster) -> dict[str, float]:
     """By name, without what they all begin with."""
-    text, name = (await cluster.ask("GET", "/metrics"))[1], "loadmanager_door_"
+    text, name = (await cluster.ask("GET", "/metrics"))[1], "loadmanager_http_"
     pairs = (line.removeprefix(name).rsplit(" ", 1) for line in text.splitlines() if line.startswith(name))
     return {key: float(value) for key, value in pairs if not key.partition("{")[0].endswith("_created")}
 
 
 async def test_idle_connections_make_room_for_new_ones(cluster: Cluster) -> None:
-    await cluster.start(door_connections=16)
+    await cluster.start(http_connections=16)
     idle = [await Raw.to(cluster.brokers[0].url) for _ in range(16)]
     async with asyncio.timeout(WAIT_S):
         while await status_of(cluster, "/v1/notes") != 200:
@@ -275,7 +275,7 @@ async def test_a_flood_leaves_the_broker_descriptors_for_its_log_and_coordinatio
 async def test_what_the_process_itself_opens_is_taken_from_clients(tmp_path: Path) -> None:
     descriptors, bundles = 256, 8
     kept = int(descriptors * OWN_SHARE) // 2
-    options = ("--host", "tests.api.test_door_limits:Opening", "--set", "door_head_timeout_s=600")
+    options = ("--host", "tests.api.test_http_limits:Opening", "--set", "http_head_timeout_s=600")
     with broker_with_descriptors(tmp_path, descriptors, *options) as (process, url), ExitStack() as stack:
         there = psutil.Process(process.pid)
         async with asyncio.timeout(WAIT_S):
@@ -309,7 +309,7 @@ async def look_up(working: Raw, key: int) -> None:
 
 
 async def test_a_reader_of_a_watch_that_takes_nothing_holds_nothing(cluster: Cluster) -> None:
-    await cluster.start(door_send_timeout_s=0.2)
+    await cluster.start(http_send_timeout_s=0.2)
     await cluster.create("t/n", 65_536)
     with reads_nothing(cluster.brokers[0].url, b"GET /v1/watch HTTP/1.1\r\nHost: localhost\r\n\r\n") as client:
         await cluster.until(lambda: is_served(client))
@@ -318,7 +318,7 @@ async def test_a_reader_of_a_watch_that_takes_nothing_holds_nothing(cluster: Clu
 
 async def test_answers_that_nobody_takes_are_few(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "UNSENT_AT_MOST_BYTES", 0)  # what the kernel leaves of an answer may be little
-    await cluster.start(door_send_timeout_s=2.0)
+    await cluster.start(http_send_timeout_s=2.0)
     wanted = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100
     with reads_nothing(cluster.brokers[0].url, wanted) as client:
         async with asyncio.timeout(WAIT_S):

@@ -1,10 +1,10 @@
-"""The doors of a broker: what serves its admin interface. Found by entry point, so that this package imports none.
+"""The endpoints of a broker: what serves its admin interface. Found by entry point, so that this package imports none.
 
-A door is `attach(handover, listening) -> async context manager`, registered in the entry point group
-`loadmanager.doors`: it serves HTTP on the bound, listening socket while the context is open. It has a thread and an
+An endpoint is `attach(handover, listening) -> async context manager`, registered in the entry point group
+`loadmanager.endpoints`: it serves HTTP on the bound, listening socket while the context is open. It has a thread and an
 event loop of its own, so that nothing that a client sends is read where proofs are renewed; what it may read of the
 node from there, and how it asks for the rest, is in `handover.py`. It is opened before the node has started
-(`node.ready` tells) and closed after it has left. Without any door the socket still accepts connections and closes
+(`node.ready` tells) and closed after it has left. Without any endpoint the socket still accepts connections and closes
 them: the other brokers look at this port to see whether the process is alive.
 """
 
@@ -26,27 +26,27 @@ from loadmanager.embedding.handover import Handover
 from loadmanager.embedding.loops import loop_factory
 from loadmanager.settings import MAX_PORT
 
-GROUP = "loadmanager.doors"
+GROUP = "loadmanager.endpoints"
 CLOSED_WITHIN_S = 8.0
-"""Beyond it nobody waits for a door that hangs; its thread ends with the process."""
+"""Beyond it nobody waits for an endpoint that hangs; its thread ends with the process."""
 
 _log = logging.getLogger("loadmanager")
 
-Door = Callable[[Handover, socket.socket], AbstractAsyncContextManager[Any]]
+Endpoint = Callable[[Handover, socket.socket], AbstractAsyncContextManager[Any]]
 
 
-def installed_door() -> Door:
-    """The door that is installed, or `closed_door` if none is. Raises RuntimeError if there are several."""
+def installed_endpoint() -> Endpoint:
+    """The endpoint that is installed, or `closed_door` if none is. Raises RuntimeError if there are several."""
     found = entry_points(group=GROUP)
     if len({point.value for point in found}) > 1:
-        raise RuntimeError(f"several packages offer {GROUP}: {[p.value for p in found]}; pass door=… to the Broker")
+        raise RuntimeError(f"several packages offer {GROUP}: {[p.value for p in found]}; pass endpoint=… to the Broker")
     for point in found:
-        return cast("Door", point.load())
-    return closed_door
+        return cast("Endpoint", point.load())
+    return closed_endpoint
 
 
 @asynccontextmanager
-async def closed_door(handover: Handover, listening: socket.socket) -> AsyncGenerator[None]:
+async def closed_endpoint(handover: Handover, listening: socket.socket) -> AsyncGenerator[None]:
     """Accept and close: shows that this process is alive, answers nothing."""
 
     def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -57,14 +57,14 @@ async def closed_door(handover: Handover, listening: socket.socket) -> AsyncGene
 
 
 @asynccontextmanager
-async def opened(door: Door, node: Node, listening: socket.socket, bind: str = "") -> AsyncGenerator[None]:
-    """The door on a thread of its own while the context is open; entered on the loop that runs the node.
+async def opened(endpoint: Endpoint, node: Node, listening: socket.socket, bind: str = "") -> AsyncGenerator[None]:
+    """The endpoint on a thread of its own while the context is open; entered on the loop that runs the node.
 
     `bind` is the address of the socket as it was written, a name of a host among others.
-    Raises what the door raises when it opens.
+    Raises what the endpoint raises when it opens.
     """
     handover = Handover(node, bind)
-    thread = _DoorThread(door, handover, listening)
+    thread = _EndpointThread(endpoint, handover, listening)
     try:
         await thread.open()
         yield
@@ -80,11 +80,12 @@ async def opened(door: Door, node: Node, listening: socket.socket, bind: str = "
                 await thread.closed()
 
 
-class _DoorThread:
-    """A thread with a loop that serves one door. Everything but `_work` and `_serve` is called on the control loop."""
+class _EndpointThread:
+    """A thread with a loop that serves one endpoint. Everything but `_work` and `_serve` is called on the control
+    loop."""
 
-    def __init__(self, door: Door, handover: Handover, listening: socket.socket) -> None:
-        self._door = door
+    def __init__(self, endpoint: Endpoint, handover: Handover, listening: socket.socket) -> None:
+        self._endpoint = endpoint
         self._handover = handover
         self._listening = listening
         self._opened: Future[None] = Future()
@@ -95,7 +96,7 @@ class _DoorThread:
         self._thread = threading.Thread(target=self._work, name="loadmanager-doors", daemon=True)
 
     async def open(self) -> None:
-        """Return when it serves. Raises what the door raises when it opens."""
+        """Return when it serves. Raises what the endpoint raises when it opens."""
         self._thread.start()
         await asyncio.shield(asyncio.wrap_future(self._opened))
 
@@ -111,7 +112,7 @@ class _DoorThread:
         ended = asyncio.wrap_future(self._ended)
         done, _ = await asyncio.wait((ended,), timeout=CLOSED_WITHIN_S)
         if not done:
-            _log.error("the doors did not close within %g s: something holds up their thread", CLOSED_WITHIN_S)
+            _log.error("the endpoints did not close within %g s: something holds up their thread", CLOSED_WITHIN_S)
 
     def _work(self) -> None:
         try:
@@ -121,7 +122,7 @@ class _DoorThread:
             if not self._opened.done():
                 self._opened.set_exception(error)
             else:
-                _log.exception("the doors failed")
+                _log.exception("the endpoints failed")
         finally:
             self._ended.set_result(None)
 
@@ -130,7 +131,7 @@ class _DoorThread:
         if self._to_close:
             self._closing.set()
         self._handover.open()
-        async with self._door(self._handover, self._listening):
+        async with self._endpoint(self._handover, self._listening):
             self._opened.set_result(None)
             await self._closing.wait()
 

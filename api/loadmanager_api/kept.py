@@ -1,5 +1,5 @@
-"""What a route may ask for: the node, its running incarnation, and what the doors of one broker keep. Answers 503 while
-there is no incarnation yet.
+"""What a route may ask for: the node, its running incarnation, and what the endpoints of one broker keep. Answers 503
+while there is no incarnation yet.
 
 All of it comes with the request: the application itself knows of no broker, and serves any number of them (`app.py`).
 """
@@ -15,20 +15,20 @@ from fastapi import Depends, Request
 from loadmanager.broker.incarnation import Incarnation
 from loadmanager.broker.metrics import NodeMetrics
 from loadmanager.broker.node import Node
-from loadmanager.channel.history.refolding import RefoldDesk
+from loadmanager.channel.history.replaying import ReplayQueue
 from loadmanager.channel.history.snapshot_lists import SnapshotLists
 from loadmanager.channel.history.watching import Watching
 from loadmanager.embedding.handover import Handover
 from loadmanager.errors import Unavailable
-from loadmanager_api.door_counts import DoorCounts
 from loadmanager_api.draining import Draining
+from loadmanager_api.http_counts import HttpCounts
 
 KEPT = "loadmanager.kept"
-"""The key in an ASGI scope of what the doors keep."""
+"""The key in an ASGI scope of what the endpoints keep."""
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """What the doors of one broker keep from one request to the next. All but the first two and the counts is the
+    """What the endpoints of one broker keep from one request to the next. All but the first two and the counts is the
     control loop's.
 
     When `closing` is set, answers that do not end by themselves end.
@@ -37,26 +37,26 @@ class Kept(msgspec.Struct, frozen=True):
     handover: Handover
     closing: asyncio.Event
     draining: Draining
-    refold_desk: RefoldDesk
+    replay_queue: ReplayQueue
     watching: Watching
     snapshot_lists: SnapshotLists
     metrics: NodeMetrics
-    counts: DoorCounts
+    counts: HttpCounts
 
     @classmethod
     async def of(cls, handover: Handover, closing: asyncio.Event) -> Kept:
         """On the control loop, whose `handover.at_end` closes it."""
         node = handover.node
-        desk = RefoldDesk(node.world.log, node.channel.topic)
+        replays = ReplayQueue(node.world.log, node.channel.topic)
         kept = cls(
             handover,
             closing,
             Draining(node),
-            desk,
-            Watching(node.channel.replica, desk),
+            replays,
+            Watching(node.channel.replica, replays),
             SnapshotLists(node.world.log, node.channel.topic),
             NodeMetrics(node),
-            DoorCounts(),
+            HttpCounts(),
         )
         handover.at_end(kept.close)
         return kept
@@ -73,12 +73,12 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 def kept(request: Request) -> Kept:
-    """What is kept by the doors that a request came through."""
+    """What is kept by the endpoints that a request came through."""
     return cast("Kept", request.scope[KEPT])
 
 
 def node_behind(request: Request) -> Node:
-    """The node whose doors a request came through."""
+    """The node whose endpoints a request came through."""
     return kept(request).node
 
 

@@ -16,7 +16,7 @@ from loadmanager.leader.rebalancing.recording import Recording, Records
 from loadmanager.leader.rebalancing.round import Counts, Round
 from loadmanager.leader.rebalancing.rounds import Rounds
 from loadmanager.leader.rebalancing.running import Running
-from loadmanager.leader.rebalancing.shelf import PlanShelf
+from loadmanager.leader.rebalancing.shelf import PlanStore
 from loadmanager.leader.service import Term
 from loadmanager.leader.surviving import survives
 from loadmanager.strategies.rebalancing.decision import Decision
@@ -26,14 +26,14 @@ LOOK_S = 0.5
 """Between two looks at plans, and at whether what was held back may begin."""
 
 
-class Governor:
-    """Governs while a term lasts; `decide` answers at any time, at any broker."""
+class Rebalancer:
+    """Rebalances while a term lasts; `decide` answers at any time, at any broker."""
 
     def __init__(
         self,
         deciding: Deciding,
         views: Views,
-        shelf: PlanShelf,
+        shelf: PlanStore,
         records: Records,
         clock_s: Callable[[], float],
         note: Callable[[str], None],
@@ -61,12 +61,12 @@ class Governor:
         settings = self.deciding.settings()
         return await self.deciding.would_decide(await self.deciding.model(settings), settings)
 
-    async def govern(self, term: Term) -> None:
+    async def rebalance(self, term: Term) -> None:
         """A round every `balancing_interval_s`, until cancelled."""
         leader = term.leadership.leader
         self.deciding.forget()
-        beginning = Beginning(self.deciding, term.hands)
-        recording = Recording(self._records, self.counts, self._note, self.deciding.apart)
+        beginning = Beginning(self.deciding, term.executor)
+        recording = Recording(self._records, self.counts, self._note, self.deciding.run_blocking)
         rounds = Rounds(self.deciding, self.shelf, beginning, self.counts, str(leader), self._note)
         running = Running(self.shelf, self.deciding, beginning, self.counts, str(leader), self._note)
         self.rounds, self.running = rounds, running

@@ -19,7 +19,7 @@ import redis
 from loadmanager.broker.serving import Claim
 from loadmanager.fencing import AsyncPostgresStore, AsyncRedisStore, PostgresStore, RedisStore, SqliteStore
 from loadmanager.fencing.sql import SqlStore
-from statechannel.law.bundle import Topic
+from statechannel.law.bundle import Key
 
 T = TypeVar("T")
 Step = Callable[[str], None]
@@ -35,7 +35,7 @@ STORE = (
 )
 
 
-class Station(Protocol):
+class Backend(Protocol):
     def raise_and_load(self, claim: Claim) -> dict[int, int]: ...
 
     def write(self, claim: Claim, key: str, value: int, step: Step = ...) -> None: ...
@@ -45,7 +45,7 @@ def _ignored(_: str) -> None:
     """No race."""
 
 
-class SqlStation:
+class SqlBackend:
     def __init__(self, store: SqlStore[Any], mark: str, table: str) -> None:
         self.store = store
         self._statements = [text.format(table).replace("%s", mark) for text in (CREATE, LOAD, STORE)]
@@ -88,7 +88,7 @@ class Loop:
         self._loop.close()
 
 
-class AsyncSqlStation:
+class AsyncSqlBackend:
     def __init__(self, store: AsyncPostgresStore, loop: Loop, table: str) -> None:
         self.store = store
         self._loop = loop
@@ -119,7 +119,7 @@ class AsyncSqlStation:
         self._loop.run(work())
 
 
-class RedisStation:
+class RedisBackend:
     """A hash of each namespace: position to value."""
 
     def __init__(self, store: RedisStore | AsyncRedisStore, loop: Loop | None, client: redis.Redis) -> None:
@@ -133,7 +133,7 @@ class RedisStation:
         return {int(key): int(value) for key, value in stored.items() if int(key) in claim.bundle}
 
     def write(self, claim: Claim, key: str, value: int, step: Step = _ignored) -> None:
-        topic = Topic.parse(key)
+        topic = Key.parse(key)
         self._run(self.store.command(claim, key, "HSET", _hash(topic.namespace), topic.position, value))
         step("written")
 
@@ -143,58 +143,58 @@ def _hash(namespace: str) -> str:
 
 
 def _row(key: str, value: int) -> tuple[str, int, int]:
-    topic = Topic.parse(key)
+    topic = Key.parse(key)
     return topic.namespace, topic.position, value
 
 
 @contextmanager
-def sqlite(request: pytest.FixtureRequest) -> Generator[SqlStation]:
+def sqlite(request: pytest.FixtureRequest) -> Generator[SqlBackend]:
     path = request.getfixturevalue("tmp_path") / "service.db"
     with SqliteStore(path, timeout_s=30) as store:
-        yield SqlStation(store, "?", "counter")
+        yield SqlBackend(store, "?", "counter")
 
 
 @contextmanager
-def postgresql(request: pytest.FixtureRequest) -> Generator[SqlStation]:
+def postgresql(request: pytest.FixtureRequest) -> Generator[SqlBackend]:
     table = f"counter_{uuid.uuid4().hex[:8]}"
     url = request.getfixturevalue("postgres_server").url
     with PostgresStore(url, table=f"fence_{table}") as store:
-        yield SqlStation(store, "%s", table)
+        yield SqlBackend(store, "%s", table)
 
 
 @contextmanager
-def async_postgresql(request: pytest.FixtureRequest) -> Generator[AsyncSqlStation]:
+def async_postgresql(request: pytest.FixtureRequest) -> Generator[AsyncSqlBackend]:
     table, loop = f"counter_{uuid.uuid4().hex[:8]}", Loop()
     store = AsyncPostgresStore(request.getfixturevalue("postgres_server").url, table=f"fence_{table}")
     try:
-        yield AsyncSqlStation(store, loop, table)
+        yield AsyncSqlBackend(store, loop, table)
     finally:
         loop.run(store.close())
         loop.close()
 
 
 @contextmanager
-def redis_(request: pytest.FixtureRequest) -> Generator[RedisStation]:
+def redis_(request: pytest.FixtureRequest) -> Generator[RedisBackend]:
     url = request.getfixturevalue("redis_server").url
     with RedisStore(url) as store, redis.Redis.from_url(url) as client:
         client.flushall()
-        yield RedisStation(store, None, client)
+        yield RedisBackend(store, None, client)
 
 
 @contextmanager
-def async_redis(request: pytest.FixtureRequest) -> Generator[RedisStation]:
+def async_redis(request: pytest.FixtureRequest) -> Generator[RedisBackend]:
     url, loop = request.getfixturevalue("redis_server").url, Loop()
     store = AsyncRedisStore(url)
     try:
         with redis.Redis.from_url(url) as client:
             client.flushall()
-            yield RedisStation(store, loop, client)
+            yield RedisBackend(store, loop, client)
     finally:
         loop.run(store.close())
         loop.close()
 
 
-STATIONS = [
+BACKENDS = [
     pytest.param(sqlite, id="sqlite"),
     pytest.param(postgresql, id="postgresql", marks=pytest.mark.postgresql),
     pytest.param(async_postgresql, id="postgresql-async", marks=pytest.mark.postgresql),

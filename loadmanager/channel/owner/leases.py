@@ -1,6 +1,6 @@
-"""The shell of the election: claims and vacates offices of the coordination service as `election.py` says.
+"""The shell of the election: claims and vacates leases of the coordination service as `election.py` says.
 
-Holding an office entitles to nothing: it only keeps brokers from fencing each other all the time.
+Holding a lease entitles to nothing: it only keeps brokers from fencing each other all the time.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from loadmanager.channel.owner.election import (
     Seen,
     Step,
     Vacate,
-    office_of,
-    partition_of_office,
+    lease_of,
+    partition_of_lease,
 )
 from statechannel.errors import CoordinationError
-from statechannel.law.record import Broker
+from statechannel.law.record import BrokerId
 from statechannel.ports import Connection, Coordination
 
 LOOK_S = 1.0
 SHOWN_WITHIN_S = 10.0
-"""An office that we claimed and that nobody shows to be ours after that long is not."""
+"""A lease that we claimed and that nobody shows to be ours after that long is not."""
 
 ABSTAIN_S = 300.0
-"""How long we leave an office to others in which we got nothing done."""
+"""How long we leave a lease to others in which we got nothing done."""
 
 
-class Offices:
-    """The offices of one incarnation. Keep `run()` running; `able` gives the names of who may own a partition."""
+class Leases:
+    """The leases of one incarnation. Keep `run()` running; `able` gives the names of who may own a partition."""
 
     def __init__(
         self,
-        me: Broker,
+        me: BrokerId,
         coordination: Coordination,
         partitions: int,
         settings: ElectionSettings,
@@ -59,11 +59,11 @@ class Offices:
 
     @property
     def held(self) -> frozenset[int]:
-        """Partitions whose office is ours, as far as we know."""
+        """Partitions whose lease is ours, as far as we know."""
         return frozenset(self._claimed_s)
 
     def wake(self) -> None:
-        """Members or offices have changed."""
+        """Members or leases have changed."""
         self._woken.set()
 
     async def run(self) -> None:
@@ -78,12 +78,12 @@ class Offices:
                 continue
 
     async def confirm(self, partition: int) -> bool:
-        """Ask the coordination service whether an office is ours, or can be; forget it if not. Without answer: no.
+        """Ask the coordination service whether a lease is ours, or can be; forget it if not. Without answer: no.
 
         To fence a present owner on the strength of what was seen last would make two fence each other in turn.
         """
         try:
-            ours = await self._coordination.claim(office_of(partition), self._me)
+            ours = await self._coordination.claim(lease_of(partition), self._me)
         except CoordinationError:
             return False
         if ours:
@@ -93,21 +93,21 @@ class Offices:
         return ours
 
     async def abstain(self, partition: int) -> None:
-        """Leave an office to others for a while: we get nothing done in it."""
+        """Leave a lease to others for a while: we get nothing done in it."""
         if set(self._able()) <= {self._me.name}:
             return  # there is nobody else
         self._abstain_until_s[partition] = self._clock_s() + ABSTAIN_S
         self._note(f"gives up the channel's partition {partition}: others may do better")
         try:
-            await self._coordination.vacate(office_of(partition), self._me)
+            await self._coordination.vacate(lease_of(partition), self._me)
         except CoordinationError:
             return  # then we try again in it
         self._forget(partition)
 
     async def _look(self) -> None:
         if self._coordination.connection is not Connection.CONNECTED:
-            return  # nothing can be concluded; who holds an office goes on until the log fences him
-        seen = holders(self._coordination.offices)
+            return  # nothing can be concluded; who holds a lease goes on until the log fences him
+        seen = holders(self._coordination.leases)
         self._forget_lost(seen)
         before = self.held
         try:
@@ -121,19 +121,19 @@ class Offices:
     async def _take(self, step: Step) -> None:
         match step:
             case Claim(partition):
-                if self._may_claim(partition) and await self._coordination.claim(office_of(partition), self._me):
+                if self._may_claim(partition) and await self._coordination.claim(lease_of(partition), self._me):
                     self._claimed_s[partition] = self._clock_s()
             case Vacate(partition, holder, reason):
                 if partition in self._claimed_s:
                     self._forget(partition)
                     self._note(f"gives up the channel's partition {partition}: {reason}")
-                await self._coordination.vacate(office_of(partition), holder)
+                await self._coordination.vacate(lease_of(partition), holder)
 
     def _may_claim(self, partition: int) -> bool:
         return partition not in self._claimed_s and self._clock_s() >= self._abstain_until_s.get(partition, 0.0)
 
-    def _forget_lost(self, seen: Mapping[int, Broker]) -> None:
-        """Offices that ended with a session. Right after the claim, what is seen may be from before it."""
+    def _forget_lost(self, seen: Mapping[int, BrokerId]) -> None:
+        """Leases that ended with a session. Right after the claim, what is seen may be from before it."""
         for partition, claimed_s in tuple(self._claimed_s.items()):
             if seen.get(partition) == self._me:
                 self._shown.add(partition)
@@ -145,9 +145,9 @@ class Offices:
         self._shown.discard(partition)
 
 
-def holders(offices: Mapping[str, Broker]) -> dict[int, Broker]:
+def holders(leases: Mapping[str, BrokerId]) -> dict[int, BrokerId]:
     """Who owns which partition of the channel, as last seen."""
-    found = ((partition_of_office(office), holder) for office, holder in offices.items())
+    found = ((partition_of_lease(lease), holder) for lease, holder in leases.items())
     return {partition: holder for partition, holder in found if partition is not None}
 
 

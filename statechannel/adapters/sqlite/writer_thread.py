@@ -2,7 +2,7 @@
 
 The *desk* writes: requests in their order, between them this session's heartbeat and the end of dead sessions. The
 *watch* reads: it wakes at commits (`wakeup.py`), looks at the file's `data_version` every 10 ms besides, and reports
-members, leadership and offices when they differ from what it reported last. Both report whether the file answers.
+members, leadership and leases when they differ from what it reported last. Both report whether the file answers.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _End(Enum):
     STOP = "stop"
 
 
-class Desk:
+class WriterThread:
     """Owns the writing connection and its thread."""
 
     def __init__(self, client: Client, path: Path, start_by_s: float) -> None:
@@ -224,8 +224,8 @@ class Desk:
 class Watch:
     """Owns the reading connection and its thread."""
 
-    def __init__(self, client: Client, path: Path, start_by_s: float, desk: Desk) -> None:
-        self._client, self._path, self._start_by_s, self._desk = client, path, start_by_s, desk
+    def __init__(self, client: Client, path: Path, start_by_s: float, writer_thread: WriterThread) -> None:
+        self._client, self._path, self._start_by_s, self._writer_thread = client, path, start_by_s, writer_thread
         self._loop = asyncio.get_running_loop()
         self._ear = Ear(path)
         self._stopping = threading.Event()
@@ -271,7 +271,7 @@ class Watch:
         except (sqlite3.Error, FileUnavailable):
             works = False
         else:
-            works = not self._desk.stuck
+            works = not self._writer_thread.stuck
         if works != self._works:
             self._works = works
             post(self._loop, lambda: self._client.note_link("reads", works=works))

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from loadmanager.errors import Unavailable
 from statechannel.ports import Log
-from statechannel.runtime.refold import Refold
+from statechannel.runtime.replay import Replay
 
 WAITING_AT_MOST = 16
 REST_S = 0.002
@@ -18,7 +18,7 @@ TIMEOUT_S = 45.0
 """For one answer, the wait for its turn included: a client of ours waits 65 s."""
 
 
-class RefoldDesk:
+class ReplayQueue:
     """One per broker."""
 
     def __init__(self, log: Log, topic: str, timeout_s: float = TIMEOUT_S) -> None:
@@ -28,9 +28,9 @@ class RefoldDesk:
         self._turn = asyncio.Semaphore(1)
         self._asked = 0
 
-    def refold(self, partition: int, partitions: int, namespace: str | None) -> Refold:
+    def replay(self, partition: int, partitions: int, namespace: str | None) -> Replay:
         """A fold of one's own: to be used in turns only."""
-        return Refold(self._log, self._topic, partition, partitions, namespace, asyncio.to_thread, REST_S)
+        return Replay(self._log, self._topic, partition, partitions, namespace, asyncio.to_thread, REST_S)
 
     @asynccontextmanager
     async def turn(self) -> AsyncGenerator[None]:

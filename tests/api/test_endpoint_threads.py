@@ -47,8 +47,8 @@ READERS = (
 """Whoever reads a request is among these."""
 
 
-class Door:
-    """The installed door, of which a test knows the loop."""
+class Endpoint:
+    """The installed endpoint, of which a test knows the loop."""
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -74,11 +74,11 @@ class Door:
 
 
 class Embedded:
-    """A broker on its control thread, with a door that a test can hold up."""
+    """A broker on its control thread, with an endpoint that a test can hold up."""
 
-    def __init__(self, broker: Broker, door: Door, session: aiohttp.ClientSession) -> None:
+    def __init__(self, broker: Broker, endpoint: Endpoint, session: aiohttp.ClientSession) -> None:
         self.broker = broker
-        self.door = door
+        self.endpoint = endpoint
         self._session = session
 
     @property
@@ -98,13 +98,15 @@ class Embedded:
 
 @pytest_asyncio.fixture
 async def embedded(tmp_path: Path) -> AsyncGenerator[Embedded]:
-    door = Door()
+    endpoint = Endpoint()
     async with (
         aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=WAIT_S)) as session,
-        Broker(log=f"sqlite:{tmp_path / 'lm.db'}", door=door, proof_validity_s=0.8, drain_timeout_s=0.1) as broker,
+        Broker(
+            log=f"sqlite:{tmp_path / 'lm.db'}", endpoint=endpoint, proof_validity_s=0.8, drain_timeout_s=0.1
+        ) as broker,
     ):
         await broker.ensure_namespace("t/n", 4)
-        yield Embedded(broker, door, session)
+        yield Embedded(broker, endpoint, session)
 
 
 async def test_no_request_is_read_or_answered_on_the_control_loop(embedded: Embedded) -> None:
@@ -156,7 +158,7 @@ async def test_a_door_that_hangs_keeps_no_proof_from_being_renewed(embedded: Emb
     await embedded.ask("GET", "/lookup/v2/topic/persistent/t/n/a")
     serving = embedded.broker.node.serving
     assert serving is not None
-    begun = embedded.door.block(3.0)
+    begun = embedded.endpoint.block(3.0)
     assert await asyncio.to_thread(begun.wait, WAIT_S)
     asking = asyncio.create_task(embedded.ask("GET", "/admin/v2/brokers/health"))
     seen: set[float] = set()
@@ -166,7 +168,7 @@ async def test_a_door_that_hangs_keeps_no_proof_from_being_renewed(embedded: Emb
         await asyncio.sleep(0.02)
     assert len(seen) >= 4, "it was renewed all the while"
     assert (await asking)[0] == 200
-    assert embedded.door.thread == "loadmanager-doors"
+    assert embedded.endpoint.thread == "loadmanager-doors"
 
 
 async def test_a_control_loop_that_hangs_is_told_to_who_asks(
@@ -260,7 +262,7 @@ class Crossed:
         self.handover.open()
 
     def ask(self, work: Any, **how: Any) -> asyncio.Future[Any]:
-        """As somebody at the door would."""
+        """As somebody at the endpoint would."""
 
         async def asking() -> Any:
             return await self.handover.ask(work, **how)
@@ -268,7 +270,7 @@ class Crossed:
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asking(), self.loop))
 
     def settle(self) -> None:
-        """Block until the doors' loop has done what it has to do now; ours stands still meanwhile."""
+        """Block until the endpoints' loop has done what it has to do now; ours stands still meanwhile."""
         for _ in range(3):
             done = threading.Event()
             self.loop.call_soon_threadsafe(done.set)

@@ -10,18 +10,18 @@ import msgspec
 
 from loadmanager.cluster.load_reports import Readings
 from loadmanager.cluster.suspicion import Probe
-from loadmanager.model.apart import Apart, at_once
+from loadmanager.model.run_blocking import Blocking, at_once
 from statechannel.law.codec import NEWEST_VERSION
 from statechannel.ports import Coordination, Log
 
 
-class Surroundings(msgspec.Struct, frozen=True):
+class Dependencies(msgspec.Struct, frozen=True):
     """Everything that a node takes from the world: the ports, the clocks, and ways to look around.
 
     `clock_s` must run on during suspend. `outside` are clocks, by name, that go on while a virtual machine is paused;
     they may be set. `nonce` must differ between any two processes that ever write to the log. `newest_version` is the
-    newest record format that this release reads. `apart` runs what takes long: on a thread in a real process, at once
-    in a simulated one.
+    newest record format that this release reads. `run_blocking` runs what takes long: on a thread in a real process, at
+    once in a simulated one.
     """
 
     log: Log
@@ -32,5 +32,5 @@ class Surroundings(msgspec.Struct, frozen=True):
     probe: Probe
     sensors: Readings
     newest_version: int = NEWEST_VERSION
-    apart: Apart = at_once
+    run_blocking: Blocking = at_once
     outside: Mapping[str, Callable[[], float]] = MappingProxyType({})

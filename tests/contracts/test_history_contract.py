@@ -11,7 +11,7 @@ import pytest_asyncio
 from loadmanager.channel.history.auditing import Outcome, PartitionAudit
 from loadmanager.channel.history.bundle_history import history_of
 from loadmanager.channel.history.recent import RecentChanges
-from loadmanager.channel.history.refolding import RefoldDesk
+from loadmanager.channel.history.replaying import ReplayQueue
 from loadmanager.channel.history.snapshot_lists import SnapshotLists
 from loadmanager.channel.history.watching import Watching
 from loadmanager.errors import Gone
@@ -19,7 +19,7 @@ from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action
 from statechannel.law.snapshot import SnapshotInfo, closing, encode
 from statechannel.ports import Payload
-from statechannel.runtime.refold import Refold
+from statechannel.runtime.replay import Replay
 from statechannel.runtime.service import Channel, ChannelSettings
 from statechannel.runtime.view import wall_clock_ms
 from tests.contracts.entries import WAIT_S
@@ -57,8 +57,8 @@ async def snapshot(channel: Channel, name: str) -> SnapshotInfo:
 
 async def told(channel: Channel, bundle: Bundle, since_ms: int | None = None) -> list[tuple[Action, bool]]:
     log = channel.replica.log
-    desk = RefoldDesk(log, channel.topic)
-    found = await history_of(desk, log, channel.topic, bundle, (0, 1), limit=10, since_ms=since_ms)
+    replays = ReplayQueue(log, channel.topic)
+    found = await history_of(replays, log, channel.topic, bundle, (0, 1), limit=10, since_ms=since_ms)
     return [(entry.action, entry.accepted) for entry in found.entries]
 
 
@@ -101,7 +101,7 @@ async def test_an_audit_agrees_with_snapshots_and_finds_no_gap(channel, bundles)
 
 
 async def test_a_fold_goes_on_while_the_log_grows(channel, bundles):
-    hand, fold = Hand(channel), Refold(channel.replica.log, channel.topic, 0, 1)
+    hand, fold = Hand(channel), Replay(channel.replica.log, channel.topic, 0, 1)
     await fold.open()
     for bundle in bundles:
         await hand.assign(bundle, A)
@@ -112,7 +112,7 @@ async def test_a_fold_goes_on_while_the_log_grows(channel, bundles):
 
 async def test_a_watch_goes_on_from_the_log_until_that_was_trimmed(channel, bundles):
     recent = RecentChanges(channel.replica, changes_kept=1)
-    watched = Watching(channel.replica, RefoldDesk(channel.replica.log, channel.topic), recent=recent)
+    watched = Watching(channel.replica, ReplayQueue(channel.replica.log, channel.topic), recent=recent)
     begun, hand = watched.revision(), Hand(channel)
     for bundle in bundles:
         await hand.assign(bundle, A)
