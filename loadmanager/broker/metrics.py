@@ -171,7 +171,7 @@ def _members(node: Node) -> Iterator[Metric]:
     peers = membership.peers.values()
     yield _gauge("members", "Registered brokers", len(peers))
     yield _gauge("members_draining", "Of these, how many take no bundles", sum(p.registration.draining for p in peers))
-    yield _gauge("members_condemned", "Incarnations thought dead by evidence", len(membership.suspected))
+    yield _gauge("members_suspected", "Incarnations thought dead by evidence", len(membership.suspected))
     connected = node.world.coordination.connection is Connection.CONNECTED
     yield _gauge("coordination_connected", "1 while the coordination service answers", connected)
     counts = node.world.coordination.counts

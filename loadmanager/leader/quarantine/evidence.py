@@ -135,7 +135,7 @@ class Standing(msgspec.Struct, frozen=True):
         """Whether the leader alone gives it out, by itself, so that the next death tells."""
         return self.in_a_row >= 2 and (self.feared.score >= WATCHED_SCORE or self.in_a_row >= WATCHED_IN_A_ROW)
 
-    def is_condemned(self, least: int) -> bool:
+    def is_to_be_locked(self, least: int) -> bool:
         """Whether it is to be locked up, with `quarantine_deaths` being `least`."""
         return least > 0 and self.proven.deaths >= max(least, 2) and self.proven.score >= bar(least) <= self.odds
 

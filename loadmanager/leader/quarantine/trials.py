@@ -133,14 +133,14 @@ class Trials:
     def look(self, now: Situation) -> list[Deed]:
         """What is to be done now."""
         busy = Counter(self._busy(now))
-        deeds: list[Deed] = list(self._condemn(now))
+        deeds: list[Deed] = list(self._locked(now))
         deeds += [deed for lock in now.locks for deed in self._again(lock, now, busy)]
         return [*deeds, *self._hand_out(now, busy)]
 
-    def _condemn(self, now: Situation) -> Iterator[Deed]:
+    def _locked(self, now: Situation) -> Iterator[Deed]:
         for bundle in self._quarantine:
             found, least = self._quarantine.standing(bundle), now.least(bundle)
-            if found.is_condemned(least) and not now.barred(bundle) and now.table.get(bundle) is not None:
+            if found.is_to_be_locked(least) and not now.barred(bundle) and now.table.get(bundle) is not None:
                 yield LockUp(bundle, str(found))
 
     def _busy(self, now: Situation) -> Iterator[str]:
@@ -184,7 +184,7 @@ class Trials:
         if entry is None or entry.state is not State.UNASSIGNED or now.least(bundle) <= 0 or now.barred(bundle):
             return None
         found = self._quarantine.standing(bundle)
-        return found if found.watched and not found.is_condemned(now.least(bundle)) else None
+        return found if found.watched and not found.is_to_be_locked(now.least(bundle)) else None
 
     def _is_due(self, found: Standing, now: Situation) -> bool:
         assert found.last is not None
@@ -260,7 +260,7 @@ def _lost_since(found: Standing, at_ms: int) -> Weighed | None:
 def _acquitted(found: Standing, least: int) -> bool:
     """Whether it would not have been locked up with what is known now of those who were taken for dead."""
     lives = any(isinstance(each.step, Death) and each.fate is Fate.LIVES for each in found.steps)
-    return lives and not found.is_condemned(max(least, 1))
+    return lives and not found.is_to_be_locked(max(least, 1))
 
 
 def _failed(lock: Lock, last: Weighed) -> str:

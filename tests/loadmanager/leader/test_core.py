@@ -141,7 +141,7 @@ def test_a_broker_whose_newer_incarnation_is_not_yet_seen_is_not_taken_for_repla
     assert term.tick(0) == [], "the watch still shows a:1#1"
 
 
-def test_a_condemned_broker_is_dead_although_it_is_registered(term: Term):
+def test_a_suspected_broker_is_dead_although_it_is_registered(term: Term):
     term.suspected[A] = "a:1#1 refuses connections from b:1, l:1"
     (revoke,) = term.tick(0)
     assert isinstance(revoke, Revoke)

@@ -337,7 +337,7 @@ def test_crashes_of_one_flapping_broker_lock_up_nothing_though_another_one_flapp
     before, held_s = ["b1:1"] * 28, (12.2, 145.3, 1.6)
     found = crashes(["b3:1"] * 3, brokers=8, held_s=held_s, every_s=200, before=before)
     assert [step.fate for step in found.steps] == [Fate.CRASHED] * 3
-    assert not found.is_condemned(LEAST)
+    assert not found.is_to_be_locked(LEAST)
 
 
 @pytest.mark.parametrize("seed", [105_328, 500_331, 500_461])
@@ -366,14 +366,14 @@ def test_what_one_broker_died_of_three_times_in_a_row_is_given_to_another_one():
 
 
 def test_crashes_of_one_broker_prove_less_than_those_of_several_but_not_nothing():
-    def condemned_after(*of: str) -> int:
+    def locked_after(*of: str) -> int:
         for deaths in range(1, 30):
-            if crashes([of[i % len(of)] for i in range(deaths)]).is_condemned(LEAST):
+            if crashes([of[i % len(of)] for i in range(deaths)]).is_to_be_locked(LEAST):
                 return deaths
         return 99
 
-    assert condemned_after("a:1", "b:1", "c:1", "d:1") == LEAST
-    assert LEAST < condemned_after("a:1") <= 6
+    assert locked_after("a:1", "b:1", "c:1", "d:1") == LEAST
+    assert LEAST < locked_after("a:1") <= 6
 
 
 def test_who_kills_just_when_a_bundle_was_given_out_makes_no_crash_count_for_much():
@@ -449,9 +449,9 @@ def test_a_verdict_needs_more_where_more_is_asked_and_never_comes_with_nought():
     made = deadly(5, 1.0, 5.0)
     assert made.deadly is not None
     found = made.quarantine.standing(made.deadly)
-    assert found.is_condemned(LEAST)
-    assert not found.is_condemned(LEAST + 3)
-    assert not found.is_condemned(0)
+    assert found.is_to_be_locked(LEAST)
+    assert not found.is_to_be_locked(LEAST + 3)
+    assert not found.is_to_be_locked(0)
     assert not made.quarantine.held_back(made.deadly, 0, made.now_ms), "nor is it held back"
 
 

@@ -1,0 +1,71 @@
+"""One word for one thing: words that were replaced do not come back as names. `docs/glossary.md` has those that hold."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tokenize
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+RETIRED = {
+    "accusation": "suspicion",
+    "chronicle": "channel history",
+    "condemned": "suspected",
+    "desk": "what it does: AdminWriter, WriterThread, ReplayQueue",
+    "door": "endpoint, or http",
+    "governor": "rebalancer",
+    "mood": "behaviour",
+    "office": "lease",
+    "refold": "replay",
+    "station": "backend",
+    "storm": "fault phase",
+    "surrounding": "dependencies",
+    "weather": "fault profile",
+}
+"""A word that was replaced, in the singular, and what to write."""
+
+WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+
+def words_of(name: str) -> set[str]:
+    """The words of a name, in the singular."""
+    return {word.lower().removesuffix("s") if len(word) > 4 else word.lower() for word in WORDS.findall(name)}
+
+
+def python_files() -> list[Path]:
+    said = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [ROOT / line for line in said.split()]
+
+
+def names_in(path: Path) -> set[str]:
+    with path.open("rb") as file:
+        names = {token.string for token in tokenize.tokenize(file.readline) if token.type == tokenize.NAME}
+    return {name for name in names if not name.startswith("test_")} | {path.stem.removeprefix("test_")}
+
+
+def retired_in(path: Path) -> list[str]:
+    """`file: name: what to write`, for each name that has a retired word in it."""
+    where = str(path.relative_to(ROOT))
+    return [
+        f"{where}: {name}: say {RETIRED[word]}"
+        for name in sorted(names_in(path))
+        for word in words_of(name) & RETIRED.keys()
+    ]
+
+
+def test_retired_words_do_not_come_back() -> None:
+    files = python_files()
+    assert len(files) > 500
+    assert not [found for path in files for found in retired_in(path)]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("RefoldDesk", {"refold", "desk"}), ("_offices", {"office"}), ("ACCUSATION_TTL_S", {"accusation", "ttl", "s"})],
+)
+def test_names_are_taken_apart_into_words(name: str, words: set[str]) -> None:
+    assert words_of(name) == words
