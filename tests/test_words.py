@@ -1,4 +1,4 @@
-"""One word for one thing: words that were replaced do not come back as names. `docs/glossary.md` has those that hold."""
+"""One word for one thing: replaced words do not come back as names. `docs/glossary.md` has those that hold."""
 
 from __future__ import annotations
 

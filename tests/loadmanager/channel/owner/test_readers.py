@@ -29,7 +29,7 @@ class Readers:
 
 
 @asynccontextmanager
-async def readers(world: World, entries: int = 10) -> AsyncGenerator[Readers]:
+async def registered(world: World, entries: int = 10) -> AsyncGenerator[Readers]:
     """A registry about a log of two partitions, of so many entries each."""
     log = world.log_client(process(world, "a:1"))
     world.log.open_topic(TopicSpec(TOPIC, 2))
@@ -46,7 +46,7 @@ async def readers(world: World, entries: int = 10) -> AsyncGenerator[Readers]:
 
 @virtually
 async def test_positions_of_all_partitions_within_the_log_are_taken(world: World):
-    async with readers(world) as d:
+    async with registered(world) as d:
         assert (await d.registry.register("a", [3, 10])).positions == (3, 10)
         assert (await d.registry.register("b", None)).positions == (0, 0)
         await d.shows("a", "b")
@@ -62,7 +62,7 @@ async def test_positions_of_all_partitions_within_the_log_are_taken(world: World
 
 @virtually
 async def test_what_was_trimmed_is_refused_with_the_way_on(world: World):
-    async with readers(world) as d:
+    async with registered(world) as d:
         world.log.trim(TOPIC, 1, 6)
         with pytest.raises(Conflict, match="register at 6 or later"):
             await d.registry.register("a", [0, 5])
@@ -71,7 +71,7 @@ async def test_what_was_trimmed_is_refused_with_the_way_on(world: World):
 
 @virtually
 async def test_a_registration_that_was_trimmed_away_meanwhile_is_refused_and_holds_up_nothing(world: World):
-    async with readers(world) as d:
+    async with registered(world) as d:
         put = d.view.put
 
         async def put_late(key: str, value: ChannelReader) -> None:
@@ -86,7 +86,7 @@ async def test_a_registration_that_was_trimmed_away_meanwhile_is_refused_and_hol
 
 @virtually
 async def test_a_reader_that_is_not_renewed_is_forgotten(world: World):
-    async with readers(world) as d:
+    async with registered(world) as d:
         await d.registry.register("kept", [0, 0])
         await d.registry.register("forgotten", [0, 0])
         await asyncio.sleep(TTL_S / 2)
@@ -99,7 +99,7 @@ def test_there_is_an_end_to_how_many_may_register(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(readers, "READERS_AT_MOST", 3)
 
     async def story(world: World) -> None:
-        async with readers(world) as d:
+        async with registered(world) as d:
             for name in ("r0", "r1", "r2"):
                 await d.registry.register(name, None)
             await d.shows("r0", "r1", "r2")
