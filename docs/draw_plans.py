@@ -1,5 +1,4 @@
-"""Draws the table and the diagram of `docs/plans.md` from `loadmanager/leader/rebalancing/plans.py`, between its
-markers.
+"""Draws the table and the diagram of `docs/plans.md` from `loadmanager/leader/plans/`, and what advice may change.
 
 `python docs/draw_plans.py` writes the page; with `--check` it writes nothing and exits 1 if the page is stale.
 """
@@ -7,10 +6,15 @@ markers.
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import fill
 
 from drawing import draw
 
-from loadmanager.leader.rebalancing.plans import PLAN_TABLE
+from loadmanager.leader.plans.bounds import NAMES, NUMBERS
+from loadmanager.leader.plans.table import PLAN_TABLE
+from loadmanager.settings import descriptions
+
+COLUMNS = 120
 
 PAGE = Path(__file__).with_name("plans.md")
 
@@ -18,17 +22,23 @@ PAGE = Path(__file__).with_name("plans.md")
 def steps() -> str:
     """A line for each row."""
     lines = ["| from | step | by | only if | to | why |", "|---|---|---|---|---|---|"]
-    for row in PLAN_TABLE:
-        guard = "" if row.guard is None else (row.guard.__doc__ or "").strip().rstrip(".")
-        lines.append(f"| {row.state} | `{row.action}` | {row.by} | {guard} | {row.next} | {row.why} |")
+    lines += [f"| {r.state} | `{r.action}` | {r.by} | {r.condition} | {r.next} | {r.why} |" for r in PLAN_TABLE]
     return "\n".join(lines)
 
 
 def diagram() -> str:
     """An arrow for each row that leads somewhere else."""
-    arrows = [f"    {r.state} --> {r.next}: {r.action}" for r in PLAN_TABLE if r.state is not r.next]
+    arrows = dict.fromkeys(f"    {r.state} --> {r.next}: {r.action}" for r in PLAN_TABLE if r.state is not r.next)
     return "\n".join(["```mermaid", "stateDiagram-v2", "    [*] --> proposed: propose", *arrows, "```"])
 
 
+def settings() -> str:
+    """What advice may change, in the order of the settings."""
+    numbers = ", ".join(f"`{name}`" for name in descriptions() if name in NUMBERS)
+    names = ", ".join(f"`{name}`" for name in descriptions() if name in NAMES)
+    paragraphs = (f"Numbers: {numbers}.", f"Names, to another one that is installed: {names}.")
+    return "\n\n".join(fill(each, COLUMNS, break_on_hyphens=False) for each in paragraphs)
+
+
 if __name__ == "__main__":
-    draw(PAGE, {"steps": steps, "diagram": diagram})
+    draw(PAGE, {"steps": steps, "diagram": diagram, "settings": settings})

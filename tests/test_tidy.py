@@ -37,14 +37,17 @@ PURE = (
     "loadmanager/model/load/usage.py",
     "loadmanager/model/load/window.py",
     "loadmanager/model/boundaries.py",
-    *(f"loadmanager/leader/advice/{name}.py" for name in ("bounds", "codec", "effect", "judging", "model", "states")),
+    "loadmanager/leader/advice/judging.py",
+    *(f"loadmanager/leader/plans/{name}.py" for name in (
+        "advice", "bounds", "effect", "model", "progress", "shortening", "table",
+    )),
     *(f"loadmanager/decisions/{name}.py" for name in ("codec", "columns", "memory", "record")),
     *(f"loadmanager/decisions/explaining/{name}.py" for name in (
         "answer", "broker", "bundle", "changes", "deciding_again", "edits", "judgement", "obstacles", "projection",
         "situation", "story", "targets", "verdicts", "what_if",
     )),
     *(f"loadmanager/leader/rebalancing/{name}.py" for name in (
-        "limits", "plan_model", "planning", "plans", "progress", "round", "shortening", "together", "vetting",
+        "limits", "planning", "round", "together", "vetting",
     )),
     *(f"loadmanager/settings/documents/{name}.py" for name in ("fold", "model")),
     *(f"loadmanager/settings/dynamic/{name}.py" for name in ("model", "naming", "overlay")),

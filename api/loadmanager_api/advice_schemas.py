@@ -1,4 +1,4 @@
-"""Advice as JSON, and what a request about it may say. The shapes of a published one are those of `advice/model.py`."""
+"""Advice as JSON, and what a request about it may say. Its shapes are those of `plans/advice.py`."""
 
 from __future__ import annotations
 
@@ -101,30 +101,6 @@ class AdviceWished(_Strict):
     type: Literal["advice"] = "advice"
 
 
-class VerdictWished(_Strict):
-    """Why; kept with what comes of it."""
-
-    reason: Annotated[str, Field(max_length=500)] = ""
-
-
-class ReviewShown(BaseModel):
-    """The last thing that an administrator said."""
-
-    verdict: str
-    author: str
-    at_ms: int
-    reason: str
-
-
-class AdviceStepShown(BaseModel):
-    """A step of the leader, and who or what was behind it."""
-
-    state: str
-    at_ms: int
-    author: str
-    reason: str
-
-
 class EffectShown(BaseModel):
     """What came of it, as the `rounds` between two times say: `change` is after - before; worse by more than `bound`
     is harm."""
@@ -141,28 +117,12 @@ class EffectShown(BaseModel):
     text: str
 
 
-class AdviceSummary(BaseModel):
-    """One line. `what` in words; `may`: what an administrator can do with it now; `waiting`: what it waits for, as far
-    as the asked broker knows (the leader does)."""
-
-    id: str
-    state: str
-    kind: str
-    what: str
-    reason: str
-    data_to_ms: int
-    expires_ms: int
-    may: list[str]
-    waiting: str
-
-
-class AdviceShown(AdviceSummary):
-    """All of it."""
+class AdviceShown(BaseModel):
+    """What a plan is made of, and promises; `baseline` is the time before that its effect is compared with."""
 
     change: dict[str, Any]
     expected: dict[str, Any]
     provenance: dict[str, Any]
-    review: ReviewShown | None
-    steps: list[AdviceStepShown]
+    expires_ms: int
     baseline: dict[str, Any] | None
     effect: EffectShown | None

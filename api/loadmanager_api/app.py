@@ -25,7 +25,6 @@ from loadmanager_api.kept import KEPT, Kept
 from loadmanager_api.limits import Limits
 from loadmanager_api.lookup_path import LookupPath
 from loadmanager_api.routes import (
-    advice,
     balancing,
     brokers,
     channel,
@@ -72,7 +71,7 @@ def routes_of_all() -> FastAPI:
     )
     for routes in (
         *(settings, lookups, namespaces, brokers, own_bundles, own_brokers, channel, history),
-        *(watch, tasks, balancing, plans, policies, pulsar_policies, explain, splitting, load_history, advice),
+        *(watch, tasks, balancing, plans, policies, pulsar_policies, explain, splitting, load_history),
     ):
         app.include_router(routes.router)
     errors.install(app)

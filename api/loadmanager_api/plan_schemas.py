@@ -6,17 +6,18 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-AUTHOR = "admin"
+from loadmanager_api.advice_schemas import AdviceShown
+
 Text = Annotated[str, Field(max_length=500)]
 Name = Annotated[str, Field(min_length=1, max_length=300)]
 
 
 class Wish(BaseModel):
-    """Who asks, and why; kept with what comes of it."""
+    """Who asks (without it: who the request is from), and why; kept with what comes of it."""
 
     model_config = ConfigDict(extra="forbid")
 
-    author: Annotated[str, Field(min_length=1, max_length=100)] = AUTHOR
+    author: Annotated[str, Field(max_length=100)] = ""
     reason: Text = ""
 
 
@@ -55,8 +56,9 @@ class PauseShown(BaseModel):
     brokers: list[str]
 
 
-class PlannedMoveShown(BaseModel):
-    """A move of a plan and what has become of it: waiting, under way, done, skipped, failed."""
+class MoveShown(BaseModel):
+    """A move and what has become of it. In a plan: waiting, under way, done, skipped, failed; in a round: begun, held
+    back, refused, moved on, …"""
 
     bundle: str
     source: str
@@ -66,7 +68,7 @@ class PlannedMoveShown(BaseModel):
     load: float
     gain: float
     group: int
-    became: str
+    outcome: str
     detail: str
 
 
@@ -108,7 +110,9 @@ class VerificationShown(BaseModel):
 
 
 class PlanSummary(BaseModel):
-    """A plan in one line. `counts`: how many of its moves are waiting, under way, done, skipped, failed."""
+    """A plan in one line; `what` has it in words. `counts`: how many of its pieces (moves, settings, cuts) are waiting,
+    under way, done, skipped, failed. `may`: what an operator can do with it now. `waiting`: what a plan with advice
+    waits for, as far as the asked broker knows (the leader does)."""
 
     id: str
     kind: str
@@ -119,36 +123,27 @@ class PlanSummary(BaseModel):
     moves: int
     counts: dict[str, int]
     undoes: str
+    what: str
+    may: list[str]
+    waiting: str
 
 
 class PlanShown(PlanSummary):
-    """All of it. `may` is what an operator can do with it now; `left_out` says what is not in it, and why."""
+    """All of it; `left_out` says what is not in it, and why."""
 
     strategy: str
     settings: dict[str, Any]
     policies_revision: int
     cause: str
     wave: int
-    may: list[str]
     before: FiguresShown
     predicted: FiguresShown
     certificate: CertificateShown | None
     left_out: dict[str, str]
     steps: list[StepShown]
-    planned: list[PlannedMoveShown]
+    planned: list[MoveShown]
     verification: VerificationShown | None
-
-
-class RoundMoveShown(BaseModel):
-    """A move of the last round: begun, held back, refused, moved on, …"""
-
-    bundle: str
-    source: str
-    destination: str | None
-    stage: str
-    reason: str
-    outcome: str
-    detail: str
+    advice: AdviceShown | None
 
 
 class RoundShown(BaseModel):
@@ -162,7 +157,7 @@ class RoundShown(BaseModel):
     spread_before: float
     spread_after: float
     certificate: CertificateShown | None
-    moves: list[RoundMoveShown]
+    moves: list[MoveShown]
 
 
 class LimitsShown(BaseModel):

@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 from collections import Counter
-from math import isfinite
+from datetime import UTC, datetime
 
+import msgspec
+
+from loadmanager.decisions.explaining.projection import certificate_shown
+from loadmanager.leader.plans.advice import Advice, ChangeSettings, CutBundles, Effect, MoveBundles
+from loadmanager.leader.plans.effect import told
+from loadmanager.leader.plans.model import Figures, Plan, PlannedMove, Verification
+from loadmanager.leader.plans.table import OPEN, offered
 from loadmanager.leader.rebalancing.operating import Operating
 from loadmanager.leader.rebalancing.pausing import Paused
-from loadmanager.leader.rebalancing.plan_model import Figures, Outcome, Plan, PlannedMove, Verification
-from loadmanager.leader.rebalancing.plans import OPEN, By, allowed
 from loadmanager.leader.rebalancing.standing import LastRound, Standing
-from loadmanager.strategies.rebalancing.decision import Certificate
+from loadmanager.strategies.rebalancing.decision import Certificate, Move
+from loadmanager_api.advice_schemas import AdviceShown, EffectShown
 from loadmanager_api.plan_schemas import (
     BalancingShown,
     CertificateShown,
     FiguresShown,
     InFlightShown,
     LimitsShown,
+    MoveShown,
     PauseShown,
-    PlannedMoveShown,
     PlanShown,
     PlanSummary,
-    RoundMoveShown,
     RoundShown,
     StepShown,
     VerificationShown,
 )
 
+NAMED = 3
+"""How many bundles a line names."""
 
-def summary_shown(desk: Operating, plan: Plan) -> PlanSummary:
+
+def summary_shown(operating: Operating, plan: Plan) -> PlanSummary:
     """In one line."""
     return PlanSummary(
         id=plan.id,
@@ -38,33 +46,84 @@ def summary_shown(desk: Operating, plan: Plan) -> PlanSummary:
         author=plan.author,
         reason=plan.reason,
         moves=len(plan.moves),
-        counts={became.value: count for became, count in Counter(o.became for o in desk.progress(plan)).items()},
+        counts={status.value: count for status, count in Counter(o.status for o in operating.progress(plan)).items()},
         undoes=plan.undoes,
+        what=in_words(plan),
+        may=offered(plan),
+        waiting=operating.waiting(plan),
     )
 
 
-def plan_shown(desk: Operating, plan: Plan) -> PlanShown:
+def plan_shown(operating: Operating, plan: Plan) -> PlanShown:
     """All of it."""
-    outcomes = desk.progress(plan)
+    outcomes = operating.progress(plan)
     return PlanShown(
-        **summary_shown(desk, plan).model_dump(),
+        **summary_shown(operating, plan).model_dump(),
         strategy=plan.strategy,
         settings=dict(plan.settings),
         policies_revision=plan.policies,
         cause=plan.cause,
         wave=plan.wave,
-        may=allowed(plan.state, By.OPERATOR) + (["undo"] if "undo" in allowed(plan.state, By.LEADER) else []),
         before=_figures(plan.before),
         predicted=_figures(plan.predicted),
         certificate=_certificate(plan.certificate),
         left_out=dict(plan.left_out),
         steps=[StepShown(action=s.action, at_ms=s.at_ms, author=s.author, reason=s.reason) for s in plan.steps],
-        planned=[_move(plan, move, outcome) for move, outcome in zip(plan.moves, outcomes, strict=True)],
+        planned=[_move(move, plan.reason, found.status, found.detail) for move, found in plan.pairs(outcomes)],
         verification=_verification(plan.verification),
+        advice=None if plan.advice is None else _advice(plan, plan.advice),
     )
 
 
-def balancing_shown(desk: Operating, found: Standing) -> BalancingShown:
+def in_words(plan: Plan) -> str:
+    """What it would do."""
+    match plan.advice.change if plan.advice is not None else None:
+        case ChangeSettings(changes):
+            return ", ".join(f"{each.name}: {each.was} → {each.to}" for each in changes)
+        case CutBundles(namespace, _, cuts):
+            return f"{namespace}: cut {_some([f'{cut.bundle} into {cut.parts}' for cut in cuts[:NAMED]], len(cuts))}"
+        case MoveBundles(moves):
+            return f"move {_some([f'{move.bundle} to {move.destination}' for move in moves[:NAMED]], len(moves))}"
+        case None:
+            shown = [f"{m.bundle} to {m.destination.name if m.destination else 'nobody'}" for m in plan.moves[:NAMED]]
+            return f"move {_some(shown, len(plan.moves))}"
+
+
+def _some(texts: list[str], count: int) -> str:
+    return ", ".join(texts) + (f" and {count - len(texts)} more" if count > len(texts) else "")
+
+
+def _advice(plan: Plan, advice: Advice) -> AdviceShown:
+    return AdviceShown(
+        change=msgspec.to_builtins(advice.change),
+        expected=msgspec.to_builtins(advice.expected),
+        provenance=msgspec.to_builtins(advice.provenance),
+        expires_ms=advice.expires_ms,
+        baseline=None if plan.baseline is None else msgspec.to_builtins(plan.baseline),
+        effect=None if plan.effect is None else _effect(plan.effect),
+    )
+
+
+def _effect(found: Effect) -> EffectShown:
+    return EffectShown(
+        measure=found.measure,
+        before=found.before,
+        after=found.after,
+        change=found.change,
+        bound=found.bound,
+        harm=found.harm,
+        measured_from=_utc(found.period.begin_ms),
+        measured_to=_utc(found.period.end_ms),
+        rounds=found.period.rounds,
+        text=told(found),
+    )
+
+
+def _utc(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1000, UTC)
+
+
+def balancing_shown(operating: Operating, found: Standing) -> BalancingShown:
     """Where balance stands."""
     limits = found.limits
     return BalancingShown(
@@ -82,7 +141,7 @@ def balancing_shown(desk: Operating, found: Standing) -> BalancingShown:
             by_namespace=dict(found.in_flight_by_namespace),
         ),
         held=list(found.held),
-        open_plans=[summary_shown(desk, plan) for plan in desk.plans() if plan.state in OPEN],
+        open_plans=[summary_shown(operating, plan) for plan in operating.plans() if plan.state in OPEN],
         last=None if found.last is None else _round(found.last),
     )
 
@@ -109,41 +168,28 @@ def _round(last: LastRound) -> RoundShown:
         spread_before=decision.spread_before,
         spread_after=decision.spread_after,
         certificate=_certificate(decision.certificate),
-        moves=[
-            RoundMoveShown(
-                bundle=str(move.bundle),
-                source=move.source.name,
-                destination=None if move.destination is None else move.destination.name,
-                stage=move.stage,
-                reason=move.reason,
-                outcome=outcome.outcome,
-                detail=outcome.detail,
-            )
-            for move, outcome in last.moves
-        ],
+        moves=[_move(move, "", outcome.outcome, outcome.detail) for move, outcome in last.moves],
     )
 
 
-def _move(plan: Plan, move: PlannedMove, outcome: Outcome) -> PlannedMoveShown:
-    return PlannedMoveShown(
+def _move(move: Move | PlannedMove, reason: str, outcome: str, detail: str) -> MoveShown:
+    """`reason` counts where the move has none of its own."""
+    return MoveShown(
         bundle=str(move.bundle),
         source=move.source.name,
         destination=None if move.destination is None else move.destination.name,
         stage=move.stage,
-        reason=move.reason or plan.reason,
+        reason=move.reason or reason,
         load=move.load,
         gain=move.gain,
         group=move.group,
-        became=outcome.became,
-        detail=outcome.detail,
+        outcome=outcome,
+        detail=detail,
     )
 
 
 def _certificate(found: Certificate | None) -> CertificateShown | None:
-    if found is None:
-        return None
-    ratio = found.ratio if isfinite(found.ratio) else None
-    return CertificateShown(text=found.text, resource=found.resource, bound=found.bound, moved=found.moved, ratio=ratio)
+    return None if found is None else CertificateShown(**msgspec.structs.asdict(certificate_shown(found)))
 
 
 def _figures(found: Figures) -> FiguresShown:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from loadmanager.broker.agent.service import Agent, HookTimeouts
 from loadmanager.broker.drain import Drain
@@ -29,13 +29,13 @@ from loadmanager.cluster.policy_store import PolicyStore
 from loadmanager.cluster.suspicion import Suspicion
 from loadmanager.cluster.views import Views
 from loadmanager.decisions.log import DecisionLog
-from loadmanager.leader.advice.leading import Advising
+from loadmanager.leader.advice.leading import follow_advice
 from loadmanager.leader.core import LeaderSettings
+from loadmanager.leader.plans.store import PlanStore
 from loadmanager.leader.quarantine.quarantine import Quarantine
 from loadmanager.leader.quarantine.trials import Trials
 from loadmanager.leader.rebalancing.deciding import Deciding
 from loadmanager.leader.rebalancing.rebalancer import Rebalancer
-from loadmanager.leader.rebalancing.shelf import PlanStore
 from loadmanager.leader.service import Leader, Term, TermSettings
 from loadmanager.leader.splitting.service import Splitting
 from loadmanager.model.boundaries import NoCuts
@@ -52,9 +52,6 @@ from statechannel.ports import Leadership
 from statechannel.runtime.proofs import Proofs
 from statechannel.runtime.racing import first_of
 from statechannel.runtime.service import Channel
-
-if TYPE_CHECKING:
-    from loadmanager.leader.advice.board import AdviceBoard
 
 BEGIN_AGAIN_S = 1.0
 SEEN_WITHIN_S = 2.0
@@ -80,11 +77,6 @@ class IncarnationDependencies(Protocol):
     plans: PlanStore
     decisions: DecisionLog
     agreeing: Agreeing
-
-    @property
-    def advice(self) -> AdviceBoard:
-        """What the load history advises."""
-        ...
 
     @property
     def settings(self) -> Settings:
@@ -123,7 +115,6 @@ class Incarnation:
         self.rebalancer = self._make_rebalancer()
         self.leader = self._make_leader()
         self.load = self._make_load()
-        self.advising = Advising(deps, self.rebalancer, self.operations)
         self.channel_owner = self._make_channel_owner()
         self._prover = self._make_prover()
         self._suspicion = self._make_suspicion()
@@ -225,7 +216,7 @@ class Incarnation:
         """What a leader does besides its duties, while a term lasts."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.rebalancer.rebalance(term))
-            tasks.create_task(self.advising.lead(term))
+            tasks.create_task(follow_advice(self._deps, self.rebalancer, self.operations, term))
             tasks.create_task(self.splitting.tending(self.rebalancer.deciding, self.placing.emptiest).tend(term))
 
     def _make_suspicion(self) -> Suspicion:

@@ -13,10 +13,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from loadmanager.broker.node import Node
-from loadmanager.leader.rebalancing.measuring import balance_metrics
-from loadmanager.leader.splitting.measuring import splitting_metrics
+from loadmanager.leader.rebalancing.metrics import balance_metrics
+from loadmanager.leader.splitting.metrics import splitting_metrics
 from loadmanager.model.registration import VERSION
-from loadmanager.settings.dynamic.measuring import settings_metrics
 from statechannel.law.transitions import State
 from statechannel.ports import Connection
 
@@ -68,18 +67,10 @@ class NodeCollector(Collector):
         yield _labelled("build_info", "1, with the release", ("version",), {(VERSION,): 1})
         yield _gauge("ready", "1 while an incarnation is registered and acts", node.ready.is_set())
         if node.incarnation is not None:
-            for part in (_channel, _snapshots, _ownership, _proofs, _lookups, _members, _load):
+            for part in (_channel, _snapshots, _ownership, _proofs, _lookups, _members, _load, _settings):
                 yield from part(node)
             yield from balance_metrics(node.current.rebalancer, node.world.clock_s())
-            yield from settings_metrics(node.live)
             yield from splitting_metrics(node.current.splitting.journal, node.quarantine)
-            yield from _advice(node)
-
-
-def _advice(node: Node) -> Iterator[Metric]:
-    from loadmanager.leader.advice.measuring import advice_metrics  # only once it is needed: a start has no use for it
-
-    yield from advice_metrics(node.advice, node.current.advising.counts)
 
 
 def _channel(node: Node) -> Iterator[Metric]:
@@ -209,6 +200,15 @@ def _load(node: Node) -> Iterator[Metric]:
 
 
 # --- families
+
+
+def _settings(node: Node) -> Iterator[Metric]:
+    live = node.live
+    revision = "Offset of the last change of the cluster's settings that was read; -1 before the first"
+    yield _gauge("settings_revision", revision, live.revision)
+    yield _gauge("settings_left_out", "The cluster's settings that do not hold at this broker", len(live.ignored))
+    skipped = "Entries of the settings topic that this release cannot read"
+    yield _counter("settings_skipped", skipped, live.skipped)
 
 
 def _gauge(name: str, help_text: str, value: float) -> Metric:

@@ -13,7 +13,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -33,8 +33,8 @@ from loadmanager.cluster.views import Views
 from loadmanager.decisions.log import DecisionLog
 from loadmanager.diagnostics.doctor.hiding import hide_text
 from loadmanager.errors import Conflict
+from loadmanager.leader.plans.store import PlanStore
 from loadmanager.leader.quarantine.trials import Trials
-from loadmanager.leader.rebalancing.shelf import PlanStore
 from loadmanager.leader.splitting.watching import collect_evidence
 from loadmanager.model.host import BundleHost
 from loadmanager.model.policies.findings import Known
@@ -49,9 +49,6 @@ from statechannel.law.record import Action, BrokerId
 from statechannel.law.verdict import Change
 from statechannel.runtime.proofs import Proofs
 from statechannel.runtime.service import Channel, ChannelSettings
-
-if TYPE_CHECKING:
-    from loadmanager.leader.advice.board import AdviceBoard
 
 T = TypeVar("T")
 
@@ -109,7 +106,6 @@ class Node:
         self.quarantine = collect_evidence(self.channel, self.policies, self.membership, lambda: self.settings)
         self.trials = Trials(self.quarantine)
         self.plans = PlanStore(world.log, lambda: self.channel.table, world.wall_ms, world.nonce)
-        self._advice: AdviceBoard | None = None
         self.incarnation: Incarnation | None = None
         self.notes: deque[Note] = deque(maxlen=NOTES_KEPT)
         self.serving: Serving | None = None
@@ -132,7 +128,6 @@ class Node:
                 self._background(self.live.run()),
                 self._background(self.policies.run()),
                 self._background(self.plans.documents.run()),
-                self._background(self._read_advice()),
                 self._background(self._watch_replica()),
                 self._background(self._say_agreement()),
             ):
@@ -243,11 +238,6 @@ class Node:
         progress = await self.drain(timeout_s)
         self.note(f"leaving: {progress}")
 
-    async def _read_advice(self) -> None:
-        """Once this broker acts: nothing at the start needs it."""
-        await self.ready.wait()
-        await self.advice.run()
-
     async def _watch_replica(self) -> None:
         """A replica that reads no further ends this process: it must not act on a table that it cannot follow."""
         await self.channel.stopped.wait()
@@ -286,15 +276,6 @@ class Node:
                 task.cancel()
 
     # --- what others ask
-
-    @property
-    def advice(self) -> AdviceBoard:
-        """What the load history advises."""
-        if self._advice is None:
-            from loadmanager.leader.advice.board import AdviceBoard  # only once it is needed: a start has no use for it
-
-            self._advice = AdviceBoard(self.world.log, self.settings.cluster, self.world.wall_ms)
-        return self._advice
 
     @property
     def settings(self) -> Settings:

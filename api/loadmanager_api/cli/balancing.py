@@ -10,7 +10,7 @@ from loadmanager_api.cli.client import ask, run
 from loadmanager_api.cli.echoing import echo
 from loadmanager_api.cli.names import BROKER, NAMESPACE
 from loadmanager_api.cli.options import Remote, asks_a_broker
-from loadmanager_api.cli.plan import author_option, reason_option
+from loadmanager_api.cli.plans import author_option, reason_option
 from loadmanager_api.cli.printing import age, done, hanging, show, show_pairs
 
 

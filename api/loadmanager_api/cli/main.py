@@ -13,11 +13,7 @@ EXIT_CODES = """Exit codes: 0 done; 1 refused, or failed; 2 wrong usage; 3 not n
 answer yet (503)."""
 
 COMMANDS = {
-    "advice": (
-        "loadmanager_api.cli.advice",
-        "advice",
-        "What the load history advises: show, approve, reject, withdraw.",
-    ),
+    "advice": ("loadmanager_api.cli.what_if", "plans", "The same as plans."),
     "balancing": ("loadmanager_api.cli.balancing", "balancing", "Where balance stands."),
     "broker": ("loadmanager_api.cli.broker", "broker", "Run a broker process."),
     "brokers": ("loadmanager_api.cli.brokers", "brokers", "Members of the cluster, the leader, drains."),
@@ -45,15 +41,16 @@ COMMANDS = {
     "migrate": ("loadmanager_api.cli.migrate", "migrate", "Move a stopped cluster to another log."),
     "namespaces": ("loadmanager_api.cli.namespaces", "namespaces", "Create, delete, list, unload, split, merge."),
     "pause": ("loadmanager_api.cli.balancing", "pause", "Begin no more automatic moves for now."),
-    "plan": (
-        "loadmanager_api.cli.what_if",
-        "plan",
-        "Moves that are looked at first: propose, approve, run, verify, undo.",
-    ),
+    "plan": ("loadmanager_api.cli.what_if", "plans", "The same as plans."),
     "playground": (
         "loadmanager_api.cli.playground",
         "playground",
         "Balancing strategies against made-up or recorded loads.",
+    ),
+    "plans": (
+        "loadmanager_api.cli.what_if",
+        "plans",
+        "Changes that are looked at first: propose, approve, run, verify, undo; advice too.",
     ),
     "resume": ("loadmanager_api.cli.balancing", "resume", "End a pause."),
     "sim": ("loadmanager_api.cli.sim", "sim", "Simulate the cluster with faults, from seeds."),
@@ -63,7 +60,7 @@ COMMANDS = {
         "Splits, merges, quarantine: what happened, and why not.",
     ),
     "topics": ("loadmanager_api.cli.topics", "topics", "Where topics are served; move them."),
-    "unload": ("loadmanager_api.cli.plan", "unload", "Unload a whole namespace or broker, in waves."),
+    "unload": ("loadmanager_api.cli.plans", "unload", "Unload a whole namespace or broker, in waves."),
     "what-if": ("loadmanager_api.cli.what_if", "what_if", "What would be decided if something were different."),
 }
 """Name: (module, the click command in it, one line for the overview)."""

@@ -1,4 +1,4 @@
-"""`loadmanager what-if`: what would be decided if something were different. `loadmanager plan preview`: a dry run."""
+"""`loadmanager what-if`: what would be decided if something were different. `loadmanager plans preview`: a dry run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from loadmanager_api.cli.explain import at_option, log_option
 from loadmanager_api.cli.explain_showing import clock
 from loadmanager_api.cli.names import BROKER, NAMESPACE
 from loadmanager_api.cli.options import Remote, asks_a_broker
-from loadmanager_api.cli.plan import plan
+from loadmanager_api.cli.plans import plans
 from loadmanager_api.cli.printing import hanging
 from loadmanager_api.cli.projecting import columns, heading, percent, show_brokers, show_moves
 
@@ -70,7 +70,7 @@ def what_if(
         _show(found)
 
 
-@plan.command("preview", short_help="A dry run: what a round would do now.")
+@plans.command("preview", short_help="A dry run: what a round would do now.")
 @asks_a_broker
 def preview(remote: Remote) -> None:
     """What a round of balancing would do at this moment. Changes nothing, and proposes nothing."""
@@ -146,4 +146,4 @@ def _bound(projected: dict[str, Any]) -> str:
     return "-" if certificate is None else f"{percent(certificate['bound'])} ({certificate['resource']})"
 
 
-__all__ = ["plan", "what_if"]
+__all__ = ["plans", "what_if"]

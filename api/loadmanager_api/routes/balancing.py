@@ -5,6 +5,7 @@ from __future__ import annotations
 from loadmanager.leader.rebalancing import pausing
 from loadmanager.leader.rebalancing.operating import Operating
 from loadmanager.leader.rebalancing.standing import standing
+from loadmanager_api.authorship import Author
 from loadmanager_api.crossing import ControlRouter
 from loadmanager_api.kept import Acting, TheNode
 from loadmanager_api.plan_schemas import BalancingShown, PauseShown, PauseWish
@@ -21,16 +22,16 @@ async def show_balancing(node: TheNode, acting: Acting) -> BalancingShown:
 
 
 @router.post("/pause")
-async def pause(node: TheNode, acting: Acting, wish: PauseWish) -> PauseShown:
+async def pause(node: TheNode, acting: Acting, author: Author, wish: PauseWish) -> PauseShown:
     """Begin no more automatic moves, nor moves of plans: in the cluster, of a namespace, from and to a broker."""
     subject = pausing.Subject(wish.namespace, wish.broker)
-    changed = await pausing.pause(node.policies, subject, wish.author, wish.reason)
+    changed = await pausing.pause(node.policies, subject, wish.author or author, wish.reason)
     return pause_shown(pausing.paused(node.policies.current()), changed=changed)
 
 
 @router.post("/resume")
-async def resume(node: TheNode, acting: Acting, wish: PauseWish) -> PauseShown:
+async def resume(node: TheNode, acting: Acting, author: Author, wish: PauseWish) -> PauseShown:
     """End a pause; of the cluster, without a namespace or broker. Pauses of the others stay."""
     subject = pausing.Subject(wish.namespace, wish.broker)
-    changed = await pausing.resume(node.policies, subject, wish.author, wish.reason)
+    changed = await pausing.resume(node.policies, subject, wish.author or author, wish.reason)
     return pause_shown(pausing.paused(node.policies.current()), changed=changed)

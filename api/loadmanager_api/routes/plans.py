@@ -1,18 +1,22 @@
-"""`/v1/plans`: moves that are looked at before they are made, and bulk unloads, which are plans as well.
-
-Any broker answers; the leader makes the moves of the plans that run.
+"""`/v1/plans`: changes that are looked at before they are made: moves of the strategy, bulk unloads, advice of the load
+history. Any broker answers; the leader runs them. Nothing is done because it was published.
 """
 
 from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 from fastapi import Query
 
 from loadmanager.broker.incarnation import Incarnation
+from loadmanager.leader.advice.publishing import publish
+from loadmanager.leader.plans.advice import Advice
+from loadmanager.leader.plans.model import Plan, PlanKind
+from loadmanager.leader.plans.table import PlanAction
 from loadmanager.leader.rebalancing.operating import Operating, Unload
-from loadmanager.leader.rebalancing.plan_model import Plan
-from loadmanager.leader.rebalancing.plans import PlanAction
+from loadmanager_api.advice_schemas import AdviceWished
+from loadmanager_api.authorship import Author
 from loadmanager_api.crossing import ControlRouter
 from loadmanager_api.kept import Acting, TheNode
 from loadmanager_api.plan_schemas import PlanShown, PlanSummary, ProposalWish, UnloadWish, Wish
@@ -23,31 +27,42 @@ router = ControlRouter(prefix="/v1/plans", tags=["balance"])
 
 @router.get("")
 async def list_plans(
-    node: TheNode, acting: Acting, limit: Annotated[int, Query(ge=1, le=1_000)] = 100
+    node: TheNode,
+    acting: Acting,
+    limit: Annotated[int, Query(ge=1, le=1_000)] = 100,
+    kind: PlanKind | None = None,
 ) -> list[PlanSummary]:
-    """The newest first."""
-    desk = Operating(acting.rebalancer)
-    return [summary_shown(desk, plan) for plan in desk.plans()[:limit]]
+    """The newest first; of one kind, or of all."""
+    operating = Operating(acting.rebalancer)
+    return [summary_shown(operating, plan) for plan in operating.plans() if kind in (None, plan.kind)][:limit]
 
 
 @router.post("", status_code=201)
-async def propose(node: TheNode, acting: Acting, wish: ProposalWish) -> PlanShown:
+async def propose(node: TheNode, acting: Acting, author: Author, wish: ProposalWish) -> PlanShown:
     """What the strategy would do now, to be approved. 409 if that is nothing, with its reason."""
     overrides = {
         name: value for name, value in (("strategy", wish.strategy), ("tolerance", wish.tolerance)) if value is not None
     }
-    return _shown(acting, await Operating(acting.rebalancer).propose(wish.author, wish.reason, overrides))
+    return _shown(acting, await Operating(acting.rebalancer).propose(wish.author or author, wish.reason, overrides))
 
 
 @router.post("/unload", status_code=201)
-async def unload(node: TheNode, acting: Acting, wish: UnloadWish) -> PlanShown:
+async def unload(node: TheNode, acting: Acting, author: Author, wish: UnloadWish) -> PlanShown:
     """Unload all bundles of a namespace or broker in waves, or move them to one broker; answers at once.
 
     GET of the plan shows how far it is, its `cancel` stops it; with `review` it waits for approval.
     """
     what = Unload(wish.namespace, wish.broker, wish.to, wish.wave)
-    desk = Operating(acting.rebalancer)
-    return _shown(acting, await desk.unload(what, wish.author, wish.reason, review=wish.review))
+    operating = Operating(acting.rebalancer)
+    return _shown(acting, await operating.unload(what, wish.author or author, wish.reason, review=wish.review))
+
+
+@router.post("/advice", status_code=201)
+async def publish_advice(node: TheNode, acting: Acting, wish: AdviceWished) -> PlanShown:
+    """Propose advice, to be approved. The same advice again changes nothing. 412: out of bounds, stale, of another
+    cluster; 409: too much advice waits already."""
+    settings, advice = node.settings, msgspec.convert(wish.model_dump(), Advice)
+    return _shown(acting, await publish(node.plans, advice, settings.cluster, node.world.wall_ms(), settings))
 
 
 @router.get("/{plan_id}")
@@ -57,43 +72,49 @@ async def show_plan(node: TheNode, acting: Acting, plan_id: str) -> PlanShown:
 
 
 @router.post("/{plan_id}/approve")
-async def approve(node: TheNode, acting: Acting, plan_id: str, wish: Wish) -> PlanShown:
+async def approve(node: TheNode, acting: Acting, author: Author, plan_id: str, wish: Wish) -> PlanShown:
     """It may run. 409 if somebody else was faster, or none of its bundles is where it found them."""
-    return await _act(acting, plan_id, PlanAction.APPROVE, wish)
+    return await _act(acting, author, plan_id, PlanAction.APPROVE, wish)
 
 
 @router.post("/{plan_id}/reject")
-async def reject(node: TheNode, acting: Acting, plan_id: str, wish: Wish) -> PlanShown:
+async def reject(node: TheNode, acting: Acting, author: Author, plan_id: str, wish: Wish) -> PlanShown:
     """It may not."""
-    return await _act(acting, plan_id, PlanAction.REJECT, wish)
+    return await _act(acting, author, plan_id, PlanAction.REJECT, wish)
 
 
 @router.post("/{plan_id}/run")
-async def run(node: TheNode, acting: Acting, plan_id: str, wish: Wish) -> PlanShown:
+async def run(node: TheNode, acting: Acting, author: Author, plan_id: str, wish: Wish) -> PlanShown:
     """The leader begins its moves, under the limits; bundles that are not where the plan found them are skipped."""
-    return await _act(acting, plan_id, PlanAction.RUN, wish)
+    return await _act(acting, author, plan_id, PlanAction.RUN, wish)
 
 
 @router.post("/{plan_id}/cancel")
-async def cancel(node: TheNode, acting: Acting, plan_id: str, wish: Wish) -> PlanShown:
+async def cancel(node: TheNode, acting: Acting, author: Author, plan_id: str, wish: Wish) -> PlanShown:
     """Begin no more of its moves; those under way arrive."""
-    return await _act(acting, plan_id, PlanAction.CANCEL, wish)
+    return await _act(acting, author, plan_id, PlanAction.CANCEL, wish)
 
 
 @router.post("/{plan_id}/verify")
-async def verify(node: TheNode, acting: Acting, plan_id: str, wish: Wish) -> PlanShown:
+async def verify(node: TheNode, acting: Acting, author: Author, plan_id: str, wish: Wish) -> PlanShown:
     """Look what of it holds, and how full its brokers are against what was predicted."""
-    return _shown(acting, await Operating(acting.rebalancer).verify(plan_id, wish.author))
+    return _shown(acting, await Operating(acting.rebalancer).verify(plan_id, wish.author or author))
 
 
 @router.post("/{plan_id}/undo", status_code=201)
-async def undo(node: TheNode, acting: Acting, plan_id: str, wish: Wish) -> PlanShown:
+async def undo(node: TheNode, acting: Acting, author: Author, plan_id: str, wish: Wish) -> PlanShown:
     """A new plan, to be approved, that takes back what still is where this one put it; `left_out` lists the rest."""
-    return _shown(acting, await Operating(acting.rebalancer).undo(plan_id, wish.author, wish.reason))
+    return _shown(acting, await Operating(acting.rebalancer).undo(plan_id, wish.author or author, wish.reason))
 
 
-async def _act(acting: Incarnation, plan_id: str, action: PlanAction, wish: Wish) -> PlanShown:
-    return _shown(acting, await Operating(acting.rebalancer).act(plan_id, action, wish.author, wish.reason))
+@router.post("/{plan_id}/withdraw")
+async def withdraw(node: TheNode, acting: Acting, author: Author, plan_id: str, wish: Wish) -> PlanShown:
+    """The leader undoes it at once, where nobody else has changed it since."""
+    return await _act(acting, author, plan_id, PlanAction.WITHDRAW, wish)
+
+
+async def _act(acting: Incarnation, author: str, plan_id: str, action: PlanAction, wish: Wish) -> PlanShown:
+    return _shown(acting, await Operating(acting.rebalancer).act(plan_id, action, wish.author or author, wish.reason))
 
 
 def _shown(acting: Incarnation, plan: Plan) -> PlanShown:

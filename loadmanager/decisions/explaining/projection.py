@@ -160,7 +160,7 @@ def decision_shown(decision: Decision, outcomes: Sequence[Outcome] = ()) -> Deci
         moves=tuple(_move(move, outcome) for move, outcome in zip(decision.moves, known, strict=False)),
         spread_before=decision.spread_before,
         spread_after=decision.spread_after,
-        certificate=_certificate(decision.certificate),
+        certificate=None if decision.certificate is None else certificate_shown(decision.certificate),
         candidates=tuple(
             CandidateShown(str(c.bundle), c.source.name, c.destination.name, c.gain, c.rule, c.detail)
             for c in decision.candidates
@@ -208,8 +208,7 @@ def _move(move: Move, outcome: Outcome | None) -> MoveShown:
     )
 
 
-def _certificate(found: Certificate | None) -> CertificateShown | None:
-    if found is None:
-        return None
+def certificate_shown(found: Certificate) -> CertificateShown:
+    """With a ratio only where there is one."""
     ratio = found.ratio if np.isfinite(found.ratio) else None
     return CertificateShown(found.bound, found.moved, ratio, found.resource, found.text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from loadmanager.cluster.readers import TOPIC as READERS_TOPIC
 from loadmanager.cluster.views import SUSPICIONS_TOPIC
 from loadmanager.decisions.log import DECISIONS
-from loadmanager.leader.advice.model import ADVICE_TOPIC
+from loadmanager.leader.advice.former import ADVICE_TOPIC
 from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC
 from loadmanager.settings import Settings
 from loadmanager.settings.documents.model import PLANS_TOPIC, POLICIES_TOPIC, SETTINGS_TOPIC

@@ -18,7 +18,7 @@ from loadmanager.history.pinned import pinned
 from loadmanager.history.replay import Options as Replaying
 from loadmanager.history.replay import ReplayResult, replay
 from loadmanager.history.replay.job import recorded_settings
-from loadmanager.leader.advice.model import Advice
+from loadmanager.leader.plans.advice import Advice
 from loadmanager.settings import Settings
 
 KINDS = ("replay", "bundles", "weights", "forecast")

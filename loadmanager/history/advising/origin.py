@@ -9,8 +9,7 @@ from pyspark.sql import functions as f
 
 from loadmanager.history.lake import Window
 from loadmanager.history.pinned import Pinned
-from loadmanager.leader.advice.codec import sealed
-from loadmanager.leader.advice.model import Advice, Change, Expected, Provenance
+from loadmanager.leader.plans.advice import Advice, Change, Expected, Provenance, sealed
 from loadmanager.model.registration import VERSION
 
 JOB = "history advise"

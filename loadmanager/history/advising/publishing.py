@@ -1,4 +1,4 @@
-"""Puts advice where leaders look for it: into the topic `advice`, over the log itself or through a broker's endpoint.
+"""Puts advice where leaders look for it: among the plans, over the log itself or through a broker's endpoint.
 
 Advice is its own name: publishing it twice is publishing it once. Whether anything is done with it is the cluster's.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -15,10 +16,12 @@ import msgspec
 
 from loadmanager.broker.wiring import open_log
 from loadmanager.errors import Conflict, Invalid, LoadManagerError, Unavailable
-from loadmanager.leader.advice.board import AdviceBoard
-from loadmanager.leader.advice.model import Advice
+from loadmanager.leader.advice.publishing import publish as publish_plan
+from loadmanager.leader.plans.advice import Advice
+from loadmanager.leader.plans.store import PlanStore
 from loadmanager.settings import Settings
 from statechannel.errors import LogError
+from statechannel.law.table import OwnershipTable
 from statechannel.runtime.view import wall_clock_ms
 
 START_S = 10.0
@@ -40,12 +43,15 @@ def publish(advice: Sequence[Advice], where: Settings | str) -> tuple[str, ...]:
 
 async def _written(advice: Sequence[Advice], settings: Settings) -> tuple[str, ...]:
     log = open_log(settings)
-    board = AdviceBoard(log, settings.cluster, wall_clock_ms)
+    store = PlanStore(log, lambda: OwnershipTable(1), wall_clock_ms, secrets.token_hex(6))
     try:
         await log.start(START_S)
-        reading = asyncio.create_task(board.run())
+        await store.documents.start()
+        reading = asyncio.create_task(store.documents.run())
         try:
-            return tuple([(await board.publish(each)).id for each in advice])
+            if not await store.documents.wait_ready(ANSWER_S):
+                raise Unavailable("the topic of plans is not read yet: try again")
+            return tuple([(await publish_plan(store, each, settings.cluster, wall_clock_ms())).id for each in advice])
         finally:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
@@ -57,7 +63,7 @@ async def _written(advice: Sequence[Advice], settings: Settings) -> tuple[str, .
 
 def _posted(advice: Advice, url: str) -> str:
     headers = {"Content-Type": "application/json", "X-Author": AUTHOR}
-    request = urllib.request.Request(f"{url}/v1/advice", msgspec.json.encode(advice), headers, method="POST")
+    request = urllib.request.Request(f"{url}/v1/plans/advice", msgspec.json.encode(advice), headers, method="POST")
     try:
         with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
             return str(json.load(answer)["id"])

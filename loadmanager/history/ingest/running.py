@@ -25,7 +25,7 @@ from loadmanager.history.gist import gist
 from loadmanager.history.ingest.batches import Batches, Plan, complete
 from loadmanager.history.ingest.failpoints import Failpoints
 from loadmanager.history.ingest.gold import refresh_gold
-from loadmanager.history.ingest.measuring import Gauges, exporter
+from loadmanager.history.ingest.metrics import Gauges, exporter
 from loadmanager.history.ingest.rereading import reread
 from loadmanager.history.lake import Lake
 from loadmanager.history.sources import TOPICS, Source, stream

@@ -1,8 +1,7 @@
-"""Advice: what the load history says would do better, shown by every broker and followed by the leader. No Spark here.
+"""The leader follows advice of the load history: it runs approved plans that have some, measures, keeps or undoes them.
 
-Jobs publish to the compacted topic `advice`. `model.py` has the values, `states.py` THE TABLE of what may become of
-advice, `judging.py` what the leader does next, `effect.py` how the effect is measured; `board.py` reads and writes the
-topic, `hands/` change settings, cut bundles and move them, `service.py` runs it all while a broker leads. Advice is
-never applied unless an administrator approved it or the setting `advice_apply` is on, and never beyond its bounds.
-Brokers import all of it after their start.
+`publishing.py` makes advice a plan. `judging.py` says what the leader does next, `measured_rounds.py` gives the rounds
+by which the effect is measured, `appliers/` change settings, cut bundles and move them, `following.py` runs it all
+while a broker leads. Nothing runs unless an administrator approved it or the setting `advice_apply` is on, and never
+beyond its bounds. Brokers import all of it after their start.
 """

@@ -10,17 +10,15 @@ from loadmanager.cluster.dependencies import Dependencies
 from loadmanager.cluster.membership import Membership
 from loadmanager.cluster.policy_store import PolicyStore
 from loadmanager.decisions.log import DecisionLog
-from loadmanager.leader.advice.counts import AdviceCounts
 from loadmanager.leader.rebalancing.rebalancer import Rebalancer
 from loadmanager.leader.service import Term
+from loadmanager.leader.surviving import survives
 from loadmanager.settings import Settings
 from loadmanager.settings.dynamic.live import LiveSettings
 from statechannel.runtime.service import Channel
 
 if TYPE_CHECKING:
-    from loadmanager.leader.advice.board import AdviceBoard
-    from loadmanager.leader.advice.hands.contract import Hand
-    from loadmanager.leader.advice.service import Following
+    from loadmanager.leader.advice.appliers.contract import Applier
 
 
 class AdviceDependencies(Protocol):
@@ -34,67 +32,53 @@ class AdviceDependencies(Protocol):
     decisions: DecisionLog
 
     @property
-    def advice(self) -> AdviceBoard: ...
-
-    @property
     def settings(self) -> Settings: ...
 
     def note(self, text: str) -> None: ...
 
 
-class Advising:
-    """One incarnation's work on advice."""
+async def follow_advice(deps: AdviceDependencies, rebalancer: Rebalancer, operations: Operations, term: Term) -> None:
+    """Follow the cluster's advice, and undo what is to be undone, until cancelled."""
+    from loadmanager.leader.advice.following import Following
+    from loadmanager.leader.advice.former import carry_over
+    from loadmanager.leader.advice.measured_rounds import MeasuredRounds
 
-    def __init__(self, deps: AdviceDependencies, rebalancer: Rebalancer, operations: Operations) -> None:
-        self.counts = AdviceCounts()
-        self.following: Following | None = None
-        """While this broker leads."""
-        self._deps = deps
-        self._rebalancer = rebalancer
-        self._operations = operations
+    following = Following(
+        rebalancer.plans,
+        _appliers(deps, rebalancer, operations),
+        MeasuredRounds(deps.decisions),
+        lambda: deps.settings,
+        lambda: _held_up(deps),
+        deps.world.wall_ms,
+        str(term.leadership.leader),
+        deps.note,
+        rebalancer.counts,
+        rebalancer.waiting,
+    )
+    world, settings = deps.world, deps.settings
+    earlier = carry_over(world.log, rebalancer.plans, settings.cluster, world.wall_ms, deps.note)
+    try:
+        await survives("the look at advice of an earlier release", earlier, deps.note)
+        await following.follow()
+    finally:
+        rebalancer.waiting.clear()
 
-    async def lead(self, term: Term) -> None:
-        """Follow the cluster's advice until cancelled."""
-        from loadmanager.leader.advice.measured_rounds import MeasuredRounds
-        from loadmanager.leader.advice.service import Following
 
-        deps = self._deps
-        self.following = Following(
-            deps.advice,
-            self._hands(),
-            MeasuredRounds(deps.decisions),
-            lambda: deps.settings,
-            self._held_up,
-            term.leadership.epoch,
-            str(term.leadership.leader),
-            deps.note,
-            self.counts,
-        )
-        try:
-            await self.following.follow()
-        finally:
-            self.following = None
+def _appliers(deps: AdviceDependencies, rebalancer: Rebalancer, operations: Operations) -> Mapping[str, Applier]:
+    from loadmanager.leader.advice.appliers.moves import MovesApplier
+    from loadmanager.leader.advice.appliers.settings import SettingsApplier
+    from loadmanager.leader.advice.appliers.splits import SplitsApplier
 
-    def waiting(self, advice_id: str) -> str:
-        """Why advice is not further on, as far as it is known here: the leader knows."""
-        return "" if self.following is None else self.following.waiting.get(advice_id, "")
+    return {
+        "settings": SettingsApplier(deps.live),
+        "splits": SplitsApplier(deps.channel.table, operations, lambda: deps.settings),
+        "moves": MovesApplier(rebalancer.plans, rebalancer.deciding),
+    }
 
-    def _hands(self) -> Mapping[str, Hand]:
-        from loadmanager.leader.advice.hands.moves import MovesHand
-        from loadmanager.leader.advice.hands.settings import SettingsHand
-        from loadmanager.leader.advice.hands.splits import SplitsHand
 
-        deps, deciding = self._deps, self._rebalancer.deciding
-        return {
-            "settings": SettingsHand(deps.live),
-            "splits": SplitsHand(deps.channel.table, self._operations, lambda: deps.settings, deps.world.wall_ms),
-            "moves": MovesHand(self._rebalancer.shelf, deciding, deciding.taking),
-        }
-
-    def _held_up(self) -> str:
-        """Why nothing is to be begun now; empty if it may be."""
-        deps = self._deps
-        safe_mode = deps.membership.safe_mode(deps.world.clock_s())
-        if safe_mode is not None:
-            return safe_mode
-        return "the cluster is paused" if deps.policies.current().cluster.paused else ""
+def _held_up(deps: AdviceDependencies) -> str:
+    """Why nothing is to be begun now; empty if it may be."""
+    safe_mode = deps.membership.safe_mode(deps.world.clock_s())
+    if safe_mode is not None:
+        return safe_mode
+    return "the cluster is paused" if deps.policies.current().cluster.paused else ""

@@ -12,9 +12,9 @@ from typing import Protocol
 
 from loadmanager.decisions.log import DecisionLog
 from loadmanager.decisions.record import DecisionRecord
-from loadmanager.leader.advice.bounds import as_number
-from loadmanager.leader.advice.effect import Sample
-from loadmanager.leader.advice.model import Change, ChangeSettings, Ruler
+from loadmanager.leader.plans.advice import Change, ChangeSettings, Ruler
+from loadmanager.leader.plans.bounds import as_number
+from loadmanager.leader.plans.effect import Sample
 from loadmanager.leader.rebalancing.planning import figures
 from loadmanager.settings import Settings
 

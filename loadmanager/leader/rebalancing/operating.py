@@ -11,10 +11,17 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from loadmanager.errors import Conflict, Invalid, LoadManagerError, NotFound
-from loadmanager.leader.rebalancing.plan_model import Outcome, Plan, Step
-from loadmanager.leader.rebalancing.planning import Occasion, figures, of_bundles, of_decision, undoing, verified
-from loadmanager.leader.rebalancing.plans import UNDOABLE, By, Facts, PlanAction, advance
-from loadmanager.leader.rebalancing.progress import progress
+from loadmanager.leader.plans.model import PieceOutcome, Plan
+from loadmanager.leader.plans.table import UNDOABLE, By, PlanAction
+from loadmanager.leader.rebalancing.planning import (
+    Occasion,
+    figures,
+    of_bundles,
+    of_decision,
+    running,
+    undoing,
+    verified,
+)
 from loadmanager.leader.rebalancing.rebalancer import Rebalancer
 from loadmanager.settings import TOLERANCES, Settings
 from loadmanager.strategies.rebalancing.registry import STRATEGIES
@@ -36,26 +43,31 @@ class Unload(msgspec.Struct, frozen=True):
 
 
 class Operating:
-    """An operator's hands on the plans, at one broker."""
+    """What an operator does with plans, at one broker."""
 
     def __init__(self, rebalancer: Rebalancer) -> None:
         self._deciding = rebalancer.deciding
-        self._shelf = rebalancer.shelf
+        self._plans = rebalancer.plans
+        self._waiting = rebalancer.waiting
 
     # --- looking
 
     def plans(self) -> list[Plan]:
         """Every plan as far as it is known here, the newest first."""
-        return self._shelf.all()
+        return self._plans.all()
 
     async def plan(self, plan_id: str) -> Plan:
         """As it is now, whoever changed it. Raises NotFound, LogUnavailable."""
-        await self._shelf.refresh()
-        return self._shelf.get(plan_id)
+        await self._plans.refresh()
+        return self._plans.get(plan_id)
 
-    def progress(self, plan: Plan) -> tuple[Outcome, ...]:
-        """What has become of each move by now."""
-        return self._shelf.progress(plan)
+    def progress(self, plan: Plan) -> tuple[PieceOutcome, ...]:
+        """What has become of each piece by now."""
+        return self._plans.progress(plan)
+
+    def waiting(self, plan: Plan) -> str:
+        """Why it is not further on, as far as it is known here: the leader knows."""
+        return self._waiting.get(plan.id, "")
 
     # --- making plans
 
@@ -74,9 +86,9 @@ class Operating:
             raise
         except Exception as error:
             raise Conflict(f"the strategy {settings.balancing_strategy} failed: {error!r}") from error
-        occasion = Occasion(self._shelf.new_id(), author, deciding.wall_ms(), reason)
+        occasion = Occasion(self._plans.new_id(), author, deciding.wall_ms(), reason)
         plan = of_decision(occasion, decision, model, settings, deciding.table)
-        return await self._shelf.add(
+        return await self._plans.add(
             msgspec.structs.replace(plan, policies=policies.revision, settings=dict(overrides))
         )
 
@@ -88,37 +100,37 @@ class Operating:
         entries = self._entries(what)
         to = None if what.to is None else self._destination(what.to)
         why = reason or f"unload of {what.namespace or what.broker}"
-        occasion = Occasion(self._shelf.new_id(), author, self._deciding.wall_ms(), why)
+        occasion = Occasion(self._plans.new_id(), author, self._deciding.wall_ms(), why)
         plan = of_bundles(occasion, entries, to, what.wave, self._deciding.forbids)
-        if not review:
-            for action in (PlanAction.APPROVE, PlanAction.RUN):
-                facts = Facts(progress(plan, self._deciding.table), occasion.at_ms)
-                plan = advance(plan, action, By.OPERATOR, Step(action.value, occasion.at_ms, author, why), facts)
-        return await self._shelf.add(plan)
+        return await self._plans.add(plan if review else running(plan, self._deciding.table, why))
 
     async def undo(self, plan_id: str, author: str, reason: str) -> Plan:
         """A plan that takes this one back, to be approved. Raises NotFound, Conflict, LogUnavailable."""
         plan = await self.plan(plan_id)
         if plan.state not in UNDOABLE:
             raise Conflict(f"plan {plan_id} is {plan.state}: only what has run can be undone")
-        self._shelf.check_undoable(plan)
-        occasion = Occasion(self._shelf.new_id(), author, self._deciding.wall_ms(), reason)
-        return await self._shelf.add(undoing(occasion, plan, self._deciding.table, self._deciding.taking))
+        if not plan.moves:
+            raise Conflict(f"plan {plan_id} moved no bundle: to undo its {plan.kind_of_change}, withdraw it")
+        self._plans.check_undoable(plan)
+        occasion = Occasion(self._plans.new_id(), author, self._deciding.wall_ms(), reason)
+        return await self._plans.add(undoing(occasion, plan, self._deciding.table, self._deciding.taking))
 
     # --- steps
 
     async def act(self, plan_id: str, action: PlanAction, author: str, reason: str) -> Plan:
-        """Approve, reject, run or cancel. Raises NotFound, Conflict (see `plans.py`), LogUnavailable."""
-        await self._shelf.refresh()
-        return await self._shelf.act(plan_id, action, By.OPERATOR, author, reason)
+        """Approve, reject, run, cancel or withdraw. Raises NotFound, Conflict (see `table.py`), LogUnavailable."""
+        await self._plans.refresh()
+        return await self._plans.act(plan_id, action, By.OPERATOR, author, reason)
 
     async def verify(self, plan_id: str, author: str) -> Plan:
         """Look what has come of it, and note that in the plan. Raises NotFound, Conflict, LogUnavailable."""
         plan, deciding = await self.plan(plan_id), self._deciding
         if not plan.outcomes:
             raise Conflict(f"plan {plan_id} is {plan.state}: there is nothing to verify until it has run to its end")
+        if not plan.moves:
+            raise Conflict(f"plan {plan_id} moved no bundle: its effect is measured, and stands in the plan")
         actual = figures(await deciding.model(), deciding.settings(), plan.predicted.usages)
-        return await self._shelf.verify(plan_id, author, verified(plan, deciding.table, deciding.wall_ms(), actual))
+        return await self._plans.verify(plan_id, author, verified(plan, deciding.table, deciding.wall_ms(), actual))
 
     def _entries(self, what: Unload) -> Iterable[Ownership]:
         table = self._deciding.table

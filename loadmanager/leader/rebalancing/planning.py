@@ -10,20 +10,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from loadmanager.errors import Conflict
-from loadmanager.leader.rebalancing.limits import grouped
-from loadmanager.leader.rebalancing.plan_model import (
+from loadmanager.leader.plans.model import (
     EXPLAINED_MOVES_A_PLAN,
     MOVES_A_PLAN,
     MOVES_BYTES,
-    Became,
     Figures,
+    MoveStatus,
     Plan,
     PlanKind,
     PlannedMove,
     PlanState,
+    Step,
     Verification,
 )
-from loadmanager.leader.rebalancing.progress import look_again, where
+from loadmanager.leader.plans.progress import look_again, progress, where
+from loadmanager.leader.plans.table import By, Facts, PlanAction, advance
+from loadmanager.leader.rebalancing.limits import grouped
 from loadmanager.model.cluster import ClusterModel
 from loadmanager.model.load.usage import weights_of
 from loadmanager.settings import Settings
@@ -132,8 +134,8 @@ def undoing(occasion: Occasion, plan: Plan, table: OwnershipTable, present: Call
     """
     moves: list[PlannedMove] = []
     left_out: dict[str, str] = {}
-    for move, then in zip(plan.moves, plan.outcomes, strict=True):
-        if then.became is not Became.DONE:
+    for move, then in plan.pairs(plan.outcomes):
+        if then.status is not MoveStatus.DONE:
             continue
         entry, back = table.get(move.bundle), present(move.source.name)
         refusal = _no_way_back(move, entry, back)
@@ -183,14 +185,22 @@ def _no_way_back(move: PlannedMove, entry: Ownership | None, back: BrokerId | No
     return f"{move.source.name} takes no bundles now" if back is None else None
 
 
+def running(plan: Plan, table: OwnershipTable, why: str = "") -> Plan:
+    """The plan, approved by being asked for: whoever made it lets it run at once."""
+    for action in (PlanAction.APPROVE, PlanAction.RUN):
+        facts = Facts(progress(plan, table), plan.proposed_ms)
+        plan = advance(plan, action, By.OPERATOR, Step(action.value, plan.proposed_ms, plan.author, why), facts)
+    return plan
+
+
 def verified(plan: Plan, table: OwnershipTable, at_ms: int, actual: Figures | None) -> Verification:
     """A look at what the plan did: what of it holds."""
     moved_on: dict[str, str] = {}
     holding = 0
     for move, then, now in zip(plan.moves, plan.outcomes, look_again(plan, table), strict=True):
-        if then.became is not Became.DONE:
+        if then.status is not MoveStatus.DONE:
             continue
-        if now.became is Became.DONE:
+        if now.status is MoveStatus.DONE:
             holding += 1
         else:
             moved_on[str(move.bundle)] = now.detail

@@ -10,13 +10,13 @@ from collections.abc import Awaitable, Callable
 
 from loadmanager.cluster.views import Views
 from loadmanager.decisions.record import id_of
+from loadmanager.leader.plans.store import PlanStore
 from loadmanager.leader.rebalancing.beginning import Beginning
 from loadmanager.leader.rebalancing.deciding import Deciding
 from loadmanager.leader.rebalancing.recording import Recording, Records
 from loadmanager.leader.rebalancing.round import Counts, Round
 from loadmanager.leader.rebalancing.rounds import Rounds
 from loadmanager.leader.rebalancing.running import Running
-from loadmanager.leader.rebalancing.shelf import PlanStore
 from loadmanager.leader.service import Term
 from loadmanager.leader.surviving import survives
 from loadmanager.strategies.rebalancing.decision import Decision
@@ -33,18 +33,20 @@ class Rebalancer:
         self,
         deciding: Deciding,
         views: Views,
-        shelf: PlanStore,
+        plans: PlanStore,
         records: Records,
         clock_s: Callable[[], float],
         note: Callable[[str], None],
     ) -> None:
         self.deciding = deciding
-        self.shelf = shelf
+        self.plans = plans
         self.counts = Counts()
         self.rounds: Rounds | None = None
         """While this broker leads, and of its last term."""
         self.running: Running | None = None
         """While this broker leads."""
+        self.waiting: dict[str, str] = {}
+        """Why plans with advice are not further on, by id; while this broker leads."""
         self._views = views
         self._records = records
         self._clock_s = clock_s
@@ -67,8 +69,8 @@ class Rebalancer:
         self.deciding.forget()
         beginning = Beginning(self.deciding, term.executor)
         recording = Recording(self._records, self.counts, self._note, self.deciding.run_blocking)
-        rounds = Rounds(self.deciding, self.shelf, beginning, self.counts, str(leader), self._note)
-        running = Running(self.shelf, self.deciding, beginning, self.counts, str(leader), self._note)
+        rounds = Rounds(self.deciding, self.plans, beginning, self.counts, str(leader), self._note)
+        running = Running(self.plans, self.deciding, beginning, self.counts, str(leader), self._note)
         self.rounds, self.running = rounds, running
         try:
             async with asyncio.TaskGroup() as tasks:

@@ -48,5 +48,8 @@ class Counts:
         """Begun by rounds and plans, by stage."""
         self.held_back: Counter[str] = Counter()
         """Moves that a round could not begin at once, by rule."""
+        self.advice: Counter[str] = Counter()
+        """What was done with plans that have advice: run, kept, harmed, undone."""
+        self.advice_failures = 0
         self.last_round_s: float | None = None
         """When the last one began, on the clock of this broker."""

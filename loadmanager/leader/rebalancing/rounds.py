@@ -12,15 +12,14 @@ import msgspec
 
 from loadmanager.decisions.record import BEGUN, Outcome
 from loadmanager.errors import Conflict
+from loadmanager.leader.plans.model import PROPOSAL_LIFE_MS, MoveStatus, Plan, PlanState
+from loadmanager.leader.plans.store import PlanStore
 from loadmanager.leader.rebalancing.asking import StrategyFailed
 from loadmanager.leader.rebalancing.beginning import HELD_BACK, Beginning
 from loadmanager.leader.rebalancing.deciding import Deciding
 from loadmanager.leader.rebalancing.limits import HeldBack, Limits, UnderWay, allow
-from loadmanager.leader.rebalancing.plan_model import Became, Plan, PlanState
 from loadmanager.leader.rebalancing.planning import Occasion, of_decision
-from loadmanager.leader.rebalancing.plans import PROPOSAL_LIFE_MS
 from loadmanager.leader.rebalancing.round import Counts, Round
-from loadmanager.leader.rebalancing.shelf import PlanStore
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision, Move, Stage
 from statechannel.errors import LogError
@@ -43,7 +42,7 @@ class Rounds:
     def __init__(
         self,
         deciding: Deciding,
-        shelf: PlanStore,
+        plans: PlanStore,
         beginning: Beginning,
         counts: Counts,
         leader: str,
@@ -51,7 +50,7 @@ class Rounds:
     ) -> None:
         self.last: Round | None = None
         self._deciding = deciding
-        self._shelf = shelf
+        self._plans = plans
         self._beginning = beginning
         self._counts = counts
         self._leader = leader
@@ -159,19 +158,19 @@ class Rounds:
     async def _add_plan(self, this: Round, moves: Sequence[Move]) -> Plan:
         assert this.model is not None
         decision = msgspec.structs.replace(this.decision, moves=tuple(moves))
-        occasion = Occasion(self._shelf.new_id(), self._leader, this.at_ms, cause=this.id)
+        occasion = Occasion(self._plans.new_id(), self._leader, this.at_ms, cause=this.id)
         plan = of_decision(occasion, decision, this.model, this.settings, self._deciding.table)
         plan = msgspec.structs.replace(plan, policies=this.policies)
-        await self._shelf.add(plan)
+        await self._plans.add(plan)
         self._counts.plans += 1
-        self._note(f"plan {plan.id} waits for approval: {len(plan.moves)} moves; see: loadmanager plan show {plan.id}")
+        self._note(f"plan {plan.id} waits for approval: {len(plan.moves)} moves; see: loadmanager plans show {plan.id}")
         return plan
 
     def _turned_down(self, this: Round) -> dict[Bundle, str]:
         """Bundles of moves that somebody rejected within the last hour, and in which plan: not to ask again at once."""
         rejected = {
             (move.bundle, move.destination): plan.id
-            for plan in self._shelf.all()
+            for plan in self._plans.all()
             if plan.state is PlanState.REJECTED and this.at_ms - plan.steps[-1].at_ms < PROPOSAL_LIFE_MS
             for move in plan.moves
         }
@@ -182,10 +181,10 @@ class Rounds:
         """Bundles of open plans (in these states), and in which; but for those that a plan has given up."""
         return {
             move.bundle: plan.id
-            for plan in self._shelf.open()
+            for plan in self._plans.open()
             if not states or plan.state in states
-            for move, outcome in zip(plan.moves, self._shelf.progress(plan), strict=True)
-            if outcome.became not in (Became.SKIPPED, Became.FAILED)
+            for move, outcome in plan.pairs(self._plans.progress(plan))
+            if outcome.status not in (MoveStatus.SKIPPED, MoveStatus.FAILED)
         }
 
 

@@ -13,22 +13,23 @@ import msgspec
 
 from loadmanager.decisions.record import BEGUN, Outcome
 from loadmanager.errors import Conflict, NotFound
-from loadmanager.leader.rebalancing.beginning import NO_DESTINATION, REFUSED, Beginning
-from loadmanager.leader.rebalancing.deciding import Deciding
-from loadmanager.leader.rebalancing.limits import Allowed, HeldBack, Limits, Rule, UnderWay, allow
-from loadmanager.leader.rebalancing.plan_model import Became, Plan, PlannedMove, PlanState
-from loadmanager.leader.rebalancing.planning import as_move, wave_of
-from loadmanager.leader.rebalancing.plans import (
+from loadmanager.leader.plans.model import MoveStatus, Plan, PlannedMove, PlanState
+from loadmanager.leader.plans.progress import progress
+from loadmanager.leader.plans.store import PlanStore
+from loadmanager.leader.plans.table import (
     By,
     Facts,
     PlanAction,
-    all_went_well,
     it_is_out_of_date,
     nothing_is_under_way,
+    something_went_wrong,
+    summary,
 )
-from loadmanager.leader.rebalancing.progress import progress
+from loadmanager.leader.rebalancing.beginning import NO_DESTINATION, REFUSED, Beginning
+from loadmanager.leader.rebalancing.deciding import Deciding
+from loadmanager.leader.rebalancing.limits import Allowed, HeldBack, Limits, Rule, UnderWay, allow
+from loadmanager.leader.rebalancing.planning import as_move, wave_of
 from loadmanager.leader.rebalancing.round import Counts
-from loadmanager.leader.rebalancing.shelf import PlanStore
 from loadmanager.leader.rebalancing.together import whole_groups
 from loadmanager.strategies.rebalancing.decision import Move
 from statechannel.errors import RecordTooLarge
@@ -45,14 +46,14 @@ class Running:
 
     def __init__(
         self,
-        shelf: PlanStore,
+        plans: PlanStore,
         deciding: Deciding,
         beginning: Beginning,
         counts: Counts,
         leader: str,
         note: Callable[[str], None],
     ) -> None:
-        self._shelf = shelf
+        self._plans = plans
         self._deciding = deciding
         self._beginning = beginning
         self._counts = counts
@@ -68,30 +69,30 @@ class Running:
         """One look at every plan. Raises LogUnavailable."""
         taking = self._deciding.taking
         self._away_since_ms = {name: since for name, since in self._away_since_ms.items() if taking(name) is None}
-        for plan in self._shelf.all():
+        for plan in self._plans.all():
             try:
                 await self._look(plan)
             except RecordTooLarge as error:  # the others must not wait for this one
                 self._note(f"what became of plan {plan.id} cannot be written down: {error}")
-        for plan, undoing in self._shelf.undone():
+        for plan, undoing in self._plans.undone():
             await self._act(plan, PlanAction.UNDO, f"taken back by {undoing.id}")
 
     async def _look(self, plan: Plan) -> None:
         match plan.state:
-            case PlanState.RUNNING:
+            case PlanState.RUNNING if plan.moves:
                 await self._run(plan)
-            case PlanState.PROPOSED | PlanState.APPROVED:
+            case PlanState.PROPOSED | PlanState.APPROVED if plan.advice is None:
                 await self._expire(plan)
-            case PlanState.CANCELLED if not plan.outcomes:
+            case PlanState.CANCELLED | PlanState.UNDOING if plan.moves and not plan.outcomes:
                 await self._settle(plan)
             case _:
                 self._forget(plan)
 
     async def _run(self, plan: Plan) -> None:
         facts = self._facts(plan)
-        if all(outcome.became.settled for outcome in facts.outcomes):
-            well = all_went_well(plan, facts)
-            await self._act(plan, PlanAction.FINISH if well else PlanAction.FAIL)
+        if all(outcome.status.settled for outcome in facts.outcomes):
+            failed = something_went_wrong(plan, facts)
+            await self._act(plan, PlanAction.FAIL if failed else PlanAction.FINISH, summary(facts.outcomes))
             return
         allowed = self._allowed(plan, facts)
         self.held[plan.id] = allowed.held
@@ -104,8 +105,8 @@ class Running:
 
     def _allowed(self, plan: Plan, facts: Facts) -> Allowed:
         """The moves of it that may begin now."""
-        waiting = [place for place, outcome in enumerate(facts.outcomes) if outcome.became is Became.WAITING]
-        wave = set(wave_of(plan, waiting, [outcome.became.settled for outcome in facts.outcomes]))
+        waiting = [place for place, outcome in enumerate(facts.outcomes) if outcome.status is MoveStatus.WAITING]
+        wave = set(wave_of(plan, waiting, [outcome.status.settled for outcome in facts.outcomes]))
         later = islice((place for place in waiting if place not in wave), WAITING_TOLD)
         held = [
             HeldBack(as_move(plan, plan.moves[place]), Rule.WAVE, f"waits for the wave of {plan.wave} before it")
@@ -172,7 +173,7 @@ class Running:
 
     async def _act(self, plan: Plan, action: PlanAction, reason: str = "") -> None:
         try:
-            after = await self._shelf.act(plan.id, action, By.LEADER, self._leader, reason, self._refused.get(plan.id))
+            after = await self._plans.act(plan.id, action, By.LEADER, self._leader, reason, self._refused.get(plan.id))
         except (Conflict, NotFound):
             return  # an operator was faster: the next tick sees what he did
         if after.state is not plan.state:

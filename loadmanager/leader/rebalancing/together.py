@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from loadmanager.leader.plans.model import MoveStatus, Plan
+from loadmanager.leader.plans.table import Facts
 from loadmanager.leader.rebalancing.limits import HeldBack, Rule
-from loadmanager.leader.rebalancing.plan_model import Became, Plan
-from loadmanager.leader.rebalancing.plans import Facts
 from loadmanager.strategies.rebalancing.decision import Move
 from statechannel.law.bundle import Bundle
 
@@ -29,13 +29,13 @@ def whole_groups(plan: Plan, facts: Facts, moves: Sequence[Move]) -> tuple[list[
     missing: dict[int, tuple[Bundle, str]] = {}
     waits: dict[int, Bundle] = {}
     begun: set[int] = set()
-    for move, outcome in zip(plan.moves, facts.outcomes, strict=True):
-        match outcome.became:
-            case Became.SKIPPED | Became.FAILED:
+    for move, outcome in plan.pairs(facts.outcomes):
+        match outcome.status:
+            case MoveStatus.SKIPPED | MoveStatus.FAILED:
                 missing.setdefault(move.group, (move.bundle, outcome.detail))
-            case Became.WAITING if move.bundle not in ready:
+            case MoveStatus.WAITING if move.bundle not in ready:
                 waits.setdefault(move.group, move.bundle)
-            case Became.DONE | Became.UNDER_WAY:
+            case MoveStatus.DONE | MoveStatus.UNDER_WAY:
                 begun.add(move.group)
             case _:
                 pass

@@ -30,8 +30,7 @@ from loadmanager.history.lake import Lake, Window
 from loadmanager.history.replay import Objective
 from loadmanager.history.replay import Options as Replaying
 from loadmanager.history.sources import source_of
-from loadmanager.leader.advice.codec import sealed
-from loadmanager.leader.advice.model import Advice, ChangeSettings, Expected, Measure, Provenance, SettingChange
+from loadmanager.leader.plans.advice import Advice, ChangeSettings, Expected, Measure, Provenance, SettingChange, sealed
 from loadmanager.settings import Settings
 from stack.servers import KafkaServer, ZooKeeperServer
 from tests.integration.long_life.cluster import Cluster
@@ -140,7 +139,7 @@ class Advised(Balanced):
         return {each["bundle"]: each["owner"] for name in SHARES for each in await self.cluster.bundles(name)}
 
     async def advice(self, advice_id: str) -> dict[str, Any]:
-        return await self.ask("GET", f"/v1/advice/{advice_id}")
+        return await self.ask("GET", f"/v1/plans/{advice_id}")
 
     async def until_advice(self, advice_id: str, *states: str) -> dict[str, Any]:
         async def arrived() -> bool:
@@ -199,21 +198,22 @@ async def _followed(here: Advised, advice: Advice) -> dict[str, Any]:
     shown = await here.advice(advice.id)
     assert shown["state"] == "proposed"
     assert await here.owners_of_all() == before, "nothing moves under the poor strategy"
-    await loadmanager("advice", "approve", advice.id, "--reason", "looks right", "--admin-url", here.url)
-    kept = await here.until_advice(advice.id, "kept", "withdrawn")
-    assert kept["state"] == "kept", kept
-    assert [step["state"] for step in kept["steps"]] == ["applying", "measuring", "kept"]
-    assert kept["effect"]["after"] < LOWER * kept["effect"]["before"], kept["effect"]
-    assert kept["effect"]["harm"] is False
-    assert any(f"advice {advice.id} is kept: spread" in note for note in await here.notes())
+    await loadmanager("plans", "approve", advice.id, "--reason", "looks right", "--admin-url", here.url)
+    kept = await here.until_advice(advice.id, "done", "undone")
+    assert kept["state"] == "done", kept
+    assert [step["action"] for step in kept["steps"]] == ["approve", "run", "finish", "keep"]
+    effect = kept["advice"]["effect"]
+    assert effect["after"] < LOWER * effect["before"], effect
+    assert effect["harm"] is False
+    assert any(f"plan {advice.id} is done: spread" in note for note in await here.notes())
     return kept
 
 
 async def _lower_by_the_reports(here: Advised, kept: dict[str, Any]) -> None:
     """By what brokers themselves reported, read from the lake: before it was applied, and once it had settled."""
     await here.ingested()
-    _, applied, ended = (step["at_ms"] for step in kept["steps"])
-    before, after = (kept["baseline"][edge] for edge in ("begin_ms", "end_ms")), (applied + SETTLED_MS, ended)
+    _, _, applied, ended = (step["at_ms"] for step in kept["steps"])
+    before, after = (kept["advice"]["baseline"][edge] for edge in ("begin_ms", "end_ms")), (applied + SETTLED_MS, ended)
     spreads = [await asyncio.to_thread(_reported_spread, here.lake, *times) for times in (before, after)]
     assert spreads[1] < LOWER * spreads[0], spreads
 
@@ -232,14 +232,14 @@ async def _harm_is_taken_back(here: Advised) -> None:
     wrong = _wrong(better)
     await here.until_balanced_within(0.5)
     await asyncio.to_thread(publish, [wrong], here.url)
-    await here.ask("POST", f"/v1/advice/{wrong.id}/approve", {"reason": "why not"})
+    await here.ask("POST", f"/v1/plans/{wrong.id}/approve", {"reason": "why not"})
     await here.until_advice(wrong.id, "measuring")
     await here.piled()
-    gone = await here.until_advice(wrong.id, "kept", "withdrawn")
-    assert gone["state"] == "withdrawn", gone
-    assert gone["effect"]["harm"] is True
-    assert any(f"advice {wrong.id} is withdrawing" in note and "harm" in note for note in await here.notes())
-    told = await loadmanager("advice", "show", wrong.id, "--admin-url", here.url)
+    gone = await here.until_advice(wrong.id, "done", "undone")
+    assert gone["state"] == "undone", gone
+    assert gone["advice"]["effect"]["harm"] is True
+    assert any(f"plan {wrong.id} is undoing" in note and "harm" in note for note in await here.notes())
+    told = await loadmanager("plans", "show", wrong.id, "--admin-url", here.url)
     assert "harm" in told
     assert (await here.ask("GET", "/v1/config/balancing_strategy"))["value"] == better
     await here.until_balanced_within(0.5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -16,9 +17,8 @@ from loadmanager.history.advising.intervals import mean
 from loadmanager.history.advising.origin import Origin
 from loadmanager.history.replay import RECORDED, Ranked, ReplayResult, WindowRow, parsed
 from loadmanager.history.replay.ranking import config_of, ranked, verdict
-from loadmanager.leader.advice.bounds import check, check_steps
-from loadmanager.leader.advice.codec import decode, encode
-from loadmanager.leader.advice.model import Advice, ChangeSettings, Measure, SettingChange
+from loadmanager.leader.plans.advice import Advice, ChangeSettings, Measure, SettingChange, check_seal
+from loadmanager.leader.plans.bounds import check, check_steps
 from loadmanager.settings import Settings
 
 BASE = Settings.model_construct(None)
@@ -86,7 +86,8 @@ def test_the_candidate_that_surely_beats_what_happened_is_advised_with_its_numbe
     assert "50.0% → 20.0%" in advice.reason
     assert dict(advice.provenance.tables) == {"broker_load": 3, "decision": 7}
     check(advice, "test", NOW_MS + HOUR_MS)
-    assert decode(encode(advice)) == advice
+    assert msgspec.json.decode(msgspec.json.encode(advice), type=Advice) == advice
+    check_seal(advice)
     assert advised(found, BASE, ORIGIN) == advice
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from loadmanager.errors import Invalid, Unavailable
 from loadmanager.history.advising import publish
-from loadmanager.leader.advice.codec import sealed
-from loadmanager.leader.advice.model import Advice, ChangeSettings, Expected, Measure, Provenance, SettingChange
+from loadmanager.leader.plans.advice import Advice, ChangeSettings, Expected, Measure, Provenance, SettingChange, sealed
 from loadmanager.settings import Settings
 from loadmanager.testing import embedded_cluster
 
@@ -36,14 +35,14 @@ async def test_it_arrives_either_way_and_once(tmp_path: Path) -> None:
         one, other = advice(), advice(to=0.15)
         assert await asyncio.to_thread(publish, [one, other], settings) == (one.id, other.id)
         assert await asyncio.to_thread(publish, [other, one], f"http://{broker.name}/") == (other.id, one.id)
-        await broker.ask(lambda node: node.advice.refresh())
-        assert sorted(entry.id for entry in broker.node.advice.all()) == sorted([one.id, other.id])
+        await broker.ask(lambda node: node.plans.refresh())
+        assert sorted(plan.id for plan in broker.node.plans.all()) == sorted([one.id, other.id])
         for where in (settings, f"http://{broker.name}"):
             with pytest.raises(Invalid, match="of the cluster 'another'"):
                 await asyncio.to_thread(publish, [advice("another")], where)
         with pytest.raises(Invalid, match=r"at most 0\.2 of it"):
             await asyncio.to_thread(publish, [advice(to=0.9)], f"http://{broker.name}")
-        assert len(broker.node.advice.all()) == 2
+        assert len(broker.node.plans.all()) == 2
 
 
 def test_nobody_answers() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from loadmanager.leader.plans.model import Plan
 from loadmanager.leader.rebalancing.limits import Rule
 from loadmanager.leader.rebalancing.pausing import Subject, pause, resume
-from loadmanager.leader.rebalancing.plan_model import Plan
 from loadmanager.leader.rebalancing.rebalancer import Rebalancer
 from loadmanager.leader.rebalancing.round import Round
 from loadmanager.simulation.coordination_server import COORDINATION_SERVER

@@ -18,7 +18,7 @@ from loadmanager_api.cli.load_history.running import check_recorded, provenance,
 if TYPE_CHECKING:
     from loadmanager.history.advising import Considered
     from loadmanager.history.lake import Lake
-    from loadmanager.leader.advice.model import Advice
+    from loadmanager.leader.plans.advice import Advice
 
 KINDS = ("replay", "bundles", "weights", "forecast")
 COLUMNS = ("id", "kind", "what", "measure", "before", "after", "surely", "at best")
@@ -82,7 +82,7 @@ def row_of(advice: Advice) -> dict[str, Any]:
 
 def title_of(advice: Advice) -> str:
     """What it would change, in a line."""
-    from loadmanager.leader.advice.model import ChangeSettings, CutBundles
+    from loadmanager.leader.plans.advice import ChangeSettings, CutBundles
 
     match advice.change:
         case ChangeSettings(changes):

@@ -15,12 +15,10 @@ from typing import Any
 import msgspec
 
 from loadmanager.errors import Conflict
-from loadmanager.leader.advice.board import AdviceBoard
-from loadmanager.leader.advice.codec import sealed
-from loadmanager.leader.advice.counts import AdviceCounts
-from loadmanager.leader.advice.effect import Sample
-from loadmanager.leader.advice.hands.settings import SettingsHand
-from loadmanager.leader.advice.model import (
+from loadmanager.leader.advice.appliers.settings import SettingsApplier
+from loadmanager.leader.advice.following import Following
+from loadmanager.leader.advice.publishing import publish
+from loadmanager.leader.plans.advice import (
     Advice,
     Change,
     ChangeSettings,
@@ -29,14 +27,18 @@ from loadmanager.leader.advice.model import (
     Provenance,
     Ruler,
     SettingChange,
-    State,
+    sealed,
 )
-from loadmanager.leader.advice.service import Following
-from loadmanager.leader.advice.states import OVER
+from loadmanager.leader.plans.effect import Sample
+from loadmanager.leader.plans.model import Plan, PlanState
+from loadmanager.leader.plans.store import PlanStore
+from loadmanager.leader.plans.table import OVER, By, PlanAction
+from loadmanager.leader.rebalancing.round import Counts
 from loadmanager.settings import Settings
 from loadmanager.settings.dynamic.live import LiveSettings
 from statechannel.adapters.sqlite.log import SqliteLog
-from statechannel.ports import Log, LogEntry, Payload, TopicSpec
+from statechannel.law.table import OwnershipTable
+from statechannel.ports import Log, Payload, TopicSpec
 
 CLUSTER = "test"
 START_MS = 1_000_000_000
@@ -118,28 +120,36 @@ class FaultyLog:
 
 
 class Process:
-    """A broker that may lead: its settings, its board, its look at advice in a term."""
+    """A broker that may lead: its settings, its plans, its look at advice in a term."""
 
-    def __init__(self, log: SqliteLog, clock: Clock, epoch: int, fault: Fault, settings: Settings) -> None:
+    def __init__(self, log: SqliteLog, clock: Clock, number: int, fault: Fault, settings: Settings) -> None:
         seen: Log = FaultyLog(log, fault)  # type: ignore[assignment]
         self.fault = fault
         self.clock = clock
         self.notes: list[str] = []
         self.live = LiveSettings(settings, seen, wall_ms=clock, nonce=f"p{next(_nonces)}", note=self.notes.append)
-        self.board = AdviceBoard(seen, CLUSTER, clock)
+        self.plans = PlanStore(seen, lambda: OwnershipTable(1), clock, nonce=f"s{next(_nonces)}")
         self.held_up = ""
-        self.counts = AdviceCounts()
+        self.counts = Counts()
         self.following = Following(
-            self.board,
-            {"settings": SettingsHand(self.live)},
+            self.plans,
+            {"settings": SettingsApplier(self.live)},
             self.rounds,
             lambda: self.live.current,
             lambda: self.held_up,
-            epoch,
-            f"leader {epoch}",
+            clock,
+            f"leader {number}",
             self.notes.append,
             self.counts,
+            {},
         )
+
+    async def publish(self, of: Advice) -> Plan:
+        return await publish(self.plans, of, CLUSTER, self.clock())
+
+    async def review(self, plan_id: str, action: PlanAction, author: str, reason: str) -> Plan:
+        await self.plans.refresh()
+        return await self.plans.act(plan_id, action, By.OPERATOR, author, reason)
 
     async def rounds(self, begin_ms: int, end_ms: int, ruler: Ruler) -> list[Sample]:
         """One every ROUND_MS since the world began, each with what the tolerance of then deserves, and some noise."""
@@ -158,15 +168,15 @@ class Process:
         assert isinstance(value, float)
         return value
 
-    def state(self, of: Advice) -> State:
-        return self.board.get(of.id).state
+    def state(self, of: Advice) -> PlanState:
+        return self.plans.get(of.id).state
 
     def changes(self) -> list[tuple[str, object]]:
         """Who changed the tolerance to what."""
         history = self.live.history("balancing_tolerance")
         return [(each.author, None if each.value is None else each.value.value) for each in history]
 
-    async def until_over(self, of: Advice, looks: int = 60) -> State:
+    async def until_over(self, of: Advice, looks: int = 60) -> PlanState:
         """Look again and again while time passes."""
         for _ in range(looks):
             with suppress(Conflict):  # another leader was faster: the next look goes on from there
@@ -185,20 +195,17 @@ class Place:
         self.clock = Clock()
         self._stack = stack
 
-    async def process(self, epoch: int = 1, fault: Fault | None = None, **settings: Any) -> Process:
+    async def process(self, number: int = 1, fault: Fault | None = None, **settings: Any) -> Process:
         """Start one, which has read everything."""
-        chosen = {"advice_measure_s": MEASURE_MS / 1000, **settings}
-        made = Process(self.log, self.clock, epoch, fault or Fault(), Settings(**chosen))
+        chosen = {"cluster": CLUSTER, "advice_measure_s": MEASURE_MS / 1000, **settings}
+        made = Process(self.log, self.clock, number, fault or Fault(), Settings(**chosen))
         await made.live.open()
         running = await self._stack.enter_async_context(asyncio.TaskGroup())
-        tasks = [running.create_task(made.live.run()), running.create_task(made.board.run())]
+        tasks = [running.create_task(made.live.run()), running.create_task(made.plans.documents.run())]
         self._stack.callback(lambda: [task.cancel() for task in tasks])
         assert await made.live.wait_ready(WAIT_S)
-        await made.board.refresh()
+        assert await made.plans.documents.wait_ready(WAIT_S)
         return made
-
-    async def entries(self) -> list[LogEntry]:
-        return [entry async for batch in self.log.read("advice", 0, 0) for entry in batch]
 
 
 @asynccontextmanager

@@ -10,13 +10,14 @@ import msgspec
 import pytest
 
 from loadmanager.errors import Conflict
-from loadmanager.leader.advice.board import Entry
-from loadmanager.leader.advice.effect import Sample
-from loadmanager.leader.advice.hands.contract import Done, Waits
-from loadmanager.leader.advice.hands.settings import SettingsHand
+from loadmanager.leader.advice.appliers.contract import Done, Waits
+from loadmanager.leader.advice.appliers.settings import SettingsApplier
 from loadmanager.leader.advice.judging import turn
-from loadmanager.leader.advice.model import Advice, ChangeSettings, Progress, Ruler, SettingChange, State, Verdict
-from loadmanager.leader.advice.states import Action
+from loadmanager.leader.advice.publishing import OPEN_AT_MOST
+from loadmanager.leader.plans.advice import Advice, ChangeSettings, MoveBundles, PreMove, Ruler, SettingChange, sealed
+from loadmanager.leader.plans.effect import Sample
+from loadmanager.leader.plans.model import Plan, PlanKind, PlanState
+from loadmanager.leader.plans.table import PlanAction
 from tests.loadmanager.leader.advice.advice_world import (
     HOUR_MS,
     MEASURE_MS,
@@ -34,8 +35,8 @@ BUDGET = ChangeSettings((SettingChange("balancing_budget", 0.2, 0.3),))
 
 
 async def approved(process: Process, of: Advice) -> Advice:
-    await process.board.publish(of)
-    await process.board.review(of.id, Verdict.APPROVE, "ann", "")
+    await process.publish(of)
+    await process.review(of.id, PlanAction.APPROVE, "ann", "")
     return of
 
 
@@ -53,7 +54,7 @@ async def test_a_change_that_somebody_makes_while_rounds_are_read_is_not_overwri
             return found
 
         leader.following._rounds = slowly
-        assert await leader.until_over(of) is State.SUPERSEDED
+        assert await leader.until_over(of) is PlanState.SUPERSEDED
         assert leader.changes() == [("bob", 0.15)]
 
 
@@ -62,16 +63,20 @@ async def test_advice_that_is_refused_replaces_nothing(tmp_path: Path) -> None:
         leader = await here.process()
         older = await approved(leader, advice(GOOD, START_MS - HOUR_MS))
         newer = advice(TOO_FAR)
-        await leader.board.publish(newer)
-        assert await leader.until_over(older) is State.KEPT
-        assert leader.state(newer) is State.REFUSED
+        await leader.publish(newer)
+        assert await leader.until_over(older) is PlanState.DONE
+        assert leader.state(newer) is PlanState.REFUSED
 
 
 def test_advice_of_the_future_replaces_nothing() -> None:
-    now, later = (Entry(advice(GOOD, at_ms), None, None) for at_ms in (START_MS, START_MS + HOUR_MS))
+    now, later = (_proposed(advice(GOOD, at_ms)) for at_ms in (START_MS, START_MS + HOUR_MS))
     assert turn([now, later], START_MS, enabled=False).endings == ()
     [ending] = turn([now, later], START_MS + HOUR_MS, enabled=False).endings
-    assert (ending.entry, ending.action) == (now, Action.SUPERSEDE)
+    assert (ending.plan, ending.action) == (now, PlanAction.SUPERSEDE)
+
+
+def _proposed(of: Advice) -> Plan:
+    return Plan(of.id, PlanKind.ADVICE, PlanState.PROPOSED, START_MS, "history advise", advice=of)
 
 
 async def test_a_leader_whose_clock_is_behind_waits_with_advice_and_ends_none(tmp_path: Path) -> None:
@@ -80,10 +85,10 @@ async def test_a_leader_whose_clock_is_behind_waits_with_advice_and_ends_none(tm
         of = await approved(leader, advice(GOOD))
         here.clock.now_ms -= HOUR_MS
         await leader.following.tick()
-        assert leader.state(of) is State.APPROVED
+        assert leader.state(of) is PlanState.APPROVED
         assert "ahead of this leader's clock" in leader.following.waiting[of.id]
         here.clock.now_ms += HOUR_MS
-        assert await leader.until_over(of) is State.KEPT
+        assert await leader.until_over(of) is PlanState.DONE
 
 
 async def test_a_clock_that_is_set_back_makes_nobody_wait_for_it(tmp_path: Path) -> None:
@@ -117,18 +122,18 @@ async def test_what_waits_for_other_advice_says_for_which(tmp_path: Path) -> Non
 
 
 class Spy:
-    """A hand that only counts; it never ends."""
+    """An applier that only counts; it never ends."""
 
     def __init__(self) -> None:
         self.acts: list[str] = []
 
-    async def apply(self, advice: Advice, progress: Progress) -> Waits:
+    async def apply(self, plan: Plan) -> Waits:
         self.acts.append("apply")
         return Waits("for ever")
 
-    async def undo(self, advice: Advice, progress: Progress) -> Done:
+    async def undo(self, plan: Plan) -> Done:
         self.acts.append("undo")
-        return Done(0, "")
+        return Done("")
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(name)
@@ -139,25 +144,24 @@ async def test_a_leader_that_read_long_ago_that_advice_is_applied_does_nothing_a
     async with place(tmp_path) as here:
         old, new = await here.process(1), await here.process(2)
         of = await approved(new, advice(HARMFUL))
-        stale = Progress(of.id, 1, 1, State.APPLYING, START_MS, before=SettingsHand(new.live).before(of))
-        assert await old.board.advance(stale)
-        then = old.board.get(of.id)
-        assert then.state is State.APPLYING
-        await new.board.refresh()
-        assert await _ended(new, of) is State.WITHDRAWN
+        await old.plans.refresh()
+        noted = SettingsApplier(new.live).noted(old.plans.get(of.id))
+        then = await old.plans.go_on(old.plans.get(of.id), PlanAction.RUN, "leader 1", noted=noted)
+        assert then.state is PlanState.RUNNING
+        await new.plans.refresh()
+        assert await _ended(new, of) is PlanState.UNDONE
         spy = Spy()
-        old.following._hands = {"settings": spy}  # type: ignore[dict-item]
-        with pytest.raises(Conflict, match="withdrawn meanwhile"):
-            await old.following._apply(then, stale)
-        withdrawing = msgspec.structs.replace(then, progress=msgspec.structs.replace(stale, state=State.WITHDRAWING))
-        with pytest.raises(Conflict, match="withdrawn meanwhile"):
-            await old.following._go_on(withdrawing)
+        old.following._appliers = {"settings": spy}  # type: ignore[dict-item]
+        with pytest.raises(Conflict, match="undone meanwhile"):
+            await old.following._apply(then)
+        with pytest.raises(Conflict, match="undone meanwhile"):
+            await old.following._go_on(msgspec.structs.replace(then, state=PlanState.UNDOING))
         assert spy.acts == []
 
 
-async def _ended(process: Process, of: Advice) -> State:
-    """By an administrator: this progress has no time before to be judged by."""
-    await process.board.review(of.id, Verdict.WITHDRAW, "ann", "")
+async def _ended(process: Process, of: Advice) -> PlanState:
+    """By an administrator: this plan has no time before to be judged by."""
+    await process.review(of.id, PlanAction.WITHDRAW, "ann", "")
     return await process.until_over(of)
 
 
@@ -166,7 +170,7 @@ async def test_without_any_round_afterwards_it_waits_says_so_and_can_be_withdraw
         leader = await here.process()
         of = await approved(leader, advice(GOOD))
         await leader.following.tick()
-        assert leader.state(of) is State.MEASURING
+        assert leader.state(of) is PlanState.MEASURING
         read, applied_ms = leader.rounds, here.clock.now_ms
 
         async def silent(begin_ms: int, end_ms: int, ruler: Ruler) -> Sequence[Sample]:
@@ -175,11 +179,11 @@ async def test_without_any_round_afterwards_it_waits_says_so_and_can_be_withdraw
         leader.following._rounds = silent
         here.clock.now_ms += 10 * MEASURE_MS
         await leader.following.tick()
-        assert leader.state(of) is State.MEASURING
+        assert leader.state(of) is PlanState.MEASURING
         assert leader.following.waiting[of.id] == "0 rounds since then can be compared, 5 are needed"
         leader.following._rounds = read
         here.clock.now_ms += MEASURE_MS
-        assert await leader.until_over(of) is State.KEPT, "a later round tells as well"
+        assert await leader.until_over(of) is PlanState.DONE, "a later round tells as well"
 
 
 async def test_a_clock_that_steps_ahead_judges_nothing_before_there_are_rounds(tmp_path: Path) -> None:
@@ -195,7 +199,29 @@ async def test_a_clock_that_steps_ahead_judges_nothing_before_there_are_rounds(t
         leader.following._rounds = few
         here.clock.now_ms += HOUR_MS
         await leader.following.tick()
-        assert leader.state(of) is State.MEASURING
+        assert leader.state(of) is PlanState.MEASURING
         leader.following._rounds = read
         here.clock.now_ms += MEASURE_MS
-        assert await leader.until_over(of) is State.WITHDRAWN
+        assert await leader.until_over(of) is PlanState.UNDONE
+
+
+def test_while_moves_are_reviewed_the_setting_lets_no_moves_run() -> None:
+    moves = MoveBundles((PreMove("t/n/0x00000000_0x40000000", "a:1", "b:1"),), START_MS - 1, START_MS + HOUR_MS)
+    both = [_proposed(advice(change)) for change in (moves, GOOD)]
+    assert {plan.id for plan in turn(both, START_MS, enabled=True).next} == {plan.id for plan in both}
+    assert turn(both, START_MS, enabled=True, review=True).next == (both[1],)
+    approved = msgspec.structs.replace(both[0], state=PlanState.APPROVED)
+    assert turn([approved], START_MS, enabled=False, review=True).next == (approved,)
+
+
+async def test_more_advice_than_people_can_look_at_is_refused(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        leader = await here.process()
+        for number in range(OPEN_AT_MOST):
+            of = sealed(advice(GOOD, reason=f"number {number}"))
+            await leader.publish(of)
+        with pytest.raises(Conflict, match="100 pieces of advice wait for a decision"):
+            await leader.publish(advice(BUDGET))
+        assert (await leader.publish(of)).id == of.id, "that is there already"
+        await leader.review(of.id, PlanAction.REJECT, "ann", "")
+        await leader.publish(advice(BUDGET))

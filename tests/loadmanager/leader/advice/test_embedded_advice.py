@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 
 from loadmanager import Broker
-from loadmanager.leader.advice.board import Entry
-from loadmanager.leader.advice.codec import sealed
-from loadmanager.leader.advice.model import (
+from loadmanager.leader.advice.publishing import publish
+from loadmanager.leader.plans.advice import (
     Advice,
     Change,
     ChangeSettings,
@@ -23,9 +22,10 @@ from loadmanager.leader.advice.model import (
     PreMove,
     Provenance,
     SettingChange,
-    State,
-    Verdict,
+    sealed,
 )
+from loadmanager.leader.plans.model import Plan, PlanState
+from loadmanager.leader.plans.table import By, PlanAction
 from loadmanager.model.host import BundleLoad
 from loadmanager.testing import EmbeddedCluster, embedded_cluster
 from statechannel.law.bundle import Bundle
@@ -112,19 +112,24 @@ async def switch(cluster: EmbeddedCluster[Any], *, balancing: bool) -> None:
 
 async def approved(cluster: EmbeddedCluster[Any], of: Advice) -> None:
     async def say(node: Any) -> None:
-        await node.advice.publish(of)
-        await node.advice.review(of.id, Verdict.APPROVE, "ann", "")
+        await publish(node.plans, of, CLUSTER, node.world.wall_ms())
+        await node.plans.act(of.id, PlanAction.APPROVE, By.OPERATOR, "ann", "")
 
     await cluster.brokers[0].ask(say)
 
 
-def entry(at: Broker, of: Advice) -> Entry:
-    return at.node.advice.get(of.id)
+async def withdraw(node: Any, of: Advice) -> None:
+    await node.plans.refresh()
+    await node.plans.act(of.id, PlanAction.WITHDRAW, By.OPERATOR, "ann", "no")
 
 
-async def until(cluster: EmbeddedCluster[Any], of: Advice, *states: State) -> Entry:
+def entry(at: Broker, of: Advice) -> Plan:
+    return at.node.plans.get(of.id)
+
+
+async def until(cluster: EmbeddedCluster[Any], of: Advice, *states: PlanState) -> Plan:
     def arrived() -> bool:
-        return any(each.id == of.id and each.state in states for each in cluster.brokers[0].node.advice.all())
+        return any(each.id == of.id and each.state in states for each in cluster.brokers[0].node.plans.all())
 
     await cluster.until(arrived, PATIENCE_S)
     return entry(cluster.brokers[0], of)
@@ -148,10 +153,9 @@ async def test_approved_advice_lowers_the_imbalance_and_is_kept() -> None:
         await some_rounds(cluster)
         of = advised(tolerance(0.225))
         await approved(cluster, of)
-        found = await until(cluster, of, State.KEPT, State.WITHDRAWN, State.SUPERSEDED, State.REFUSED)
-        assert found.state is State.KEPT, found
-        assert found.progress is not None
-        effect = found.progress.effect
+        found = await until(cluster, of, PlanState.DONE, PlanState.UNDONE, PlanState.SUPERSEDED, PlanState.REFUSED)
+        assert found.state is PlanState.DONE, found
+        effect = found.effect
         assert effect is not None
         assert effect.before > 0.2 > 0.1 > effect.after
         assert all(broker.node.settings.balancing_tolerance == 0.225 for broker in cluster.brokers)
@@ -164,22 +168,21 @@ async def test_advice_after_which_it_is_worse_is_undone_by_the_next_leader_too()
         await some_rounds(cluster)
         of = advised(tolerance(0.9))
         await approved(cluster, of)
-        await until(cluster, of, State.MEASURING)
+        await until(cluster, of, PlanState.MEASURING)
         await cluster.kill(leader_of(cluster))
         await cluster.settled()
         heavy, light = (next(b for b in cluster.bundles() if cluster.owner(b) is at) for at in cluster.brokers)
         places = [cluster.bundles().index(bundle) for bundle in (heavy, light)]
         await lay_on(cluster, *(4.0 if at == places[0] else 2.0 if at == places[1] else 0.0 for at in range(6)))
-        found = await until(cluster, of, State.KEPT, State.WITHDRAWN, State.SUPERSEDED, State.REFUSED)
-        assert found.state is State.WITHDRAWN, found
-        assert found.progress is not None
-        assert found.progress.effect is not None
-        assert found.progress.effect.harm
+        found = await until(cluster, of, PlanState.DONE, PlanState.UNDONE, PlanState.SUPERSEDED, PlanState.REFUSED)
+        assert found.state is PlanState.UNDONE, found
+        assert found.effect is not None
+        assert found.effect.harm
         await cluster.until(
             lambda: all(b.node.settings.balancing_tolerance == 0.45 for b in cluster.brokers), PATIENCE_S
         )
         history = cluster.brokers[0].node.live.history("balancing_tolerance")
-        assert [version.author for version in history] == [f"advice {of.id}", f"advice {of.id}, withdrawn"]
+        assert [version.author for version in history] == [f"plan {of.id}", f"plan {of.id}, undone"]
         assert any("harm" in note.text for broker in cluster.brokers for note in broker.node.notes)
 
 
@@ -190,12 +193,11 @@ async def test_a_split_that_was_advised_is_made_and_merged_again_when_withdrawn(
         whole = cluster.bundles()
         of = advised(CutBundles(cluster.namespace, 4, (Cut(str(whole[0]), 2), Cut(str(whole[1]), 3))))
         await approved(cluster, of)
-        await until(cluster, of, State.MEASURING)
+        await until(cluster, of, PlanState.MEASURING)
         assert len(cluster.bundles()) == 7
-        await cluster.brokers[0].ask(lambda node: node.advice.review(of.id, Verdict.WITHDRAW, "ann", "no"))
-        found = await until(cluster, of, State.WITHDRAWN)
-        assert found.progress is not None
-        assert "2 bundles are whole again" in found.progress.steps[-1].reason
+        await cluster.brokers[0].ask(lambda node: withdraw(node, of))
+        found = await until(cluster, of, PlanState.UNDONE)
+        assert "2 bundles are whole again" in found.steps[-1].reason
         assert cluster.bundles() == whole
 
 
@@ -212,11 +214,10 @@ async def test_moves_ahead_of_a_peak_are_made_in_time_and_taken_back_when_withdr
         stop = msgspec.structs.replace(later.change, not_before_ms=now_ms - 1000, not_after_ms=now_ms + 3_000_000)  # type: ignore[type-var]
         of = advised(stop)
         await approved(cluster, of)
-        await until(cluster, of, State.MEASURING)
+        await until(cluster, of, PlanState.MEASURING)
         await cluster.until(lambda: cluster.owner(mine[0]) is second, PATIENCE_S)
-        plan = first.node.plans.get(f"advice-{of.id}")
-        assert plan.author == f"advice {of.id}"
-        await first.ask(lambda node: node.advice.review(of.id, Verdict.WITHDRAW, "ann", "no"))
-        await until(cluster, of, State.WITHDRAWN)
+        assert [str(move.bundle) for move in entry(first, of).moves] == [str(mine[0])]
+        await first.ask(lambda node: withdraw(node, of))
+        await until(cluster, of, PlanState.UNDONE)
         await cluster.until(lambda: cluster.owner(mine[0]) is first, PATIENCE_S)
-        assert entry(first, later).state in (State.APPROVED, State.SUPERSEDED)
+        assert entry(first, later).state in (PlanState.APPROVED, PlanState.SUPERSEDED)

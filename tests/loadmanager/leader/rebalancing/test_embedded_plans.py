@@ -9,21 +9,21 @@ import pytest
 from loadmanager import Broker
 from loadmanager.broker.node import Node
 from loadmanager.errors import Conflict
+from loadmanager.leader.plans.model import Plan, PlanState
+from loadmanager.leader.plans.table import PlanAction
 from loadmanager.leader.rebalancing.operating import Operating, Unload
-from loadmanager.leader.rebalancing.plan_model import Plan, PlanState
-from loadmanager.leader.rebalancing.plans import PlanAction
 from loadmanager.testing import EmbeddedCluster, embedded_cluster
 
 BY_HAND: dict[str, Any] = {"balancing": False, "moves_in_flight_per_broker": 1}
 
 
-def desk(node: Node) -> Operating:
+def operating(node: Node) -> Operating:
     return Operating(node.current.rebalancer)
 
 
 async def unload(at: Broker, what: Unload, *, review: bool = False) -> Plan:
     async def work(node: Node) -> Plan:
-        return await desk(node).unload(what, "ann", "test", review=review)
+        return await operating(node).unload(what, "ann", "test", review=review)
 
     return await at.ask(work)
 
@@ -31,7 +31,7 @@ async def unload(at: Broker, what: Unload, *, review: bool = False) -> Plan:
 async def act(at: Broker, plan: Plan, *actions: PlanAction) -> None:
     async def work(node: Node) -> None:
         for action in actions:
-            await desk(node).act(plan.id, action, "ann", "")
+            await operating(node).act(plan.id, action, "ann", "")
 
     await at.ask(work)
 
@@ -57,10 +57,10 @@ async def test_a_plan_goes_from_proposal_to_undo() -> None:
         await act(second, plan, PlanAction.APPROVE, PlanAction.RUN)
         await cluster.until(lambda: state(first, plan) is PlanState.DONE)
         await cluster.until(lambda: held(cluster, second) == 4)
-        verified = await first.ask(lambda node: desk(node).verify(plan.id, "ann"))
+        verified = await first.ask(lambda node: operating(node).verify(plan.id, "ann"))
         assert verified.verification is not None
         assert verified.verification.holding == len(plan.moves) == 2
-        back = await first.ask(lambda node: desk(node).undo(plan.id, "ann", ""))
+        back = await first.ask(lambda node: operating(node).undo(plan.id, "ann", ""))
         with pytest.raises(Conflict):
             await act(first, back, PlanAction.RUN)
         await act(first, back, PlanAction.APPROVE, PlanAction.RUN)

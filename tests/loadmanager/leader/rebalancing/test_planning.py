@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.errors import Conflict
-from loadmanager.leader.rebalancing.plan_model import (
+from loadmanager.leader.plans.model import (
     EXPLAINED_MOVES_A_PLAN,
     MOVES_A_PLAN,
-    Became,
-    Outcome,
+    MoveStatus,
+    PieceOutcome,
     Plan,
     PlanKind,
     PlannedMove,
@@ -165,16 +165,16 @@ def test_a_decision_with_too_many_moves_makes_a_plan_of_the_first_and_splits_no_
     assert len(msgspec.json.encode(plan)) < 900_000
 
 
-def ran(*became: Became, sources: tuple[BrokerId, ...] = ()) -> Plan:
+def ran(*became: MoveStatus, sources: tuple[BrokerId, ...] = ()) -> Plan:
     moves = tuple(
         PlannedMove(Bundle("t/n", n, n + 1), (sources or (A,) * len(became))[n], B, 1) for n in range(len(became))
     )
-    outcomes = tuple(map(Outcome, became))
+    outcomes = tuple(map(PieceOutcome, became))
     return Plan("p", PlanKind.BALANCE, PlanState.DONE, 0, "ann", moves, outcomes=outcomes)
 
 
 def test_undo_takes_back_what_the_plan_moved_and_not_what_others_did():
-    plan = ran(Became.DONE, Became.SKIPPED, Became.FAILED, Became.DONE)
+    plan = ran(MoveStatus.DONE, MoveStatus.SKIPPED, MoveStatus.FAILED, MoveStatus.DONE)
     table = Table(*(entry(number, B) for number in range(3)), entry(3, C))
     back = undoing(OCCASION, plan, table, {"a:1": A}.get)
     assert [(m.bundle.lo, m.source, m.destination, m.seen, m.stage) for m in back.moves] == [(0, B, A, 7, Stage.UNDO)]
@@ -184,7 +184,7 @@ def test_undo_takes_back_what_the_plan_moved_and_not_what_others_did():
 
 def test_undo_goes_to_the_present_start_of_the_source_and_leaves_what_has_none():
     again = BrokerId("a:1", 2)
-    plan = ran(Became.DONE, Became.DONE, sources=(A, C))
+    plan = ran(MoveStatus.DONE, MoveStatus.DONE, sources=(A, C))
     back = undoing(OCCASION, plan, Table(entry(0, B), entry(1, B)), {"a:1": again}.get)
     assert [move.destination for move in back.moves] == [again]
     assert back.left_out == {"t/n/0x00000001_0x00000002": "c:1 takes no bundles now"}

@@ -9,12 +9,12 @@ import pytest
 
 from loadmanager.errors import Conflict, Invalid, NotFound
 from loadmanager.leader.duties import DutyExecutor
+from loadmanager.leader.plans.model import MoveStatus, Plan, PlanKind, PlanState
+from loadmanager.leader.plans.table import PlanAction
 from loadmanager.leader.rebalancing import rounds
 from loadmanager.leader.rebalancing.limits import Rule
 from loadmanager.leader.rebalancing.operating import Operating, Unload
 from loadmanager.leader.rebalancing.pausing import Subject, pause, resume
-from loadmanager.leader.rebalancing.plan_model import Became, Plan, PlanKind, PlanState
-from loadmanager.leader.rebalancing.plans import PlanAction
 from loadmanager.leader.rebalancing.running import ATTEMPTS
 from loadmanager.model.policies.model import BundlePolicy, Kind
 from loadmanager.simulation.world import World
@@ -140,6 +140,27 @@ async def test_a_plan_is_verified_undone_and_then_rests(world: World):
 
 
 @virtually
+async def test_a_running_plan_that_is_withdrawn_is_undone_at_once_by_the_next_leader_too(world: World):
+    on = await stage(world, BY_HAND, "a:1", "b:1", "c:1", bundles=12)
+    old = on.leader
+    holder, to = (broker for broker in on.brokers if broker is not old)
+    await _give_all(on, holder)
+    plan = await on.at(holder, lambda writer: writer.unload(Unload(broker=holder.name, to=to.name, wave=2), "ann", ""))
+    await world.until(lambda: sum(on.owner(b) == to.name for b in on.bundles) >= 3, 20, "it is in its middle")
+    await on.at(holder, lambda writer: writer.act(plan.id, P.WITHDRAW, "bob", "clients complain"))
+    old.process.crash()
+    await world.until(lambda: on.is_(plan.id, S.UNDONE), 60, "the next leader has undone it")
+    assert on.leader is not old
+    assert {on.owner(bundle) for bundle in on.bundles} == {holder.name}
+    back = on.plan(f"{plan.id}-undo")
+    assert (back.state, back.undoes, back.author) == (S.DONE, plan.id, f"plan {plan.id}, undone")
+    done = [move.bundle for move, outcome in plan.pairs(on.plan(plan.id).outcomes) if outcome.status is MoveStatus.DONE]
+    assert [move.bundle for move in back.moves] == done
+    assert 3 <= len(done) < 12
+    assert [step.action for step in on.plan(plan.id).steps] == ["approve", "run", "withdraw", "settle", "undo"]
+
+
+@virtually
 async def test_undo_lists_what_has_moved_on_and_leaves_it_there(world: World):
     on = await stage(world, BY_HAND, "a:1", "b:1", "c:1", bundles=4)
     plan = await on.at(on.follower, lambda writer: writer.unload(Unload(broker="a:1", to="b:1"), "ann", ""))
@@ -167,10 +188,10 @@ async def test_bundles_that_are_not_where_the_plan_found_them_are_skipped_and_li
         await on.at(on.follower, lambda writer, action=action: writer.act(plan.id, action, "ann", ""))
     await world.until(lambda: on.is_(plan.id, S.DONE), 20, "it is done")
     outcomes = dict(zip((move.bundle for move in plan.moves), on.plan(plan.id).outcomes, strict=True))
-    assert outcomes[moved].became is Became.SKIPPED
+    assert outcomes[moved].status is MoveStatus.SKIPPED
     assert "c:1" in outcomes[moved].detail
     assert on.owner(moved) == "c:1"
-    assert [b for b, outcome in outcomes.items() if outcome.became is Became.DONE] == [
+    assert [b for b, outcome in outcomes.items() if outcome.status is MoveStatus.DONE] == [
         bundle for bundle in on.bundles if bundle != moved
     ]
 
@@ -189,7 +210,7 @@ async def test_a_new_leader_goes_on_with_a_plan_in_whose_middle_the_old_one_died
     await world.until(lambda: on.is_(plan.id, S.DONE), 60, "the next leader has done it")
     assert on.leader is not old
     assert {on.owner(bundle) for bundle in on.bundles} == {to.name}
-    assert {outcome.became for outcome in on.plan(plan.id).outcomes} == {Became.DONE}
+    assert {outcome.status for outcome in on.plan(plan.id).outcomes} == {MoveStatus.DONE}
 
 
 async def _give_all(on: Stage, to: Started) -> None:
@@ -488,7 +509,7 @@ async def test_hard_rules_hold_for_plans_too_when_they_are_made_and_when_they_ru
     for action in (P.APPROVE, P.RUN):
         await on.at(at, lambda writer, action=action: writer.act(plan.id, action, "ann", ""))
     await world.until(lambda: on.is_(plan.id, S.FAILED), 20, "it is over")
-    assert [outcome.became for outcome in on.plan(plan.id).outcomes] == [Became.FAILED, Became.DONE]
+    assert [outcome.status for outcome in on.plan(plan.id).outcomes] == [MoveStatus.FAILED, MoveStatus.DONE]
     assert "excluded from b:1" in on.plan(plan.id).outcomes[0].detail
 
 

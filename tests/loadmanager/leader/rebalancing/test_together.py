@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from loadmanager.leader.plans.model import MoveStatus, PieceOutcome, Plan, PlanKind, PlannedMove, PlanState
+from loadmanager.leader.plans.table import Facts
 from loadmanager.leader.rebalancing.limits import Rule
-from loadmanager.leader.rebalancing.plan_model import Became, Outcome, Plan, PlanKind, PlannedMove, PlanState
 from loadmanager.leader.rebalancing.planning import as_move
-from loadmanager.leader.rebalancing.plans import Facts
 from loadmanager.leader.rebalancing.together import whole_groups
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
@@ -24,29 +24,29 @@ PLAN = Plan(
 )
 
 
-def look(other: Became, *, ready: tuple[int, ...] = (0, 1, 3)) -> tuple[list[int], list[int], list[int]]:
+def look(other: MoveStatus, *, ready: tuple[int, ...] = (0, 1, 3)) -> tuple[list[int], list[int], list[int]]:
     """What begins, is refused and waits, when the third move (of the second's group) has become `other`."""
-    outcomes = [Outcome(Became.WAITING)] * len(PLAN.moves)
-    outcomes[2] = Outcome(other, "because")
+    outcomes = [PieceOutcome(MoveStatus.WAITING)] * len(PLAN.moves)
+    outcomes[2] = PieceOutcome(other, "because")
     moves, apart = whole_groups(PLAN, Facts(tuple(outcomes), 0), [as_move(PLAN, PLAN.moves[place]) for place in ready])
     assert all("t/n/0x00000002_0x00000003" in why for why in apart.refused.values())
     assert {each.rule for each in apart.held} <= {Rule.GROUP}
     return [m.bundle.lo for m in moves], [b.lo for b in apart.refused], [h.move.bundle.lo for h in apart.held]
 
 
-@pytest.mark.parametrize("became", [Became.SKIPPED, Became.FAILED])
-def test_half_of_a_swap_is_not_made_when_the_other_half_will_not_be(became: Became):
+@pytest.mark.parametrize("became", [MoveStatus.SKIPPED, MoveStatus.FAILED])
+def test_half_of_a_swap_is_not_made_when_the_other_half_will_not_be(became: MoveStatus):
     assert look(became) == ([0, 3], [1], [])
 
 
 def test_half_of_a_swap_waits_while_the_other_half_cannot_begin():
-    assert look(Became.WAITING) == ([0, 3], [], [1])
+    assert look(MoveStatus.WAITING) == ([0, 3], [], [1])
 
 
-@pytest.mark.parametrize("became", [Became.UNDER_WAY, Became.DONE])
-def test_what_is_half_done_is_done(became: Became):
+@pytest.mark.parametrize("became", [MoveStatus.UNDER_WAY, MoveStatus.DONE])
+def test_what_is_half_done_is_done(became: MoveStatus):
     assert look(became) == ([0, 1, 3], [], [])
 
 
 def test_a_whole_group_begins():
-    assert look(Became.WAITING, ready=(0, 1, 2, 3)) == ([0, 1, 2, 3], [], [])
+    assert look(MoveStatus.WAITING, ready=(0, 1, 2, 3)) == ([0, 1, 2, 3], [], [])

@@ -165,7 +165,7 @@ async def test_a_strategy_that_does_not_answer_is_not_waited_for_and_not_asked_a
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(asking, "ANSWER_S", 0.05)
-    desk, go_on, calls = Asking(asyncio.to_thread), threading.Event(), []
+    operating, go_on, calls = Asking(asyncio.to_thread), threading.Event(), []
 
     def slow() -> Decision:
         calls.append(1)
@@ -173,15 +173,15 @@ async def test_a_strategy_that_does_not_answer_is_not_waited_for_and_not_asked_a
         return Decision((), "at last")
 
     with pytest.raises(StrategyFailed, match="has not answered within"):
-        await ask(slow, desk)
+        await ask(slow, operating)
     with pytest.raises(StrategyFailed, match="an earlier question"):
-        await ask(slow, desk)
+        await ask(slow, operating)
     assert len(calls) == 1
     go_on.set()
     async with asyncio.timeout(60):
         while True:
             try:
-                found = await ask(slow, desk)
+                found = await ask(slow, operating)
                 break
             except StrategyFailed:
                 await asyncio.sleep(0.01)

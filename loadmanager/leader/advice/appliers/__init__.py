@@ -1,0 +1,1 @@
+"""What applies and undoes the changes of plans: one module for each kind, with one contract (`contract.py`)."""

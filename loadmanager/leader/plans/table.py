@@ -1,0 +1,266 @@
+"""THE TABLE OF PLANS: what may be done to a plan, in which state, by whom. Pure.
+
+Theory of operation. A plan is proposed by an operator, by the leader where the setting `balancing_review` is on, or by
+a job of the load history, whose advice it then carries. Somebody approves it; an operator lets it run, or the leader
+where it has advice. The leader makes its changes and says how it ended; what promises an effect is measured, and undone
+if it did harm. Each step is a compare-and-set on the plan's document, so of two who act at once one is told what the
+other did; each act is a compare-and-set on the thing itself (a setting's version, a bundle's revision), so a leader
+that takes over acts again without harm. A leader keeps nothing of a plan in memory that the next one would miss.
+Invariants: docs/decisions/0031-one-life-of-a-plan.md.
+
+`docs/plans.md` shows these rows; a test fails when it does not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from loadmanager.errors import Conflict
+from loadmanager.leader.plans.model import MoveStatus, PieceOutcome, Plan, PlanState, Step
+
+
+class PlanAction(StrEnum):
+    """What is done to a plan."""
+
+    APPROVE = "approve"
+    REJECT = "reject"
+    RUN = "run"
+    CANCEL = "cancel"
+    EXPIRE = "expire"
+    FINISH = "finish"
+    FAIL = "fail"
+    SETTLE = "settle"
+    VERIFY = "verify"
+    UNDO = "undo"
+    WITHDRAW = "withdraw"
+    SUPERSEDE = "supersede"
+    REFUSE = "refuse"
+    KEEP = "keep"
+    HARM = "harm"
+
+
+class By(StrEnum):
+    """Who acts."""
+
+    OPERATOR = "operator"
+    LEADER = "leader"
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What guards look at: what has become of each piece by now, and the time."""
+
+    outcomes: tuple[PieceOutcome, ...]
+    now_ms: int
+
+    def count(self, *status: MoveStatus) -> int:
+        """How many pieces became one of these."""
+        return sum(outcome.status in status for outcome in self.outcomes)
+
+
+Guard = Callable[[Plan, Facts], bool]
+
+
+def something_is_left(plan: Plan, facts: Facts) -> bool:
+    """A bundle of it is still where the plan found it."""
+    return facts.count(MoveStatus.WAITING) > 0
+
+
+def an_operator_may_run_it(plan: Plan, facts: Facts) -> bool:
+    """It is no advice, which the leader runs by itself. A bundle of it is still where the plan found it."""
+    return plan.advice is None and something_is_left(plan, facts)
+
+
+def it_is_advice(plan: Plan, facts: Facts) -> bool:
+    """It is advice."""
+    return plan.advice is not None
+
+
+def it_is_out_of_date(plan: Plan, facts: Facts) -> bool:
+    """No bundle of it is where the plan found it, or it is an hour old; of advice: its time is over."""
+    return not something_is_left(plan, facts) or facts.now_ms >= plan.until_ms
+
+
+def it_makes_moves(plan: Plan, facts: Facts) -> bool:
+    """It makes moves."""
+    return bool(plan.moves)
+
+
+def its_effect_is_promised(plan: Plan, facts: Facts) -> bool:
+    """It is advice, each piece is over, and at least one was done."""
+    return plan.advice is not None and _all_settled(facts) and facts.count(MoveStatus.DONE) > 0
+
+
+def all_went_well(plan: Plan, facts: Facts) -> bool:
+    """Each move is over, at least one was made, and none failed."""
+    return _all_settled(facts) and facts.count(MoveStatus.FAILED) == 0 < facts.count(MoveStatus.DONE)
+
+
+def something_went_wrong(plan: Plan, facts: Facts) -> bool:
+    """Each move is over, and one failed (but for advice) or none was made."""
+    return _all_settled(facts) and not all_went_well(plan, facts) and not its_effect_is_promised(plan, facts)
+
+
+def nothing_is_under_way(plan: Plan, facts: Facts) -> bool:
+    """What had begun is over, and it is not written down yet what became of it."""
+    return bool(plan.moves) and not plan.outcomes and facts.count(MoveStatus.UNDER_WAY) == 0
+
+
+def everything_holds(plan: Plan, facts: Facts) -> bool:
+    """Each bundle that the plan moved is where it put it."""
+    moved = [now for then, now in zip(plan.outcomes, facts.outcomes, strict=False) if then.status is MoveStatus.DONE]
+    return bool(moved) and all(outcome.status is MoveStatus.DONE for outcome in moved)
+
+
+def something_was_done(plan: Plan, facts: Facts) -> bool:
+    """Something of the plan was done."""
+    return any(outcome.status is MoveStatus.DONE for outcome in plan.outcomes)
+
+
+def _all_settled(facts: Facts) -> bool:
+    return all(outcome.status.settled for outcome in facts.outcomes)
+
+
+class PlanRow(msgspec.Struct, frozen=True):
+    """One legal step. Of the rows for a state, action and actor the first counts whose guard holds; `only_if` is what
+    the leader sees to besides."""
+
+    state: PlanState
+    action: PlanAction
+    by: By
+    next: PlanState
+    why: str
+    guard: Guard | None = None
+    only_if: str = ""
+
+    @property
+    def condition(self) -> str:
+        """In words."""
+        guard = "" if self.guard is None else (self.guard.__doc__ or "").strip().rstrip(".")
+        return "; ".join(part for part in (guard, self.only_if) if part)
+
+
+_S, _A, _OP, _L = PlanState, PlanAction, By.OPERATOR, By.LEADER
+_OUTDATED = "what it is about has changed since its data, or newer advice is about the same"
+
+PLAN_TABLE: tuple[PlanRow, ...] = (
+    PlanRow(_S.PROPOSED, _A.APPROVE, _OP, _S.APPROVED, "it may run", something_is_left),
+    PlanRow(_S.PROPOSED, _A.REJECT, _OP, _S.REJECTED, "it may not"),
+    PlanRow(
+        _S.PROPOSED, _A.RUN, _L, _S.RUNNING, "the cluster follows advice by itself", it_is_advice,
+        "`advice_apply` is on, it makes no moves or `balancing_review` is off, and no other advice is under way",
+    ),
+    PlanRow(_S.APPROVED, _A.RUN, _OP, _S.RUNNING, "the leader begins its moves", an_operator_may_run_it),
+    PlanRow(
+        _S.APPROVED, _A.RUN, _L, _S.RUNNING, "written before anything is changed", it_is_advice,
+        "no other advice is under way",
+    ),
+    PlanRow(_S.APPROVED, _A.REJECT, _OP, _S.REJECTED, "it may not after all", it_is_advice),
+    PlanRow(_S.APPROVED, _A.CANCEL, _OP, _S.CANCELLED, "it does not run after all"),
+    *(
+        row
+        for state in (_S.PROPOSED, _S.APPROVED)
+        for row in (
+            PlanRow(state, _A.EXPIRE, _L, _S.EXPIRED, "nobody let it run in time", it_is_out_of_date),
+            PlanRow(state, _A.SUPERSEDE, _L, _S.SUPERSEDED, "a newer wish counts", it_is_advice, _OUTDATED),
+            PlanRow(state, _A.REFUSE, _L, _S.REFUSED, "it must not run", it_is_advice, "it is out of bounds"),
+        )
+    ),
+    PlanRow(_S.RUNNING, _A.FINISH, _L, _S.MEASURING, "its effect shows from now on", its_effect_is_promised),
+    PlanRow(_S.RUNNING, _A.FINISH, _L, _S.DONE, "its moves are made", all_went_well),
+    PlanRow(_S.RUNNING, _A.FAIL, _L, _S.FAILED, "it is over, and not as planned", something_went_wrong),
+    PlanRow(_S.RUNNING, _A.CANCEL, _OP, _S.CANCELLED, "what is under way arrives, the rest stays", it_makes_moves),
+    PlanRow(
+        _S.RUNNING, _A.SUPERSEDE, _L, _S.SUPERSEDED, "somebody was faster; what was done of it is undone", it_is_advice,
+        "what it is about has changed meanwhile",
+    ),
+    PlanRow(
+        _S.RUNNING, _A.REFUSE, _L, _S.REFUSED, "it cannot be done; undone likewise", it_is_advice, "it was not accepted"
+    ),
+    PlanRow(_S.MEASURING, _A.KEEP, _L, _S.DONE, "it did no harm", None, "the time is over, with rounds enough"),
+    PlanRow(_S.MEASURING, _A.HARM, _L, _S.UNDOING, "it did harm", None, "it is worse by more than the bound"),
+    PlanRow(
+        _S.MEASURING, _A.SUPERSEDE, _L, _S.SUPERSEDED, "its effect cannot be told any more", None,
+        "somebody has changed what it changed",
+    ),
+    *(
+        row
+        for state in (_S.DONE, _S.VERIFIED)
+        for row in (
+            PlanRow(state, _A.VERIFY, _OP, _S.VERIFIED, "what it did holds", everything_holds),
+            PlanRow(state, _A.VERIFY, _OP, _S.DONE, "looked at: bundles have moved on"),
+        )
+    ),
+    PlanRow(_S.FAILED, _A.VERIFY, _OP, _S.FAILED, "looked at: it stays a failure"),
+    PlanRow(_S.CANCELLED, _A.SETTLE, _L, _S.CANCELLED, "it is known what it did", nothing_is_under_way),
+    PlanRow(_S.CANCELLED, _A.VERIFY, _OP, _S.CANCELLED, "looked at", something_was_done),
+    *(
+        PlanRow(state, _A.UNDO, _L, _S.UNDONE, "another plan has taken it back", something_was_done)
+        for state in (_S.DONE, _S.VERIFIED, _S.FAILED, _S.CANCELLED)
+    ),
+    *(PlanRow(state, _A.WITHDRAW, _OP, _S.UNDOING, "somebody wants it back") for state in (_S.RUNNING, _S.MEASURING)),
+    *(
+        PlanRow(state, _A.WITHDRAW, _OP, _S.UNDOING, "somebody wants it back", something_was_done)
+        for state in (_S.DONE, _S.VERIFIED, _S.FAILED, _S.CANCELLED)
+    ),
+    PlanRow(_S.UNDOING, _A.SETTLE, _L, _S.UNDOING, "it is known what it did", nothing_is_under_way),
+    PlanRow(_S.UNDOING, _A.UNDO, _L, _S.UNDONE, "what nobody else has changed is as it was"),
+)  # fmt: skip
+
+OPEN = frozenset({_S.PROPOSED, _S.APPROVED, _S.RUNNING})
+"""States from which something may still be moved."""
+UNDECIDED = frozenset({_S.PROPOSED, _S.APPROVED})
+UNDER_WAY = frozenset({_S.RUNNING, _S.MEASURING, _S.UNDOING})
+"""Of all advice one plan may be in these states."""
+OVER = frozenset(PlanState) - UNDECIDED - UNDER_WAY
+"""Nothing more happens to it by itself."""
+
+_ENDS = frozenset({_A.FINISH, _A.FAIL, _A.SETTLE})
+UNDOABLE = frozenset(row.state for row in PLAN_TABLE if row.action is _A.UNDO) - {_S.UNDOING}
+
+
+def advance(plan: Plan, action: PlanAction, by: By, step: Step, facts: Facts) -> Plan:
+    """The plan after a legal step. Raises Conflict, which says what may be done instead.
+
+    A leader's step that ends the run writes down what became of each piece.
+    """
+    row = _row(plan, action, by, facts)
+    outcomes = facts.outcomes if action in _ENDS else plan.outcomes
+    return msgspec.structs.replace(plan, state=row.next, steps=(*plan.steps, step), outcomes=outcomes)
+
+
+def allowed(state: PlanState, by: By) -> list[str]:
+    """What such a one may do to a plan in this state."""
+    return sorted({row.action.value for row in PLAN_TABLE if row.state is state and row.by is by})
+
+
+def offered(plan: Plan) -> list[str]:
+    """What an operator may do with a plan as it stands: its steps, and to propose one that takes back its moves."""
+    actions = allowed(plan.state, By.OPERATOR) + (["undo"] if plan.state in UNDOABLE else [])
+    never = {"reject"} if plan.advice is None and plan.state is _S.APPROVED else set[str]()
+    if plan.advice is not None:
+        never |= {"run"}
+    if plan.advice is not None and not plan.moves:
+        never |= {"verify", "undo"} | ({"cancel"} if plan.state is _S.RUNNING else set[str]())
+    return [action for action in actions if action not in never]
+
+
+def _row(plan: Plan, action: PlanAction, by: By, facts: Facts) -> PlanRow:
+    candidates = [row for row in PLAN_TABLE if (row.state, row.action, row.by) == (plan.state, action, by)]
+    if not candidates:
+        may = ", ".join(offered(plan) if by is By.OPERATOR else allowed(plan.state, by)) or "nothing"
+        raise Conflict(f"plan {plan.id} is {plan.state}: there is no {action} for the {by}; possible is {may}")
+    for row in candidates:
+        if row.guard is None or row.guard(plan, facts):
+            return row
+    unmet = " ".join((row.guard.__doc__ or "").strip() for row in candidates if row.guard is not None)
+    raise Conflict(f"plan {plan.id} is {plan.state}, and {action} wants: {unmet} {summary(facts.outcomes)}")
+
+
+def summary(outcomes: Sequence[PieceOutcome]) -> str:
+    """In words: "3 done, 1 failed"."""
+    counts = Counter(outcome.status for outcome in outcomes)
+    return ", ".join(f"{counts[status]} {status}" for status in MoveStatus if counts[status]) or "it has no moves"
