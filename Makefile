@@ -3,7 +3,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 
-.PHONY: help demo test suite test-slow check stack stack-down bench sim lock runtime dev clean
+.PHONY: help demo docs test suite test-slow check stack stack-down bench sim lock runtime dev clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -50,6 +50,9 @@ sim: dev ## SEEDS simulated clusters with every fault: make sim SEEDS=5000
 
 lock: ## write requirements/*.lock anew from pyproject.toml
 	@tools/lock.sh
+
+docs: dev ## the site of the documentation, in build/site
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=.:api $(PY) -m mkdocs build --strict -q
 
 clean: ## remove the environment and everything that was built
 	rm -rf .venv .stack build dist *.egg-info

@@ -61,7 +61,7 @@ class Counters:
         handed = None if hand_off is None else _handed.decode(hand_off)
         self._held[bundle] = await self._ledger.open(bundle, token, handed)
 
-    async def release(self, bundle: Bundle, to: Destination | None) -> bytes | None:  # noqa: ARG002 - no connections to send on
+    async def release(self, bundle: Bundle, to: Destination | None) -> bytes | None:
         """Let requests in progress end, then hand the counters over; without that they are read from the file."""
         await self.broker.quiesce(bundle)
         self._served.pop(bundle, None)

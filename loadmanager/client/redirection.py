@@ -52,7 +52,7 @@ class Problem(msgspec.Struct, omit_defaults=True):
     detail: str = ""
     status: int = 0
     broker: str = ""
-    urls: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    urls: dict[str, str] = {}
     bundle: str = ""
 
 

@@ -27,6 +27,7 @@ from loadmanager.demo.picture import Pulse, picture
 from loadmanager.demo.plain import show_lines
 from loadmanager.demo.script import play
 from loadmanager.demo.stage import Stage
+from loadmanager.demo.timeline import timeline
 from statechannel.errors import StateChannelError
 
 FRAME_S = 0.2
@@ -41,9 +42,13 @@ def run(options: Options, console: Console | None = None) -> int:
     console = console or Console()
     directory = _folder(options)
     worth_keeping = True
+    where = options.log or "a SQLite file"
+    console.print(f"setting up {options.brokers} brokers and a load generator on {where}", soft_wrap=True)
     try:
         found = asyncio.run(_run(options, directory, console))
         tell(found, console)
+        if options.picture is not None:
+            console.print(f"the timeline is in {options.picture}", soft_wrap=True)
         if options.json is not None:
             options.json.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
         worth_keeping = not found.clean
@@ -90,7 +95,7 @@ async def _run(options: Options, directory: Path, console: Console) -> Summary:
                 await _played(stage)
         finally:
             await stage.clear()
-    return summary(
+    found = summary(
         stage.load,
         stage.served,
         transfers=stage.watch.transfers,
@@ -100,6 +105,9 @@ async def _run(options: Options, directory: Path, console: Console) -> Summary:
         log=options.log or "sqlite",
         problems=stage.problems,
     )
+    if options.picture is not None:
+        options.picture.write_text(timeline(stage, found), encoding="utf-8")
+    return found
 
 
 def _end_on(number: signal.Signals) -> None:
@@ -159,6 +167,10 @@ def tell(found: Summary, console: Console) -> None:
     if found.clean:
         console.print(Text("✓ nothing failed, nothing was lost, nothing was counted twice", style="bold green"))
     else:
+        if found.requests_late > found.requests_ok / 2:
+            console.print(
+                "most requests were late: this machine is too slow, or too busy, for this load; try --rate 50"
+            )
         for problem in found.problems:
             console.print(Text(f"✗ {problem}", style="red"), soft_wrap=True)
         console.print(Text("✗ this must not happen", style="bold red"))

@@ -29,6 +29,8 @@ class Options(msgspec.Struct, frozen=True):
     log: str | None = None
     coordination: str | None = None
     keep: Path | None = None
+    picture: Path | None = None
+    """Where the timeline is written."""
 
     def check(self) -> None:
         """Raises ValueError with what to do."""

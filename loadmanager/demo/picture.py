@@ -55,7 +55,7 @@ def picture(stage: Stage, pulse: Pulse, console: Console) -> RenderableType:
     moves = max(2, rows * 2 // 5)
     return Group(
         _head(stage, width),
-        Text(),
+        Text(f"  setting up: {stage.setting_up}" if stage.setting_up else "", style="yellow"),
         _brokers(stage, width),
         _ring(stage, width),
         Text(),
@@ -161,7 +161,7 @@ def _requests(stage: Stage, pulse: Pulse, width: int) -> Text:
     text = Text("  ")
     text.append(f"{load.ok:,} ok", style="bold green")
     text.append("   ")
-    text.append(f"{load.late:,} late", style="yellow" if load.late else FAINT)
+    text.append(f"{load.late:,} late (> 100 ms)", style="yellow" if load.late else FAINT)
     text.append("   ")
     text.append(f"{load.failed:,} failed", style="bold white on red" if load.failed else "bold green")
     text.append(f"   {load.rate_s:.0f}/s   p50 {load.p50_ms:.1f} ms   p99 {load.p99_ms:.1f} ms")
@@ -187,7 +187,7 @@ class _Flock(msgspec.Struct):
 
 def _moves(stage: Stage, rows: int, width: int) -> list[Text]:
     flocks = _flocks(list(stage.watch.journeys))[-rows:]
-    lines = [_move(stage, flock, width) for flock in reversed(flocks)]
+    lines = [_move(stage, flock, width) for flock in flocks]
     return lines + [Text()] * (rows - len(lines))
 
 
@@ -232,7 +232,7 @@ def _took(slowest_s: float | None) -> str:
 
 
 def _events(stage: Stage, rows: int, width: int) -> list[Text]:
-    lines = [_event(stage, event, width) for event in reversed(list(stage.events)[-rows:])]
+    lines = [_event(stage, event, width) for event in list(stage.events)[-rows:]]
     return lines + [Text()] * (rows - len(lines))
 
 

@@ -43,6 +43,8 @@ def line(console: Console, at_s: float, text: str) -> None:
 
 def status(stage: Stage) -> str:
     """The cluster and the load in one line."""
+    if stage.setting_up:
+        return f"setting up: {stage.setting_up}"
     load = stage.load
     owned = "  ".join(f"{m.label} {len(stage.watch.held_by_name(m.name))}" for m in stage.members.values())
     return (

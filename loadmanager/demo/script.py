@@ -51,6 +51,7 @@ async def overture(stage: Stage) -> None:
     await stage.watch.wait_for(lambda: len(stage.watch.bundles(NAMESPACE)) == BUNDLES, timeout_s=SETTLE_S)
     await stage.first_owners()
     stage.note(f"all bundles have owners; {stage.options.rate_s:g} increments/s begin", "act")
+    stage.note(f"late: answered, but over 100 ms after it was due; failed: no answer in {stage.options.budget_s:g} s")
     await stage.start_load()
 
 

@@ -28,6 +28,7 @@ from loadmanager.demo.watch import Watch
 from loadmanager.settings import Settings
 from statechannel.law.bundle import Bundle, Key
 from statechannel.law.record import BrokerId
+from statechannel.law.transitions import State
 
 EVENTS_KEPT = 200
 READY_S = 60.0
@@ -44,6 +45,16 @@ class Event(msgspec.Struct, frozen=True):
     at_s: float
     text: str
     tone: str
+
+
+class Life(msgspec.Struct):
+    """One process of a broker, in seconds of the demo. `end` says how it ended, before the demo did."""
+
+    label: str
+    begun_s: float
+    ready_s: float | None = None
+    ended_s: float | None = None
+    end: str = ""
 
 
 class Member:
@@ -79,6 +90,9 @@ class Stage:
         self.watch = Watch(Settings.model_validate(onlooker_settings(self.settings)), self._took_the_lead)
         self.members: dict[str, Member] = {}
         self.load = LoadFigures()
+        self.loads: list[tuple[float, LoadFigures]] = []
+        """What the load generator said, and when."""
+        self.lives: list[Life] = []
         self.events: deque[Event] = deque(maxlen=EVENTS_KEPT)
         self.served: list[Served] = []
         self.failovers: dict[str, float] = {}
@@ -93,7 +107,7 @@ class Stage:
 
     def note(self, text: str, tone: str = "plain") -> None:
         """Show an event."""
-        self.events.append(Event(time.monotonic() - self.began_s, text, tone))
+        self.events.append(Event(self.now_s, text, tone))
 
     def problem(self, text: str) -> None:
         """Something that must not happen: the demo has failed."""
@@ -101,6 +115,22 @@ class Stage:
         self.note(text, "bad")
 
     # --- looking
+
+    @property
+    def now_s(self) -> float:
+        """Since the demo began."""
+        return time.monotonic() - self.began_s
+
+    @property
+    def setting_up(self) -> str:
+        """What the demo waits for before the load begins; "" afterwards."""
+        if self._generator is not None:
+            return ""
+        ready = len(self.up())
+        if ready < self.options.brokers:
+            return f"{ready} of {self.options.brokers} brokers are ready"
+        owned = sum(entry.state is State.ASSIGNED for entry in self.watch.table)
+        return f"{owned} of {BUNDLES} bundles have owners"
 
     def label(self, broker: str) -> str:
         """The letter of a broker, its address if it is none of ours."""
@@ -139,8 +169,13 @@ class Stage:
 
     async def start_brokers(self, count: int) -> None:
         """Start some, together, and wait until they are ready. Raises RuntimeError if one does not start."""
-        await asyncio.gather(*(self.start_broker() for _ in range(count)))
+        self.note(f"{count} brokers start, each is a process of its own", "act")
+        await asyncio.gather(*(self._start_first() for _ in range(count)))
         self._http = HttpRouter(Router(m.admin_url for m in self.up()))
+
+    async def _start_first(self) -> None:
+        member = await self.start_broker()
+        self.note(f"{member.label} is ready")
 
     async def start_broker(self, former: Member | None = None) -> Member:
         """Start a new one, or one under the name of a former one, and wait until it is ready. Raises RuntimeError."""
@@ -149,6 +184,7 @@ class Stage:
         orders = Orders(settings, str(self.store), NAMESPACE, BUNDLES)
         errors = self.directory / f"{label}.err"
         member = self.members[label] = Member(label, former.name if former else "")
+        self.lives.append(Life(label, self.now_s))
         argument = msgspec.json.encode(orders).decode()
         member.child = await self._start("loadmanager.demo.member", [argument], errors)
         self._tasks.create_task(self._attend(member, member.child))
@@ -170,6 +206,7 @@ class Stage:
             lines = child.errors.read_text().strip().splitlines() or ["it said nothing"]
             self.problem(f"broker {member.label} ended by itself (exit code {code}): {lines[-1]}")
             member.state = "left"
+            self._ended(member, f"exit code {code}")
         if not member.ready.done():
             member.ready.set_exception(RuntimeError(f"broker {member.label} did not start; see {child.errors}"))
 
@@ -179,11 +216,20 @@ class Stage:
             self.served.append(Served(told.at_ns, told.bundle, member.label, told.on))
         elif told.kind == "ready":
             member.name, member.state = told.name, "up"
+            self._life(member).ready_s = self.now_s
             self.ready_s.append(told.took_ms / 1000)
             if not member.ready.done():
                 member.ready.set_result(None)
         elif told.kind == "left":
             member.state = "left"
+
+    def _life(self, member: Member) -> Life:
+        return next(life for life in reversed(self.lives) if life.label == member.label)
+
+    def _ended(self, member: Member, how: str) -> None:
+        life = self._life(member)
+        if life.ended_s is None:
+            life.ended_s, life.end = self.now_s, how
 
     async def kill(self, member: Member, role: str) -> None:
         """SIGKILL, then wait until every bundle that it held answers again, and note how long that took."""
@@ -191,6 +237,7 @@ class Stage:
         begun_s = time.monotonic()
         member.process.kill()
         member.state = "killed"
+        self._ended(member, "SIGKILL")
         who = f"leader {member.label}" if role == "leader" else member.label
         self.note(f"SIGKILL to {who} (pid {member.process.pid}), which owned {len(orphans)} bundles", "bad")
         await self._until_answered(orphans, FAILOVER_S)
@@ -211,6 +258,7 @@ class Stage:
             self.problem(f"{member.label} did not leave within {SETTLE_S:g} s")
             return
         member.state = "left"
+        self._ended(member, "SIGTERM")
         self.note(f"{member.label} has left after {time.monotonic() - begun_s:.2f} s", "good")
 
     # --- bundles
@@ -267,6 +315,7 @@ class Stage:
 
     def _heard_of_load(self, line: bytes) -> None:
         before, self.load = self.load, _figures.decode(line)
+        self.loads.append((self.now_s, self.load))
         if self.load.failed > before.failed:
             self.note(f"{self.load.failed - before.failed} requests failed: {self.load.examples[-1:]}", "bad")
 

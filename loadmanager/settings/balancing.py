@@ -29,7 +29,7 @@ PLACEMENT_CLASSES: Mapping[str, str] = {
 
 
 class Balancing(BaseSettings):
-    """What the rounds do."""
+    """Rebalancing and placement."""
 
     balancing: bool = live(
         True,

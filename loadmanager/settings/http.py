@@ -8,7 +8,7 @@ from loadmanager.settings.describing import fixed
 
 
 class HttpLimits(BaseSettings):
-    """What clients of the admin port may send, how long they may take, and by which names they may call it."""
+    """Limits and names of the admin port."""
 
     http_hosts: str = fixed(
         "",

@@ -8,7 +8,7 @@ from loadmanager.settings.describing import PULSAR, live
 
 
 class Load(BaseSettings):
-    """Sampling and reports."""
+    """Load reports."""
 
     load_sample_interval_s: float = live(
         1.0,

@@ -10,7 +10,7 @@ from loadmanager.settings.describing import fixed
 
 
 class Place(BaseSettings):
-    """Addresses, the cluster, and what a broker says of itself."""
+    """Cluster, addresses, identity."""
 
     cluster: str = fixed("standalone", "name of the cluster; tied to its log for ever", pattern=r"^[\w.-]+$")
     advertised: str = fixed("127.0.0.1:0", "host:port by which others know this broker; its name")

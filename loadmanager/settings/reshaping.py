@@ -10,7 +10,7 @@ MIB = 2.0**20
 
 
 class Reshaping(BaseSettings):
-    """When a bundle is cut, or glued to its neighbour."""
+    """Automatic splits and merges."""
 
     split: bool = live(True, "hot bundles are split", PULSAR, pulsar="loadBalancerAutoBundleSplitEnabled")
     split_interval_s: float = live(

@@ -9,7 +9,7 @@ from loadmanager.settings.describing import PULSAR, fixed, live
 
 
 class Running(BaseSettings):
-    """How a broker proves, fails over, answers and keeps."""
+    """Proofs, failover, time-outs, retention."""
 
     # --- proofs and failures
     proof_validity_s: float = fixed(

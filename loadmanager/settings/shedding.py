@@ -10,7 +10,7 @@ MIB = 2.0**20
 
 
 class Shedding(BaseSettings):
-    """The shedders `transfer`, `threshold`, `uniform`, `avg`."""
+    """Pulsar's shedders: `transfer`, `threshold`, `uniform`, `avg`."""
 
     shedder_target_std: float = live(
         0.25,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import socket
@@ -28,12 +29,17 @@ TOPIC = f"{NAMESPACE}/ada"
 async def _example(module: str, log: str) -> AsyncGenerator[tuple[str, str, Process]]:
     """Runs it; gives its URL, its broker's name, and the process."""
     arguments, environment = [log], dict(os.environ)
-    if module == "embed_fastapi":
+    command = [sys.executable, "-m", f"examples.{module}"]
+    if module == "embed_flask":
+        command = [sys.executable, "-m", "gunicorn", "--no-control-socket"]
+        command += ["-c", f"python:examples.{module}_gunicorn", f"examples.{module}:app"]
+    if module in {"embed_fastapi", "embed_flask"}:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         arguments, environment = [], {**environment, "GREETINGS_LOG": log, "GREETINGS_PORT": str(port)}
-    command = (sys.executable, "-m", f"examples.{module}", *arguments)
-    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, env=environment, stdout=PIPE, stdin=DEVNULL)
+    process = await asyncio.create_subprocess_exec(
+        *command, *arguments, cwd=ROOT, env=environment, stdout=PIPE, stdin=DEVNULL
+    )
     assert process.stdout is not None
     try:
         async with asyncio.timeout(WAIT_S):
@@ -45,7 +51,7 @@ async def _example(module: str, log: str) -> AsyncGenerator[tuple[str, str, Proc
         await process.communicate()
 
 
-@pytest.mark.parametrize("module", ["embed_asyncio", "embed_sync", "embed_fastapi"])
+@pytest.mark.parametrize("module", ["embed_asyncio", "embed_sync", "embed_fastapi", "embed_flask"])
 async def test_it_serves_and_sends_on_after_a_move(tmp_path: Path, module: str):
     async with AsyncExitStack() as stack:
         log = f"sqlite:{tmp_path}/cluster.db"
@@ -63,8 +69,13 @@ async def test_it_serves_and_sends_on_after_a_move(tmp_path: Path, module: str):
         assert (await http.get(TOPIC, "/greetings/ada")).body.decode().count(other) == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("module", ["embed_asyncio", "embed_sync", "embed_fastapi"])
+@pytest.mark.parametrize(
+    ("module", "number"),
+    [
+        *itertools.product(("embed_asyncio", "embed_sync", "embed_fastapi"), (signal.SIGTERM, signal.SIGINT)),
+        ("embed_flask", signal.SIGTERM),  # gunicorn takes SIGINT as the order to quit at once
+    ],
+)
 async def test_it_moves_its_bundles_away_when_it_is_told_to_end(tmp_path: Path, module: str, number: signal.Signals):
     async with AsyncExitStack() as stack:
         log = f"sqlite:{tmp_path}/cluster.db"
@@ -83,6 +94,44 @@ async def test_it_moves_its_bundles_away_when_it_is_told_to_end(tmp_path: Path, 
             actions = [entry["action"] for entry in (await answer.json())["entries"]]
         assert "transfer" in actions
         assert "revoke" not in actions
+
+
+async def test_the_clients_of_the_page_find_the_owner(tmp_path: Path):
+    async with _example("embed_asyncio", f"sqlite:{tmp_path}/cluster.db") as (_, name, _):
+        command = (sys.executable, "-m", "examples.clients", f"http://{name}", "ada", "grace")
+        client = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=PIPE)
+        async with asyncio.timeout(WAIT_S):
+            told, _ = await client.communicate()
+    greetings = [f"200 Hello {each}, from {name}" for each in ("ada", "grace")] * 2
+    assert told.decode().splitlines() == [*greetings, "not found: there is no namespace no/such; create it first"]
+
+
+FORKED = """
+import os, sys, time
+from loadmanager import SyncBroker
+
+with SyncBroker(log=sys.argv[1], proof_validity_s=1.0) as broker:
+    broker.ensure_namespace("t/n")
+    broker.locate("t/n/a")
+    with broker.admit("t/n/a"):
+        pass
+    child = os.fork()
+    if not child:
+        while broker.claim("t/n/a") is not None:
+            time.sleep(0.01)
+        os._exit(7)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 7
+    print(broker.claim("t/n/a") is not None)
+"""
+
+
+async def test_a_forked_copy_of_a_broker_ceases_to_serve_and_the_broker_goes_on(tmp_path: Path):
+    command = (sys.executable, "-W", "ignore", "-c", FORKED, f"sqlite:{tmp_path}/cluster.db")
+    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=PIPE, stdin=DEVNULL)
+    async with asyncio.timeout(WAIT_S):
+        told, _ = await process.communicate()
+    assert told == b"True\n"
 
 
 SLOW = """

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 from asyncio.subprocess import PIPE, STDOUT
 from pathlib import Path
+from xml.etree import ElementTree
 
 import psutil
 import pytest
@@ -35,7 +37,9 @@ async def test_a_short_demo_on_real_servers_loses_brokers_and_no_request(
 async def _lose_brokers_and_no_request(tmp_path: Path, *options: str):
     figures = tmp_path / "figures.json"
     code, told = await _demo(
-        "--seconds", "15", "--rate", "150", "--budget", "60", "--json", str(figures), *options, directory=tmp_path
+        *("--seconds", "15", "--rate", "150", "--budget", "60", "--json", str(figures)),
+        *("--picture", str(tmp_path / "demo.svg"), *options),
+        directory=tmp_path,
     )
     assert code == 0, told
     found = json.loads(figures.read_text())
@@ -48,6 +52,17 @@ async def _lose_brokers_and_no_request(tmp_path: Path, *options: str):
     assert found["failover_s"] > 0
     assert found["leader_failover_s"] > 0
     assert not _left_in(tmp_path), "a demo that went well leaves nothing"
+    _tells_in_order(told)
+    drawn = (tmp_path / "demo.svg").read_text()
+    assert ElementTree.fromstring(drawn).tag.endswith("svg")
+    assert drawn.count(">SIGKILL<") == 2
+
+
+def _tells_in_order(told: str):
+    times = [float(found[1]) for line in told.splitlines() if (found := re.match(r"\s*(\d+\.\d+) s  ", line))]
+    assert times == sorted(times)
+    assert "brokers start" in told.partition("increments/s begin")[0]
+    assert told.count("late: answered, but over 100 ms") == 1
 
 
 async def _demo(*options: str, directory: Path) -> tuple[int | None, str]:

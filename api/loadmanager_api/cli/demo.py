@@ -24,6 +24,9 @@ from loadmanager_api.cli.client import Failed
     metavar="DIR",
     help="Keep what the cluster wrote there, for `loadmanager history`; without --log the log is DIR/cluster.db.",
 )
+@click.option(
+    "--picture", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.svg", help="Draw the timeline here."
+)
 def demo(
     seconds: float,
     brokers: int,
@@ -34,6 +37,7 @@ def demo(
     log: str | None,
     coordination: str | None,
     keep: Path | None,
+    picture: Path | None,
 ) -> None:
     """A cluster at work, here and now: brokers as processes, real requests, moves, two SIGKILLs, a drain.
 
@@ -45,7 +49,7 @@ def demo(
     from loadmanager.demo.engine import run
     from loadmanager.demo.options import Options, make_examples_importable
 
-    options = Options(seconds, brokers, rate, budget, plain, json_file, log, coordination, keep)
+    options = Options(seconds, brokers, rate, budget, plain, json_file, log, coordination, keep, picture)
     try:
         make_examples_importable()
     except RuntimeError as error:

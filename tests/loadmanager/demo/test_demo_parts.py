@@ -9,6 +9,7 @@ import subprocess
 import sys
 from io import StringIO
 from pathlib import Path
+from xml.etree import ElementTree
 
 import msgspec
 import pytest
@@ -18,7 +19,8 @@ from loadmanager.demo.figures import LoadFigures, Served, gaps_ms, percentile, s
 from loadmanager.demo.member import Orders
 from loadmanager.demo.options import Options
 from loadmanager.demo.picture import Pulse, picture
-from loadmanager.demo.stage import Member, Stage, topic_in
+from loadmanager.demo.stage import Life, Member, Stage, topic_in
+from loadmanager.demo.timeline import bundles_over_time, timeline
 from statechannel.law.bundle import Bundle, Key
 
 MS = 1_000_000
@@ -79,6 +81,31 @@ def test_addresses_of_servers_and_files_are_taken():
     Options(log="sqlite:x.db").check()
 
 
+def test_a_killed_broker_serves_nothing_from_its_end_on_and_what_it_serves_again_later():
+    told = [served(1_000, "A", True, "x"), served(2_000, "A", True, "y"), served(3_000, "A", False, "x")]
+    told += [served(1_500, "B", True, "z"), served(9_000, "A", True, "z")]
+    lives = [Life("A", 0.0, 0.5, 5.0, "SIGKILL"), Life("A", 6.0, 8.0)]
+    held = bundles_over_time(told, lives, "A", began_s=0.0)
+    assert held == [(1.0, 1.0), (2.0, 2.0), (3.0, 1.0), (5.0, 0.0), (9.0, 1.0)]
+
+
+async def test_the_timeline_is_well_formed_and_tells_every_event_in_order(tmp_path: Path):
+    async with asyncio.TaskGroup() as tasks:
+        stage = Stage(Options(), tmp_path, tasks)
+        stage.lives += [Life("A", 0.0, 1.0, 5.0, "SIGKILL"), Life("B", 0.0, 1.0)]
+        stage.served += [Served(int(1e9 * (stage.began_s + at_s)), "x", by, True) for at_s, by in ((1, "A"), (6, "B"))]
+        stage.loads += [(2.0, LoadFigures(ok=1, p99_ms=3.0)), (6.0, LoadFigures(ok=2, failed=1, p99_ms=9_000.0))]
+        for text, tone in (("A <starts> & runs", "act"), ("quiet", "plain"), ("SIGKILL to A", "bad")):
+            stage.note(text, tone)
+        found = summary(stage.load, [], transfers=1, failovers={}, ready_s=1.0, seconds=10, log="sqlite", problems=[])
+        picture_file = ElementTree.fromstring(timeline(stage, found))
+    texts = [element.text or "" for element in picture_file.iter() if element.tag.endswith("text")]
+    assert [text for text in texts if "A" in text and "broker" not in text] == ["A <starts> & runs", "SIGKILL to A"]
+    assert "SIGKILL" in texts
+    assert "quiet" not in texts
+    assert len([each for each in picture_file.iter() if each.tag.endswith("circle")]) == 1, "one look had failures"
+
+
 def test_every_bundle_has_a_topic_to_ask_for():
     bundle = Bundle("demo/counters", 0x10000000, 0x18000000)
     assert Key.parse(topic_in(bundle)).position in bundle
@@ -104,7 +131,9 @@ async def test_the_picture_fits_the_terminal(tmp_path: Path, width: int, height:
     assert len(text) <= height
     assert all(len(line) <= width for line in text)
     assert any("D 127.0.0.1:40003 killed" in line for line in text)
-    assert any("event 39 of A" in line for line in text), "brokers have letters, and the newest event is shown"
+    shown = [int(found[1]) for line in text if (found := re.search(r"event (\d+) of A", line))]
+    assert shown == list(range(40 - len(shown), 40)), "brokers have letters, and the newest events are in their order"
+    assert any("setting up: 3 of 3 brokers" in line or "bundles have owners" in line for line in text)
 
 
 def test_what_is_kept_goes_to_a_folder_of_its_own(tmp_path: Path):

@@ -1,0 +1,1 @@
+"""The code of docs/tutorial.md: a test runs it as the page has it."""

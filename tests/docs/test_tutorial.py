@@ -1,0 +1,86 @@
+"""docs/tutorial.md as a reader follows it: the files are taken from the page, and its commands are run in one shell."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.pages import ROOT, blocks
+
+PAGE = "docs/tutorial.md"
+EXAMPLES = ROOT / "examples" / "game_rooms"
+PATIENCE_S = 240.0
+MARK = "--- commands {}"
+
+pytestmark = [pytest.mark.xdist_group("tutorial"), pytest.mark.timeout(2 * PATIENCE_S)]
+
+
+def files() -> dict[str, str]:
+    """Each file of the page: its pieces in their order, as a reader copies them one below the other."""
+    pieces: dict[str, list[str]] = {}
+    for block in blocks(PAGE):
+        if block.language == "python":
+            pieces.setdefault(block.title, []).append(block.text)
+    return {name: "\n".join(texts) for name, texts in pieces.items()}
+
+
+def code_lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line]
+
+
+def test_the_page_shows_all_of_the_example_literally():
+    shown = files()
+    assert set(shown) == {path.name for path in EXAMPLES.glob("*.py")} - {"__init__.py"}
+    for name, text in shown.items():
+        assert code_lines(text) == code_lines((EXAMPLES / name).read_text()), name
+
+
+def test_the_commands_do_what_the_page_says(tmp_path: Path):
+    for name, text in files().items():
+        (tmp_path / name).write_text(text)
+    told = run(tmp_path)
+    assert told.count("0 lost, 0 doubled") == 3, told
+    sections = re.split(re.escape(MARK).replace(r"\{\}", r"\d+\n"), told)[1:]
+    commands = 0
+    for block in blocks(PAGE):
+        if block.language == "sh":
+            commands += 1
+        elif block.language == "text":
+            found = {pattern_of(line) for line in sections[commands - 1].splitlines()}
+            for line in block.text.splitlines():
+                assert any(each.startswith(pattern_of(line)) for each in found), f"{line}\n{told}"
+
+
+def run(directory: Path) -> str:
+    """Output of all commands in one shell, as if the reader typed them; ends whatever they leave behind."""
+    commands = [block.text for block in blocks(PAGE) if block.language == "sh"]
+    script = "".join(f"echo '{MARK.format(i)}'\n{text}" for i, text in enumerate(commands))
+    process = subprocess.Popen(
+        ["bash", "-e", "-c", script],
+        cwd=directory,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        told, _ = process.communicate(timeout=PATIENCE_S)
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    logs = "".join(f"\n{log.name}:\n{log.read_text()}" for log in sorted(directory.glob("*.log")))
+    assert process.returncode == 0, told + logs
+    return told
+
+
+def pattern_of(line: str) -> str:
+    """The line without what differs from run to run; where the page leaves off with …, its beginning."""
+    line = re.sub(r"rooms:.*", "rooms", line.strip()).removesuffix("…")
+    return re.sub(r"0x[0-9a-f]{8}|\d[\d.:-]*", "#", line)
