@@ -2,8 +2,10 @@
 SHELL := bash
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
+UNIT := -m "not (slow or kafka or zookeeper or postgresql or redis or spark)" $(addprefix --ignore=tests/,history \
+  integration simulation/test_seeds.py api/test_load_history_cli.py test_tidy.py test_wheel.py)
 
-.PHONY: help demo docs test suite test-slow check stack stack-down bench sim lock runtime dev clean
+.PHONY: help demo docs test suite test-slow test-lowest test-newest check stack stack-down bench sim lock wheel runtime dev clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -36,6 +38,12 @@ test-slow: dev ## what takes minutes: the ingest killed ten times on a real Kafk
 	@.venv/bin/loadmanager history jars
 	$(PY) -m pytest -m slow $(ARGS)
 
+test-lowest: ## the unit tests on the oldest versions that pyproject.toml allows: make test-lowest PYTHON=python3.12
+test-newest: ## the unit tests on the newest, under another Python: make test-newest PYTHON=python3.13
+test-lowest test-newest: test-%:
+	@tools/environment.sh $(if $(filter lowest,$*),lowest,dev) .venvs/$*-$(notdir $(PYTHON)) $(PYTHON)
+	.venvs/$*-$(notdir $(PYTHON))/bin/python -m pytest $(UNIT) $(ARGS)
+
 stack: dev ## Kafka and ZooKeeper on free loopback ports, data under .stack/
 	@$(PY) -m stack up
 
@@ -46,13 +54,17 @@ bench: dev ## the figures of docs/benchmarks.md, one JSON line each
 	@$(PY) -m bench $(ARGS)
 
 sim: dev ## SEEDS simulated clusters with every fault: make sim SEEDS=5000
-	@.venv/bin/loadmanager sim --count $(or $(SEEDS),1000) --lines 300 $(ARGS)
+	@$(PY) -m loadmanager.simulation --count $(or $(SEEDS),1000) --lines 300 $(ARGS)
 
 lock: ## write requirements/*.lock anew from pyproject.toml
-	@tools/lock.sh
+	@tools/lock.sh $(ARGS)
+
+wheel: ## dist/loadmanager-*.whl, to install elsewhere: docs/operations.md
+	@rm -rf build
+	@python3 -m pip wheel -q --no-deps -w dist .
 
 docs: dev ## the site of the documentation, in build/site
 	NO_MKDOCS_2_WARNING=1 PYTHONPATH=.:api $(PY) -m mkdocs build --strict -q
 
 clean: ## remove the environment and everything that was built
-	rm -rf .venv .stack build dist *.egg-info
+	rm -rf .venv .venvs .stack build dist *.egg-info

@@ -3,7 +3,7 @@
     python -m examples.embed_asyncio sqlite:cluster.db          # in several terminals
 
 What embeds the broker are the lines that name it. A service that keeps something by bundle gives it a `BundleHost` as
-well: see `examples/counter`.
+well: see `loadmanager/demo/counter`.
 """
 
 import asyncio

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from loadmanager.broker.serving import Claim
     from loadmanager.client import BudgetSpent, HttpRouter, Router, SyncRouter
     from loadmanager.client.redirection import Moved, NotServing
@@ -70,6 +71,10 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version  # takes a moment to import
+
+        return version("loadmanager")
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOME_OF[name]), name)

@@ -2,6 +2,7 @@
 
 LoadManagerError
 ├── Invalid        the request itself makes no sense                       (REST 400/412)
+│   └── MissingExtra   it needs packages that are not installed
 ├── NotFound       no such namespace, bundle or broker                     (REST 404)
 ├── Conflict       it exists, but not in a state in which this can be done (REST 409)
 ├── Gone           it was there once, and is not kept any more              (REST 410)
@@ -9,6 +10,9 @@ LoadManagerError
 """
 
 from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
 
 from statechannel.errors import Error
 
@@ -40,3 +44,26 @@ class Unavailable(LoadManagerError):
         super().__init__(message)
         self.retry_after_s = retry_after_s
         self.record_id = record_id
+
+
+class MissingExtra(Invalid, ModuleNotFoundError, ValueError):
+    """It needs packages that only an extra brings; the message has the line that installs them."""
+
+
+@contextmanager
+def needs_extra(extra: str, what: str) -> Generator[None]:
+    """Around imports of packages that `extra` brings, which `what` needs. Raises MissingExtra where one is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "statechannel", "loadmanager", "loadmanager_api"):
+            raise
+        raise MissingExtra(
+            f"{what} needs the package {package}, which is not installed: {install_line(extra)}", name=package
+        ) from None
+
+
+def install_line(extra: str) -> str:
+    """What brings the packages of an extra. Beside an installed loadmanager, pip takes that one and no other."""
+    return f"pip install 'loadmanager[{extra}]'"

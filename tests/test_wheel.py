@@ -1,13 +1,14 @@
 """The wheel in an empty environment: what is in it, that it runs with its own dependencies only, and what it asks for.
 
 Built from a copy, so that nothing of an earlier build gets into it; pip (or uv) may take what it needs from its index
-or its cache. One build and one environment serve all of these tests.
+or its cache. One build and two environments serve all of these tests: the wheel alone, and a broker's.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,13 @@ from loadmanager_api.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("loadmanager", "loadmanager_api", "statechannel")
+FOR_TESTS = ("loadmanager/simulation/", "loadmanager/history/generating/")
+"""What no user gets."""
+BARE = {
+    *("aiohttp", "click", "google-re2", "msgspec", "numpy", "prometheus-client", "psutil", "pydantic"),
+    *("pydantic-settings", "rich"),
+}
+EXTRAS = {"api", "planner", "kafka", "zookeeper", "all", "postgresql", "redis", "playground", "history"}
 TIMEOUT_S = 300.0
 READY, READY_S = " is ready: ", 60.0
 
@@ -36,6 +44,39 @@ async def test_it_fails_over(loadmanager_cluster):
         await cluster.settled()
         assert cluster.owner("test/service/alice") is cluster.brokers[0]
 """
+
+PUBLIC = """
+import sys
+import loadmanager, loadmanager.client, loadmanager.embedding.broker, loadmanager.testing.cluster
+
+for name in loadmanager.__all__:
+    getattr(loadmanager, name)
+print(loadmanager.__version__, sorted({"fastapi", "uvicorn", "scipy", "pandas", "pyspark"} & set(sys.modules)))
+"""
+
+PROJECT = """
+import asyncio
+import api, bench, tests
+from loadmanager.testing import embedded_cluster
+
+class Service:
+    def prepare(self, bundle): ...
+    def acquire(self, bundle, token, hand_off): ...
+    def release(self, bundle, to): ...
+    def abandon(self, bundle): ...
+    def load(self): return {}
+
+async def main():
+    async with embedded_cluster(Service, brokers=2, bundles=2) as cluster:
+        await cluster.kill(cluster.brokers[0])
+        await cluster.settled()
+        assert cluster.owner("test/service/alice") is cluster.brokers[0]
+
+asyncio.run(main())
+print(api.WHOSE, bench.WHOSE, tests.WHOSE)
+"""
+
+STORE = "from loadmanager.fencing import {0} as store; store.{1}"
 
 EVERY_COMMAND = """
 from loadmanager_api.cli.main import COMMANDS, main
@@ -102,10 +143,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-@pytest.fixture(scope="module")
-def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of the commands of an environment that holds the wheel and its base dependencies."""
-    place = tmp_path_factory.mktemp("environment") / "venv"
+def installed(wheel: str, place: Path) -> Path:
+    """The directory of the commands of a new environment that holds the wheel and what it needs."""
     python = place / "bin" / "python"
     done(sys.executable, "-m", "venv", "--without-pip", place, cwd=place.parent)
     if uv := shutil.which("uv"):
@@ -113,6 +152,18 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     else:
         done(sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-compile", wheel, cwd=place.parent)
     return place / "bin"
+
+
+@pytest.fixture(scope="module")
+def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The commands of an environment with the wheel and no extra."""
+    return installed(str(wheel), tmp_path_factory.mktemp("bare") / "venv")
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The commands of an environment for a broker on SQLite."""
+    return installed(f"{wheel}[api,planner]", tmp_path_factory.mktemp("environment") / "venv")
 
 
 @pytest.fixture
@@ -148,24 +199,28 @@ def test_it_holds_the_packages_with_their_types_and_nothing_else(wheel: Path):
     assert {top for top in tops if not top.endswith(".dist-info")} == set(PACKAGES)
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
     assert not [name for name in names if "test_" in name or "conftest" in name or "/bench/" in name]
-    there = {path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
-    assert there <= set(names), "a package without __init__.py stays out of the wheel"
+    assert not [name for name in names if name.startswith(FOR_TESTS)]
+    sources = [*(ROOT / "loadmanager").rglob("*.py"), *(ROOT / "statechannel").rglob("*.py")]
+    there = {path.relative_to(ROOT).as_posix() for path in sources}
+    there |= {path.relative_to(ROOT / "api").as_posix() for path in (ROOT / "api").rglob("*.py")}
+    missing = [name for name in there - set(names) if not name.startswith(FOR_TESTS)]
+    assert not missing, "a package without __init__.py stays out of the wheel"
 
 
 def test_it_says_what_it_needs_and_offers(wheel: Path):
     archive = zipfile.ZipFile(wheel)
     [metadata] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
     said = Parser().parsestr(archive.read(metadata).decode())
-    assert {"kafka", "zookeeper", "all"} <= set(said.get_all("Provides-Extra", []))
-    base = " ".join(need for need in said.get_all("Requires-Dist", []) if "extra ==" not in need)
-    assert all(name not in base for name in ("pytest", "confluent", "kazoo", "hypothesis", "ruff"))
+    assert set(said.get_all("Provides-Extra", [])) - {"test", "dev"} == EXTRAS
+    needs = said.get_all("Requires-Dist", [])
+    assert {re.split(r"[^\w-]", need)[0] for need in needs if "extra ==" not in need} == BARE
+    assert not [need for need in needs if re.search(r"[^!=<>~]==", need.partition(";")[0])], "ranges; locks are exact"
     points = archive.read(metadata.replace("METADATA", "entry_points.txt")).decode()
     assert "loadmanager = loadmanager_api.cli.main:main" in points
     assert "loadmanager = loadmanager.testing.plugin" in points
 
 
 def test_its_commands_run(environment: Path, loadmanager: Path, tmp_path: Path):
-    assert "0.1.0" in done(loadmanager, "--version", cwd=tmp_path)
     assert "--brokers" in done(loadmanager, "demo", "--help", cwd=tmp_path)
     assert "Exit codes" in done(loadmanager, "--help", cwd=tmp_path)
     told = done(environment / "python", "-c", EVERY_COMMAND, cwd=tmp_path)
@@ -181,6 +236,79 @@ def test_a_broker_on_sqlite_answers_a_lookup(loadmanager: Path, tmp_path: Path):
         assert f"http://{answer['broker']}" == url
         told = done(loadmanager, "doctor", "-o", "bundle.tar.gz", **asking)
         assert "check.json" in told
+
+
+def test_the_wheel_alone_offers_what_embedding_and_clients_need_and_nothing_heavy(
+    bare: Path, wheel: Path, tmp_path: Path
+):
+    version = wheel.name.split("-")[1]
+    assert done(bare / "python", "-c", PUBLIC, cwd=tmp_path).split(maxsplit=1) == [version, "[]\n"]
+    assert done(bare / "loadmanager", "--version", cwd=tmp_path).split()[-1] == version
+    told = done(bare / "python", "-c", EVERY_COMMAND, cwd=tmp_path)
+    assert told.count("Usage:") == len(COMMANDS)
+
+
+def test_the_wheel_alone_runs_brokers_beside_a_projects_own_packages_of_any_name(bare: Path, tmp_path: Path):
+    for package in ("api", "bench", "tests"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text(f"WHOSE = 'our {package}'")
+    (tmp_path / "project.py").write_text(PROJECT)
+    result = run(bare / "python", "project.py", cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (0, "our api our bench our tests\n"), result.stderr
+    for extra in ("api", "planner"):
+        assert f"pip install 'loadmanager[{extra}]'" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("extra", "command"),
+    [
+        ("api", ("loadmanager", "broker", "--listen", "127.0.0.1:0")),
+        ("api", ("loadmanager", "demo")),
+        ("planner", ("loadmanager", "check")),
+        ("kafka", ("loadmanager", "check", "--log", "kafka://127.0.0.1:1", "--coordination", "sqlite:co.db")),
+        ("zookeeper", ("loadmanager", "check", "--coordination", "zookeeper://127.0.0.1:1")),
+        ("postgresql", ("python", "-c", STORE.format("postgresql", "PostgresStore('host=nowhere')"))),
+        ("redis", ("python", "-c", STORE.format("redis", "RedisStore('redis://127.0.0.1:1')"))),
+        ("playground", ("loadmanager", "playground", "--brokers", "3", "--bundles", "9", "--rounds", "12")),
+        ("history", ("loadmanager", "history", "ingest", "--lake", "lake", "--log", "sqlite:lm.db")),
+    ],
+)
+def test_what_an_extra_would_bring_is_asked_for_in_one_line(
+    bare: Path, tmp_path: Path, extra: str, command: tuple[str, ...]
+):
+    (tmp_path / "lm.db").touch()
+    result = run(bare / command[0], *command[1:], cwd=tmp_path)
+    said = (result.stdout + result.stderr).splitlines()
+    assert len([line for line in said if f"pip install 'loadmanager[{extra}]'" in line]) == 1, said
+    assert command[0] == "python" or "Traceback" not in result.stderr
+
+
+def test_that_line_takes_the_installed_loadmanager_and_no_other(bare: Path, tmp_path: Path):
+    pytest.importorskip("pip")
+    asking = ("install", "--dry-run", "--no-index", "loadmanager[kafka]")
+    result = run(sys.executable, "-m", "pip", "--python", bare / "python", *asking, cwd=tmp_path, PIP_FIND_LINKS="")
+    assert "No matching distribution found for confluent-kafka" in result.stderr
+    assert "No matching distribution found for loadmanager" not in result.stderr
+
+
+def test_the_demo_runs_outside_of_the_repository(loadmanager: Path, tmp_path: Path):
+    done(
+        loadmanager,
+        "demo",
+        "--plain",
+        "--seconds",
+        "10",
+        "--rate",
+        "50",
+        "--budget",
+        "60",
+        "--json",
+        "figures",
+        cwd=tmp_path,
+    )
+    found = json.loads((tmp_path / "figures").read_text())
+    assert (found["requests_failed"], found["increments_lost"], found["increments_doubled"]) == (0, 0, 0)
+    assert found["requests_ok"] > 100
 
 
 @pytest.mark.parametrize("command", ["broker", "check"])

@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# Writes the lock files anew from pyproject.toml: exact versions with hashes, no addresses of package indices.
+# Writes the lock files anew from pyproject.toml: exact versions with hashes, no addresses of package indices. What is
+# locked stays as it is where it may; tools/lock.sh --upgrade takes the newest. lowest.lock has the oldest that may be.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 unset PIP_FIND_LINKS PIP_INDEX_URL PIP_EXTRA_INDEX_URL
 tool=$(mktemp -d)
 trap 'rm -rf "$tool"' EXIT
 python3 -m venv "$tool"
-"$tool/bin/pip" install -q pip-tools==7.6.2
+"$tool/bin/pip" install -q uv==0.13.9
 compile() {
-  CUSTOM_COMPILE_COMMAND=tools/lock.sh "$tool/bin/pip-compile" -q --generate-hashes --strip-extras --allow-unsafe \
-    --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-annotate "$@" pyproject.toml
+  "$tool/bin/uv" pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+    --no-emit-package loadmanager "$@" pyproject.toml
 }
-compile --extra kafka --extra zookeeper -o requirements/runtime.lock
-compile --extra dev -c requirements/runtime.lock -o requirements/dev.lock
+compile --extra all "$@" -o requirements/runtime.lock
+compile --extra dev -c requirements/runtime.lock "$@" -o requirements/dev.lock
+compile --extra test --resolution lowest-direct -o requirements/lowest.lock

@@ -208,7 +208,9 @@ class Connection(HttpToolsProtocol):
             return
         if self.pipeline:
             cycle, app = self.pipeline.pop()
-            self._start_asgi_task(cycle, app)
+            task = self.loop.create_task(cycle.run_asgi(app))
+            task.add_done_callback(self.tasks.discard)
+            self.tasks.add(task)
             return
         if self._reading is Reading.NOTHING:
             self._since_s = self.loop.time()

@@ -7,6 +7,7 @@ the control loop is doing.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from functools import wraps
@@ -42,4 +43,6 @@ def _crossing(endpoint: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[...
     async def crossed(*values: Any, **named: Any) -> Any:
         return await HANDOVER.get().ask(lambda: endpoint(*values, **named))
 
+    # Older releases of FastAPI look names in annotations up in the module of the wrapper.
+    vars(crossed)["__signature__"] = inspect.signature(endpoint, eval_str=True)
     return on_http_loop(crossed)

@@ -37,6 +37,8 @@ class LookupConnection(Connection):
             cycle = cast("RequestResponseCycle | None", self.cycle)
             if cycle is not None and cycle.scope is self.scope:  # not so if the connection is to be upgraded
                 cast("Any", self.scope)["extensions"] = {WHOLE: partial(self._write_whole, cycle)}
+                if not cast("Any", self.parser).should_keep_alive():  # older releases of uvicorn look when they answer
+                    cycle.keep_alive = False
 
     def _is_plain_lookup(self) -> bool:
         if not self.url.startswith(PREFIX) or b"#" in self.url:

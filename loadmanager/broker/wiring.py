@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,14 +17,20 @@ from loadmanager.cluster.sensors import Sensors
 from loadmanager.cluster.suspicion import probe_port
 from loadmanager.diagnostics.check.round import Auditor
 from loadmanager.diagnostics.doctor.hiding import hide_text
+from loadmanager.errors import install_line, needs_extra
 from loadmanager.settings import MAX_PORT, Settings
+from loadmanager.strategies.rebalancing.plan.program import SOLVER_INSTALLED
 from statechannel.audit import Finding
 from statechannel.ports import Coordination, Log
 from statechannel.runtime.view import wall_clock_ms
 
+_log = logging.getLogger("loadmanager")
+
 
 def dependencies(settings: Settings) -> Dependencies:
     """What a node of a real process needs. Raises ValueError for addresses that are none."""
+    if settings.balancing_strategy == "plan" and not SOLVER_INSTALLED:
+        _log.warning("SciPy is missing, so `plan` leaves its exact stage out: %s", install_line("planner"))
     return Dependencies(
         log=open_log(settings),
         coordination=open_coordination(settings),
@@ -55,7 +61,7 @@ def open_log(settings: Settings) -> Log:
             compaction_lag_s=settings.compaction_lag_s,
         )
     if scheme == "kafka":
-        with _extra("kafka", settings.log):
+        with needs_extra("kafka", repr(hide_text(settings.log))):
             from statechannel.adapters.kafka.log import KafkaLog
 
         return KafkaLog(
@@ -84,7 +90,7 @@ def open_coordination(settings: Settings) -> Coordination:
 
         return SqliteCoordination(file_of(address), session_timeout_s=settings.session_timeout_s)
     if scheme == "zookeeper":
-        with _extra("zookeeper", address):
+        with needs_extra("zookeeper", repr(hide_text(address))):
             from statechannel.adapters.zookeeper.coordination import ZooKeeperCoordination
 
         hosts, root = _zookeeper_place(settings, address)
@@ -154,7 +160,7 @@ def _sqlite_coordination_auditor(settings: Settings, address: str) -> Auditor:
 def _kafka_auditor(settings: Settings, address: str) -> Auditor:
     from loadmanager.diagnostics.check.topics import topics_of
 
-    with _extra("kafka", address):
+    with needs_extra("kafka", repr(hide_text(address))):
         from statechannel.adapters.kafka.audit import audit_kafka
 
     bootstrap = check_servers(address, address.partition(":")[2].removeprefix("//"))
@@ -173,7 +179,7 @@ def _kafka_auditor(settings: Settings, address: str) -> Auditor:
 
 
 def _zookeeper_auditor(settings: Settings, address: str) -> Auditor:
-    with _extra("zookeeper", address):
+    with needs_extra("zookeeper", repr(hide_text(address))):
         from statechannel.adapters.zookeeper.audit import audit_zookeeper
         from statechannel.adapters.zookeeper.judgement import Expected
 
@@ -190,20 +196,6 @@ def _zookeeper_auditor(settings: Settings, address: str) -> Auditor:
 async def _one_by_one(findings: Awaitable[Sequence[Finding]]) -> AsyncIterator[Finding]:
     for finding in await findings:
         yield finding
-
-
-@contextmanager
-def _extra(name: str, address: str) -> Generator[None]:
-    """A client that is not installed is an operator's matter: which extra brings it."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith(("statechannel", "loadmanager")):
-            raise
-        raise ValueError(
-            f"{hide_text(address)!r} needs the package {error.name}, which is not installed: "
-            f"pip install 'loadmanager[{name}]'"
-        ) from None
 
 
 def file_of(address: str) -> Path:

@@ -2,7 +2,7 @@
 
 Remembers routes by bundle; a hint in an answer (`Moved`), an unanswered request or a `NotServing` makes it look again,
 at any broker, with jittered pauses, until the caller's budget is spent. A request may therefore be sent more than once:
-give it an id by which the service can tell (as `examples/counter` does), or let only safe requests be retried.
+give it an id by which the service can tell (as `loadmanager/demo/counter` does), or let only safe requests be retried.
 """
 
 from __future__ import annotations

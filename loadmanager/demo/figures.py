@@ -7,7 +7,7 @@
 * **failover**: from just before SIGKILL until every bundle that the dead broker held has answered a read of one of its
   counters, asked through a client router like any other.
 * **requests**: counted by the load generator, from the moment at which each was due.
-* **lost**, **doubled**: `examples/counter/audit.py`.
+* **lost**, **doubled**: `loadmanager/demo/counter/audit.py`.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ import msgspec
 
 from loadmanager.broker.node import Node
 from loadmanager.broker.serving import Claim
-from loadmanager.demo.options import make_examples_importable
+from loadmanager.demo.counter.__main__ import running
 from loadmanager.embedding import control
 from loadmanager.embedding.broker import Broker
 from loadmanager.settings import Settings
@@ -82,9 +82,6 @@ async def main(orders: Orders) -> None:
     """Until SIGTERM; then move everything away and leave."""
     begun_ns = time.monotonic_ns()
     logging.getLogger(control.__name__).setLevel(logging.ERROR)  # its name is random on purpose
-    make_examples_importable()
-    from examples.counter.__main__ import running
-
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with running(Settings(**orders.settings), Path(orders.store), LINGER_S) as broker:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import sys
 from pathlib import Path
 
 import msgspec
@@ -81,13 +80,3 @@ def onlooker_settings(settings: dict[str, object]) -> dict[str, object]:
     """Those of the demo's own process: what Kafka's client would print goes into no picture."""
     quiet = {"kafka": {"log_level": "0"}} if str(settings["log"]).startswith("kafka:") else {}
     return {**settings, **quiet}
-
-
-def make_examples_importable() -> Path:
-    """The directory that holds `examples/counter`, put on the module path. Raises RuntimeError if there is none."""
-    root = Path(__file__).resolve().parents[2]
-    if not (root / "examples" / "counter").is_dir():
-        raise RuntimeError(f"the demo's service is examples/counter, which is not in {root}: run it from a clone")
-    if str(root) not in sys.path:
-        sys.path.insert(0, str(root))
-    return root

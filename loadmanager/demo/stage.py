@@ -20,7 +20,6 @@ from loadmanager.demo.options import (
     NAMESPACE,
     Options,
     cluster_settings,
-    make_examples_importable,
     onlooker_settings,
 )
 from loadmanager.demo.processes import Child
@@ -84,7 +83,6 @@ class Stage:
     def __init__(self, options: Options, directory: Path, tasks: asyncio.TaskGroup) -> None:
         self.options = options
         self.directory = directory
-        self.root = make_examples_importable()
         self.store = directory / "counters.db"
         self.settings = cluster_settings(options, directory)
         self.watch = Watch(Settings.model_validate(onlooker_settings(self.settings)), self._took_the_lead)
@@ -196,7 +194,7 @@ class Stage:
         return member
 
     async def _start(self, module: str, arguments: Sequence[str], errors: Path) -> Child:
-        child = await Child.start(module, arguments, path=self.root, errors=errors)
+        child = await Child.start(module, arguments, errors=errors)
         self._children.append(child)
         return child
 
@@ -310,7 +308,7 @@ class Stage:
         for member in self.up():
             arguments += ["--admin", member.admin_url]
         errors = self.directory / "load.err"
-        self._generator = await self._start("examples.counter.load", arguments, errors)
+        self._generator = await self._start("loadmanager.demo.counter.load", arguments, errors)
         self._generating = self._tasks.create_task(self._generator.hear(self._heard_of_load))
 
     def _heard_of_load(self, line: bytes) -> None:

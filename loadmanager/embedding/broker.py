@@ -45,7 +45,8 @@ class Broker:
     `settings`, or settings by name (`log="sqlite:cluster.db"`, `advertised="10.0.0.7:8080"`, …); what is not given
     comes from the environment. `urls` are the service's own, by protocol: clients and other brokers get them.
     `advertised` is this broker's name and where its admin endpoint listens; port 0 takes a free one. `bind` is where to
-    listen instead, if that differs. `endpoint=None` opens the installed admin interface, `False` an empty port.
+    listen instead, if that differs. `endpoint=None` opens the admin interface if it is installed, else only an empty
+    port, as `endpoint=False` does; with `endpoint=True` it has to be there.
     """
 
     def __init__(

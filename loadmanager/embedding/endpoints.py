@@ -24,9 +24,10 @@ from typing import Any, cast
 from loadmanager.broker.node import Node
 from loadmanager.embedding.handover import Handover
 from loadmanager.embedding.loops import loop_factory
+from loadmanager.errors import needs_extra
 from loadmanager.settings import MAX_PORT
 
-GROUP = "loadmanager.endpoints"
+GROUP, OURS = "loadmanager.endpoints", "loadmanager_api."
 CLOSED_WITHIN_S = 8.0
 """Beyond it nobody waits for an endpoint that hangs; its thread ends with the process."""
 
@@ -36,12 +37,18 @@ Endpoint = Callable[[Handover, socket.socket], AbstractAsyncContextManager[Any]]
 
 
 def installed_endpoint() -> Endpoint:
-    """The endpoint that is installed, or `closed_door` if none is. Raises RuntimeError if there are several."""
+    """The endpoint that is installed, or `closed_door` if none is.
+
+    Raises RuntimeError if there are several, MissingExtra if it is ours and what it needs is not installed.
+    """
     found = entry_points(group=GROUP)
     if len({point.value for point in found}) > 1:
         raise RuntimeError(f"several packages offer {GROUP}: {[p.value for p in found]}; pass endpoint=… to the Broker")
     for point in found:
-        return cast("Endpoint", point.load())
+        if not point.value.startswith(OURS):
+            return cast("Endpoint", point.load())
+        with needs_extra("api", "the admin interface"):
+            return cast("Endpoint", point.load())
     return closed_endpoint
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from loadmanager.embedding.control import Control
 from loadmanager.embedding.endpoints import Endpoint, closed_endpoint, installed_endpoint
 from loadmanager.embedding.gate import parse_topic
 from loadmanager.embedding.stateless import StatelessHost
-from loadmanager.errors import Conflict
+from loadmanager.errors import Conflict, MissingExtra
 from loadmanager.model.host import BundleHost
 from loadmanager.settings import Settings
 from loadmanager.settings.given import Given, settings_of
@@ -20,6 +21,8 @@ from statechannel.law.bundle import even_boundaries
 
 ADMIT_TIMEOUT_S = 5.0
 """How long a request is held for a bundle on its way here; a failover at default settings takes less."""
+
+_log = logging.getLogger("loadmanager")
 
 __all__ = ["ADMIT_TIMEOUT_S", "draining", "embed", "ensuring", "locating"]
 
@@ -37,17 +40,20 @@ def embed(
         settings = settings_of(more)
     elif more:
         raise TypeError(f"give settings, or {', '.join(more)} by name, not both")
-    opened = (
-        installed_endpoint()
-        if endpoint is None or endpoint is True
-        else closed_endpoint
-        if endpoint is False
-        else endpoint
-    )
     stateless = StatelessHost()
-    control = Control(host or stateless, settings, urls or {}, opened, bind or settings.advertised)
+    control = Control(host or stateless, settings, urls or {}, _endpoint(endpoint), bind or settings.advertised)
     stateless.control = control
     return control
+
+
+def _endpoint(endpoint: Endpoint | bool | None) -> Endpoint:
+    if endpoint is None:
+        try:
+            return installed_endpoint()
+        except MissingExtra as missing:
+            _log.warning("%s; door=False says that none is wanted", missing)
+            return closed_endpoint
+    return installed_endpoint() if endpoint is True else closed_endpoint if endpoint is False else endpoint
 
 
 def locating(topic: str, timeout_s: float | None) -> Callable[[Node], Coroutine[Any, Any, Located]]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from loadmanager.broker.serving import Claim
 from loadmanager.client.redirection import NotServing
+from loadmanager.errors import needs_extra
 from statechannel.law.bundle import Key
 from statechannel.law.record import Token
 
@@ -64,13 +65,9 @@ def position_in(claim: Claim, key: str | Key) -> int:
 
 
 def driver(module: str, extra: str) -> Any:
-    """A package that is imported when it is used. Raises ModuleNotFoundError that says what to install."""
-    try:
+    """A package that is imported when it is used. Raises MissingExtra where it is not installed."""
+    with needs_extra(extra, "this store"):
         return import_module(module)
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"this store needs {error.name}: pip install 'loadmanager[{extra}]'", name=error.name
-        ) from None
 
 
 class Fences:

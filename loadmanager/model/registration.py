@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.metadata import version
 
 import msgspec
 
 from statechannel.law.record import BrokerId
 from statechannel.ports import Member
 
-VERSION = "0.1.0"
+VERSION = version("loadmanager")
 
 
 class Registration(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from loadmanager.demo import options
 from loadmanager_api.cli.main import COMMANDS, main
 from loadmanager_api.cli.options import Remote
 from tests.api.conftest import WAIT_S, Cluster
@@ -200,15 +199,8 @@ def test_a_url_that_is_none_is_wrong_usage() -> None:
     assert CliRunner().invoke(main, ["brokers", "list", "--admin-url", "nonsense"]).exit_code == 2
 
 
-def test_a_negative_number_of_lines_is_wrong_usage() -> None:
-    assert CliRunner().invoke(main, ["sim", "--lines", "-1"]).exit_code == 2
-
-
-def test_a_demo_without_its_examples_says_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "__file__", "/elsewhere/loadmanager/demo/options.py")
-    result = CliRunner().invoke(main, ["demo"])
-    assert result.exit_code == 1
-    assert "run it from a clone" in result.stderr
+def test_a_negative_number_is_wrong_usage() -> None:
+    assert CliRunner().invoke(main, ["playground", "--seeds", "-1"]).exit_code == 2
 
 
 def test_help_lists_every_command_and_the_exit_codes() -> None:

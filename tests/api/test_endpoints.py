@@ -80,8 +80,8 @@ def endpoints_read(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_laid_out_routes_leave_nothing_of_it_to_the_first_request(endpoints_read: list[Any]) -> None:
     routes = len(app.routes_of_all().openapi()["paths"])
     app.routes_of_all.cache_clear()
-    app.routes_of_all()
     endpoints_read.clear()
+    app.routes_of_all()  # where older releases of FastAPI do it
     app.lay_out_routes()
     assert len(endpoints_read) >= routes
     endpoints_read.clear()

@@ -9,13 +9,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from examples.counter.host import Counters
-from examples.counter.ledger import Ledger
-from examples.counter.load import Load
-from examples.counter.traffic import Traffic
-from examples.counter.web import served
 from loadmanager import Broker
 from loadmanager.client import HttpRouter, Router
+from loadmanager.demo.counter.host import Counters
+from loadmanager.demo.counter.ledger import Ledger
+from loadmanager.demo.counter.load import Load
+from loadmanager.demo.counter.traffic import Traffic
+from loadmanager.demo.counter.web import served
 from loadmanager.leader.splitting.journal import Journal, What
 from loadmanager_api.server import attach
 from statechannel.law.bundle import Key

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from examples.counter.load import Load
-from examples.counter.traffic import Traffic
 from loadmanager.client import HttpRouter, Router
+from loadmanager.demo.counter.load import Load
+from loadmanager.demo.counter.traffic import Traffic
 from stack.servers import KafkaServer, ZooKeeperServer
 from tests.integration.long_life.cluster import Cluster
 from tests.integration.long_life.commands import loadmanager

@@ -16,11 +16,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from examples.counter.load import Load
-from examples.counter.traffic import Traffic
 from loadmanager.broker.wiring import open_log
 from loadmanager.channel.migration.folding import FoldedLog
 from loadmanager.client import HttpRouter, Router
+from loadmanager.demo.counter.load import Load
+from loadmanager.demo.counter.traffic import Traffic
 from loadmanager.settings import Settings
 from stack.servers import KafkaServer, ZooKeeperServer
 from statechannel.law.bundle import Bundle
@@ -68,7 +68,7 @@ class Cluster:
         addresses = [f"--{key}={self.settings[key]}" for key in ("log", "coordination") if key in self.settings]
         with (self.directory / "errors").open("ab") as errors:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "examples.counter", *options, *addresses),
+                *(sys.executable, "-m", "loadmanager.demo.counter", *options, *addresses),
                 cwd=ROOT, env={**os.environ, **environment}, stdout=PIPE, stderr=errors,
             )  # fmt: skip
         self.processes.append(process)

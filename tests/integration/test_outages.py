@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from examples.counter.__main__ import running
-from examples.counter.load import Load
-from examples.counter.traffic import Traffic
 from loadmanager import Broker, Settings
 from loadmanager.client import HttpRouter, Router
+from loadmanager.demo.counter.__main__ import running
+from loadmanager.demo.counter.load import Load
+from loadmanager.demo.counter.traffic import Traffic
 from loadmanager.errors import LoadManagerError
 from stack.servers import KafkaServer, ZooKeeperServer
 from statechannel.law.bundle import Bundle, even_boundaries, tile

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from examples.counter.__main__ import running
 from loadmanager import Broker, Settings
+from loadmanager.demo.counter.__main__ import running
 from stack.servers import KafkaServer, ZooKeeperServer
 from statechannel.errors import ForeignCluster
 from tests.integration.test_outages import BUNDLES, NAMESPACE, all_served, can_move, traffic, until

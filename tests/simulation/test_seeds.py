@@ -17,10 +17,10 @@ from click.testing import CliRunner
 
 from loadmanager.settings import Settings
 from loadmanager.simulation import cluster
+from loadmanager.simulation.__main__ import sim
 from loadmanager.simulation.log_server import Step
 from loadmanager.simulation.many import run_seeds
 from loadmanager.simulation.run import Report, run_seed
-from loadmanager_api.cli.sim import sim
 from tests.simulation.protocol_bugs import BUGS
 
 SEEDS = int(os.environ.get("SIM_SEEDS", "1000"))
@@ -149,4 +149,4 @@ def test_the_command_prints_the_history_of_a_failing_seed_and_fails(monkeypatch:
     failed = re.search(r"The history of seed (\d+)", result.output)
     assert failed is not None, result.output
     assert "accepts" in result.output
-    assert f"loadmanager sim --seed {failed[1]}" in result.output
+    assert f"python -m loadmanager.simulation --seed {failed[1]}" in result.output

@@ -132,8 +132,11 @@ def _kind(host: object) -> str:
 def _run(settings: Any, host: Any, urls: dict[str, str], listen: str | None) -> int:
     from loadmanager.embedding.broker import Broker
     from loadmanager.embedding.endpoints import parse_address
-    from loadmanager_api.server import attach, check_reach
+    from loadmanager.errors import needs_extra
     from statechannel.errors import StateChannelError
+
+    with needs_extra("api", "a broker of its own"):
+        from loadmanager_api.server import attach, check_reach
 
     gc.set_threshold(*GC_THRESHOLDS)
     try:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 import click
-
-from loadmanager_api.cli.client import Failed
 
 
 @click.command()
@@ -47,13 +46,12 @@ def demo(
     delete.
     """
     from loadmanager.demo.engine import run
-    from loadmanager.demo.options import Options, make_examples_importable
+    from loadmanager.demo.options import Options
+    from loadmanager.errors import needs_extra
 
+    with needs_extra("api", "the demo"):
+        import_module("loadmanager_api.server")
     options = Options(seconds, brokers, rate, budget, plain, json_file, log, coordination, keep, picture)
-    try:
-        make_examples_importable()
-    except RuntimeError as error:
-        raise Failed(str(error)) from None
     try:
         raise SystemExit(run(options))
     except (ValueError, OSError) as error:

@@ -14,12 +14,12 @@ from loadmanager_api.cli.echoing import echo
 from loadmanager_api.cli.explain_showing import show_broker, show_bundle
 from loadmanager_api.cli.history import SinceType
 from loadmanager_api.cli.names import segment
-from loadmanager_api.cli.options import Remote, asks_a_broker
+from loadmanager_api.cli.options import ParamType, Remote, asks_a_broker
 from statechannel.errors import InvalidName
 from statechannel.law.bundle import Bundle
 
 
-class SubjectType(click.ParamType[str]):
+class SubjectType(ParamType[str]):
     """A bundle or a broker; which of them, its form tells."""
 
     name = "subject"

@@ -12,7 +12,7 @@ import click
 from loadmanager_api.cli.client import ask, run
 from loadmanager_api.cli.echoing import echo
 from loadmanager_api.cli.names import BUNDLE
-from loadmanager_api.cli.options import Remote, asks_a_broker
+from loadmanager_api.cli.options import ParamType, Remote, asks_a_broker
 from loadmanager_api.cli.printing import show
 from statechannel.law.bundle import Bundle
 
@@ -21,7 +21,7 @@ _AGO = re.compile(r"(\d{1,9})([smhd])", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
-class SinceType(click.ParamType[int]):
+class SinceType(ParamType[int]):
     """`90s`, `15m`, `12h`, `7d` (ago), or a time such as 2030-01-31T12:00; milliseconds since 1970."""
 
     name = "since"

@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from loadmanager.errors import MissingExtra
+from loadmanager_api.cli.client import Failed
 from loadmanager_api.cli.echoing import visible
 
 Table = Mapping[str, tuple[str, str, str]]
@@ -24,9 +26,11 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the subcommand. What click is to show of its failure has no password in it, and nothing that a terminal
-        would obey."""
+        would obey. An extra that is missing is such a failure."""
         try:
             return super().invoke(ctx)
+        except MissingExtra as missing:
+            raise Failed(str(missing)) from None
         except click.ClickException as error:
             from loadmanager.diagnostics.doctor.hiding import hide_text
 

@@ -53,7 +53,6 @@ COMMANDS = {
         "Changes that are looked at first: propose, approve, run, verify, undo; advice too.",
     ),
     "resume": ("loadmanager_api.cli.balancing", "resume", "End a pause."),
-    "sim": ("loadmanager_api.cli.sim", "sim", "Simulate the cluster with faults, from seeds."),
     "splitting": (
         "loadmanager_api.cli.splitting",
         "splitting",

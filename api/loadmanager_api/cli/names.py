@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import click
 
+from loadmanager_api.cli.options import ParamType
 from statechannel.errors import InvalidName
 from statechannel.law.bundle import Bundle, Key, check_namespace, check_new_namespace
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
-class NamespaceType(click.ParamType[str]):
+class NamespaceType(ParamType[str]):
     """`tenant/namespace`."""
 
     name = "namespace"
@@ -46,7 +47,7 @@ class NewNamespaceType(NamespaceType):
             self.fail(str(error), param, ctx)
 
 
-class BundleType(click.ParamType[Bundle]):
+class BundleType(ParamType[Bundle]):
     """`tenant/namespace/0x00000000_0x40000000`."""
 
     name = "bundle"
@@ -68,7 +69,7 @@ class BundleType(click.ParamType[Bundle]):
         return bundles(ctx, incomplete)
 
 
-class BrokerType(click.ParamType[str]):
+class BrokerType(ParamType[str]):
     """`host:port`; whether there is such a broker is the cluster's to say."""
 
     name = "broker"
@@ -84,7 +85,7 @@ class BrokerType(click.ParamType[str]):
         return brokers(ctx, incomplete)
 
 
-class TopicType(click.ParamType[Key]):
+class TopicType(ParamType[Key]):
     """`tenant/namespace/name`, with or without `persistent://`."""
 
     name = "topic"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
@@ -15,6 +15,17 @@ ADMIN_URL = "LOADMANAGER_ADMIN_URL"
 _HOST_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[\w.-]+):\d+")
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+if TYPE_CHECKING:
+    ParamType = click.ParamType
+else:
+
+    class ParamType(click.ParamType):
+        """Click's own, which is generic since its release 8.4 only."""
+
+        def __class_getitem__(cls, _: object) -> type:
+            return cls
 
 
 class Remote(msgspec.Struct, frozen=True):

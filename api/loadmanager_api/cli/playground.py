@@ -22,7 +22,7 @@ from loadmanager.strategies.rebalancing.registry import STRATEGIES
 from loadmanager_api.cli.client import Failed
 from loadmanager_api.cli.configuring import settings_of
 from loadmanager_api.cli.echoing import echo
-from loadmanager_api.cli.options import Remote
+from loadmanager_api.cli.options import ParamType, Remote
 from loadmanager_api.cli.printing import show
 
 ALL = "all"
@@ -43,7 +43,7 @@ COLUMNS = (
 )
 
 
-class Names(click.ParamType[list[str]]):
+class Names(ParamType[list[str]]):
     """Names with commas between them."""
 
     name = "names"

@@ -17,6 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 import msgspec
 
 from loadmanager.cluster.host_clocks import clocks_outside
+from loadmanager.errors import install_line
 from loadmanager.model.registration import VERSION
 from loadmanager.settings import Settings
 from statechannel.audit import Finding, Severity
@@ -47,6 +48,7 @@ class Versions(msgspec.Struct, frozen=True):
     confluent_kafka: str | None
     librdkafka: str | None
     kazoo: str | None
+    scipy: str | None = None
 
 
 def read_clocks() -> Clocks:
@@ -71,6 +73,7 @@ def read_versions() -> Versions:
         confluent_kafka=_version_of("confluent-kafka"),
         librdkafka=_librdkafka(),
         kazoo=_version_of("kazoo"),
+        scipy=_version_of("scipy"),
     )
 
 
@@ -119,6 +122,15 @@ def check_versions(found: Versions, settings: Settings) -> Iterator[Finding]:
         yield _installed(name, found.librdkafka, "kafka")
     if (settings.coordination or "").startswith("zookeeper:"):
         yield _installed(f"kazoo {found.kazoo}", found.kazoo, "zookeeper")
+    if settings.balancing_strategy == "plan":
+        yield _planner(found.scipy)
+
+
+def _planner(scipy: str | None) -> Finding:
+    if scipy is None:
+        missing = "SciPy is not installed: the strategy `plan` leaves its exact stage out"
+        return Finding("versions", Severity.WARNING, missing, install_line("planner"))
+    return Finding("versions", Severity.OK, f"SciPy {scipy}")
 
 
 def _sqlite(found: tuple[int, ...]) -> Finding:
@@ -130,8 +142,7 @@ def _sqlite(found: tuple[int, ...]) -> Finding:
 
 def _installed(name: str, there: str | None, extra: str) -> Finding:
     if there is None:
-        advice = f"pip install 'loadmanager[{extra}]'"
-        return Finding("versions", Severity.ERROR, f"the client of {extra} is not installed", advice)
+        return Finding("versions", Severity.ERROR, f"the client of {extra} is not installed", install_line(extra))
     return Finding("versions", Severity.OK, name)
 
 

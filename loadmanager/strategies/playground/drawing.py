@@ -5,15 +5,13 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from loadmanager.errors import Invalid
+from loadmanager.errors import needs_extra
 
 
 def altair(extra: str) -> Any:
-    """Altair, for pictures of any number of rows. Raises Invalid where `extra` was not installed."""
-    try:
+    """Altair, for pictures of any number of rows. Raises MissingExtra where `extra` was not installed."""
+    with needs_extra(extra, "drawing"):
         importlib.import_module("vl_convert")
         library = importlib.import_module("altair")
-    except ImportError:
-        raise Invalid(f"drawing needs the extra `{extra}`: pip install 'loadmanager[{extra}]'") from None
     library.data_transformers.disable_max_rows()
     return library

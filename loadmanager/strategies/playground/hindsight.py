@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmanager.errors import needs_extra
 from loadmanager.model.cluster import Floats, Ints
 from loadmanager.strategies.playground.level import Ruler, allowed_usage, even_usage
 from loadmanager.strategies.playground.scenario import CPU, Scenario
@@ -58,8 +59,9 @@ def _least(
     scenario: Scenario, resource: int, rounds: NDArray[np.int64], mine: Ints, excess: Floats, broker: int
 ) -> float:
     """One broker's LP. away[k, i] is which part of bundle i is away in sample k; leaves[k, i] ≥ its growth."""
-    from scipy.optimize import linprog  # takes a moment to import
-    from scipy.sparse import block_diag, csr_matrix, eye, hstack, vstack
+    with needs_extra("playground", "the least that had to move"):
+        from scipy.optimize import linprog  # takes a moment to import
+        from scipy.sparse import block_diag, csr_matrix, eye, hstack, vstack
 
     load = scenario.activity[:, mine] * scenario.profile[mine, resource]
     if resource == CPU:

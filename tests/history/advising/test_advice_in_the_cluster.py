@@ -20,9 +20,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from examples.counter.load import Load
-from examples.counter.traffic import Traffic
 from loadmanager.client import HttpRouter, Router
+from loadmanager.demo.counter.load import Load
+from loadmanager.demo.counter.traffic import Traffic
 from loadmanager.history.advising import Options, consider, publish
 from loadmanager.history.ingest import Ingest
 from loadmanager.history.ingest import Options as Ingesting

@@ -15,10 +15,10 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
-from examples.counter.audit import audit
-from examples.counter.load import Load
-from examples.counter.traffic import Traffic
 from loadmanager.client import HttpRouter, Router
+from loadmanager.demo.counter.audit import audit
+from loadmanager.demo.counter.load import Load
+from loadmanager.demo.counter.traffic import Traffic
 from statechannel.law.record import Token
 from tests.integration.long_life.cluster import Cluster
 from tests.integration.long_life.waiting import until

@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
-from examples.counter.ledger import Ledger, _Job, _Made  # pyright: ignore[reportPrivateUsage]
-from examples.counter.web import served
 from loadmanager import Broker, FencedOut, Settings
 from loadmanager.broker.node import Node
+from loadmanager.demo.counter.ledger import Ledger, _Job, _Made  # pyright: ignore[reportPrivateUsage]
+from loadmanager.demo.counter.web import served
 from tests.integration.long_life.points import Order, Start, Told
 from tests.integration.long_life.traps import MortalCounters, Traps, install, tell
 
@@ -38,7 +38,7 @@ class WatchedLedger(Ledger):
 
 @asynccontextmanager
 async def running(start: Start, traps: Traps) -> AsyncGenerator[Broker]:
-    """As `examples.counter.__main__.running`, with the fault points."""
+    """As `loadmanager.demo.counter.__main__.running`, with the fault points."""
     async with WatchedLedger(Path(start.store)) as ledger:
         counters = MortalCounters(ledger)
         counters.traps = traps

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 import loadmanager.embedding.control as control
-from examples.counter.host import Counters
 from loadmanager.cluster.dependencies import Dependencies
+from loadmanager.demo.counter.host import Counters
 from loadmanager.model.host import Destination
 from loadmanager.settings import Settings
 from statechannel.law.bundle import Bundle

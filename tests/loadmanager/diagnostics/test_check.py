@@ -118,7 +118,8 @@ def test_the_versions_here_are_good_enough():
 def test_versions_that_are_too_old_or_missing_are_errors_only_where_they_are_needed():
     bare = Versions(python=(3, 11, 0), sqlite=(3, 31, 1), confluent_kafka=None, librdkafka=None, kazoo=None)
     told = [finding.advice for finding in check_versions(bare, Settings(**KAFKA)) if finding.advice]
-    assert told == ["pip install 'loadmanager[kafka]'", "pip install 'loadmanager[zookeeper]'"]
+    extras = ("kafka", "zookeeper", "planner")
+    assert told == [f"pip install 'loadmanager[{extra}]'" for extra in extras]
     [found] = [finding for finding in check_versions(bare, Settings()) if finding.severity is Severity.ERROR]
     assert "3.35" in found.advice
 

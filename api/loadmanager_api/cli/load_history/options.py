@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from loadmanager_api.cli.load_history.windows import Moment, check_order
-from loadmanager_api.cli.options import Remote
+from loadmanager_api.cli.options import ParamType, Remote
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -53,7 +53,7 @@ class Job(msgspec.Struct, frozen=True):
         return Remote(output=self.output)
 
 
-class Pair(click.ParamType[tuple[str, str]]):
+class Pair(ParamType[tuple[str, str]]):
     """`name=value`."""
 
     name = "name=value"

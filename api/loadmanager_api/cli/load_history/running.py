@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loadmanager.errors import LoadManagerError, Unavailable
+from loadmanager.errors import LoadManagerError, Unavailable, install_line
 from loadmanager.history import published
 from loadmanager.history.gist import gist
 from loadmanager.model.registration import VERSION
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from loadmanager.history.lake import Lake, Window
     from loadmanager.history.pinned import Pinned
 
-INSTALL = "the load history needs the extra `history`: pip install 'loadmanager[history]'"
+INSTALL = "the load history needs the extra `history`: " + install_line("history")
 JAVA = "Java is missing: install a JDK 17 or later (Debian: apt-get install openjdk-17-jre-headless)"
 
 SUBMITTED = "PYSPARK_GATEWAY_PORT"

@@ -8,11 +8,13 @@ from typing import Any
 
 import click
 
+from loadmanager_api.cli.options import ParamType
+
 _AGO = re.compile(r"-?([0-9]{1,9})([smhdw])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-class Moment(click.ParamType[datetime]):
+class Moment(ParamType[datetime]):
     """`-7d`, `-90m` (before now), `now`, or ISO 8601: `2030-01-31`, `2030-01-31T12:00`, `…+02:00`. Aware, in UTC."""
 
     name = "time"

@@ -7,14 +7,17 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
+from loadmanager.errors import install_line
 from loadmanager.model.cluster import ClusterModel
 from loadmanager.settings import Settings
 from loadmanager.strategies.rebalancing.decision import Decision, Stage
+from loadmanager.strategies.rebalancing.plan import program
 from loadmanager.strategies.rebalancing.plan.certificate import certificate_of
 from loadmanager.strategies.rebalancing.plan.draft import Draft
 from loadmanager.strategies.rebalancing.plan.emergencies import evacuate, relieve_overload, spread_groups
-from loadmanager.strategies.rebalancing.plan.holdings import Holdings
+from loadmanager.strategies.rebalancing.plan.exact import search
 from loadmanager.strategies.rebalancing.plan.refusing import candidates_of, refused_brokers
+from loadmanager.strategies.rebalancing.plan.settling import settle
 from loadmanager.strategies.rebalancing.plan.singles import fill, press, relieve
 from loadmanager.strategies.rebalancing.plan.swaps import exchange
 from loadmanager.strategies.rebalancing.plan.wording import move_of, percent, spread
@@ -78,22 +81,13 @@ def _balance(draft: Draft) -> None:
     fill(draft, free)
     press(draft, free, Stage.BALANCE)
     if draft.hot() and draft.moves_left and len(draft.steps) == before and not exchange(draft, free):
-        _search(draft, free)
-
-
-def _search(draft: Draft, free: Holdings) -> None:
-    """The solver takes its time to load, so it is loaded when it is needed."""
-    from loadmanager.strategies.rebalancing.plan.exact import search
-
-    search(draft, free)
+        search(draft, free)
 
 
 def _settled(draft: Draft) -> Draft:
     """With small pools as a whole; then the stages have the last word, so that a second round finds nothing."""
     if not draft.steps and not draft.hot() and not draft.idle():
         return draft
-    from loadmanager.strategies.rebalancing.plan.settling import settle
-
     other = settle(draft)
     return draft if other is draft else _plan(other)
 
@@ -121,8 +115,12 @@ def _reason(draft: Draft, refusal: str) -> str:
     if draft.steps:
         size = sum(float(draft.size[step.row]) for step in draft.steps)
         stages = ", ".join(dict.fromkeys(str(step.stage) for step in draft.steps))
-        return f"{len(draft.steps)} moves ({stages}) of together {percent(size)} of a mean broker; {_state(draft)}"
-    return f"no moves: {_state(draft)}" + (f"; {refusal}" if draft.hot() and refusal else "")
+        told = f"{len(draft.steps)} moves ({stages}) of together {percent(size)} of a mean broker; {_state(draft)}"
+    else:
+        told = f"no moves: {_state(draft)}" + (f"; {refusal}" if draft.hot() and refusal else "")
+    if program.SOLVER_INSTALLED or not (draft.steps or draft.hot() or draft.idle()):
+        return told
+    return f"{told}; the exact stage was left out, as SciPy is missing: {install_line('planner')}"
 
 
 def _state(draft: Draft) -> str:

@@ -1,23 +1,28 @@
 """The objective of the plan as a mixed integer program (HiGHS), over all placements of some bundles on some brokers.
 
 All of the objective is in it but the square of the excess. It is limited by nodes, not by seconds, so that the same
-model gets the same answer everywhere.
+model gets the same answer everywhere. SciPy brings the solver; it takes its time to load, so it is loaded when it is
+needed. Where it is not installed nothing is searched.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from itertools import pairwise
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
 
 from loadmanager.model.cluster import NOWHERE, Flags, Floats, Ints
 from loadmanager.strategies.rebalancing.plan.draft import FULL, Draft
 from loadmanager.strategies.rebalancing.plan.objective import OUT_OF_TOLERANCE, OVER, UNDER, UNEVEN
 
+if TYPE_CHECKING:
+    from scipy.optimize import LinearConstraint
+
+SOLVER_INSTALLED = find_spec("scipy") is not None
 GAP = 0.002
 """A placement whose cost is so little above the proven bound is good enough."""
 
@@ -109,7 +114,11 @@ class _Columns:
 
 
 def solve(draft: Draft, excerpt: Excerpt, nodes: int) -> Ints | None:
-    """(k,): the position of the broker each bundle should be on; None if the search found nothing."""
+    """(k,): the position of the broker each bundle should be on; None if the search found nothing, or has no solver."""
+    if not SOLVER_INSTALLED:
+        return None
+    from scipy.optimize import Bounds, milp
+
     k, b = excerpt.allowed.shape
     at, target = _Columns(excerpt), draft.scale.target[excerpt.brokers]
     most = np.maximum(0.0, excerpt.most - draft.scale.limit[excerpt.brokers])
@@ -132,6 +141,8 @@ def solve(draft: Draft, excerpt: Excerpt, nodes: int) -> Ints | None:
 
 
 def _constraints(draft: Draft, excerpt: Excerpt, at: _Columns, most: Floats) -> Iterator[LinearConstraint]:
+    from scipy.optimize import LinearConstraint
+
     k, b = excerpt.allowed.shape
     one, each = np.eye(b), np.arange(k)
     limit, ceiling = draft.scale.limit[excerpt.brokers], draft.scale.ceiling[excerpt.brokers]

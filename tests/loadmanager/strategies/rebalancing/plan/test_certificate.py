@@ -9,8 +9,8 @@ from bench.plan_exact import TWO_MOVES, WHOLE, compared
 from bench.plan_instances import KINDS, instance
 from loadmanager.model.cluster import ClusterModel
 from loadmanager.settings import Settings
-from loadmanager.strategies.rebalancing.decision import Certificate
-from loadmanager.strategies.rebalancing.plan import Plan
+from loadmanager.strategies.rebalancing.decision import Certificate, Stage
+from loadmanager.strategies.rebalancing.plan import Plan, program
 from tests.loadmanager.strategies.rebalancing.cluster_models import Host, Hot, model
 
 SEEDS = range(12)
@@ -78,3 +78,16 @@ def test_the_solver_writes_nothing_to_standard_output(capfd: pytest.CaptureFixtu
     """HiGHS of SciPy 1.17.1 prints a line for this model, in the midst of what a command answers as JSON."""
     Plan().decide(instance("resources", 2, brokers=4, bundles=12), WHOLE)
     assert capfd.readouterr() == ("", "")
+
+
+def test_without_its_solver_a_plan_leaves_the_exact_stage_out_and_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = instance("unequal", 1, brokers=3, bundles=6)
+    whole = Plan().decide(given, WHOLE)
+    monkeypatch.setattr(program, "SOLVER_INSTALLED", False)
+    decision = Plan().decide(given, WHOLE)
+    assert {move.stage for move in whole.moves} == {Stage.EXACT}
+    assert {move.stage for move in decision.moves} == {Stage.BALANCE}
+    assert "pip install" not in whole.reason
+    assert decision.reason.endswith("pip install 'loadmanager[planner]'")

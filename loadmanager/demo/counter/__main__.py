@@ -9,10 +9,10 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from examples.counter.host import Counters
-from examples.counter.ledger import Ledger
-from examples.counter.web import served
 from loadmanager import Broker, Settings
+from loadmanager.demo.counter.host import Counters
+from loadmanager.demo.counter.ledger import Ledger
+from loadmanager.demo.counter.web import served
 from statechannel.errors import StateChannelError
 
 NAMESPACE = "demo/counters"

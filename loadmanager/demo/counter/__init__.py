@@ -2,9 +2,11 @@
 
 `ledger.py` is the storage and its fencing, `host.py` what the load manager calls, `web.py` the HTTP interface,
 `load.py` a load generator that drives it through the client router, `audit.py` the check that nothing was lost or
-doubled. Run, from the root of the repository:
+doubled. Run:
 
     mkdir -p counter-data
-    python -m examples.counter --log sqlite:counter-data/cluster.db --store counter-data/counters.db  # once or more
-    python -m examples.counter.load --admin http://127.0.0.1:PORT --store counter-data/counters.db --seconds 10
+    python -m loadmanager.demo.counter --log sqlite:counter-data/cluster.db --store counter-data/counters.db
+    python -m loadmanager.demo.counter.load --admin http://127.0.0.1:PORT --store counter-data/counters.db --seconds 10
+
+The first line as often as there are to be brokers.
 """

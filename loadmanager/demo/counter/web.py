@@ -13,10 +13,10 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from examples.counter.host import Counters
-from examples.counter.ledger import Stored
 from loadmanager import Moved, NotFound, NotServing
 from loadmanager.client.redirection import TOKEN_HEADER, problem_of
+from loadmanager.demo.counter.host import Counters
+from loadmanager.demo.counter.ledger import Stored
 from statechannel.errors import InvalidName
 from statechannel.law.record import Token
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from examples.counter.ledger import Held, Ledger, LedgerUnavailable, Stored
 from loadmanager import Broker, Bundle, BundleLoad, Claim, Destination, Key, NotServing, Token
+from loadmanager.demo.counter.ledger import Held, Ledger, LedgerUnavailable, Stored
 from statechannel.law.record import MAX_HAND_OFF_BYTES
 
 _handed = msgspec.msgpack.Decoder(dict[str, int])

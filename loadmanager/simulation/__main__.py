@@ -1,4 +1,4 @@
-"""`loadmanager sim`: runs simulated clusters from seeds, and prints what happened in those that broke a rule."""
+"""`python -m loadmanager.simulation`: simulated clusters from seeds, and what happened in those that broke a rule."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import click
 
 from loadmanager.simulation.many import run_seeds
 from loadmanager.simulation.run import FAULT_PHASE_S, Report
-from loadmanager_api.cli.echoing import echo
 
 
 @click.command()
@@ -37,17 +36,21 @@ def sim(seed: int, count: int, seconds: float, jobs: int | None, lines: int) -> 
     reports = run_seeds(range(seed, seed + count), jobs=min(jobs or os.cpu_count() or 1, count), fault_phase_s=seconds)
     failed: list[Report] = []
     for report in reports:
-        echo(report.line())
+        click.echo(report.line())
         if report.violation is not None:
             failed.append(report)
     if count == 1 and not failed:
         return
     if failed:
-        echo(f"\nThe history of seed {failed[0].seed}:")
+        click.echo(f"\nThe history of seed {failed[0].seed}:")
         for line in failed[0].history[-lines:]:
-            echo(line)
-        echo(f"\nVIOLATION: {failed[0].violation}")
-        echo(f"Run it again: loadmanager sim --seed {failed[0].seed} --seconds {seconds:g}")
-    echo(f"{count - len(failed)} of {count} seeds passed")
+            click.echo(line)
+        click.echo(f"\nVIOLATION: {failed[0].violation}")
+        click.echo(f"Run it again: python -m loadmanager.simulation --seed {failed[0].seed} --seconds {seconds:g}")
+    click.echo(f"{count - len(failed)} of {count} seeds passed")
     if failed:
         sys.exit(1)
+
+
+if __name__ == "__main__":
+    sim(prog_name="python -m loadmanager.simulation")

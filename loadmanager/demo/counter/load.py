@@ -17,10 +17,10 @@ from pathlib import Path
 
 import msgspec
 
-from examples.counter.audit import Acknowledged, audit
-from examples.counter.trace import Trace, TraceError
-from examples.counter.traffic import Traffic
 from loadmanager.client import HttpRouter, Router
+from loadmanager.demo.counter.audit import Acknowledged, audit
+from loadmanager.demo.counter.trace import Trace, TraceError
+from loadmanager.demo.counter.traffic import Traffic
 from loadmanager.errors import LoadManagerError
 
 LATE_S = 0.1
