@@ -29,9 +29,15 @@ NEWEST_VERSION = 3
 AGREEING_VERSION = DELETES_SAW_VERSION = 3
 """The first that can say what brokers agree on. A log that says it is written in no older one any more."""
 
+MAX_DEPTH = 512
+"""Arrays and objects within each other; a record of ours has 4. What nests deeper is corrupt for every reader: else it
+would depend on Python's version and on the depth of the call stack, and brokers would differ."""
+
 _HEAD = re.compile(rb"LM[0-9a-f]{2}")
 _HEAD_BYTES = 4
 _FRAME_BYTES = 14
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _encoder = msgspec.json.Encoder()
 _FIELDS_SINCE: dict[int, frozenset[str]] = {
     2: frozenset({"algorithm", "parts", "moved_to"}),
@@ -162,8 +168,22 @@ def _as_said(record: Record, version: int) -> Record:
     return record
 
 
+def nests_too_deep(text: bytes) -> bool:
+    """Whether JSON has arrays and objects more than MAX_DEPTH within each other."""
+    if text.count(b"[") + text.count(b"{") <= MAX_DEPTH:
+        return False
+    depth = 0
+    for bracket in _STRINGS.sub(b"", text).translate(None, delete=_NO_BRACKETS):
+        depth += 1 if bracket in b"[{" else -1
+        if depth > MAX_DEPTH:
+            return True
+    return False
+
+
 def _decoded(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
     """Raises CorruptRecord."""
+    if nests_too_deep(body):
+        raise CorruptRecord(f"the body is nested deeper than {MAX_DEPTH}")
     try:
         return decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

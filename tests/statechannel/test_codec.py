@@ -161,6 +161,22 @@ def test_an_intact_frame_around_nonsense_is_corrupt_and_nothing_worse(body: byte
         codec.decode(framed(body))
 
 
+def nested(depth: int) -> bytes:
+    """A record with a field that nobody knows, so deep inside the record."""
+    field = b"[" * (depth - 1) + b'"]]]{\\"[["' + b"]" * (depth - 1)
+    return framed(b'{"id":"1","action":"noop","actor":["a",1],"x":' + field + b"}")
+
+
+def test_how_deep_a_body_may_be_is_a_number_and_no_matter_of_the_call_stack():
+    def at(frames: int, data: bytes) -> Record:
+        return codec.decode(data) if frames == 0 else at(frames - 1, data)
+
+    for frames in (0, 300):
+        assert at(frames, nested(codec.MAX_DEPTH)).action is Action.NOOP
+        with pytest.raises(CorruptRecord, match="nested deeper than 512"):
+            at(frames, nested(codec.MAX_DEPTH + 1))
+
+
 @pytest.mark.parametrize("data", [None, b"", b"LM", b"LM01", b"LM01 00000000", b"LM01 00000000 ", b"XX01 00000000 {}"])
 def test_what_is_too_short_or_of_somebody_else_is_corrupt(data: bytes | None):
     with pytest.raises(CorruptRecord):

@@ -16,6 +16,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from loadmanager.settings.documents.model import ABSENT, DELETED, Entry, Version
+from statechannel.errors import CorruptRecord
+from statechannel.law.codec import nests_too_deep
 from statechannel.ports import LogEntry
 
 T = TypeVar("T")
@@ -56,7 +58,7 @@ class DocumentFold(Generic[T]):
     def apply(self, entry: LogEntry) -> Accepted[T] | Refused[T] | Skipped:
         """Take the next entry, in the order of offsets."""
         try:
-            attempt = _read_entry(entry.value or b"")
+            attempt = _read(entry)
         except Exception as error:  # noqa: BLE001 - whatever foreign bytes do to the decoder, the reader goes on
             return Skipped(f"no document entry: {error}")
         old = self.get(attempt.name)
@@ -70,7 +72,7 @@ class DocumentFold(Generic[T]):
     def value_in(self, entry: LogEntry) -> T | None:
         """The value that an entry would set, whether it will count or not; None if it sets none that can be read."""
         try:
-            raw = bytes(_read_entry(entry.value or b"").value)
+            raw = bytes(_read(entry).value)
             return None if raw == DELETED else self._decode(raw)
         except Exception:  # noqa: BLE001 - `apply` says what is wrong with it
             return None
@@ -128,3 +130,11 @@ class DocumentFold(Generic[T]):
             if value is not None:
                 found[name] = value
         return found
+
+
+def _read(entry: LogEntry) -> Entry:
+    """Raises what the decoder does, and CorruptRecord where it depends on the reader how deep it gets."""
+    value = entry.value or b""
+    if nests_too_deep(value):
+        raise CorruptRecord("nested too deep")
+    return _read_entry(value)
