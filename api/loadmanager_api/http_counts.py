@@ -30,17 +30,17 @@ class HttpCounts(msgspec.Struct):
 def http_metrics(counts: HttpCounts, handover: Handover) -> Iterator[Metric]:
     """On the endpoints' loop."""
     yield GaugeMetricFamily(PREFIX + "http_connections", "Open at this moment", value=counts.connections)
-    refused = CounterMetricFamily(PREFIX + "door_connections_refused", "Beyond the limit", labels=("how",))
+    refused = CounterMetricFamily(PREFIX + "http_connections_refused", "Beyond the limit", labels=("how",))
     refused.add_metric(("vital_only",), counts.beyond)
     refused.add_metric(("closed",), counts.not_let_in)
     yield refused
-    yield CounterMetricFamily(PREFIX + "door_heads_refused", "Too large: 431", value=counts.heads_refused)
-    late = CounterMetricFamily(PREFIX + "door_deadlines_missed", "By clients that are too slow", labels=("part",))
+    yield CounterMetricFamily(PREFIX + "http_heads_refused", "Too large: 431", value=counts.heads_refused)
+    late = CounterMetricFamily(PREFIX + "http_deadlines_missed", "By clients that are too slow", labels=("part",))
     late.add_metric(("head",), counts.late_heads)
     late.add_metric(("body",), counts.late_bodies)
     late.add_metric(("answer",), counts.late_answers)
     yield late
-    yield GaugeMetricFamily(PREFIX + "door_requests_waiting", "For the control loop", value=handover.waiting)
+    yield GaugeMetricFamily(PREFIX + "http_requests_waiting", "For the control loop", value=handover.waiting)
     yield CounterMetricFamily(
-        PREFIX + "door_requests_refused", "That the control loop could not take", value=handover.refused
+        PREFIX + "http_requests_refused", "That the control loop could not take", value=handover.refused
     )

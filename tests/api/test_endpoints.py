@@ -90,7 +90,7 @@ def test_laid_out_routes_leave_nothing_of_it_to_the_first_request(endpoints_read
 
 
 @pytest.mark.usefixtures("fresh_routes")
-async def test_doors_that_opened_have_laid_out_the_routes_without_a_request(
+async def test_endpoints_that_opened_have_laid_out_the_routes_without_a_request(
     node: Node, listening: socket.socket
 ) -> None:
     assert app.routes_of_all().middleware_stack is None
@@ -146,7 +146,7 @@ async def cancelled_twice(node: Node, listening: socket.socket, step: Step) -> N
 @pytest.mark.parametrize(
     "hanging", ["loadmanager.embedding.handover.Handover.close", "loadmanager_api.kept.Kept.close"]
 )
-async def test_a_second_cancellation_while_the_doors_close_skips_no_step(
+async def test_a_second_cancellation_while_the_endpoints_close_skips_no_step(
     node: Node, listening: socket.socket, monkeypatch: pytest.MonkeyPatch, hanging: str
 ) -> None:
     step, done = Step(), list[str]()

@@ -117,7 +117,7 @@ def test_loopback_may_be_served(address: str) -> None:
     check_reach(address, insecure=False)
 
 
-async def test_the_doors_do_not_open_on_a_socket_that_others_reach(tmp_path: Path) -> None:
+async def test_the_endpoints_do_not_open_on_a_socket_that_others_reach(tmp_path: Path) -> None:
     settings = Settings(log=f"sqlite:{tmp_path / 'lm.db'}")
     node = Node(settings, Host(), HostRunner(), dependencies(settings))
     with socket.socket() as reachable:

@@ -151,7 +151,7 @@ async def test_a_flood_of_connections_leaves_room_for_those_who_ask_after_its_he
             await asyncio.sleep(0.01)
 
 
-async def test_metrics_tell_what_the_doors_refuse(cluster: Cluster) -> None:
+async def test_metrics_tell_what_the_endpoints_refuse(cluster: Cluster) -> None:
     await cluster.start(http_connections=16, http_head_timeout_s=0.3)
 
     async def until(name: str, least: float) -> None:

@@ -190,7 +190,7 @@ async def test_only_so_many_watch_one_broker(cluster: Cluster, monkeypatch: pyte
             await asyncio.sleep(0.01)
 
 
-async def test_the_doors_close_at_once_whoever_watches(cluster: Cluster) -> None:
+async def test_the_endpoints_close_at_once_whoever_watches(cluster: Cluster) -> None:
     await cluster.start()
     client = Client(cluster.session)
     reading = asyncio.create_task(client.follow(cluster.brokers[0].url))
