@@ -25,10 +25,10 @@ PROBE_TIMEOUT_S = 1.0
 
 
 class SuspicionReport(msgspec.Struct, frozen=True):
-    """`observer` found the port of `suspect` closed."""
+    """`observer` found the port of `suspect` closed. On the wire are the names of the first release."""
 
-    observer: BrokerId
-    suspect: BrokerId
+    observer: BrokerId = msgspec.field(name="accuser")
+    suspect: BrokerId = msgspec.field(name="accused")
 
 
 class Answer(StrEnum):

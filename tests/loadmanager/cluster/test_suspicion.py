@@ -168,3 +168,10 @@ async def test_a_port_that_is_open_refuses_or_says_nothing():
 )
 async def test_an_address_that_is_none_is_silence_not_an_error(url: str):
     assert await probe_port(Peer(A, Registration(admin_url=url))) is Answer.SILENT
+
+
+def test_what_an_earlier_release_suspects_is_read():
+    said = b'{"accuser":["a:1",1],"accused":["c:1",2]}'
+    report = SuspicionReport(BrokerId("a:1", 1), BrokerId("c:1", 2))
+    assert msgspec.json.decode(said, type=SuspicionReport) == report
+    assert msgspec.json.encode(report) == said
