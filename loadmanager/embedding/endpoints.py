@@ -100,7 +100,7 @@ class _EndpointThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = asyncio.Event()
         self._to_close = False
-        self._thread = threading.Thread(target=self._work, name="loadmanager-doors", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="loadmanager-endpoints", daemon=True)
 
     async def open(self) -> None:
         """Return when it serves. Raises what the endpoint raises when it opens."""

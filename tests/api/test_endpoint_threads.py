@@ -168,7 +168,7 @@ async def test_a_door_that_hangs_keeps_no_proof_from_being_renewed(embedded: Emb
         await asyncio.sleep(0.02)
     assert len(seen) >= 4, "it was renewed all the while"
     assert (await asking)[0] == 200
-    assert embedded.endpoint.thread == "loadmanager-doors"
+    assert embedded.endpoint.thread == "loadmanager-endpoints"
 
 
 async def test_a_control_loop_that_hangs_is_told_to_who_asks(

@@ -109,7 +109,7 @@ async def test_a_door_that_does_not_open_says_why_and_leaves_no_thread(node: Nod
         async with opened(stuck, node, listening):
             pytest.fail("it is open")
     async with asyncio.timeout(WAIT_S):
-        while "loadmanager-doors" in {thread.name for thread in threading.enumerate()}:
+        while "loadmanager-endpoints" in {thread.name for thread in threading.enumerate()}:
             await asyncio.sleep(0.001)
 
 

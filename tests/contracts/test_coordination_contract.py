@@ -459,7 +459,7 @@ async def test_a_vacated_office_is_free_at_once_and_vacating_is_idempotent(clien
     await client.vacate(LEASE, a)
     assert await other.claim(LEASE, b)
     await client.vacate(LEASE, a)
-    await client.vacate("an-office-that-never-was", a)
+    await client.vacate("a-lease-that-never-was", a)
     assert not await client.claim(LEASE, a)
 
 
@@ -485,10 +485,10 @@ async def test_offices_are_independent_and_one_broker_may_hold_many(client, othe
     a, b = await started(client, A), await started(other, B)
     names = [f"channel-owner-{number}" for number in range(8)]
     assert all(await asyncio.gather(*(client.claim(name, a) for name in names)))
-    assert await other.claim("another-office", b)
+    assert await other.claim("another-lease", b)
     await client.vacate(names[3], a)
     assert await other.claim(names[3], b)
-    expected = {**dict.fromkeys(names, a), names[3]: b, "another-office": b}
+    expected = {**dict.fromkeys(names, a), names[3]: b, "another-lease": b}
     for reader in (client, other):
         await until(reader, lambda reader=reader: dict(reader.leases) == expected)
 
@@ -528,10 +528,10 @@ async def test_an_office_is_free_when_its_holder_is_not_heard_and_others_keep_th
 ):
     a, b = await started(client, A), await started(other, B)
     assert await client.claim(LEASE, a)
-    assert await other.claim("another-office", b)
+    assert await other.claim("another-lease", b)
     await until(other, lambda: len(other.leases) == 2)
     await coordinations.expire(client)
-    await until(other, lambda: dict(other.leases) == {"another-office": b})
+    await until(other, lambda: dict(other.leases) == {"another-lease": b})
     assert await other.claim(LEASE, b)
 
 
@@ -560,9 +560,9 @@ async def test_a_client_that_lost_its_session_sees_what_others_hold_and_go_on_to
     await coordinations.expire(client)
     assert await other.claim(LEASE, b)
     await until(client, lambda: client.leases.get(LEASE) == b)
-    assert await other.claim("another-office", b)
+    assert await other.claim("another-lease", b)
     await other.vacate(LEASE, b)
-    await until(client, lambda: dict(client.leases) == {"another-office": b})
+    await until(client, lambda: dict(client.leases) == {"another-lease": b})
 
 
 async def test_a_closed_client_cannot_claim(client):

@@ -53,27 +53,27 @@ async def test_a_file_without_offices_opens_and_has_them_then(path):
     async with opened(path) as client:
         broker = await client.start_incarnation(A, above=0)
         assert broker.incarnation > before.incarnation
-        assert await client.claim("an-office", broker)
-        await until(client, lambda: client.leases == {"an-office": broker})
+        assert await client.claim("a-lease", broker)
+        await until(client, lambda: client.leases == {"a-lease": broker})
 
 
 async def test_an_office_ends_with_its_session_even_if_an_older_release_ended_that(path):
     async with opened(path) as client, opened(path) as other:
         a, b = await client.start_incarnation(A, above=0), await other.start_incarnation(B, above=0)
-        assert await client.claim("an-office", a)
-        await until(other, lambda: other.leases == {"an-office": a})
+        assert await client.claim("a-lease", a)
+        await until(other, lambda: other.leases == {"a-lease": a})
         by_hand(path, f"DELETE FROM sessions WHERE id = '{client.session().id}'")
         await until(other, lambda: not other.leases)
-        assert await other.claim("an-office", b)
-        assert not await client.claim("an-office", a)
+        assert await other.claim("a-lease", b)
+        assert not await client.claim("a-lease", a)
 
 
 async def test_a_session_that_an_older_release_ended_comes_back_without_its_offices(path):
     async with opened(path) as client, opened(path) as other:
         a = await client.start_incarnation(A, above=0)
         await client.register(a, b"")
-        assert await client.claim("an-office", a)
-        await until(other, lambda: A in other.members and other.leases == {"an-office": a})
+        assert await client.claim("a-lease", a)
+        await until(other, lambda: A in other.members and other.leases == {"a-lease": a})
         session = client.session().id
         by_hand(
             path, f"DELETE FROM members WHERE session = '{session}'", f"DELETE FROM sessions WHERE id = '{session}'"

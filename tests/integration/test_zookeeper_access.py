@@ -86,11 +86,11 @@ async def test_every_node_of_ours_is_made_ours_alone_and_what_is_above_stays_ope
         leadership = await client.campaign(a)
         assert leadership is not None
         await client.prove(a)
-        assert await other.claim("an-office", b)
+        assert await other.claim("a-lease", b)
         found = await asyncio.to_thread(acls, administrator, root)
         assert {path.removeprefix(root) for path in found} >= {
             "", "/identity", "/epoch", "/leader", "/brokers", f"/brokers/ids/{A}", f"/brokers/live/{B}",
-            "/offices/an-office", "/terms/an-office",
+            "/offices/a-lease", "/terms/a-lease",
         }  # fmt: skip
         assert {path: acl for path, acl in found.items() if acl != OUR_ACL} == {}
         assert administrator.get_acls(root.rpartition("/")[0])[0] == OPEN_ACL_UNSAFE
@@ -118,21 +118,21 @@ async def test_who_may_only_read_sees_everything_and_can_change_nothing(server, 
     async with started(server.address, root, **{**OURS, "acl": "creator-read"}) as client:
         a = await client.start_incarnation(A, above=0)
         await client.register(a, b"data")
-        assert await client.claim("an-office", a)
+        assert await client.claim("a-lease", a)
         async with started(server.address, root) as reader:
-            await until(reader, lambda: A in reader.members and reader.leases == {"an-office": a})
+            await until(reader, lambda: A in reader.members and reader.leases == {"a-lease": a})
             assert reader.connection is Connection.CONNECTED
             for attempt in (
                 reader.start_incarnation(A, above=0),
                 reader.start_incarnation(B, above=0),
                 reader.prove(a),  # and it must not look as if the incarnation were fenced
                 reader.campaign(a),
-                reader.vacate("an-office", a),
+                reader.vacate("a-lease", a),
             ):
                 with pytest.raises(CoordinationUnavailable, match=SAYS_WHAT_TO_DO):
                     await attempt
         await client.prove(a)
-        assert client.leases == {"an-office": a}
+        assert client.leases == {"a-lease": a}
 
 
 @pytest.mark.zookeeper

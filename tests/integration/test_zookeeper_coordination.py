@@ -235,13 +235,13 @@ def outlived(zookeeper_server) -> Iterator[KazooClient]:
 async def test_an_office_in_an_earlier_session_of_ours_is_taken_into_the_present_one(zookeeper_server, root, outlived):
     async with started(zookeeper_server.address, root) as client, started(zookeeper_server.address, root) as other:
         broker = await registered(client)
-        outlived.create(f"{root}/offices/an-office", str(broker).encode(), ephemeral=True)
-        await until(other, lambda: other.leases == {"an-office": broker})
-        assert await client.claim("an-office", broker)
+        outlived.create(f"{root}/offices/a-lease", str(broker).encode(), ephemeral=True)
+        await until(other, lambda: other.leases == {"a-lease": broker})
+        assert await client.claim("a-lease", broker)
         outlived.stop()
         later = await other.start_incarnation("broker-b:8080", above=0)
-        assert not await other.claim("an-office", later)
-        await until(client, lambda: client.leases == {"an-office": broker})
+        assert not await other.claim("a-lease", later)
+        await until(client, lambda: client.leases == {"a-lease": broker})
 
 
 @pytest.mark.parametrize("act", ["claim", "vacate"])
@@ -250,9 +250,9 @@ async def test_an_office_that_changes_hands_while_we_look_is_left_to_who_got_it(
 ):
     async with started(zookeeper_server.address, root) as client, started(zookeeper_server.address, root) as other:
         broker, rival = await registered(client), await other.start_incarnation("broker-b:8080", above=0)
-        assert await client.claim("an-office", broker)  # so that its term is there
-        await client.vacate("an-office", broker)
-        outlived.create(f"{root}/offices/an-office", str(broker).encode(), ephemeral=True)
+        assert await client.claim("a-lease", broker)  # so that its term is there
+        await client.vacate("a-lease", broker)
+        outlived.create(f"{root}/offices/a-lease", str(broker).encode(), ephemeral=True)
         read, raced = client._leases._read, []
 
         async def overtaken(node: str):
@@ -260,24 +260,24 @@ async def test_an_office_that_changes_hands_while_we_look_is_left_to_who_got_it(
             if not raced:
                 raced.append(node)
                 outlived.delete(node)
-                assert await other.claim("an-office", rival)
+                assert await other.claim("a-lease", rival)
             return found
 
         monkeypatch.setattr(client._leases, "_read", overtaken)
-        assert not await getattr(client, act)("an-office", broker)
+        assert not await getattr(client, act)("a-lease", broker)
         assert raced
-        await until(client, lambda: client.leases == {"an-office": rival})
+        await until(client, lambda: client.leases == {"a-lease": rival})
 
 
 async def test_a_node_among_the_offices_that_is_not_ours_is_nobodys_office(zookeeper_server, root, outlived):
     async with started(zookeeper_server.address, root) as client:
         broker = await registered(client)
         outlived.create(f"{root}/offices/foreign", b"\xff what", ephemeral=True)
-        assert await client.claim("an-office", broker)
-        await until(client, lambda: client.leases == {"an-office": broker})
+        assert await client.claim("a-lease", broker)
+        await until(client, lambda: client.leases == {"a-lease": broker})
         assert not await client.claim("foreign", broker)
         outlived.set(f"{root}/offices/foreign", str(broker).encode())  # repaired by hand
-        await until(client, lambda: client.leases == {"an-office": broker, "foreign": broker})
+        await until(client, lambda: client.leases == {"a-lease": broker, "foreign": broker})
 
 
 async def test_a_root_of_a_release_without_offices_gets_what_is_missing(zookeeper_server, root, outlived):
@@ -286,8 +286,8 @@ async def test_a_root_of_a_release_without_offices_gets_what_is_missing(zookeepe
     for directory in ("offices", "terms"):
         outlived.delete(f"{root}/{directory}", recursive=True)
     async with started(zookeeper_server.address, root) as client:
-        assert await client.claim("an-office", broker)
-        await until(client, lambda: client.leases == {"an-office": broker})
+        assert await client.claim("a-lease", broker)
+        await until(client, lambda: client.leases == {"a-lease": broker})
 
 
 # --- killed

@@ -58,7 +58,7 @@ async def used(client: ZooKeeperCoordination) -> None:
     broker = await client.start_incarnation(A, above=0)
     await client.register(broker, b"data")
     await client.prove(broker)
-    assert await client.claim("an-office", broker)
+    assert await client.claim("a-lease", broker)
 
 
 async def audited(address: str, root: str, settings: Mapping[str, Any]) -> dict[str, Finding]:

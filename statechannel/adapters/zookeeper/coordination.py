@@ -240,7 +240,7 @@ class ZooKeeperCoordination:
     # --- watches
     @property
     def leases(self) -> Mapping[str, BrokerId]:
-        """As `Coordination.offices`."""
+        """As `Coordination.leases`."""
         return self._watches.leases
 
     @property
