@@ -17,7 +17,7 @@ from loadmanager.channel.history.snapshot_lists import SnapshotLists
 from loadmanager.channel.history.watch import Watch
 from loadmanager.channel.history.watching import Watching
 from loadmanager_api.cli import watching as cli_watching
-from loadmanager_api.cli.channel_status import size
+from loadmanager_api.cli.channel_status import size, told_refusals
 from loadmanager_api.cli.main import main
 from statechannel.adapters.sqlite.log import SqliteLog
 from statechannel.errors import LogUnavailable
@@ -206,3 +206,15 @@ async def test_a_watch_goes_on_after_a_broken_connection(cluster: Cluster, monke
     lines = result.stdout.splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["is", "is", "revision"]
     assert [line.split()[2] for line in lines[3:]] == ["assigning", "assigned", "releasing", "unassigned"]
+
+
+@pytest.mark.parametrize(
+    ("refused", "told"),
+    [
+        ({}, "none"),
+        ({"foreign-cluster": 2, "stale": 16}, "2 foreign-cluster, 16 stale: as usual, somebody else was first"),
+        ({"stale": 1, "illegal": 3}, "1 stale, 3 illegal"),
+    ],
+)
+def test_refusals_that_a_healthy_cluster_has_are_said_to_be_usual(refused: dict[str, int], told: str) -> None:
+    assert told_refusals(refused) == told

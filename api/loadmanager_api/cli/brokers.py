@@ -32,7 +32,7 @@ def list_(remote: Remote, cluster: str | None) -> None:
     if cluster is not None:
         run(ask(remote, "GET", f"/admin/v2/brokers/{segment(cluster)}"))
     found = run(ask(remote, "GET", "/v1/brokers"))
-    columns = ("broker", "start", "state", "bundles", "cpu %", "memory %", "msg/s", "up", "admin")
+    columns = ("broker", "incarnation", "state", "bundles", "cpu %", "memory %", "msg/s", "up", "admin")
     rows = [_row(broker) for broker in found]
     shown = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
     show(remote, found, columns[:shown], [row[:shown] for row in rows])

@@ -164,9 +164,20 @@ def _agreement_pairs(name: str, agreement: dict[str, Any] | None) -> list[tuple[
     return [(f"{name}: root", agreement["root"]), (name, f"{values}, {margin}")]
 
 
+USUAL = frozenset({"stale", "no-bundle", "not-unassigned", "foreign-cluster", "namespace-exists"})
+"""Reasons that say no more than that somebody else was first: with a change, or with the record that begins the log."""
+
+
+def told_refusals(refused: dict[str, int]) -> str:
+    """How many by reason; what happens in a healthy cluster is said to be so."""
+    told = ", ".join(f"{count} {reason}" for reason, count in refused.items())
+    if not told:
+        return "none"
+    return f"{told}: as usual, somebody else was first" if refused.keys() <= USUAL else told
+
+
 def _pairs(found: dict[str, Any]) -> list[tuple[str, object]]:
     states = ", ".join(f"{count} {state}" for state, count in found["bundles"].items() if count)
-    refused = ", ".join(f"{count} {reason}" for reason, count in found["refused"].items())
     kept = sum((p["end"] or 0) - (p["begin"] or 0) for p in found["partitions"] if p["end"] is not None)
     pairs: list[tuple[str, object]] = [
         ("cluster", found["cluster"]),
@@ -180,7 +191,7 @@ def _pairs(found: dict[str, Any]) -> list[tuple[str, object]]:
         ("namespaces", found["namespaces"]),
         ("bundles", states or "none"),
         ("accepted", found["accepted"]),
-        ("refused", refused or 0),
+        ("refused", told_refusals(found["refused"])),
         ("skipped", found["skipped"]),
         ("reloads", found["reloads"]),
         ("in flight", found["publishes_in_flight"]),

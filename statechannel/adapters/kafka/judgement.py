@@ -61,7 +61,7 @@ class Judge:
         subject, count = "kafka: cluster", len(facts.settings)
         named = f"cluster {facts.cluster_id} at {self._bootstrap}, {count} broker{'s' * (count != 1)}"
         if count < self._policy.replication and not self._policy.development:
-            advice = f"topics are to have replication {self._policy.replication}: add brokers"
+            advice = f"topics are to have replication {self._policy.replication}: add brokers, or say --development"
             yield Finding(subject, Severity.ERROR, named, advice)
         elif count < PRODUCTION_REPLICATION:
             advice = "in production run at least 3, so that one may fail"
