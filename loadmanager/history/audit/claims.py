@@ -50,7 +50,7 @@ def _batch(row: tuple[object, ...]) -> ArrowBatch:
 
 
 def of_states(kept: DataFrame, apart: int) -> DataFrame:
-    """Of the states of `schemas.CHANNEL_STATE` the last within each `run_blocking` offsets: there is one of every
+    """Of the states of `schemas.CHANNEL_STATE` the last within each `apart` offsets: there is one of every
     batch."""
     stretch = f.floor(f.col("next_offset") / f.lit(apart))
     last = f.max(f.struct("next_offset", "batch")).alias("last")

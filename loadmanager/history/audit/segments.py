@@ -44,7 +44,7 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 def plan(claims: Iterable[Claim], extents: Mapping[int, Sequence[Extent]], apart: int) -> list[Segment]:
-    """The segments of all partitions, cut at claims that are at least `run_blocking` offsets from each other."""
+    """The segments of all partitions, cut at claims that are at least `apart` offsets from each other."""
     usable = sorted(claim for claim in claims if not claim.problem)
     segments: list[Segment] = []
     for partition, of_partition in sorted(extents.items()):

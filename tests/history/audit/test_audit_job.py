@@ -50,7 +50,7 @@ def found(*args: object, **more: object) -> tuple[list[tuple[int, int, str]], li
 
 def test_a_log_with_all_that_was_made_of_it_is_in_order(tables: dict[str, DataFrame]):
     silver = Silver(tables["channel"], tables["transition"])
-    violations, summary, _ = found(tables["bronze"], 2, states=tables["states"], silver=silver, run_blocking=25)
+    violations, summary, _ = found(tables["bronze"], 2, states=tables["states"], silver=silver, apart=25)
     assert violations == []
     core = replayed(ENTRIES)
     for partition, row in enumerate(summary):
@@ -68,7 +68,7 @@ def test_tampered_silver_is_found_at_its_offset_and_counted(tables: dict[str, Da
     lying = tables["channel"].withColumn("actor", f.when(here, "thief:1").otherwise(f.col("actor")))
     without = tables["transition"].where("not (partition = 0 and offset = 1)")
     silver = Silver(lying, without)
-    violations, summary, _ = found(tables["bronze"], 2, states=tables["states"], silver=silver, run_blocking=25)
+    violations, summary, _ = found(tables["bronze"], 2, states=tables["states"], silver=silver, apart=25)
     assert violations == [(0, 1, "recorded"), (1, at, "recorded")]
     assert [row["violations"] for row in summary] == [1, 1]
 
@@ -88,7 +88,7 @@ def test_of_snapshots_the_damaged_the_stolen_and_that_of_a_lost_end_are_found(ta
     rows = [("bundle-state-snapshots", e.partition, e.offset, e.key, e.value, WHEN) for e in entries]
     snapshots = spark.createDataFrame(rows, RAW)
     shorter = tables["bronze"].where(f"partition = 0 and offset < {len(of_this) - 5}")
-    violations, summary, details = found(shorter, 2, snapshots=snapshots, run_blocking=1_000)
+    violations, summary, details = found(shorter, 2, snapshots=snapshots, apart=1_000)
     lost = [(0, 60, "snapshot"), (0, 80, "snapshot"), (0, len(of_this), "snapshot")]
     assert violations == [*lost, (1, len(ENTRIES) - len(of_this), "snapshot")]
     assert [(row["partition"], row["violations"], row["segments"]) for row in summary] == [(0, 3, 1), (1, 1, 0)]

@@ -131,7 +131,7 @@ def first_found(invariant: Invariant) -> tuple[list[Entry], Found]:
     """A log that the mutant accepts, and what the audit says of it."""
     for seed in range(200):
         entries = honest(seed, STEPS)
-        found = audited(entries, run_blocking=1_000)
+        found = audited(entries, apart=1_000)
         if any(v["invariant"] == invariant for v in found.violation):
             return entries, found
     raise AssertionError("no history breaks it")

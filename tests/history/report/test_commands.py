@@ -144,7 +144,7 @@ def test_an_empty_lake_says_what_to_run_first(lake: Lake):
     assert not Path(lake.root, published.FOLDER).exists()
 
 
-def run_blocking(lake: Lake, *arguments: str) -> subprocess.CompletedProcess[str]:
+def apart(lake: Lake, *arguments: str) -> subprocess.CompletedProcess[str]:
     """`analyse` in a process of its own, with a JVM of its own."""
     command = [
         sys.executable,
@@ -160,14 +160,14 @@ def run_blocking(lake: Lake, *arguments: str) -> subprocess.CompletedProcess[str
 
 def test_standard_error_has_no_word_of_sparks_own(lake: Lake):
     lake.prepare("bronze")
-    run = run_blocking(lake)
+    run = apart(lake)
     said = [line for line in run.stderr.splitlines() if line != JVMS_OWN]
     assert said == ["Error: nothing is recorded in this lake yet: run `loadmanager history ingest` first"]
 
 
 def test_a_jvm_that_does_not_start_is_told_in_a_line_below_its_own(lake: Lake):
     lake.prepare("bronze")
-    run = run_blocking(lake, "--memory", "9999999t")
+    run = apart(lake, "--memory", "9999999t")
     assert (run.returncode, "Traceback" in run.stderr, "VM" in run.stderr.splitlines()[0]) == (1, False, True)
     told = (
         "Error: no Spark session at local[2]: its JVM did not start, and said why above; it has to be a JDK 17 or later"
