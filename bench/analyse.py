@@ -167,11 +167,11 @@ def compare(root: Path, count: int, took: dict[str, float], total: float, answer
             begin = time.perf_counter()
             rows = answer(db)
             theirs[name] = time.perf_counter() - begin
-            run_blocking = difference(answers[name], rows, ANALYSES[name].order)
-            if run_blocking:
-                wrong[name] = run_blocking
+            apart = difference(answers[name], rows, ANALYSES[name].order)
+            if apart:
+                wrong[name] = apart
             emit("analyse", f"{name} ÷ DuckDB, {count:,} rows", took[name], "s", floor=theirs[name],
-                 equal=not run_blocking, run_blocking=run_blocking)  # fmt: skip
+                 equal=not apart, apart=apart)  # fmt: skip
     ratio = total / sum(theirs.values())
     emit("analyse", f"all ÷ DuckDB, {count:,} rows", total, "s", floor=sum(theirs.values()),
          target=f"≤ {TIMES_DUCKDB:g}", met=ratio <= TIMES_DUCKDB)  # fmt: skip

@@ -33,7 +33,7 @@ def history(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["history", *arguments])
 
 
-def run_blocking(*arguments: str, before: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+def apart(*arguments: str, before: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own, where nobody has begun a session."""
     code = f"import sys; {before}\nfrom loadmanager_api.cli.main import main; main(['history', *sys.argv[1:]])"
     env = {**os.environ, **environment}
@@ -186,7 +186,7 @@ def test_a_spark_server_that_does_not_answer_is_told_at_once(tmp_path: Path):
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
         remote = f"sc://127.0.0.1:{nobody.getsockname()[1]}"
-        run = run_blocking("analyse", "--lake", str(tmp_path), "--remote", remote)
+        run = apart("analyse", "--lake", str(tmp_path), "--remote", remote)
     assert run.returncode == 3
     assert run.stderr == f"Error: no Spark Connect server answers at {remote}: Connection refused\n"
 
@@ -195,15 +195,13 @@ def test_a_spark_master_that_does_not_answer_is_told_at_once(lake: str):
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
         master = f"spark://127.0.0.1:{nobody.getsockname()[1]}"
-        run = run_blocking("analyse", "--lake", lake, "--master", master)
+        run = apart("analyse", "--lake", lake, "--master", master)
     assert run.returncode == 3
     assert run.stderr == f"Error: no Spark master answers at {master}: Connection refused\n"
 
 
 def test_yarn_needs_its_configuration(lake: str):
-    run = run_blocking(
-        "analyse", "--lake", lake, "--master", "yarn", before="import os; os.environ.pop('HADOOP_CONF_DIR', 0)"
-    )
+    run = apart("analyse", "--lake", lake, "--master", "yarn", before="import os; os.environ.pop('HADOOP_CONF_DIR', 0)")
     assert (run.returncode, "say where it is, with HADOOP_CONF_DIR" in run.stderr) == (2, True)
 
 
@@ -217,19 +215,19 @@ def test_every_master_that_spark_knows_may_be_named(master: str):
 
 @pytest.mark.parametrize("remote", ["sc://h:port", "sc://h:99999999"])
 def test_a_port_that_is_none_is_wrong_use(tmp_path: Path, remote: str):
-    run = run_blocking("analyse", "--lake", str(tmp_path), "--remote", remote)
+    run = apart("analyse", "--lake", str(tmp_path), "--remote", remote)
     assert (run.returncode, "write sc://host:port" in run.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("command", ["ingest", "audit", "advise"])
 def test_an_address_that_is_no_log_is_told_before_anything_starts(lake: str, command: str):
-    run = run_blocking(command, "--lake", lake, "--log", "nonsense", *PROPOSE.get(command, []))
+    run = apart(command, "--lake", lake, "--log", "nonsense", *PROPOSE.get(command, []))
     says = "Error: 'nonsense' is no log; write sqlite:FILE or kafka://host:port\n"
     assert (run.returncode, run.stderr) == (1, says)
 
 
 def test_an_analysis_that_there_is_not_is_told_before_anything_starts(lake: str):
-    run = run_blocking("analyse", "--lake", lake, "--analysis", "horoscope")
+    run = apart("analyse", "--lake", lake, "--analysis", "horoscope")
     assert (run.returncode, len(run.stderr.splitlines())) == (1, 1)
     assert run.stderr.startswith("Error: there is no analysis horoscope; there are benefit, ")
 
@@ -252,19 +250,17 @@ def test_a_proposal_needs_a_place(lake: str):
 
 
 def test_without_the_extra_it_says_which(lake: str):
-    run = run_blocking("analyse", "--lake", lake, before="sys.modules['pyspark'] = None")
+    run = apart("analyse", "--lake", lake, before="sys.modules['pyspark'] = None")
     assert (run.returncode, "pip install 'loadmanager[history]'" in run.stderr) == (1, True)
 
 
 def test_without_jars_it_says_which_command_brings_them(lake: str, tmp_path: Path):
-    run = run_blocking("analyse", "--lake", lake, LOADMANAGER_HISTORY_JARS=str(tmp_path / "empty"))
+    run = apart("analyse", "--lake", lake, LOADMANAGER_HISTORY_JARS=str(tmp_path / "empty"))
     assert (run.returncode, "run `loadmanager history jars` once" in run.stderr) == (1, True)
 
 
 def test_without_java_it_says_what_to_install(lake: str, tmp_path: Path):
-    run = run_blocking(
-        "analyse", "--lake", lake, before="import os; os.environ.pop('JAVA_HOME', None)", PATH=str(tmp_path)
-    )
+    run = apart("analyse", "--lake", lake, before="import os; os.environ.pop('JAVA_HOME', None)", PATH=str(tmp_path))
     assert (run.returncode, "install a JDK 17" in run.stderr) == (1, True)
 
 
@@ -302,5 +298,5 @@ def test_a_jvm_that_went_is_told_in_a_line():
 
 
 def test_without_maven_jars_says_what_to_install(tmp_path: Path):
-    run = run_blocking("jars", PATH=str(tmp_path), LOADMANAGER_HISTORY_JARS=str(tmp_path / "empty"))
+    run = apart("jars", PATH=str(tmp_path), LOADMANAGER_HISTORY_JARS=str(tmp_path / "empty"))
     assert (run.returncode, "install Maven" in run.stderr) == (1, True)

@@ -180,8 +180,8 @@ async def test_namespaces_that_come_into_one_group_are_moved_apart_cold_as_they_
             0
         ] == 200
 
-    def run_blocking() -> bool:
+    def apart() -> bool:
         homes = [{cluster.owner(bundle) for bundle in bundles if bundle.namespace == name} for name in names]
         return all(len(home) == 1 for home in homes) and len(set.union(*homes)) == 3  # type: ignore[arg-type]
 
-    await cluster.until(run_blocking)
+    await cluster.until(apart)

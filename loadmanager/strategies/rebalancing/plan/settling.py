@@ -120,7 +120,7 @@ def _allowed(draft: Draft, row: int) -> np.ndarray[tuple[int], np.dtype[np.bool_
     return allowed
 
 
-def _redraft(draft: Draft, chosen: Mapping[int, int], *, run_blocking: bool = True) -> Draft | None:
+def _redraft(draft: Draft, chosen: Mapping[int, int], *, apart: bool = True) -> Draft | None:
     """The draft with these places, by row, in place of its own; the moves one by one as far as each gains,
     the others together. None if these gain nothing, though the places of what must go may be better."""
     again = draft.anew()
@@ -132,14 +132,14 @@ def _redraft(draft: Draft, chosen: Mapping[int, int], *, run_blocking: bool = Tr
     owner = draft.model.bundles.owner
     moving = {row: to for row, to in chosen.items() if to != owner[row]}
     _send_away(again, moving)
-    if run_blocking:
+    if apart:
         _one_by_one(again, moving, draft)
     before = again.total
     _together(again, moving)
     gains = not moving or again.total < before - EPSILON
     if gains:
         return again
-    return _redraft(draft, chosen, run_blocking=False) if run_blocking else None
+    return _redraft(draft, chosen, apart=False) if apart else None
 
 
 def _send_away(again: Draft, moving: dict[int, int]) -> None:

@@ -68,7 +68,7 @@ class Avg:
 
 
 def _decision(moves: Moves, memory: AvgMemory, refused: tuple[Refused, ...], apart: int | None) -> Decision:
-    """`run_blocking`: how many pairs are; None if there is no broker to pair."""
+    """`apart`: how many pairs are; None if there is no broker to pair."""
     if moves.made:
         outcome, why = Outcome(Label.SUCCESS, Cause.OVERLOADED), f"{len(moves.made)} moves between {apart} pairs"
     elif apart is None:

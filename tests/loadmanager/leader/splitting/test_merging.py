@@ -95,9 +95,9 @@ def test_without_any_limit_nothing_is_cold():
 def test_the_namespace_is_not_merged_below_its_least_number_whatever_one_round_does():
     decision = decide(view(*RING), settings(namespace_min_bundles=6))
     assert sum(len(merge.bundles) - 1 for merge in decision.merges) == 2
-    run_blocking = view(*RING[:2], *RING[4:6])
-    assert sum(len(m.bundles) - 1 for m in decide(run_blocking, settings(namespace_min_bundles=7)).merges) == 1
-    assert decide(run_blocking, settings(namespace_min_bundles=8)).counts[MergeRule.NAMESPACE_SMALL] == 2
+    apart = view(*RING[:2], *RING[4:6])
+    assert sum(len(m.bundles) - 1 for m in decide(apart, settings(namespace_min_bundles=7)).merges) == 1
+    assert decide(apart, settings(namespace_min_bundles=8)).counts[MergeRule.NAMESPACE_SMALL] == 2
 
 
 def test_policies_keep_bundles_apart():
@@ -106,8 +106,8 @@ def test_policies_keep_bundles_apart():
 
 
 def test_one_round_begins_no_more_than_so_many():
-    run_blocking = view(*RING[:2], *RING[3:5], *RING[6:8])
-    decision = decide(run_blocking, settings(split_bundles_per_round=2))
+    apart = view(*RING[:2], *RING[3:5], *RING[6:8])
+    decision = decide(apart, settings(split_bundles_per_round=2))
     assert merged(decision) == [(0, 1), (3, 4)]
     assert decision.counts[MergeRule.ROUND_FULL] == 2
 

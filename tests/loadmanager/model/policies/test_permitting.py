@@ -110,7 +110,7 @@ def test_newcomers_go_to_the_newest_release():
 # --- anti-affinity
 
 
-def run_blocking(**more: object) -> Policies:
+def apart(**more: object) -> Policies:
     group = NamespacePolicy(anti_affinity_group="db")
     return Policies(namespaces=dict.fromkeys(("db/one", "db/two", "db/three"), group), **more)  # type: ignore[arg-type]
 
@@ -119,17 +119,17 @@ ONE = Bundle("db/one", 0, 9)
 
 
 def test_a_group_is_spread_over_brokers():
-    found = permitting(run_blocking(), held={"db/two": {"a:1": 3, "b:1": 1}, "db/three": {"a:1": 1}})
+    found = permitting(apart(), held={"db/two": {"a:1": 3, "b:1": 1}, "db/three": {"a:1": 1}})
     assert names(found, ONE) == ["c:1", "d:1"]
     assert found.of(ONE).why == "anti-affinity group 'db' refuses a:1, b:1"
 
 
 def test_the_namespaces_own_bundles_do_not_count():
-    assert names(permitting(run_blocking(), held={"db/one": {"a:1": 3}}), ONE) == list(NAMES)
+    assert names(permitting(apart(), held={"db/one": {"a:1": 3}}), ONE) == list(NAMES)
 
 
 def test_a_group_is_spread_over_failure_domains_first():
-    policies = run_blocking(
+    policies = apart(
         failure_domains={"r1": FailureDomain(brokers=("a:1", "b:1")), "r2": FailureDomain(brokers=("c:1", "d:1"))}
     )
     held = {"db/two": {"a:1": 1}}
@@ -143,11 +143,11 @@ def test_a_group_is_spread_over_failure_domains_first():
 
 def test_a_full_broker_does_not_stand_in_the_way_of_a_group():
     held = {"db/two": {"a:1": 1, "b:1": 1, "c:1": 1}}
-    assert names(permitting(run_blocking(), held=held, full="d:1"), ONE) == ["a:1", "b:1", "c:1"]
+    assert names(permitting(apart(), held=held, full="d:1"), ONE) == ["a:1", "b:1", "c:1"]
 
 
 def test_what_was_just_given_away_counts():
-    found = permitting(run_blocking(), held={})
+    found = permitting(apart(), held={})
     found.gave(Bundle("db/two", 0, 9), BrokerId("a:1", 1))
     assert "a:1" not in names(found, ONE)
 
@@ -165,7 +165,7 @@ async def test_holdings_count_moves_in_flight_as_done(world: World):
 
 
 def test_policies_are_not_changed():
-    policies = run_blocking()
+    policies = apart()
     before = msgspec.json.encode(policies.namespaces)
     permitting(policies).of(ONE)
     assert msgspec.json.encode(policies.namespaces) == before
