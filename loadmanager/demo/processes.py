@@ -7,6 +7,7 @@ child is in a session of its own, so that Ctrl-C reaches only this process, whic
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -25,14 +26,16 @@ class Child:
         self.errors = errors
 
     @classmethod
-    async def start(cls, module: str, arguments: Sequence[str], *, errors: Path) -> Child:
-        """`python -m module arguments…`."""
+    async def start(cls, module: str, arguments: Sequence[str], *, errors: Path, path: Path | None = None) -> Child:
+        """`python -m module arguments…`, with `path` before the others on the module path."""
+        search = os.pathsep.join(filter(None, (path and str(path), os.environ.get("PYTHONPATH"))))
         with errors.open("ab") as sink:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", module, *arguments),
                 stdin=PIPE,
                 stdout=PIPE,
                 stderr=sink,
+                env={**os.environ, "PYTHONPATH": search} if search else None,
                 limit=LINE_BYTES,
                 start_new_session=True,
             )
