@@ -115,6 +115,8 @@ class Recovery:
         for entry in self._checks.auditor.table:
             bundle = entry.bundle
             asked = {str(life): self._look_up(life, bundle) for life in self._cluster.ready()}
+            if not asked:
+                return f"no broker is ready to look up {bundle}"
             await asyncio.wait(asked.values())
             serving = self._served().get(bundle)
             wrong = {name: task.result() for name, task in asked.items() if task.result() != serving}
