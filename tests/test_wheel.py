@@ -95,9 +95,9 @@ filterwarnings = error
 TYPED = """
 from loadmanager import Broker, Bundle, Token
 from loadmanager.testing import embedded_cluster
-from statechannel.law.bundle import Topic
+from statechannel.law.bundle import Key
 
-reveal_type(Topic.parse("t/n/a").namespace)
+reveal_type(Key.parse("t/n/a").namespace)
 
 
 async def main(broker: Broker) -> None:
