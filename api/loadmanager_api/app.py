@@ -1,7 +1,7 @@
 """The endpoints of one broker: an ASGI application on a loop of their own (`crossing.py` says what runs where).
 
 Behind it is one FastAPI application for all brokers of a process, since FastAPI takes a sixth of a second to lay out
-the routes of one; which broker a request is for, and what its endpoints keep, comes with the request (`doorway.Kept`).
+the routes of one; which broker a request is for, and what its endpoints keep, comes with the request (`kept.Kept`).
 
 There is no authentication yet: whoever reaches the port may do everything. `server.py` therefore binds loopback only,
 unless told otherwise, and `guard.py` keeps other people's web pages out.

@@ -121,8 +121,8 @@ class Membership:
 def suspected_by(suspicions: Iterable[tuple[BrokerId, BrokerId]], peers: Mapping[str, Peer]) -> dict[BrokerId, str]:
     """Incarnations that enough registered brokers found refusing connections: two, or all there are besides it.
 
-    `suspicions` are (observer, suspect). An suspect broker's own suspicions do not count once it is suspected itself;
-    so names are judged in order of how many suspect them.
+    `suspicions` are (observer, suspect). A broker's own suspicions do not count once it is suspected itself; so
+    names are judged in order of how many suspect them.
     """
     by_suspect: dict[BrokerId, set[str]] = {}
     for observer, suspect in suspicions:

@@ -34,7 +34,7 @@ class TermSettings(msgspec.Struct, frozen=True):
 
 
 class Term:
-    """What balancing needs of a term: whose it is, and the hands to move things with."""
+    """What balancing needs of a term: whose it is, and the executor to move things with."""
 
     def __init__(self, leadership: Leadership, executor: DutyExecutor) -> None:
         self.leadership = leadership

@@ -1,6 +1,6 @@
 """One contract suite for every adapter: this file finds the *backends*, and hands one to each test.
 
-A backend is a place where clients of one adapter meet. It stands in `stations/<name>.py`, which exposes
+A backend is a place where clients of one adapter meet. It stands in `backends/<name>.py`, which exposes
 
     LOGS: dict[str, Factory]            a factory of log backends by name, and / or
     COORDINATIONS: dict[str, Factory]   a factory of coordination backends by name,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class AdviceDependencies(Protocol):
-    """What is needed of the process; see `incarnation.Grounds`."""
+    """What is needed of the process; see `incarnation.IncarnationDependencies`."""
 
     live: LiveSettings
     world: Dependencies

@@ -27,7 +27,7 @@ from statechannel.runtime.service import Channel
 
 
 class SplittingDependencies(Protocol):
-    """What is needed of the process; see `incarnation.Grounds`."""
+    """What is needed of the process; see `incarnation.IncarnationDependencies`."""
 
     world: Dependencies
     channel: Channel

@@ -1,4 +1,4 @@
-"""The leader's hands: what they write, and what they make of silence, of refusals and of a raise without an answer."""
+"""The leader's duties: what performing them writes, and what it makes of silence, of refusals and of a raise without an answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.loadmanager.small_world import A, B, C, Hand, replica, virtually
 
 
 class Leading:
-    """Hands of broker a in epoch 1, and what they told."""
+    """The duty executor of broker a in epoch 1, and what they told."""
 
     def __init__(self, hand: Hand, tasks: asyncio.TaskGroup) -> None:
         self.hand, self.tasks = hand, tasks
