@@ -1,5 +1,5 @@
 """Performs the leader's duties: turns them into channel records and checked raises. Each runs in a task of its own, so
-that no duty queues behind another. A refused record needs no care: the bundle moved on, and the next tick sees where to.
+that no duty queues behind another. A refused record needs no care: the bundle moved on, and the next tick sees where.
 """
 
 from __future__ import annotations

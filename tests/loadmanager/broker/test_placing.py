@@ -52,7 +52,7 @@ async def test_placements_after_a_look_do_not_look_again(world: World, monkeypat
     async with replica(world) as channel:
         hand = Hand(channel)
         entries = [hand.entry(bundle) for bundle in await hand.create(20)]
-        one, looks = placing(world, hand, *(Broker(f"b-{n}:1", 1) for n in range(200))), list[int]()
+        one, looks = placing(world, hand, *(BrokerId(f"b-{n}:1", 1) for n in range(200))), list[int]()
         candidates = Roster.candidates
 
         def counted(roster: Roster, *given: Any) -> Any:

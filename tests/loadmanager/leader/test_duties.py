@@ -1,4 +1,4 @@
-"""The leader's duties: what performing them writes, and what it makes of silence, of refusals and of a raise without an answer."""
+"""What performing duties writes, and what it makes of silence, of refusals and of a raise without an answer."""
 
 from __future__ import annotations
 
