@@ -40,14 +40,14 @@ class Turns(msgspec.Struct):
     """The turns of the loop of one scenario, in CPU time."""
 
     longest_s: float = 0.0
-    longest_of: str = ""
-    """The call that took most of the longest turn."""
     longest_at: list[str] = msgspec.field(default_factory=list)
     """Where the time of the longest turn went, the most frequent first."""
     longest_collecting_s: float = 0.0
     """What the search for cycles took of it."""
     longest_own_s: float = 0.0
     """The longest turn without its searches for cycles: they go through the peers' objects as well."""
+    longest_of: list[str] = msgspec.field(default_factory=list)
+    """The kinds of calls that took most of that turn: ms, how many, and their name."""
     over: int = 0
     """How many turns took more than the bound."""
     over_own: int = 0
@@ -119,7 +119,7 @@ class TurnLoop(VirtualLoop):
             self._run_turn(len(self._ready))
 
     def _run_turn(self, calls: int) -> None:
-        turn_s, longest_s, longest_of, mine_of = 0.0, 0.0, "", 0
+        kinds: dict[str, tuple[float, int]] = {}
         self._places.clear()
         self._collecting_s = 0.0
         for _ in range(calls):
@@ -135,30 +135,33 @@ class TurnLoop(VirtualLoop):
                 self.call_exception_handler({"message": f"in a callback of {process.name}", "exception": error})
             if mine:
                 self._in_measured = False
-                took_s = time.thread_time() - begin_s
-                turn_s += took_s
-                mine_of += 1
-                if took_s > longest_s:
-                    longest_s, longest_of = took_s, _name_of(callback)
-        if turn_s:
-            self._note(turn_s, longest_of, f"{longest_of} {longest_s * 1e3:.1f} ms of {mine_of} calls")
+                took_s, kind = time.thread_time() - begin_s, _name_of(callback)
+                so_far_s, count = kinds.get(kind, (0.0, 0))
+                kinds[kind] = so_far_s + took_s, count + 1
+        if kinds:
+            self._note(kinds)
 
-    def _note(self, turn_s: float, kind: str, longest_of: str) -> None:
-        noted = self.noted
+    def _note(self, kinds: dict[str, tuple[float, int]]) -> None:
+        noted, turn_s = self.noted, sum(took_s for took_s, _ in kinds.values())
         noted.turns += 1
         noted.total_s += turn_s
         own_s = turn_s - self._collecting_s
-        noted.longest_own_s = max(noted.longest_own_s, own_s)
+        if own_s > noted.longest_own_s:
+            noted.longest_own_s, noted.longest_of = own_s, _most(kinds)
         if own_s > self.bound_s:
             noted.over_own += 1
             noted.over_at.update(self._places)
-        if turn_s > self.bound_s:
-            noted.over += 1
-            noted.over_of[kind] += 1
+            noted.over_of[max(kinds, key=lambda kind: kinds[kind])] += 1
+        noted.over += turn_s > self.bound_s
         if turn_s > noted.longest_s:
-            noted.longest_s, noted.longest_of = turn_s, longest_of
-            noted.longest_collecting_s = self._collecting_s
+            noted.longest_s, noted.longest_collecting_s = turn_s, self._collecting_s
             noted.longest_at = told(Counter(self._places), LINES)
+
+
+def _most(kinds: dict[str, tuple[float, int]]) -> list[str]:
+    """The kinds of calls that took most, the longest first."""
+    most = sorted(kinds.items(), key=lambda each: each[1], reverse=True)[:LINES]
+    return [f"{took_s * 1e3:.1f} ms of {count} calls: {kind}" for kind, (took_s, count) in most]
 
 
 def _place(frame: FrameType | None) -> Place:

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from loadmanager.broker.drain import SUBJECTS_A_RECORD
 from loadmanager.simulation.world import EPOCH_MS
 from statechannel.law import codec
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Action, BrokerId, Record, Role, Subject
+from statechannel.law.record import BUNDLES_A_RECORD, Action, BrokerId, Record, Role, Subject
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership, Transition
@@ -75,11 +74,11 @@ class Referee:
     def write(self, partition: int, record: Record, subjects: list[Subject]) -> None:
         """Append the record, in parts."""
         payloads: list[Payload] = []
-        for begin in range(0, len(subjects), SUBJECTS_A_RECORD):
+        for begin in range(0, len(subjects), BUNDLES_A_RECORD):
             self._written += 1
             part = msgspec.structs.replace(
                 record, id=f"referee-{self._written}", at_ms=EPOCH_MS,
-                subjects=tuple(subjects[begin : begin + SUBJECTS_A_RECORD]),
+                subjects=tuple(subjects[begin : begin + BUNDLES_A_RECORD]),
             )  # fmt: skip
             payloads.append(Payload(None, codec.encode(part)))
         self._world.log.append(TOPIC, partition, payloads)

@@ -49,21 +49,28 @@ from statechannel.ports import Payload, TopicSpec
 TOP_BUNDLES = 10
 GENESIS = Genesis("bench", "bench-1", 0)
 ENDLESS_S = 1e9
+LOAD = BundleLoad(in_rate_msg_s=1.0)
 
 
-class IdleHost:
-    """A service that takes and gives everything at once."""
+class QuickHost:
+    """A service that takes and gives everything at once. What it has is worth a message a second each."""
+
+    def __init__(self) -> None:
+        self._loads: dict[Bundle, BundleLoad] = {}
 
     async def prepare(self, bundle: Bundle) -> None: ...
 
-    async def acquire(self, bundle: Bundle, token: Token, hand_off: bytes | None) -> None: ...
+    async def acquire(self, bundle: Bundle, token: Token, hand_off: bytes | None) -> None:
+        self._loads[bundle] = LOAD
 
-    async def release(self, bundle: Bundle, to: Destination | None) -> bytes | None: ...
+    async def release(self, bundle: Bundle, to: Destination | None) -> bytes | None:
+        self._loads.pop(bundle, None)
 
-    async def abandon(self, bundle: Bundle) -> None: ...
+    async def abandon(self, bundle: Bundle) -> None:
+        self._loads.pop(bundle, None)
 
     async def load(self) -> dict[Bundle, BundleLoad]:
-        return {}
+        return dict(self._loads)
 
 
 class SteadySensors:
@@ -183,7 +190,7 @@ class TurnsWorld(World):
                 sensors=SteadySensors(),
                 run_blocking=self._run_blocking,
             )
-            self.node = Node(settings, IdleHost(), HostRunner(), dependencies)
+            self.node = Node(settings, QuickHost(), HostRunner(), dependencies)
             await self.node.run()
 
         own.start(live)

@@ -7,17 +7,18 @@ declined or moved on as they arrive. Progress is visible at any time; a deadline
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Protocol
 
 import msgspec
 
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import Action, BrokerId, Record, Subject
+from statechannel.law.record import BUNDLES_A_RECORD, Action, BrokerId, Record, Subject
 from statechannel.law.transitions import State
-from statechannel.law.verdict import Ownership
+from statechannel.law.verdict import Change, Ownership
 from statechannel.runtime.service import Channel
 
-SUBJECTS_A_RECORD = 250
 LOOK_S = 0.5
 LINGER_S = 0.2
 """How long a record may take that somebody wrote who did not know of the drain yet."""
@@ -47,15 +48,25 @@ class DrainProgress(msgspec.Struct, frozen=True):
         )
 
 
-class Drain:
-    """Drains one incarnation. `place` names the new owner of each bundle, None if there is nobody."""
+class Elsewhere(Protocol):
+    """Who gets what has to leave."""
 
-    def __init__(
-        self, me: BrokerId, channel: Channel, place: Callable[[Sequence[Ownership]], Sequence[BrokerId | None]]
-    ) -> None:
+    def look_elsewhere(self) -> bool:
+        """Bring what is known of the others up to date; whether that took work worth a turn of the loop."""
+        ...
+
+    def place_all_elsewhere(self, entries: Sequence[Ownership]) -> Sequence[BrokerId | None]:
+        """The new owner of each of these bundles, None if there is nobody."""
+        ...
+
+
+class Drain:
+    """Drains one incarnation."""
+
+    def __init__(self, me: BrokerId, channel: Channel, placing: Elsewhere) -> None:
         self._me = me
         self._channel = channel
-        self._place = place
+        self._placing = placing
         self._total = 0
         self._active = False
         self._rests: dict[Bundle, tuple[float, float]] = {}
@@ -111,24 +122,41 @@ class Drain:
         return here + [entry for bundle in coming if (entry := table.get(bundle)) is not None]
 
     async def _once(self, here: list[Ownership]) -> None:
-        changed = [self._channel.next_change(entry.bundle) for entry in here]
-        try:
-            await self._send_away(here)
-            await asyncio.wait(changed, timeout=LOOK_S)
-        finally:
-            for future in changed:
-                future.cancel()
+        """Send all of it away, and wait until each has changed, but not for long: some of it may have to rest."""
+        unchanged, all_changed = set[Bundle](), asyncio.Event()
 
-    async def _send_away(self, here: list[Ownership]) -> None:
+        def saw(change: Change) -> None:
+            unchanged.difference_update(change.bundles(unchanged))
+            if not unchanged:
+                all_changed.set()
+
+        self._channel.listen(saw)
+        try:
+            await self._send_away(here, unchanged)
+            if unchanged:
+                all_changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await all_changed.wait()
+        finally:
+            self._channel.unlisten(saw)
+
+    async def _send_away(self, here: list[Ownership], unchanged: set[Bundle]) -> None:
+        """Adds to `unchanged` what it is about to send."""
         moves: dict[tuple[int, Action, BrokerId | None], list[Subject]] = {}
+        steps = self._channel.replica.steps
         for begin in range(0, len(here), PLACED_AT_ONCE):
-            for entry, action, to in self._moves_of(here[begin : begin + PLACED_AT_ONCE]):
+            await steps.passed()
+            if self._placing.look_elsewhere():
+                await steps.passed()
+            some = here[begin : begin + PLACED_AT_ONCE]
+            unchanged.update(entry.bundle for entry in some)
+            for entry, action, to in self._moves_of(some):
                 partition = self._channel.table.partition_of(entry.bundle.namespace)
                 moves.setdefault((partition, action, to), []).append(Subject(entry.bundle, entry.revision))
-            await asyncio.sleep(0)  # the proofs are written by this loop as well
         for (partition, action, to), subjects in moves.items():
-            for begin in range(0, len(subjects), SUBJECTS_A_RECORD):
-                part = tuple(subjects[begin : begin + SUBJECTS_A_RECORD])
+            for begin in range(0, len(subjects), BUNDLES_A_RECORD):
+                part = tuple(subjects[begin : begin + BUNDLES_A_RECORD])
                 bundles = {subject.bundle for subject in part}
                 self._unloaded = self._unloaded | bundles if action is Action.UNLOAD else self._unloaded - bundles
                 await self._channel.publish(
@@ -145,7 +173,7 @@ class Drain:
             for entry in entries
             if entry.target != self._me and entry.state is State.ASSIGNED and not self._must_rest(entry.bundle)
         ]
-        for entry, to in zip(leaving, self._place(leaving), strict=True):
+        for entry, to in zip(leaving, self._placing.place_all_elsewhere(leaving), strict=True):
             yield entry, Action.UNLOAD if to is None else Action.TRANSFER, to
 
     def _must_rest(self, bundle: Bundle) -> bool:

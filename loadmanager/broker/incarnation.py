@@ -109,7 +109,7 @@ class Incarnation:
         self.placing = self._make_placing()
         self.lookup = self._make_lookup()
         self.operations = self._make_operations()
-        self.drain = Drain(me, deps.channel, self.placing.place_all_elsewhere)
+        self.drain = Drain(me, deps.channel, self.placing)
         self.agent = self._make_agent(serving)
         self._history = MoveHistory(deps.channel.table, _memory_s(deps.settings))
         self.rebalancer = self._make_rebalancer()
@@ -143,6 +143,7 @@ class Incarnation:
             deps.world.clock_s,
             placing.quarantine,
             placing.why_nowhere,
+            placing.look,
         )
 
     def _make_operations(self) -> Operations:
@@ -342,7 +343,7 @@ class Incarnation:
             return  # the session ends with the process
 
     def _held(self) -> tuple[Bundle, ...]:
-        """What we hold, by way of what is at our host: the table would have to be walked for it."""
+        """What we hold, by way of what is at our host: the table would have to be walked for it. Any thread."""
         entries = (self._deps.channel.table.get(bundle) for bundle in self.agent.core.hosted())
         return tuple(entry.bundle for entry in entries if entry is not None and entry.holder == self.me)
 

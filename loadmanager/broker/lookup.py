@@ -12,7 +12,6 @@ from itertools import islice
 
 import msgspec
 
-from loadmanager.channel.turnstile import Turnstile
 from loadmanager.cluster.membership import Membership
 from loadmanager.errors import NotFound, Unavailable
 from loadmanager.model.registration import Peer
@@ -22,12 +21,13 @@ from statechannel.law.record import Action, BrokerId, Record, Subject, Token
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
 from statechannel.runtime.service import Channel
+from statechannel.runtime.turnstile import Turnstile
 
 ANSWERED = frozenset({State.ASSIGNED, State.TRANSFERRING, State.SPLITTING})
 RECHECK_S = 0.5
-FIRST_REST_S, LAST_REST_S = 0.1, 2.0
 """An owner may come back to life without any record: so a waiting lookup looks again."""
 
+FIRST_REST_S, LAST_REST_S = 0.1, 2.0
 
 PLACED_AT_ONCE = 50
 """Bundles that are placed in one turn of the loop."""
@@ -79,6 +79,7 @@ class Lookup:
         clock_s: Callable[[], float],
         quarantine: Callable[[Bundle], str] = lambda _: "",
         why_nowhere: Callable[[Ownership], str] = lambda _: "",
+        look: Callable[[], bool] = lambda: False,
     ) -> None:
         self._me = me
         self._channel = channel
@@ -87,9 +88,10 @@ class Lookup:
         self._clock_s = clock_s
         self._quarantine = quarantine
         self._why_nowhere = why_nowhere
+        self._look = look
         self._wanted: dict[Bundle, None] = {}
         """Unowned bundles that are asked for and not placed yet: those of one turn of the loop are placed together."""
-        self._placing: asyncio.Handle | None = None
+        self._placing: asyncio.Task[None] | None = None
         self._assigning: dict[Bundle, asyncio.Task[None]] = {}
         self._given_back: dict[Bundle, int] = {}
         self.counts = LookupCounts()
@@ -184,16 +186,23 @@ class Lookup:
             return
         self._wanted[entry.bundle] = None
         if self._placing is None:
-            self._placing = asyncio.get_running_loop().call_soon(self._place_wanted)
+            self._placing = asyncio.get_running_loop().create_task(self._place_wanted())
 
-    def _place_wanted(self) -> None:
-        some = list(islice(self._wanted, PLACED_AT_ONCE))
-        for bundle in some:
-            del self._wanted[bundle]
-        self._placing = asyncio.get_running_loop().call_soon(self._place_wanted) if self._wanted else None
-        found = (self._channel.table.get(bundle) for bundle in some)
-        entries = [e for e in found if e is not None and e.state is State.UNASSIGNED]
-        self._give(zip(entries, self._place(entries), strict=True))
+    async def _place_wanted(self) -> None:
+        steps = self._channel.replica.steps
+        try:
+            while self._wanted:
+                await steps.passed()
+                if self._look():
+                    await steps.passed()
+                some = list(islice(self._wanted, PLACED_AT_ONCE))
+                for bundle in some:
+                    del self._wanted[bundle]
+                found = (self._channel.table.get(bundle) for bundle in some)
+                entries = [e for e in found if e is not None and e.state is State.UNASSIGNED]
+                self._give(zip(entries, self._place(entries), strict=True))
+        finally:
+            self._placing = None
 
     def _give(self, placed: Iterable[tuple[Ownership, BrokerId | None]]) -> None:
         """Publish who gets what: one record for all that goes to one broker at once."""

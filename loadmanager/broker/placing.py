@@ -36,6 +36,9 @@ _DEFAULTS = Settings.model_construct()
 _LOOKED_AT = 8
 """Brokers, and bundles given away and not shown yet, that are gone through again for each placement at most."""
 
+MANY = 100
+"""Brokers that are worth a turn of the loop: one look at so many takes a millisecond."""
+
 PENDING_AT_ONCE = 250
 """Bundles given away that are looked for in the table in one go."""
 
@@ -98,7 +101,7 @@ class Placing:
 
     def place_all_elsewhere(self, entries: Sequence[Ownership]) -> list[BrokerId | None]:
         """As `place_elsewhere` for one after the other, in order, but fast."""
-        self._look([peer for peer in self._membership.eligible() if peer.broker.name != self._me.name])
+        self.look_elsewhere()
         return self._place_some([(entry, None) for entry in entries])
 
     def place_preferring(self, entry: Ownership, name: str | None) -> BrokerId | None:
@@ -108,7 +111,7 @@ class Placing:
     def place_many(self, entries: Sequence[Ownership], names: Sequence[str | None]) -> list[BrokerId | None]:
         """As `place_preferring` for one after the other, in order, but fast: for what a dead broker leaves behind."""
         owners: list[BrokerId | None] = []
-        for holder, some in groupby(zip(entries, names, strict=True), key=lambda pair: pair[0].holder):
+        for holder, some in groupby(zip(entries, names, strict=True), key=lambda pair: self._living(pair[0].holder)):
             self._look(self._others(holder))
             owners.extend(self._place_some(list(some)))
         return [None if owner is None or self._waits(e) else owner for owner, e in zip(owners, entries, strict=True)]
@@ -117,13 +120,19 @@ class Placing:
         """Bring what is known of the brokers up to date; whether that took work worth a turn of the loop."""
         return self._look(self._membership.eligible())
 
+    def look_elsewhere(self) -> bool:
+        """As `look`, at all brokers but this one."""
+        return self._look([peer for peer in self._membership.eligible() if peer.broker.name != self._me.name])
+
     def _others(self, holder: BrokerId | None) -> list[Peer]:
         """Who may be given something of this holder's."""
-        eligible = self._membership.eligible()
+        eligible, living = self._membership.eligible(), self._living(holder)
+        return eligible if living is None else [peer for peer in eligible if peer.broker != living]
+
+    def _living(self, holder: BrokerId | None) -> BrokerId | None:
+        """The holder if it is there."""
         peer = self._membership.peers.get(holder.name) if holder is not None else None
-        if peer is None or peer.broker != holder:
-            return eligible
-        return [peer for peer in eligible if peer.broker != holder]
+        return holder if peer is not None and peer.broker == holder else None
 
     def basis(self) -> object:
         """Equal as long as the same brokers may be given bundles, by the same rules."""
@@ -228,7 +237,8 @@ class Placing:
             shared.setdefault(id(may), []).append(entry.bundle)
         sittings: dict[int, Batch] = {}
         for may in permitted:
-            if len(shared[id(may)]) > 1 and id(may) not in sittings and len(sittings) < _BATCHES:
+            worth_it = len(shared[id(may)]) > 1 or id(may) in self._batches
+            if worth_it and id(may) not in sittings and len(sittings) < _BATCHES:
                 sittings[id(may)] = self._batch(may)
                 sittings[id(may)].foresee(shared[id(may)])
         return [sittings.get(id(may)) for may in permitted]
@@ -257,8 +267,8 @@ class Placing:
             batch.gave(broker, change)
 
     def _look(self, peers: list[Peer]) -> bool:
-        """Bring what is known up to date, once for all bundles that are placed at the same instant; whether anything
-        was to be done for it."""
+        """Bring what is known up to date, once for all bundles that are placed at the same instant; whether that took
+        work worth a turn of the loop."""
         basis = (self._policies(), self._settings())
         same = (self._peers is peers or _alike(peers, self._peers)) and _alike(basis, self._basis)
         if same and self._placed_since * _LOOKED_AT < self._cost:
@@ -278,7 +288,7 @@ class Placing:
         if self._permitting.groups:
             for bundle, (_, broker) in self._given.items():
                 self._permitting.gave(bundle, broker)
-        return True
+        return len(peers) >= MANY
 
     def _forget_shown(self) -> None:
         """Those given away longest ago, as many as one turn has time for: what the table shows of them is no more to be

@@ -77,7 +77,8 @@ class LoadService:
     """One broker's load: `run()` it beside the two views, `withdraw()` when the broker leaves for good.
 
     `host_load` gives the load of the bundles; one that fails or hangs is logged, and its last answer stays.
-    `held` names the bundles that this broker holds: others in the answer don't count, missing ones count as idle.
+    `held` names the bundles that this broker holds: others in the answer don't count, missing ones count as idle. It is
+    called by way of `run_blocking`, so on a thread.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class LoadService:
         self._sampled = asyncio.Event()
         self._run_blocking = run_blocking or _at_once
         self._reading = asyncio.Lock()
-        """Held while the samples are read or added to: means of ten thousand bundles are worked out apart."""
+        """Held while the samples are read or added to: means of ten thousand bundles are worked out on a thread."""
 
     def set(self, settings: Settings) -> None:
         """Go by these from the next sample on."""
@@ -143,7 +144,7 @@ class LoadService:
     async def _sample_for_ever(self) -> None:
         while True:
             await self._ask_host()
-            self.loads = {bundle: self._answer.get(bundle, _IDLE) for bundle in self._held()}
+            self.loads = await self._run_blocking(self._of_held)
             self._reporter.spread = self._spread()
             sample = Sample(self._wall_ms(), self._sensors.read(), self.loads)
             async with self._reading:
@@ -152,6 +153,10 @@ class LoadService:
                 self._reporter.take(measured)
             self._sampled.set()
             await asyncio.sleep(self._interval_s)
+
+    def _of_held(self) -> Mapping[Bundle, BundleLoad]:
+        answer = self._answer
+        return {bundle: answer.get(bundle, _IDLE) for bundle in self._held()}
 
     async def _ask_host(self) -> None:
         try:

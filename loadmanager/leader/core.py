@@ -24,7 +24,7 @@ from loadmanager.leader.memory import Asked
 from loadmanager.model.registration import Peer
 from statechannel.law.bundle import Bundle
 from statechannel.law.indices import Flight
-from statechannel.law.record import BrokerId
+from statechannel.law.record import BUNDLES_A_RECORD, BrokerId
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change
@@ -39,7 +39,6 @@ REVOCABLE = frozenset({State.ASSIGNING, State.ASSIGNED, State.TRANSFERRING, Stat
 
 WORK_A_TURN = 500
 """About as many bundles, or groups of bundles, are dealt with in one tick: a few milliseconds."""
-SUBJECTS_A_DUTY = 250
 PLACES_A_DUTY = 20_000
 """Bundles that are given new places together: the more, the fewer records say so."""
 LOOKED_AT_FOR_ONE = 16
@@ -230,7 +229,7 @@ class LeaderCore:
                     group = entry.holder, table.partition_of(entry.bundle.namespace)
                     seen = found.setdefault(group, [])
                     seen.append((entry.bundle, entry.revision))
-                    if len(seen) >= SUBJECTS_A_DUTY:
+                    if len(seen) >= BUNDLES_A_RECORD:
                         yield self._take(entry.holder, found.pop(group))
         for (holder, _), seen in found.items():
             yield self._take(holder, seen)
@@ -254,14 +253,14 @@ class LeaderCore:
             yield 1
             left, seen_s[flight] = table.count_on(flight), self._since_s(flight)
             if left and self._is_placed(flight, left):
-                for some in _parts(table, flight, SUBJECTS_A_DUTY):
+                for some in _parts(table, flight, BUNDLES_A_RECORD):
                     places += some
                     yield len(some)
                 if len(places) >= PLACES_A_DUTY:
                     self._due.append(Place(tuple(places), revoked=True))
                     places = []
             elif left and (duty := self._owed(flight, left)) is not None:
-                for some in _parts(table, flight, SUBJECTS_A_DUTY):
+                for some in _parts(table, flight, BUNDLES_A_RECORD):
                     self._due.append(msgspec.structs.replace(duty, subjects=some))
                     yield len(some)
         self._seen_s = seen_s

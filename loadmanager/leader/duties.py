@@ -11,12 +11,12 @@ from typing import Any, Protocol, assert_never
 
 import msgspec
 
-from loadmanager.leader.core import SUBJECTS_A_DUTY, LeaderCore
+from loadmanager.leader.core import LeaderCore
 from loadmanager.leader.duty import Cancel, Duty, Evacuate, Place, Raise, Revoke, Seen
 from statechannel.errors import CoordinationUnavailable, Deposed
 from statechannel.law.bundle import Bundle
 from statechannel.law.partition import Lead
-from statechannel.law.record import Action, BrokerId, Record, Role, Subject
+from statechannel.law.record import BUNDLES_A_RECORD, Action, BrokerId, Record, Role, Subject
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership, Reason, Refusal, Unknown, Verdict
 from statechannel.ports import Coordination, Leadership
@@ -70,8 +70,7 @@ class DutyExecutor:
         self._deposed = deposed
         self._silent_since_s: dict[int, float] = {}
         self._checking: set[int] = set()
-        self._step = asyncio.Lock()
-        """Held by who places or writes many: so all duties together do one step in a turn of the loop."""
+        self.steps = channel.replica.steps
 
     @property
     def unknown_since_s(self) -> float | None:
@@ -154,16 +153,13 @@ class DutyExecutor:
         groups: dict[BrokerId | None, list[Ownership]] = {}
         remaining = iter(subjects)
         while some := list(islice(remaining, PLACED_AT_ONCE)):
-            async with self._step:
-                if self._placing.look():
-                    await asyncio.sleep(0)
-                entries = [
-                    e for b, seen in some if (e := self._channel.table.get(b)) is not None and e.revision == seen
-                ]
-                names = [_revoked_from(entry) or former or None for entry in entries]
-                for entry, to in zip(entries, self._placing.place_many(entries, names), strict=True):
-                    groups.setdefault(to, []).append(entry)
-                await asyncio.sleep(0)  # the proofs are written by this loop as well
+            await self.steps.passed()
+            if self._placing.look():
+                await self.steps.passed()
+            entries = [e for b, seen in some if (e := self._channel.table.get(b)) is not None and e.revision == seen]
+            names = [_revoked_from(entry) or former or None for entry in entries]
+            for entry, to in zip(entries, self._placing.place_many(entries, names), strict=True):
+                groups.setdefault(to, []).append(entry)
         return groups
 
     async def _publish(self, action: Action, subjects: Iterable[Seen], reason: str) -> None:
@@ -185,22 +181,18 @@ class DutyExecutor:
             by_partition.setdefault(partition, []).append(Subject(bundle, seen))
         record = Record("", action, self._leadership.leader, role, epoch=self._leadership.epoch, to=to, reason=reason)
         for partition, chosen in by_partition.items():
-            for begin in range(0, len(chosen), SUBJECTS_A_DUTY):
-                part = tuple(chosen[begin : begin + SUBJECTS_A_DUTY])
+            for begin in range(0, len(chosen), BUNDLES_A_RECORD):
+                part = tuple(chosen[begin : begin + BUNDLES_A_RECORD])
                 yield partition, msgspec.structs.replace(record, subjects=part)
 
     async def _publish_all(self, records: Iterable[tuple[int, Record]]) -> None:
         """Begin them a few in each turn of the loop, and wait for all verdicts."""
         remaining = iter(records)
         async with asyncio.TaskGroup() as tasks:
-            while True:
-                async with self._step:
-                    some = list(islice(remaining, RECORDS_AT_ONCE))
-                    for partition, record in some:
-                        tasks.create_task(self._publish_one(record, partition))
-                    if len(some) < RECORDS_AT_ONCE:
-                        return
-                    await asyncio.sleep(0)
+            while some := list(islice(remaining, RECORDS_AT_ONCE)):
+                await self.steps.passed()
+                for partition, record in some:
+                    tasks.create_task(self._publish_one(record, partition))
 
     async def _publish_one(self, record: Record, partition: int) -> Verdict:
         verdict = await self._channel.publish(record, partition)

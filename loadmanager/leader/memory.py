@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 LONGEST_PAUSE_S = 60.0
 FORGOTTEN_AFTER = 10
 """Pauses after which nobody needs to know any more that something was asked for."""
+MUCH = 1_000
 
 
 class Asking(msgspec.Struct, frozen=True, gc=False):
@@ -25,6 +27,7 @@ class Asked:
     def __init__(self, retry_s: float) -> None:
         self.retry_s = retry_s
         self._asked: dict[tuple[str, Hashable], Asking] = {}
+        self._in_turn: deque[tuple[tuple[str, Hashable], Asking]] = deque()
 
     def __len__(self) -> int:
         return len(self._asked)
@@ -41,15 +44,15 @@ class Asked:
         """
         asked = self._asked.get((duty, about))
         if asked is None or left > asked.left:
-            self._asked[duty, about] = Asking(now_s, left, self.retry_s)
+            self._note((duty, about), Asking(now_s, left, self.retry_s))
             return True
         if left < asked.left:  # it is being done
-            self._asked[duty, about] = Asking(now_s, left, self.retry_s)
+            self._note((duty, about), Asking(now_s, left, self.retry_s))
             return False
         if now_s - asked.at_s < asked.pause_s:
             return False
         pause_s = min(2 * asked.pause_s, LONGEST_PAUSE_S) if patient else self.retry_s
-        self._asked[duty, about] = Asking(now_s, left, pause_s)
+        self._note((duty, about), Asking(now_s, left, pause_s))
         return True
 
     def forget(self, duty: str, about: Hashable) -> None:
@@ -62,8 +65,15 @@ class Asked:
             del self._asked[key]
 
     def forget_old(self, now_s: float) -> None:
-        """What was asked for long ago."""
-        if len(self._asked) > 1_000:
-            self._asked = {
-                key: asked for key, asked in self._asked.items() if asked.at_s + FORGOTTEN_AFTER * asked.pause_s > now_s
-            }
+        """What was asked for long ago, if there is much: some of it each time, in turn."""
+        for key, asked in [self._in_turn.popleft() for _ in range(min(MUCH, len(self._in_turn) - MUCH))]:
+            if self._asked.get(key) is not asked:
+                continue
+            if asked.at_s + FORGOTTEN_AFTER * asked.pause_s > now_s:
+                self._in_turn.append((key, asked))
+            else:
+                del self._asked[key]
+
+    def _note(self, key: tuple[str, Hashable], asked: Asking) -> None:
+        self._asked[key] = asked
+        self._in_turn.append((key, asked))

@@ -177,12 +177,11 @@ class Leader:
                     tasks.create_task(self._watch_progress()),
                 ]
                 while not self._ended:
+                    await self._channel.replica.steps.passed()
                     if not core.unfinished:
                         self._woken.clear()  # what happens from here on, during the sweep too, asks for another one
                     self._tick(leadership, core, executor, tasks)
-                    if core.unfinished and self._membership.safe_mode(self._clock_s()) is None:
-                        await asyncio.sleep(0)
-                    else:
+                    if not core.unfinished or self._membership.safe_mode(self._clock_s()) is not None:
                         await _wait(self._woken, self._pause_s(core))
                 for work in beside:
                     work.cancel()

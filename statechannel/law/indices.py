@@ -71,6 +71,10 @@ class Indices:
         """The namespaces in which this incarnation holds something."""
         return tuple(self._held.get(broker, ()))
 
+    def is_held(self, namespace: str) -> bool:
+        """Whether any of its bundles has a holder."""
+        return any(namespace in held for held in self._held.values())
+
     def holders(self) -> tuple[BrokerId, ...]:
         """Every incarnation that holds something."""
         return tuple(self._held)

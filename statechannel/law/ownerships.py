@@ -65,6 +65,10 @@ class Ownerships:
         """The namespaces in which this incarnation holds something; without walking the bundles."""
         return self._indices.namespaces_of(broker)
 
+    def is_held(self, namespace: str) -> bool:
+        """Whether any of its bundles has a holder, which is whether any is not unassigned; without walking them."""
+        return self._indices.is_held(namespace)
+
     def walk(self, names: Iterable[str], holders: Container[BrokerId]) -> Iterator[tuple[int, list[Ownership]]]:
         """What any of these hold in some namespaces, in steps: how many bundles were looked at, WALKED_AT_ONCE at most,
         and what was found."""

@@ -21,6 +21,9 @@ NEVER = -1
 UNSAID = -2
 """What a record of a format that cannot say what it saw is read as. No record can say this itself."""
 
+BUNDLES_A_RECORD = 125
+"""How many bundles those put into one record who change many: each reader takes it in one step of its loop. No law."""
+
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Revision = Annotated[int, msgspec.Meta(ge=NEVER, le=2**63 - 1)]
 """An offset, or NEVER. Decoding refuses other numbers: one that no replica can hash or store must not be accepted."""

@@ -20,8 +20,6 @@ from statechannel.law.record import NEVER, UNSAID, Action, Record
 from statechannel.law.transitions import Reshape, State, relations, reshape
 from statechannel.law.verdict import Ownership, Reason, Refusal, Transition, Whole
 
-_STATE = attrgetter("state")
-
 
 class Known(Protocol):
     """What a reshaping record is judged by: the ownership table, as far as it is read here."""
@@ -32,6 +30,10 @@ class Known(Protocol):
 
     def namespace(self, name: str) -> Namespace | None:
         """The namespace, also if it was deleted."""
+        ...
+
+    def is_held(self, namespace: str) -> bool:
+        """Whether any of its bundles has a holder."""
         ...
 
     def partition_of(self, namespace: str) -> int:
@@ -102,9 +104,8 @@ def _delete_namespace(table: Known, offset: int, record: Record, name: str, row:
         return Refusal(Reason.STALE, detail, newest.bundle, newest)
     if _is_barred(record, row):
         return _not_allowed(record, row)
-    entries = known.touched()
-    if not row.states.issuperset(map(_STATE, entries)):  # quick, for there may be 65,536
-        held = next(e for e in entries if e.state not in row.states)
+    if table.is_held(name):
+        held = next(e for e in known.touched() if e.state not in row.states)
         return Refusal(Reason.NOT_UNASSIGNED, f"{held.bundle} is {held.state}: unload it first", held.bundle, held)
     return Reshaped(name, Whole(known.share(), came=False), Namespace(name, offset))
 

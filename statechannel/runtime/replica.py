@@ -32,6 +32,7 @@ from statechannel.law.verdict import Change, Refusal
 from statechannel.ports import Log, LogEntry, TopicSpec
 from statechannel.runtime.channel import Applied, ChannelCore
 from statechannel.runtime.loading import Loading
+from statechannel.runtime.turnstile import Turnstile
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +77,8 @@ class Replica:
         """Per partition the snapshot that this replica was last loaded from."""
         self.stopped_by: StateChannelError | None = None
         self.stopped = asyncio.Event()
+        self.steps = Turnstile(1)
+        """Whatever takes milliseconds passes here, our own steps too: one of them in a turn of the loop."""
         self._newest_version = newest_version
         self._core: ChannelCore | None = None
         self._loading: Loading | None = None
@@ -136,10 +139,10 @@ class Replica:
             try:
                 async for batch in batches:
                     for some in in_turns(batch):
+                        await self.steps.passed()
                         self._apply_batch(some)
                         if self.stopped_by is not None:
                             return
-                        await asyncio.sleep(0)
             except Trimmed as error:
                 await self._reload(error)
             except LogError as error:

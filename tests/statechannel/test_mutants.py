@@ -57,7 +57,7 @@ MUTANTS = {
     "a delete under the holder": (
         reshaping,
         "_delete_namespace",
-        "not row.states.issuperset(map(_STATE, entries))",
+        "table.is_held(name)",
         "False",
     ),
     "a late delete": (reshaping, "_delete_namespace", "record.seen_latest not in (UNSAID, known.latest)", "False"),

@@ -30,15 +30,15 @@ from loadmanager.broker.agent.publishing import Publisher
 from loadmanager.broker.agent.turns import Turns
 from loadmanager.broker.hosting import HostRunner
 from loadmanager.broker.serving import Serving
-from loadmanager.channel.turnstile import Turnstile
 from loadmanager.model.host import BundleHost, BundleLoad, Destination
 from loadmanager.strategies.splitting.cutting import UNBOUNDED, Bounds
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId, Token
 from statechannel.law.verdict import Change, Ownership
 from statechannel.runtime.service import Channel
+from statechannel.runtime.turnstile import Turnstile
 
-HOOKS_AT_ONCE = 50
+HOOKS_AT_ONCE = 25
 """Hooks that are begun in one turn of the loop."""
 
 H = TypeVar("H", Prepare, Acquire, Release, Abandon)

@@ -14,11 +14,9 @@ from statechannel.errors import InvalidName, RecordTooLarge
 from statechannel.law import codec
 from statechannel.law.bundle import check_new_namespace, check_tiling
 from statechannel.law.namespace import Namespace
-from statechannel.law.record import NEVER, Action, Record, Role
+from statechannel.law.record import BUNDLES_A_RECORD, NEVER, Action, Record, Role
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Reason, Refusal
-
-BUNDLES_A_RECORD = 250
 
 
 async def create(writer: AdminWriter, name: str, boundaries: Sequence[int]) -> None:
@@ -69,10 +67,10 @@ async def _unload_once(writer: AdminWriter, known: Namespace) -> bool:
     """Unload its bundles; False if some were split or merged meanwhile. Raises Conflict, Unavailable."""
     unloads: list[asyncio.Task[None]] = []
     for begin in range(0, known.count, BUNDLES_A_RECORD):
+        await writer.channel.replica.steps.passed()
         owned = [e.bundle for e in known.touched(begin, begin + BUNDLES_A_RECORD) if e.state is not State.UNASSIGNED]
         if owned:
             unloads.append(asyncio.ensure_future(bundles.unload_all(writer, owned)))
-            await asyncio.sleep(0)  # a large namespace takes a turn of the loop for each record
     try:
         for error in await asyncio.gather(*unloads, return_exceptions=True):
             if isinstance(error, BaseException):

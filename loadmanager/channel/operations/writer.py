@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
-from loadmanager.channel.turnstile import Turnstile
 from loadmanager.errors import Conflict, NotFound, Unavailable
 from statechannel.errors import NeedsNewerFormat, StateChannelError
 from statechannel.law.bundle import Bundle, Key
@@ -20,6 +19,7 @@ from statechannel.law.record import Action, BrokerId, Record, Role, Subject
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership, Reason, Refusal, Verdict
 from statechannel.runtime.service import Channel
+from statechannel.runtime.turnstile import Turnstile
 
 T = TypeVar("T")
 

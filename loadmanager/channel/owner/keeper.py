@@ -25,6 +25,7 @@ from statechannel.law.partition import PartitionState
 from statechannel.law.snapshot import Index, SnapshotInfo, SnapshotsReader, closing, encode
 from statechannel.law.table import OwnershipTable
 from statechannel.ports import ExclusiveWriter, Log, LogEntry, Payload
+from statechannel.runtime.turnstile import Turnstile
 
 T = TypeVar("T")
 
@@ -54,6 +55,8 @@ class KeeperDependencies(msgspec.Struct, frozen=True):
     clock_s: Callable[[], float]
     wall_ms: Callable[[], int]
     note: Callable[[str], None]
+    steps: Turnstile = msgspec.field(default_factory=lambda: Turnstile(1))
+    """What takes milliseconds passes here: so one of the process's steps is done in a turn of the loop."""
 
 
 class Counts(msgspec.Struct):
@@ -185,7 +188,7 @@ class Keeper:
             if isinstance(piece, SnapshotInfo):
                 return payloads, piece
             payloads.append(piece)
-            await asyncio.sleep(0)
+            await deps.steps.passed()
 
     async def _read_back(self, state: PartitionState, info: SnapshotInfo, start: int) -> None:
         """Raises BadSnapshot unless the topic gives back what was cut."""
@@ -202,7 +205,7 @@ class Keeper:
         step_s = self._deps.clock_s()
         for _ in work:
             self._took(step_s)
-            await asyncio.sleep(0)
+            await self._deps.steps.passed()
             step_s = self._deps.clock_s()
 
     # --- reading and trimming

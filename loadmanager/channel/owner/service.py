@@ -101,6 +101,7 @@ class ChannelOwner:
             clock_s=world.clock_s,
             wall_ms=world.wall_ms,
             note=world.note,
+            steps=world.channel.replica.steps,
         )
 
     async def run(self) -> None:

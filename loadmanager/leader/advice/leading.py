@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 from loadmanager.channel.operations import Operations
@@ -39,6 +40,7 @@ class AdviceDependencies(Protocol):
 
 async def follow_advice(deps: AdviceDependencies, rebalancer: Rebalancer, operations: Operations, term: Term) -> None:
     """Follow the cluster's advice, and undo what is to be undone, until cancelled."""
+    await deps.world.run_blocking(_import)
     from loadmanager.leader.advice.following import Following
     from loadmanager.leader.advice.former import carry_over
     from loadmanager.leader.advice.measured_rounds import MeasuredRounds
@@ -62,6 +64,12 @@ async def follow_advice(deps: AdviceDependencies, rebalancer: Rebalancer, operat
         await following.follow()
     finally:
         rebalancer.waiting.clear()
+
+
+def _import() -> None:
+    """What is imported below: on a thread, since it takes twenty milliseconds."""
+    for name in ("following", "former", "measured_rounds", "appliers.moves", "appliers.settings", "appliers.splits"):
+        import_module(f"loadmanager.leader.advice.{name}")
 
 
 def _appliers(deps: AdviceDependencies, rebalancer: Rebalancer, operations: Operations) -> Mapping[str, Applier]:

@@ -13,7 +13,7 @@ die remember, and a verdict is a policy, which is kept.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from zlib import crc32
 
@@ -28,7 +28,7 @@ from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership, Transition
 
 GIVEN_KEPT = 100_000
-"""Of the bundles that were given out last; of a whole cluster's start the oldest are forgotten."""
+"""So many times that a bundle was given out; of a whole cluster's start the oldest are forgotten."""
 NAMESPACES_KEPT = 1_000
 STEPS_KEPT = 40
 BROKERS_KEPT = 20_000
@@ -55,8 +55,8 @@ class Quarantine:
         self.losses = Losses()
         self._brokers = brokers
         self._window_s = 600.0
-        self._given: OrderedDict[Bundle, Given] = OrderedDict()
-        """The first of a plain dictionary is looked for among all that were taken from its front."""
+        self._given: dict[Bundle, Given] = {}
+        self._last_given: deque[tuple[Bundle, Given]] = deque()
         self._given_so_far = 0
         self._began_anew: dict[str, int] = {}
         """Namespaces that came or went as a whole, with how many had been given till then: those of it count no more,
@@ -125,13 +125,16 @@ class Quarantine:
             return
         self._take_back(after.bundle)
         self._give(after.bundle, after.holder, at_ms)
-        if len(self._given) > GIVEN_KEPT:
-            self._take_back(next(iter(self._given)))
 
     def _give(self, bundle: Bundle, to: BrokerId, at_ms: int) -> None:
         self._given_so_far += 1
-        self._given[bundle] = Given(to, at_ms, self._given_so_far)
+        given = self._given[bundle] = Given(to, at_ms, self._given_so_far)
         self._holds.setdefault(to, set()).add(bundle)
+        self._last_given.append((bundle, given))
+        if len(self._last_given) > GIVEN_KEPT:
+            oldest, given = self._last_given.popleft()
+            if self._given.get(oldest) is given:
+                self._take_back(oldest)
 
     def _take_back(self, bundle: Bundle) -> None:
         given = self._given.pop(bundle, None)
@@ -145,8 +148,7 @@ class Quarantine:
         """A namespace came or went with all its bundles: too many to look at each that was given."""
         self._began_anew[namespace] = self._given_so_far
         if len(self._began_anew) > NAMESPACES_KEPT:
-            oldest = next(iter(self._given.values()), None)
-            since = self._given_so_far if oldest is None else oldest.number
+            since = self._last_given[0][1].number if self._last_given else self._given_so_far
             self._began_anew = {name: at for name, at in self._began_anew.items() if at >= since}
 
     def _given_of(self, bundle: Bundle) -> Given | None:

@@ -39,6 +39,8 @@ SETTLED, SETTLED_HELD, SETTLED_AT_MOST = 60, 2.0, 10
 most a tenth of the window), may be given the next one."""
 GROUPS = 8
 GIVEN_AT_ONCE = 50
+LOOKED_AT_ONCE = 50
+"""Bundles that are weighed in one step."""
 
 
 class Lock(msgspec.Struct, frozen=True):
@@ -130,30 +132,36 @@ class Trials:
         found = (self.processes.fate(loss, peers, now_ms, gone_s) for loss in self._quarantine.losses.undecided())
         return [*(each for each in found if each is not None), *self.processes.unnoted(self._quarantine.losses, now_ms)]
 
-    def look(self, now: Situation) -> list[Deed]:
-        """What is to be done now."""
-        busy = Counter(self._busy(now))
-        deeds: list[Deed] = list(self._locked(now))
-        deeds += [deed for lock in now.locks for deed in self._again(lock, now, busy)]
-        return [*deeds, *self._hand_out(now, busy)]
+    def look(self, now: Situation) -> Iterator[Deed | None]:
+        """What is to be done now. None ends a step that took a millisecond: the next one may be taken later."""
+        busy, waiting = Counter[str](), list[Standing]()
+        for looked_at, bundle in enumerate(self._quarantine, 1):
+            if looked_at % LOOKED_AT_ONCE == 0:
+                yield None
+            found, entry = self._quarantine.standing(bundle), now.table.get(bundle)
+            if entry is None:
+                continue
+            busy.update(self._busy(entry, settles_after_s(found, now.window_s), now))
+            least = now.least(bundle)
+            if found.is_to_be_locked(least):
+                if not now.barred(bundle):
+                    yield LockUp(bundle, str(found))
+            elif found.watched and entry.state is State.UNASSIGNED and least > 0 and not now.barred(bundle):
+                waiting.append(found)
+        for lock in now.locks:
+            for entry in _parts(lock.bundle, now.table):
+                busy.update(self._busy(entry, now.window_s, now))
+        for lock in now.locks:
+            yield from self._again(lock, now, busy)
+            yield None
+        yield from self._hand_out(waiting, now, busy)
 
-    def _locked(self, now: Situation) -> Iterator[Deed]:
-        for bundle in self._quarantine:
-            found, least = self._quarantine.standing(bundle), now.least(bundle)
-            if found.is_to_be_locked(least) and not now.barred(bundle) and now.table.get(bundle) is not None:
-                yield LockUp(bundle, str(found))
-
-    def _busy(self, now: Situation) -> Iterator[str]:
-        """Brokers that have a bundle of which it is not known yet whether they live with it; a name for each."""
-        standings = map(self._quarantine.standing, self._quarantine)
-        watched = [(found.bundle, settles_after_s(found, now.window_s)) for found in standings]
-        on_trial = [(entry.bundle, now.window_s) for lock in now.locks for entry in _parts(lock.bundle, now.table)]
-        for bundle, settled_s in (*watched, *on_trial):
-            entry = now.table.get(bundle) if settled_s > 0 else None
-            if entry is not None and entry.holder is not None:
-                given_ms = self._quarantine.given_ms(bundle, entry.holder)
-                if given_ms is not None and now.now_ms - given_ms < settled_s * 1000:
-                    yield entry.holder.name
+    def _busy(self, entry: Ownership, settled_s: float, now: Situation) -> Iterator[str]:
+        """The name of the broker that has the bundle, as long as it is not known whether it lives with it."""
+        if settled_s > 0 and entry.holder is not None:
+            given_ms = self._quarantine.given_ms(entry.bundle, entry.holder)
+            if given_ms is not None and now.now_ms - given_ms < settled_s * 1000:
+                yield entry.holder.name
 
     def _choose(self, entry: Ownership, but: set[str], now: Situation) -> BrokerId | None:
         """The emptiest, which is the one that was lost last; but for one that is lost again and again, if any other may
@@ -164,13 +172,13 @@ class Trials:
 
     # --- watched ones
 
-    def _hand_out(self, now: Situation, busy: Counter[str]) -> Iterator[Deed]:
-        waiting = [found for bundle in self._quarantine if (found := self._waits(bundle, now)) is not None]
+    def _hand_out(self, waiting: Sequence[Standing], now: Situation, busy: Counter[str]) -> Iterator[Deed | None]:
         room, given = max(1, len(waiting) // GROUPS), 0
         for found in sorted(waiting, key=lambda each: (each.feared.score, each.bundle)):
             entry = now.table.get(found.bundle)
             if entry is None or given >= GIVEN_AT_ONCE or not self._is_due(found, now):
                 continue
+            yield None
             full = {name for name, count in busy.items() if count >= room}
             to = self._choose(entry, full, now)
             if to is not None:
@@ -178,13 +186,6 @@ class Trials:
                 given += 1
                 reason = f"alone: {found.in_a_row} brokers in a row were lost with it"
                 yield Give(found.bundle, entry.revision, to, reason)
-
-    def _waits(self, bundle: Bundle, now: Situation) -> Standing | None:
-        entry = now.table.get(bundle)
-        if entry is None or entry.state is not State.UNASSIGNED or now.least(bundle) <= 0 or now.barred(bundle):
-            return None
-        found = self._quarantine.standing(bundle)
-        return found if found.watched and not found.is_to_be_locked(now.least(bundle)) else None
 
     def _is_due(self, found: Standing, now: Situation) -> bool:
         assert found.last is not None

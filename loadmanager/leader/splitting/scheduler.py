@@ -122,11 +122,13 @@ class Reshaper:
         ruling, now_s = self._ruling(), self._clock_s()
         loads, hits, cold = self._loads().loads, self._hits, self._cold
         near = await self._run_blocking(lambda: worth_averaging(loads, ruling.settings_of, hits))
-        view = self._view(ruling, near)
-        await asyncio.sleep(0)  # each of them looks at all that is held
-        merging = self._merge_view(ruling)
-        splits = await self._run_blocking(lambda: decide_splits(view, ruling.settings_of, hits))
-        merges = await self._run_blocking(lambda: decide_merges(merging, ruling.settings_of, cold, now_s))
+        judged, splitting = self._judged(near), self._channel.table.in_state(State.SPLITTING)
+        splits = await self._run_blocking(
+            lambda: decide_splits(self._view(ruling, judged, splitting), ruling.settings_of, hits)
+        )
+        merges = await self._run_blocking(
+            lambda: decide_merges(self._merge_view(ruling), ruling.settings_of, cold, now_s)
+        )
         self._hits, self._cold = splits.hits, merges.cold
         self.journal.looked(splits, merges)
         hot: tuple[Hot, ...] = splits.splits
@@ -137,19 +139,23 @@ class Reshaper:
     def _ruling(self) -> Ruling:
         return Ruling(self._settings(), self._policies(), self._me.name)
 
-    def _view(self, ruling: Ruling, near: Iterable[Bundle]) -> View:
-        table = self._channel.table
+    def _judged(self, near: Iterable[Bundle]) -> Mapping[Bundle, BundleLoad]:
+        """The loads of all that is held: the mean of those near a limit."""
         loads = dict(self._loads().loads)
-        loads |= {bundle: self._loads().mean_of(bundle) for bundle in near if bundle in loads}
+        return loads | {bundle: self._loads().mean_of(bundle) for bundle in near if bundle in loads}
+
+    def _view(self, ruling: Ruling, loads: Mapping[Bundle, BundleLoad], splitting: Collection[Bundle]) -> View:
+        """Any thread: it asks for all that is held."""
         return View(
             loads=loads,
             assigned={bundle for bundle in loads if self._at_rest(bundle) is not None},
             counts=self._counts(loads),
-            splitting=table.in_state(State.SPLITTING),
+            splitting=splitting,
             left_alone=ruling.why_left_alone,
         )
 
     def _merge_view(self, ruling: Ruling) -> MergeView:
+        """Any thread, as `_view`."""
         held = [entry for bundle in self._loads().loads if (entry := self._at_rest(bundle)) is not None]
         return MergeView(
             tokens={entry.bundle: entry.token for entry in held},
@@ -174,7 +180,12 @@ class Reshaper:
             return None
         ruling = self._ruling()
         settings = ruling.settings_of(bundle)
-        found = judge(self._view(ruling, [bundle]), bundle, settings, self._hits.get(bundle, 0) + 1)
+        found = judge(
+            self._view(ruling, self._judged([bundle]), self._channel.table.in_state(State.SPLITTING)),
+            bundle,
+            settings,
+            self._hits.get(bundle, 0) + 1,
+        )
         split = f"{found.rule}: {found.detail}" if isinstance(found, Kept) else f"at the next look: {found}"
         return split, why_not_merged(self._merge_view(ruling), bundle, settings, self._cold, self._clock_s())
 

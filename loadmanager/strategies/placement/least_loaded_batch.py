@@ -116,18 +116,18 @@ class LeastLoadedBatch:
         self._by_name: dict[str | None, int] = {each.broker.name: row for row, each in enumerate(self._eligible)}
         self._seeds = seeds([each.broker for each in self._eligible])
         self._foreseen.clear()
-        self._counts = [held[each.broker] for each in self._eligible]
+        self._counts = np.array([held[each.broker] for each in self._eligible], np.float64)
         self._most = [each.max_bundles for each in self._eligible]
         self._known = np.array([each.usage is not None for each in self._eligible], np.bool_)
         self._slopes = slopes(self._eligible)
-        self._expected = np.where(self._known, estimates(self._slopes, np.array(self._counts, np.float64)), inf)
+        self._expected = np.where(self._known, estimates(self._slopes, self._counts), inf)
         self._scratch = np.empty(len(self._expected))
         self._compare()
 
     def _estimate(self, row: int) -> float:
         """What is expected of a broker whose usage is known, with what it holds by now."""
         usage, reported, per_bundle = self._slopes[:, row].tolist()
-        return estimate((usage, reported, per_bundle), self._counts[row])
+        return estimate((usage, reported, per_bundle), int(self._counts[row]))
 
     def _compare(self) -> None:
         """Who counts as equal to the least loaded: whoever does not has an infinite place in the order."""
@@ -135,7 +135,7 @@ class LeastLoadedBatch:
             return
         self._least = float(self._expected.min())
         equal = ~self._known | (self._expected <= self._least + MARGIN)
-        self._order = np.where(equal, np.array(self._counts, np.float64), inf)
+        self._order = np.where(equal, self._counts, inf)
         self._count()
 
     def _count(self) -> None:

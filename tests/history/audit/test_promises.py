@@ -63,7 +63,7 @@ MUTANTS = {
     ),
     "a delete under the holder": (
         Invariant.OWNER,
-        (reshaping, "_delete_namespace", "not row.states.issuperset(map(_STATE, entries))", "False"),
+        (reshaping, "_delete_namespace", "table.is_held(name)", "False"),
     ),
     "the target is forgotten": (Invariant.OWNER, (table, "step", "target = entry.target", "target = None")),
     "reshaped on its way": (Invariant.OWNER, (reshaping, "_present", "entry.state not in row.states", "False")),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import deque
 from itertools import islice
 from types import SimpleNamespace
 
@@ -309,7 +309,7 @@ def test_the_oldest_that_was_given_is_found_at_once_however_many_were_forgotten(
     monkeypatch.setattr("loadmanager.leader.quarantine.quarantine.GIVEN_KEPT", 100)
     quarantine, bundles = Quarantine(), tile("big/one", even_boundaries(1_000))
     before = Ownership(bundles[0], State.UNASSIGNED, None, None, 1, 1, Action.CREATE_NAMESPACE, A)
-    assert isinstance(quarantine._given, OrderedDict), "a dictionary would walk over all that it forgot"
+    assert isinstance(quarantine._last_given, deque), "a dictionary would walk over all that it forgot"
     for number, bundle in enumerate(bundles):
         after = Ownership(bundle, State.ASSIGNING, B, None, number + 2, number + 2, Action.OWN, A)
         transition = Transition(msgspec.structs.replace(before, bundle=bundle), after)

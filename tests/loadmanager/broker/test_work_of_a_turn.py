@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 from collections import Counter
 from collections.abc import Iterable
 
 import pytest
 
-from loadmanager.channel.turnstile import Turnstile
 from loadmanager.cluster.membership import suspected_by
 from loadmanager.leader.core import WORK_A_TURN, LeaderCore, LeaderSettings, View
 from loadmanager.leader.duty import Duty, Place, Raise, Revoke
+from loadmanager.leader.memory import MUCH, Asked
 from loadmanager.model.registration import Peer, Registration
 from loadmanager.simulation.world import World
 from statechannel.law.bundle import Key, even_boundaries, tile
@@ -24,6 +25,7 @@ from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership
 from statechannel.ports import LogEntry
 from statechannel.runtime.replica import TURN_BYTES, in_turns
+from statechannel.runtime.turnstile import Turnstile
 from tests.loadmanager.small_world import Nodes, virtually
 
 BROKERS = [BrokerId(f"broker-{number:03d}:1", 1) for number in range(100)]
@@ -262,5 +264,54 @@ async def test_a_namespace_is_unloaded_and_looked_up_again_by_records_of_many_bu
     await a.ask(look_up)
     assert written[Action.OWN] <= 20
     await a.ask(lambda: operations.unload_namespace("big/one"))
-    assert written[Action.UNLOAD] == 3
+    assert written[Action.UNLOAD] == 5
     assert a.node.channel.table.count_by_state()[State.UNASSIGNED] == 600
+
+
+class Noting(Turnstile):
+    """Notes who passes."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.who: set[str] = set()
+
+    async def passed(self) -> None:
+        caller = sys._getframe(1)
+        self.who.add(caller.f_code.co_qualname)
+        await super().passed()
+
+
+@virtually
+async def test_whoever_takes_milliseconds_passes_the_turnstile_of_the_replica(world: World):
+    nodes = Nodes(world)
+    a, b = await nodes.ready("a:1", "b:1")
+    replica = a.node.channel.replica
+    steps = replica.steps = Noting()
+    operations, lookup = a.node.current.operations, a.node.current.lookup
+    await a.ask(lambda: operations.create_namespace("shop/orders", even_boundaries(8)))
+
+    async def look_up_all() -> None:
+        for bundle in tile("shop/orders", even_boundaries(8)):
+            await lookup.locate(Key("shop/orders", str(bundle), bundle.lo), 10.0)
+
+    await a.ask(look_up_all)
+    await a.ask(lambda: operations.unload_namespace("shop/orders"))
+    await a.ask(look_up_all)
+    await a.ask(lambda: a.node.drain(10.0))
+    passed = {"Replica.follow", "Leader._term", "Lookup._place_wanted", "_unload_once", "Drain._send_away"}
+    assert passed <= steps.who
+    assert b.node.channel.table.count_held_by(b.node.current.me) == 8
+
+
+def test_what_was_asked_for_long_ago_is_forgotten_some_of_it_in_each_sweep():
+    asked = Asked(1.0)
+    for number in range(5 * MUCH):
+        assert asked.is_due("place", number, 1, 0.0)
+    assert asked.is_due("place", "lately", 1, 100.0)
+    left = [len(asked)]
+    while not left[1:] or left[-1] != left[-2]:
+        asked.forget_old(100.0)
+        left.append(len(asked))
+    assert max(before - after for before, after in itertools.pairwise(left)) <= MUCH
+    assert len(asked) <= MUCH
+    assert not asked.is_due("place", "lately", 1, 100.5)

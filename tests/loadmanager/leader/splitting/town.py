@@ -370,7 +370,7 @@ class Town:
         self.trials.processes.saw(self.peers(), self.now_ms)
         for found in self.trials.fates(self.peers(), self.now_ms, GONE_S):
             self.append(fate_record(LEADER, 1, found.broker, found.fate, found.why))
-        for deed in self.trials.look(self._situation()):
+        for deed in filter(None, self.trials.look(self._situation())):
             self._do(deed)
         for bundle in self._unassigned():
             if not self._waits(bundle):
