@@ -36,7 +36,7 @@ RECORDS_AT_ONCE = 25
 """Records about them that are begun in one turn of the loop."""
 
 QUARANTINE_RETRY_S = 30.0
-DEFERRED_AT_ONCE = 50
+DEFERRED_AT_ONCE = 25
 """Lookups that begin to wait in one turn of the loop: one request may ask for a thousand topics."""
 
 DEFERRED_LIMIT = 20_000
@@ -192,6 +192,9 @@ class Lookup:
         steps = self._channel.replica.steps
         try:
             while self._wanted:
+                if self._turnstile.waiting and len(self._wanted) < PLACED_AT_ONCE:
+                    await asyncio.sleep(0)  # the more are placed together, the fewer records say so
+                    continue
                 await steps.passed()
                 if self._look():
                     await steps.passed()

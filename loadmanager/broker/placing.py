@@ -130,9 +130,9 @@ class Placing:
         return eligible if living is None else [peer for peer in eligible if peer.broker != living]
 
     def _living(self, holder: BrokerId | None) -> BrokerId | None:
-        """The holder if it is there."""
+        """The holder if it may be given bundles: nobody else is to be left out."""
         peer = self._membership.peers.get(holder.name) if holder is not None else None
-        return holder if peer is not None and peer.broker == holder else None
+        return holder if peer is not None and peer.broker == holder and self._membership.is_eligible(peer) else None
 
     def basis(self) -> object:
         """Equal as long as the same brokers may be given bundles, by the same rules."""

@@ -102,9 +102,12 @@ class Membership:
         """Brokers that may be given bundles: registered, not suspected, draining or behind; by name. The same list
         until something of it changes."""
         if self._eligible is None:
-            peers = (self.peers[name] for name in sorted(self.peers) if self.peers[name].broker not in self.suspected)
-            self._eligible = [p for p in peers if not (p.registration.draining or p.registration.behind)]
+            self._eligible = [self.peers[name] for name in sorted(self.peers) if self.is_eligible(self.peers[name])]
         return self._eligible
+
+    def is_eligible(self, peer: Peer) -> bool:
+        """Whether a registered broker may be given bundles."""
+        return not (peer.registration.draining or peer.registration.behind or peer.broker in self.suspected)
 
     def safe_mode(self, now_s: float) -> str | None:
         """Why nothing may be concluded from absence at present, None if it may."""

@@ -19,6 +19,11 @@ class Turnstile:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._open_again = False
 
+    @property
+    def waiting(self) -> int:
+        """How many wait for a later turn."""
+        return len(self._waiting)
+
     async def passed(self) -> None:
         """Return when it is this task's turn to go on."""
         if self._gone_on >= self._at_once or self._waiting:
