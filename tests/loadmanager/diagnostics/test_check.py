@@ -7,6 +7,7 @@ import sqlite3
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -31,7 +32,7 @@ from statechannel.errors import LogUnavailable
 from statechannel.ports import TopicSpec
 from tests.servers import KafkaServer, ZooKeeperServer, coordination_root, topic_prefix
 
-KAFKA = {"log": "kafka://k:9092", "coordination": "zookeeper://z:2181", "advertised": "b1:8080"}
+KAFKA: dict[str, Any] = {"log": "kafka://k:9092", "coordination": "zookeeper://z:2181", "advertised": "b1:8080"}
 
 
 def severities(findings: Sequence[Finding]) -> dict[str, Severity]:
