@@ -90,6 +90,7 @@ def test_a_backup_is_taken_and_restored(tmp_path: Path, old: str):
     result = done("channel", "import", str(file), "--log", f"sqlite:{new}", *QUICK)
     assert "owned by a:1  4" in result.stdout
     assert "start the brokers" in result.stderr
+    assert "nobody checks that no broker of the lost log still runs" in result.stderr
     table = table_of(new)
     assert owners(table) == owners(two_namespaces().table)
     assert table.genesis is not None

@@ -121,6 +121,8 @@ def import_command(
         data = file.read_bytes()
     except OSError as error:
         raise Failed(f"cannot read {file}: {error.strerror}") from None
+    if from_coordination is None:
+        say("nobody checks that no broker of the lost log still runs: --from-coordination ADDRESS would")
     terms = terms_of(settings, settings, wait_s)
     moved = working(_imported(export_file, data, settings, terms, generation, from_coordination))
     show_moved((ctx.find_object(Remote) or Remote()).with_options(None, output), moved)

@@ -25,6 +25,9 @@ from loadmanager.strategies.rebalancing.plan.wording import move_of, percent, sp
 PASSES = 50
 """No model was seen to need more than a few."""
 
+NEARLY_IDLE = 0.05
+"""Nobody wants to hear of tolerances below this usage."""
+
 
 class Plan:
     """Few and small moves to within tolerance, the hard rules kept, each with its reason. Keeps nothing in between."""
@@ -135,6 +138,8 @@ def _state(draft: Draft) -> str:
     )
     if not hot:
         return f"every broker is within tolerance, the fullest, {fullest}"
+    if not draft.steps and draft.peak[at] < NEARLY_IDLE:
+        return f"all brokers are nearly idle, the fullest, {fullest}"
     return f"{len(hot)} brokers are out of tolerance, the fullest, {fullest}{_stuck(draft, at)}"
 
 

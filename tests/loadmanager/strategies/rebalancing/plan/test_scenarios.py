@@ -262,3 +262,9 @@ def test_nobody_takes_part_is_a_reason_too() -> None:
 def test_no_broker_and_no_bundle_are_no_problem() -> None:
     assert decide(model({})).moves == ()
     assert decide(model({"a": 0.9, "b": 0.1})).moves == ()
+
+
+def test_a_cluster_that_does_nearly_nothing_is_not_told_of_tolerances() -> None:
+    decision = decide(model({"a": 0.016, "b": 0.0, "c": 0.0, "d": 0.0}, {"a": [0.016]}))
+    assert not decision.moves
+    assert decision.reason.startswith("no moves: all brokers are nearly idle, the fullest, a:6650 uses 1.6 %")
