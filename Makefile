@@ -5,7 +5,7 @@ PY := .venv/bin/python
 UNIT := -m "not (slow or kafka or zookeeper or postgresql or redis or spark)" $(addprefix --ignore=tests/,history \
   integration simulation/test_seeds.py api/test_load_history_cli.py test_tidy.py test_wheel.py)
 
-.PHONY: help demo docs test suite test-slow test-lowest test-newest check stack stack-down bench sim lock wheel runtime dev clean
+.PHONY: help demo docs test suite test-guarded test-slow test-lowest test-newest check stack stack-down bench sim lock wheel runtime dev clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -31,7 +31,12 @@ test: dev ## everything, on real Kafka and ZooKeeper servers that it brings itse
 	@$(MAKE) --no-print-directory -j 2 check suite
 
 suite: dev # beside `check`, which keeps one core only busy; make test WORKERS=4 where there are more cores
-	$(PY) -m pytest -n $(or $(WORKERS),2) --dist loadgroup $(ARGS)
+	$(PY) -m pytest -n $(or $(WORKERS),2) --dist loadgroup --guarded changed $(ARGS)
+
+test-guarded: dev ## all tests that take minutes and guard what seldom changes; writes down that they passed
+	@$(PY) -m stack jars
+	@.venv/bin/loadmanager history jars
+	$(PY) -m pytest -n $(or $(WORKERS),2) --dist loadgroup --guarded only $(ARGS)
 
 test-slow: dev ## what takes minutes: the ingest killed ten times on a real Kafka, and advice that makes a real cluster more even
 	@$(PY) -m stack jars

@@ -2,7 +2,7 @@
 
 from hypothesis import settings
 
-pytest_plugins = ("tests.servers",)
+pytest_plugins = ("tests.servers", "tests.guarded")
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")

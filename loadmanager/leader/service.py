@@ -176,8 +176,10 @@ class Leader:
                     tasks.create_task(self._rebalanced(Term(leadership, executor))),
                     tasks.create_task(self._watch_progress()),
                 ]
-                while not self._ended:
+                while True:
                     await self._channel.replica.steps.passed()
+                    if self._ended:
+                        break
                     if not core.unfinished:
                         self._woken.clear()  # what happens from here on, during the sweep too, asks for another one
                     self._tick(leadership, core, executor, tasks)
