@@ -1,29 +1,23 @@
 """Tests that take minutes are run where the code that they guard changed since they last passed.
 
-`pytest.mark.guards("history")` puts a test under a name of `GUARDED`. `tests/guarded.txt` holds, by name, the digest of
-that code as it was when all tests under the name passed; comments and docstrings do not count. `make test` runs those
-whose code has another digest by now. `make test-guarded` runs all of them, and writes the digests if they pass.
+`pytest.mark.guards("history")` puts a test under a name of `GUARDED`: it guards that package, all modules that it
+imports directly or not, and the tests of that name. `tests/guarded.txt` holds, by name, the digest of that code as it
+was when all tests under the name passed; comments and docstrings do not count. `make test` runs those whose code has
+another digest by now. `make test-guarded` runs all of them, and writes the digests if they pass.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import CodeType
 
+import grimp
 import pytest
 
-GUARDED = {
-    "history": ("loadmanager/history", "statechannel/law", "tests/history", "requirements/dev.lock"),
-    "simulation": (
-        *(f"loadmanager/{room}" for room in ("broker", "channel", "cluster", "leader", "model", "simulation")),
-        "loadmanager/strategies/placement",
-        "statechannel/law",
-        "statechannel/runtime",
-        "tests/simulation",
-    ),
-}
+GUARDED = {"history": "loadmanager.history", "simulation": "loadmanager.simulation"}
 ROOT = Path(__file__).parents[1]
 PASSED = ROOT / "tests" / "guarded.txt"
 CHOICES = ("none", "changed", "only", "all")
@@ -33,6 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--guarded", choices=CHOICES, default="none", help="which tests marked `guards` to run as well")
 
 
+@pytest.hookimpl(trylast=True)  # others give the marker
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     chosen, which = set[str](), config.getoption("--guarded")
     if which != "none":
@@ -52,35 +47,63 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     config = session.config
     whole = config.getoption("--guarded") == "only" and not config.option.keyword and config.args == ["tests"]
     if whole and exitstatus == 0 and not hasattr(config, "workerinput"):
-        PASSED.write_text("".join(f"{name} {digest(paths)}\n" for name, paths in sorted(GUARDED.items())))
+        PASSED.write_text("".join(f"{name} {digest(files_of(name))}\n" for name in sorted(GUARDED)))
 
 
 def changed() -> set[str]:
     """The names whose code is not what it was when their tests passed."""
     passed = dict(line.split() for line in PASSED.read_text().splitlines()) if PASSED.exists() else {}
-    return {name for name, paths in GUARDED.items() if passed.get(name) != digest(paths)}
+    return {name for name in GUARDED if passed.get(name) != digest(files_of(name))}
 
 
-def digest(paths: Iterable[str]) -> str:
-    """Of all files under these paths, with their names."""
+def files_of(name: str) -> list[Path]:
+    """What the tests under a name guard; the versions of dependencies too."""
+    graph = grimp.build_graph("loadmanager", "statechannel", exclude_type_checking_imports=True, cache_dir=None)
+    imported = graph.find_upstream_modules(GUARDED[name], as_package=True)
+    places = [ROOT / each.replace(".", "/") for each in imported]
+    modules = [place / "__init__.py" if place.is_dir() else place.with_suffix(".py") for place in places]
+    folders = (ROOT / GUARDED[name].replace(".", "/"), ROOT / "tests" / name)
+    own = [file for folder in folders for file in folder.rglob("*") if file.is_file() and file.suffix != ".pyc"]
+    return [*modules, *own, ROOT / "requirements" / "dev.lock"]
+
+
+def digest(files: Iterable[Path]) -> str:
+    """Of these files, with their names."""
     found = hashlib.sha256()
-    for path in paths:
-        files = [ROOT / path] if (ROOT / path).is_file() else (ROOT / path).rglob("*")
-        for file in sorted(each for each in files if each.is_file() and "__pycache__" not in each.parts):
-            found.update(f"{file.relative_to(ROOT)}\n".encode())
-            found.update(_code(file.read_text()).encode() if file.suffix == ".py" else file.read_bytes())
+    for file in sorted(files):
+        found.update(f"{file.relative_to(ROOT)}\n".encode())
+        if file.suffix == ".py":
+            for part in _told(_compiled(file.read_text())):
+                found.update(part.encode())
+        else:
+            found.update(file.read_bytes())
     return found.hexdigest()
 
 
-def _code(text: str) -> str:
-    """The code without its comments and docstrings."""
+def _compiled(text: str) -> CodeType:
     tree = ast.parse(text)
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list):
-            node.body = [each for each in body if not _is_text(each)] or [ast.Pass()]  # type: ignore[attr-defined]
-    return ast.unparse(tree)
+    _strip(tree)
+    return compile(tree, "", "exec")
+
+
+def _strip(block: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+    """Take docstrings away."""
+    nothing = [ast.Pass(lineno=1, col_offset=0, end_lineno=1, end_col_offset=0)]
+    block.body = [each for each in block.body if not _is_text(each)] or nothing
+    for each in block.body:
+        if isinstance(each, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            _strip(each)
 
 
 def _is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _told(code: CodeType) -> Iterator[str]:
+    """What the compiler makes of it, but for line numbers."""
+    yield repr((code.co_name, code.co_code, code.co_names, code.co_varnames, code.co_freevars, code.co_flags))
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _told(each)
+        else:
+            yield repr(sorted(map(repr, each)) if isinstance(each, frozenset) else each)

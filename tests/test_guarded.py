@@ -2,59 +2,59 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
 from tests import guarded
-from tests.guarded import GUARDED, ROOT, changed, digest
+from tests.guarded import GUARDED, ROOT, changed, digest, files_of
+
+
+def digest_of(folder: Path) -> str:
+    return digest(folder.rglob("*.*"))
 
 
 @pytest.fixture
 def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Code that is guarded under the name `it`, and has passed."""
-    (tmp_path / "it").mkdir()
-    file = tmp_path / "it" / "code.py"
-    file.write_text('"""One."""\n\n\ndef one():\n    """Two."""\n    return 1  # three\n')
     monkeypatch.setattr(guarded, "ROOT", tmp_path)
-    monkeypatch.setattr(guarded, "PASSED", tmp_path / "guarded.txt")
-    monkeypatch.setattr(guarded, "GUARDED", {"it": ("it",)})
-    (tmp_path / "guarded.txt").write_text(f"it {digest(('it',))}\n")
-    assert changed() == set()
+    file = tmp_path / "code.py"
+    file.write_text('"""One."""\n\n\ndef one():\n    """Two."""\n    return 1  # three\n')
     return file
 
 
 def test_other_comments_change_nothing(code: Path):
+    before = digest_of(code.parent)
     code.write_text('"""Four."""\n\n\ndef one():\n    return 1\n')
-    assert changed() == set()
+    assert digest_of(code.parent) == before
 
 
 @pytest.mark.parametrize("text", ["def one():\n    return 2\n", "def one(): ...\n", ""])
 def test_other_code_changes_it(code: Path, text: str):
+    before = digest_of(code.parent)
     code.write_text(text)
-    assert changed() == {"it"}
+    assert digest_of(code.parent) != before
 
 
 def test_a_file_more_a_file_less_and_another_name_change_it(code: Path):
+    before = digest_of(code.parent)
     (code.parent / "more.txt").write_text("")
-    assert changed() == {"it"}
+    assert digest_of(code.parent) != before
     (code.parent / "more.txt").unlink()
-    assert changed() == set()
+    assert digest_of(code.parent) == before
     code.rename(code.parent / "other.py")
-    assert changed() == {"it"}
+    assert digest_of(code.parent) != before
 
 
-def test_what_never_passed_is_changed(code: Path):
-    guarded.PASSED.write_text("")
-    assert changed() == {"it"}
+def test_what_is_imported_by_way_of_others_is_guarded():
+    found = {str(file.relative_to(ROOT)) for file in files_of("history")}
+    assert "loadmanager/history/audit/promises.py" in found
+    assert "statechannel/law/transitions.py" in found
+    assert "tests/history/conftest.py" in found
+    assert "loadmanager/client/router.py" not in found
 
 
-def test_each_name_has_its_code_and_its_tests():
-    used = {
-        name
-        for file in (ROOT / "tests").rglob("test_*.py")
-        for name in re.findall(r'guards\("(\w+)"\)', file.read_text())
-    }
-    assert used == set(GUARDED)
-    assert [path for paths in GUARDED.values() for path in paths if not (ROOT / path).exists()] == []
+def test_what_never_passed_is_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(guarded, "PASSED", tmp_path / "guarded.txt")
+    assert changed() == set(GUARDED)
+    guarded.PASSED.write_text(f"history {digest(files_of('history'))}\nsimulation 0\n")
+    assert changed() == {"simulation"}

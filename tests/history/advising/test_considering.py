@@ -20,8 +20,6 @@ from loadmanager.leader.plans.bounds import check
 from loadmanager.settings import Settings
 from tests.history.analyses.making import tables as made
 
-pytestmark = pytest.mark.guards("history")
-
 DAYS, EVERY_MIN = 3, 60
 START = datetime(2026, 1, 5, tzinfo=UTC)
 END = START + timedelta(days=DAYS)

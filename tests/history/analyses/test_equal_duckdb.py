@@ -17,8 +17,6 @@ from loadmanager.history.analyses.analysis import DEFAULTS
 from loadmanager.history.generating import World, generated
 from loadmanager.history.lake import ALWAYS
 
-pytestmark = pytest.mark.guards("history")
-
 WORLD = World(brokers=4, bundles=12, days=3, dwell_h=(3, 9))
 
 

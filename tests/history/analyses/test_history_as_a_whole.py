@@ -16,8 +16,6 @@ from loadmanager.history.schemas import TABLES
 from tests.history.analyses.making import Chain, answers, at, since, tables
 from tests.history.analyses.test_bundles_and_brokers import broker_minute, bundle_minute, options
 
-pytestmark = pytest.mark.guards("history")
-
 A, B, GONE = "t/n/0x00000000_0x40000000", "t/n/0x40000000_0x80000000", "t/n/0x80000000_0xffffffff"
 
 

@@ -28,8 +28,6 @@ from tests.statechannel.snapshots import Topic, write
 from .tasks import honest, states_of
 from .test_audit_task import stolen
 
-pytestmark = pytest.mark.guards("history")
-
 ENTRIES = honest(11, 240)
 END = {partition: sum(e.partition == partition for e in ENTRIES) for partition in (0, 1)}
 MIDDLE = 60

@@ -25,7 +25,7 @@ from statechannel.ports import Payload
 from tests.history.folding.tasks import of_format
 from tests.history.ingest import material
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.guards("history")]
+pytestmark = pytest.mark.timeout(600)
 
 
 def plan(directory) -> Plan:

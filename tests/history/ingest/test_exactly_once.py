@@ -37,7 +37,7 @@ LOST_TOGETHER = (
 )
 """Tables that a run dies before, when all others of its batch are written: of each pair that hangs together one."""
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.guards("history")]
+pytestmark = pytest.mark.timeout(600)
 
 
 def plan(directory: Path, failpoints: Failpoints = NEVER) -> Plan:
