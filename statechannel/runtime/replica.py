@@ -190,7 +190,7 @@ class Replica:
                 return self.stop(error)
             except NewerRecord as error:
                 return self.stop(NewerRecord(f"partition {entry.partition}, offset {entry.offset}: {error}"))
-            except Exception as error:  # noqa: BLE001 - a listener that missed a change may serve a lost bundle: stop
+            except Exception as error:  # noqa: BLE001 - who did not hear of a change may serve what is not his: stop
                 _log.exception("the replica stops at partition %d, offset %d", entry.partition, entry.offset)
                 return self.stop(InvariantError(f"partition {entry.partition}, offset {entry.offset}: {error!r}"))
         return self.progress.set()
