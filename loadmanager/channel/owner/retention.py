@@ -64,8 +64,9 @@ def plan(snapshots: Sequence[S], now_ms: int, retention_s: float, readers: Itera
 
 
 def _believed_ms(snapshots: Sequence[Covering], now_ms: int) -> list[int]:
-    """When each was written. A time in the future came from a clock that ran ahead: it is replaced by the time of the
-    next snapshot, or now. Else the log could not be trimmed until that time has come.
+    """When each was written, with times in the future replaced by that of the next snapshot, or now.
+
+    Such a time comes from a clock that ran ahead, and would keep the log from being trimmed until it has come.
     """
     believed_ms, later_ms = list[int](), now_ms
     for snapshot in reversed(snapshots):
