@@ -1,12 +1,12 @@
-"""What an operation can answer instead of being done. Each is an answer to somebody, that says what to do.
+"""The errors with which an operation can answer. Each message says what to do.
 
 LoadManagerError
 ├── Invalid        the request itself makes no sense                       (REST 400/412)
 │   └── MissingExtra   it needs packages that are not installed
 ├── NotFound       no such namespace, bundle or broker                     (REST 404)
-├── Conflict       it exists, but not in a state in which this can be done (REST 409)
-├── Gone           it was there once, and is not kept any more              (REST 410)
-└── Unavailable    not now: nothing was changed, or it is not known yet    (REST 503, Retry-After)
+├── Conflict       it exists, but its state does not allow this            (REST 409)
+├── Gone           it was there once, and is not kept any more             (REST 410)
+└── Unavailable    not now: nothing was changed, or the outcome is unknown (REST 503, Retry-After)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from statechannel.errors import Error
 
 
 class LoadManagerError(Error):
-    """Root of what this package raises on purpose."""
+    """Root of everything that this package raises on purpose."""
 
 
 class Invalid(LoadManagerError):
@@ -30,7 +30,7 @@ class NotFound(LoadManagerError):
 
 
 class Conflict(LoadManagerError):
-    """It cannot be done to this thing in its present state."""
+    """The present state of the thing does not allow this."""
 
 
 class Gone(LoadManagerError):
@@ -47,12 +47,12 @@ class Unavailable(LoadManagerError):
 
 
 class MissingExtra(Invalid, ModuleNotFoundError, ValueError):
-    """It needs packages that only an extra brings; the message has the line that installs them."""
+    """It needs packages that only an extra installs; the message has the command."""
 
 
 @contextmanager
 def needs_extra(extra: str, what: str) -> Generator[None]:
-    """Around imports of packages that `extra` brings, which `what` needs. Raises MissingExtra where one is missing."""
+    """A context for imports of packages of `extra`, which `what` needs. Raises MissingExtra if one is missing."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -65,5 +65,5 @@ def needs_extra(extra: str, what: str) -> Generator[None]:
 
 
 def install_line(extra: str) -> str:
-    """What brings the packages of an extra. Beside an installed loadmanager, pip takes that one and no other."""
+    """The command that installs the packages of an extra; pip keeps the installed version of loadmanager."""
     return f"pip install 'loadmanager[{extra}]'"

@@ -1,8 +1,7 @@
 """What an audit of an existing store reports.
 
-An adapter looks at the settings of the store it was pointed at and says, thing by thing, what it
-found and what the operator is to change. This module is the vocabulary only: it neither looks
-nor prints, and an adapter's audit changes nothing.
+An adapter reads the settings of the store that it was pointed at and reports one finding per setting: what it found and
+what the operator should change. This module has the types only. An adapter's audit changes nothing in the store.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ class Finding(msgspec.Struct, frozen=True):
     """One thing that an audit looked at."""
 
     subject: str
-    """What was looked at: `broker`, `topic bundle-state`, …"""
+    """`broker`, `topic bundle-state`, …"""
     severity: Severity
     found: str
     """What is there, as a sentence or `name=value`."""
     advice: str = ""
-    """What to change; empty where nothing is."""
+    """What to change; empty if nothing needs a change."""

@@ -1,13 +1,13 @@
-"""What can go wrong, as one tree. A record that the law refuses is a value (`table.Refusal`), never an exception.
+"""The tree of errors. A record that the law refuses is a value (`verdict.Refusal`), never an exception.
 
 StateChannelError
-├── InvalidName           a bundle, namespace, topic, range or broker name that does not parse
+├── InvalidName           a bundle, namespace, key, range or broker name that does not parse
 ├── InvariantError        our own core broke its law: a bug, never to be caught and ignored
-├── CorruptRecord         bytes in the log that are no record of ours: skipped and counted by readers
-├── NewerRecord           a record written by a newer release: the replica stops rather than mis-read it
-├── NeedsNewerFormat      a record that the agreed format cannot carry yet: upgrade the other brokers first
+├── CorruptRecord         bytes in the log that are no record of ours: readers skip and count them
+├── NewerRecord           a record written by a newer release: the replica stops rather than misread it
+├── NeedsNewerFormat      a record that the cluster's write format cannot carry yet: upgrade the other brokers first
 ├── BadSnapshot           a snapshot that is missing, truncated, damaged or foreign: refused, an operator must act
-├── LogRetired            this log was moved elsewhere: start with the new address
+├── LogRetired            the channel was moved to another log: start with the new address
 ├── LogError
 │   ├── LogUnavailable    the log did not answer in time, or cannot take writes now: retry with back-off
 │   ├── RecordTooLarge    the payload exceeds what the log takes: nothing was written
@@ -16,8 +16,8 @@ StateChannelError
 │   └── TopicMismatch     an existing topic has settings that would break the protocol: an operator must act
 ├── CoordinationError
 │   ├── CoordinationUnavailable   no answer, or the session is suspended or lost: retry with back-off
-│   │   └── RootLost      the data of our coordination root is gone: as if it did not answer, until an operator acts
-│   ├── ForeignRoot       another coordination root stands in the place of ours: stop, an operator must act
+│   │   └── RootLost      the data of our coordination root is gone: treated as no answer until an operator acts
+│   ├── ForeignRoot       another coordination root is in the place of ours: stop, an operator must act
 │   ├── NameTaken         another process runs under our name: this one ends, an operator must act
 │   ├── Fenced            this incarnation is not the current one any more: stop, start a new incarnation
 │   └── Deposed           this leader's epoch is not the current one any more: stop leading
@@ -31,7 +31,7 @@ class Error(Exception):
     """Root of everything that this product raises on purpose: `StateChannelError`, and `loadmanager.errors`."""
 
     said_by: str = ""
-    """In a client: the broker that said so, by name or admin URL; "" where it was said here."""
+    """In a client: name or admin URL of the broker that answered with this error; "" if this process raised it."""
 
 
 class StateChannelError(Error):
@@ -51,11 +51,11 @@ class CorruptRecord(StateChannelError):
 
 
 class NewerRecord(StateChannelError):
-    """The record is intact but of a format version that this release cannot read; upgrade this process."""
+    """The record is intact, but this release cannot read its format version; upgrade this process."""
 
 
 class NeedsNewerFormat(StateChannelError):
-    """The record has what the format in which the cluster writes at present cannot carry; nothing was written."""
+    """The format in which the cluster writes at present cannot carry this record; nothing was written."""
 
 
 class BadSnapshot(StateChannelError):
@@ -79,7 +79,7 @@ class RecordTooLarge(LogError):
 
 
 class Trimmed(LogError):
-    """The log no longer has the offset that was asked for; what it said stands in a snapshot."""
+    """The log no longer has the offset that was asked for; a snapshot covers it."""
 
 
 class WriterFenced(LogError):
@@ -99,15 +99,15 @@ class CoordinationUnavailable(CoordinationError):
 
 
 class RootLost(CoordinationUnavailable):
-    """What stood in our coordination root was deleted. It gives no proof, and nobody can be raised in it."""
+    """The data of our coordination root was deleted. It gives no proof, and no incarnation can be raised in it."""
 
 
 class ForeignRoot(CoordinationError):
-    """Where our coordination root was there is another one now."""
+    """Another coordination root is in the place of ours."""
 
 
 class NameTaken(CoordinationError):
-    """Another process was started under the same advertised name, and fenced this one."""
+    """Another process started under the same advertised name and fenced this one."""
 
 
 class Fenced(CoordinationError):

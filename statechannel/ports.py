@@ -1,4 +1,4 @@
-"""The two protocols that carry all input and output, and what an adapter owes; one contract suite runs on each adapter.
+"""The two ports for all input and output, and the contract of their adapters; one test suite checks each adapter.
 
 Every method but `Coordination.abandon` is called on one asyncio event loop, the one that ran `start()`. Adapters turn
 foreign threads into events on that loop and foreign errors into those of `errors.py`.
@@ -22,8 +22,8 @@ class TopicSpec(msgspec.Struct, frozen=True):
     """A topic as this system needs it.
 
     `partitions` None means: as many as exist, or the adapter's default when it creates the topic. A `compacted` topic
-    may lose all but the last entry of a key; one that is not keeps everything. A compacted one that is `followed` has
-    readers who want every entry: it loses none before the log's compaction lag is over.
+    may lose all but the last entry of a key; any other keeps everything. A compacted topic that is `followed` has
+    readers who want every entry: it loses no entry before the log's compaction lag is over.
     """
 
     name: str
@@ -65,25 +65,25 @@ class Log(Protocol):
     async def ends(self, topic: str) -> tuple[int, ...]:
         """For each partition the offset that the next entry will have at least. Raises LogUnavailable.
 
-        It may pass what closes a transaction, which no reader gets: where an exclusive writer writes do not wait for it
-        on a tail, but use `read`.
+        The end may lie behind a transaction marker, which no reader gets: where an exclusive writer writes, do not wait
+        for the end on a tail, but use `read`.
         """
         ...
 
     def tail(self, topic: str, starts: Sequence[int]) -> AsyncIterator[Sequence[LogEntry]]:
         """All entries from the given offset of each partition on, for ever, in batches of one partition (<= 1,000).
 
-        Rides out unavailability by itself and never skips an offset. Closing the iterator (`aclose`) frees it.
-        Raises Trimmed if what comes next was trimmed meanwhile, LogError if it cannot be read at all.
+        Retries while the log is unavailable, and never skips an offset. Closing the iterator (`aclose`) frees it.
+        Raises Trimmed if the next entry was trimmed meanwhile, LogError if the topic cannot be read at all.
         """
         ...
 
     # --- a log that lives for years
 
     def read(self, topic: str, partition: int, start: int) -> AsyncIterator[Sequence[LogEntry]]:
-        """What one partition holds from an offset on at the time of the call, in batches (<= 1,000); then it ends.
+        """The entries that one partition has at the time of the call, from an offset on, in batches (<= 1,000).
 
-        `start` may be an offset that a compacted topic no longer has: it goes on with the next one. Entries of a
+        `start` may be an offset that a compacted topic no longer has: the next one comes first then. Entries of a
         transaction appear only once it is committed. Raises Trimmed if `start` lies below the partition's begin (not
         for compacted topics), LogUnavailable if no answer comes within the adapter's time-out.
         """
@@ -101,17 +101,17 @@ class Log(Protocol):
         ...
 
     async def trim(self, topic: str, partition: int, before: int) -> None:
-        """Forget all entries below `before`; what lies beyond the end is not forgotten in advance. Idempotent.
+        """Forget all entries below `before`, but none that is appended later. Idempotent.
 
-        Readers that stand below get Trimmed. Offsets go on as they were. Raises LogUnavailable, or TopicMismatch for a
-        compacted topic, which is not trimmed.
+        Readers below it get Trimmed. Offsets are not reused. Raises LogUnavailable, or TopicMismatch for a compacted
+        topic, which cannot be trimmed.
         """
         ...
 
     async def exclusive(self, writer_id: str) -> ExclusiveWriter:
-        """Become the only writer of this id: whoever was it before is fenced from now on.
+        """Become the only writer of this id; the previous one is fenced from now on.
 
-        Raises LogUnavailable, or LogError where this client has no right to.
+        Raises LogUnavailable, or LogError if this client has no permission.
         """
         ...
 
@@ -123,8 +123,8 @@ class Log(Protocol):
 class ExclusiveWriter(Protocol):
     """Writes groups of entries, each all-or-nothing, as long as nobody else becomes the writer of its id.
 
-    The order that matters: whatever an earlier writer of the id has committed can be read once `Log.exclusive` has
-    returned, and nothing of it is committed later.
+    *Order*: once `Log.exclusive` has returned, everything that an earlier writer of the id committed can be read, and
+    that writer commits nothing more.
     """
 
     async def commit(self, topic: str, partition: int, payloads: Sequence[Payload]) -> None:
@@ -141,11 +141,11 @@ class ExclusiveWriter(Protocol):
 
 
 class Connection(StrEnum):
-    """What is known of the link to the coordination service. In doubt it is `suspended`."""
+    """The state of the link to the coordination service; `suspended` in doubt."""
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"
-    """No answer at present. Sessions may or may not have ended; nothing may be concluded from what was read."""
+    """No answer at present. Sessions may or may not have ended: conclude nothing from values read earlier."""
 
 
 class Member(msgspec.Struct, frozen=True, gc=False):
@@ -163,12 +163,12 @@ class Leadership(msgspec.Struct, frozen=True, gc=False):
 
 
 class WatchCounts(msgspec.Struct):
-    """What following the watched values has cost since the start."""
+    """What the watches have cost since the start."""
 
     reads: int = 0
-    """Times that they, or one of them, were asked for."""
+    """Requests for one or all of the watched values."""
     changes: int = 0
-    """How often something new was read: somebody came, went, registered again, leads, took a lease."""
+    """Reads that found something new: a broker came, went, registered again, leads, or took a lease."""
 
 
 class Coordination(Protocol):
@@ -178,11 +178,11 @@ class Coordination(Protocol):
     `resign`, `claim`, `vacate`): each is one atomic transaction that checks what it depends on, or changes nothing. A
     success counts from before the request was sent. Each raises CoordinationUnavailable when there is no answer within
     the adapter's request time-out (`request_timeout_s`); then it may or may not have happened. After `identify` each
-    also checks that this is still the root that was identified: else it changes nothing and raises RootLost (the data
-    is gone; `connection` is suspended then) or ForeignRoot (another root stands there).
+    also checks that this is still the same root: else it changes nothing and raises RootLost (the data is gone;
+    `connection` is suspended then) or ForeignRoot (another root is there).
 
-    *Liveness*: a registration, a leadership and a lease end when their session ends (the process closed it, or was
-    not heard for `session_timeout_s`); no client is told in time of its own session's end: only `prove` tells.
+    *Liveness*: a registration, a leadership and a lease end when their session ends (the process closed it, or sent
+    nothing for `session_timeout_s`). No client hears in time that its own session ended: only `prove` shows it.
 
     *Watches* (`members`, `leadership`, `leases`, `connection`): last known values, kept fresh while connected;
     `changed` is called on the loop after each change. They may lag: act on them, but never prove anything by them.
@@ -193,15 +193,16 @@ class Coordination(Protocol):
         ...
 
     async def identify(self, cluster: str, log_identity: str, root: str | None = None) -> str:
-        """Check whose root this is, and from now on that it stays the same; its random identity.
+        """Check whose root this is, and from now on that it stays the same; returns its random identity.
 
-        With `root`, the log's word, this has to be that root, and nothing is made here. Without, the log has no word on
-        it yet: the first caller ties this root to cluster and log, and draws its identity. Raises ForeignCluster.
+        `root` is the identity that the log names: this root must have it, and nothing is created. None means that the
+        log names no root yet: the first caller ties this root to cluster and log, and draws its identity. Raises
+        ForeignCluster.
         """
         ...
 
     async def identity(self) -> Identity | None:
-        """What this root is tied to, None if to nothing yet. Changes nothing, also not an empty root."""
+        """What this root is tied to, None if nothing yet. Never changes the root, not even an empty one."""
         ...
 
     # --- incarnations
@@ -217,7 +218,7 @@ class Coordination(Protocol):
         ...
 
     async def prove(self, broker: BrokerId) -> None:
-        """Write our own liveness node, the incarnation checked; registers again, with the last data, where it vanished.
+        """Write our own liveness node, with a check of the incarnation; if it vanished, register the last data again.
 
         Raises Fenced if the incarnation is not the current one of its name.
         """
@@ -228,7 +229,7 @@ class Coordination(Protocol):
         ...
 
     async def raise_incarnation(self, broker: BrokerId, epoch: int) -> None:
-        """Make `broker` not current: raise its name's number, checked against its incarnation and the leader's `epoch`.
+        """End an incarnation: raise its name's number, checked against the incarnation and the leader's `epoch`.
 
         A number that is already higher is success, whoever raised it. Raises Deposed if `epoch` is not the current one.
         """
@@ -236,9 +237,9 @@ class Coordination(Protocol):
 
     # --- election
     async def campaign(self, candidate: BrokerId, above: int = 0) -> Leadership | None:
-        """Try once to take the lead: None if somebody leads, else our leadership under a new, greater epoch.
+        """Try once to become leader: None if somebody leads, else our leadership under a new, greater epoch.
 
-        It is greater than `above`, the highest that the log shows. Raises Fenced if the candidate is not current.
+        The epoch is above `above`, the highest in the log. Raises Fenced if the candidate is not current.
         """
         ...
 
@@ -247,7 +248,7 @@ class Coordination(Protocol):
         ...
 
     async def evict(self, leadership: Leadership) -> bool:
-        """End somebody's leadership, if it is still this one (its epoch is checked); whether this call ended it."""
+        """End this leadership, if its epoch is still the current one; whether this call ended it."""
         ...
 
     # --- leases
@@ -266,7 +267,7 @@ class Coordination(Protocol):
     # --- watches
     @property
     def leases(self) -> Mapping[str, BrokerId]:
-        """Who holds which lease, as last seen. Nothing may rest on it: whoever acts in one is fenced elsewhere."""
+        """Who holds which lease, as last seen. Rely on it for nothing: other checks fence the holders of leases."""
         ...
 
     @property
@@ -286,7 +287,7 @@ class Coordination(Protocol):
 
     @property
     def counts(self) -> WatchCounts:
-        """What it has cost to keep these values fresh."""
+        """The cost of keeping these values fresh."""
         ...
 
     def on_change(self, changed: Callable[[], None]) -> None:
@@ -295,14 +296,14 @@ class Coordination(Protocol):
 
     # --- the end
     def abandon(self) -> None:
-        """End the session because the loop hangs: the one method that any thread may call, and that waits for nobody.
+        """End the session because the loop hangs: the one method that any thread may call, and it never blocks.
 
         Registrations, leadership and leases end at once if the service can be reached, else by time-out. From now on
-        `register`, `prove`, `campaign` and `claim` raise Fenced, whoever asks, until `start_incarnation` has returned:
-        what was started before never acts again. Idempotent; does nothing to a client that was not started.
+        `register`, `prove`, `campaign` and `claim` raise Fenced until `start_incarnation` has returned: no earlier
+        incarnation acts again. Idempotent; does nothing to a client that was not started.
         """
         ...
 
     async def close(self) -> None:
-        """End the session: registration and leadership end at once. Idempotent."""
+        """End the session: registration, leadership and leases end at once. Idempotent."""
         ...

@@ -1,1 +1,1 @@
-"""One process: it starts and ends, serves what it owns, proves that it may, answers lookups, drains."""
+"""One broker process: it starts and ends, serves what it owns, proves its ownership, answers lookups, drains."""

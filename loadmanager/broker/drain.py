@@ -1,7 +1,7 @@
-"""Empties a broker by planned moves: every bundle that it holds is transferred to the best of the others.
+"""Empties a broker by planned moves: transfers every bundle that it holds to the best other broker.
 
-The broker does it itself, in the role of the holder, so a drain needs no leader. Bundles on their way to it are
-declined or moved on as they arrive. Progress is visible at any time; a deadline bounds it.
+The broker writes the records itself, as the holder, so a drain needs no leader. Bundles on their way to it are
+declined, or moved on when they arrive. Progress is visible at any time; a deadline bounds the drain.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from statechannel.runtime.service import Channel
 
 LOOK_S = 0.5
 LINGER_S = 0.2
-"""How long a record may take that somebody wrote who did not know of the drain yet."""
+"""How long a record may take whose author did not know of the drain yet."""
 PLACED_AT_ONCE = 50
 WALKED_AT_ONCE = 10_000
-"""Bundles of the table that are looked at in one turn of the loop."""
+"""Bundles of the table looked at in one turn of the loop."""
 FIRST_REST_S, LAST_REST_S = 0.2, 5.0
 
 
@@ -36,7 +36,7 @@ class DrainProgress(msgspec.Struct, frozen=True):
     left: int = 0
     done: bool = False
     unloaded: int = 0
-    """Of those that are gone, the ones that nobody was there to take: they have no owner now."""
+    """Bundles that no broker could take: they were unloaded and have no owner now."""
 
     def __str__(self) -> str:
         if not self.total:
@@ -49,14 +49,14 @@ class DrainProgress(msgspec.Struct, frozen=True):
 
 
 class Elsewhere(Protocol):
-    """Who gets what has to leave."""
+    """Chooses new owners for the bundles that must leave."""
 
     def look_elsewhere(self) -> bool:
-        """Bring what is known of the others up to date; whether that took work worth a turn of the loop."""
+        """Refresh what is known of the other brokers; whether that took long enough to end the turn of the loop."""
         ...
 
     def place_all_elsewhere(self, entries: Sequence[Ownership]) -> Sequence[BrokerId | None]:
-        """The new owner of each of these bundles, None if there is nobody."""
+        """The new owner of each of these bundles, None if no broker can take it."""
         ...
 
 
@@ -73,7 +73,7 @@ class Drain:
         self._unloaded: set[Bundle] = set()
 
     def progress(self) -> DrainProgress:
-        """As of now."""
+        """The progress as of now."""
         table = self._channel.table
         left = table.count_held_by(self._me)
         entries = (table.get(bundle) for bundle in self._unloaded)
@@ -82,13 +82,13 @@ class Drain:
         return DrainProgress(self._active, total, left, self._active and left == 0, unloaded)
 
     def end(self) -> None:
-        """The drain is off: one that runs returns; progress begins anew with the next one."""
+        """Cancel the drain: a running one returns, and progress begins again with the next one."""
         self._active = False
         self._total = 0
         self._unloaded.clear()
 
     async def run(self, timeout_s: float) -> DrainProgress:
-        """Move everything away; returns when nothing is left, or after `timeout_s` with what is; 0 moves nothing."""
+        """Move all bundles away; returns when none is left, or after `timeout_s`; 0 moves nothing."""
         self._active = True
         self._rests.clear()
         self._unloaded.clear()
@@ -102,7 +102,7 @@ class Drain:
         return self.progress()
 
     async def _still_here(self) -> list[Ownership]:
-        """As `_here`; if that is nothing, also what others sent while they had not yet heard of the drain."""
+        """As `_here`; if that is empty, waits for bundles from brokers that had not heard of the drain yet."""
         here = await self._here()
         if not here:
             await asyncio.sleep(LINGER_S)
@@ -110,7 +110,7 @@ class Drain:
         return here
 
     async def _here(self) -> list[Ownership]:
-        """What we hold, and what is on its way to us: it would arrive after we had left."""
+        """The bundles that we hold, and those on their way to us, which would arrive after we had left."""
         table, here, walked = self._channel.table, list[Ownership](), 0
         for looked_at, some in table.walk(table.namespaces_of(self._me), {self._me}):
             here += some
@@ -122,7 +122,7 @@ class Drain:
         return here + [entry for bundle in coming if (entry := table.get(bundle)) is not None]
 
     async def _once(self, here: list[Ownership]) -> None:
-        """Send all of it away, and wait until each has changed, but not for long: some of it may have to rest."""
+        """Send all bundles away, and wait at most LOOK_S until each has changed, since some may have to rest."""
         unchanged, all_changed = set[Bundle](), asyncio.Event()
 
         def saw(change: Change) -> None:
@@ -142,7 +142,7 @@ class Drain:
             self._channel.unlisten(saw)
 
     async def _send_away(self, here: list[Ownership], unchanged: set[Bundle]) -> None:
-        """Adds to `unchanged` what it is about to send."""
+        """Send the bundles away; adds each to `unchanged` first."""
         moves: dict[tuple[int, Action, BrokerId | None], list[Subject]] = {}
         steps = self._channel.replica.steps
         for begin in range(0, len(here), PLACED_AT_ONCE):
@@ -164,7 +164,7 @@ class Drain:
                 )
 
     def _moves_of(self, entries: Sequence[Ownership]) -> Iterator[tuple[Ownership, Action, BrokerId | None]]:
-        """What to do with each of these now, and where to."""
+        """The action for each of these bundles now, and its destination."""
         for entry in entries:
             if entry.target == self._me and entry.state is State.TRANSFERRING:
                 yield entry, Action.CANCEL, None
@@ -177,7 +177,7 @@ class Drain:
             yield entry, Action.UNLOAD if to is None else Action.TRANSFER, to
 
     def _must_rest(self, bundle: Bundle) -> bool:
-        """Whether a bundle that came back, as its destination declined it, has to wait; each time twice as long."""
+        """Whether a bundle that its destination declined must wait before the next try; each time twice as long."""
         now_s = asyncio.get_running_loop().time()
         next_s, rest_s = self._rests.get(bundle, (now_s, FIRST_REST_S))
         if now_s < next_s:

@@ -1,5 +1,7 @@
-"""Calls a service's hooks so that none of them can hold up the control loop: coroutines run on the service's own loop,
-plain functions on worker threads, each within a time-out. What is marked `at_once` has nothing to hold it up with.
+"""Calls a service's hooks without blocking the control loop.
+
+Coroutines run on the service's own loop, plain functions on worker threads, each within a time-out. Functions marked
+`at_once` run on the control loop.
 """
 
 from __future__ import annotations
@@ -17,12 +19,14 @@ _AT_ONCE = "_loadmanager_at_once"
 
 
 class HookFailed(Exception):
-    """A hook raised, or did not return in time; the message says which, and what it raised."""
+    """A hook raised, or did not return in time; the message names the hook and the error."""
 
 
 def at_once(hook: Hook) -> Hook:
-    """Mark a plain function that takes microseconds and waits for nothing, no lock either: it is called on the control
-    loop itself, without a time-out. Raises TypeError for a coroutine function."""
+    """Mark a plain function that takes microseconds and never waits, not even for a lock.
+
+    It is called on the control loop itself, without a time-out. Raises TypeError for a coroutine function.
+    """
     if inspect.iscoroutinefunction(hook):
         raise TypeError(f"{_name(hook)} is a coroutine function; only a plain one can be called at once")
     setattr(hook, _AT_ONCE, True)
@@ -30,14 +34,14 @@ def at_once(hook: Hook) -> Hook:
 
 
 class HostRunner:
-    """`loop` is the service's event loop; None means that it is the loop that calls."""
+    """Calls hooks. `loop` is the service's event loop, None for the calling loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None, workers: Workers | None = None) -> None:
         self._loop = loop
         self._workers = workers or Workers()
 
     async def call(self, hook: Callable[..., Any], *args: Any, timeout_s: float) -> Any:
-        """What the hook returns. Raises HookFailed."""
+        """Call a hook; returns its result. Raises HookFailed."""
         if getattr(hook, _AT_ONCE, False) is True:
             return _called(hook, args)
         budget = asyncio.timeout(timeout_s)
@@ -69,14 +73,14 @@ class HostRunner:
     async def _call_sync(self, hook: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         try:
             result = await self._workers.call(hook, *args)
-        except (SystemExit, KeyboardInterrupt) as error:  # the service's, and no order to end the control plane
+        except (SystemExit, KeyboardInterrupt) as error:  # raised by the service: must not end the control plane
             raise _raised(hook, error) from error
-        if inspect.iscoroutine(result):  # a plain function around a coroutine: its loop is the service's all the same
+        if inspect.iscoroutine(result):  # a plain function that returns a coroutine: run it on the service's loop
             return await self._call_async(result)
         return await cast("Any", result) if inspect.isawaitable(result) else result
 
     def close(self) -> None:
-        """Let go of the worker threads; a hook that hangs keeps its thread until the process ends."""
+        """End the worker threads; a hook that hangs keeps its thread until the process ends."""
         self._workers.close()
 
 

@@ -1,6 +1,6 @@
-"""Everything that lives and dies with one incarnation of a broker: its proofs, agent, leader candidacy, lookups.
+"""All services of one incarnation of a broker: its proofs, agent, leader candidacy, lookups.
 
-When the incarnation is fenced all of it ends at once; the next one starts from nothing but the table.
+When the incarnation is fenced all of them end at once; the next incarnation starts from the table alone.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ from statechannel.runtime.service import Channel
 BEGIN_AGAIN_S = 1.0
 SEEN_WITHIN_S = 2.0
 REST_TIMES_KEPT = 4
-"""How many rest times back planned moves matter."""
+"""Planned moves matter for this many rest times."""
 _log = logging.getLogger(__name__)
 
 
 class IncarnationDependencies(Protocol):
-    """What an incarnation stands on and does not own: everything of the process that outlives it. `Node` is one."""
+    """What an incarnation uses but does not own: the parts of the process that outlive it. `Node` implements it."""
 
     live: LiveSettings
     host: BundleHost
@@ -80,7 +80,7 @@ class IncarnationDependencies(Protocol):
 
     @property
     def settings(self) -> Settings:
-        """Those that hold at this moment: ask again whenever one is needed."""
+        """The present settings: ask again whenever one is needed."""
         ...
 
     def peers(self) -> dict[str, Peer]:
@@ -88,11 +88,11 @@ class IncarnationDependencies(Protocol):
         ...
 
     def note(self, text: str) -> None:
-        """Keep and log something that people want to know."""
+        """Keep and log a text for people."""
         ...
 
     async def tell_behind(self, me: BrokerId) -> None:
-        """Let the others know that this incarnation does not get at the log."""
+        """Tell the other brokers that this incarnation cannot read the log."""
         ...
 
 
@@ -214,7 +214,7 @@ class Incarnation:
         )
 
     async def _rebalance(self, term: Term) -> None:
-        """What a leader does besides its duties, while a term lasts."""
+        """A leader's further work while a term lasts: rebalancing, advice, splits."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.rebalancer.rebalance(term))
             tasks.create_task(follow_advice(self._deps, self.rebalancer, self.operations, term))
@@ -265,7 +265,7 @@ class Incarnation:
         )
 
     async def run(self, ready: asyncio.Event, stopping: asyncio.Event, leave: Callable[[], Awaitable[None]]) -> bool:
-        """Act until fenced or, once `stopping` is set, until `leave` has returned; whether it was fenced."""
+        """Run until fenced or, once `stopping` is set, until `leave` has returned; whether it was fenced."""
         unfollow = self._deps.live.on_change(lambda _old, new: self._follow(new))
         async with asyncio.TaskGroup() as tasks, self.agent.running():
             leading = tasks.create_task(self._kept_running("the leader's candidacy", self.leader.run))
@@ -278,7 +278,7 @@ class Incarnation:
             try:
                 await self._until_seen(stopping)
                 ready.set()
-                # only now: it calls the service, and a hook that blocks our loop must not keep us from being ready
+                # after `ready`: it calls the service, and a hook that blocks our loop must not delay `ready`
                 duties.append(tasks.create_task(self._kept_running("the load report", self.load.run)))
                 await first_of(self._over.wait(), stopping.wait())
                 if not self._over.is_set():
@@ -295,9 +295,9 @@ class Incarnation:
         return self._over.is_set()
 
     async def _until_seen(self, stopping: asyncio.Event) -> None:
-        """Until we read our own registration: before that nothing could be placed on us, or moved to us by name.
+        """Wait until we read our own registration: before that nobody can place a bundle here, or move one here.
 
-        At most for `SEEN_WITHIN_S`: what others gave us can be served without.
+        At most for `SEEN_WITHIN_S`, since bundles that we already have need no registration.
         """
         if not self._seen.is_set():
             with suppress(TimeoutError):
@@ -305,14 +305,14 @@ class Incarnation:
                     await first_of(self._seen.wait(), self._over.wait(), stopping.wait())
 
     def members_changed(self) -> None:
-        """Who is there, or who is suspected, may have changed: whoever waits for it looks again."""
+        """Membership or suspicions changed; wake the waiters."""
         if self._deps.membership.peer(self.me) is not None:
             self._seen.set()
         self.leader.wake()
         self.channel_owner.wake()
 
     async def _kept_running(self, what: str, run: Callable[[], Awaitable[None]]) -> None:
-        """Begin again what failed unexpectedly: ownership does not hang on it, so its bugs must not end this broker."""
+        """Restart a service that failed: ownership does not depend on it, so its bugs must not end this broker."""
         while True:
             try:
                 return await run()
@@ -322,13 +322,13 @@ class Incarnation:
                 await asyncio.sleep(BEGIN_AGAIN_S)
 
     def _follow(self, settings: Settings) -> None:
-        """Hand changed settings to those who don't ask for them each time."""
+        """Hand changed settings to the services that do not ask for them each time."""
         self.load.set(settings)
         self.agent.hooks.set(_hook_timeouts(settings))
         self._history.set_memory(_memory_s(settings))
 
     def fence(self) -> None:
-        """Stop serving from this instant; `run` ends."""
+        """Stop serving at once; `run` ends."""
         self._proofs.fence()
         self.agent.fence()
         self._over.set()
@@ -343,7 +343,7 @@ class Incarnation:
             return  # the session ends with the process
 
     def _held(self) -> tuple[Bundle, ...]:
-        """What we hold, by way of what is at our host: the table would have to be walked for it. Any thread."""
+        """The bundles that we hold, found through the host's bundles, without a walk of the table. Any thread."""
         entries = (self._deps.channel.table.get(bundle) for bundle in self.agent.core.hosted())
         return tuple(entry.bundle for entry in entries if entry is not None and entry.holder == self.me)
 
@@ -361,7 +361,7 @@ class Incarnation:
 
 
 def _memory_s(settings: Settings) -> float:
-    """How long a planned move matters."""
+    """How long a planned move is remembered."""
     return REST_TIMES_KEPT * max(settings.bundle_rest_s, 60.0)
 
 

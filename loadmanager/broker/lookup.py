@@ -1,6 +1,6 @@
-"""Where a topic is served. Any broker answers from its own replica; what nobody owns is assigned by the asked broker.
+"""Finds the broker that serves a key. Any broker answers from its own replica, and assigns bundles that nobody owns.
 
-Bundles on their way are deferred until they have arrived, up to a time-out. Concurrent lookups of one bundle cost one
+A lookup of a bundle on its way waits until it has arrived, up to a time-out. Concurrent lookups of one bundle cost one
 record: the first one publishes, the others wait for the change.
 """
 
@@ -25,29 +25,29 @@ from statechannel.runtime.turnstile import Turnstile
 
 ANSWERED = frozenset({State.ASSIGNED, State.TRANSFERRING, State.SPLITTING})
 RECHECK_S = 0.5
-"""An owner may come back to life without any record: so a waiting lookup looks again."""
+"""A waiting lookup looks again after this time, since an owner may become live again without a record."""
 
 FIRST_REST_S, LAST_REST_S = 0.1, 2.0
 
 PLACED_AT_ONCE = 50
-"""Bundles that are placed in one turn of the loop."""
+"""Bundles placed in one turn of the loop."""
 
 RECORDS_AT_ONCE = 25
-"""Records about them that are begun in one turn of the loop."""
+"""Records about placed bundles that begin in one turn of the loop."""
 
 QUARANTINE_RETRY_S = 30.0
 DEFERRED_AT_ONCE = 25
-"""Lookups that begin to wait in one turn of the loop: one request may ask for a thousand topics."""
+"""Lookups that begin to wait in one turn of the loop: one request may ask for a thousand keys."""
 
 DEFERRED_LIMIT = 20_000
-"""Lookups that may wait at one broker at the same time; further ones are told to come back."""
+"""Lookups that may wait at one broker at the same time; further ones get Unavailable."""
 
 
 class LookupCounts(msgspec.Struct):
-    """What lookups came to, since this incarnation began. `waiting` is how many wait at this moment.
+    """Outcomes of lookups since this incarnation began. `waiting` is how many wait at this moment.
 
-    `at_once` counts what was answered by `peek` on the endpoints' thread, which alone writes it; the rest is the
-    control loop's.
+    `at_once` counts answers of `peek` on the endpoints' thread, which alone writes it; the control loop writes the
+    rest.
     """
 
     answered: int = 0
@@ -59,7 +59,7 @@ class LookupCounts(msgspec.Struct):
 
 
 class Located(msgspec.Struct, frozen=True, gc=False):
-    """Who serves a topic. `peer` is None only while the coordination service is out of reach and never told of it."""
+    """Who serves a key. `peer` is None only if the coordination service is out of reach and never told of the owner."""
 
     bundle: Bundle
     owner: BrokerId
@@ -90,7 +90,7 @@ class Lookup:
         self._why_nowhere = why_nowhere
         self._look = look
         self._wanted: dict[Bundle, None] = {}
-        """Unowned bundles that are asked for and not placed yet: those of one turn of the loop are placed together."""
+        """Unowned bundles that were asked for and are not placed yet; those of one turn of the loop go together."""
         self._placing: asyncio.Task[None] | None = None
         self._assigning: dict[Bundle, asyncio.Task[None]] = {}
         self._given_back: dict[Bundle, int] = {}
@@ -101,7 +101,7 @@ class Lookup:
         self._records = Turnstile(RECORDS_AT_ONCE)
 
     def peek(self, topic: Key) -> Located | None:
-        """The answer if there is one at this moment; changes nothing. Any thread: each value that it reads is whole."""
+        """The answer if there is one at this moment; changes nothing. Any thread may call it."""
         entry = self._channel.table.locate(topic)
         if entry is None or entry.state not in ANSWERED or entry.holder is None:
             return None
@@ -111,7 +111,7 @@ class Lookup:
         return Located(entry.bundle, entry.holder, peer, self._channel.table.token(entry))
 
     async def locate(self, topic: Key, timeout_s: float) -> Located:
-        """The answer, as soon as there is one. Raises NotFound (no such namespace), Unavailable (not in time)."""
+        """The answer as soon as there is one. Raises NotFound (no such namespace), Unavailable (not in time)."""
         located = self.peek(topic)
         if located is None:
             located = await self._deferred(topic, timeout_s)
@@ -139,7 +139,7 @@ class Lookup:
             counts.waiting -= 1
 
     async def _await(self, topic: Key, timeout_s: float) -> Located:
-        """The answer when there is one. Raises TimeoutError."""
+        """Wait for the answer. Raises NotFound, Unavailable, TimeoutError."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
         while not self._closed:
@@ -193,7 +193,7 @@ class Lookup:
         try:
             while self._wanted:
                 if self._turnstile.waiting and len(self._wanted) < PLACED_AT_ONCE:
-                    await asyncio.sleep(0)  # the more are placed together, the fewer records say so
+                    await asyncio.sleep(0)  # the more bundles are placed together, the fewer records it takes
                     continue
                 await steps.passed()
                 if self._look():
@@ -208,7 +208,7 @@ class Lookup:
             self._placing = None
 
     def _give(self, placed: Iterable[tuple[Ownership, BrokerId | None]]) -> None:
-        """Publish who gets what: one record for all that goes to one broker at once."""
+        """Publish the placements: one record for all bundles that go to one broker."""
         groups: dict[tuple[BrokerId, float, int], list[Ownership]] = {}
         for entry, to in placed:
             if to is not None:
@@ -241,7 +241,7 @@ class Lookup:
                 self._assigning.pop(entry.bundle, None)
 
     def close(self) -> None:
-        """Give up assignments in progress, and lookups that wait; what was appended may still count."""
+        """Give up assignments in progress and waiting lookups; records already appended may still count."""
         self._closed = True
         for waiting in tuple(self._waits):
             _wake(waiting)

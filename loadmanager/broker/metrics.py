@@ -1,6 +1,6 @@
-"""What Prometheus sees of one broker: the node's state, read at the moment of the scrape. Counts nothing by itself.
+"""The Prometheus metrics of one broker: the node's state at the moment of the scrape. Counts nothing itself.
 
-The names and what they mean are in docs/metrics.md; a test compares the two. Units come last in a name.
+docs/metrics.md describes the names; a test compares the two. Units come last in a name.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ PREFIX = "loadmanager_"
 
 
 class NodeMetrics:
-    """All that there is of one node, in a registry of its own: several brokers of one process do not meet in the global
-    one."""
+    """The metrics of one node, in a registry of its own, so that several brokers of one process do not collide."""
 
     def __init__(self, node: Node) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
@@ -32,22 +31,22 @@ class NodeMetrics:
         ProcessCollector(registry=self._registry)
 
     async def scraped(self) -> Scrape:
-        """What is so at this moment, to be written down on any thread; ask on the loop that runs the node."""
+        """The metrics at this moment. Call it on the loop that runs the node; any thread may render the result."""
         return Scrape(tuple(self._registry.collect()))
 
 
 class Scrape(Collector):
-    """What was read of a registry at one moment."""
+    """The metrics of a registry at one moment."""
 
     def __init__(self, metrics: tuple[Metric, ...]) -> None:
         self._metrics = metrics
 
     def collect(self) -> Iterable[Metric]:
-        """As it was."""
+        """The metrics as they were read."""
         return self._metrics
 
     def and_also(self, more: Iterable[Metric]) -> Scrape:
-        """With what was read elsewhere."""
+        """This scrape with more metrics."""
         return Scrape((*self._metrics, *more))
 
 
@@ -58,11 +57,11 @@ class NodeCollector(Collector):
         self._node = node
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: what there is depends on the node's condition."""
+        """Nothing, since the metrics depend on the node's state."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        """Everything; before the channel has been read, only that the broker is not ready."""
+        """All metrics; before the channel has been read, only that the broker is not ready."""
         node = self._node
         yield _labelled("build_info", "1, with the release", ("version",), {(VERSION,): 1})
         yield _gauge("ready", "1 while an incarnation is registered and acts", node.ready.is_set())
@@ -95,7 +94,7 @@ def _channel(node: Node) -> Iterator[Metric]:
 
 
 def _snapshots(node: Node) -> Iterator[Metric]:
-    """Of the channel's partitions that this broker owns: a partition without these metrics anywhere has no owner."""
+    """Metrics of the channel's partitions that this broker owns; a partition that no broker shows has no owner."""
     owner, now_ms = node.current.channel_owner, node.world.wall_ms()
     keepers, counts = owner.keepers, owner.counts
     newest = {p: keeper.good[-1] for p, keeper in keepers.items() if keeper.good}
@@ -122,7 +121,7 @@ def _ownership(node: Node) -> Iterator[Metric]:
     for entry in table.in_flight():
         if entry.holder == me:
             owned[entry.state] += 1
-    owned[State.ASSIGNED] = table.count_held_by(me) - sum(owned.values())  # without a walk past all the bundles
+    owned[State.ASSIGNED] = table.count_held_by(me) - sum(owned.values())  # without walking all bundles
     yield _labelled("owned_bundles", "Held by this broker", ("state",), {(s.value,): n for s, n in owned.items()})
     served = len(node.serving.claims()) if node.serving is not None else 0
     yield _gauge("served_bundles", "Acquired by the service of this broker", served)
@@ -189,7 +188,7 @@ _LOAD = {
 
 
 def _load(node: Node) -> Iterator[Metric]:
-    """What this broker last reported of itself, as the others see it; nothing before its first report."""
+    """This broker's last load report, as the others see it; nothing before the first one."""
     load = node.views.brokers.get(node.settings.advertised)
     if load is None or load.broker != node.current.me:
         return

@@ -1,9 +1,9 @@
-"""One broker's control plane: every service of one process wired together, over ports that it is given.
+"""One broker's control plane: wires all services of one process together, over the ports that it is given.
 
-`Node` owns the process's life: connect, catch up with the channel, start an incarnation, run it until it is fenced
-(then start the next) or stopped (then drain and leave). It decides nothing itself. Which adapters are behind the ports
-is chosen in `wiring.py`; the simulator gives it simulated ones. All methods belong to the loop that runs `run()`,
-except those of `serving`.
+`Node` runs the process's life: connect, catch up with the channel, start an incarnation, run it until it is fenced
+(then start the next) or stopped (then drain and leave). It decides nothing itself. `wiring.py` chooses the adapters
+behind the ports; the simulator gives simulated ones. Call all methods on the loop that runs `run()`, except those of
+`serving`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _log = logging.getLogger("loadmanager")
 
 
 class Note(msgspec.Struct, frozen=True):
-    """Something that people want to know happened here."""
+    """An event of this broker, as text for people."""
 
     at_ms: int
     text: str
@@ -119,7 +119,7 @@ class Node:
     # --- life
 
     async def run(self) -> None:
-        """Run until `stop()`. Raises the errors of `statechannel.errors` that an operator has to act on."""
+        """Run until `stop()`. Raises the errors of `statechannel.errors` for which an operator must act."""
         try:
             retries = await self._connect()
             async with (
@@ -142,13 +142,13 @@ class Node:
             await self.world.log.close()
 
     def abandoned(self, why: str) -> None:
-        """Our session was ended since this loop hung: others take over, and we go on as the next incarnation."""
+        """Our session was ended because this loop hung: others take over, and we go on as the next incarnation."""
         if self.incarnation is not None:
             self.incarnation.fence()
         self.note(f"{why}: our session was ended")
 
     def stop(self, drain_timeout_s: float | None = None) -> None:
-        """Leave gracefully: bundles are moved away first, for at most `drain_timeout_s` (default: the setting)."""
+        """Leave gracefully: first move bundles away, for at most `drain_timeout_s` (default: the setting)."""
         self._drain_timeout_s = self.settings.drain_timeout_s if drain_timeout_s is None else drain_timeout_s
         self._stopping.set()
 
@@ -181,11 +181,11 @@ class Node:
     async def _live(self) -> None:
         """One incarnation, from its registration to its end."""
         try:
-            if self.incarnation is not None:  # the start has settled it for the first one
+            if self.incarnation is not None:  # for the first incarnation the start has settled
                 await self._until_answered(self._settle)
             me = await self._until_answered(self._start_incarnation)
         except (CoordinationUnavailable, LogUnavailable):
-            return  # told to stop meanwhile
+            return  # `stop()` was called meanwhile
         proofs = Proofs(self.channel.table.partitions, self.settings.proof_validity_s)
         if self.serving is None:
             self.serving = Serving(self.channel.table, proofs, self.proof_clock.now_s)
@@ -200,9 +200,9 @@ class Node:
             self.note(f"started as {me}")
             async with self._background(self._keep_registered(me)), self._background(self._watch_channel(me)):
                 fenced = await self.incarnation.run(self.ready, self._stopping, self._leave)
-        except Fenced:  # before it had begun
+        except Fenced:  # before the incarnation had begun
             fenced = True
-        except CoordinationUnavailable:  # told to stop before it had begun
+        except CoordinationUnavailable:  # `stop()` was called before the incarnation had begun
             fenced = False
         finally:
             self.ready.clear()
@@ -222,7 +222,7 @@ class Node:
         self.membership.validity_s = self.settings.proof_validity_s
 
     async def _say_agreement(self) -> None:
-        """Once every broker reads it: the log of an earlier release learns what its brokers agree on."""
+        """Write the agreement to a log of an earlier release, once every broker can read it."""
         await self.ready.wait()
         while not self.agreeing.is_said:
             await asyncio.sleep(self.settings.monitor_interval_s)
@@ -239,7 +239,7 @@ class Node:
         self.note(f"leaving: {progress}")
 
     async def _watch_replica(self) -> None:
-        """A replica that reads no further ends this process: it must not act on a table that it cannot follow."""
+        """End this process when the replica stops: it must not act on a stale table."""
         await self.channel.stopped.wait()
         self.note(f"the replica has stopped: {self.channel.stopped_by}")
         self._stopping.set()
@@ -247,19 +247,19 @@ class Node:
             self.incarnation.fence()
 
     async def _watch_channel(self, me: BrokerId) -> None:
-        """While we don't get at the log, tell the others: whoever holds little and reads nothing would be given all."""
+        """Tell the others while we cannot read the log: else we would look idle and be given all bundles."""
         watch = LogWatch(me.name, self.channel, self.membership, lambda: self.settings)
         await watch.run(lambda: self.registration.behind, lambda behind: self.tell_behind(me, behind))
 
     async def tell_behind(self, me: BrokerId, behind: bool = True) -> None:
-        """Let the others know whether we get at the log, where that is news."""
+        """Tell the other brokers whether we can read the log, if that has changed."""
         if behind != self.registration.behind:
             self.note("the log does not answer: nothing can be given to us" if behind else "the log answers again")
             self.registration = msgspec.structs.replace(self.registration, behind=behind)
             await self._register_again(me)
 
     async def _keep_registered(self, me: BrokerId) -> None:
-        """Register again what the coordination service has not taken yet."""
+        """Repeat registrations that the coordination service has not accepted yet."""
         while True:
             await self._registration_pending.wait()
             await asyncio.sleep(REGISTER_AGAIN_S)
@@ -279,11 +279,11 @@ class Node:
 
     @property
     def settings(self) -> Settings:
-        """The settings that hold at this moment: ask again whenever one is needed."""
+        """The present settings: ask again whenever one is needed."""
         return self.live.current
 
     async def drain(self, timeout_s: float) -> DrainProgress:
-        """Take no more bundles and move away all that are here."""
+        """Take no more bundles, and move all bundles away."""
         incarnation = self.current
         self.registration = msgspec.structs.replace(self.registration, draining=True)
         await self._register_again(incarnation.me)
@@ -317,7 +317,7 @@ class Node:
         return dict(self.membership.peers)
 
     def note(self, text: str) -> None:
-        """Keep and log something that people want to know."""
+        """Keep and log a text for people."""
         text = hide_text(text)
         self.notes.append(Note(self.world.wall_ms(), text))
         _log.info("%s: %s", self.settings.advertised, text)
@@ -327,7 +327,7 @@ class Node:
         self.serving.share(frozenset(name for name, each in policies.namespaces.items() if not each.exclusive))
 
     def _known(self) -> Known:
-        """What policies are checked against."""
+        """The names and settings that policies are checked against."""
         table = self.channel.table
 
         def bundles_of(name: str) -> tuple[Bundle, ...]:
@@ -345,7 +345,7 @@ class Node:
             self._watch_agreement()
 
     def _watch_agreement(self) -> None:
-        """Before anything after it in the log can prove anything: the word under which this incarnation serves fell."""
+        """End the incarnation if the agreement has changed, before any later record can prove anything."""
         if self.incarnation is not None and (why := self.agreeing.broken()) is not None:
             self.note(f"{self.incarnation.me} ends: {why}")
             self.incarnation.fence()
@@ -365,7 +365,7 @@ class Node:
         self._judge()
 
     def _judge_soon(self) -> None:
-        """Once for all suspicions that were read together: when a rack dies there are hundreds."""
+        """Judge once for all suspicions that were read together: when a rack dies there are hundreds."""
         if not self._judging:
             self._judging = True
             asyncio.get_running_loop().call_soon(self._judge)

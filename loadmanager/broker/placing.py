@@ -1,8 +1,8 @@
-"""Where a bundle goes: builds the candidates from what this broker knows, and asks the placement strategy.
+"""Chooses owners for bundles: builds the candidates from what this broker knows, and asks the placement strategy.
 
-Remembers what it has just given away, until the table shows it, so that a burst of lookups spreads evenly. What it
-knows of the others is brought up to date less often the more that costs: while thousands of bundles are in flight,
-after every so many placements. Who is there, and the policies, always count at once.
+Remembers placements until the table shows them, so that a burst of lookups spreads evenly. The costlier a refresh of
+the candidates, the rarer it is: with thousands of bundles in flight, it comes after a number of placements. Changes of
+membership and policies count at once.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from statechannel.law.verdict import Ownership
 _DEFAULTS = Settings.model_construct()
 
 _LOOKED_AT = 8
-"""Brokers, and bundles given away and not shown yet, that are gone through again for each placement at most."""
+"""The cost of refreshes for each placement: brokers and pending bundles walked, at most."""
 
 MANY = 100
-"""Brokers that are worth a turn of the loop: one look at so many takes a millisecond."""
+"""From so many brokers on a refresh takes a millisecond, and ends the turn of the loop."""
 
 PENDING_AT_ONCE = 250
-"""Bundles given away that are looked for in the table in one go."""
+"""Pending bundles that are looked up in the table in one turn."""
 
 _BATCHES = 16
-"""Sets of candidates that are kept for many bundles: as many as there are kinds of bundles among those in a hurry."""
+"""Sets of candidates that are kept, each shared by many bundles."""
 
 
 class Placing:
-    """One broker's placement decisions. `last_refusal` says why a bundle found no place last."""
+    """One broker's placement decisions. `last_refusal` says why the last refused bundle found no place."""
 
     def __init__(
         self,
@@ -89,27 +89,27 @@ class Placing:
         return self._choose(entry, self._membership.eligible(), None)
 
     def place_all(self, entries: Sequence[Ownership]) -> list[BrokerId | None]:
-        """As `place` for one after the other, in order, but fast."""
+        """As `place` for each bundle in order, but fast."""
         self._look(self._membership.eligible())
         waiting = [self._waits(entry) for entry in entries]
         placed = iter(self._place_some([(e, None) for e, waits in zip(entries, waiting, strict=True) if not waits]))
         return [None if waits else next(placed) for waits in waiting]
 
     def place_elsewhere(self, entry: Ownership) -> BrokerId | None:
-        """The new owner of a bundle that has to leave this broker."""
+        """The new owner of a bundle that must leave this broker."""
         return self.place_all_elsewhere([entry])[0]
 
     def place_all_elsewhere(self, entries: Sequence[Ownership]) -> list[BrokerId | None]:
-        """As `place_elsewhere` for one after the other, in order, but fast."""
+        """As `place_elsewhere` for each bundle in order, but fast."""
         self.look_elsewhere()
         return self._place_some([(entry, None) for entry in entries])
 
     def place_preferring(self, entry: Ownership, name: str | None) -> BrokerId | None:
-        """As `place`, but the broker of that name if it is among the least loaded; never the present holder."""
+        """As `place`, but prefers the broker of that name if it is among the least loaded; never the present holder."""
         return self._choose(entry, self._others(entry.holder), name)
 
     def place_many(self, entries: Sequence[Ownership], names: Sequence[str | None]) -> list[BrokerId | None]:
-        """As `place_preferring` for one after the other, in order, but fast: for what a dead broker leaves behind."""
+        """As `place_preferring` for each bundle in order, but fast: for the orphans of a dead broker."""
         owners: list[BrokerId | None] = []
         for holder, some in groupby(zip(entries, names, strict=True), key=lambda pair: self._living(pair[0].holder)):
             self._look(self._others(holder))
@@ -117,30 +117,32 @@ class Placing:
         return [None if owner is None or self._waits(e) else owner for owner, e in zip(owners, entries, strict=True)]
 
     def look(self) -> bool:
-        """Bring what is known of the brokers up to date; whether that took work worth a turn of the loop."""
+        """Refresh the candidates; whether that took long enough to end the turn of the loop."""
         return self._look(self._membership.eligible())
 
     def look_elsewhere(self) -> bool:
-        """As `look`, at all brokers but this one."""
+        """As `look`, for all brokers but this one."""
         return self._look([peer for peer in self._membership.eligible() if peer.broker.name != self._me.name])
 
     def _others(self, holder: BrokerId | None) -> list[Peer]:
-        """Who may be given something of this holder's."""
+        """The brokers that may get a bundle of this holder."""
         eligible, living = self._membership.eligible(), self._living(holder)
         return eligible if living is None else [peer for peer in eligible if peer.broker != living]
 
     def _living(self, holder: BrokerId | None) -> BrokerId | None:
-        """The holder if it may be given bundles: nobody else is to be left out."""
+        """The holder if it is eligible, else None: only an eligible holder must be left out."""
         peer = self._membership.peers.get(holder.name) if holder is not None else None
         return holder if peer is not None and peer.broker == holder and self._membership.is_eligible(peer) else None
 
     def basis(self) -> object:
-        """Equal as long as the same brokers may be given bundles, by the same rules."""
+        """A value that is equal as long as eligible brokers and rules are the same."""
         return self._membership.revision, self._policies().revision, self._settings()
 
     def emptiest(self, entry: Ownership, but: Collection[str]) -> BrokerId | None:
-        """The broker with the fewest bundles, and of these the one that started last, that may take a bundle which is
-        held back or locked up; none of these names."""
+        """The broker with the fewest bundles, none of `but`, for a trial of a bundle that is held back or quarantined.
+
+        Of several the one that started last.
+        """
         peers = [peer for peer in self._membership.eligible() if peer.broker.name not in but]
         loads = self._views.brokers.several([peer.broker.name for peer in peers])
         permitting = self._permitting_of(peers, loads, _without_lock(self._policies(), entry.bundle))
@@ -151,14 +153,14 @@ class Placing:
         return None if best is None else best.broker
 
     def why_nowhere(self, entry: Ownership) -> str:
-        """Why an unassigned bundle has no place at present; empty if it has one, or would have."""
+        """Why an unassigned bundle can have no owner at present; empty if it can."""
         if self._waits(entry):
             return self.last_refusal
         self._look(self._membership.eligible())
         return self._why_nowhere(entry)
 
     def _waits(self, entry: Ownership) -> bool:
-        """Whether nobody is to be given the bundle for the time being: brokers died of it."""
+        """Whether the bundle must wait without an owner, since it crashed brokers."""
         why = self._held_back(entry.bundle)
         self.last_refusal = why or self.last_refusal
         return bool(why)
@@ -172,7 +174,7 @@ class Placing:
         return rule or self._permitting.closed(broker)
 
     def quarantine(self, bundle: Bundle) -> str:
-        """Why nobody may be given the bundle until an administrator says otherwise; empty if it is not quarantined."""
+        """Why the bundle is quarantined until an administrator releases it; empty if it is not."""
         claimed = self._claims_of(self._policies()).on(bundle)
         return next((policy.quarantined for _, policy in claimed if policy.quarantined), "")
 
@@ -194,7 +196,7 @@ class Placing:
         return outcome.broker
 
     def _place_some(self, asked: Sequence[tuple[Ownership, str | None]]) -> list[BrokerId | None]:
-        """Who gets each of these; beside each stands the name to prefer."""
+        """The owner of each bundle; each comes with the name of a preferred broker."""
         sittings = self._sittings([entry for entry, _ in asked])
         owners: list[BrokerId | None] = []
         nowhere: Ownership | None = None
@@ -225,9 +227,9 @@ class Placing:
         return permitted.explain(outcome.reason) if isinstance(outcome, NoPlace) else ""
 
     def _sittings(self, entries: Sequence[Ownership]) -> list[Batch | None]:
-        """Those of bundles that share their candidates, who are told what they will be asked.
+        """The batch of each bundle that shares its candidates with others; each batch is told its bundles beforehand.
 
-        None for the others: who may take a bundle of an anti-affinity group changes with each one that is given.
+        None for the others: in an anti-affinity group the candidates change with each placement.
         """
         if len(self._batches) >= _BATCHES:
             self._batches.clear()
@@ -244,7 +246,7 @@ class Placing:
         return [sittings.get(id(may)) for may in permitted]
 
     def _batch(self, permitted: Permitted) -> Batch:
-        """The sitting over these candidates, told of everything that is given until the next look."""
+        """The batch over these candidates; it is told of every placement until the next refresh."""
         found = self._batches.get(id(permitted))
         if found is None:
             found = permitted, begin(self._placement, permitted.candidates, Given(self._pending))
@@ -252,7 +254,7 @@ class Placing:
         return found[1]
 
     def _give(self, entry: Ownership, broker: BrokerId) -> None:
-        """Count the bundle as given, once, until the table shows it."""
+        """Count the bundle as placed, once, until the table shows it."""
         earlier = self._given.get(entry.bundle)
         if earlier is not None:
             self._count(earlier[1], -1)
@@ -267,8 +269,10 @@ class Placing:
             batch.gave(broker, change)
 
     def _look(self, peers: list[Peer]) -> bool:
-        """Bring what is known up to date, once for all bundles that are placed at the same instant; whether that took
-        work worth a turn of the loop."""
+        """Refresh the candidates, once for all bundles that are placed together.
+
+        Returns whether that took long enough to end the turn of the loop.
+        """
         basis = (self._policies(), self._settings())
         same = (self._peers is peers or _alike(peers, self._peers)) and _alike(basis, self._basis)
         if same and self._placed_since * _LOOKED_AT < self._cost:
@@ -291,8 +295,10 @@ class Placing:
         return len(peers) >= MANY
 
     def _forget_shown(self) -> None:
-        """Those given away longest ago, as many as one turn has time for: what the table shows of them is no more to be
-        counted. Where there are more the others follow with the next looks; the newest are hardly shown yet."""
+        """Stop counting placements that the table shows, the oldest first, at most PENDING_AT_ONCE in one turn.
+
+        The next refreshes look at the others; the table hardly shows the newest yet.
+        """
         for bundle in list(islice(self._given, PENDING_AT_ONCE)):
             revision, broker = given = self._given.pop(bundle)
             if self._is_pending(bundle, revision):
@@ -316,14 +322,14 @@ class Placing:
         return Permitting(policies, peers, known, self._settings(), holdings, claims)
 
     def _measure(self) -> Measure:
-        """How full a broker is, as settings and policies have it: the same function until they change."""
+        """A function for the usage of a broker; the same object until settings or policies change."""
         rules = self._settings(), self._policies().brokers
         if rules != self._measured_by:
             self._measured_by, self._fullness = rules, _fullness(*rules)
         return self._fullness
 
     def _is_pending(self, bundle: Bundle, revision: int) -> bool:
-        """Whether the table does not show yet what was given away."""
+        """Whether the table does not show a placement yet."""
         entry = self._table.get(bundle)
         return entry is not None and entry.revision == revision
 
@@ -339,7 +345,7 @@ def _fullness(settings: Settings, brokers: Mapping[str, BrokerPolicy]) -> Measur
 
 
 def _without_lock(policies: Policies, bundle: Bundle) -> Policies:
-    """What would hold if nothing that the bundle lies in were quarantined."""
+    """The policies without any quarantine that covers the bundle."""
     freed = {
         each: msgspec.structs.replace(policy, quarantined="") if intersects(each, bundle) else policy
         for each, policy in policies.bundles.items()
@@ -356,7 +362,7 @@ def _same(one: object, other: object) -> bool:
 
 
 def _cancelled_by(entry: Ownership) -> BrokerId | None:
-    """Who just could not prepare for this bundle: the author of the `cancel` that left it where it was."""
+    """The broker that just could not prepare for this bundle: the author of the `cancel` that left it at its owner."""
     if entry.state is State.ASSIGNED and entry.action is Action.CANCEL and entry.by != entry.holder:
         return entry.by
     return None

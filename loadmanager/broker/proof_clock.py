@@ -1,9 +1,9 @@
-"""The clock in which proofs are counted: the boot clock, moved on by what a virtual machine's pause hid from it.
+"""The clock for proofs: the boot clock plus the time for which a virtual machine was paused.
 
-While its host keeps a virtual machine paused, its boot clock stands still with it, on most hypervisors. A proof from
-before then looks fresh for V, and others may have taken over meanwhile. Clocks that go on outside of the machine tell.
-They may also be set; so they only ever make proofs *older*, never anything else: the leader's waits are counted on the
-boot clock alone, which a pause makes too long and nothing makes too short. See `docs/clocks.md`.
+On most hypervisors the boot clock stands still while the machine is paused. An earlier proof would then look fresh,
+though others may have taken over meanwhile. Clocks outside of the machine show the pause. They may also be set; so they
+only ever make proofs *older*. The leader counts its waits on the boot clock alone, which a pause makes too long and
+nothing makes too short. See `docs/clocks.md`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 NOTICED_S = 0.05
-"""From so much on it is a pause. Less is within the margin for which a leader waits beyond V."""
+"""A longer gain is a pause; a shorter one is within the margin for which a leader waits beyond `validity_s`."""
 
 HELD_UP_S = 0.005
-"""Two clocks that were read so far apart tell nothing about each other."""
+"""Two clocks that were read further apart in time cannot be compared."""
 
 
 class ProofClock:
@@ -25,7 +25,7 @@ class ProofClock:
         self._outside = outside
         self._ahead_s: dict[str, float] = {}
         self.missed_s = 0.0
-        """For how long, in all, this machine was paused without its boot clock's noticing. Only grows."""
+        """Total seconds of pauses that the boot clock did not show. Only grows."""
         self.look()
 
     @property
@@ -34,11 +34,11 @@ class ProofClock:
         return bool(self._outside)
 
     def now_s(self) -> float:
-        """Seconds that have passed, as far as is known."""
+        """The time in seconds, with all known pauses."""
         return self._boot_s() + self.missed_s
 
     def look(self) -> str | None:
-        """Compare the clocks; what was found out since the last look, in words. Call it every few milliseconds."""
+        """Compare the clocks; a text if a pause was found, else None. Call it every few milliseconds."""
         found = {name: self._gained_s(name, read) for name, read in self._outside.items()}
         name = max(found, key=found.__getitem__, default="")
         if found.get(name, 0.0) <= NOTICED_S:
@@ -47,13 +47,13 @@ class ProofClock:
         return f"{name} went {found[name]:.2f} s ahead: it was set, or this machine was paused and did not notice"
 
     def _gained_s(self, name: str, read: Callable[[], float]) -> float:
-        """By how much a clock outside went ahead of the boot clock since the last look."""
+        """By how much an outside clock gained on the boot clock since the last look."""
         try:
             before_s, outside_s, after_s = self._boot_s(), read(), self._boot_s()
         except OSError:  # the device is gone; it may come back
             return 0.0
         if after_s - before_s > HELD_UP_S:
-            return 0.0  # the next look tells
+            return 0.0  # the next look compares again
         ahead_s = outside_s - after_s
         gained_s = ahead_s - self._ahead_s.get(name, ahead_s)
         self._ahead_s[name] = ahead_s

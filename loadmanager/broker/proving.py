@@ -1,10 +1,9 @@
-"""Keeps this incarnation's proofs fresh: writes its liveness node, and no-ops to the channel when that does not answer.
-Where both fail, tells the agent, so that the host stops: the broker fences itself until a proof is fresh again.
+"""Keeps this incarnation's proofs fresh: writes its liveness node; if that gets no answer, no-ops to the channel.
 
-The two run side by side, so that a coordination service that hangs holds up no channel proof. What a proof is worth is
-decided in `statechannel.runtime.proofs`. Where the clocks tell that this machine was paused, old proofs are out at once
-and a new one is asked for at once; the host is told to stop only if that does not come, since a clock may also have
-been set.
+If both fail, it tells the agent, and the host stops: the broker fences itself until a proof is fresh again. Both ways
+run side by side, so that a hanging coordination service delays no channel proof. `statechannel.runtime.proofs` decides
+how long a proof counts. If the clocks show that this machine was paused, old proofs run out at once, and a new one is
+requested at once. The host must stop only if the new proof does not come, since a clock may also have been set.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from statechannel.runtime.proofs import Proofs
 from statechannel.runtime.service import Channel
 
 LOOK_S = 0.02
-"""Between two looks at the clocks: for so long after a pause that nobody noticed may old proofs still be used."""
+"""Time between two looks at the clocks, and so the longest use of an old proof after an unnoticed pause."""
 
 
 class Prover:
-    """Run `run()`; it calls `fenced` at once, and returns, when the incarnation is not current any more."""
+    """Keep `run()` running; it calls `fenced` and returns as soon as the incarnation is not current any more."""
 
     def __init__(
         self,
@@ -95,7 +94,7 @@ class Prover:
             await self._rest(interval_s - (self._clock.now_s() - asked_s))
 
     async def _rest(self, most_s: float) -> None:
-        """Until the next proof is due: at once after a pause."""
+        """Wait until the next proof is due, which is at once after a pause."""
         with suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, most_s)):
                 await self._paused.wait()
@@ -117,10 +116,10 @@ class Prover:
             await asyncio.sleep(self._proofs.validity_s / 8)
 
     def _look(self) -> None:
-        """Tell which partitions' proofs have run out, as long as they are, and which are fresh again."""
+        """Tell the agent which partitions' proofs have run out, as long as they are, and which are fresh again."""
         now_s = self._clock.now_s()
         if now_s < self._patient_until_s:
-            return  # nothing that is out is served; a moment from now a proof tells whether it is still ours
+            return  # nothing without a proof is served; the requested proof will show whether it is still ours
         lapsed = {p for p in range(len(self._proofs.until_s)) if not self._proofs.fresh(p, now_s)}
         renewed, self._lapsed = self._lapsed - lapsed, lapsed
         if lapsed:

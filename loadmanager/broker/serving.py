@@ -1,9 +1,9 @@
-"""The answer to "may I serve this?", cheap enough to be asked for each request and safe to ask from any thread.
+"""Answers "may I serve this?", cheaply enough to ask for each request, and safely from any thread.
 
-A namespace may be laid down as not exclusive: then proofs that have run out do not end it, only the word of the table
-or of the coordination service does. Who is cut off from both goes on with it, beside whoever got it meanwhile.
+A policy may make a namespace not exclusive: then only the table or the coordination service ends serving, not expired
+proofs. A broker that is cut off from both goes on serving, beside the new owner.
 
-Written by the control loop only. A reader sees one dictionary look-up and one clock: no lock, no waiting.
+Only the control loop writes. A reader costs two dictionary look-ups and one clock: no lock, no waiting.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
 
 
 class Serving:
-    """What this broker may serve: acquired by the host, held by the table's word, and covered by a fresh proof."""
+    """What this broker may serve: acquired by the host, held according to the table, and covered by a fresh proof."""
 
     def __init__(self, table: OwnershipTable, proofs: Proofs, clock_s: Callable[[], float]) -> None:
         self._table = table
@@ -50,15 +50,15 @@ class Serving:
         if claim is None:
             return None
         until_s = proofs.until_s[claim.token.partition]
-        # The order matters to a thread that is held up between two of these: a proof that came after the claim had
-        # ended, or with the next incarnation, must not revive it. So all three held at the instant of the clock.
+        # The order matters if this thread is paused between two of these steps: a proof that came after the claim had
+        # ended, or with the next incarnation, must not revive it. So all three were true when the clock was read.
         expired = self._clock_s() >= until_s
         if self._claims.get(bundle) is not claim or (expired and bundle.namespace not in self._shared):
             return None
         return claim
 
     def stands(self, claim: Claim) -> bool:
-        """Whether the claim has not ended, though a proof may be too old to serve under it now."""
+        """Whether the claim has not ended, even if the proof is too old to serve under it now."""
         return self._claims.get(claim.bundle) == claim
 
     def exclusive(self, namespace: str) -> bool:
@@ -66,24 +66,24 @@ class Serving:
         return namespace not in self._shared
 
     def claim_topic(self, topic: Key) -> Claim | None:
-        """As `claim`, for the bundle that the topic falls into."""
+        """As `claim`, for the bundle that the key falls into."""
         namespace = self._table.namespace(topic.namespace)
         if namespace is None or not namespace.exists:
             return None
         return self.claim(namespace.bundle_at(topic.position))
 
     def claims(self) -> list[Claim]:
-        """Everything that the host has acquired and the table says is ours, whether or not a proof is fresh."""
+        """All bundles that the host has acquired and the table says are ours, whether or not a proof is fresh."""
         return list(self._claims.values())
 
     def until_s(self) -> list[float]:
-        """Per partition of the channel, the instant before which what is claimed in it may be served."""
+        """Per partition of the channel the time until which its claims may be served."""
         return list(self._proofs.until_s)
 
     def listen(self, listener: Callable[[Bundle, Claim | None], None]) -> None:
-        """Call `listener(bundle, claim)` on the control loop when a bundle begins (or, with None, ceases) to be served.
+        """Call `listener(bundle, claim)` on the control loop when serving a bundle begins, or ends (claim is None).
 
-        Proofs that grow old and fresh again are not told.
+        It is not called when proofs expire or become fresh again.
         """
         self._listeners.append(listener)
 

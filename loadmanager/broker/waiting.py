@@ -1,6 +1,6 @@
-"""Waiting on the world: repeats what a server did not answer.
+"""Repeats steps that a server did not answer.
 
-The steps of a start are repeated until its time is up, those of a life until told to stop. Each may be done twice.
+Steps of the start are repeated until its time-out, later ones until the broker is told to stop. All are idempotent.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ Step = Callable[[], Coroutine[Any, Any, T]]
 
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0
 LAST_STEP_S = 0.1
-"""What a step of the start gets at least, so that it can find out what it waits for."""
+"""The least time for a step of the start, so that it can find out what it waits for."""
 
 
 class StartRetries:
-    """One deadline for all steps of a start. Make it when the start begins, on the loop."""
+    """One deadline for all steps of a start. Construct it on the loop when the start begins."""
 
     def __init__(self, start_timeout_s: float, note: Callable[[str], None]) -> None:
         self._limit_s = start_timeout_s
@@ -30,11 +30,11 @@ class StartRetries:
 
     @property
     def left_s(self) -> float:
-        """What a step may take."""
+        """Seconds that a step may take."""
         return max(LAST_STEP_S, self._until_s - asyncio.get_running_loop().time())
 
     async def of(self, step: Step[T]) -> T:
-        """What the step returns. Raises LogUnavailable or CoordinationUnavailable when the time is up."""
+        """Repeat the step; returns its result. Raises LogUnavailable or CoordinationUnavailable at the deadline."""
         pause_s = FIRST_PAUSE_S
         while True:
             try:
@@ -49,7 +49,7 @@ class StartRetries:
 
 
 async def until_answered(step: Step[T], stopping: asyncio.Event, note: Callable[[str], None]) -> T:
-    """What the step returns. Raises what kept it from that only if we are told to stop meanwhile."""
+    """Repeat the step; returns its result. Raises its last error only once `stopping` is set."""
     pause_s, told = FIRST_PAUSE_S, ""
     while True:
         try:

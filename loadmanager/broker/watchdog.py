@@ -1,12 +1,12 @@
 """Ends the session of a process whose control loop hangs, so that others take over what it holds.
 
-Proofs are written by the loop, but sessions are kept alive by threads of the coordination clients. Without this a loop
-that hangs (a call that blocks, a deadlock) would stay a member and leader for ever, and nobody would serve what it
-holds. A thread looks whether the loop turns; one that has not for the whole time-out loses its session, and when it
-turns again its incarnation is over before anything else happens.
+The loop writes proofs, but threads of the coordination clients keep sessions alive. Without a watchdog a broker whose
+loop hangs (a blocking call, a deadlock) would stay member and leader for ever, and nobody would serve its bundles. A
+thread watches the loop. If the loop does not turn for the whole time-out, its session ends; when it turns again, its
+incarnation ends before anything else happens.
 
-Only time in which this thread itself could look counts: a process or machine that was stopped as a whole, or a call
-that holds the interpreter, silences the clients' threads as well, and the service sees to the session.
+Only time in which this thread itself ran counts. A stopped process or machine, or a call that holds the interpreter,
+silences the clients' threads as well, and the session ends by itself.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from contextlib import asynccontextmanager, suppress
 from loadmanager.broker.node import Node
 
 LOOKS = 20
-"""How often it looks within the time-out: it ends a session late by one look, or two."""
+"""How often it looks within the time-out; it ends a session one or two looks late."""
 FRAMES_SHOWN = 12
 _log = logging.getLogger(__name__)
 
 
 class Stillness:
-    """How long a loop has not turned, as far as somebody could look. Pure."""
+    """Counts how long a loop has not turned while the watching thread ran. Pure."""
 
     def __init__(self, look_s: float, now_s: float) -> None:
         self._longest_s = 2 * look_s
@@ -37,7 +37,7 @@ class Stillness:
         self._still_s = 0.0
 
     def look(self, turns: int, now_s: float) -> float:
-        """Seconds without a turn. Between two looks no more passes than a looker who runs would let pass."""
+        """Seconds without a turn. The time between two looks counts at most twice the interval of looks."""
         passed_s = min(now_s - self._looked_s, self._longest_s)
         self._still_s = self._still_s + passed_s if turns == self._turns else 0.0
         self._turns, self._looked_s = turns, now_s
@@ -45,8 +45,11 @@ class Stillness:
 
 
 class Watchdog:
-    """Watches the loop that runs `start`. `abandon` ends the session, from any thread; `woken` is called on the loop,
-    first of all, when it turns after that, with what had held it."""
+    """Watches the loop that calls `start`.
+
+    `abandon` ends the session, from any thread. When the loop turns again, `woken` is called on it first, with a text
+    of what had blocked it.
+    """
 
     def __init__(
         self,
@@ -65,14 +68,14 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, name="loadmanager-watchdog", daemon=True)
 
     def start(self) -> None:
-        """From now on the loop must turn."""
+        """Begin to watch the running loop."""
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._turn()
         self._thread.start()
 
     def stop(self) -> None:
-        """The loop need not turn any more. Idempotent."""
+        """Stop watching. Idempotent."""
         self._ended.set()
         self._next_turn.cancel()
 
@@ -91,7 +94,7 @@ class Watchdog:
             bitten = still_s >= self._timeout_s
 
     def _bite(self, still_s: float) -> None:
-        """The session first: what comes after it may wait for what the loop holds, a lock of the log's for one."""
+        """End the session first: the rest may wait for something that the loop holds, such as a lock of the logger."""
         self._abandon()
         since_s = self._clock_s() - still_s
         frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
@@ -118,7 +121,7 @@ def _shown(frame: traceback.FrameSummary) -> str:
 
 @asynccontextmanager
 async def watched(node: Node) -> AsyncGenerator[None]:
-    """Watch the loop of a real process that runs this node. Its session ends if it does not turn for its time-out."""
+    """Watch the loop of a real process that runs this node, with the session's time-out."""
     world = node.world
     watchdog = Watchdog(node.settings.session_timeout_s, world.clock_s, world.coordination.abandon, node.abandoned)
     watchdog.start()

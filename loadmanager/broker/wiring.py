@@ -1,4 +1,4 @@
-"""The composition root: the only place that picks adapters, clocks and dice for a real process."""
+"""The composition root: the only place that picks adapters, clocks and random numbers for a real process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _log = logging.getLogger("loadmanager")
 
 
 def dependencies(settings: Settings) -> Dependencies:
-    """What a node of a real process needs. Raises ValueError for addresses that are none."""
+    """The dependencies of a node in a real process. Raises ValueError for malformed addresses."""
     if settings.balancing_strategy == "plan" and not SOLVER_INSTALLED:
         _log.warning("SciPy is missing, so `plan` leaves its exact stage out: %s", install_line("planner"))
     return Dependencies(
@@ -45,7 +45,7 @@ def dependencies(settings: Settings) -> Dependencies:
 
 
 def boot_clock_s() -> float:
-    """Seconds on a clock that runs on during suspend, as proofs need it."""
+    """Seconds on a clock that runs on during suspend, which proofs need."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -104,7 +104,7 @@ def open_coordination(settings: Settings) -> Coordination:
 
 
 def coordination_address(settings: Settings) -> str:
-    """Where the coordination service is, also where that follows from the log. Raises ValueError."""
+    """The address of the coordination service, derived from the log's if not given. Raises ValueError."""
     if settings.coordination is not None:
         return settings.coordination
     if not settings.log.startswith("sqlite:"):
@@ -124,7 +124,7 @@ def _zookeeper_client(settings: Settings) -> dict[str, object]:
 
 
 def auditors(settings: Settings) -> Mapping[str, Auditor]:
-    """Who looks at the stores that the settings name, without changing them. Raises ValueError for bad addresses."""
+    """Auditors of the stores that the settings name, which change nothing. Raises ValueError for bad addresses."""
     log, coordination = settings.log, coordination_address(settings)
     by_scheme: dict[str, Callable[[Settings, str], Auditor]] = {
         "log sqlite": _sqlite_log_auditor,
@@ -199,7 +199,7 @@ async def _one_by_one(findings: Awaitable[Sequence[Finding]]) -> AsyncIterator[F
 
 
 def file_of(address: str) -> Path:
-    """The file that `sqlite:FILE` names, without links and `..`: what is derived from it is the same for all its names.
+    """The file that `sqlite:FILE` names, resolved, so that names derived from it are the same for all its paths.
 
     Raises ValueError.
     """
@@ -210,7 +210,7 @@ def file_of(address: str) -> Path:
 
 
 def check_servers(address: str, servers: str) -> str:
-    """`servers` as they are, if each is `host:port`. Raises ValueError."""
+    """`servers` itself, if each is `host:port`. Raises ValueError."""
     if "@" in servers:
         where = "LOADMANAGER_KAFKA" if address.startswith("kafka:") else "LOADMANAGER_ZOOKEEPER"
         raise ValueError(f"{hide_text(address)!r}: users and passwords are no part of an address; set {where}")

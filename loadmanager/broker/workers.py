@@ -1,5 +1,6 @@
-"""Threads for the plain functions of a service: any number of which may hang, without holding up the others or the end
-of the process. They are daemons, reused when idle; one more is started when a call has waited for all the others.
+"""Threads for the plain functions of a service; any of them may hang without delaying others or the process's end.
+
+They are daemons, and reused when idle; a new one starts when a call has waited for all the others.
 """
 
 from __future__ import annotations
@@ -12,20 +13,20 @@ from queue import SimpleQueue
 from typing import Any
 
 AT_ONCE = 16
-"""Threads that are started without waiting: a burst of quick calls needs no more."""
+"""Threads that start without waiting: a burst of quick calls needs no more."""
 
 LIMIT = 256
 WAITING_LIMIT = 10_000
 PATIENCE_S = 0.02
-"""How long a call waits for the threads there are before it gets one of its own."""
+"""How long a call waits for the present threads before it gets a new one."""
 
 
 class WorkersExhausted(Exception):
-    """All threads are taken by calls that do not return."""
+    """Calls that do not return have taken all threads."""
 
 
 class _Call:
-    """One call, and what came of it."""
+    """One call and its outcome."""
 
     def __init__(self, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self.work, self.args = work, args
@@ -37,24 +38,26 @@ class _Call:
 
 
 class Workers:
-    """Used from one event loop. `close()` ends those that are idle, and the others when they come back."""
+    """Used from one event loop. `close()` ends idle threads at once, and the others when they return."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
         self._waiting: SimpleQueue[_Call | None] = SimpleQueue()
         self._threads = 0
         self._unfinished = 0
-        """Calls that no thread has come back from, whether or not anybody still waits for them."""
+        """Calls that have not returned, whether or not anybody still waits for them."""
         self._closed = False
 
     @property
     def exhausted(self) -> bool:
-        """Whether a further call would have to wait for one of those that do not return."""
+        """Whether a further call would have to wait for a call that does not return."""
         return self._threads >= self._limit <= self._unfinished
 
     async def call(self, work: Callable[..., Any], *args: Any) -> Any:
-        """What `work(*args)` returns, on a thread; raises what it raises. One that is given up before it began is not
-        run. Raises WorkersExhausted at once if too many wait already, RuntimeError after `close()`."""
+        """Run `work(*args)` on a thread; returns or raises as it does. A call cancelled before it began is not run.
+
+        Raises WorkersExhausted at once if too many calls wait, RuntimeError after `close()`.
+        """
         if self._closed:
             raise RuntimeError("the broker has left: it calls nothing more")
         if self._unfinished >= self._limit + WAITING_LIMIT:
@@ -93,7 +96,7 @@ class Workers:
                     call.error = error
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 call.loop.call_soon_threadsafe(self._finished, call)
-            del call  # an idle thread keeps no hand-off alive
+            del call  # else an idle thread would keep its arguments alive
 
     def _finished(self, call: _Call) -> None:
         self._unfinished -= 1

@@ -1,1 +1,1 @@
-"""Around the channel: snapshots and trimming, its history, requests of administrators, moves to another log."""
+"""The channel's snapshots and trimming, its history, administrators' operations, and moves to another log."""

@@ -1,7 +1,8 @@
-"""What this broker and the log agree on: settled before each incarnation, watched while one lives.
+"""Makes sure that this broker fits the log's agreement: before each incarnation, and while it lives.
 
-The log's word counts (`statechannel.law.agreement`). A broker whose coordination root or values differ does not start;
-one that lives ends its incarnation when the log's word changes, and the next one begins when a new word holds and fits.
+The log's agreement counts (`statechannel.law.agreement`). A broker whose coordination root or values differ does not
+start. A running broker ends its incarnation when the agreement changes; the next one begins when a new agreement is in
+force and fits.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from statechannel.ports import Coordination
 from statechannel.runtime.service import Channel
 
 _ADOPTED = ("proof_validity_s", "clock_drift")
-"""Where the settings do not give them, those of the log hold here too."""
+"""Settings that are taken from the log if they are not given here."""
 
 REPLACED = "what brokers agree on is being replaced: run `loadmanager channel agree` to its end"
 
@@ -37,12 +38,13 @@ class Agreeing:
         self._genesis: Genesis | None = None
         self._settled: list[Agreed] = []
         self.root = ""
-        """The coordination root in which this broker is elected, and proves."""
+        """The identity of this broker's coordination root."""
 
     async def settle(self, genesis: Genesis) -> None:
-        """Check that root and values are the log's; where it has no word on them yet, say it.
+        """Check that root and values are the log's; write them if the log has no agreement yet.
 
-        Raises ForeignCluster with both, CoordinationUnavailable, or LogUnavailable (also while they are replaced).
+        Raises ForeignCluster, which names both; CoordinationUnavailable; LogUnavailable (also while the agreement is
+        being replaced).
         """
         self._genesis = genesis
         while True:
@@ -54,7 +56,7 @@ class Agreeing:
                 genesis.cluster, genesis.identity, None if word is None else word.root
             )
             if self._standing() != before:
-                continue  # replaced meanwhile: we may have been paused for as long as that takes
+                continue  # replaced meanwhile: this process may have been paused for long
             if word is not None:
                 self._adopt(word)
             await self.say()
@@ -65,7 +67,7 @@ class Agreeing:
                 raise ForeignCluster(why)
 
     async def say(self) -> None:
-        """Write what lacks in the log, if all brokers can read it; the first one counts, here too."""
+        """Write the agreement to partitions that lack it, if all brokers can read it. The first record wins."""
         if not self._channel.can_agree:
             return
         for partition in range(self._channel.table.partitions):
@@ -75,17 +77,17 @@ class Agreeing:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the log has a word on it at all: then it is written in no older format any more."""
+        """Whether any partition has an agreement; then the log is written in no older format any more."""
         return any(agreed.revision != NEVER_AGREED for agreed in self._standing())
 
     @property
     def is_said(self) -> bool:
-        """Whether the log has a word in each partition."""
+        """Whether every partition has an agreement in force."""
         return all(agreed.agreement is not None for agreed in self._standing())
 
     @property
     def ours(self) -> Agreement:
-        """What this broker counts by."""
+        """This broker's own root and values."""
         settings = self._live.current
         return Agreement(
             self.root,
@@ -96,7 +98,7 @@ class Agreeing:
         )
 
     def broken(self) -> str | None:
-        """Why an incarnation that began after `settle` must end: the log's word is another one since."""
+        """Why an incarnation that began after `settle` must end: the log's agreement has changed. Else None."""
         for partition, (before, now) in enumerate(zip(self._settled, self._standing(), strict=True)):
             first_word = before.agreement is None and now.agreement == self.ours and now.following is None
             if now.revision != before.revision and not first_word:

@@ -1,4 +1,4 @@
-"""The client side: finds the owner of a topic or key, follows it when it moves, retries within a budget."""
+"""The client side: finds the owner of a key, follows it when it moves, retries within a budget."""
 
 from loadmanager.client.http import HttpAnswer, HttpRouter
 from loadmanager.client.redirection import Moved, NotServing

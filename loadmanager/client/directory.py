@@ -1,6 +1,6 @@
-"""Asks the brokers, over their admin interface, who serves a topic: any of them answers, so one that fails is skipped.
+"""Asks brokers over their admin interface who serves a key. Any broker answers, so one that fails is skipped.
 
-Starts from the URLs that it is given and learns the others from the answers. Remembers nothing about topics.
+Starts with the URLs that it is given, and learns the others from the answers. Remembers nothing about keys.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from statechannel.law.bundle import Bundle
 from statechannel.law.record import Token
 
 REST_S = 1.0
-"""For this long a broker that failed is asked last."""
+"""How long a broker that failed is asked last."""
 
 FAILURES_KEPT = 5
-"""A learned URL that failed this often in a row is forgotten; given ones never are."""
+"""A learned URL that fails this often in a row is forgotten; given URLs never are."""
 
 URLS_KEPT = 256
 _SLACK_S = 1.0
@@ -66,7 +66,7 @@ class _AdminUrl:
 
 
 class Directory:
-    """Where to ask. `session` is used, not closed."""
+    """The known brokers. Uses `session`, and does not close it."""
 
     def __init__(self, admin_urls: Iterable[str], session: aiohttp.ClientSession) -> None:
         self._admins = {url.rstrip("/"): _AdminUrl(url.rstrip("/"), given=True) for url in admin_urls}
@@ -75,13 +75,13 @@ class Directory:
 
     @property
     def urls(self) -> list[str]:
-        """The admin URLs that are known."""
+        """The known admin URLs."""
         return list(self._admins)
 
     async def locate(self, topic: str, timeout_s: float) -> Route:
-        """The owner, as the first broker that answers knows it; each may defer its answer for up to `timeout_s`.
+        """The owner, according to the first broker that answers; each may defer its answer for up to `timeout_s`.
 
-        Raises NotFound (those that answered know no such namespace), Unavailable (nobody serves it, or nobody answers).
+        Raises NotFound (no broker that answered knows the namespace), Unavailable (no owner, or no answer).
         """
         refusal: NotFound | None = None
         failures: list[str] = []
@@ -141,7 +141,7 @@ class Directory:
             self._admins.pop(admin.url, None)
 
     def _in_order(self) -> list[_AdminUrl]:
-        """All of them, each call beginning with another; those that failed just now last."""
+        """All brokers, beginning with another one at each call; those that failed just now come last."""
         admins = list(self._admins.values())
         first = next(self._turn) % len(admins)
         now_s = time.monotonic()

@@ -16,11 +16,11 @@ from statechannel.errors import InvalidName
 from statechannel.law.record import Token
 
 ATTEMPT_TIMEOUT_S = 6.0
-"""For one attempt: above the time for which a service holds a request whose bundle is on its way."""
+"""For one attempt: longer than a service holds a request whose bundle is on its way."""
 
 
 class HttpAnswer(msgspec.Struct, frozen=True):
-    """An answer of the owner, of whatever status; 421 and 503 of the contract never come here."""
+    """An answer of the owner, of any status except the contract's 421 and 503."""
 
     status: int
     headers: Mapping[str, str]
@@ -28,7 +28,7 @@ class HttpAnswer(msgspec.Struct, frozen=True):
 
     @property
     def token(self) -> Token | None:
-        """The fencing token that it carries."""
+        """The fencing token of the answer, None if it has none."""
         text = self.headers.get(TOKEN_HEADER)
         try:
             return Token.parse(text) if text else None
@@ -41,7 +41,7 @@ class HttpAnswer(msgspec.Struct, frozen=True):
 
 
 class HttpRouter:
-    """`await router.post("shop/carts/alice", "/v1/items", {...})`: to the owner of the topic, wherever it is."""
+    """`await router.post("shop/carts/alice", "/v1/items", {...})`: to the owner of the key, wherever it is."""
 
     def __init__(self, router: Router, *, protocol: str = "http") -> None:
         self.router = router
@@ -60,7 +60,7 @@ class HttpRouter:
         return await self.request("GET", topic, path, None, budget_s=budget_s)
 
     async def post(self, topic: str, path: str, json: object, *, budget_s: float = 10.0) -> HttpAnswer:
-        """POST to the owner, more than once where it did not answer. Raises as `Router.call`."""
+        """POST to the owner, again if it did not answer. Raises as `Router.call`."""
         return await self.request("POST", topic, path, msgspec.json.encode(json), budget_s=budget_s)
 
     async def request(

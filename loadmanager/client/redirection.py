@@ -1,15 +1,15 @@
-"""What a service tells a client that asks in the wrong place, as exceptions and as HTTP.
+"""How a service sends a client to the owner: as exceptions and over HTTP.
 
-The contract, for any HTTP service that wants its clients to follow planned moves (`loadmanager.client.HttpRouter` is
-the other half):
+The contract for any HTTP service whose clients follow planned moves (`loadmanager.client.HttpRouter` is the client's
+half):
 
 * **421 Misdirected Request**, `application/problem+json`, `"type": "urn:loadmanager:moved"`, with `broker` (the
-  owner's advertised name), `urls` (what it registered, by protocol), and `bundle` if known: nothing was
-  done, ask there.
+  owner's advertised name), `urls` (its registered URLs, by protocol), and `bundle` if known: nothing was done, ask
+  the owner.
 * **503 Service Unavailable** with `Retry-After` (seconds) and `"type": "urn:loadmanager:not-serving"`: nothing was
   done, nobody serves this key at the moment, look it up again.
-* any answer may carry `Fencing-Token`: the token under which it was given. A client refuses one that is older than one
-  it has seen for the same key.
+* Any answer may have `Fencing-Token`, the token of the owner that gave it. A client refuses an answer with an older
+  token than it has seen for the same key.
 
 `problem_of` writes such an answer, `error_of` reads it.
 """
@@ -31,7 +31,7 @@ NOT_SERVING = "urn:loadmanager:not-serving"
 
 
 class Moved(LoadManagerError):
-    """Another broker serves this, or is about to and holds requests: ask there. Without `urls`, look it up."""
+    """Another broker serves this key, or soon will and holds requests: ask there. Without `urls`, look it up."""
 
     def __init__(self, broker: str, urls: Mapping[str, str], bundle: Bundle | None = None) -> None:
         super().__init__(f"{bundle or 'this key'} is served by {broker}")
@@ -41,7 +41,7 @@ class Moved(LoadManagerError):
 
 
 class NotServing(Unavailable):
-    """Nobody serves this at the moment, as far as is known here: look it up again after `retry_after_s`."""
+    """Nobody serves this key at the moment, as far as is known here: look it up again after `retry_after_s`."""
 
 
 class Problem(msgspec.Struct, omit_defaults=True):
@@ -57,7 +57,7 @@ class Problem(msgspec.Struct, omit_defaults=True):
 
 
 def problem_of(error: Moved | NotServing) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body of the answer that says so."""
+    """Status, headers and body of the answer for this error."""
     headers = {"Content-Type": PROBLEM_TYPE}
     if isinstance(error, Moved):
         bundle = str(error.bundle) if error.bundle else ""
@@ -69,7 +69,7 @@ def problem_of(error: Moved | NotServing) -> tuple[int, dict[str, str], bytes]:
 
 
 def error_of(status: int, headers: Mapping[str, str], body: bytes) -> Moved | NotServing | None:
-    """What the answer says; None if it is an ordinary one. A 503 of any kind counts as NotServing."""
+    """The error in an answer; None if it is an ordinary answer. Any 503 counts as NotServing."""
     if status == 421:
         try:
             problem = msgspec.json.decode(body, type=Problem)
@@ -83,7 +83,7 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes) -> Moved | No
 
 
 def _reason(body: bytes) -> str:
-    """What a problem of whatever type says of itself; "" if the body is none."""
+    """The text of a problem of any type; "" if the body is no problem."""
     try:
         problem = msgspec.json.decode(body, type=Problem)
     except msgspec.MsgspecError:
@@ -92,7 +92,7 @@ def _reason(body: bytes) -> str:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float:
-    """The Retry-After of an answer in seconds, 1 if there is none that reads as a number."""
+    """The Retry-After of an answer in seconds; 1 if it is missing or no number."""
     try:
         return max(0.0, float(headers.get("Retry-After", "1")))
     except ValueError:

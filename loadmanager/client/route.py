@@ -1,7 +1,7 @@
-"""What a client remembers: the owner of each range of each namespace, so that one lookup serves all topics of a bundle.
+"""A client's cache: the owner of each range of each namespace, so that one lookup serves all keys of a bundle.
 
-And the highest fencing token seen for each key, by key and not by range, so that a split does not forget it. Plain
-memory, bounded; asks nobody.
+Also the highest fencing token seen for each key; by key and not by range, so that a split does not lose it. Bounded;
+sends no request.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from statechannel.law.record import Token
 TOPICS_KEPT = 100_000
 
 parse_topic = lru_cache(TOPICS_KEPT)(Key.parse)
-"""`Key.parse`, remembered."""
+"""`Key.parse` with a cache."""
 
 
 class Route(msgspec.Struct, frozen=True, gc=False):
-    """Where a topic is served. `urls` are the service's own by protocol; `token` is None in what a `Moved` told."""
+    """Where a key is served. `urls` are the service's, by protocol; `token` is None in a route from a `Moved`."""
 
     bundle: Bundle
     broker: str
@@ -36,7 +36,7 @@ class Route(msgspec.Struct, frozen=True, gc=False):
 
 
 class Span:
-    """One bundle's range in the memory. Topics point here; `route` is None while the owner is not known."""
+    """One bundle's range in the cache. Cached keys refer to it; `route` is None while the owner is unknown."""
 
     __slots__ = ("bundle", "route", "token")
 
@@ -47,7 +47,7 @@ class Span:
 
 
 class RouteTable:
-    """The remembered routes. Not for several threads."""
+    """The cached routes. Not thread-safe."""
 
     def __init__(self, topics_kept: int = TOPICS_KEPT) -> None:
         self._topics_kept = topics_kept
@@ -55,7 +55,7 @@ class RouteTable:
         self._spans: dict[str, list[Span]] = {}
 
     def cached(self, topic: str) -> Route | None:
-        """The route of a topic, None if it is not known. A dictionary look-up for topics asked for before."""
+        """The route of a key, None if it is unknown. A dictionary look-up for keys asked for before."""
         span = self._by_topic.get(topic)
         if span is not None and span.route is not None:
             return span.route
@@ -63,7 +63,7 @@ class RouteTable:
         return None if span is None else span.route
 
     def span(self, topic: str) -> Span | None:
-        """The remembered range that a topic falls into, whether or not its owner is known. Raises InvalidName."""
+        """The cached range that a key falls into, whether or not its owner is known. Raises InvalidName."""
         parsed = parse_topic(topic)
         spans = self._spans.get(parsed.namespace)
         if not spans:
@@ -77,7 +77,7 @@ class RouteTable:
         return spans[index]
 
     def learn(self, route: Route) -> bool:
-        """Remember a route; False if it is older than what is known of its range, and not remembered."""
+        """Cache a route; False if it is older than the known one of its range, and is ignored."""
         span = self._span_for(route.bundle)
         if route.token is not None and span.token is not None and route.token < span.token:
             return False
@@ -86,13 +86,13 @@ class RouteTable:
         return True
 
     def forget(self, route: Route) -> None:
-        """This route led nowhere. One that was learned meanwhile stays."""
+        """Drop a route that failed. A route that was learned meanwhile stays."""
         for span in self._spans.get(route.bundle.namespace, ()):
             if span.route is route:
                 span.route = None
 
     def _span_for(self, bundle: Bundle) -> Span:
-        """The span of exactly this range; whatever overlaps it is of a time before a split or merge, and goes."""
+        """The span of exactly this range; drops overlapping spans, which are older than a split or merge."""
         spans = self._spans.setdefault(bundle.namespace, [])
         begin = bisect_right(spans, bundle.lo, key=_lower) - 1
         if begin >= 0 and spans[begin].bundle == bundle:
@@ -108,14 +108,14 @@ class RouteTable:
 
 
 class SeenTokens:
-    """The highest token that an answer carried, for the keys used last."""
+    """The highest token seen in answers, for the keys used last."""
 
     def __init__(self, kept: int = TOPICS_KEPT) -> None:
         self._kept = kept
         self._highest: OrderedDict[str, Token] = OrderedDict()
 
     def accept(self, key: str, token: Token) -> bool:
-        """Whether an answer under this token may be believed: nobody has answered for this key under a newer one."""
+        """Whether to accept an answer with this token: no answer for this key had a newer one."""
         highest = self._highest.get(key)
         if highest is not None and token < highest:
             return False

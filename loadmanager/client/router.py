@@ -1,8 +1,9 @@
 """The client-side router: sends each request to the owner of its key, so that callers see latency, not errors.
 
-Remembers routes by bundle; a hint in an answer (`Moved`), an unanswered request or a `NotServing` makes it look again,
-at any broker, with jittered pauses, until the caller's budget is spent. A request may therefore be sent more than once:
-give it an id by which the service can tell (as `loadmanager/demo/counter` does), or let only safe requests be retried.
+It caches routes by bundle. After a hint in an answer (`Moved`), an unanswered request or a `NotServing` it looks the
+key up again, at any broker, with jittered pauses, until the caller's budget is spent. So a request may be sent more
+than once: give it an id by which the service recognizes it (as `loadmanager/demo/counter` does), or retry only
+idempotent requests.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ T = TypeVar("T")
 Send = Callable[[Route], Awaitable[T]]
 
 LOOKUP_TIMEOUT_S = 2.0
-"""How long one broker may defer one lookup before it is asked again, possibly elsewhere."""
+"""How long one broker may defer a lookup before the router asks again, possibly another broker."""
 
 FIRST_PAUSE_S = 0.002
 LAST_PAUSE_S = 0.25
@@ -34,7 +35,7 @@ CONNECTIONS = 1_024
 
 
 class BudgetSpent(Unavailable):
-    """No answer within the budget; the last thing that went wrong is its `reason`, and its cause."""
+    """No answer within the budget; `reason`, also its cause, is the last error."""
 
     def __init__(self, message: str, reason: BaseException | None = None) -> None:
         super().__init__(message)
@@ -43,9 +44,9 @@ class BudgetSpent(Unavailable):
 
 
 class Router:
-    """Routes for one process; `async with`, or `close()`. `admin_urls`: of some brokers, the others are learned.
+    """The router of one process; use `async with`, or `close()` it. `admin_urls` are those of some brokers.
 
-    Belongs to the event loop that makes it.
+    The router learns the other brokers. It belongs to the event loop on which it is constructed.
     """
 
     def __init__(self, admin_urls: Iterable[str], *, session: aiohttp.ClientSession | None = None) -> None:
@@ -59,7 +60,7 @@ class Router:
         self._tokens = SeenTokens()
         self._lookups: dict[Span | tuple[str, int], asyncio.Task[Route]] = {}
         self.lookups = 0
-        """How many lookups were sent: merged ones and cache hits are not counted."""
+        """The number of lookups sent, without merged ones and cache hits."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -70,7 +71,7 @@ class Router:
         await self.close()
 
     async def close(self) -> None:
-        """Give up lookups in progress and let go of the connections."""
+        """Give up lookups in progress and close the connections."""
         for task in list(self._lookups.values()):
             task.cancel()
         if self._own_session:
@@ -79,11 +80,11 @@ class Router:
     # --- routes
 
     def cached(self, topic: str) -> Route | None:
-        """The remembered route, None if there is none; never waits."""
+        """The cached route, None if there is none; never waits."""
         return self.routes.cached(topic)
 
     async def route(self, topic: str) -> Route:
-        """The remembered route, or the answer of one lookup, which concurrent callers for one bundle share.
+        """The cached route, or the answer of one lookup, which concurrent callers for one bundle share.
 
         Raises NotFound (no such namespace), Unavailable (nobody serves it now, or no broker answers), InvalidName.
         """
@@ -96,9 +97,9 @@ class Router:
                 return route
 
     def _lookup(self, topic: str) -> asyncio.Task[Route]:
-        """The lookup in progress for this bundle; while its range is not known, for this part of the ring.
+        """The lookup in progress for this bundle; while its range is unknown, for this part of the hash space.
 
-        One that has just ended is not in progress: to wait for it again and again would hold up the loop for ever.
+        A lookup that has just ended does not count: waiting for it again and again would block the loop for ever.
         """
         key = self.routes.span(topic) or _part_of_ring(topic)
         task = self._lookups.get(key)
@@ -111,7 +112,7 @@ class Router:
         if self._lookups.get(key) is task:
             del self._lookups[key]
         if not task.cancelled():
-            task.exception()  # whoever waited has it; if nobody waits any more, nobody needs it
+            task.exception()  # marks it as retrieved: the callers have it, or nobody waits any more
 
     async def _find(self, topic: str) -> Route:
         self.lookups += 1
@@ -130,10 +131,10 @@ class Router:
         budget_s: float = 10.0,
         token_of: Callable[[T], Token | None] | None = None,
     ) -> T:
-        """What `send(route)` returns, tried again until `budget_s` is over while it raises Moved, NotServing or a
-        connection error (OSError, aiohttp.ClientError), or returns an answer with an older token than was seen.
+        """Call `send(route)` until it succeeds or `budget_s` is spent; returns its result.
 
-        Raises BudgetSpent, NotFound, InvalidName, and whatever else `send` raises.
+        Retries after Moved, NotServing, a connection error (OSError, aiohttp.ClientError), or an answer with an older
+        token than was seen. Raises BudgetSpent, NotFound, InvalidName, and any other error of `send`.
         """
         trouble: BaseException | None = None
         try:
@@ -195,14 +196,14 @@ def _part_of_ring(topic: str) -> tuple[str, int]:
 
 
 class _Trouble:
-    """An attempt that has to be repeated."""
+    """A failed attempt that is to be repeated."""
 
     def __init__(self, error: BaseException, *, at_once: bool = False) -> None:
         self.error = error
         self._at_once = at_once
 
     def pause_s(self, attempt: int) -> float:
-        """How long to wait: nothing after the first hint, else longer each time, and not all callers alike."""
+        """Seconds to wait: none after the first hint, else exponential back-off with jitter."""
         if self._at_once and attempt == 1:
             return 0.0
         pause_s = min(FIRST_PAUSE_S * 2 ** min(attempt - 1, 20), LAST_PAUSE_S)

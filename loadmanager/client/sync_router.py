@@ -1,4 +1,4 @@
-"""The client for threads: a `Router` and its `HttpRouter` on an event loop that has a thread of its own."""
+"""The client for threads: a `Router` and its `HttpRouter` on an event loop with a thread of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class SyncRouter:
-    """As `Router` and `HttpRouter`, with plain functions that any thread may call. `with`, or `close()` at the end."""
+    """As `Router` and `HttpRouter`, with plain functions for any thread. Use `with`, or `close()` it."""
 
     def __init__(self, admin_urls: Iterable[str], *, protocol: str = "http") -> None:
         self._loop = asyncio.new_event_loop()
@@ -38,17 +38,17 @@ class SyncRouter:
         self.close()
 
     def close(self) -> None:
-        """Give up what is in progress and let go of the connections. Idempotent."""
+        """Give up lookups in progress and close the connections. Idempotent."""
         if not self._loop.is_closed():
             self._wait(self._http.router.close())
             self._end()
 
     def cached(self, topic: str) -> Route | None:
-        """The remembered route, None if there is none."""
+        """The cached route, None if there is none."""
         return self._http.router.cached(topic)
 
     def route(self, topic: str) -> Route:
-        """Where the topic is served. Raises as `Router.route`."""
+        """Where the key is served. Raises as `Router.route`."""
         return self._wait(self._http.router.route(topic))
 
     def call(
@@ -59,7 +59,7 @@ class SyncRouter:
         budget_s: float = 10.0,
         token_of: Callable[[T], Token | None] | None = None,
     ) -> T:
-        """As `Router.call`, with a plain `send` on a worker thread; one that hangs is left behind with the budget."""
+        """As `Router.call`, with a plain `send` on a worker thread; a hanging one is abandoned after the budget."""
 
         async def sending(route: Route) -> T:
             return await asyncio.to_thread(send, route)

@@ -1,1 +1,1 @@
-"""What brokers know of each other: who is there, who is suspected, what each one reports about its load."""
+"""What brokers know of each other: who is registered, who is suspected, what each reports about its load."""

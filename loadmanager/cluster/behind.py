@@ -1,9 +1,9 @@
-"""Whether this broker gets at the log, and when it tells the others so.
+"""Whether this broker can read the log, and when it tells the others that it cannot.
 
-Who holds little and reads nothing would be given all, so the others must know. But where the log is away it is away for
-all at once: then nothing can be given to anybody, while each registration is read by each broker. So brokers tell one
-after the other, in an order drawn from their names, and once a tenth of them has told it the others need not. Decides
-nothing about ownership.
+A broker that holds little but cannot read the log looks idle and would be given all bundles, so the others must know.
+But if the log fails it fails for all: then nobody can be given anything, and every broker would read every new
+registration. So brokers tell one after the other, ordered by a hash of their names; once a tenth of them has told it,
+the rest stays silent. Decides nothing about ownership.
 """
 
 from __future__ import annotations
@@ -19,29 +19,28 @@ from statechannel.errors import LogUnavailable, StateChannelError
 from statechannel.runtime.service import Channel
 
 LOOK_S = 0.5
-"""How often one that has told it looks whether the log answers again."""
+"""How often a broker that has told it checks whether the log answers again."""
 STILL_S = 0.2
-"""What the log gets to answer, when our turn to tell has come."""
+"""How long the log may take to answer when our turn to tell has come."""
 EACH_S = 0.05
-"""From one that tells to the next."""
+"""The time between one broker's turn and the next."""
 FEW = 20
 SHARE = 0.1
 
 
 def turn_s(name: str, tellers: Iterable[str]) -> float:
-    """How long this broker waits where all of these have something to tell: the same order in every process."""
+    """How long this broker waits for its turn among `tellers`; the order is the same in every process."""
     ours = crc32(name.encode())
     return EACH_S * sum(crc32(other.encode()) < ours for other in tellers)
 
 
 def worth_telling(peers: Collection[Peer]) -> bool:
-    """Whether so few have said that they are behind that it is not the log itself: a few, or a tenth of all."""
+    """Whether so few brokers are behind (FEW, or a tenth of all) that the log itself has not failed."""
     return sum(peer.registration.behind for peer in peers) < max(FEW, SHARE * len(peers))
 
 
 class LogWatch:
-    """Run `run`: it calls `tell(behind)` when that differs from `told()`, the turn of this broker has come, and the log
-    still answers, or not, as before."""
+    """Watches the log. `run` calls `tell(behind)` if `behind` differs from `told()` and still does in our turn."""
 
     def __init__(self, name: str, channel: Channel, membership: Membership, settings: Callable[[], Settings]) -> None:
         self._name = name
@@ -50,7 +49,7 @@ class LogWatch:
         self._settings = settings
 
     async def run(self, told: Callable[[], bool], tell: Callable[[bool], Awaitable[None]]) -> None:
-        """Until the replica stops for good, and with it the node."""
+        """Watch until the replica stops for good, and the node with it."""
         while True:
             await asyncio.sleep(LOOK_S if told() else self._settings().monitor_interval_s)
             try:
@@ -61,7 +60,7 @@ class LogWatch:
                 await tell(news)
 
     async def _look(self, told: bool) -> bool | None:
-        """What there is to tell now, None if nothing. Raises StateChannelError when the replica has stopped."""
+        """The value to tell now, None if nothing is new. Raises StateChannelError when the replica has stopped."""
         behind = await self._is_behind(self._settings().publish_timeout_s)
         if behind == told:
             return None

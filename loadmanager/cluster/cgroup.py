@@ -1,7 +1,7 @@
-"""CPU and memory of a limited cgroup (version 2): which group counts, and reading its files. Parsing is pure.
+"""CPU and memory of a limited cgroup (version 2): finds the group that counts and reads its files. Parsing is pure.
 
-A process in a container may use less than the machine has; a limit may also stand at a parent of its group. The
-tightest one counts, with the usage of the group that carries it: all that the container runs is charged to it.
+A process in a container may use less than the machine has, and a parent of its group may have the limit. The tightest
+limit counts, with the usage of the group that has it: the kernel charges all of the container to that group.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """The groups that limit this process, and to what; None where nothing does."""
+    """The groups that limit this process, and their limits; None where there is none."""
 
     cpu_group: Path | None = None
     cores: float | None = None
@@ -33,7 +33,7 @@ def parse_own_path(text: str) -> str | None:
 
 
 def parse_cpu_max(text: str) -> float | None:
-    """Cores that `cpu.max` ("quota period", in microseconds) allows; None for "max" and for what is no such text."""
+    """Cores that `cpu.max` ("quota period", in microseconds) allows; None for "max" and for malformed text."""
     quota, _, period = text.strip().partition(" ")
     if not quota.isdigit() or not period.isdigit() or int(period) == 0:
         return None
@@ -47,7 +47,7 @@ def parse_limit_bytes(text: str) -> int | None:
 
 
 def parse_counter(text: str, name: str) -> int | None:
-    """One counter of a file of "name value" lines (`cpu.stat`, `memory.stat`); None if it is not there."""
+    """One counter of a file of "name value" lines (`cpu.stat`, `memory.stat`); None if it is missing."""
     for line in text.splitlines():
         key, _, value = line.partition(" ")
         if key == name and value.strip().isdigit():

@@ -1,5 +1,4 @@
-"""Everything that a node takes from the world, as one value: what `wiring.py` gives a real process, and the simulator
-a simulated one."""
+"""All dependencies of a node, as one value: `wiring.py` makes the real ones, the simulator simulated ones."""
 
 from __future__ import annotations
 
@@ -16,12 +15,12 @@ from statechannel.ports import Coordination, Log
 
 
 class Dependencies(msgspec.Struct, frozen=True):
-    """Everything that a node takes from the world: the ports, the clocks, and ways to look around.
+    """All dependencies of a node: ports, clocks, probe and sensors.
 
-    `clock_s` must run on during suspend. `outside` are clocks, by name, that go on while a virtual machine is paused;
+    `clock_s` must run on during suspend. `outside` are clocks, by name, that run on while a virtual machine is paused;
     they may be set. `nonce` must differ between any two processes that ever write to the log. `newest_version` is the
-    newest record format that this release reads. `run_blocking` runs what takes long: on a thread in a real process, at
-    once in a simulated one.
+    newest record format that this release reads. `run_blocking` runs long work: on a thread in a real process, at once
+    in a simulated one.
     """
 
     log: Log

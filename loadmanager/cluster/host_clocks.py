@@ -1,7 +1,8 @@
-"""Clocks that go on while this machine is paused, if it is a virtual one: its host's, where that can be read.
+"""Clocks that run on while this virtual machine is paused: its host's, if it can be read.
 
-Linux shows the host's clock as a PTP device on KVM, Hyper-V and VMware. Reading one is a system call of microseconds.
-Whoever may not read it, or has none, is left with the wall clock, which guest tools or NTP set some time after a pause.
+Linux shows the host's clock as a PTP device on KVM, Hyper-V and VMware. Reading it is a system call of microseconds.
+Without such a device, or the right to read it, only the wall clock is left, which guest tools or NTP set some time
+after a pause.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from contextlib import suppress
 from pathlib import Path
 
 OF_HOSTS = {"KVM virtual PTP": "KVM", "hyperv": "Hyper-V", "ptp_vmw": "VMware"}
-"""What the drivers call their clocks, and whose host's these are."""
+"""The names of the drivers' clocks, and of the hosts' hypervisors."""
 
 SYSTEM, DEVICES = Path("/sys/class/ptp"), Path("/dev")
 _FROM_DESCRIPTOR = 3
-"""The kernel's kind of clock that is named by an open file: see FD_TO_CLOCKID in clock_getres(2)."""
+"""The kind of clock that an open file identifies: see FD_TO_CLOCKID in clock_getres(2)."""
 
 
 def clocks_outside(system: Path = SYSTEM, devices: Path = DEVICES) -> Mapping[str, Callable[[], float]]:
-    """By name: the host's clock if it can be read now, else the wall clock. The devices stay open."""
+    """The host's clocks that can be read now, else the wall clock, by name. The devices stay open."""
     found = dict[str, Callable[[], float]]()
     for name, device in _host_devices(system):
         with suppress(OSError):
@@ -42,6 +43,6 @@ def _host_devices(system: Path) -> list[tuple[str, str]]:
 
 
 def clock_of(descriptor: int) -> Callable[[], float]:
-    """Reads, in seconds, the clock behind an open device. Raises OSError where that has none."""
+    """A function that reads the clock behind an open device, in seconds. It raises OSError if there is none."""
     number = (~descriptor << 3) | _FROM_DESCRIPTOR
     return lambda: time.clock_gettime(number)

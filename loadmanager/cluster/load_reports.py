@@ -1,6 +1,6 @@
-"""Samples this broker's load and publishes it: the shell around `report.py`, and the two views it writes to.
+"""Samples this broker's load and publishes it: the shell around `report.py`, and the two views that it writes to.
 
-Keeps the loads of all held bundles for decisions of this broker (splits); others see only the hottest.
+Keeps the loads of all held bundles for this broker's own decisions (splits); other brokers see only the hottest.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def top_bundles(
 
 
 class Readings(Protocol):
-    """Where the process's own figures come from: `sensors.Sensors`, or a simulated one."""
+    """The source of the process's own figures: `sensors.Sensors`, or a simulated one."""
 
     def read(self) -> Figures: ...
 
@@ -76,9 +76,9 @@ class Readings(Protocol):
 class LoadService:
     """One broker's load: `run()` it beside the two views, `withdraw()` when the broker leaves for good.
 
-    `host_load` gives the load of the bundles; one that fails or hangs is logged, and its last answer stays.
-    `held` names the bundles that this broker holds: others in the answer don't count, missing ones count as idle. It is
-    called by way of `run_blocking`, so on a thread.
+    `host_load` gives the load of the bundles; if it fails or hangs, this is logged and its last answer stays. `held`
+    gives the bundles that this broker holds: others in the answer don't count, missing ones count as idle. It is called
+    through `run_blocking`, so on a thread.
     """
 
     def __init__(
@@ -113,10 +113,10 @@ class LoadService:
         self._sampled = asyncio.Event()
         self._run_blocking = run_blocking or _at_once
         self._reading = asyncio.Lock()
-        """Held while the samples are read or added to: means of ten thousand bundles are worked out on a thread."""
+        """Held while samples are read or added: a thread computes the means of ten thousand bundles."""
 
     def set(self, settings: Settings) -> None:
-        """Go by these from the next sample on."""
+        """Use these settings from the next sample on."""
         self._interval_s = settings.load_sample_interval_s
         self._host_timeout_s = settings.host_load_timeout_s
         self._reporter.set(settings)
@@ -127,7 +127,7 @@ class LoadService:
 
     @property
     def current(self) -> Report | None:
-        """What this broker would report now; None before the first sample."""
+        """The report that this broker would send now; None before the first sample."""
         return self._reporter.current()
 
     async def run(self) -> None:
@@ -137,7 +137,7 @@ class LoadService:
             group.create_task(self._report_for_ever())
 
     async def withdraw(self) -> None:
-        """Delete both reports, so that nobody waits for them to grow too old. Raises LogUnavailable."""
+        """Delete both reports, so that nobody waits for them to expire. Raises LogUnavailable."""
         await self._brokers.delete(self._broker.name)
         await self._bundles.delete(self._broker.name)
 

@@ -1,8 +1,8 @@
-"""Who is there, as this broker knows it: registrations, signs of life on the channel, and the evidence of others.
+"""The members of the cluster as this broker knows them: registrations, signs of life on the channel, and suspicions.
 
 Decides who counts as live for lookups and placement. That may be wrong for a moment; ownership never depends on it.
-Also the safe mode: after the coordination service was out of reach, nobody may be concluded dead until those known
-before are back, or `recovery_grace_s` is over. Pure: the shell feeds it and gives the time.
+Also has the safe mode: after the coordination service was out of reach, no broker may be concluded dead until all known
+before are back, or `recovery_grace_s` is over. Pure: the shell gives events and the time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Membership:
         self.heard_s: dict[BrokerId, float] = {}
         self.peers: dict[str, Peer] = {}
         self.revision = 0
-        """Grows when somebody comes, goes, registers anew, is suspected or acquitted."""
+        """Grows when a broker comes, goes, registers again, becomes suspected or no longer is."""
         self.connected = False
         self._suspected: dict[BrokerId, str] = {}
         self._eligible: list[Peer] | None = None
@@ -36,12 +36,12 @@ class Membership:
     # --- feeding
 
     def saw_members(self, members: Mapping[str, Member], connection: Connection, now_s: float) -> None:
-        """The watched values of the coordination service, after a change."""
+        """Take the watched values of the coordination service, after a change."""
         connected = connection is Connection.CONNECTED
         if not connected:
             if self.connected:
                 still = self._awaited if now_s < self._awaited_until_s else set[str]()
-                self._awaited = still | self.peers.keys()  # those of an earlier outage may still be on their way
+                self._awaited = still | self.peers.keys()  # brokers of an earlier outage may still come back
             self.connected = False
             return
         if not self.connected:
@@ -57,12 +57,12 @@ class Membership:
         self._awaited -= self.peers.keys()
 
     def saw_change(self, change: Change, now_s: float) -> None:
-        """A record was accepted: a no-op is a sign of life of its author."""
+        """Take an accepted record: a no-op is a sign of life of its author."""
         if change.record.action is Action.NOOP:
             self.heard_s[change.record.actor] = now_s
 
     def missed_changes(self, now_s: float) -> None:
-        """The replica went on from a snapshot: who gave a sign of life in what it did not read is not known."""
+        """The replica went on from a snapshot and may have missed signs of life: listening begins again."""
         self.listening_since_s = now_s
 
     # --- asking
@@ -73,7 +73,7 @@ class Membership:
         return peer if peer is not None and peer.broker == broker else None
 
     def is_live(self, broker: BrokerId, now_s: float) -> bool:
-        """Whether to send clients to this incarnation. Without the coordination service: whoever is known."""
+        """Whether to send clients to this incarnation. Without the coordination service every known one counts."""
         if broker in self.suspected:
             return False
         registered = self.peers.get(broker.name)
@@ -85,7 +85,7 @@ class Membership:
 
     @property
     def suspected(self) -> dict[BrokerId, str]:
-        """Incarnations that are thought dead, each with the evidence. Set as a whole."""
+        """Suspected incarnations, each with the evidence. Set as a whole."""
         return self._suspected
 
     @suspected.setter
@@ -99,8 +99,10 @@ class Membership:
         self._eligible = None
 
     def eligible(self) -> list[Peer]:
-        """Brokers that may be given bundles: registered, not suspected, draining or behind; by name. The same list
-        until something of it changes."""
+        """Brokers that may be given bundles, by name: registered, not suspected, draining or behind.
+
+        The same list object until something of it changes.
+        """
         if self._eligible is None:
             self._eligible = [self.peers[name] for name in sorted(self.peers) if self.is_eligible(self.peers[name])]
         return self._eligible
@@ -110,7 +112,7 @@ class Membership:
         return not (peer.registration.draining or peer.registration.behind or peer.broker in self.suspected)
 
     def safe_mode(self, now_s: float) -> str | None:
-        """Why nothing may be concluded from absence at present, None if it may."""
+        """Why an absent broker must not be concluded dead at present, None if it may."""
         if not self.connected:
             return "the coordination service is out of reach"
         self._awaited -= self.peers.keys()
@@ -122,10 +124,10 @@ class Membership:
 
 
 def suspected_by(suspicions: Iterable[tuple[BrokerId, BrokerId]], peers: Mapping[str, Peer]) -> dict[BrokerId, str]:
-    """Incarnations that enough registered brokers found refusing connections: two, or all there are besides it.
+    """Incarnations that refuse connections from enough registered brokers: two, or all others if there are fewer.
 
-    `suspicions` are (observer, suspect). A broker's own suspicions do not count once it is suspected itself; so
-    names are judged in order of how many suspect them.
+    `suspicions` are (observer, suspect). A suspected broker's own suspicions do not count, so names are judged in order
+    of how many suspect them.
     """
     by_suspect: dict[BrokerId, set[str]] = {}
     for observer, suspect in suspicions:

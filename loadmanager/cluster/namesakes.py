@@ -1,4 +1,4 @@
-"""Two processes of one advertised name would fence each other for ever: the one that was fenced looks for the other."""
+"""Ends one of two processes with the same advertised name, which would else fence each other for ever."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from statechannel.law.record import BrokerId
 from statechannel.ports import Coordination
 
 ANSWERS = 5
-"""One way back for its number, one there and back for its registration, as much for us to read what the watch told, and
-one more, since it asks later than we do."""
+"""Enough for the answer with the namesake's number, the round trip of its registration, as much for our watch, and one
+more, since it asks later than we do."""
 
 
 async def yield_to_namesake(
@@ -24,10 +24,11 @@ async def yield_to_namesake(
     validity_s: float,
     stopping: asyncio.Event,
 ) -> None:
-    """Return once nobody else has shown under the name of `me`, which was fenced. Raises NameTaken.
+    """Return once no other process has registered under the name of `me`, which was fenced. Raises NameTaken.
 
-    A leader that fenced us has registered nobody. A namesake registers right after it took the number, and its way to
-    the coordination service may be as long as ours: so we look for V/2, and until that has answered us some times.
+    A leader that fenced us registers nobody. A namesake registers right after it took the number, and its round trip to
+    the coordination service may be as long as ours: so we look for `validity_s / 2`, and until the service has answered
+    us ANSWERS times.
     """
     answers, until_s = 0, clock_s() + validity_s / 2
     while not stopping.is_set():

@@ -1,8 +1,8 @@
 """The policies of the cluster as documents on a topic: reads, checked writes with compare-and-set, their history.
 
-Decides nothing: what is refused says `validation.py`, which attempts count `loadmanager.settings.documents`. Two
-writers at the same moment can each be right alone and contradict each other: then both documents stand, and what they
-leave a bundle is nothing. The next decision says which rules refused it.
+`validation.py` decides what is refused, `loadmanager.settings.documents` which writes count. Two writers at the same
+moment can write documents that are valid alone and contradict each other: then both hold, and a bundle may have no
+permitted broker. The next decision says which rules refused it.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from statechannel.ports import Log
 
 READ_TIMEOUT_S = 10.0
 MATCHED_AT_ONCE = 100
-"""Names that are matched with a policy's patterns in one turn of the loop."""
+"""Names matched with a policy's patterns in one turn of the loop."""
 
 ATTEMPTS = 5
-"""How often a change that names no version is tried against others that are faster."""
+"""How often a change that names no version is tried, if other writers are faster."""
 
 EMPTY: Mapping[Kind, Policy] = {
     Kind.NAMESPACE: NamespacePolicy(),
@@ -49,11 +49,11 @@ EMPTY: Mapping[Kind, Policy] = {
     Kind.BROKER: BrokerPolicy(),
     Kind.CLUSTER: ClusterPolicy(),
 }
-"""What the absence of a document amounts to, by kind."""
+"""The document that equals an absent one, by kind."""
 
 
 class Written(msgspec.Struct, frozen=True):
-    """An accepted change, and what its author should know besides. `forced` are the rules that he overrode."""
+    """An accepted change, with notes for its author. `forced` are the rules that the author overrode."""
 
     version: Version[Policy]
     notes: tuple[str, ...] = ()
@@ -61,8 +61,11 @@ class Written(msgspec.Struct, frozen=True):
 
 
 class PolicyStore:
-    """Run `run()`. `known` tells what there is in the cluster at present, to check documents against; `run_blocking`
-    runs such a check, which may look at all names and all patterns."""
+    """The policies; keep `run()` running.
+
+    `known` gives the present names of the cluster, to check documents against. `run_blocking` runs such a check, which
+    may match all names with all patterns.
+    """
 
     def __init__(
         self,
@@ -88,12 +91,12 @@ class PolicyStore:
         await self.documents.run()
 
     async def wait_ready(self, timeout_s: float) -> None:
-        """Return once what was in the topic at the start has been read. Raises LogUnavailable when it takes longer."""
+        """Return once the topic is read up to its end at the start. Raises LogUnavailable after `timeout_s`."""
         if not await self.documents.wait_ready(timeout_s):
             raise LogUnavailable(f"the policies in topic {self.documents.topic} could not be read to their end")
 
     async def match_brokers(self) -> None:
-        """Match what holds now against all brokers, in steps: whoever places or balances next finds it done."""
+        """Match the present policies with all brokers, in steps, so that the next placement finds it done."""
         for policy in tuple(self.current().isolation.values()):
             await self._match(policy)
 
@@ -108,17 +111,17 @@ class PolicyStore:
     # --- reading
 
     def current(self) -> Policies:
-        """All that hold now; the same object until something changes."""
+        """The policies that hold now; the same object until one changes."""
         if self._folded.revision != self.documents.revision:
             self._folded = fold(self.documents.values(), self.documents.revision)
         return self._folded
 
     def at(self, offset: int) -> Policies:
-        """All that held once the entry at `offset` of the topic had been read."""
+        """The policies that held after the entry at `offset` of the topic."""
         return fold(self.documents.at(offset), offset)
 
     def get(self, kind: Kind, name: str) -> Version[Policy]:
-        """The document with its version; one that is not readable may have no value. Raises NotFound."""
+        """The document with its version; an unreadable one may have no value. Raises NotFound."""
         found = self.documents.get(key_of(kind, name))
         if found is None or (found.value is None and found.readable):
             raise NotFound(f"there is no {kind} policy {name!r}")
@@ -130,19 +133,19 @@ class PolicyStore:
         return None if found is None else found.value
 
     def version(self, kind: Kind, name: str) -> int:
-        """The document's version, to be named as `seen`; 0 if it was never written."""
+        """The document's version, for `seen`; 0 if it was never written."""
         found = self.documents.get(key_of(kind, name))
         return ABSENT if found is None else found.version
 
     def history(self, kind: Kind, name: str) -> Sequence[Version[Policy]]:
-        """Every version, deletions too, oldest first. Raises NotFound if it was never written."""
+        """Every version, with deletions, oldest first. Raises NotFound if it was never written."""
         found = self.documents.history(key_of(kind, name))
         if not found:
             raise NotFound(f"there never was a {kind} policy {name!r}")
         return found
 
     def on_change(self, listener: Callable[[Policies], None]) -> None:
-        """Call `listener` on the loop with what holds, now and after each change."""
+        """Call `listener` on the loop with the policies that hold, now and after each change."""
         listener(self.current())
 
         def changed(_name: str, _old: Version[Policy] | None, _new: Version[Policy]) -> None:
@@ -153,20 +156,20 @@ class PolicyStore:
     # --- writing
 
     def proposed(self, kind: Kind, name: str, policy: Policy | None) -> Policies:
-        """What would hold if this document were so (None: deleted); writes nothing."""
+        """The policies that would hold with this document (None: deleted); writes nothing."""
         values = {key: value for key, value in self.documents.values().items() if key != key_of(kind, name)}
         if policy is not None:
             values[key_of(kind, name)] = policy
         return fold(values, self.documents.revision)
 
     async def check(self, kind: Kind, name: str, policy: Policy, *, force: bool = False) -> Findings:
-        """What `put` would find. Raises what it would raise: Invalid, NotFound, Conflict."""
+        """The findings of `put`, without writing. Raises as `put`: Invalid, NotFound, Conflict."""
         checked = await self._run_blocking(partial(check, kind, name, policy, self.current(), self._known()))
         checked.refuse(force=force)
         return checked
 
     async def check_deletion(self, kind: Kind, name: str, *, force: bool = False) -> Findings:
-        """What `delete` would find. Raises what it would raise: NotFound, Conflict."""
+        """The findings of `delete`, without writing. Raises as `delete`: NotFound, Conflict."""
         self.get(kind, name)
         checked = await self._run_blocking(partial(check_deletion, kind, name, self.current(), self._known()))
         checked.refuse(force=force)
@@ -183,7 +186,7 @@ class PolicyStore:
         reason: str = "",
         force: bool = False,
     ) -> Written:
-        """Set a document if its version still is `seen` (0: never written); None: whatever it is.
+        """Set a document if its version still is `seen` (0: never written; None: any version).
 
         Raises Invalid, NotFound (its namespace or bundle), Conflict (a rule that nothing satisfies, unless `force`; or
         another version), LogUnavailable (it may or may not be written).
@@ -206,9 +209,9 @@ class PolicyStore:
         reason: str = "",
         force: bool = False,
     ) -> Written | None:
-        """Set a document to what `to` makes of it (of an empty one, if there is none): fields of others are kept.
+        """Replace a document by `to(document)` (of an empty one if there is none), which keeps other writers' fields.
 
-        None if that leaves it as it is. One that comes to say nothing is deleted. Raises what `put` raises.
+        Returns None if nothing changes. Deletes a document that becomes empty. Raises as `put`.
         """
         empty = EMPTY.get(kind)
         for _ in range(ATTEMPTS):
@@ -229,7 +232,7 @@ class PolicyStore:
                 return await self.put(kind, name, wanted, seen=seen, author=author, reason=reason, force=force)
             except Conflict:
                 if self.version(kind, name) == seen:
-                    raise  # refused for what it says, not for being late
+                    raise  # refused for its content, not for its version
         raise Conflict(f"the {kind} policy {name!r} is changed by others all the time: try again later")
 
     async def delete(
@@ -242,8 +245,11 @@ class PolicyStore:
         reason: str = "",
         force: bool = False,
     ) -> Written:
-        """Delete a document. Raises NotFound, Conflict (another version; nothing would satisfy what stays, unless
-        `force`), LogUnavailable."""
+        """Delete a document.
+
+        Raises NotFound, Conflict (another version; or nothing would satisfy the remaining rules, unless `force`),
+        LogUnavailable.
+        """
         await self._all_read()
         checked = await self.check_deletion(kind, name, force=force)
         version = await self.documents.delete(
@@ -252,7 +258,7 @@ class PolicyStore:
         return Written(version, checked.notes, checked.refused)
 
     async def _all_read(self) -> None:
-        """What others have written by now counts: two that contradict each other are not both to be accepted."""
+        """Read all that others have written by now, so that no contradicting document is accepted after theirs."""
         await self.wait_ready(READ_TIMEOUT_S)
         await self.documents.catch_up()
 
@@ -263,7 +269,7 @@ def _with_forced(reason: str, author: str, checked: Findings) -> str:
 
 
 def _taken_away(before: Version[Policy] | None, policy: Policy) -> tuple[str, ...]:
-    """A note on what a document said that its successor does not: whoever replaced it may not have seen it."""
+    """A note on fields that the new document lacks: its author may not have seen them."""
     if before is None or type(before.value) is not type(policy):
         return ()
     said = msgspec.to_builtins(before.value)

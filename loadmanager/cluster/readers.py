@@ -1,7 +1,7 @@
-"""Readers of the channel's log that registered how far they have come: nothing that they still want is trimmed.
+"""Readers of the channel's log, which register their positions: nothing that they still want is trimmed.
 
-Decides which registrations are taken. A registration lasts for `reader_ttl_s`, so that a forgotten reader does not hold
-the log for ever; to register again renews it. How far the log is trimmed then is decided in `retention.py`.
+Decides which registrations are accepted. A registration lasts for `reader_ttl_s`, so that a forgotten reader does not
+hold the log for ever; registering again renews it. `retention.py` decides how far the log is trimmed.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def readers_view(log: Log, ttl_s: float, clock_ms: Callable[[], int]) -> TableVi
 
 
 def wanted(readers: Iterable[ChannelReader], partition: int) -> list[int]:
-    """From where on the readers still want to read a partition."""
+    """The offsets from which readers still want to read a partition."""
     return [reader.positions[partition] for reader in readers if partition < len(reader.positions)]
 
 
 class ReaderRegistry:
-    """Takes, renews and deletes registrations; `topic` is the log that they are about."""
+    """Accepts, renews and deletes registrations of readers of `topic`."""
 
     def __init__(self, view: TableView[ChannelReader], log: Log, topic: str, wall_ms: Callable[[], int]) -> None:
         self._view = view
@@ -55,11 +55,11 @@ class ReaderRegistry:
         self._wall_ms = wall_ms
 
     def all(self) -> Mapping[str, ChannelReader]:
-        """As this broker knows them, by name."""
+        """All readers that this broker knows, by name."""
         return dict(sorted(self._view.items()))
 
     def get(self, name: str) -> ChannelReader:
-        """One of them. Raises NotFound."""
+        """One reader. Raises NotFound."""
         reader = self._view.get(name)
         if reader is None:
             raise NotFound(f"there is no reader {name[:100]!r}; registered: {', '.join(sorted(self._view)) or 'none'}")
@@ -85,7 +85,7 @@ class ReaderRegistry:
         _refuse_trimmed(chosen, begins)
         reader = ChannelReader(chosen, self._wall_ms())
         await self._view.put(name, reader)
-        try:  # whoever trimmed it meanwhile did not know of us yet
+        try:  # a channel owner that trimmed meanwhile did not know of this reader yet
             _refuse_trimmed(chosen, await self._log.begins(self._topic))
         except Conflict:
             await self._view.delete(name)

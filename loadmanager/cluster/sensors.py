@@ -1,7 +1,7 @@
-"""Reads how busy this process, its cgroup and its host are. The only place that asks psutil.
+"""Reads how busy this process, its cgroup and its host are. The only place that uses psutil.
 
-The process counts by default; where its cgroup limits CPU or memory the group counts instead, against its limit:
-what the kernel throttles or kills by is the group.
+The process counts by default. If its cgroup limits CPU or memory, the group counts instead, against its limit, because
+the kernel throttles and kills by group.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from loadmanager.cluster import cgroup
 from loadmanager.model.load.model import Figures
 
 SHORTEST_WINDOW_S = 0.5
-"""Over less than this a processor is either busy or idle. What a process burns in its first instant, measured so, would
-look like a full broker, and be believed until its next report."""
+"""Over a shorter time a processor is either busy or idle: a process that starts would report itself as full."""
 
 
 class Sensors:
@@ -37,12 +36,12 @@ class Sensors:
         self._cores = declared.get("cpu") or min(_cores_of_process(), self._limits.cores or float("inf"))
         memory_bytes = min(psutil.virtual_memory().total, self._limits.memory_bytes or float("inf"))
         self._memory_bytes = int(declared.get("memory_bytes") or memory_bytes)
-        psutil.cpu_percent(None)  # the first call only sets the mark from which the next one measures
+        psutil.cpu_percent(None)  # the first call only sets the beginning of the next measurement
         self._cpu_s, self._at_s = self._cpu_used_s(), clock_s()
         self._cpu_percent = 0.0
 
     def read(self) -> Figures:
-        """A few files of /proc, some hundred microseconds."""
+        """Read a few files of /proc; takes some hundred microseconds."""
         host_memory_percent = psutil.virtual_memory().percent
         return Figures(
             cpu_percent=self._read_cpu_percent(),

@@ -1,7 +1,7 @@
-"""Early suspicion on evidence: each broker looks at the others' ports; a refused connection is a suspicion.
+"""Early suspicion on evidence: brokers connect to the others' ports, and a refused connection is a suspicion.
 
-A crashed process refuses at once, long before its session ends. Suspicions are shared in a compacted topic; what they
-add up to is decided by `membership.suspected_by`. A port that merely does not answer suspects nobody.
+The port of a crashed process refuses at once, long before its session ends. Brokers share suspicions in a compacted
+topic; `membership.suspected_by` decides who is suspected. A port that does not answer is no suspicion.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from statechannel.law.record import BrokerId
 from statechannel.runtime.view import TableView
 
 OBSERVERS = 4
-"""How many brokers look at each one: enough for two that agree, few enough for a large cluster."""
+"""How many brokers probe each broker: enough for two to agree, few enough for a large cluster."""
 
 PROBE_TIMEOUT_S = 1.0
 
 
 class SuspicionReport(msgspec.Struct, frozen=True):
-    """`observer` found the port of `suspect` closed. On the wire are the names of the first release."""
+    """`observer` found the port of `suspect` closed. The wire has the field names of the first release."""
 
     observer: BrokerId = msgspec.field(name="accuser")
     suspect: BrokerId = msgspec.field(name="accused")
 
 
 class Answer(StrEnum):
-    """What a look at a port showed."""
+    """The result of a probe."""
 
     OPEN = "open"
     REFUSED = "refused"
@@ -51,27 +51,29 @@ async def probe_port(peer: Peer) -> Answer:
             _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
     except ConnectionRefusedError:
         return Answer.REFUSED
-    except (OSError, ValueError, OverflowError):  # the last two: what it registered is no address
+    except (OSError, ValueError, OverflowError):  # the last two: the registered URL is no address
         return Answer.SILENT
     writer.close()
     return Answer.OPEN
 
 
 class Ring:
-    """Who looks at whom: the brokers on a ring, in the order of their names' hashes, each looked at by the OBSERVERS
-    that follow it. The same for everybody who knows the same names. Whoever comes or goes changes that of its
-    neighbours only, and nobody has to look at more than OBSERVERS."""
+    """Who probes whom: brokers on a ring, in the order of their names' hashes; the next OBSERVERS probe each one.
+
+    The same for all processes that know the same names. A broker that comes or goes affects only its neighbours, and no
+    broker probes more than OBSERVERS others.
+    """
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = sorted(names, key=_place_of)
         self._places = {name: place for place, name in enumerate(self._names)}
 
     def observers_of(self, name: str) -> list[str]:
-        """The brokers that look at this one, next on the ring first."""
+        """The brokers that probe this one, next on the ring first."""
         return self._next(name, 1)
 
     def observed_by(self, name: str) -> list[str]:
-        """The brokers that this one looks at."""
+        """The brokers that this one probes."""
         return self._next(name, -1)
 
     def _next(self, name: str, step: int) -> list[str]:
@@ -86,7 +88,7 @@ def _place_of(name: str) -> bytes:
 
 
 class Suspicion:
-    """Run `run()`; what all brokers say is in the view."""
+    """Probes other brokers and publishes this broker's suspicions; keep `run()` running. The view has all brokers'."""
 
     def __init__(
         self,
@@ -107,10 +109,10 @@ class Suspicion:
         self._refused: dict[BrokerId, int] = {}
         self._suspecting: set[BrokerId] = set()
         self._around: tuple[Set[str], list[str]] = set[str](), []
-        """Those who were there at the last look, and those of them that we look at."""
+        """The brokers of the last round, and those of them that we probe."""
 
     async def run(self) -> None:
-        """Look around for ever."""
+        """Probe for ever."""
         while True:
             peers = self._peers()
             if self._around[0] != peers.keys():
@@ -139,7 +141,7 @@ class Suspicion:
                 await self._view.put(self._key(broker), SuspicionReport(self._me, broker))
                 self._suspecting.add(broker)
         except LogError:
-            return  # without the log nothing can be moved either; the next round says it again
+            return  # without the log nothing can be moved either; the next round tries again
 
     def _key(self, suspect: BrokerId) -> str:
         return f"{self._me.name}>{suspect.name}"

@@ -1,5 +1,4 @@
-"""The table views that every broker reads: load reports, suspicions, readers of the channel's log. One place for their
-topics and life times."""
+"""The table views that every broker reads: load reports, suspicions, readers of the channel's log."""
 
 from __future__ import annotations
 
@@ -17,11 +16,11 @@ from statechannel.runtime.view import TableView
 
 SUSPICIONS_TOPIC = "accusations"
 SUSPICION_TTL_S = 3_600.0
-"""Observers withdraw what does not hold any more; this is for observers that died."""
+"""For suspicions of observers that died; live ones withdraw theirs."""
 
 
 class Views:
-    """Opened and run together."""
+    """All views, opened and run together."""
 
     def __init__(self, log: Log, settings: Settings, wall_ms: Callable[[], int]) -> None:
         self.brokers = broker_loads(log, settings, wall_ms)
@@ -50,11 +49,11 @@ class Views:
                 tasks.create_task(view.run())
 
     def follow(self, settings: Settings) -> None:
-        """Let load data live as long as these settings say, from now on."""
+        """Take the time to live of load data from these settings, from now on."""
         self.brokers.set_ttl(settings.load_ttl_s)
         self.bundles.set_ttl(settings.load_ttl_s)
 
     async def sweep(self) -> None:
-        """Tombstone what is too old; the leader's duty."""
+        """Delete expired keys from the topics; a duty of the leader."""
         for view in self._all:
             await view.sweep()

@@ -1,1 +1,1 @@
-"""A broker inside a service: the facades, the control thread, the gate of the data path, the endpoints."""
+"""A broker inside a service: the facades, the control thread, the gate for requests, the endpoints."""

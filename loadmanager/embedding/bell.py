@@ -1,7 +1,7 @@
-"""Waking who waits for a bundle, across threads and loops and without polling: `Bell`.
+"""Wakes waiters for a bundle, across threads and loops and without polling: `Bell`.
 
-Decides nothing: a woken waiter looks for itself. Who waits first starts to listen, then looks, then waits; so nothing
-that happens in between is missed.
+A woken waiter looks again by itself. A waiter first starts to listen, then looks, then waits; so it misses nothing that
+happens in between.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ Wake = Callable[[], None]
 
 
 class Bell:
-    """Rung by one thread, heard by any. Each waiter is woken once and forgotten."""
+    """One thread rings, any thread may wait. Each waiter is woken once and forgotten."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: dict[Bundle, set[Wake]] = {}
 
     def ring(self, bundle: Bundle) -> None:
-        """Wake everybody who waits for this bundle."""
+        """Wake all waiters of this bundle."""
         if bundle in self._waiting:
             with self._lock:
                 waiting = self._waiting.pop(bundle, ())
@@ -32,12 +32,12 @@ class Bell:
                 wake()
 
     def ring_all(self) -> None:
-        """Wake everybody."""
+        """Wake all waiters."""
         for bundle in list(self._waiting):
             self.ring(bundle)
 
     def future(self, bundle: Bundle) -> asyncio.Future[None]:
-        """A future of the running loop, done at the next ring. Cancel it when it is not wanted any more."""
+        """A future of the running loop, done at the next ring. Cancel it when you need it no more."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
 

@@ -1,4 +1,4 @@
-"""Embeds a broker in an asyncio service (`sync_broker.py`: in one of threads). Ten lines make a service sharded:
+"""Embeds a broker in an asyncio service (`sync_broker.py`: in a service of threads). Ten lines make a service sharded.
 
     class Shop:                                    # a BundleHost, see loadmanager.model.host
         async def acquire(self, bundle, token, hand_off): ...
@@ -11,7 +11,7 @@
             ...                                    # serve; give claim.token to the storage
 
 The control plane runs on a thread of its own (`control.py`), the host's coroutine hooks on the loop that entered the
-`Broker`, its plain hooks on worker threads. Decides nothing: `gate.py` lets requests in, the node does the rest.
+`Broker`, its plain hooks on worker threads. `gate.py` admits requests, the node does the rest.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ T = TypeVar("T")
 class Broker:
     """A broker inside an asyncio service. `async with`, or `await start()` and `await stop()`, on the service's loop.
 
-    `host` is told which bundles come and go; a service that keeps nothing by bundle needs none.
-    `settings`, or settings by name (`log="sqlite:cluster.db"`, `advertised="10.0.0.7:8080"`, …); what is not given
-    comes from the environment. `urls` are the service's own, by protocol: clients and other brokers get them.
-    `advertised` is this broker's name and where its admin endpoint listens; port 0 takes a free one. `bind` is where to
-    listen instead, if that differs. `endpoint=None` opens the admin interface if it is installed, else only an empty
-    port, as `endpoint=False` does; with `endpoint=True` it has to be there.
+    `host` gets the hooks when bundles come and go; a service without state needs none. Give `settings`, or settings by
+    name (`log="sqlite:cluster.db"`, `advertised="10.0.0.7:8080"`, …); the others come from the environment. `urls` are
+    the service's own, by protocol: clients and other brokers get them. `advertised` is this broker's name and the
+    address of its admin endpoint; port 0 takes a free one. `bind` is the address to listen on, if it differs.
+    `endpoint=None` opens the admin interface if it is installed, else only an empty port, as `endpoint=False` does;
+    `endpoint=True` requires it.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Broker:
         await self.stop()
 
     async def start(self) -> None:
-        """Return when this broker is registered and takes bundles. Raises those of `statechannel.errors`, OSError."""
+        """Return when this broker is registered and takes bundles. Raises errors of `statechannel.errors`, OSError."""
         self._control.start(asyncio.get_running_loop())
         try:
             await asyncio.wrap_future(self._control.started)
@@ -82,8 +82,8 @@ class Broker:
     async def stop(self, drain_timeout_s: float | None = None) -> None:
         """Move all bundles away (for at most `drain_timeout_s`, default: the setting), then leave. Idempotent.
 
-        Returns some seconds after the drain's time at the latest, even if the control thread hangs; `ended()` tells.
-        Keep the service's port open a little longer: requests of clients that do not know yet are sent on.
+        Returns at the latest some seconds after the drain's time-out, even if the control thread hangs; `ended()` then
+        raises. Keep the service's port open a little longer, to redirect clients that do not know yet.
         """
         limit_s = self._control.stop(drain_timeout_s)
         ended = asyncio.wrap_future(self._control.ended)
@@ -91,17 +91,17 @@ class Broker:
         if not done:
             self._control.give_up()
             await asyncio.wait((ended,))
-        ended.exception()  # whoever wants to know asks `ended()`
+        ended.exception()  # marks it as retrieved; `ended()` raises it
 
     async def ended(self) -> None:
-        """Return when this broker has left. Raises what ended it, if it broke down."""
+        """Return when this broker has left. Raises its error if it failed."""
         await asyncio.shield(asyncio.wrap_future(self._control.ended))
 
     async def run_until_signal(self, ready: Callable[[], object] | None = None) -> None:
-        """Serve until SIGTERM or SIGINT, then leave as `stop` does; a second one ends the process at once.
+        """Serve until SIGTERM or SIGINT, then leave as `stop` does; a second signal ends the process at once.
 
-        `ready` is called once signals are heeded: the moment to say that the service runs. Returns when this broker has
-        left, raises what ended it if it broke down. On the main thread, once started.
+        `ready` is called once signals are handled: the moment to report that the service runs. Returns when this broker
+        has left; raises its error if it failed. Call it on the main thread, after `start`.
         """
         loop, leaving = asyncio.get_running_loop(), set[asyncio.Task[None]]()
         with leaving_on_signal(lambda: leaving.add(loop.create_task(self.stop())), loop):
@@ -117,29 +117,29 @@ class Broker:
         return serving is not None and serving.serving(bundle)
 
     def claim(self, topic: str) -> Claim | None:
-        """The bundle and token under which this broker may serve the topic at this moment, None if it may not."""
+        """The bundle and token under which this broker may serve the key at this moment, None if it may not."""
         serving = self._control.node.serving
         return None if serving is None else serving.claim_topic(parse_topic(topic))
 
     def admit(self, topic: str, timeout_s: float = ADMIT_TIMEOUT_S) -> Admission:
-        """`async with broker.admit(topic) as claim:` around a request: it is served by us, and counted while it lasts.
+        """`async with broker.admit(topic) as claim:` around a request: we serve it, and count it until it ends.
 
-        Held for at most `timeout_s` while the bundle is on its way here. Raises Moved (ask there), NotServing (later),
-        NotFound (no such namespace), InvalidName.
+        A request waits for at most `timeout_s` while its bundle is on its way here. Raises Moved (ask there),
+        NotServing (try later), NotFound (no such namespace), InvalidName.
         """
         return Admission(self.gate, topic, timeout_s)
 
     async def left(self, claim: Claim) -> Moved | NotServing:
-        """For long connections: wait until the bundle of an admitted claim leaves; where the client should go then.
+        """For long connections: wait until the bundle of an admitted claim leaves; returns where the client should go.
 
-        A `release` that waits for the connection (`quiesce`) goes on when it has ended. A split is a departure, too.
+        A `release` that waits in `quiesce` goes on once the connection has ended. A split ends the claim, too.
         """
         return await self.gate.left(claim)
 
     async def quiesce(self, bundle: Bundle, timeout_s: float | None = None) -> bool:
         """For `release`: wait until no admitted request of the bundle is in progress; whether none is.
 
-        Gives up after `timeout_s`, by default somewhat before `host_release_timeout_s`.
+        Gives up after `timeout_s`, by default a little before `host_release_timeout_s`.
         """
         if timeout_s is None:
             timeout_s = self._control.quiesce_timeout_s
@@ -148,11 +148,11 @@ class Broker:
     # --- the cluster
 
     async def locate(self, topic: str, timeout_s: float | None = None) -> Located:
-        """Where the topic is served; assigns it if nobody has it. Raises NotFound, Unavailable, InvalidName."""
+        """Where the key is served; assigns its bundle if nobody owns it. Raises NotFound, Unavailable, InvalidName."""
         return await self.ask(locating(topic, timeout_s))
 
     async def drain(self, timeout_s: float | None = None) -> DrainProgress:
-        """Take no more bundles and move all away; returns when that is done, or after `timeout_s` with what is left."""
+        """Take no more bundles and move all away; returns the progress when done, or after `timeout_s`."""
         return await self.ask(draining(timeout_s))
 
     async def ensure_namespace(self, namespace: str, bundles: int | None = None) -> None:
@@ -164,12 +164,12 @@ class Broker:
         await self.ask(lambda node: node.current.operations.transfer(bundle, destination))
 
     async def ask(self, work: Callable[[Node], Coroutine[Any, Any, T]]) -> T:
-        """What `work(node)` returns, run on the control loop: for all that this facade does not offer."""
+        """Run `work(node)` on the control loop; returns its result. For all that this facade does not offer."""
         return await asyncio.wrap_future(self._control.ask(work))
 
     @property
     def name(self) -> str:
-        """The advertised `host:port`, the actual one where port 0 was asked for."""
+        """The advertised `host:port`, with the actual port if it was given as 0."""
         return self._control.settings.advertised
 
     @property
@@ -179,5 +179,5 @@ class Broker:
 
     @property
     def gate(self) -> Gate:
-        """What `admit` and `quiesce` work on."""
+        """The gate behind `admit` and `quiesce`."""
         return self._control.gate

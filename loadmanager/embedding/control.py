@@ -1,8 +1,8 @@
 """The control plane of an embedded broker: a `Node` on a thread and event loop of its own, its endpoint on another one.
 
-So that a service that blocks its loop, or computes for seconds, fences nothing, and no client of the endpoint does:
-proofs are written here. This thread runs no code of the service and reads no byte of a client. Everything offered here
-may be called from any other thread.
+This thread writes the proofs. It runs no code of the service and reads nothing from clients, so that neither a service
+that blocks its loop or computes for seconds, nor a client of the endpoint, can let proofs expire. All methods may be
+called from any other thread.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 QUIESCE_SHARE = 0.8
-"""How much of `host_release_timeout_s` a `release` may wait for requests in progress: one that waits in vain still ends
-by itself, before it is overtaken."""
+"""The part of `host_release_timeout_s` for which a `release` may wait for requests in progress: if they do not end, it
+still returns before its time-out."""
 
 SWITCH_INTERVAL_S = 0.0005
-"""How long a computing service may keep the interpreter from this thread and the adapters' ones. With Python's own
-5 ms a service that computes without pause starves them until a healthy broker fences itself."""
+"""How long a computing service may keep the interpreter from this thread and those of the adapters. With Python's
+default of 5 ms a service that computes without pause starves them until a healthy broker fences itself."""
 
 STOP_GRACE_S = 5.0
-"""How long leaving may take beyond the drain before it is broken off, and then until nobody waits for it any more."""
+"""How long leaving may take after the drain before it is cancelled; and as long again before callers stop waiting."""
 
 
 class Control:
@@ -70,10 +70,10 @@ class Control:
         self._thread = threading.Thread(target=self._work, name="loadmanager-control", daemon=True)
 
     def start(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Begin; `loop` is where the host's coroutine hooks run. Binds the admin port. Raises OSError, ValueError,
-        and Unavailable if it was stopped before.
+        """Start the thread and bind the admin port; the host's coroutine hooks run on `loop`.
 
-        Shortens the interpreter's switch interval to `SWITCH_INTERVAL_S`, for the whole process.
+        Shortens the interpreter's switch interval to `SWITCH_INTERVAL_S`, for the whole process. Raises OSError,
+        ValueError, and Unavailable if it was stopped before.
         """
         if self.ended.done():
             raise Unavailable("this broker was stopped; make another one")
@@ -108,16 +108,16 @@ class Control:
 
     @property
     def quiesce_timeout_s(self) -> float:
-        """How long to wait for requests in progress, if nobody says."""
+        """The default time to wait for requests in progress."""
         return QUIESCE_SHARE * self._settings_now.host_release_timeout_s
 
     @property
     def _settings_now(self) -> Settings:
-        """With those of the cluster, once the node has read them; a frozen value, so any thread may ask."""
+        """The settings, with those of the cluster once the node has read them; frozen, so any thread may read them."""
         return self.settings if self._node is None else self._node.settings
 
     def ask(self, work: Callable[[Node], Coroutine[Any, Any, T]]) -> Future[T]:
-        """Run `work(node)` on the control loop. What it raises comes with the future; Unavailable if we have left."""
+        """Run `work(node)` on the control loop; the future has its result or error, Unavailable if we have left."""
         if self._loop is None or self.ended.done():
             failed: Future[T] = Future()
             failed.set_exception(Unavailable("this broker is not running"))
@@ -125,9 +125,9 @@ class Control:
         return asyncio.run_coroutine_threadsafe(work(self.node), self._loop)
 
     def stop(self, drain_timeout_s: float | None) -> float:
-        """Leave gracefully, and break off what has not ended `STOP_GRACE_S` after the drain's time. Idempotent.
+        """Leave gracefully; `STOP_GRACE_S` after the drain's time-out cancel what has not ended. Idempotent.
 
-        Returns the seconds after which whoever waits for `ended` should `give_up()`.
+        Returns the seconds after which a caller that waits for `ended` should call `give_up()`.
         """
         limit_s = self._settings_now.drain_timeout_s if drain_timeout_s is None else drain_timeout_s
         if self._thread.ident is None:
@@ -138,7 +138,7 @@ class Control:
         return limit_s + 2 * STOP_GRACE_S
 
     def give_up(self) -> None:
-        """Wait no longer for a control thread that hangs: it ends with the process, and its proofs run out before."""
+        """Stop waiting for a control thread that hangs: it ends with the process, and its proofs run out."""
         self._end(Unavailable("this broker did not leave in time: something holds up its control thread"))
 
     def _end(self, error: BaseException | None) -> None:
@@ -189,7 +189,7 @@ class Control:
         self.started.set_result(None)
 
     def _assign_soon(self, topic: Key) -> None:
-        """A request waits for a bundle that nobody owns: have it assigned, as a lookup would."""
+        """Have an unowned bundle assigned for a waiting request, as a lookup would."""
 
         async def assign(node: Node) -> None:
             with suppress(StateChannelError, Unavailable):
@@ -209,7 +209,7 @@ class Control:
 
 
 def _first(error: BaseException) -> BaseException:
-    """What went wrong first, without the groups that task groups wrap it in."""
+    """The first error, without the exception groups of task groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

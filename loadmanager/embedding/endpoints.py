@@ -1,11 +1,11 @@
-"""The endpoints of a broker: what serves its admin interface. Found by entry point, so that this package imports none.
+"""Opens the endpoint of a broker, which serves its admin interface. Found by entry point, so this package imports none.
 
 An endpoint is `attach(handover, listening) -> async context manager`, registered in the entry point group
-`loadmanager.endpoints`: it serves HTTP on the bound, listening socket while the context is open. It has a thread and an
-event loop of its own, so that nothing that a client sends is read where proofs are renewed; what it may read of the
-node from there, and how it asks for the rest, is in `handover.py`. It is opened before the node has started
-(`node.ready` tells) and closed after it has left. Without any endpoint the socket still accepts connections and closes
-them: the other brokers look at this port to see whether the process is alive.
+`loadmanager.endpoints`. It serves HTTP on the listening socket while the context is open. It has a thread and an event
+loop of its own, so that nothing from clients is read on the loop that renews proofs; `handover.py` says what it may
+read of the node, and how it asks for the rest. It opens before the node has started (see `node.ready`) and closes after
+the node has left. Without any endpoint the socket still accepts connections and closes them, because other brokers
+probe this port to see whether the process is alive.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from loadmanager.settings import MAX_PORT
 
 GROUP, OURS = "loadmanager.endpoints", "loadmanager_api."
 CLOSED_WITHIN_S = 8.0
-"""Beyond it nobody waits for an endpoint that hangs; its thread ends with the process."""
+"""How long to wait for an endpoint that hangs; its thread ends with the process."""
 
 _log = logging.getLogger("loadmanager")
 
@@ -37,9 +37,9 @@ Endpoint = Callable[[Handover, socket.socket], AbstractAsyncContextManager[Any]]
 
 
 def installed_endpoint() -> Endpoint:
-    """The endpoint that is installed, or `closed_door` if none is.
+    """The installed endpoint, or `closed_endpoint` if there is none.
 
-    Raises RuntimeError if there are several, MissingExtra if it is ours and what it needs is not installed.
+    Raises RuntimeError if there are several, MissingExtra if it is ours and its packages are not installed.
     """
     found = entry_points(group=GROUP)
     if len({point.value for point in found}) > 1:
@@ -54,7 +54,7 @@ def installed_endpoint() -> Endpoint:
 
 @asynccontextmanager
 async def closed_endpoint(handover: Handover, listening: socket.socket) -> AsyncGenerator[None]:
-    """Accept and close: shows that this process is alive, answers nothing."""
+    """An endpoint that only accepts and closes connections, which shows that this process is alive."""
 
     def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
@@ -65,10 +65,10 @@ async def closed_endpoint(handover: Handover, listening: socket.socket) -> Async
 
 @asynccontextmanager
 async def opened(endpoint: Endpoint, node: Node, listening: socket.socket, bind: str = "") -> AsyncGenerator[None]:
-    """The endpoint on a thread of its own while the context is open; entered on the loop that runs the node.
+    """Run the endpoint on a thread of its own while the context is open; enter it on the loop that runs the node.
 
-    `bind` is the address of the socket as it was written, a name of a host among others.
-    Raises what the endpoint raises when it opens.
+    `bind` is the address of the socket as it was given, perhaps with a host name. Raises the endpoint's errors when it
+    opens.
     """
     handover = Handover(node, bind)
     thread = _EndpointThread(endpoint, handover, listening)
@@ -88,8 +88,7 @@ async def opened(endpoint: Endpoint, node: Node, listening: socket.socket, bind:
 
 
 class _EndpointThread:
-    """A thread with a loop that serves one endpoint. Everything but `_work` and `_serve` is called on the control
-    loop."""
+    """A thread with a loop that serves one endpoint. All but `_work` and `_serve` is called on the control loop."""
 
     def __init__(self, endpoint: Endpoint, handover: Handover, listening: socket.socket) -> None:
         self._endpoint = endpoint
@@ -103,19 +102,19 @@ class _EndpointThread:
         self._thread = threading.Thread(target=self._work, name="loadmanager-endpoints", daemon=True)
 
     async def open(self) -> None:
-        """Return when it serves. Raises what the endpoint raises when it opens."""
+        """Return when it serves. Raises the endpoint's errors when it opens."""
         self._thread.start()
         await asyncio.shield(asyncio.wrap_future(self._opened))
 
     def begin_to_close(self) -> None:
-        """Have it closed, now or as soon as it has opened."""
+        """Close it, now or as soon as it has opened."""
         self._to_close = True
         if self._loop is not None:
             with suppress(RuntimeError):  # it has ended
                 self._loop.call_soon_threadsafe(self._closing.set)
 
     async def closed(self) -> None:
-        """Return when the thread has ended, or has had `CLOSED_WITHIN_S` for it."""
+        """Return when the thread has ended, or after `CLOSED_WITHIN_S`."""
         ended = asyncio.wrap_future(self._ended)
         done, _ = await asyncio.wait((ended,), timeout=CLOSED_WITHIN_S)
         if not done:
@@ -154,14 +153,14 @@ def listen(address: str) -> socket.socket:
 
 
 def _why(error: OSError) -> str:
-    """In a few words: a name that does not resolve has a negative number, which `strerror` does not know."""
+    """A short reason; a name that does not resolve has a negative number, which `strerror` does not know."""
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return (error.strerror or str(error)).partition(" (while")[0]
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Host (an IPv6 one without its brackets) and port of `host:port`. Raises ValueError."""
+    """Host (IPv6 without brackets) and port of `host:port`. Raises ValueError."""
     host, colon, port = address.rpartition(":")
     if not colon or not (port.isascii() and port.isdigit()):
         raise ValueError(f"{address!r} is no address; write host:port")

@@ -1,4 +1,4 @@
-"""What the asyncio and the threaded facade have in common: how a `Control` is made, and what both ask of the node."""
+"""The common part of the asyncio and the threaded facade: making a `Control`, and requests to the node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from loadmanager.settings.given import Given, settings_of
 from statechannel.law.bundle import even_boundaries
 
 ADMIT_TIMEOUT_S = 5.0
-"""How long a request is held for a bundle on its way here; a failover at default settings takes less."""
+"""How long a request waits for a bundle on its way here; a failover at default settings takes less."""
 
 _log = logging.getLogger("loadmanager")
 
@@ -35,7 +35,7 @@ def embed(
     bind: str | None,
     more: Given,
 ) -> Control:
-    """The control thread, not started, for what a `Broker` was given. Raises TypeError, Invalid."""
+    """The control thread, not started, for the arguments of a `Broker`. Raises TypeError, Invalid."""
     if settings is None:
         settings = settings_of(more)
     elif more:
@@ -57,7 +57,7 @@ def _endpoint(endpoint: Endpoint | bool | None) -> Endpoint:
 
 
 def locating(topic: str, timeout_s: float | None) -> Callable[[Node], Coroutine[Any, Any, Located]]:
-    """Look a topic up; without a time-out the setting's."""
+    """Look a key up; the default time-out is the setting's."""
     parsed = parse_topic(topic)
     return lambda node: node.current.lookup.locate(
         parsed, node.settings.lookup_timeout_s if timeout_s is None else timeout_s
@@ -65,12 +65,12 @@ def locating(topic: str, timeout_s: float | None) -> Callable[[Node], Coroutine[
 
 
 def draining(timeout_s: float | None) -> Callable[[Node], Coroutine[Any, Any, DrainProgress]]:
-    """Move everything away; without a time-out the setting's."""
+    """Move all bundles away; the default time-out is the setting's."""
     return lambda node: node.drain(node.settings.drain_timeout_s if timeout_s is None else timeout_s)
 
 
 def ensuring(namespace: str, bundles: int | None) -> Callable[[Node], Coroutine[Any, Any, None]]:
-    """Create a namespace unless it exists, of so many bundles; without a number of `namespace_default_bundles`."""
+    """Create a namespace unless it exists; the default number of bundles is `namespace_default_bundles`."""
 
     async def ensure(node: Node) -> None:
         known = node.channel.table.namespace(namespace)
@@ -80,6 +80,6 @@ def ensuring(namespace: str, bundles: int | None) -> Callable[[Node], Coroutine[
             count = node.settings.namespace_default_bundles if bundles is None else bundles
             await node.current.operations.create_namespace(namespace, even_boundaries(count))
         except Conflict:
-            return  # somebody else created it at the same moment
+            return  # another process created it at the same moment
 
     return ensure

@@ -1,8 +1,8 @@
-"""The data path's gate: lets a request in while its bundle is served here, and counts it until it ends.
+"""The gate for requests: admits a request while its bundle is served here, and counts it until it ends.
 
-A request is counted *before* it is asked whether we serve the bundle, and a bundle ceases to be served before its
-`release` begins: so once `quiesce` has seen none in progress, none can start any more. Decides also where to send a
-request that is not for us: held while its bundle is on its way here, `Moved` to whoever has it, or is about to.
+A request is counted *before* the gate asks whether we serve the bundle, and serving ends before `release` begins. So
+once `quiesce` has seen no request in progress, none can start any more. The gate also decides about a request for
+another broker: it waits while its bundle is on its way here, or gets `Moved` to the present or next owner.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from statechannel.law.verdict import Change, Ownership
 
 TOPICS_KEPT = 100_000
 RECHECK_S = 0.25
-"""A peer may die, and a proof become fresh again, without a record: so a held request looks again."""
+"""A waiting request looks again after this time: a peer may die, or a proof become fresh, without a record."""
 
 parse_topic = lru_cache(TOPICS_KEPT)(Key.parse)
-"""`Key.parse`, remembered."""
+"""`Key.parse` with a cache."""
 
 
 class Gate:
-    """One broker's gate, for any thread. `assign` asks the control loop to find an owner for a topic's bundle."""
+    """One broker's gate, for any thread. `assign` asks the control loop to find an owner for a key's bundle."""
 
     def __init__(self, node: Node, assign: Callable[[Key], None]) -> None:
         assert node.serving is not None, "a gate opens when its node is ready"
@@ -53,14 +53,14 @@ class Gate:
         node.serving.listen(self._served)
 
     def close(self) -> None:
-        """This broker has left: hold nobody any longer."""
+        """This broker has left: wake all waiting requests."""
         self._closed = True
         self._arrivals.ring_all()
         self._departures.ring_all()
 
     def _changed(self, change: Change) -> None:
         if change.whole is not None:
-            self._arrivals.ring_all()  # rarely, and who is woken looks again
+            self._arrivals.ring_all()  # rare, and a woken request looks again
             return
         for transition in change.transitions:
             self._arrivals.ring(transition.bundle)
@@ -75,7 +75,7 @@ class Gate:
     # --- counting
 
     def enter(self, topic: Key) -> Claim | None:
-        """Count a request in if we serve its bundle; every claim returned must be given to `leave`."""
+        """Admit and count a request if we serve its bundle; every returned claim needs a `leave` of its bundle."""
         bundle = self._bundle(topic)
         with self._lock:
             self._in_progress[bundle] = self._in_progress.get(bundle, 0) + 1
@@ -83,11 +83,11 @@ class Gate:
         if claim is None:
             self.leave(bundle)
         else:
-            self._admitted[bundle] = self._admitted.get(bundle, 0) + 1  # a count lost between threads does no harm
+            self._admitted[bundle] = self._admitted.get(bundle, 0) + 1  # a count lost to another thread does no harm
         return claim
 
     def leave(self, bundle: Bundle) -> None:
-        """A request that was let in has ended."""
+        """An admitted request has ended."""
         with self._lock:
             left = self._in_progress[bundle] - 1
             if left:
@@ -98,15 +98,15 @@ class Gate:
             self._idle.ring(bundle)
 
     def in_progress(self, bundle: Bundle) -> int:
-        """Requests of this bundle that were let in and have not ended."""
+        """The number of admitted requests of this bundle that have not ended."""
         return self._in_progress.get(bundle, 0)
 
     def admitted(self) -> dict[Bundle, int]:
-        """Requests that came for each bundle since it began to be served here."""
+        """The number of requests admitted for each bundle since it began to be served here."""
         return self._admitted.copy()
 
     async def quiesce(self, bundle: Bundle, timeout_s: float) -> bool:
-        """Wait until no request of the bundle is in progress; whether that came true in time."""
+        """Wait until no request of the bundle is in progress; whether none was in time."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             idle = self._idle.future(bundle)
@@ -130,7 +130,7 @@ class Gate:
     # --- leaving
 
     async def left(self, claim: Claim) -> Moved | NotServing:
-        """Wait until the claim has ended; where to go then."""
+        """Wait until the claim has ended; returns where to go then."""
         departure = self._departures.future(claim.bundle)
         try:
             if self._stands(claim):
@@ -140,7 +140,7 @@ class Gate:
         return self._place(claim.bundle)
 
     def left_blocking(self, claim: Claim, timeout_s: float | None) -> Moved | NotServing | None:
-        """As `left`, for a thread; None if it has not ended within the time."""
+        """As `left`, for a thread; None if it has not ended within `timeout_s`."""
         with self._departures.event(claim.bundle) as departure:
             if self._stands(claim) and not departure.wait(timeout_s):
                 return None
@@ -155,7 +155,7 @@ class Gate:
             return NotServing(f"{bundle} was split, merged or deleted: look the key up again", 0.0)
         return self._moved(entry) or NotServing(_standing(entry))
 
-    # --- letting in, or holding until the bundle is here
+    # --- admitting, or waiting until the bundle is here
 
     async def admit(self, topic: Key, timeout_s: float) -> Claim:
         """A counted claim. Raises Moved, NotServing (not in time), NotFound (no such namespace)."""
@@ -181,7 +181,7 @@ class Gate:
                 arrival.wait(self._patience_s(topic, deadline_s, timeout_s))
 
     def _patience_s(self, topic: Key, deadline_s: float, timeout_s: float) -> float:
-        """How long to wait before looking again. Raises Moved, NotServing, NotFound if there is no use in waiting."""
+        """How long to wait before looking again. Raises Moved, NotServing, NotFound if waiting is useless."""
         entry = self._table.locate(topic)
         if entry is None:
             raise NotFound(f"there is no namespace {topic.namespace}; create it first")
@@ -204,7 +204,7 @@ class Gate:
         return Moved(there.name, peer.registration.urls if peer else {}, entry.bundle)
 
     def _elsewhere(self, entry: Ownership) -> BrokerId | None:
-        """The other broker that serves this, or will in a moment and holds requests until then; None: wait here."""
+        """The other broker that serves the bundle, or soon will and holds requests until then; None: wait here."""
         match entry.state:
             case State.ASSIGNING | State.ASSIGNED | State.TRANSFERRING | State.SPLITTING:
                 there = entry.holder
@@ -229,7 +229,7 @@ def _standing(entry: Ownership) -> str:
 
 
 class Admission:
-    """One request's stay: `async with` on a loop, or `with` on a thread. Gives its Claim; raises as `Gate.admit`."""
+    """Admission of one request: `async with` on a loop, `with` on a thread. Gives a Claim; raises as `Gate.admit`."""
 
     __slots__ = ("_bundle", "_gate", "_timeout_s", "_topic")
 

@@ -1,8 +1,8 @@
-"""From the endpoints of a broker to its control loop and back: two threads, and what is handed between them is bounded.
+"""Hands work from a broker's endpoints to its control loop, and results back: two threads, with bounded queues.
 
-An endpoint may read `node` as other threads may: the ownership table, `serving`, `ready`, the frozen values. All else
-it asks of the control loop. What is handed over wakes that loop once, however much it is, and is begun little by
-little, so that proofs are renewed in between. Decides nothing.
+An endpoint may read `node` as other threads may: the ownership table, `serving`, `ready`, the frozen values. For all
+else it asks the control loop. However much is handed over, it wakes that loop once and begins little by little, so that
+proofs are renewed in between.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from loadmanager.errors import Unavailable
 T = TypeVar("T")
 
 HANDED_AT_MOST = 4_096
-"""What may wait to be begun; beyond it whoever asks is told to come back."""
+"""Requests that may wait to begin; further ones get Unavailable."""
 
 LIGHT_A_TURN = 64
-"""Light works that are begun in one turn of the control loop; of the others one is."""
+"""Light requests that begin in one turn of the control loop; of others one does."""
 
 BEGUN_WITHIN_S = 5.0
 LAST_WORDS_S = 0.3
@@ -32,8 +32,7 @@ LEAVING = "this broker is leaving, or has left: ask another one"
 
 
 class _Asked(Generic[T]):
-    """One work, from the endpoints' loop to the control loop. `answer` belongs to the former, the rest to the
-    latter."""
+    """One request. `answer` belongs to the endpoints' loop, the rest to the control loop."""
 
     __slots__ = ("answer", "light", "task", "told", "unwanted", "work")
 
@@ -46,19 +45,19 @@ class _Asked(Generic[T]):
         self.unwanted = False
 
     def give_up(self) -> None:
-        """On the control loop: nobody waits for it any more."""
+        """On the control loop: cancel it, since nobody waits for it any more."""
         self.unwanted = True
         if self.task is not None:
             self.task.cancel()
 
 
 class Handover:
-    """Made, ended and closed on the control loop; opened on the endpoints' loop, where one may `ask` and `stream`."""
+    """Construct, end and close it on the control loop; `open`, `ask` and `stream` on the endpoints' loop."""
 
     def __init__(self, node: Node, bind: str = "", handed_at_most: int = HANDED_AT_MOST) -> None:
         self.node = node
         self.bind = bind
-        """Where the endpoint listens, as somebody wrote it: `host:port`, or nothing if that is not known."""
+        """The address on which the endpoint listens, as it was given: `host:port`, or "" if unknown."""
         self.control = asyncio.get_running_loop()
         self._endpoints: asyncio.AbstractEventLoop | None = None
         self._handed_at_most = handed_at_most
@@ -70,24 +69,24 @@ class Handover:
         self._less = asyncio.Event()
         self._endings: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self.refused = 0
-        """How many found no room, or were not begun in time."""
+        """The number of requests that found no room, or did not begin in time."""
 
     # --- on the endpoints' loop
 
     @property
     def waiting(self) -> int:
-        """How many have not been begun."""
+        """The number of requests that have not begun."""
         return len(self._inbox)
 
     def open(self) -> None:
-        """From now on this loop may ask."""
+        """Allow `ask` and `stream` on the running loop."""
         self._endpoints = asyncio.get_running_loop()
 
     async def ask(self, work: Callable[[], Awaitable[T]], *, light: bool = False, first: bool = False) -> T:
-        """What `work()` returns or raises, run on the control loop; cancelled there if we are cancelled.
+        """Run `work()` on the control loop; returns or raises as it does. Cancelling the call cancels the work.
 
-        `light`: it takes a fraction of a millisecond. `first`: before all that waits, and also where there is no room.
-        Raises Unavailable if too much waits already, the control loop does not turn, or this broker leaves.
+        `light`: it takes a fraction of a millisecond. `first`: it goes before all that wait, even if there is no room.
+        Raises Unavailable if too many requests wait, the control loop does not turn, or this broker leaves.
         """
         if self._closed:
             raise Unavailable(LEAVING)
@@ -111,7 +110,7 @@ class Handover:
             late.cancel()
 
     async def stream(self, source: Callable[[], AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
-        """What an async generator gives that runs on the control loop, `PIECES_AHEAD` of us. Close it behind you."""
+        """The items of an async generator that runs on the control loop, at most `PIECES_AHEAD` of us. Close it."""
         pump = await self.ask(lambda: self._pump(source), light=True)
         try:
             while pieces := await self.ask(pump.some, light=True):
@@ -149,16 +148,16 @@ class Handover:
     # --- on the control loop
 
     def at_end(self, ending: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run `ending` on the control loop when the endpoints begin to close: what runs behind requests ends by it."""
+        """Run `ending` on the control loop when the endpoints begin to close, to end work behind requests."""
         self._endings.append(ending)
 
     async def end(self) -> None:
-        """Run the endings. What was asked may still end by itself."""
+        """Run the endings. Requests under way may still end by themselves."""
         while self._endings:
             await self._endings.pop()()
 
     async def close(self) -> None:
-        """Take nothing more; who still waits after `LAST_WORDS_S` hears Unavailable."""
+        """Take no more requests; those that still wait after `LAST_WORDS_S` get Unavailable."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS_S):
                 while self._tasks or self._pumps:
@@ -167,14 +166,14 @@ class Handover:
         self.abandon()
 
     def abandon(self) -> None:
-        """`close` for whoever has no time left."""
+        """As `close`, without waiting."""
         self._closed = True
         self._take()
         for task in self._tasks:
             task.cancel()
 
     def _take(self) -> None:
-        """Begin what waits: of what is light some, of the rest one. More in the next turn."""
+        """Begin waiting requests: some light ones, or one other. The rest follows in the next turns."""
         self._taking = False
         room = LIGHT_A_TURN
         while self._inbox and (room > 0 or self._closed):
@@ -193,7 +192,7 @@ class Handover:
             self.control.call_soon(self._take)
 
     async def _run(self, asked: _Asked[Any]) -> None:
-        """Do it, and tell at once: the end of a task is seen one turn of the loop later, in which others compute."""
+        """Run the work and reply at once: a task's callback would come one turn of the loop later."""
         try:
             result = await asked.work()
         except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
@@ -202,7 +201,7 @@ class Handover:
             self._reply(asked, result, None)
 
     def _done(self, asked: _Asked[Any], task: asyncio.Task[Any]) -> None:
-        """Also for a task that was cancelled, maybe before it had begun: we close, or nobody waits any more."""
+        """Reply also for a cancelled task, perhaps one that had not begun: we close, or nobody waits any more."""
         if not asked.told:
             self._reply(asked, None, Unavailable(LEAVING))
         self._forget(task)
@@ -223,7 +222,7 @@ class Handover:
         return pump
 
     def _stop(self, pump: _Pump[Any]) -> None:
-        """Nobody reads it any more."""
+        """Stop a pump that nobody reads any more."""
         pump.task.cancel()
         self._pumps.discard(pump)
         self._less.set()
@@ -238,7 +237,7 @@ class Handover:
 
 
 class _Pump(Generic[T]):
-    """Runs an async generator on the control loop, not further ahead of its reader than `PIECES_AHEAD`."""
+    """Runs an async generator on the control loop, at most `PIECES_AHEAD` ahead of its reader."""
 
     def __init__(self, source: AsyncGenerator[T, None]) -> None:
         self._pieces: asyncio.Queue[T | None] = asyncio.Queue(PIECES_AHEAD)
@@ -246,13 +245,13 @@ class _Pump(Generic[T]):
         self.task = asyncio.create_task(self._work(source))
 
     async def some(self) -> list[T]:
-        """What there is by now, at least one; nothing at the end. Raises what the generator raised."""
+        """The items so far, at least one; empty at the end. Raises the generator's error."""
         pieces = [await self._pieces.get()]
         while not self._pieces.empty():
             pieces.append(self._pieces.get_nowait())
         if pieces[-1] is None and len(pieces) == 1 and self._failed is not None:
             raise self._failed
-        if pieces[-1] is None and len(pieces) > 1:  # the end comes with the next question
+        if pieces[-1] is None and len(pieces) > 1:  # the end comes with the next call
             self._pieces.put_nowait(None)
         return [piece for piece in pieces if piece is not None]
 

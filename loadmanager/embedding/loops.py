@@ -1,4 +1,4 @@
-"""Which event loop the threads of a broker run: uvloop where it is installed."""
+"""The event loop of a broker's threads: uvloop if it is installed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """For `asyncio.Runner`; None: asyncio's own."""
+    """The factory for `asyncio.Runner`; None for asyncio's own loop."""
     try:
         import uvloop
     except ImportError:

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: the first one lets a broker leave in good order, the second one ends the process at once."""
+"""SIGTERM and SIGINT: the first signal lets a broker leave gracefully, the second one ends the process at once."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 @contextmanager
 def leaving_on_signal(leave: Callable[[], object], loop: asyncio.AbstractEventLoop | None = None) -> Generator[None]:
-    """Call `leave` at the first signal, on the loop if there is one. On the main thread; signals act as before when
-    this ends."""
+    """Call `leave` at the first signal, on the loop if given. For the main thread; restores the handlers at the end."""
     told = False
 
     def handle(number: int, _frame: object = None) -> None:

@@ -1,6 +1,6 @@
-"""The `BundleHost` of a service that keeps nothing by bundle: requests are admitted, and that is all it needs.
+"""The `BundleHost` of a service without state: it only needs requests to be admitted.
 
-A move waits for requests in progress; the load of a bundle is the rate of the requests that were admitted for it.
+A move waits for requests in progress; the load of a bundle is the rate of its admitted requests.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class StatelessHost:
-    """Used where a `Broker` is given no host. Its hooks are plain functions: they run on worker threads."""
+    """The default host of a `Broker`. Its hooks are plain functions, which run on worker threads."""
 
     control: Control
-    """Set before it starts."""
+    """Set before the broker starts."""
 
     def __init__(self) -> None:
         self._held: set[Bundle] = set()
@@ -35,12 +35,12 @@ class StatelessHost:
         self._held.add(bundle)
 
     def release(self, bundle: Bundle, to: Destination | None) -> None:  # noqa: ARG002
-        """Requests in progress end first."""
+        """Wait for requests in progress."""
         self._held.discard(bundle)
         self.control.gate.quiesce_blocking(bundle, self.control.quiesce_timeout_s)
 
     def abandon(self, bundle: Bundle) -> None:
-        """Nothing to throw away."""
+        """Nothing to drop."""
         self._held.discard(bundle)
 
     def load(self) -> Mapping[Bundle, BundleLoad]:

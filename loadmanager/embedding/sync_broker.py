@@ -1,4 +1,4 @@
-"""Embeds a broker in a service of threads (`broker.py`: in one of asyncio): the same, with plain functions."""
+"""Embeds a broker in a service of threads, with plain functions (`broker.py`: in an asyncio service)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class SyncBroker:
         self.stop()
 
     def start(self) -> None:
-        """Return when this broker is registered and takes bundles. Raises those of `statechannel.errors`, OSError."""
+        """Return when this broker is registered and takes bundles. Raises errors of `statechannel.errors`, OSError."""
         self._control.start(None)
         self._control.started.result()
 
@@ -70,15 +70,15 @@ class SyncBroker:
             self._control.give_up()
 
     def run_until_signal(self, ready: Callable[[], object] | None = None) -> None:
-        """Block until SIGTERM or SIGINT, then leave as `stop` does; a second one ends the process at once.
+        """Block until SIGTERM or SIGINT, then leave as `stop` does; a second signal ends the process at once.
 
-        `ready` is called once signals are heeded: the moment to say that the service runs. Returns when this broker has
-        left, raises what ended it if it broke down. On the main thread, once started.
+        `ready` is called once signals are handled: the moment to report that the service runs. Returns when this broker
+        has left; raises its error if it failed. Call it on the main thread, after `start`.
         """
         with leaving_on_signal(threading.Thread(target=self.stop, name="loadmanager-leaving").start):
             if ready is not None:
                 ready()
-            # Python heeds a signal between two of its instructions: a wait without end could miss it.
+            # Python handles a signal between two of its instructions: an endless wait could delay it for ever.
             while not wait((self._control.ended,), HEEDED_WITHIN_S).done:
                 pass
             self._control.ended.result()
@@ -89,7 +89,7 @@ class SyncBroker:
         return serving is not None and serving.serving(bundle)
 
     def claim(self, topic: str) -> Claim | None:
-        """The bundle and token under which this broker may serve the topic at this moment, None if it may not."""
+        """The bundle and token under which this broker may serve the key at this moment, None if it may not."""
         serving = self._control.node.serving
         return None if serving is None else serving.claim_topic(parse_topic(topic))
 
@@ -98,27 +98,27 @@ class SyncBroker:
         return Admission(self._control.gate, topic, timeout_s)
 
     def left(self, claim: Claim, timeout_s: float | None = None) -> Moved | NotServing | None:
-        """For long connections: block until the bundle of an admitted claim leaves; where the client should go then.
+        """For long connections: block until the bundle of an admitted claim leaves; returns where the client should go.
 
-        None if it has not left within the time. See `Broker.left`.
+        None if it has not left within `timeout_s`. See `Broker.left`.
         """
         return self._control.gate.left_blocking(claim, timeout_s)
 
     def quiesce(self, bundle: Bundle, timeout_s: float | None = None) -> bool:
         """For `release`: block until no admitted request of the bundle is in progress; whether none is.
 
-        Gives up after `timeout_s`, by default somewhat before `host_release_timeout_s`.
+        Gives up after `timeout_s`, by default a little before `host_release_timeout_s`.
         """
         if timeout_s is None:
             timeout_s = self._control.quiesce_timeout_s
         return self._control.gate.quiesce_blocking(bundle, timeout_s)
 
     def locate(self, topic: str, timeout_s: float | None = None) -> Located:
-        """Where the topic is served; assigns it if nobody has it. Raises NotFound, Unavailable, InvalidName."""
+        """Where the key is served; assigns its bundle if nobody owns it. Raises NotFound, Unavailable, InvalidName."""
         return self.ask(locating(topic, timeout_s))
 
     def drain(self, timeout_s: float | None = None) -> DrainProgress:
-        """Take no more bundles and move all away; returns when that is done, or after `timeout_s` with what is left."""
+        """Take no more bundles and move all away; returns the progress when done, or after `timeout_s`."""
         return self.ask(draining(timeout_s))
 
     def ensure_namespace(self, namespace: str, bundles: int | None = None) -> None:
@@ -130,12 +130,12 @@ class SyncBroker:
         self.ask(lambda node: node.current.operations.transfer(bundle, destination))
 
     def ask(self, work: Callable[[Node], Coroutine[Any, Any, T]]) -> T:
-        """What `work(node)` returns, run on the control loop: for all that this facade does not offer."""
+        """Run `work(node)` on the control loop; returns its result. For all that this facade does not offer."""
         return self._control.ask(work).result()
 
     @property
     def name(self) -> str:
-        """The advertised `host:port`, the actual one where port 0 was asked for."""
+        """The advertised `host:port`, with the actual port if it was given as 0."""
         return self._control.settings.advertised
 
     @property

@@ -2,9 +2,9 @@
 
 A broker that lost a bundle may not know it yet: it was paused, or its write is still under way. Only the store can
 refuse that write. So the store keeps *fences*: for each range of a namespace's hash space the fencing token of the
-owner. A new owner first raises the fence of its bundle's range to its token, then loads; every write checks, in the
-same transaction or script, that the fence at the position of its key still has the writer's token. What the former
-owner committed before the fence was raised is loaded; what it tries afterwards raises `FencedOut`.
+owner. A new owner first raises the fence of its bundle's range to its token, then loads. Every write checks, in the
+same transaction or script, that the fence at the position of its key still has the writer's token. The new owner loads
+all that the former one committed before the fence was raised; later writes of the former owner raise `FencedOut`.
 
     def acquire(self, bundle, token, hand_off):            # a hook of the BundleHost
         with store.raising(Claim(bundle, token)) as cursor:
@@ -12,8 +12,8 @@ owner committed before the fence was raised is loaded; what it tries afterwards 
     with broker.admit(key) as claim, store.writing(claim, key) as cursor:
         cursor.execute(...)                                # your tables, in the transaction of the check
 
-The stores know nothing of bundles: raising a part of a range cuts it (a split), raising more than one replaces them
-(a merge). `fences.py` has the rules, the other files a driver each. docs/embedding.md says how to choose.
+The stores know only ranges: raising a part of a range cuts it (a split), raising across several ranges replaces them
+(a merge). `fences.py` has the rules, each other file a driver. docs/embedding.md says how to choose.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The rules of fences, as SQL that any driver can run: `Fences`; and what a refused writer gets: `FencedOut`.
+"""The rules of fences, as SQL that any driver can run: `Fences`; and the error of a refused writer: `FencedOut`.
 
-A table of ranges `[lo, hi)` that do not overlap, each with the token that its owner raised. `raising` and `checking`
-yield statements and are sent the rows: `sql.run` does that with a cursor, an asyncio driver with `await`.
+A table has ranges `[lo, hi)` that do not overlap, each with the token that its owner raised. `raising` and `checking`
+yield statements and receive their rows: `sql.run` runs them with a cursor, an asyncio driver with `await`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from statechannel.law.record import Token
 
 Row = tuple[Any, ...]
 Steps = Generator[tuple[str, tuple[object, ...]], list[Row], None]
-"""Statements with their parameters, `%s` for each; what is sent in are the rows of the last one."""
+"""Yields statements with their parameters, `%s` for each; send in the rows of the last statement."""
 
 DEFAULT_TABLE = "loadmanager_fence"
 _TABLE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?", re.ASCII)
 
 
 class FencedOut(NotServing):
-    """The store refused this claim, and nothing was written: `standing` is the token that stands there, if any does.
+    """The store refused this claim, and nothing was written; `standing` is the token in the store, if there is one.
 
-    It is a `NotServing`: a client that is told so looks the key up again and finds the owner.
+    It is a `NotServing`: a client that gets it looks the key up again and finds the owner.
     """
 
     def __init__(self, message: str, standing: Token | None = None) -> None:
@@ -37,7 +37,7 @@ class FencedOut(NotServing):
 
 
 def raise_refused(claim: Claim, standing: str) -> FencedOut:
-    """Why the fence of this claim cannot be raised where this token stands."""
+    """The error for a fence that cannot be raised, because the store has the token `standing`."""
     token = Token.parse(standing)
     if token == claim.token:
         why = "stands for another range. Do two clusters use this store?"
@@ -47,7 +47,7 @@ def raise_refused(claim: Claim, standing: str) -> FencedOut:
 
 
 def write_refused(claim: Claim, standing: str | None) -> FencedOut:
-    """Why this claim may not write where this token, or none, stands."""
+    """The error for a claim that may not write, because the store has the token `standing`, or none."""
     token = None if standing is None else Token.parse(standing)
     if token is None or token < claim.token:
         why = f"the fence has not been raised to {claim.token}: raise it before you load, then write"
@@ -65,15 +65,17 @@ def position_in(claim: Claim, key: str | Key) -> int:
 
 
 def driver(module: str, extra: str) -> Any:
-    """A package that is imported when it is used. Raises MissingExtra where it is not installed."""
+    """Import a package when it is used. Raises MissingExtra if it is not installed."""
     with needs_extra(extra, "this store"):
         return import_module(module)
 
 
 class Fences:
-    """The statements of one table of fences. `shared` locks the row that a SELECT returns: nobody deletes it until the
-    transaction ends. `alone` keeps others from raising fences of a namespace meanwhile. A database in which one
-    transaction writes at a time needs neither."""
+    """The statements of one table of fences.
+
+    `shared` locks the row that a SELECT returns: nobody deletes it until the transaction ends. `alone` keeps others
+    from raising fences of a namespace meanwhile. A database that runs one write transaction at a time needs neither.
+    """
 
     def __init__(self, table: str, *, shared: str = "", alone: str = "") -> None:
         if not _TABLE.fullmatch(table):
@@ -94,14 +96,16 @@ class Fences:
         self._locked_at = f"{self._at} {shared}"
 
     def creating(self) -> Steps:
-        """Create the table unless it is there."""
+        """Create the table unless it exists."""
         if self._alone:
-            yield self._alone, ("",)  # two that create it at the same time would fail
+            yield self._alone, ("",)  # two concurrent creations would fail
         yield self.schema, ()
 
     def raising(self, claim: Claim) -> Steps:
-        """Let the range of the claim's bundle have its token. Raises FencedOut where a higher one stands, or the same
-        one for another range."""
+        """Raise the fence of the claim's bundle to its token.
+
+        Raises FencedOut if the range has a higher token, or another range has the same one.
+        """
         namespace, (lo, hi), token = claim.bundle.namespace, claim.bundle.bounds, str(claim.token)
         if (yield self._stands, (namespace, lo, hi, token)):
             return
@@ -122,11 +126,13 @@ class Fences:
             yield self._insert, (namespace, *piece)
 
     def checking(self, claim: Claim, key: str | Key) -> Steps:
-        """Raises FencedOut unless the claim's token stands at the key's position; it stays there until the end of the
-        transaction. Raises ValueError for a key of another bundle."""
+        """Check that the fence at the key's position has the claim's token, and keeps it until the transaction ends.
+
+        Raises FencedOut, or ValueError for a key of another bundle.
+        """
         position, token = position_in(claim, key), str(claim.token)
         where = (claim.bundle.namespace, position, position)
         while (yield self._locked_at, where) != [(token,)]:
-            standing = yield self._at, where  # it may have been cut while we waited for the lock
+            standing = yield self._at, where  # the range may have been cut while we waited for the lock
             if standing != [(token,)]:
                 raise write_refused(claim, standing[0][0] if standing else None)

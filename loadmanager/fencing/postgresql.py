@@ -1,8 +1,8 @@
 """Fences and the service's own tables in PostgreSQL, with psycopg 3: `PostgresStore`, `AsyncPostgresStore`.
 
-A write locks the fence at its key (FOR SHARE) until it commits, and who raises that fence waits to delete it. A former
-owner that stopped within a transaction would hold up its successor: so the server ends a transaction in which nothing
-was asked for `idle_timeout_s`.
+A write locks the fence at its key (FOR SHARE) until it commits, and a new owner that raises this fence waits for that.
+A former owner that hangs within a transaction would block its successor: so the server ends a transaction that is idle
+for `idle_timeout_s`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ IDLE_TIMEOUT_S = 5.0
 
 
 class PostgresStore(SqlStore["Cursor[Any]"]):
-    """`where` is an address (`postgresql://…`, for a pool of the store's own), or what gives a connection as a context:
-    `pool.connection`, or `lambda: psycopg.connect(…)`."""
+    """Fences in PostgreSQL, for threads.
+
+    `where` is an address (`postgresql://…`, for a pool of the store's own), or a function that returns a connection as
+    a context: `pool.connection`, or `lambda: psycopg.connect(…)`.
+    """
 
     def __init__(
         self,
@@ -69,7 +72,7 @@ class PostgresStore(SqlStore["Cursor[Any]"]):
 
 
 class AsyncPostgresStore:
-    """`PostgresStore` for asyncio: the same with `await` and `async with`. The own pool is opened by `async with`."""
+    """`PostgresStore` for asyncio, with `await` and `async with`. `async with` opens the store's own pool."""
 
     def __init__(
         self,
@@ -148,7 +151,7 @@ def _fences(table: str) -> Fences:
 
 
 def _begin(idle_timeout_s: float) -> bytes:
-    """Read committed: what a former owner committed while we waited for its lock is seen by the next statement."""
+    """Begins a transaction: READ COMMITTED, so that each statement sees what a former owner has just committed."""
     return (
         "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; "
         f"SET LOCAL idle_in_transaction_session_timeout = {int(1000 * idle_timeout_s)}"

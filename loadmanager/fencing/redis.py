@@ -1,8 +1,8 @@
 """Fences beside the service's own keys in Redis, as scripts that Redis runs alone: `RedisStore`, `AsyncRedisStore`.
 
-Redis forgets what it had not written or replicated when it fails, and evicts keys if it may: fences as well. Give it
-`appendfsync always` and `maxmemory-policy noeviction`. A write finds a fence that is lost missing, and is refused.
-In a Redis Cluster a script's keys lie in one slot: put `{tenant/namespace}` into their names, as fences have it.
+A failed Redis loses what it had not written or replicated, and it may evict keys, fences as well. Configure
+`appendfsync always` and `maxmemory-policy noeviction`. If a fence is lost, writes are refused. In a Redis Cluster the
+keys of a script must be in one slot: put `{tenant/namespace}` into their names, as in those of fences.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ local function standing(fence, lo, hi)
   return found
 end
 """
-"""Members of a sorted set, `lo hi token`, by `lo`. A token compares as text: its fields are of fixed width."""
+"""Ranges are members of a sorted set, `lo hi token`, scored by `lo`. Tokens have fixed width and compare as text."""
 
 _RAISE = f"""{_RANGES}
 local fence, lo, hi, token = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
@@ -56,7 +56,7 @@ do
   if found[1][4] ~= token then return redis.error_reply('FENCED ' .. found[1][4]) end
 end
 """
-"""Goes before the service's own script, which finds its KEYS and ARGV as it gave them."""
+"""Runs before the service's own script, and removes its own KEYS and ARGV first."""
 
 _COMMAND = "return redis.call(ARGV[1], KEYS[1], unpack(ARGV, 2))"
 
@@ -64,7 +64,7 @@ Call = tuple[str, Sequence[RedisKey], Sequence[object]]
 
 
 class _Calls:
-    """What both stores have in common: the scripts, and what a refusal means."""
+    """The common part of both stores: the scripts, and the errors of refusals."""
 
     def __init__(self, client: Any, prefix: str, package: str) -> None:
         self._client: Any = driver(package, "redis").from_url(client) if isinstance(client, str) else client
@@ -85,7 +85,7 @@ class _Calls:
         return f"{self._prefix}{{{claim.bundle.namespace}}}"
 
     def _script(self, text: str) -> Any:
-        """Remembered, so that Redis is sent its digest only."""
+        """The registered script, cached, so that only its digest is sent to Redis."""
         if text not in self._scripts:
             self._scripts[text] = self._client.register_script(text)
         return self._scripts[text]
@@ -107,9 +107,10 @@ class _Calls:
 
 
 class RedisStore(_Calls):
-    """`client` is a `redis.Redis`, or an address (`redis://…`). Any thread may use it; `with`, or `close()` at the end.
+    """Fences in Redis. Any thread may use it; use `with`, or `close()` it.
 
-    Write by `command` and `script` only: what goes to Redis by another way is not checked.
+    `client` is a `redis.Redis`, or an address (`redis://…`). Write only by `command` and `script`: other writes to
+    Redis are not checked.
     """
 
     def __init__(self, client: Any, *, prefix: str = DEFAULT_PREFIX) -> None:
@@ -126,27 +127,30 @@ class RedisStore(_Calls):
         self._client.close()
 
     def raise_fence(self, claim: Claim) -> None:
-        """Raise the fence of the claim's bundle; load what it has afterwards. Raises FencedOut."""
+        """Raise the fence of the claim's bundle; load its data afterwards. Raises FencedOut."""
         script, keys, args = self._raising(claim)
         with self._refusing(claim, raising=True):
             self._script(script)(keys, args)
 
     def command(self, claim: Claim, key: str | Key, command: str, name: RedisKey, *args: Any) -> Any:
-        """`command name args…` for what belongs to the key, if the fence lets it. Raises as `script`."""
+        """Run `command name args…` on data of the key, if the fence allows it. Raises as `script`."""
         return self.script(claim, key, _COMMAND, [name], [command, *args])
 
     def script(
         self, claim: Claim, key: str | Key, script: str, keys: Sequence[RedisKey] = (), args: Sequence[Any] = ()
     ) -> Any:
-        """What a Lua script returns, run together with the check of the fence. Raises FencedOut, and ValueError for a
-        key of another bundle. Give the same text each time: Redis keeps every one."""
+        """Run a Lua script together with the check of the fence; returns its result.
+
+        Give the same text each time, since Redis keeps every text. Raises FencedOut, or ValueError for a key of another
+        bundle.
+        """
         text, keys, args = self._writing(claim, key, script, keys, args)
         with self._refusing(claim):
             return self._script(text)(keys, args)
 
 
 class AsyncRedisStore(_Calls):
-    """`RedisStore` for asyncio: the same with `await`, over a `redis.asyncio.Redis` or an address."""
+    """`RedisStore` for asyncio, with `await`, over a `redis.asyncio.Redis` or an address."""
 
     def __init__(self, client: Any, *, prefix: str = DEFAULT_PREFIX) -> None:
         super().__init__(client, prefix, "redis.asyncio")

@@ -1,4 +1,4 @@
-"""What a service does with fences in an SQL database: `SqlStore`. `sqlite.py` and `postgresql.py` have transactions."""
+"""The store of fences in an SQL database: `SqlStore`. `sqlite.py` and `postgresql.py` implement the transactions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ C = TypeVar("C")
 
 
 class SqlStore(ABC, Generic[C]):
-    """Fences beside the service's own tables. Any thread may use it; `with`, or `close()` at the end."""
+    """Fences beside the service's own tables. Any thread may use it; use `with`, or `close()` it."""
 
     _fences: Fences
 
@@ -32,7 +32,7 @@ class SqlStore(ABC, Generic[C]):
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[C]:
-        """All or nothing: for several claims at once, with `raise_fence` and `check`."""
+        """A transaction for several claims at once, with `raise_fence` and `check`."""
 
     @abstractmethod
     def _run(self, cursor: C, steps: Steps) -> None:
@@ -40,11 +40,11 @@ class SqlStore(ABC, Generic[C]):
 
     @property
     def schema(self) -> str:
-        """What creates the table of fences, for the service's own migrations."""
+        """The statement that creates the table of fences, for the service's own migrations."""
         return self._fences.schema
 
     def create(self) -> None:
-        """Create the table of fences unless it is there. Call it once, before anything else."""
+        """Create the table of fences unless it exists. Call it once, before anything else."""
         with self.transaction() as cursor:
             self._run(cursor, self._fences.creating())
 
@@ -57,8 +57,10 @@ class SqlStore(ABC, Generic[C]):
 
     @contextmanager
     def writing(self, claim: Claim, key: str | Key) -> Generator[C]:
-        """Write what belongs to the key in the transaction in which the fence is checked. Raises FencedOut, and
-        ValueError for a key of another bundle."""
+        """Check the fence; write data of the key with the cursor, in the same transaction.
+
+        Raises FencedOut, or ValueError for a key of another bundle.
+        """
         with self.transaction() as cursor:
             self.check(cursor, claim, key)
             yield cursor

@@ -16,13 +16,16 @@ from loadmanager.fencing.sql import SqlStore, run
 
 BUSY_TIMEOUT_S = 5.0
 _RETRY_S = 0.001
-"""SQLite's own waiting sleeps in steps of up to 100 ms."""
+"""Our own pause between attempts, since SQLite's waiting sleeps in steps of up to 100 ms."""
 
 
 class SqliteStore(SqlStore[sqlite3.Cursor]):
-    """Makes the file if it is new: with a write-ahead log, and commits that survive a power cut. One transaction at a
-    time, of any process: who writes queues in the kernel (`FILE-turn`). Where somebody else locks the file for
-    `timeout_s`, sqlite3.OperationalError. An asyncio service calls it with `asyncio.to_thread`."""
+    """Fences in a SQLite file, which it creates if missing: with a write-ahead log and durable commits.
+
+    One transaction runs at a time, of any process; writers queue in the kernel (`FILE-turn`). Raises
+    sqlite3.OperationalError if another program locks the file for `timeout_s`. An asyncio service calls it with
+    `asyncio.to_thread`.
+    """
 
     def __init__(self, path: Path | str, *, table: str = DEFAULT_TABLE, timeout_s: float = BUSY_TIMEOUT_S) -> None:
         self._fences = Fences(table)
@@ -32,13 +35,13 @@ class SqliteStore(SqlStore[sqlite3.Cursor]):
         self._within = threading.local()
 
     def close(self) -> None:
-        """Close the connections that no thread uses at this moment."""
+        """Close the idle connections."""
         while self._idle:
             self._idle.pop().close()
 
     @contextmanager
     def transaction(self) -> Generator[sqlite3.Cursor]:
-        """As `SqlStore.transaction`. Raises RuntimeError within another one of the same thread."""
+        """As `SqlStore.transaction`. Raises RuntimeError if this thread is in a transaction already."""
         if getattr(self._within, "one", False):
             raise RuntimeError("this thread is in a transaction already: use its cursor, with `check` or `raise_fence`")
         with self._turn():
@@ -51,7 +54,7 @@ class SqliteStore(SqlStore[sqlite3.Cursor]):
 
     @contextmanager
     def _turn(self) -> Generator[None]:
-        """Quick and fair waiting, nothing else: SQLite's own lock keeps writers apart."""
+        """Makes waiting quick and fair; SQLite's own lock keeps writers apart."""
         turn = os.open(f"{self._path}-turn", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(turn, fcntl.LOCK_EX)

@@ -1,9 +1,9 @@
-"""What all brokers of a log must agree on, and how far the log's word on it has come. Pure.
+"""The values that all brokers of a log must agree on, and how they are replaced. Pure.
 
-The bargain between a holder and the leader (`proofs.py`, `loadmanager/leader/core.py`) holds only among brokers that
-share one coordination root and one proof time. So the log itself says which these are: per partition an `agree` record
-puts an agreement in force, and an `amend` record begins to replace it. From `amend` to the next `agree` no no-op and no
-`lead` counts in the partition, so that a proof under the old agreement can run out first.
+The leader may revoke safely (`proofs.py`, `loadmanager/leader/core.py`) only if all brokers share one coordination root
+and one proof time. So the log names them: in each partition an `agree` record puts an agreement in force, and an
+`amend` record begins to replace it. From `amend` to the next `agree` the partition accepts no no-op and no `lead`, so
+that every proof under the old agreement runs out first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ NEVER_AGREED = -1
 
 
 class Agreement(msgspec.Struct, frozen=True, gc=False):
-    """The coordination root by its random identity, and the values that a proof and its end are counted by."""
+    """The random identity of the coordination root, and the values that decide how long a proof counts."""
 
     root: str
     proof_validity_s: float
@@ -30,11 +30,11 @@ class Agreement(msgspec.Struct, frozen=True, gc=False):
 
 
 class Agreed(msgspec.Struct, frozen=True, gc=False):
-    """One partition's word: what is in force, what it is about to be replaced by, and the offset that said so last."""
+    """What one partition says: the agreement in force, the one that replaces it, and the offset of the last change."""
 
     agreement: Agreement | None = None
     following: Agreement | None = None
-    """Set from `amend` on until `agree`: meanwhile nobody gets a proof from the partition, or the lead."""
+    """Set from `amend` until `agree`: meanwhile the partition gives nobody a proof, nor the lead."""
     revision: int = NEVER_AGREED
 
 
@@ -42,7 +42,7 @@ NOTHING_AGREED = Agreed()
 
 
 def differences(theirs: Agreement, ours: Agreement) -> str:
-    """Each value that differs, the log's first; empty if none does."""
+    """A sentence of the values that differ, the log's first; empty if none does."""
     return ", ".join(
         f"{name} is {getattr(theirs, name)} in the log and {getattr(ours, name)} here"
         for name in Agreement.__struct_fields__

@@ -1,7 +1,7 @@
-"""Names and places: namespaces, topics, bundles, and where on the 32-bit ring a topic falls.
+"""Names and positions: namespaces, keys, bundles, and where in the 32-bit hash space a key falls.
 
 A namespace `tenant/ns` covers the hash space 0x00000000..0xffffffff. A bundle `tenant/ns/0x40000000_0x80000000` is a
-half-open range of it; the last one ends in 0xffffffff and includes it. A topic is placed by the CRC-32 of its full
+half-open range of it; the last one ends in 0xffffffff and includes it. The position of a key is the CRC-32 of its full
 name, so it falls into the same bundle as in Pulsar (`NamespaceBundleFactory`, Guava's `Hashing.crc32()`).
 """
 
@@ -25,7 +25,7 @@ DEFAULT_BUNDLES = 4
 MAX_BUNDLES_AT_CREATION = 65_536
 
 Position = Annotated[int, msgspec.Meta(ge=FULL_LOWER, le=FULL_UPPER)]
-"""A place on the ring; decoding refuses any other number."""
+"""A position in the hash space; decoding refuses any other number."""
 
 DOTS = frozenset({".", ".."})
 _NAMESPACE = re.compile(r"[\w.=:-]+/[\w.=:-]+", re.ASCII)
@@ -85,7 +85,7 @@ class Bundle(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False)
 
 
 class Key(msgspec.Struct, frozen=True, gc=False):
-    """A key's full name and its place; `position` is the CRC-32 of the full name."""
+    """A key's full name and its position, the CRC-32 of the full name."""
 
     namespace: str
     full_name: str
@@ -110,27 +110,29 @@ class Key(msgspec.Struct, frozen=True, gc=False):
 
 
 def position_of(full_name: str) -> int:
-    """Where a full topic name (or any other key, taken as it is) falls on the ring: its CRC-32."""
+    """The position of a full key name (or of any other text, taken as it is): its CRC-32."""
     return crc32(full_name.encode())
 
 
 def check_namespace(name: str) -> str:
-    """The name itself if it reads `tenant/namespace`. Raises InvalidName."""
+    """The name itself if it has the form `tenant/namespace`. Raises InvalidName."""
     if _NAMESPACE.fullmatch(name) is None:
         raise InvalidName(f"{name!r} is no namespace; write tenant/namespace (letters, digits, and _ - = : .)")
     return name
 
 
 def check_new_namespace(name: str) -> str:
-    """The same for one that is not there yet. `.` and `..` mean something else in URLs and as names of files; the law
-    takes them all the same, for there are logs that may have them. Raises InvalidName."""
+    """As `check_namespace`, for a new one: neither part may be `.` or `..`. Raises InvalidName.
+
+    URLs and file systems give these two another meaning. The law accepts them, for older logs may have them.
+    """
     if not DOTS.isdisjoint(check_namespace(name).split("/")):
         raise InvalidName(f"{name!r} is no name for a namespace: neither part may be . or .., which URLs leave out")
     return name
 
 
 def even_boundaries(bundles: int) -> tuple[int, ...]:
-    """`bundles + 1` boundaries that cut the ring evenly, rounded down as Pulsar rounds. Raises InvalidName."""
+    """`bundles + 1` boundaries that cut the hash space evenly, rounded down as in Pulsar. Raises InvalidName."""
     if not 1 <= bundles <= MAX_BUNDLES_AT_CREATION:
         raise InvalidName(f"a namespace starts with 1 to {MAX_BUNDLES_AT_CREATION} bundles, not {bundles}")
     size = (1 << 32) // bundles

@@ -1,13 +1,13 @@
-"""How a record looks in the log: `LMvv cccccccc {json}`, readable by people, by Spark and by this module.
+"""The format of a record in the log: `LMvv cccccccc {json}`, readable by people, by Spark and by this module.
 
-`vv` is the format version in hex, `cccccccc` the CRC-32 of everything but itself. The frame never changes, whatever the
-version; so a damaged record is told from a newer one, and a newer one is never mis-read. The body is the JSON of
-`record.Record`; fields that an older release does not know may only be added under a new version.
+`vv` is the format version in hex, `cccccccc` the CRC-32 of everything but itself. The frame is the same in every
+version, so a reader tells a damaged record from a newer one and never misreads a newer one. The body is the JSON of
+`record.Record`; a field that an older release does not know needs a new version.
 
-Version 1 is what the first release wrote. Version 2 adds the action `retire` with `moved_to`, and `algorithm` and
-`parts` of a split. Version 3 adds `seen_latest` of `delete-namespace`, `amend` and `agree` with `agreement` and
-`seen_agreement`, and the `root` of a `lead`. A record reads the same in every release: what a version does not have is
-not read from a record of it.
+Version 1 is that of the first release. Version 2 adds the action `retire` with `moved_to`, and `algorithm` and `parts`
+of a split. Version 3 adds `seen_latest` of `delete-namespace`, `amend` and `agree` with `agreement` and
+`seen_agreement`, and the `root` of a `lead`. Every release reads a record alike: fields that a version does not have
+are ignored in a record of that version.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ NEWEST_VERSION = 3
 """Every release reads all versions from the oldest to its newest; it writes the newest that all live brokers read."""
 
 AGREEING_VERSION = DELETES_SAW_VERSION = 3
-"""The first that can say what brokers agree on. A log that says it is written in no older one any more."""
+"""The first version with agreements. A log that has an agreement is written in no older version any more."""
 
 MAX_DEPTH = 512
-"""Arrays and objects within each other; a record of ours has 4. What nests deeper is corrupt for every reader: else it
-would depend on Python's version and on the depth of the call stack, and brokers would differ."""
+"""Nested arrays and objects; our records have 4. A deeper body is corrupt for every reader: without this limit
+the verdict would depend on Python's version and the depth of the call stack, and brokers would differ."""
 
 _HEAD = re.compile(rb"LM[0-9a-f]{2}")
 _HEAD_BYTES = 4
@@ -47,13 +47,13 @@ _ACTIONS_SINCE: dict[int, frozenset[Action]] = {
     2: frozenset({Action.RETIRE}),
     3: frozenset({Action.AMEND, Action.AGREE}),
 }
-"""What each version adds. A new field has a default: a record that leaves it at that needs no newer version for it."""
+"""What each version adds. A new field has a default: a record that keeps the default needs no newer version."""
 
 _BLANK = Record("", Action.NOOP, BrokerId("", 0))
 
 
 class _Reading:
-    """How a version is read: without the fields and actions that only later ones have."""
+    """Reads one version: without the fields and actions that only later versions have."""
 
     def __init__(self, version: int) -> None:
         later = range(version + 1, NEWEST_VERSION + 1)
@@ -70,11 +70,11 @@ class _Reading:
         )
 
     def has(self, record: Record) -> bool:
-        """Whether the version can say all of a record."""
+        """Whether the version can carry all of a record."""
         return self.later(record) == self.later(_BLANK) and record.action not in self.unknown
 
     def read(self, body: bytes) -> Record:
-        """What a release reads that knows no later version: it passes over whatever stands in fields of those.
+        """The record as a release reads it that knows no later version: fields of later ones are ignored.
 
         Raises CorruptRecord.
         """
@@ -86,13 +86,13 @@ class _Reading:
 
 _decoder = msgspec.json.Decoder(Record)
 _readings = {version: _Reading(version) for version in range(OLDEST_VERSION, NEWEST_VERSION)}
-"""Of each version but the newest, which is read as it stands."""
+"""For each version but the newest, which needs none."""
 
 
 def encode(record: Record, version: int = NEWEST_VERSION) -> bytes:
     """The bytes of a record in the given format version.
 
-    Raises RecordTooLarge for a hand-off beyond its limit, NeedsNewerFormat where this version has no way to say it.
+    Raises RecordTooLarge for a hand-off beyond its limit, NeedsNewerFormat if this version cannot carry the record.
     """
     record = _sayable(record)
     if not OLDEST_VERSION <= version <= NEWEST_VERSION:
@@ -150,26 +150,26 @@ def decode(data: bytes | None, newest: int = NEWEST_VERSION) -> Record:
 
 
 def _read(body: bytes, version: int) -> Record:
-    """The record in a body as every release reads it that knows this version: all must get the same verdict."""
+    """The record in a body. Every release that knows this version reads it alike, for all must get the same verdict."""
     if version == NEWEST_VERSION:
         return _decoded(_decoder, body)
     reading = _readings[version]
     try:
-        record = _decoded(_decoder, body)  # hardly any has what its version does not: this is the quick way
+        record = _decoded(_decoder, body)  # the fast path: hardly any record has fields that its version lacks
     except CorruptRecord:
         return reading.read(body)
     return record if reading.has(record) else reading.read(body)
 
 
 def _as_said(record: Record, version: int) -> Record:
-    """A delete says what it saw of every bundle since format 3; one of an older format is judged without."""
+    """Only since format 3 does a delete say what it saw of every bundle; an older one is judged without it."""
     if version < DELETES_SAW_VERSION and record.action is Action.DELETE_NAMESPACE:
         return msgspec.structs.replace(record, seen_latest=UNSAID)
     return record
 
 
 def nests_too_deep(text: bytes) -> bool:
-    """Whether JSON has arrays and objects more than MAX_DEPTH within each other."""
+    """Whether arrays and objects nest deeper than MAX_DEPTH in a JSON text."""
     if text.count(b"[") + text.count(b"{") <= MAX_DEPTH:
         return False
     depth = 0

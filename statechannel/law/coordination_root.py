@@ -1,7 +1,7 @@
-"""Whose coordination root this is, and whether it is the one that the log names. Pure; the adapters ask.
+"""Whose coordination root this is, and whether the log names it. Pure; adapters call it.
 
-A root has an identity of its own, drawn at random by who used it first. The log names the root that counts
-(`agreement.py`); so a root that is new, mistyped, moved or wiped is told from the one in which the others are.
+The first process that uses a root draws its identity at random. The log names the identity that counts
+(`agreement.py`); so a broker recognizes a root that is new, mistyped, moved or wiped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CORRECT = (
 class Identity(msgspec.Struct, frozen=True):
     """What a coordination root belongs to, and its own random identity: see `Coordination.identify`.
 
-    `root` is empty for one that only releases before record format 3 have used.
+    `root` is empty if only releases before record format 3 have used this root.
     """
 
     cluster: str
@@ -28,7 +28,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 def check_root(found: Identity | None, ours: Identity) -> None:
-    """Raises ForeignCluster unless `found` is what `ours` says; without a `root` in `ours` it may lack everything."""
+    """Raises ForeignCluster unless `found` fits `ours`; if `ours` has no `root`, `found` may be None."""
     if ours.root and (found is None or found.root != ours.root):
         standing = "is empty" if found is None else f"has the identity {found.root or 'of an earlier release'}"
         raise ForeignCluster(
@@ -44,10 +44,10 @@ def check_root(found: Identity | None, ours: Identity) -> None:
 
 
 def lost(where: str, root: str) -> str:
-    """What to say of a root whose data is gone while we use it."""
+    """The message for a root whose data vanished while we use it."""
     return f"{where} has lost the data of coordination root {root}: the log's proofs alone count now; {CORRECT}"
 
 
 def replaced(where: str, found: str, root: str) -> str:
-    """What to say of a root in whose place another one stands."""
+    """The message for a root that another one has replaced."""
     return f"{where} is coordination root {found or 'of nobody'} now, it was {root}: {CORRECT}"

@@ -1,4 +1,4 @@
-"""What a log takes and gives: the payloads that are appended, the entries that are read."""
+"""What a log takes and gives: payloads to append, entries to read."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import msgspec
 
 
 class Payload(msgspec.Struct, frozen=True, gc=False):
-    """What is appended: an optional key, and a value (None deletes the key of a compacted topic)."""
+    """One append: an optional key, and a value (None deletes the key of a compacted topic)."""
 
     key: bytes | None
     value: bytes | None
 
 
 class LogEntry(msgspec.Struct, frozen=True, gc=False):
-    """What is read: the payload, where it stands, and when the log took it (the log's wall clock, ms)."""
+    """One entry read: the payload, its partition and offset, and when the log took it (the log's wall clock, ms)."""
 
     partition: int
     offset: int

@@ -1,6 +1,6 @@
-"""What the ownership table counts while it replays, so that nobody has to walk a million bundles to know it.
+"""Counts that the ownership table keeps while it replays, so that nobody has to walk a million bundles.
 
-Kept small on purpose: for bundles at rest there are only counts. Bundles in flight, of which there are few, are listed.
+Small on purpose: bundles at rest are only counted. Bundles in flight are few, and are listed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Indexed = dict[Bundle, None]
 
 
 MOVING = frozenset({State.TRANSFERRING, State.RELEASING, State.REVOKING})
-"""The states in which a bundle counts as that of its target already, and not as its holder's."""
+"""The states in which a bundle already counts for its target and no longer for its holder."""
 
 
 class Flight(msgspec.Struct, frozen=True, gc=False):
-    """What bundles in flight have in common that one record sent on their way: so they are watched together."""
+    """What the bundles have in common that one record sent on their way; they are watched together."""
 
     partition: int
     revision: int
@@ -45,16 +45,16 @@ class Indices:
         self.states: dict[State, int] = dict.fromkeys(State, 0)
         self._held: dict[BrokerId, dict[str, int]] = {}
         self._own: set[BrokerId] = set()
-        """The holders of whom no copy has the same dictionary."""
+        """The holders whose dictionary in `_held` no copy shares."""
         self._totals: dict[BrokerId, int] = {}
         self._in_flight: dict[Flight, Indexed] = {}
         self.coming: dict[BrokerId, int] = {}
-        """How many bundles are on their way to each broker, of those that somebody else has at present."""
+        """How many bundles are on their way from another holder to each broker."""
         self.leaving: dict[BrokerId, int] = {}
-        """How many bundles of each broker are on their way to somebody else, or to nobody."""
+        """How many bundles of each broker are on their way to another, or to nobody."""
 
     def copy(self) -> Indices:
-        """The same, and its own from now on. Neither changes what both have of a holder: who wants to, copies it."""
+        """An independent copy. A holder's counts are shared until one of the two changes them: it copies them first."""
         copy = Indices()
         copy.states = dict(self.states)
         copy._held, copy._totals = dict(self._held), dict(self._totals)
@@ -84,32 +84,32 @@ class Indices:
         return tuple(bundle for flight in self.flights() if flight.state is state for bundle in self.on(flight))
 
     def flights(self) -> tuple[Flight, ...]:
-        """All there are, those begun first at the front."""
+        """All flights, the oldest first."""
         return tuple(self._in_flight)
 
     def on(self, flight: Flight) -> tuple[Bundle, ...]:
-        """The bundles of which a flight still consists."""
+        """The bundles still on a flight."""
         return tuple(self._in_flight.get(flight, ()))
 
     def count_on(self, flight: Flight) -> int:
-        """How many these are."""
+        """How many bundles are still on a flight."""
         return len(self._in_flight.get(flight, ()))
 
     def move(self, before: Ownership | None, after: Ownership | None, partition: int) -> None:
-        """A bundle was in one entry and is in another; None where it did not or does not exist."""
+        """Replace a bundle's entry by another; None where the bundle did not or does not exist."""
         if before is not None:
             self._leave(before, partition)
         if after is not None:
             self._enter(after, partition)
         if before is not None and after is not None and before.holder == after.holder:
-            return  # as in most steps; an entry is followed by one of the same bundle
+            return  # the usual case; `before` and `after` are of the same bundle
         if after is not None:
-            self._count(after, 1)  # before it is taken back: another thread must not find a holder with nothing
+            self._count(after, 1)  # before the -1: another thread must not find a holder with nothing
         if before is not None:
             self._count(before, -1)
 
     def rest(self, more: int) -> None:
-        """So many more bundles without a holder, or less."""
+        """Count `more` bundles more without a holder; may be negative."""
         self.states[State.UNASSIGNED] += more
 
     def learn(self, namespace: Namespace, partition: int) -> None:
@@ -120,8 +120,10 @@ class Indices:
                     self._take_off(entry, partition)
 
     def replacing(self, old: Iterable[Namespace], new: Iterable[Namespace], partition: int) -> Iterator[None]:
-        """Let go of all bundles of some namespaces and take in those of others, which may be the same ones. In steps:
-        in between it holds for nothing."""
+        """Replace all bundles of `old` by those of `new`, in steps; the two may overlap.
+
+        Between two steps the counts are wrong.
+        """
         for holder in tuple(self._held):
             self._owned(holder)
             yield
@@ -136,7 +138,7 @@ class Indices:
             yield
 
     def check(self, recounted: Indices) -> None:
-        """Raise InvariantError unless both say the same."""
+        """Raise InvariantError unless both are equal."""
         if (self._held, self._totals) != (recounted._held, recounted._totals):
             raise InvariantError("the index by holder is wrong")
         if (self.states, self._in_flight) != (recounted.states, recounted._in_flight):
@@ -176,7 +178,7 @@ class Indices:
             _add_to(self.leaving, entry.holder, change)
 
     def _owned(self, holder: BrokerId) -> dict[str, int]:
-        """What is counted of the holder, in a dictionary that no copy has."""
+        """The holder's counts, in a dictionary that no copy shares."""
         held = self._held.get(holder, {})
         if holder not in self._own:
             held = self._held[holder] = dict(held)
@@ -188,7 +190,7 @@ class Indices:
             self._add(entry.holder, entry.bundle.namespace, change)
 
     def _count_all(self, namespace: Namespace, sign: int) -> bool:
-        """Whether any of them is in flight."""
+        """Count all bundles of a namespace; returns whether any of them is in flight."""
         entries = namespace.touched()
         for holder, count in Counter(map(_HOLDER, entries)).items():
             if holder is not None:

@@ -1,6 +1,6 @@
-"""Records about the log itself, judged on one partition: who leads in it, what brokers agree on, where it goes on.
+"""Judges records about the log itself in one partition: who leads, what brokers agree on, where the log goes on.
 
-Each function changes the partition, or says why the record does not count.
+Each function changes the partition, or returns why the record does not count.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from statechannel.law.record import Action, Record, Role
 from statechannel.law.verdict import Reason, Refusal
 
 PROVING = frozenset({Action.NOOP, Action.LEAD})
-"""What gives a proof, or the right to act on those of others: none counts while an agreement is being replaced."""
+"""Actions that give a proof, or the right to revoke; none counts while an agreement is being replaced."""
 
 
 def take_lead(part: Partition, record: Record) -> Refusal | None:
-    """`lead`: the barrier of a greater epoch, by a leader of the coordination root that is agreed on."""
+    """`lead`: a new epoch, above the present one, of a leader elected in the agreed coordination root."""
     if record.role is not Role.LEADER or record.epoch <= part.lead.epoch:
         return Refusal(Reason.DEPOSED, f"epoch {record.epoch} is not above {part.lead.epoch}")
     agreement = part.agreed.agreement
@@ -37,7 +37,7 @@ def retire(part: Partition, record: Record) -> Refusal | None:
 
 
 def amend(part: Partition, record: Record, offset: int) -> Refusal | None:
-    """`amend`: what brokers agree on begins to be replaced."""
+    """`amend`: begins to replace the agreement."""
     if record.role is not Role.ADMIN:
         return Refusal(Reason.NOT_ALLOWED, f"amend is for: admin; not for {record.actor} as {record.role}")
     refusal = _check(part.agreed, record)
@@ -47,7 +47,7 @@ def amend(part: Partition, record: Record, offset: int) -> Refusal | None:
 
 
 def agree(part: Partition, record: Record, offset: int) -> Refusal | None:
-    """`agree`: what brokers agree on from here on, if nothing is yet; or what the last `amend` said."""
+    """`agree`: puts an agreement in force, the first one or that of the last `amend`."""
     refusal = _check(part.agreed, record)
     if refusal is not None:
         return refusal
@@ -61,7 +61,7 @@ def agree(part: Partition, record: Record, offset: int) -> Refusal | None:
 
 
 def _check(agreed: Agreed, record: Record) -> Refusal | None:
-    """What `amend` and `agree` have in common: they name an agreement, and their author saw the last word on it."""
+    """The checks of both `amend` and `agree`: they name an agreement, and their author saw the last change of it."""
     if record.agreement is None:
         return Refusal(Reason.MALFORMED, f"{record.action} names no agreement")
     return _saw_another(agreed, record) if record.seen_agreement != agreed.revision else None

@@ -1,8 +1,8 @@
-"""Which bundles planned moves brought where, and when, as the channel tells it: part of the fold and of snapshots.
+"""The planned moves of each bundle: from where, to where, when. Part of the ownership table and of snapshots.
 
-Only moves that the leader or an administrator asked for count. A bundle that fled a dead broker, or one that was
-drained for a restart, owes nobody a rest: it may go back as soon as that broker is there again. Times are those that
-the records' authors wrote down. Bounded: of a bundle the newest moves are kept, of a partition the bundles moved last.
+Only moves that the leader or an administrator asked for count. After a failover or a drain for a restart a bundle may
+go back as soon as its old broker is there again. Times are those of the records' authors. Bounded: keeps the newest
+moves of a bundle, and in a partition the bundles that moved last.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ MOVES_KEPT_A_BUNDLE = 8
 BUNDLES_KEPT = 10_000
 
 _LAST_MS = 2**63 - 1
-"""Authors may write down any number as their time; what is kept must fit into a snapshot."""
+"""Authors may write any number as their time; this is the largest that fits into a snapshot."""
 
 _PLANNED = frozenset({Action.TRANSFER, Action.UNLOAD})
 _BROKER, _ASSIGNED, _REVOKE = Role.BROKER, State.ASSIGNED, Action.REVOKE
-"""Looked up once: this is asked of each record."""
+"""Looked up once, because every record needs them."""
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -37,19 +37,19 @@ class Move(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Moves:
-    """The planned moves of one partition's bundles: those under way, and those that arrived."""
+    """The planned moves of one partition: under way, and arrived."""
 
     def __init__(
         self, leaving: Iterable[tuple[Bundle, BrokerId]] = (), arrived: Iterable[tuple[Bundle, tuple[Move, ...]]] = ()
     ) -> None:
         self._leaving: dict[str, dict[Bundle, BrokerId]] = {}
-        """By namespace: one that is deleted while 65,536 of its bundles are under way is forgotten in one go."""
+        """By namespace, so that `forget` is quick for a namespace with 65,536 bundles under way."""
         for bundle, source in leaving:
             self._leaving.setdefault(bundle.namespace, {})[bundle] = source
         self._arrived = dict(arrived)
 
     def copy(self) -> Moves:
-        """The same, and its own from now on."""
+        """An independent copy."""
         copy = Moves()
         copy._leaving = {namespace: dict(some) for namespace, some in self._leaving.items()}
         copy._arrived = dict(self._arrived)
@@ -61,12 +61,12 @@ class Moves:
 
     @property
     def leaving(self) -> tuple[tuple[Bundle, BrokerId], ...]:
-        """Bundles of planned moves that have not arrived, and the holder each came from; by namespace."""
+        """Bundles of planned moves that have not arrived, each with the holder it came from; by namespace."""
         return tuple(chain.from_iterable(some.items() for some in self._leaving.values()))
 
     @property
     def arrived(self) -> tuple[tuple[Bundle, tuple[Move, ...]], ...]:
-        """Bundles with their moves, the one that moved last at the end."""
+        """Bundles with their moves, the bundle that moved last at the end."""
         return tuple(self._arrived.items())
 
     def observe(self, record: Record, transitions: Sequence[Transition]) -> None:
@@ -76,7 +76,7 @@ class Moves:
             self._step(transition, planned, record.at_ms)
 
     def forget(self, namespace: str) -> None:
-        """Its bundles are gone."""
+        """Drop the moves of a namespace whose bundles are gone."""
         for bundle in [bundle for bundle in self._arrived if bundle.namespace == namespace]:
             del self._arrived[bundle]
         self._leaving.pop(namespace, None)
@@ -94,7 +94,7 @@ class Moves:
             self._left(after.bundle)
 
     def _left(self, bundle: Bundle) -> BrokerId | None:
-        """The bundle is not under way any more: the holder it came from, None if it was not."""
+        """End a move under way; returns the holder that the bundle came from, None if it was not under way."""
         some = self._leaving.get(bundle.namespace)
         source = None if some is None else some.pop(bundle, None)
         if some is not None and not some:

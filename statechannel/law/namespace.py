@@ -1,7 +1,7 @@
-"""A namespace as the table keeps it: its bundles side by side, so that one costs little and is found by its place.
+"""A namespace in the table: its bundles in one array, so that each costs little and is found by its position.
 
-Python's search for cycles visits what lists hold; a million entries took it 25 ms, in which no proof was written. It
-does not look into NumPy's arrays, nor, after the first time, into tuples of numbers.
+Python's garbage collector walks lists: a million entries took 25 ms, during which no proof was written. It does not
+look into NumPy's arrays, nor, after the first time, into tuples of numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from statechannel.law.verdict import Ownership
 
 
 class Created(msgspec.Struct, frozen=True, gc=False):
-    """What all bundles have in common to which nothing has happened since their namespace was created."""
+    """What those bundles have in common that nothing happened to since their namespace was created."""
 
     name: str
     offset: int
@@ -39,12 +39,11 @@ class Created(msgspec.Struct, frozen=True, gc=False):
 Objects = NDArray[np.object_]
 
 MADE_AT_ONCE = 500
-"""Entries that are made together where somebody goes through all of them, perhaps in steps."""
+"""How many entries an iteration makes at a time."""
 
 
 class Entries(Sequence[Ownership]):
-    """The entries of a namespace, lowest first; those that are as they were created, None here, are made when they are
-    looked at."""
+    """The entries of a namespace, lowest first. One that never changed is stored as None and made when looked at."""
 
     __slots__ = ("_bounds", "_created", "_entries")
 
@@ -71,7 +70,7 @@ class Entries(Sequence[Ownership]):
         return [self._made(index) if entry is None else entry for index, entry in zip(indices, found, strict=True)]
 
     def __iter__(self) -> Iterator[Ownership]:
-        for begin in range(0, len(self._entries), MADE_AT_ONCE):  # who looks at the first needs not make all
+        for begin in range(0, len(self._entries), MADE_AT_ONCE):  # a caller of the first few does not pay for all
             yield from self[begin : begin + MADE_AT_ONCE]
 
     def __eq__(self, other: object) -> bool:
@@ -88,12 +87,12 @@ class Entries(Sequence[Ownership]):
 
 
 class Namespace:
-    """A namespace's bundles, lowest first; a deleted one keeps its name and revision and has none.
+    """A namespace's bundles, lowest first; a deleted namespace keeps its name and revision and has no bundles.
 
-    Which bundles there are never changes in one object: a reshaped namespace is a new one. What is known of a single
-    bundle does change in place; other threads see it as before or after. What `share` gave away stays as it was: the
-    first change after it goes to a copy. An entry comes into being with the first record about its bundle: a namespace
-    of 65,536 is created in the time that its boundaries take.
+    The set of bundles of one object never changes: a reshaped namespace is a new object. An entry of a single bundle
+    is replaced in place; other threads see the old or the new one. What `share` returned never changes: the first
+    change after it copies the array. An entry is made with the first record about its bundle, so that a namespace of
+    65,536 bundles is created as quickly as its boundaries.
     """
 
     __slots__ = ("_created", "_entries", "_latest", "_shared", "lower_bounds", "name", "revision")
@@ -131,24 +130,24 @@ class Namespace:
 
     @property
     def entries(self) -> tuple[Ownership, ...]:
-        """What is known of each bundle now, lowest first."""
+        """The entries as of now, lowest first."""
         return tuple(self._all())
 
     @property
     def count(self) -> int:
-        """How many bundles there are."""
+        """The number of bundles."""
         return len(self._entries)
 
     def touched(self, begin: int = 0, end: int | None = None) -> list[Ownership]:
-        """Of the bundles from one index to another, those to which anything has happened since their creation."""
+        """The entries in `[begin, end)` whose bundles have changed since the namespace was created."""
         return [entry for entry in self._entries[begin:end].tolist() if entry is not None]
 
     def some(self, begin: int, end: int) -> list[Ownership]:
-        """What is known of the bundles from one index to another, without a look at the others."""
+        """The entries in `[begin, end)`, without making the others."""
         return self._all()[begin:end]
 
     def share(self) -> Sequence[Ownership]:
-        """What `entries` gives, without a look at each: a million bundles are shared as quickly as one."""
+        """As `entries`, without making each: takes the same time for a million bundles as for one."""
         self._shared = True
         return self._all()
 
@@ -156,7 +155,7 @@ class Namespace:
         return Entries(self._entries, self.lower_bounds, self._created)
 
     def frozen(self) -> Namespace:
-        """The namespace as it is now; neither sees what is done to the other later. As quick as `share`."""
+        """An independent copy of the namespace, as quick as `share`."""
         frozen = Namespace(self.name, self.revision)
         frozen._entries, frozen._created, frozen._shared = self._entries, self._created, True
         frozen._latest = self._latest
@@ -169,17 +168,17 @@ class Namespace:
         return tuple(entry.bundle for entry in self._all())
 
     def entry_at(self, position: int) -> Ownership:
-        """What is known of the bundle that holds a position of the ring. The namespace must exist."""
+        """The entry of the bundle that a position falls into. The namespace must exist."""
         index = index_of(self.lower_bounds, position)
         entry: Ownership | None = self._entries[index]
         return entry or self._made(index)
 
     def bundle_at(self, position: int) -> Bundle:
-        """The bundle that holds a position of the ring. The namespace must exist."""
+        """The bundle that a position falls into. The namespace must exist."""
         return self.entry_at(position).bundle
 
     def get(self, bundle: Bundle) -> Ownership | None:
-        """What is known of a bundle of this namespace; None if there is none of exactly this range."""
+        """The entry of a bundle of this namespace; None if no bundle has exactly this range."""
         if not self.lower_bounds:
             return None
         index = index_of(self.lower_bounds, bundle.lo)
@@ -191,7 +190,7 @@ class Namespace:
         return self._created.entry(self.lower_bounds, index)
 
     def put(self, entry: Ownership) -> None:
-        """Replace what is known of a bundle that is there."""
+        """Replace the entry of an existing bundle."""
         if self._shared:
             self._entries = self._entries.copy()
             self._shared = False
@@ -204,7 +203,7 @@ class Namespace:
         if not self.lower_bounds:
             return Namespace(self.name, revision, entries)
         first, last = index_of(self.lower_bounds, lo), index_of(self.lower_bounds, hi - 1)
-        reshaped = Namespace(self.name, revision)  # the rest by copying: a large one may be cut into thousands
+        reshaped = Namespace(self.name, revision)  # copies the other entries: there may be thousands
         bounds, new = self.lower_bounds, _side_by_side(entries)
         reshaped._entries = np.concatenate([self._entries[:first], new, self._entries[last + 1 :]])
         reshaped._created = self._created
@@ -213,4 +212,4 @@ class Namespace:
 
 
 def _side_by_side(entries: Sequence[Ownership]) -> Objects:
-    return np.fromiter(entries, np.object_, len(entries))  # assigning a list looks for arrays in it: ten times as long
+    return np.fromiter(entries, np.object_, len(entries))  # a list would be searched for arrays: ten times slower

@@ -1,7 +1,7 @@
-"""The questions that an ownership table answers: who owns what, what is in flight, how far the fold has come.
+"""The queries of an ownership table: who owns what, what is in flight, how far replay has come.
 
-Asking changes nothing. `get`, `locate` and `held_by` may be called from other threads: each sees every bundle as before
-or after a record, never as nothing between; of a record of many bundles `held_by` may see some already, others not yet.
+Queries change nothing. `get`, `locate` and `held_by` may be called from other threads: they see each bundle as it was
+before or after a record, never between. Of a record of many bundles `held_by` may see some changed, others not yet.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WALKED_AT_ONCE = 4_096
 
 
 class Ownerships:
-    """Who owns what, by the records folded so far. `partitions` is fixed for the life of the log."""
+    """Who owns what, by the records replayed so far. `partitions` is fixed for the life of the log."""
 
     def __init__(self, partitions: int) -> None:
         self.partitions = partitions
@@ -34,7 +34,7 @@ class Ownerships:
         self._brokers: dict[BrokerId, BrokerId] = {}
 
     def get(self, bundle: Bundle) -> Ownership | None:
-        """What is known of a bundle, None if there is no such bundle (any more)."""
+        """The entry of a bundle, None if there is no such bundle (any more)."""
         namespace = self._namespaces.get(bundle.namespace)
         return namespace.get(bundle) if namespace is not None else None
 
@@ -48,14 +48,14 @@ class Ownerships:
         return sorted(n.name for n in list(self._namespaces.values()) if n.exists and n.name.startswith(prefix))
 
     def locate(self, topic: Key) -> Ownership | None:
-        """The bundle that a topic falls into; None if its namespace does not exist."""
+        """The entry of the bundle that a key falls into; None if its namespace does not exist."""
         namespace = self._namespaces.get(topic.namespace)
         return namespace.entry_at(topic.position) if namespace is not None and namespace.exists else None
 
     def held_by(self, broker: BrokerId, partitions: Collection[int] | None = None) -> tuple[Bundle, ...]:
-        """Bundles whose holder is this incarnation, in whichever state; of some partitions only if these are given.
+        """Bundles whose holder is this incarnation, in any state; of the given partitions only, if given.
 
-        Walks the namespaces in which there are any: of a large table that takes long, see `walk`.
+        Walks the namespaces in which it holds any: slow on a large table, see `walk`.
         """
         names = self._indices.namespaces_of(broker)
         chosen = [name for name in names if partitions is None or self.partition_of(name) in partitions]
@@ -66,12 +66,14 @@ class Ownerships:
         return self._indices.namespaces_of(broker)
 
     def is_held(self, namespace: str) -> bool:
-        """Whether any of its bundles has a holder, which is whether any is not unassigned; without walking them."""
+        """Whether any of its bundles has a holder (is not unassigned); without walking them."""
         return self._indices.is_held(namespace)
 
     def walk(self, names: Iterable[str], holders: Container[BrokerId]) -> Iterator[tuple[int, list[Ownership]]]:
-        """What any of these hold in some namespaces, in steps: how many bundles were looked at, WALKED_AT_ONCE at most,
-        and what was found."""
+        """What these holders have in some namespaces, in steps of at most WALKED_AT_ONCE bundles.
+
+        Each step gives how many entries it looked at, and those that it found.
+        """
         for name in names:
             namespace = self._namespaces.get(name)
             for begin in range(0, 0 if namespace is None else namespace.count, WALKED_AT_ONCE):
@@ -83,7 +85,7 @@ class Ownerships:
         return self._indices.count_of(broker)
 
     def count_held_soon(self, broker: BrokerId) -> int:
-        """How many bundles it holds once all moves that are under way have been made."""
+        """How many bundles it holds once all moves under way are done."""
         indices = self._indices
         return indices.count_of(broker) + indices.coming.get(broker, 0) - indices.leaving.get(broker, 0)
 
@@ -96,7 +98,7 @@ class Ownerships:
         return self._indices.holders()
 
     def in_state(self, state: State) -> tuple[Bundle, ...]:
-        """Bundles in one state; those at rest (assigned, unassigned) are not indexed: for them this walks all."""
+        """Bundles in one state. Assigned and unassigned ones are not indexed: for them this walks all bundles."""
         if state in IN_FLIGHT:
             return self._indices.in_state(state)
         return tuple(entry.bundle for entry in self if entry.state is state)
@@ -112,15 +114,15 @@ class Ownerships:
             yield from (entry for entry in entries if entry is not None and entry.state is flight.state)
 
     def flights(self) -> tuple[Flight, ...]:
-        """What is in flight by what it has in common: a few, where one record sent many bundles on their way."""
+        """Bundles in flight, grouped: one record that sent many bundles on their way makes few flights."""
         return self._indices.flights()
 
     def on(self, flight: Flight) -> tuple[Bundle, ...]:
-        """The bundles of which a flight still consists."""
+        """The bundles still on a flight."""
         return self._indices.on(flight)
 
     def count_on(self, flight: Flight) -> int:
-        """How many these are."""
+        """How many bundles are still on a flight."""
         return self._indices.count_on(flight)
 
     def __len__(self) -> int:
@@ -131,7 +133,7 @@ class Ownerships:
             yield from namespace.entries
 
     def partition_of(self, namespace: str) -> int:
-        """The one partition that has all records of a namespace."""
+        """The partition that has all records of a namespace."""
         return crc32(namespace.encode()) % self.partitions
 
     def token(self, entry: Ownership) -> Token:
@@ -156,7 +158,7 @@ class Ownerships:
         return self._partitions[partition].retired
 
     def agreed(self, partition: int) -> Agreed:
-        """What the partition says of what brokers must agree on."""
+        """The partition's agreement."""
         return self._partitions[partition].agreed
 
     def highest_incarnation(self, name: str) -> int:

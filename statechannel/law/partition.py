@@ -1,4 +1,4 @@
-"""One partition of the ownership table: all that replaying its records produced, live and as an immutable cut of it."""
+"""One partition of the ownership table: the result of replaying its records, live and as an immutable copy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Genesis(msgspec.Struct, frozen=True):
 
 
 class Lead(msgspec.Struct, frozen=True, gc=False):
-    """A partition's barrier: only this leader's records of this epoch count."""
+    """Who leads in a partition: of leaders' records only this leader's of this epoch count."""
 
     epoch: int = 0
     leader: BrokerId | None = None
@@ -40,13 +40,13 @@ class NamespaceState(msgspec.Struct, frozen=True):
     name: str
     revision: int
     entries: Sequence[Ownership]
-    """Nobody changes it."""
+    """Never changes."""
 
 
 class PartitionState(msgspec.Struct, frozen=True):
     """A partition at one moment: everything below `next_offset` has been replayed. Namespaces are sorted by name.
 
-    `genesis` stands in partition 0 alone. `leaving` and `arrived` are its `Moves`.
+    Only partition 0 has a `genesis`. `leaving` and `arrived` are its `Moves`.
     """
 
     partition: int
@@ -73,9 +73,9 @@ class PartitionState(msgspec.Struct, frozen=True):
         return digest.hexdigest()
 
     def _encoded(self) -> Iterator[bytes]:
-        """In MessagePack the tuple of what belongs to no namespace, then each namespace: piece by piece.
+        """In MessagePack, piece by piece: the tuple of what belongs to no namespace, then each namespace.
 
-        Of a log that says nothing of an agreement it is what releases before record format 3 made of it.
+        Without an agreement the bytes are those of releases before record format 3.
         """
         if self.agreed != NOTHING_AGREED:
             yield _pack(self.agreed)
@@ -89,7 +89,7 @@ class PartitionState(msgspec.Struct, frozen=True):
 
 
 def _array(items: Sequence[object]) -> Iterator[bytes]:
-    """What `_pack(items)` gives, in pieces: while an encoder works no other thread runs, and one renews proofs."""
+    """As `_pack(items)`, in pieces: no other thread runs while an encoder works, and one of them renews proofs."""
     yield _array_head(len(items))
     for begin in range(0, len(items), PACKED_AT_ONCE):
         piece = items[begin : begin + PACKED_AT_ONCE]
@@ -115,7 +115,7 @@ class Partition:
         self.moves = Moves()
 
     def frozen(self) -> Partition:
-        """The partition as it is now; neither sees what is done to the other later."""
+        """An independent copy of the partition."""
         frozen = Partition()
         frozen.next_offset, frozen.lead, frozen.retired = self.next_offset, self.lead, self.retired
         frozen.agreed = self.agreed
@@ -126,7 +126,7 @@ class Partition:
 
     @classmethod
     def of(cls, state: PartitionState) -> Partition:
-        """The live state that a cut was taken of, but for its namespaces: see `filled`."""
+        """The live state of an immutable copy, without its namespaces: see `filled`."""
         partition = cls()
         partition.next_offset = state.next_offset
         partition.lead = state.lead
@@ -137,7 +137,7 @@ class Partition:
         return partition
 
     def filled(self, state: PartitionState) -> Iterator[None]:
-        """Take in the namespaces of the cut, in steps."""
+        """Add the namespaces of the copy, in steps."""
         for each in state.namespaces:
             self.namespaces[each.name] = Namespace(each.name, each.revision, each.entries)
             yield

@@ -1,7 +1,7 @@
-"""What is written to the bundle-state channel: one frozen value per record, and the identities it names.
+"""What brokers write to the channel: one frozen value per record, and the identities in it.
 
-A record names an action, who does it in which role, the bundles it concerns and, for each, the revision that its
-author had seen. Whether it counts is not decided here but by `transitions.py`, when it is read back.
+A record names an action, its actor and role, the bundles it concerns and, for each, the revision that its author saw.
+`transitions.py` decides whether it counts, when it is read back.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ from statechannel.law.bundle import Bundle, Position
 
 MAX_HAND_OFF_BYTES = 64 * 1024
 NEVER = -1
-"""The revision of what has never been written: what a record says it saw when it saw nothing."""
+"""The revision of what was never written: a record whose author saw nothing has it."""
 UNSAID = -2
-"""What a record of a format that cannot say what it saw is read as. No record can say this itself."""
+"""Stands in a record that was read from a format without this field. No record can carry it."""
 
 BUNDLES_A_RECORD = 125
-"""How many bundles those put into one record who change many: each reader takes it in one step of its loop. No law."""
+"""How many bundles an author puts into one record: each reader applies a record in one step of its loop.
+
+A habit of authors, which the law does not check.
+"""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Revision = Annotated[int, msgspec.Meta(ge=NEVER, le=2**63 - 1)]
-"""An offset, or NEVER. Decoding refuses other numbers: one that no replica can hash or store must not be accepted."""
+"""An offset, or NEVER. Decoding refuses other numbers, since a replica must be able to hash and store it."""
 
 
 class BrokerId(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
@@ -48,7 +51,7 @@ class BrokerId(msgspec.Struct, frozen=True, order=True, array_like=True, gc=Fals
 
 
 class Token(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
-    """A fencing token: where in the log the present ownership of a range began. Only grows.
+    """A fencing token: where in the log the present ownership of a bundle began. Only grows.
 
     Compare tokens of the same key or range only. `str()` is of fixed width, so that a store can compare text.
     """
@@ -76,7 +79,7 @@ class Token(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
 class Action(StrEnum):
     """What a record does; the rows of the law are in `transitions.py`."""
 
-    __hash__ = str.__hash__  # that of an enumeration is Python: each bundle's step is looked up by these
+    __hash__ = str.__hash__  # an enumeration's own hash is slow Python, and every step is looked up by these
 
     OWN = "own"
     RETURN = "return"
@@ -102,7 +105,7 @@ class Action(StrEnum):
 class Role(StrEnum):
     """In which capacity the actor acts. `leader` is checked against the partition's epoch."""
 
-    __hash__ = str.__hash__  # as that of `Action`
+    __hash__ = str.__hash__  # as in `Action`
 
     BROKER = "broker"
     LEADER = "leader"
@@ -110,7 +113,7 @@ class Role(StrEnum):
 
 
 class Subject(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One bundle that a record concerns, the revision its author saw, and what it hands to the next owner."""
+    """One bundle of a record, the revision its author saw, and the hand-off to the next owner."""
 
     bundle: Bundle
     seen: Revision
@@ -121,14 +124,14 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One entry of the channel.
 
     `id` is unique per written record and the same in every copy of it. `to` is the destination of `own`, `transfer`
-    and the leader's `release`. `boundaries` are the ring positions of `create-namespace` (all of them), `split` and
-    `create` (only those between the parent's ends). A `split` without them says how the holder is to find them:
-    `algorithm`, and into how many `parts`. `seen_namespace` is the compare-and-set of namespace records; `seen_latest`
-    that of `delete-namespace` on every bundle, the last change of any that its author saw (UNSAID in older formats).
-    `moved_to` is where a `retire`d log goes on. `agreement` is what `amend` and `agree` are about, `seen_agreement`
-    their compare-and-set, and a `lead`'s; `root` is the coordination root in which the author of a `lead` was elected.
-    `at_ms` is the writer's wall clock, for people and history only. `cause` ties the record to the decision that
-    asked for it and `reason` says in words why.
+    and the leader's `release`. `boundaries` are the positions of `create-namespace` (all of them), `split` and
+    `create` (only those between the parent's ends). A `split` without them says how the holder finds them: `algorithm`,
+    and into how many `parts`. `seen_namespace` is the compare-and-set of namespace records. `seen_latest` is that of
+    `delete-namespace`: the last change of any bundle that its author saw (UNSAID in older formats). `moved_to` is where
+    a `retire`d log goes on. `amend` and `agree` are about `agreement`; `seen_agreement` is the compare-and-set of both
+    and of `lead`. `root` is the coordination root in which the author of a `lead` was elected. `at_ms` is the writer's
+    wall clock, for people, history and `moves.py`. `cause` ties the record to the decision that asked for it, and
+    `reason` says in words why.
     """
 
     id: str

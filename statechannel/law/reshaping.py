@@ -1,6 +1,6 @@
-"""Records that change which bundles there are: namespace create and delete, split's `create`, `merge`. All-or-nothing.
+"""Judges records that change which bundles exist: namespace create and delete, split's `create`, `merge`.
 
-Pure: looks at the table through its reading methods and returns the transitions, or a Refusal. The rows are
+Each is all-or-nothing. Pure: reads the table, and returns the transitions or a Refusal. The rows are
 `transitions.RESHAPING`.
 """
 
@@ -22,10 +22,10 @@ from statechannel.law.verdict import Ownership, Reason, Refusal, Transition, Who
 
 
 class Known(Protocol):
-    """What a reshaping record is judged by: the ownership table, as far as it is read here."""
+    """The queries of the ownership table that judging a reshaping record needs."""
 
     def get(self, bundle: Bundle) -> Ownership | None:
-        """What is known of a bundle."""
+        """The entry of a bundle."""
         ...
 
     def namespace(self, name: str) -> Namespace | None:
@@ -37,13 +37,15 @@ class Known(Protocol):
         ...
 
     def partition_of(self, namespace: str) -> int:
-        """Where a namespace's records stand."""
+        """The partition of a namespace's records."""
         ...
 
 
 class Reshaped(msgspec.Struct, frozen=True, gc=False):
-    """The bundles that go (no `after`) and come (no `before`) in one namespace; `now` is what the namespace is then,
-    where it came or went with all of them."""
+    """The bundles that go (no `after`) and come (no `before`) in one namespace.
+
+    `now` is the namespace after it was created or deleted as a whole, else None.
+    """
 
     namespace: str
     transitions: Sequence[Transition]
@@ -155,7 +157,7 @@ def _merge(table: Known, offset: int, record: Record, name: str, row: Reshape) -
 
 
 def _present(table: Known, record: Record, index: int, row: Reshape) -> Ownership | Refusal:
-    """The bundle of one subject if it is there, as its author saw it, and in a state of the row."""
+    """The entry of one subject, if the bundle exists, is as its author saw it, and in a state of the row."""
     subject = record.subjects[index]
     entry = table.get(subject.bundle)
     if entry is None:
@@ -169,7 +171,7 @@ def _present(table: Known, record: Record, index: int, row: Reshape) -> Ownershi
 
 
 def _born(bundle: Bundle, parent: Ownership, offset: int, record: Record) -> Ownership:
-    """A bundle that this record cuts out of another, or puts together: at the same holder."""
+    """A bundle that this record cuts out of another or merges; it stays at the same holder."""
     return Ownership(
         bundle=bundle,
         state=State.ASSIGNED,
@@ -193,6 +195,6 @@ def _not_allowed(record: Record, row: Reshape, entry: Ownership | None = None) -
 
 
 def tiles_again(gone: Iterable[Ownership], born: Iterable[Ownership]) -> bool:
-    """Whether what was born covers exactly what is gone: all else of the namespace stayed as it was."""
+    """Whether the new bundles cover exactly the range of those that are gone."""
     old, new = [entry.bundle for entry in gone], [entry.bundle for entry in born]
     return tiles_exactly(new, old[0].lo, old[-1].hi)

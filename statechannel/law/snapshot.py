@@ -1,14 +1,14 @@
-"""How a partition of the ownership table looks in the snapshots topic, and back. Pure: who writes when is not decided
-here, how a chunk looks is in `snapshot_columns.py`.
+"""Encodes a partition of the ownership table for the snapshots topic, and decodes it. Pure.
 
-A compacted topic, of as many partitions as the channel. Per partition: chunks under the keys `{snapshot id}/{number}`,
-and under `index` one record that lists the snapshots kept. A new snapshot is its chunks, then the new index, then the
-tombstones of the chunks it drops: all in one transaction. A chunk holds some thousand bundles in columns, because a
-million bundles must be read in a second or two. All of it is framed and sealed as in `codec.py`.
+The topic is compacted and has as many partitions as the channel. Each partition has chunks under the keys
+`{snapshot id}/{number}`, and under `index` one record that lists the snapshots kept. A new snapshot is its chunks, then
+the new index, then the tombstones of the chunks it drops: all in one transaction. A chunk holds some thousand bundles
+in columns (`snapshot_columns.py`), because a million bundles must be read in a second or two. Chunks and index are
+framed and sealed as in `codec.py`.
 
 A snapshot is used whole or not at all: every chunk of its own id, their checksum, the cluster and the log must agree.
-Last-value compaction of the *channel* would not do: a compacted topic keeps the last record, the law wants the first
-valid one.
+Compacting the *channel* instead is no option: a compacted topic keeps the last record, the law wants the first valid
+one.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from statechannel.law.verdict import Ownership
 
 INDEX_KEY = b"index"
 SNAPSHOTS = "-snapshots"
-"""The snapshots topic is called like the channel's, with this behind it."""
+"""Suffix of the snapshots topic, after the channel's name."""
 
 
 class SnapshotInfo(msgspec.Struct, frozen=True):
-    """One snapshot that is kept: everything below `next_offset` is in it."""
+    """One snapshot that is kept; it covers everything below `next_offset`."""
 
     snapshot_id: str
     next_offset: int
@@ -45,7 +45,7 @@ class SnapshotInfo(msgspec.Struct, frozen=True):
 
 
 class Index(msgspec.Struct, frozen=True):
-    """The snapshots kept of one partition, the one that covers most last, and whose they are."""
+    """The snapshots kept of one partition, the one that covers most last, and the cluster identity they belong to."""
 
     genesis: Genesis
     partition: int
@@ -64,7 +64,7 @@ _unpack_index = msgspec.msgpack.Decoder(Index).decode
 
 
 def encode(state: PartitionState, snapshot_id: str, at_ms: int) -> Iterator[Payload | SnapshotInfo]:
-    """The chunks one by one, each made in a few milliseconds, and last what the index says of them."""
+    """The chunks one by one, each made in a few milliseconds; last the snapshot's line in the index."""
     checksum, size_bytes, chunks = blake2b(digest_size=16), 0, 0
     for value in packed(state):
         checksum.update(value)
@@ -77,7 +77,7 @@ def encode(state: PartitionState, snapshot_id: str, at_ms: int) -> Iterator[Payl
 
 
 def chunk_key(snapshot_id: str, number: int) -> bytes:
-    """Under which key a chunk stands."""
+    """The key of a chunk."""
     return f"{snapshot_id}/{number}".encode()
 
 
@@ -88,7 +88,7 @@ def closing(known: Index | None, genesis: Genesis, partition: int, info: Snapsho
 
     Of the known snapshots those named in `keep` stay. Raises BadSnapshot where a known one covers more than the new.
     """
-    # One of the same name is this one, written by an attempt whose outcome was not known: its chunks are the new ones.
+    # One of the same id is this one: an earlier attempt, whose outcome was unknown, wrote it. It has the same chunks.
     earlier = tuple(each for each in known.snapshots if each.snapshot_id != info.snapshot_id) if known else ()
     if any(each.next_offset > info.next_offset for each in earlier):
         raise BadSnapshot(
@@ -104,7 +104,7 @@ def closing(known: Index | None, genesis: Genesis, partition: int, info: Snapsho
 
 
 class SnapshotsReader:
-    """Collects what one partition of the snapshots topic holds; give it every entry, in order."""
+    """Collects the snapshots of one partition; give it every entry of the snapshots topic, in order."""
 
     def __init__(self, partition: int) -> None:
         self._partition = partition
@@ -113,7 +113,7 @@ class SnapshotsReader:
         """The last index that was read whole."""
 
     def take(self, entry: LogEntry) -> None:
-        """The next entry. Raises NewerRecord if a newer release wrote the index; a damaged one is passed over."""
+        """Take the next entry. Raises NewerRecord if a newer release wrote the index; skips a damaged index."""
         if entry.key == INDEX_KEY:
             self.index = self._index(entry.value) or self.index
             return
@@ -132,7 +132,7 @@ class SnapshotsReader:
             return None
 
     def chunks(self, snapshot_id: str) -> list[bytes]:
-        """All chunks of a snapshot that the index lists, whatever they say. Raises BadSnapshot."""
+        """All chunks of a snapshot that the index lists, unchecked. Raises BadSnapshot."""
         info = self._info(snapshot_id)
         found = self._chunks.get(snapshot_id, {})
         missing = [number for number in range(info.chunks) if number not in found]
@@ -152,7 +152,7 @@ class SnapshotsReader:
         return info
 
     def checking(self, snapshot_id: str) -> Iterator[None]:
-        """Whether a snapshot is all there and intact, chunk by chunk. Raises BadSnapshot."""
+        """Check that a snapshot is complete and intact, chunk by chunk. Raises BadSnapshot."""
         seal = _Seal(self._partition, self._info(snapshot_id))
         for chunk in self.chunks(snapshot_id):
             seal.take(chunk)
@@ -160,14 +160,14 @@ class SnapshotsReader:
         seal.check()
 
     def state(self, snapshot_id: str) -> PartitionState:
-        """The partition as this snapshot has it. Raises BadSnapshot, NewerRecord."""
+        """The partition in this snapshot. Raises BadSnapshot, NewerRecord."""
         decoding = self.decoding(snapshot_id)
         for _ in decoding:
             pass
         return decoding.state()
 
     def decoding(self, snapshot_id: str) -> Decoding:
-        """The same, chunk by chunk, for a loop that has other work. Raises BadSnapshot, NewerRecord."""
+        """As `state`, chunk by chunk, for a loop that has other work. Raises BadSnapshot, NewerRecord."""
         return Decoding(self._partition, self._info(snapshot_id), self.chunks(snapshot_id))
 
 
@@ -180,18 +180,18 @@ class _Seal:
         self._checksum = blake2b(digest_size=16)
 
     def take(self, chunk: bytes) -> None:
-        """The next chunk."""
+        """Add the next chunk."""
         self._checksum.update(chunk)
 
     def check(self) -> None:
-        """Raises BadSnapshot unless these were the chunks that the index means."""
+        """Raises BadSnapshot unless the index has the same checksum."""
         if self._checksum.hexdigest() != self._info.checksum:
             snapshot = f"snapshot {self._info.snapshot_id} of partition {self._partition}"
             raise BadSnapshot(f"{snapshot}: it is damaged, its checksum differs")
 
 
 class Decoding:
-    """A snapshot that is being decoded: iterate over it, a chunk a time, then take its `state`."""
+    """Decodes a snapshot: iterate over it, one chunk per step, then take its `state`."""
 
     def __init__(self, partition: int, info: SnapshotInfo, chunks: Sequence[bytes]) -> None:
         self._partition = partition
@@ -226,7 +226,7 @@ class Decoding:
             known += entries(section, brokers)
 
     def state(self) -> PartitionState:
-        """The whole. Raises BadSnapshot unless every namespace is whole too."""
+        """The decoded partition. Raises BadSnapshot unless all of it is there, and every namespace is whole."""
         head = self._head
         if self._taken != len(self._chunks):
             raise self._bad(f"only {self._taken} of its {len(self._chunks)} chunks were decoded")

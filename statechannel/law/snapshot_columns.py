@@ -1,4 +1,4 @@
-"""The pieces of a snapshot: bundles in columns, some thousand a chunk, framed and sealed as in `codec.py`."""
+"""The chunks of a snapshot: some thousand bundles each, in columns, framed and sealed as in `codec.py`."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from statechannel.law.transitions import State
 from statechannel.law.verdict import Cutting, Ownership
 
 PLAIN_FORMAT, FORMAT = 1, 2
-"""A snapshot of a log with an agreement is of format 2, which earlier releases refuse: they would pass over it."""
+"""A snapshot with an agreement has format 2, so that earlier releases refuse it: they would lose the agreement."""
 CHUNK_BUNDLES = 2_000
 CHUNK_BYTES = 400_000
-"""A chunk ends where it has so many bundles, or about so many bytes of what few have. Logs take entries of 1 MiB."""
+"""A chunk ends at so many bundles, or at about so many bytes of rare fields. Logs take entries of 1 MiB."""
 
 _STATES, _ACTIONS = tuple(State), tuple(Action)
 _STATE_CODES = {state: code for code, state in enumerate(_STATES)}
 _ACTION_CODES = {action: code for code, action in enumerate(_ACTIONS)}
-"""Places in the enumerations: a member added anywhere but at the end needs a new FORMAT (a test knows them)."""
+"""Indices in the enumerations: a member added anywhere but at the end needs a new FORMAT (a test checks them)."""
 
 
 class Rare(msgspec.Struct, frozen=True, array_like=True):
-    """What few bundles have; `index` counts within the section."""
+    """Fields that few bundles have; `index` is the bundle's within the section."""
 
     index: int
     target: BrokerId | None
@@ -56,7 +56,7 @@ class Section(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True):
-    """What is not a bundle's; in the first chunk, and where its lists are long in pieces, in the first few."""
+    """The state that belongs to no bundle. It is in the first chunk; if its lists are long, in the first few."""
 
     genesis: Genesis | None
     lead: Lead
@@ -67,7 +67,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     agreed: Agreed = NOTHING_AGREED
 
     def followed_by(self, more: Head) -> Head:
-        """This piece and the next as one. Raises BadSnapshot where they are of two heads."""
+        """This piece and the next joined. Raises BadSnapshot if they are of different heads."""
         ours = (self.genesis, self.lead, self.retired, self.agreed)
         if ours != (more.genesis, more.lead, more.retired, more.agreed):
             raise BadSnapshot("the pieces of its head do not fit")
@@ -80,7 +80,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Chunk(msgspec.Struct, frozen=True, array_like=True):
-    """What stands under one key."""
+    """The value of one key of the snapshots topic."""
 
     head: Head | None
     brokers: list[BrokerId]
@@ -127,7 +127,7 @@ def _chunks(state: PartitionState) -> Iterator[Chunk]:
 
 
 def _heads(state: PartitionState) -> Iterator[Head]:
-    """The head, and where its lists are long its pieces of at most CHUNK_BYTES; no step looks at a whole list."""
+    """The head, in pieces of at most CHUNK_BYTES; no step walks a whole list."""
     bare = Head(state.genesis, state.lead, state.retired, agreed=state.agreed)
     lists = {"incarnations": state.incarnations, "leaving": state.leaving, "arrived": state.arrived}
     piece: dict[str, list[object]] = {name: [] for name in lists}
@@ -160,7 +160,7 @@ def _runs(namespaces: Sequence[NamespaceState]) -> Iterator[tuple[NamespaceState
 
 
 def _rare_bytes(entry: Ownership) -> int:
-    """What an entry takes, about, beyond its place in the columns."""
+    """About how many bytes an entry's rare fields take."""
     cutting = entry.cutting
     return (len(entry.hand_off) if entry.hand_off else 0) + (5 * len(cutting.boundaries) if cutting else 0)
 

@@ -1,4 +1,4 @@
-"""One step of one bundle by the law of `transitions.py`: which row a record takes, what it is after it. Pure."""
+"""One step of one bundle by the law of `transitions.py`: the row that fits, and the entry after it. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from statechannel.law.verdict import Cutting, Ownership, Reason, Refusal
 
 _HOLD_TO, _HOLD_TARGET, _AIM_TO = Then.HOLD_TO, Then.HOLD_TARGET, Then.AIM_TO
 _KEEP_BOTH, _NOBODY, _SPLITTING = Then.KEEP_BOTH, Then.NOBODY, State.SPLITTING
-"""Looked up once: finding a member of an enumeration takes as long as a call, and each bundle's step needs several."""
+"""Looked up once: an enumeration member costs as much as a call, and each step needs several."""
 
 
 def find_row(entry: Ownership, record: Record) -> Row | Refusal:

@@ -1,9 +1,7 @@
-"""The ownership table: the fold of the channel. `replay` is the only way it changes, and it decides nothing by itself:
-the rows are in `transitions.py`, the reshaping rules in `reshaping.py`. A partition can be cut out and put back
-(`cut`, `restore`): that is what a snapshot holds.
+"""The ownership table: the result of replaying the channel. Pure, so that every reader gets the same table.
 
-Reading no clock and doing no I/O, it gives every replica, the simulator and an auditor the same answer. What it can be
-asked is in `ownerships.py`.
+Only `replay` applies records. It decides nothing by itself: the rows are in `transitions.py`, the reshaping rules in
+`reshaping.py`. `cut` and `restore` copy a partition out and back, for snapshots. The queries are in `ownerships.py`.
 """
 
 from __future__ import annotations
@@ -31,13 +29,13 @@ _SUBJECTLESS = frozenset(
     }
 )  # fmt: skip
 _SPLIT, _LEADER = Action.SPLIT, Role.LEADER
-"""Looked up once: this is asked of each record."""
+"""Looked up once, because every record needs them."""
 
 SHARED_BROKERS = 10_000
 
 
 class OwnershipTable(Ownerships):
-    """The table, with what folds records into it."""
+    """The table with its changes: replay, and restoring snapshots."""
 
     def digest(self, partition: int) -> str:
         """A hash of all that replaying this partition produced; equal on all replicas at equal offsets."""
@@ -46,7 +44,7 @@ class OwnershipTable(Ownerships):
     # --- snapshots
 
     def cut(self, partition: int) -> PartitionState:
-        """All that replaying this partition produced, as it is now and stays: no later record changes it."""
+        """An immutable copy of the partition as of now."""
         part = self._partitions[partition]
         return PartitionState(
             partition=partition,
@@ -65,7 +63,7 @@ class OwnershipTable(Ownerships):
         )
 
     def frozen(self) -> OwnershipTable:
-        """A table with all that is known now, which no later record reaches. Quick: what does not change is shared."""
+        """A copy of the whole table that no later record changes. Quick: shares what does not change."""
         frozen = OwnershipTable(self.partitions)
         frozen.genesis = self.genesis
         frozen._partitions, frozen._indices = [part.frozen() for part in self._partitions], self._indices.copy()
@@ -74,14 +72,14 @@ class OwnershipTable(Ownerships):
         return frozen
 
     def restore(self, state: PartitionState) -> None:
-        """Put a partition's state in place of what is there. Raises InvariantError if that would go back."""
+        """Replace a partition by this state. Raises InvariantError if the state covers less than the table."""
         for _ in self.restoring(state):
             pass
 
     def restoring(self, state: PartitionState) -> Iterator[None]:
-        """As `restore`, in steps: all is built aside, and put in place in one go after the last of them.
+        """As `restore`, in steps: builds the new state aside and puts it in place after the last step.
 
-        Until then the table is as it was. Raises InvariantError if it changes meanwhile.
+        Raises InvariantError if the table changes meanwhile.
         """
         part = self._partitions[state.partition]
         if state.next_offset < part.next_offset:
@@ -200,7 +198,7 @@ class OwnershipTable(Ownerships):
         return None
 
     def _judge_one(self, partition: int, offset: int, record: Record, subject: Subject) -> Transition | Refusal:
-        # Before anything of another partition is looked at: how far that one is replayed differs between replicas.
+        # Comes first, so that no other partition is read: replicas differ in how far they have replayed it.
         if self.partition_of(subject.bundle.namespace) != partition:
             return Refusal(Reason.WRONG_PARTITION, "this namespace's records stand elsewhere", subject.bundle)
         entry = self.get(subject.bundle)
@@ -220,9 +218,9 @@ class OwnershipTable(Ownerships):
         self._indices.move(transition.before, transition.after, partition)
 
     def _sharing(self, record: Record) -> Record:
-        """The record, with the one copy of each broker that the whole table shares: each record brings its own.
+        """The record with its brokers replaced by the equal objects that the whole table shares: this saves memory.
 
-        The equal one is put in its place, which nobody can tell: a copy of the record takes longer than its verdict.
+        Changes the record in place: copying it would take longer than its verdict.
         """
         if len(self._brokers) > SHARED_BROKERS:  # most are incarnations that ended long ago
             self._brokers.clear()
@@ -247,7 +245,7 @@ class OwnershipTable(Ownerships):
         reshaped = known.reshaped(offset, gone[0].bundle.lo, gone[-1].bundle.hi, born)
         if not reshaping.tiles_again(gone, born):
             raise InvariantError(f"the bundles of {name} do not tile the ring after offset {offset}")
-        for entry in born:  # first: another thread must not find a holder with nothing
+        for entry in born:  # before `gone`: another thread must not find a holder with nothing
             self._indices.move(None, entry, partition)
         for entry in gone:
             self._indices.move(entry, None, partition)
@@ -256,7 +254,7 @@ class OwnershipTable(Ownerships):
         return Change(partition, offset, record, outcome.transitions)
 
     def _come_or_go(self, part: Partition, now: Namespace) -> None:
-        """A namespace came, or went, with all its bundles: none of them has a holder. Walks none of them."""
+        """Add or remove a whole namespace. None of its bundles has a holder, so that none has to be walked."""
         before = self._namespaces.get(now.name)
         self._indices.rest(now.count - (before.count if before is not None else 0))
         part.moves.forget(now.name)

@@ -1,11 +1,11 @@
 """THE TABLE: what may happen to a bundle, in which state, by whom. Everything that affects ownership is here.
 
 Theory of operation. Every broker reads the same records in the same order. For each it looks up the rows of
-(state, action); the first row whose actor and guard fit decides the next state; if none fits the record is refused, by
-every reader alike. The table does not know which broker reads it, reads no clock and does no I/O. Before a row is even
-looked up, `table.py` has checked that the author saw the bundle's present revision, and a leader's epoch.
+(state, action). The first row whose actor and guard fit decides the next state; if none fits, every reader refuses the
+record. The table does not know which broker reads it, reads no clock and does no I/O. Before the lookup `table.py`
+checks that the author saw the bundle's present revision, and a leader's epoch.
 
-Who serves follows from the state alone: the holder, in SERVING_STATES (in Assigning once it has acquired).
+The state alone decides who serves: the holder, in SERVING_STATES (in Assigning once it has acquired).
 `docs/state-machine.md` is drawn from this file.
 """
 
@@ -22,9 +22,9 @@ from statechannel.law.record import Action, BrokerId, Record, Role
 
 
 class State(StrEnum):
-    """Where a bundle is in its life."""
+    """The state of a bundle."""
 
-    __hash__ = str.__hash__  # that of an enumeration is Python: each bundle's step is looked up by these
+    __hash__ = str.__hash__  # an enumeration's own hash is slow Python, and every step is looked up by these
 
     UNASSIGNED = "unassigned"
     ASSIGNING = "assigning"
@@ -36,7 +36,7 @@ class State(StrEnum):
 
 
 class Who(StrEnum):
-    """In which relation to the bundle the actor stands."""
+    """The actor's relation to the bundle."""
 
     ANY = "any broker"
     HOLDER = "holder"
@@ -79,9 +79,9 @@ _RELATIONS: dict[tuple[Role, bool, bool], frozenset[Who]] = {
 
 
 def relations(record: Record, holder: BrokerId | None, target: BrokerId | None) -> frozenset[Who]:
-    """How the record's actor stands to a bundle: broker *and incarnation* must agree, never the bare name.
+    """The actor's relations to a bundle: broker *and incarnation* must agree, never the name alone.
 
-    A leader's epoch has been checked before.
+    The caller has checked a leader's epoch.
     """
     return _RELATIONS[record.role, record.actor == holder, record.actor == target]
 
@@ -126,7 +126,7 @@ def cuts_lie_inside(parties: Parties, record: Record) -> bool:
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
-    """One legal step. `fences` marks the steps that begin a new ownership, and so a new fencing token."""
+    """One legal step. `fences` marks steps that begin a new ownership, with a new fencing token."""
 
     state: State
     action: Action
@@ -175,11 +175,11 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(_S.REVOKING, _A.RELEASE, _by(_LEADER), _S.UNASSIGNED, Then.NOBODY, "proofs are out; no place yet", to_is_none),
 )  # fmt: skip
-"""The steps of one bundle, judged bundle by bundle. Steps that change the boundaries are in RESHAPING."""
+"""The steps of single bundles. Steps that change boundaries are in RESHAPING."""
 
 
 class Reshape(msgspec.Struct, frozen=True, gc=False):
-    """One legal step that changes which bundles there are; all-or-nothing. The result is `next`, at the same holder."""
+    """One legal step that changes which bundles exist; all-or-nothing. New bundles are `next`, at the same holder."""
 
     states: frozenset[State]
     action: Action
@@ -199,10 +199,10 @@ RESHAPING: tuple[Reshape, ...] = (
 )  # fmt: skip
 
 IN_FLIGHT = frozenset({_S.ASSIGNING, _S.TRANSFERRING, _S.RELEASING, _S.SPLITTING, _S.REVOKING})
-"""States that somebody must move on, and that the leader's deadlines watch."""
+"""States that some broker must end; the leader watches them with deadlines."""
 
 SERVING_STATES = frozenset({_S.ASSIGNING, _S.ASSIGNED, _S.TRANSFERRING, _S.SPLITTING})
-"""States in which the holder may serve: in Assigning from the moment it has acquired."""
+"""States in which the holder may serve; in Assigning only once it has acquired."""
 
 _ROWS: dict[tuple[State, Action], tuple[Row, ...]] = {
     (state, action): tuple(row for row in TABLE if (row.state, row.action) == (state, action))

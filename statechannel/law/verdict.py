@@ -15,7 +15,7 @@ from statechannel.law.transitions import State
 
 
 class Cutting(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How a bundle in Splitting is to be cut: at `boundaries`, or where the holder finds them by `algorithm`."""
+    """How to cut a bundle in Splitting: at `boundaries`, or where the holder finds cuts by `algorithm`."""
 
     boundaries: tuple[int, ...] = ()
     algorithm: str = ""
@@ -26,10 +26,10 @@ NOT_CUT = Cutting()
 
 
 class Ownership(msgspec.Struct, frozen=True, gc=False):
-    """What the table knows of one bundle. There may be a million: a field here costs 8 MB.
+    """The table's entry of one bundle. There may be a million: a field here costs 8 MB.
 
-    `revision` is the offset of the last accepted record, `token` that of the record that began this ownership. `action`
-    and `by` tell what that last record was, and whose. `cutting` is how a split in progress is to be done.
+    `revision` is the offset of the last accepted record, `action` and `by` are its action and author. `token` is the
+    offset of the record that began this ownership. `cutting` says how to do a split in progress.
     """
 
     bundle: Bundle
@@ -55,7 +55,7 @@ class Ownership(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def parts(self) -> int:
-        """Into how many parts a split in progress shall cut, 0 if that follows from the boundaries."""
+        """The number of parts of a split in progress, 0 if it follows from the boundaries."""
         return (self.cutting or NOT_CUT).parts
 
 
@@ -97,10 +97,10 @@ class Reason(StrEnum):
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False):
-    """A record (or one bundle of it) that does not count, why, and what stands in its place.
+    """A record (or one bundle of it) that does not count, why, and which record won.
 
-    `winner` is the bundle as the record that won left it: its revision, action and author say which record that was.
-    `others` are the refusals of the record's further bundles, where it named several and all were refused.
+    `winner` is the bundle's entry after the record that won: its revision, action and author identify that record.
+    `others` are the refusals of the record's further bundles, if it named several and all were refused.
     """
 
     reason: Reason
@@ -124,8 +124,11 @@ class Transition(msgspec.Struct, frozen=True, gc=False):
 
 
 class Whole(Sequence[Transition]):
-    """The transitions of a namespace that came or went with all its bundles, each made when it is looked at: there may
-    be 65,536. `entries` are as they came, or as they were; nobody changes them."""
+    """The transitions of a namespace that was created or deleted as a whole.
+
+    Each is made when it is looked at, since there may be 65,536. `entries` are those created or deleted, and never
+    change.
+    """
 
     __slots__ = ("_came", "_entries")
 
@@ -168,13 +171,15 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def whole(self) -> str | None:
-        """The namespace that came or went with all its bundles; who follows single bundles asks this first, since
-        there may be too many to look at each."""
-        # by its type: asking an abstract class what is an instance of it is slow, and everybody asks of each record
+        """The namespace that was created or deleted as a whole, else None.
+
+        Callers that follow single bundles ask this first, since it may have too many bundles to look at each.
+        """
+        # by type: `isinstance` with an abstract class is slow, and every record is asked
         return self.transitions[0].bundle.namespace if type(self.transitions) is Whole else None
 
     def bundles(self, known: Iterable[Bundle]) -> list[Bundle]:
-        """The bundles that it changed; where a namespace came or went as a whole, those of them that are `known`."""
+        """The bundles that it changed; of a namespace created or deleted as a whole only those that are `known`."""
         whole = self.whole
         if whole is None:
             return [transition.bundle for transition in self.transitions]
@@ -182,7 +187,7 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
 
 class Unknown(msgspec.Struct, frozen=True, gc=False):
-    """No verdict within the time-out. The record may still be read back: `Channel.settled` tells, by its id."""
+    """No verdict within the time-out. The record may still be read back: ask `Channel.settled` by its id."""
 
     record_id: str
     detail: str

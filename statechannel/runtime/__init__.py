@@ -1,1 +1,1 @@
-"""What runs the law: one replica for each broker, publishes and their verdicts, proofs, table views."""
+"""Runs the law: one replica for each broker, publishes and their verdicts, proofs, table views."""

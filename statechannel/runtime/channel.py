@@ -1,7 +1,7 @@
 """The channel's core: from log entries to verdicts. Knows which of our own publishes still wait, and settles each once.
 
-Pure: the shell (`service.py`) reads and appends, this folds. A record's verdict is what its *first* copy got; later
-copies change nothing, whatever the first one got, and say nothing.
+Pure: the shell (`service.py`) reads and appends, the core applies. A record's verdict is that of its *first* copy;
+later copies change nothing and settle nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LATE_VERDICTS_KEPT = 10_000
 
 
 class Applied(msgspec.Struct, frozen=True, gc=False):
-    """What one entry of the log was: `settles` is set if the record is one of ours that still had no verdict."""
+    """The outcome of one log entry; `settles` is the record's id if it is one of ours that still had no verdict."""
 
     partition: int
     offset: int
@@ -32,7 +32,7 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
 
 
 class ChannelCore:
-    """Folds entries into the table and matches them with the publishes that wait for a verdict."""
+    """Applies entries to the table and matches them with the publishes that wait for a verdict."""
 
     def __init__(self, partitions: int, newest_version: int = codec.NEWEST_VERSION) -> None:
         self.table = OwnershipTable(partitions)
@@ -41,11 +41,11 @@ class ChannelCore:
         self._late: OrderedDict[str, tuple[int, Change | Refusal | None]] = OrderedDict()
 
     def expect(self, record_id: str, partition: int) -> None:
-        """From now on a verdict for this record is wanted. Call it before the record is appended."""
+        """Wait for the verdict of this record. Call it before the record is appended."""
         self._waiting[record_id] = partition
 
     def give_up(self, record_id: str) -> None:
-        """Nobody waits any longer; should the record still be read, its verdict is kept for `settled`."""
+        """Stop waiting for a verdict; if the record is read later, its verdict is kept for `settled`."""
         partition = self._waiting.pop(record_id, None)
         if partition is not None:
             self._late[record_id] = (partition, None)
@@ -53,18 +53,21 @@ class ChannelCore:
                 self._late.popitem(last=False)
 
     def forget(self, partition: int) -> None:
-        """A part of this partition was not read: first copies may stand in it, so a later copy's verdict is none."""
+        """Drop what waits in this partition. A part of it was not read and may have held first copies of records.
+
+        The verdict of a later copy would be wrong.
+        """
         self._waiting = {each: where for each, where in self._waiting.items() if where != partition}
         for record_id, (where, verdict) in list(self._late.items()):
             if where == partition and verdict is None:
                 del self._late[record_id]
 
     def settled(self, record_id: str) -> Change | Refusal | None:
-        """The verdict of a record that was given up, if it has been read since."""
+        """The verdict of a record after `give_up`, None if it has not been read since."""
         return self._late[record_id][1] if record_id in self._late else None
 
     def apply(self, entry: LogEntry) -> Applied:
-        """Fold the next entry. A corrupt or foreign one is passed over. Raises NewerRecord, then nothing was folded."""
+        """Apply the next entry; skips a corrupt or foreign one. Raises NewerRecord, and then applies nothing."""
         try:
             record = codec.decode(entry.value, self.newest_version)
         except CorruptRecord as error:

@@ -1,6 +1,7 @@
 """Loads a partition's newest usable snapshot into a table.
 
-Refuses what is foreign or beyond the log. Where the newest is damaged, an older one and the log after it say the same.
+Refuses a snapshot that is foreign or reaches beyond the log. If the newest is damaged, an older one and the log after
+it give the same state.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from statechannel.ports import Log, LogEntry
 _log = logging.getLogger(__name__)
 
 RESTORED_AT_ONCE = 2
-"""Namespaces, or holders, that are taken in in one turn of the loop."""
+"""Namespaces, or holders, restored in one turn of the loop."""
 
 ATTEMPTS = 5
-"""The log may be trimmed behind a newer snapshot while we read the older ones."""
+"""More than one, because the log may be trimmed behind a newer snapshot while we read the older ones."""
 
 Restored = tuple[SnapshotInfo | None, list[str]]
 
 
 class Loading:
-    """Of one replica: all its partitions must come from one log."""
+    """Loads snapshots for one replica; all its partitions must come from one log."""
 
     def __init__(self, log: Log, topic: str, snapshots_topic: str, table: OwnershipTable) -> None:
         self._log = log
@@ -49,7 +50,7 @@ class Loading:
             )
 
     async def load(self, partition: int) -> SnapshotInfo | None:
-        """Restore the newest usable snapshot that covers more than the table has; None if the log alone will do.
+        """Restore the newest usable snapshot that covers more than the table; None if the log alone suffices.
 
         Raises LogUnavailable, NewerRecord, or BadSnapshot: neither a snapshot nor the log has what the table lacks, or
         the snapshots are of another log.
@@ -67,7 +68,7 @@ class Loading:
             if info is not None:
                 return info
             if begin <= self._table.next_offset(partition):
-                for problem in problems:  # nothing was lost by them
+                for problem in problems:  # nothing was lost: the log has it all
                     _log.warning("%s", problem)
                 return None
         raise BadSnapshot(
@@ -92,7 +93,7 @@ class Loading:
     async def _check_beginning(self, genesis: Genesis) -> None:
         """A log that still begins with its genesis record must begin with that of the snapshots.
 
-        Else nothing would tell: the snapshot says what this log's own genesis record, which is not read, would say.
+        Nothing else would detect a foreign snapshot: the replica reads the log only behind it.
         """
         batches = cast("AsyncGenerator[Sequence[LogEntry], None]", self._log.read(self._topic, 0, 0))
         try:
@@ -108,7 +109,7 @@ class Loading:
             )
 
     async def _restore_newest(self, partition: int, reader: SnapshotsReader, begin: int) -> Restored:
-        """The snapshot that was restored, and why better ones were not."""
+        """The snapshot that was restored, and why newer ones were not."""
         problems: list[str] = []
         for info in reversed(reader.index.snapshots if reader.index else ()):
             if info.next_offset < begin or info.next_offset <= self._table.next_offset(partition):
@@ -129,7 +130,7 @@ class Loading:
 
 
 async def read_snapshots(log: Log, topic: str, partition: int) -> SnapshotsReader:
-    """What a partition of a snapshots topic holds. Raises LogUnavailable, NewerRecord."""
+    """Read all of one partition of a snapshots topic. Raises LogUnavailable, NewerRecord."""
     reader = SnapshotsReader(partition)
     async for batch in log.read(topic, partition, 0):
         for entry in batch:

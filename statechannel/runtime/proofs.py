@@ -1,9 +1,9 @@
-"""Who may serve: until when this broker's proofs say that nobody has revoked it. Pure arithmetic on one clock.
+"""Until when this broker may serve: its proofs that nobody has revoked its ownership. Pure arithmetic on one clock.
 
-A proof counts for `validity_s` from *before* its request was sent, on a clock that runs on during suspend. Either of
-two will do: a checked write of our own liveness node (for everything we hold), or a no-op of ours read back from a
-partition (for the bundles of that partition). The leader's side of the bargain is in `loadmanager/leader/core.py`: it
-waits for `validity_s` and a margin after both ways to get a new proof were closed.
+A proof counts for `validity_s` from *before* its request was sent, on a clock that runs on during suspend. There are
+two kinds, and either suffices: a checked write of our own liveness node (for all bundles we hold), or a no-op of ours
+read back from a partition (for the bundles of that partition). The leader does its part in
+`loadmanager/leader/core.py`: it closes both ways to a new proof, then waits for `validity_s` and a margin.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ NEVER_S = float("-inf")
 
 
 class Proofs:
-    """The freshest proofs of one incarnation. All times are seconds of one clock."""
+    """The newest proofs of one incarnation. All times are seconds of one clock."""
 
     def __init__(self, partitions: int, validity_s: float) -> None:
         self.validity_s = validity_s
@@ -23,20 +23,20 @@ class Proofs:
         self._fenced = False
 
     def coordination_proved(self, asked_s: float) -> None:
-        """Our liveness node was written, our incarnation checked, in a request sent at `asked_s`."""
+        """A request sent at `asked_s` wrote our liveness node and checked our incarnation."""
         if asked_s > self._coordination_asked_s and not self._fenced:
             self._coordination_asked_s = asked_s
             for partition, channel_asked_s in enumerate(self._channel_asked_s):
                 self.until_s[partition] = max(asked_s, channel_asked_s) + self.validity_s
 
     def channel_proved(self, partition: int, asked_s: float) -> None:
-        """A no-op appended at `asked_s` was read back, and everything before it in the partition applied."""
+        """A no-op appended at `asked_s` was read back; everything before it in the partition is applied."""
         if asked_s > self._channel_asked_s[partition] and not self._fenced:
             self._channel_asked_s[partition] = asked_s
             self.until_s[partition] = max(asked_s, self._coordination_asked_s) + self.validity_s
 
     def fence(self) -> None:
-        """All proofs are void, for ever: this incarnation is not current any more."""
+        """Void all proofs for ever: this incarnation is not current any more."""
         self._fenced = True
         self._coordination_asked_s = NEVER_S
         self._channel_asked_s = [NEVER_S] * len(self._channel_asked_s)

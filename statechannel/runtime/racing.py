@@ -1,6 +1,6 @@
-"""Works that run together and end together: nothing goes on behind whoever waits for them.
+"""Runs awaitables together and ends them together: none outlives its caller.
 
-Not a task group: where its task is cancelled while one of it fails, a group forgets that it was cancelled.
+Not a task group: if a child fails while the group's own task is cancelled, the group loses the cancellation.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Iterable
 
 
 async def first_of(*works: Awaitable[object]) -> None:
-    """Wait until the first one has ended, and cancel the others. Raises what the first one raised."""
+    """Wait until one has ended, and cancel the others. Raises what the first one raised."""
     await _until(asyncio.FIRST_COMPLETED, works)
 
 
 async def all_or_first_failure(works: Iterable[Awaitable[object]]) -> None:
-    """Wait for all; when one fails, cancel the others and raise that."""
+    """Wait for all; when one fails, cancel the others and raise its error."""
     await _until(asyncio.FIRST_EXCEPTION, works)
 
 

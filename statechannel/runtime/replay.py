@@ -1,8 +1,8 @@
-"""Folds a partition of the channel once more, apart from every replica: from a state that can still be had, a snapshot
-or the empty beginning, record by record. What was accepted then is accepted again, so this tells what became of each
-record that the log still holds, and it is how an auditor checks replicas and snapshots.
+"""Replays a partition of the channel, independently of every replica, from a snapshot or the log's beginning.
 
-It works in steps of a few milliseconds, so that it may run on a loop that has other duties.
+Replay gives each record the same verdict as before: so the channel history learns what became of each record that the
+log still has, and an auditor checks replicas and snapshots. Replay works in steps of a few milliseconds, for a loop
+that has other work.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from statechannel.runtime.channel import Applied, ChannelCore
 from statechannel.runtime.loading import ATTEMPTS, read_snapshots
 
 Elsewhere = Callable[[Callable[[], object]], Awaitable[object]]
-"""Calls a function where it does not hold up the loop, as `asyncio.to_thread` does."""
+"""Calls a function off the loop, as `asyncio.to_thread` does."""
 
 STEP_S = 0.004
 LOOK_EVERY = 16
@@ -33,29 +33,29 @@ LOOK_EVERY = 16
 
 HEAVY_BYTES = 16 * 1024
 HEAVY_BUNDLES = 2_000
-"""A record that is larger, or that reshapes more, takes longer than a step may."""
+"""A larger record, or one that reshapes a larger table, takes longer than a step may."""
 
 HEAVY_SNAPSHOT_BYTES = 2 << 20
-"""Its checksum is one step."""
+"""A larger snapshot takes longer than a step may, since its checksum is one step."""
 
 _OF_ALL = (b'"lead"', b'"genesis"', b'"retire"', b'"amend"', b'"agree"', b"\\")
-"""What counts for every namespace of a partition; and what may be any name, escaped as our encoder does not."""
+"""Marks of records that concern every namespace; and the backslash, for a name may be escaped (not by our encoder)."""
 
 _RESHAPING = (b'"create"', b'"merge"', b'"create-namespace"', b'"delete-namespace"')
 
 
 class Folded(msgspec.Struct, frozen=True, gc=False):
-    """An entry of the log and what it was."""
+    """An entry of the log and its outcome."""
 
     entry: LogEntry
     applied: Applied
 
 
 class Replay:
-    """One partition. With `namespace`, only what concerns it is folded: quicker, and its digest means nothing.
+    """Replays one partition. With `namespace` only its records: quicker, but the table's digest means nothing.
 
-    `elsewhere` takes the few steps that are long in themselves; without it they are taken on the loop. `rest_s` is the
-    pause after each step: who never rests is made to wait by a busy machine, and the whole loop with him.
+    `elsewhere` runs the few long steps; without it they run on the loop. `rest_s` is the pause after each step: without
+    a pause the scheduler of a busy machine throttles us and stalls the loop.
     """
 
     def __init__(
@@ -76,24 +76,24 @@ class Replay:
         self._rest_s = rest_s
         self._core = ChannelCore(partitions, codec.NEWEST_VERSION)
         self.begin = 0
-        """The first offset that is folded."""
+        """The first offset that is replayed."""
         self.log_begin = 0
-        """Where the log began when this was opened."""
+        """The log's first offset at `open`."""
         self.snapshot: SnapshotInfo | None = None
-        """What it began with; None: with nothing, at the log's very beginning."""
+        """The snapshot to begin with; None at the log's very beginning."""
 
     @property
     def table(self) -> OwnershipTable:
-        """As of the last entry that was folded; its other partitions are empty."""
+        """The table as of the last entry replayed; its other partitions are empty."""
         return self._core.table
 
     async def open(self, before: int | None = None) -> None:
-        """Find the oldest state; with `before`, the newest that covers no more than that, else the oldest.
+        """Begin with the oldest usable state; with `before`, with the newest that covers no more than that, if any.
 
-        Raises LogUnavailable, NewerRecord, or BadSnapshot where there is no state to begin with.
+        Raises LogUnavailable, NewerRecord, or BadSnapshot if there is no usable state.
         """
         problems, looked_at = list[str](), -1
-        for _ in range(ATTEMPTS):  # the log may be trimmed behind newer snapshots than those that we have read
+        for _ in range(ATTEMPTS):  # the log may be trimmed behind a newer snapshot while we read the older ones
             snapshots = await read_snapshots(self._log, self._topic + SNAPSHOTS, self._partition)
             self.log_begin = (await self._log.begins(self._topic))[self._partition]
             problems = []
@@ -110,7 +110,7 @@ class Replay:
         )
 
     def _candidates(self, snapshots: SnapshotsReader, before: int | None) -> Iterable[SnapshotInfo | None]:
-        """What to begin with, best first; None is nothing, at offset 0."""
+        """The states to begin with, best first; None is the empty table at offset 0."""
         listed = snapshots.index.snapshots if snapshots.index is not None else ()
         usable = [info for info in listed if info.next_offset >= self.log_begin]
         oldest_first: list[SnapshotInfo | None] = [*([None] if self.log_begin == 0 else []), *usable]
@@ -138,10 +138,9 @@ class Replay:
         )
 
     async def run(self, until: int | None = None) -> AsyncIterator[Folded]:
-        """Fold on to what there is now, below `until` if that is given. May be called again, to go on.
+        """Replay up to the log's present end, or below `until` if given. May be called again, to go on.
 
-        With a namespace, entries that cannot concern it are passed over without a word. Raises what `Log.read` raises,
-        and NewerRecord.
+        With a namespace, skips entries that cannot concern it. Raises what `Log.read` raises, and NewerRecord.
         """
         start = self.table.next_offset(self._partition)
         if until is not None and start >= until:
@@ -175,7 +174,7 @@ class Replay:
 
 
 class Pace:
-    """Whether a step has lasted long enough; looks at the clock only now and then."""
+    """Tells when a step has lasted long enough; looks at the clock only every LOOK_EVERY calls."""
 
     def __init__(self, step_s: float = STEP_S) -> None:
         self._loop = asyncio.get_running_loop()
@@ -184,11 +183,11 @@ class Pace:
         self._until_s = self._loop.time() + step_s
 
     def begin(self) -> None:
-        """A new step."""
+        """Begin a new step."""
         self._until_s = self._loop.time() + self._step_s
 
     def is_over(self) -> bool:
-        """Ask after each piece of work."""
+        """Whether the step is over; ask after each piece of work."""
         self._looked += 1
         return self._looked % LOOK_EVERY == 0 and self._loop.time() >= self._until_s
 

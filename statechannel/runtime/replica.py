@@ -1,8 +1,8 @@
-"""A replica that follows the channel: loads the newest usable snapshot of each partition, applies what comes after it,
-and loads again where it fell behind a trimmed log. Announces what changed; publishes nothing (see `service.py`).
+"""A replica follows the channel, keeps an ownership table, and announces changes. Publishing is in `service.py`.
 
-A replica never goes back, and skips nothing: where neither a snapshot nor the log has what comes next it stops and says
-so. Whoever runs it has to end then, since its table grows old.
+It loads the newest usable snapshot of each partition, applies the records after it, and loads again if it falls behind
+a trimmed log. It never goes back and skips nothing: if neither a snapshot nor the log has the next record, it stops and
+says so. Its process must end then, since the table goes stale.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 SKIPPED_KEPT = 100
 TURN_BYTES = 8 * 1024
-"""About so much of the log is applied in one turn of the loop: some 250 bundles, or fifty records of one each."""
+"""About how much of the log is applied in one turn of the loop: some 250 bundles, or fifty records of one bundle."""
 
 RELOAD_PAUSE_S = 0.5
 
@@ -52,7 +52,7 @@ class Skipped(msgspec.Struct, frozen=True):
 
 
 def in_turns(batch: Sequence[LogEntry]) -> Iterator[Sequence[LogEntry]]:
-    """The batch in parts of TURN_BYTES, or of one entry that is larger: what else the loop has to do comes between."""
+    """The batch in parts of TURN_BYTES, or of one larger entry, so that the loop can do other work in between."""
     begin, size_bytes = 0, 0
     for index, entry in enumerate(batch):
         entry_bytes = len(entry.value or b"")
@@ -78,7 +78,7 @@ class Replica:
         self.stopped_by: StateChannelError | None = None
         self.stopped = asyncio.Event()
         self.steps = Turnstile(1)
-        """Whatever takes milliseconds passes here, our own steps too: one of them in a turn of the loop."""
+        """Every step of milliseconds passes here, also those of `follow`: one in each turn of the loop."""
         self._newest_version = newest_version
         self._core: ChannelCore | None = None
         self._loading: Loading | None = None
@@ -151,7 +151,7 @@ class Replica:
                 await batches.aclose()  # type: ignore[attr-defined]
 
     async def _reload(self, trimmed: Trimmed) -> None:
-        """What comes next was trimmed: go on from snapshots where we are behind."""
+        """The next record was trimmed: load snapshots of the partitions where we are behind."""
         _log.warning("this replica fell behind the trimmed log and loads a snapshot: %s", trimmed)
         try:
             begins, before = await self.log.begins(self.topic), self.counts["reloads"]
@@ -159,7 +159,7 @@ class Replica:
                 if begin > self.table.next_offset(partition) and await self._load(partition):
                     self.announce_reload(partition)
                     self._check_retired(partition)
-            if self.counts["reloads"] == before:  # where the log begins is not agreed upon yet
+            if self.counts["reloads"] == before:  # `begins` does not show the trimming yet
                 await asyncio.sleep(RELOAD_PAUSE_S)
         except LogUnavailable:
             await asyncio.sleep(RELOAD_PAUSE_S)
@@ -167,7 +167,7 @@ class Replica:
             self.stop(error)
 
     def announce_reload(self, partition: int) -> None:
-        """Tell everybody that this partition's table was replaced by a later one."""
+        """Tell all listeners that a later state replaced this partition's table."""
         self.counts["reloads"] += 1
         for bundle in [b for b in self._watchers if self.table.partition_of(b.namespace) == partition]:
             self._wake(bundle)
@@ -176,7 +176,7 @@ class Replica:
         self.progress.set()
 
     def stop(self, why: StateChannelError) -> None:
-        """Read no further."""
+        """Stop reading."""
         self.stopped_by = why
         self.stopped.set()
         self.progress.set()
@@ -214,7 +214,7 @@ class Replica:
             for settled in self._on_verdict:
                 settled(applied.settles, verdict)
 
-    # --- who wants to know
+    # --- listeners
 
     def listen(self, listener: Callable[[Change], None]) -> None:
         """Call `listener` with every accepted change from now on, in order, right after the table took it."""
@@ -226,7 +226,7 @@ class Replica:
             self._on_change.remove(listener)
 
     def on_reload(self, listener: Callable[[int], None]) -> None:
-        """Call `listener` with each partition that was replaced by a later state, with changes nobody announced."""
+        """Call `listener` with each partition that a later state replaced; its changes are not announced singly."""
         self._on_reload.append(listener)
 
     def off_reload(self, listener: Callable[[int], None]) -> None:
@@ -235,7 +235,7 @@ class Replica:
             self._on_reload.remove(listener)
 
     def on_verdict(self, settled: Callable[[str, Change | Refusal], None]) -> None:
-        """Call `settled` with the id and verdict of each record that was expected, after its change was announced."""
+        """Call `settled` with the id and verdict of each expected record, after its change was announced."""
         self._on_verdict.append(settled)
 
     def next_change(self, bundle: Bundle) -> asyncio.Future[None]:

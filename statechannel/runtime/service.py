@@ -1,8 +1,7 @@
-"""The channel's shell: appends what is published, and gives each its verdict, read back by the replica.
+"""The channel's shell: appends records, and returns the verdict of each once the replica has read it back.
 
-One instance per process. All publishes of one loop iteration and partition travel in one append. There is no other way
-to write to the channel, and nothing here decides anything: see `channel.py` and `transitions.py`. `replica.py` reads
-the log.
+One instance per process; the only way to write to the channel. All publishes of one loop iteration and partition share
+one append. The shell decides nothing: see `channel.py` and `transitions.py`. `replica.py` reads the log.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from statechannel.runtime.replica import Replica, Skipped
 
 APPEND_CHUNK = 1_000
 EXPIRED_AT_ONCE = 1_000
-"""Publishes whose time is over that are looked at in one turn of the loop; most have their verdict by then."""
+"""Expired publishes looked at in one turn of the loop; most have their verdict by then."""
 EXPIRY_PAUSE_S = 0.01
 
 
@@ -74,7 +73,7 @@ class Channel:
     # --- life
 
     async def open(self) -> None:
-        """Create or check the channel's topics and load the newest snapshots; what `Replica.open` raises."""
+        """Create or check the channel's topics and load the newest snapshots; raises what `Replica.open` raises."""
         await self.replica.open(self._settings.partitions)
 
     @asynccontextmanager
@@ -94,7 +93,7 @@ class Channel:
     async def catch_up(self, timeout_s: float) -> None:
         """Return when everything that was in the log at the call has been applied.
 
-        Raises LogUnavailable, or what stopped the replica (`stopped_by`).
+        Raises LogUnavailable, or the error that stopped the replica (`stopped_by`).
         """
         ends: Sequence[int] = ()
         try:
@@ -116,7 +115,7 @@ class Channel:
         return f"partition {partition} ends at offset {end}, and is read up to {end - left}"
 
     async def claim_cluster(self, cluster: str, actor: BrokerId) -> Genesis:
-        """Tie the log to this cluster, or check that it is: the first genesis record wins.
+        """Tie the log to this cluster, or check that it already is; the first genesis record wins.
 
         Raises ForeignCluster, LogUnavailable (also while an import fills the log), or BadSnapshot if the snapshots
         belong to another log.
@@ -141,7 +140,7 @@ class Channel:
 
     @property
     def can_agree(self) -> bool:
-        """Whether every live broker reads what brokers agree on."""
+        """Whether every live broker can read agreements."""
         return self.write_version >= codec.AGREEING_VERSION
 
     async def agree(self, partition: int, ours: Agreement, actor: BrokerId) -> None:
@@ -168,12 +167,12 @@ class Channel:
 
     @property
     def stopped_by(self) -> StateChannelError | None:
-        """Why this replica reads no further: a newer record, an unreadable log, a listener that failed. Else None."""
+        """Why this replica stopped: a newer record, an unreadable log, a listener that failed. None while it reads."""
         return self.replica.stopped_by
 
     @property
     def stopped(self) -> asyncio.Event:
-        """Set once the replica reads no further."""
+        """Set once the replica has stopped."""
         return self.replica.stopped
 
     @property
@@ -197,7 +196,7 @@ class Channel:
     # --- publishing
 
     async def publish(self, record: Record, partition: int | None = None) -> Verdict:
-        """Append a record and return what became of it, read back from the log.
+        """Append a record and return its verdict, read back from the log.
 
         `id` and `at_ms` are filled in here. Unknown after `publish_timeout_s`: it may still be accepted later
         (`settled`). Waits when `publish_limit` publishes are in flight. Raises RecordTooLarge or NeedsNewerFormat:
@@ -210,10 +209,9 @@ class Channel:
             return await self._publish(record, partition)
 
     async def read_back(self, partition: int, actor: BrokerId) -> bool:
-        """Append a no-op and read it back: whether everything before it in the partition has been applied.
+        """Append a no-op and read it back; True if everything before it in the partition has been applied.
 
-        Does not wait for room among the publishes in flight, for a proof must not queue behind them; whoever asks
-        bounds how many of these there are.
+        Ignores `publish_limit`, since a proof must not queue behind publishes. The caller bounds how many run at once.
         """
         return isinstance(await self._publish(Record("", Action.NOOP, actor), partition), Change)
 
@@ -235,7 +233,7 @@ class Channel:
             self.replica.core.give_up(record_id)
 
     def settled(self, record_id: str) -> Change | Refusal | None:
-        """What became of a record whose verdict was Unknown, None as long as it has not been read."""
+        """The verdict of a record that was Unknown, None as long as it has not been read."""
         return self.replica.core.settled(record_id)
 
     def _post(self, partition: int, record_id: str, payload: Payload) -> None:
@@ -256,14 +254,14 @@ class Channel:
         try:
             await self._log.append(self._settings.topic, partition, [payload for _, payload in posted])
         except RecordTooLarge as error:
-            if len(posted) > 1:  # nothing was written; only the one that is too large shall fail
+            if len(posted) > 1:  # nothing was written; only the record that is too large must fail
                 for one in posted:
                     await self._append(partition, (one,))
                 return
             waiting = self._verdicts.get(posted[0][0])
             if waiting is not None and not waiting[1].done():
                 waiting[1].set_exception(error)
-        except LogError as error:  # also one that will not pass by itself: whoever published hears Unknown, and why
+        except LogError as error:  # also a lasting one: the publisher gets Unknown, with this text
             self.last_error = str(error)
             self.replica.counts["append_failed"] += 1
 
@@ -290,7 +288,7 @@ class Channel:
             self._resolve(record_id, Unknown(record_id, detail))
 
     def _abort_of(self, partition: int) -> None:
-        """The verdicts of what was appended to it may stand in the part that the replica did not read."""
+        """Give up the publishes of a partition: their verdicts may lie in the part that the replica did not read."""
         self.replica.core.forget(partition)
         for record_id, (where, _) in list(self._verdicts.items()):
             if where == partition:

@@ -1,7 +1,7 @@
-"""Reads one topic from its beginning (or from a time) on for ever, and writes to it: what views and documents share.
+"""Reads one topic for ever, from its beginning or from a time, and writes to it. Views and documents are built on it.
 
-Decides nothing about entries: each batch is handed on, in order, exactly once. Rides out a log that does not answer,
-and knows when all is read that was there at the start, also where compaction left gaps at the end.
+Hands each batch on, in order, exactly once, and decides nothing about entries. Retries while the log does not answer.
+Knows when everything is read that was there at the start, even if compaction left gaps at the end.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ R = TypeVar("R")
 
 _SETTLED_S = 0.5
 HANDED_ON_AT_ONCE = 50
-"""Entries that are decoded in one turn of the loop: a report may be of a hundred bundles."""
+"""Entries decoded in one turn of the loop: a load report may be of a hundred bundles."""
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.1, 5.0
 _log = logging.getLogger(__name__)
 
 
 class TopicReader:
-    """`start()`, then `run()`; `take` gets the entries on the loop, and must not raise.
+    """Call `start()`, then `run()`; `take` gets the entries on the loop, and must not raise.
 
-    What the log took before `since_ms` (its wall clock, as of the start) is not read. `before` is awaited with the
-    entries ahead of `take`: for work about them that is long, in steps; it must not raise either.
+    Skips entries that the log took before `since_ms` (its wall clock, asked at the start). `before` is awaited with the
+    entries ahead of `take`, for long work in steps; it must not raise either.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class TopicReader:
     ) -> None:
         self.topic = spec.name
         self.starts: tuple[int, ...] = ()
-        """The topic's ends when this reader started: what lies below is from before."""
+        """The topic's ends when this reader started: entries below are older."""
         self._log = log
         self._spec = spec
         self._take = take
@@ -62,7 +62,7 @@ class TopicReader:
 
     @property
     def partitions(self) -> int:
-        """How many there are, once it is started."""
+        """The number of partitions, 0 before the start."""
         return len(self._next)
 
     @property
@@ -71,7 +71,7 @@ class TopicReader:
         return self._ready.is_set()
 
     async def wait_ready(self, timeout_s: float) -> bool:
-        """Wait until it is ready, at most `timeout_s`; whether it is."""
+        """Wait at most `timeout_s` until it is ready; whether it is."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._ready.wait()
@@ -80,7 +80,10 @@ class TopicReader:
         return True
 
     async def start(self) -> int:
-        """Create or check the topic and note its ends; its partitions. Raises LogUnavailable or TopicMismatch."""
+        """Create or check the topic and note its ends; returns its number of partitions.
+
+        Raises LogUnavailable or TopicMismatch.
+        """
         partitions = await self.answer(self._log.open_topic(self._spec))
         self.starts = await self.answer(self._log.ends(self.topic))
         self._next = [await self._first(partition) for partition in range(partitions)]
@@ -98,7 +101,7 @@ class TopicReader:
             group.create_task(self._become_ready())
 
     async def catch_up(self) -> None:
-        """Return once everything has been read that is in the topic now. Raises LogUnavailable."""
+        """Return once everything that is in the topic now has been read. Raises LogUnavailable."""
         await self._catch_up(await self.answer(self._log.ends(self.topic)))
 
     async def _read(self) -> None:
@@ -137,8 +140,8 @@ class TopicReader:
     async def _catch_up(self, ends: Sequence[int]) -> None:
         """Return once everything before these offsets has been read.
 
-        The last offsets of a compacted topic may be gaps: where nothing comes for a while, the log is asked whether
-        there is anything more. Silence alone says nothing: on a busy machine the tail may only be late.
+        The last offsets of a compacted topic may be gaps: if nothing comes for a while, ask the log whether there is
+        more. Silence alone proves nothing, since on a busy machine the tail may only be late.
         """
         while any(read < end for read, end in zip(self._next, ends, strict=True)):
             self._arrived.clear()
@@ -175,7 +178,7 @@ class TopicReader:
         await self.answer(self._log.append(self.topic, partition, payloads))
 
     async def answer(self, question: Awaitable[R]) -> R:
-        """What the log answers. Raises LogUnavailable after the time-out."""
+        """Await the log's answer. Raises LogUnavailable after the time-out."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await question

@@ -1,7 +1,7 @@
 """Lets a bounded number of tasks go on in one turn of the event loop.
 
-Where a record makes hundreds of tasks ready at the same moment, the loop has to look at its timers and sockets in
-between: it writes the proofs of ownership as well.
+One record may make hundreds of tasks ready at once. In between the loop must serve its timers and sockets, for it also
+writes the proofs of ownership.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import deque
 
 
 class Turnstile:
-    """First come, first served. Who comes while there is room goes on at once."""
+    """First come, first served. A task that comes while there is room goes on at once."""
 
     def __init__(self, at_once: int) -> None:
         self._at_once = at_once

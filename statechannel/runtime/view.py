@@ -1,7 +1,7 @@
 """Table views: a compacted topic as a read-only mapping with listeners, writes by key, and a time to live.
 
-Decides nothing: what is shown, and what is too old, says `view_fold.py`. Load data, policies, dynamic settings and
-advice are such views; ownership is not (its topic must keep the first valid record, not the last one).
+`view_fold.py` decides what is shown and what is too old. Load data, policies, dynamic settings and advice are such
+views; ownership is not (its topic must keep the first valid record, not the last one).
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _log = logging.getLogger(__name__)
 
 
 READ_BACK = 4
-"""More than 1, for clocks that differ, and for a cluster that lets values live longer than this process was told."""
+"""More than 1, since clocks differ, and other processes may have been told a longer time to live."""
 
 
 def wall_clock_ms() -> int:
-    """The clock that is compared with the log's own, for the age of what was there before us."""
+    """Our wall clock, to compare with the log's: it gives the age of entries from before the start."""
     return time.time_ns() // 1_000_000
 
 
 class TableView(Mapping[str, T]):
     """The newest value of each key of a compacted topic, as far as it has been read.
 
-    `start()`, then `run()` for as long as the view is needed. Reads never fail and never wait: while the log does not
-    answer the view shows what it has, less what grows older than `ttl_s` meanwhile. The age of entries from before
-    the start is the log's time against `clock_ms`; that of later ones counts from their receipt, on the loop's clock.
+    Call `start()`, then `run()` for as long as the view is needed. Reads never fail and never wait: while the log does
+    not answer, the view shows what it has, except values older than `ttl_s`. The age of entries from before the start
+    is `clock_ms` minus the log's time; that of later ones counts from their receipt, on the loop's clock.
 
-    A topic that is `followed` keeps what was replaced: of one whose values grow too old only what is younger than
-    `READ_BACK` times `ttl_s` is read at the start, and keys without anything younger are not known to `sweep`.
+    A `followed` topic keeps replaced values. If it has a time to live, the view reads at the start only entries younger
+    than `READ_BACK` times `ttl_s`; `sweep` does not know keys that have only older entries.
     """
 
     def __init__(
@@ -78,23 +78,23 @@ class TableView(Mapping[str, T]):
         return self._reader.ready
 
     async def wait_ready(self, timeout_s: float) -> bool:
-        """Wait until the view is ready, at most `timeout_s`; whether it is."""
+        """Wait at most `timeout_s` until the view is ready; whether it is."""
         return await self._reader.wait_ready(timeout_s)
 
     async def catch_up(self) -> None:
-        """Read all that anybody has written by now. Raises LogUnavailable."""
+        """Return once everything that is in the topic now has been read. Raises LogUnavailable."""
         await self._reader.catch_up()
 
     def on_change(self, listener: Listener[T]) -> Callable[[], None]:
         """Call `listener(key, old, new)` on the loop for each entry read, and when a value grows too old (new is None).
 
-        Returns what ends it. A listener that raises is logged and does not stop the view.
+        Returns a function that removes the listener. An exception in a listener is logged and does not stop the view.
         """
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     def set_ttl(self, ttl_s: float) -> None:
-        """Let values live so long from now on, also those that are here. Raises InvariantError in a view without."""
+        """Change the time to live, also of present values. Raises InvariantError if the view was made without one."""
         if self._ttl_ms is None:
             raise InvariantError(f"the view of {self.topic} was made without a time to live")
         self._ttl_ms = round(ttl_s * 1000)
@@ -109,7 +109,7 @@ class TableView(Mapping[str, T]):
         return value
 
     def several(self, keys: Iterable[str]) -> list[T | None]:
-        """As `get` for each of them, with one look at the clock."""
+        """As `get` for each key, with one look at the clock."""
         fold = self._fold
         if fold is None:
             return [None for _ in keys]
@@ -136,10 +136,10 @@ class TableView(Mapping[str, T]):
         await self._append(key, [Payload(key.encode(), None)])
 
     async def sweep(self) -> tuple[str, ...]:
-        """Delete from the topic, for everybody, the keys that are older than `ttl_s`; which. One process should do it.
+        """Delete keys older than `ttl_s` from the topic, for all processes; returns the keys. One process should do it.
 
-        First reads up to the topic's present end, so as to judge by the newest entries. A key that is put at the same
-        moment may still be lost: who puts it and no longer sees it should put it again. Raises LogUnavailable.
+        Reads up to the topic's present end first, to judge by the newest entries. A key that is put at the same moment
+        may still be lost: a writer that no longer sees its key should put it again. Raises LogUnavailable.
         """
         if self._fold is None or self._ttl_ms is None or not self.ready:
             return ()
@@ -163,7 +163,7 @@ class TableView(Mapping[str, T]):
         self._fold = ViewFold(self._decode, partitions, self._ttl_ms)
 
     async def run(self) -> None:
-        """Read until cancelled. Starts the view if that has not been done."""
+        """Read until cancelled. Starts the view if nobody has."""
         if self._fold is None:
             await self.start()
         async with asyncio.TaskGroup() as group:
@@ -201,7 +201,7 @@ class TableView(Mapping[str, T]):
 
     async def _sleep_until(self, deadline_ms: int | None) -> None:
         assert self._ttl_ms is not None
-        # What comes later grows too old later; only what is from before the start may come with little life left.
+        # Later entries expire later; only entries from before the start may arrive with little time left.
         at_most_ms = max(1, self._ttl_ms // 4) if self.ready else 50
         wait_ms = at_most_ms if deadline_ms is None else min(at_most_ms, max(1, deadline_ms - self._now_ms()))
         self._ttl_changed.clear()

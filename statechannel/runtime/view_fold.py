@@ -1,8 +1,7 @@
-"""What a table view shows: the fold of a compacted topic's entries to the newest readable value of each key, with age.
+"""The state of a table view: the newest readable value of each key of a compacted topic, with its age.
 
-Pure. Decides what is shown at a given time, and what is so old that it should be deleted; never deletes or reads
-anything itself (`view.py` does). Times are milliseconds on one clock that only runs forward; the caller says how old an
-entry already was when it came.
+Pure: decides what is shown at a given time, and which keys are so old that `view.py` should delete them. Times are
+milliseconds on one monotonic clock; the caller says how old an entry already was when it came.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Skipped(msgspec.Struct, frozen=True):
 class _Held(msgspec.Struct, Generic[T], frozen=True):
     """The newest readable value (None once expired, or if there never was one), and when the key's entries came.
 
-    `value_ms` is the time of that value; `entry_ms` that of the newest entry, which may be one that cannot be read.
+    `value_ms` is the time of that value, `entry_ms` that of the newest entry, readable or not.
     """
 
     value: T | None
@@ -46,25 +45,25 @@ class _Held(msgspec.Struct, Generic[T], frozen=True):
 
 
 def partition_of(key: str, partitions: int) -> int:
-    """The one partition that has all entries of a key: the CRC-32 of its UTF-8 form."""
+    """The partition that has all entries of a key: the CRC-32 of its UTF-8 form, modulo `partitions`."""
     return crc32(key.encode()) % partitions
 
 
 class ViewFold(Generic[T]):
-    """The mapping that the entries applied so far make. `ttl_ms` None: nothing grows too old."""
+    """The mapping after the entries applied so far. With `ttl_ms` None no value expires."""
 
     def __init__(self, decode: Callable[[bytes], T], partitions: int, ttl_ms: int | None = None) -> None:
         self._decode = decode
         self._partitions = partitions
         self.ttl_ms = ttl_ms
-        """May be changed; what had grown too old already stays forgotten."""
+        """May be changed; values that have expired do not come back."""
         self._held: dict[str, _Held[T]] = {}
 
     def apply(self, entry: LogEntry, now_ms: int, age_ms: int = 0) -> Changed[T] | Skipped:
         """Take the next entry, which was `age_ms` old when it came (negative counts as 0).
 
-        An entry that cannot be read leaves the key's older value in place. A value that is too old already changes
-        nothing that is shown, except that it supersedes the key's older value.
+        An unreadable entry leaves the key's older value in place. A value that is already too old is not shown, but
+        replaces the key's older value.
         """
         key = self._key(entry)
         if key is None:
@@ -89,11 +88,11 @@ class ViewFold(Generic[T]):
             key = (entry.key or b"").decode()
         except UnicodeDecodeError:
             return None
-        # An entry in another partition than its key's has no order with the others of that key: readers would differ.
+        # An entry in the wrong partition has no order with the others of its key: readers would differ.
         return key if key and partition_of(key, self._partitions) == entry.partition else None
 
     def get(self, key: str, now_ms: int) -> T | None:
-        """The value that is shown for a key at this time."""
+        """The value shown for a key at this time, None if none is."""
         held = self._held.get(key)
         return None if held is None or self._too_old(held.value_ms, now_ms) else held.value
 
@@ -102,7 +101,7 @@ class ViewFold(Generic[T]):
         return (key for key in tuple(self._held) if self.get(key, now_ms) is not None)
 
     def expire(self, now_ms: int) -> list[Changed[T]]:
-        """Forget the values that have grown too old; each is reported once."""
+        """Drop the values that have grown too old; reports each once."""
         gone: list[Changed[T]] = []
         for key, held in tuple(self._held.items()):
             if held.value is not None and self._too_old(held.value_ms, now_ms):
@@ -111,7 +110,7 @@ class ViewFold(Generic[T]):
         return gone
 
     def overdue(self, now_ms: int) -> list[str]:
-        """Keys that should be deleted from the topic: their newest entry, readable or not, is too old."""
+        """Keys to delete from the topic: their newest entry, readable or not, is too old."""
         return [key for key, held in self._held.items() if self._too_old(held.entry_ms, now_ms)]
 
     def next_deadline_ms(self) -> int | None:

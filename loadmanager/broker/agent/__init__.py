@@ -1,1 +1,1 @@
-"""Acts on accepted records that name this broker: calls the host, and publishes what became of it."""
+"""Acts on accepted records that name this broker: calls the host's hooks, and publishes the outcome."""

@@ -1,10 +1,10 @@
-"""What a broker must do for each bundle that names it, decided from the ownership table and what its host has done.
+"""Decides what a broker must do for each bundle that names it, from the ownership table and the state of its host.
 
-Level-triggered: `reconcile(bundle, entry)` compares what the table says with where the host stands and returns the
-effects that close the gap; nothing is remembered that the two do not say. It is called after every accepted change,
-after every hook that ended, and at start for every record that names us, those in flight included. Pure.
+Level-triggered: `reconcile(bundle, entry)` compares the table's entry with the host's state and returns the effects
+that close the gap; it remembers nothing else. It is called after every accepted change, after every hook that ended,
+and at the start for every bundle that names us, also those in flight. Pure.
 
-| table says                    | host stands at     | effects                                              |
+| table says                    | host's state       | effects                                              |
 |-------------------------------|--------------------|------------------------------------------------------|
 | Assigning(me)                 | nothing, prepared  | acquire; then serve and publish `return`             |
 | Transferring(A→me)            | nothing            | prepare; then publish `ready` (failed: `cancel`)     |
@@ -17,10 +17,10 @@ after every hook that ended, and at start for every record that names us, those 
 | anything else                 | anything           | stop serving, abandon                                |
 | (our proofs have run out)     | serving            | stop serving, abandon; acquire again when they are fresh |
 
-A split or merge leaves everything with the same broker, but what is gone has to flush under its old token before what
-came may raise the new one, or the flush would be refused. So as long as a bundle that is *gone* is being released, what
-overlaps it waits: it is neither acquired nor given on. Its end reconciles them. What is gone is reconciled before what
-came (`in_order`).
+A split or merge keeps the owner. But the host must flush the old bundle under its old token before the new bundles
+raise the fence to theirs, or the store would refuse the flush. So while a bundle that is *gone* from the table is being
+released, bundles that overlap it wait: they are neither acquired nor given on. Its end reconciles them. Bundles that
+are gone are reconciled before new ones (`in_order`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from statechannel.law.verdict import Ownership, Transition
 
 
 def in_order(transitions: Iterable[Transition]) -> list[Transition]:
-    """What is gone first: what overlaps it has to wait for it."""
+    """The transitions, bundles that are gone first: bundles that overlap them must wait."""
     return sorted(transitions, key=lambda transition: transition.after is not None)
 
 
@@ -60,24 +60,24 @@ _WITHDRAWAL = {
     State.ASSIGNED: Action.UNLOAD,
     State.SPLITTING: Action.CANCEL,
 }
-"""How to give back what the host declined; a split is called off first."""
+"""How to give back a bundle that the host declined; a split is called off first."""
 
 
 class AgentCore:
-    """One incarnation's duties."""
+    """The agent's decisions for one incarnation."""
 
     def __init__(self, me: BrokerId) -> None:
         self.me = me
         self._hosted: dict[Bundle, Hosted] = {}
         self._leaving: dict[str, set[Bundle]] = {}
-        """By namespace, what is gone from the table and still being released: what overlaps it waits."""
+        """By namespace, bundles that are gone from the table and still being released: overlapping ones wait."""
 
     def hosted(self) -> dict[Bundle, Hosted]:
-        """Where the host stands, by bundle."""
+        """The host's state, by bundle."""
         return dict(self._hosted)
 
     def reconcile(self, bundle: Bundle, entry: Ownership | None, instead: Iterable[Ownership] = ()) -> list[Effect]:
-        """What to do now that the table has this entry for the bundle; where it has none, `instead` is in its place."""
+        """The effects for a bundle with this table entry; without an entry, `instead` are those in its place."""
         at_host = self._hosted.get(bundle)
         if entry is None:
             return self._as_gone(bundle, at_host, tuple(instead))
@@ -100,7 +100,7 @@ class AgentCore:
         return bool(instead) and all(e.holder == self.me and e.state is not State.REVOKING for e in instead)
 
     def _must_wait(self, bundle: Bundle) -> bool:
-        """Whether something that is gone and overlaps this is still being released."""
+        """Whether a bundle that is gone and overlaps this one is still being released."""
         leaving = self._leaving.get(bundle.namespace, ())
         return any(other.lo < bundle.hi and bundle.lo < other.hi for other in leaving)
 
@@ -130,7 +130,7 @@ class AgentCore:
                 return []
 
     def _begin(self, bundle: Bundle, entry: Ownership, at_host: Hosted | None) -> list[Effect]:
-        """Acquire, but not before what the host has of an earlier ownership of this range is released."""
+        """Acquire, but only after the host has released every earlier ownership of this range."""
         if self._must_wait(bundle) or (at_host is not None and at_host.stand is Stand.RELEASING):
             return []
         if at_host is not None and at_host.stand in (Stand.ACQUIRING, Stand.SERVING):
@@ -204,7 +204,7 @@ class AgentCore:
         keys: Sequence[KeyRate] | NoCuts,
         bounds: Bounds = UNBOUNDED,
     ) -> list[Effect]:
-        """The host said where the bundle's keys are (or why not); what the table says now decides whether it counts."""
+        """The host told where the bundle's keys are (or why not); ignored if the entry has changed meanwhile."""
         if entry is None or entry.revision != seen or entry.state is not State.SPLITTING or entry.holder != self.me:
             return []
         parts = entry.parts or FEWEST_PARTS
@@ -214,7 +214,7 @@ class AgentCore:
     # --- proofs
 
     def suspend(self, bundle: Bundle) -> list[Effect]:
-        """Our proofs have run out: somebody else may serve this soon, so the host has to stop."""
+        """Our proofs have run out: another broker may serve this soon, so the host must stop."""
         at_host = self._hosted.get(bundle)
         if at_host is None or at_host.stand is not Stand.SERVING:
             return []
@@ -222,7 +222,7 @@ class AgentCore:
         return [Stop(bundle), Abandon(bundle)]
 
     def resume(self, bundle: Bundle, entry: Ownership | None) -> list[Effect]:
-        """Our proofs are fresh again: take up what is still ours, from storage; its hand-off was used up before."""
+        """Our proofs are fresh again: acquire the bundle if it is still ours, without its used hand-off."""
         at_host = self._hosted.get(bundle)
         if at_host is None or at_host.stand is not Stand.SUSPENDED:
             return []
@@ -258,12 +258,12 @@ class AgentCore:
         return [Abandon(bundle)] if failed else []
 
     def stands(self, bundle: Bundle, stand: Stand, token: int) -> bool:
-        """Whether the host stands there with the bundle, under this token."""
+        """Whether the bundle has this state at the host, under this token."""
         at_host = self._hosted.get(bundle)
         return at_host is not None and at_host.stand is stand and at_host.token == token
 
     def fence(self) -> list[Effect]:
-        """This incarnation is over: stop everything, tell the host, publish nothing."""
+        """This incarnation is over: stop serving, tell the host to abandon, publish nothing."""
         effects: list[Effect] = []
         for bundle, at_host in list(self._hosted.items()):
             effects += self._drop(bundle, at_host)

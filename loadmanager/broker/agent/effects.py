@@ -1,4 +1,4 @@
-"""Where the host stands with a bundle, and what the core asks of its shell: plain values.
+"""The state of a bundle at the host, and the effects that the core asks of its shell: plain values.
 
 Effects are performed in the order in which the core returns them.
 """
@@ -14,7 +14,7 @@ from statechannel.law.record import Action, BrokerId
 
 
 class Stand(StrEnum):
-    """Where the host stands with a bundle."""
+    """The state of a bundle at the host."""
 
     PREPARING = "preparing"
     PREPARED = "prepared"
@@ -23,12 +23,12 @@ class Stand(StrEnum):
     RELEASING = "releasing"
     RELEASED = "released"
     SUSPENDED = "suspended"
-    """It served and was told to abandon, because our proofs had run out; we may still be the holder."""
+    """The host served it and was told to abandon, since our proofs had run out; we may still be the holder."""
     FAILED = "failed"
 
 
 class Hosted(msgspec.Struct, frozen=True, gc=False):
-    """A bundle at our host: where it stands, and under which token (for prepare: which transfer's revision)."""
+    """A bundle at our host: its state and token (while preparing: the revision of the transfer)."""
 
     stand: Stand
     token: int
@@ -36,14 +36,14 @@ class Hosted(msgspec.Struct, frozen=True, gc=False):
 
 
 class Serve(msgspec.Struct, frozen=True, gc=False):
-    """Serve from now on, under this token's offset."""
+    """Serve from now on; `token` is the offset of the fencing token."""
 
     bundle: Bundle
     token: int
 
 
 class Stop(msgspec.Struct, frozen=True, gc=False):
-    """Do not serve from now on. Takes effect before anything else happens."""
+    """Stop serving. Takes effect before anything else happens."""
 
     bundle: Bundle
 
@@ -78,7 +78,7 @@ class Abandon(msgspec.Struct, frozen=True, gc=False):
 
 
 class Publish(msgspec.Struct, frozen=True, gc=False):
-    """Publish this action for the bundle as seen at `seen`, until it is accepted or the bundle has moved on."""
+    """Publish this action for the bundle at revision `seen`, until it is accepted or the bundle has changed."""
 
     bundle: Bundle
     action: Action
@@ -89,8 +89,10 @@ class Publish(msgspec.Struct, frozen=True, gc=False):
 
 
 class Survey(msgspec.Struct, frozen=True, gc=False):
-    """Ask the host where the bundle's keys are, and what they carry if the algorithm goes by that; report with
-    `surveyed`. Asked for once as seen at `seen`."""
+    """Ask the host where the bundle's keys are, and their rates if the algorithm needs them; report with `surveyed`.
+
+    Asked once for each revision `seen`.
+    """
 
     bundle: Bundle
     seen: int

@@ -1,5 +1,6 @@
-"""Calls the service's hooks, each within its time-out, and says what came of it. A hook that fails is noted, never
-raised: what has to follow is the core's to decide.
+"""Calls the service's hooks, each within its time-out, and returns the outcome.
+
+A failure of a hook is noted and returned, never raised: the core decides what follows.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class HookTimeouts(msgspec.Struct, frozen=True):
 
 
 class Hooks:
-    """One service's hooks. `destination` tells where a broker's service is reached."""
+    """One service's hooks. `destination` gives the addresses of a broker's service."""
 
     def __init__(
         self,
@@ -45,23 +46,23 @@ class Hooks:
         self._note = note
 
     def set(self, timeouts: HookTimeouts) -> None:
-        """Give hooks that begin from now on so long."""
+        """Use these time-outs for hooks that begin from now on."""
         self._timeouts = timeouts
 
     async def prepare(self, bundle: Bundle) -> bool:
-        """Whether it went well."""
+        """Call `prepare`; whether it succeeded."""
         return await self._went_well(self._host.prepare, bundle, timeout_s=self._timeouts.prepare_s)
 
     async def acquire(self, bundle: Bundle, token: Token, hand_off: bytes | None) -> bool:
-        """Whether the host has taken it."""
+        """Call `acquire`; whether it succeeded."""
         return await self._went_well(self._host.acquire, bundle, token, hand_off, timeout_s=self._timeouts.acquire_s)
 
     async def abandon(self, bundle: Bundle) -> None:
-        """Nothing follows from how it went."""
+        """Call `abandon`; its outcome does not matter."""
         await self._went_well(self._host.abandon, bundle, timeout_s=self._timeouts.release_s)
 
     async def release(self, bundle: Bundle, to: BrokerId | None) -> tuple[bool, bytes | None]:
-        """Whether it went well, and the hand-off."""
+        """Call `release`; whether it succeeded, and the hand-off."""
         there = None if to is None else self._destination(to)
         try:
             answer: object = await self._runner.call(
@@ -81,8 +82,10 @@ class Hooks:
         return None
 
     async def keys(self, bundle: Bundle, algorithm: str, load: BundleLoad) -> list[KeyRate] | NoCuts:
-        """The bundle's keys, for cuts by this algorithm, or why they are not known. What a service does not tell of
-        their rates is estimated from `load`, which is the bundle's."""
+        """The bundle's keys, for cuts by this algorithm, or why they are unknown.
+
+        Rates that the service does not tell are estimated from `load`, the bundle's.
+        """
         if algorithm != Algorithm.TOPIC_COUNT and isinstance(self._host, KnowsRates):
             return await self._asked(rating(self._host.rates), bundle)
         positions = await self.positions(bundle)
@@ -102,7 +105,7 @@ class Hooks:
         return answer
 
     async def positions(self, bundle: Bundle) -> list[int] | NoCuts:
-        """Where the bundle's keys are, or why that is not known."""
+        """The positions of the bundle's keys, or why they are unknown."""
         if not isinstance(self._host, KnowsPositions):
             return NoCuts(
                 "its service does not tell where its keys are (it has no `positions`): "

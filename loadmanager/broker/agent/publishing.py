@@ -1,6 +1,6 @@
-"""Publishes what the agent's core asks for, until it is accepted or the bundle has moved on without it.
+"""Publishes the agent's records, each until it is accepted or the bundle has changed.
 
-One record at a time for each bundle and revision: asking twice is the same as asking once.
+One record at a time for each bundle and revision; asking twice is the same as asking once.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Publisher:
         self._publishing: set[tuple[Bundle, int]] = set()
 
     def is_at(self, bundle: Bundle, seen: int) -> bool:
-        """Whether a record for the bundle as seen at `seen` is being published."""
+        """Whether a record for the bundle at revision `seen` is being published."""
         return (bundle, seen) in self._publishing
 
     async def publish(self, effect: Publish) -> None:
-        """A verdict, of this record or of one that came first, moves the bundle on; without one, try again."""
+        """Publish until there is a verdict, or another record has changed the bundle."""
         duty = (effect.bundle, effect.seen)
         if duty in self._publishing:
             return

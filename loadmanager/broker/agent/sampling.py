@@ -1,5 +1,6 @@
-"""Reads the positions or rates that a service's hook gives, where the hook runs: an iterable may read a storage as it
-goes, raise half-way or never end, and must not do that on the control loop.
+"""Reads the positions or rates that a service's hook gives, on the thread or loop of the hook.
+
+The iterable may read a store, raise half-way or never end, and must not do that on the control loop.
 """
 
 from __future__ import annotations
@@ -15,20 +16,22 @@ import msgspec
 from loadmanager.model.host import KeyRate
 
 POSITIONS_LOOKED_AT = 20_000
-"""Of more some, evenly chosen, for the cuts are found on the control loop."""
+"""Of more positions an even sample is taken, because the cuts are computed on the control loop."""
 
 MOST_POSITIONS = 100_000_000
-"""Where an iterable that does not end is given up: nothing else would end its thread."""
+"""An iterable with more is given up: nothing else would end its thread."""
 
 
 def sampling(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """The same hook, to be called in the same way, that returns a list. It raises what reading the positions raises,
-    and ValidationError if they are no integers."""
+    """The hook, called in the same way, but returning a list.
+
+    It raises what reading the positions raises, and ValidationError if they are no integers.
+    """
     return _reading(hook, sampled)
 
 
 def rating(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """As `sampling`, for a hook that gives what keys carry: the list has the busiest ones."""
+    """As `sampling`, for a hook that gives rates of keys: the list has the busiest ones."""
     return _reading(hook, busiest)
 
 
@@ -50,8 +53,10 @@ async def _read_later(answer: Awaitable[Iterable[Any]], read: Callable[[Iterable
 
 
 def busiest(keys: Iterable[Any]) -> list[KeyRate]:
-    """At most POSITIONS_LOOKED_AT, those with the most messages and bytes. Raises ValidationError, and ValueError if
-    there is no end to them."""
+    """At most POSITIONS_LOOKED_AT keys, those with the most messages and bytes.
+
+    Raises ValidationError, or ValueError for more than MOST_POSITIONS.
+    """
     rated = (msgspec.convert(key, KeyRate) for key in _bounded(keys))
     return heapq.nlargest(POSITIONS_LOOKED_AT, rated, key=lambda key: (key.rate_msg_s, key.rate_bytes_s))
 
@@ -64,7 +69,7 @@ def _bounded(keys: Iterable[Any]) -> Iterator[Any]:
 
 
 def sampled(positions: Iterable[int]) -> list[int]:
-    """At most POSITIONS_LOOKED_AT of them. Raises ValidationError, and ValueError if there is no end to them."""
+    """At most POSITIONS_LOOKED_AT positions. Raises ValidationError, or ValueError for more than MOST_POSITIONS."""
     if isinstance(positions, Sequence):
         every = max(1, -(-len(positions) // POSITIONS_LOOKED_AT))
         return msgspec.convert(list(positions[::every]), list[int])
@@ -72,7 +77,7 @@ def sampled(positions: Iterable[int]) -> list[int]:
 
 
 def _thinned(positions: Iterable[int]) -> list[int]:
-    """Every n-th, where n doubles whenever the room is full: how many there are shows only at the end."""
+    """Every n-th position; n doubles whenever the list is full, since their number is known only at the end."""
     kept: list[int] = []
     every = 1
     for number, position in enumerate(positions):

@@ -1,8 +1,8 @@
 """The agent's shell: feeds accepted changes to its core and performs the effects, in order, each within its time-out.
 
-`Serve` and `Stop` take effect in the same loop iteration in which the record was read; everything that waits (hooks,
-publishes) runs in tasks of its own, so one slow bundle holds up no other. Hooks of one bundle, and of ranges that
-overlap (what a split or merge leaves behind, and what it brings), run one after another.
+`Serve` and `Stop` take effect in the loop iteration in which the record was read. Hooks and publishes run in tasks of
+their own, so one slow bundle delays no other. Hooks of one bundle, and of overlapping ranges (bundles before and after
+a split or merge), run one after the other.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from statechannel.runtime.service import Channel
 from statechannel.runtime.turnstile import Turnstile
 
 HOOKS_AT_ONCE = 25
-"""Hooks that are begun in one turn of the loop."""
+"""Hooks that begin in one turn of the loop."""
 
 H = TypeVar("H", Prepare, Acquire, Release, Abandon)
 
@@ -74,7 +74,7 @@ class Agent:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Agent]:
-        """Act on every record that names us: first those that are already in the table, then as they come."""
+        """Act on every record that names us: first those in the table, then new ones."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             self._channel.listen(self._changed)
@@ -87,22 +87,22 @@ class Agent:
                 self._channel.unlisten(self._changed)
                 self._channel.replica.off_reload(self._reloaded)
                 self._serving.end_all()
-                self._perform(self.core.fence())  # what is still here when a drain ran out of time
+                self._perform(self.core.fence())  # bundles still here after the drain's time-out
                 self._tasks = None
 
     def fence(self) -> None:
-        """This incarnation is not current any more: serve nothing from this instant, tell the host."""
+        """This incarnation is not current any more: stop serving at once, and tell the host to abandon."""
         self._over = True
         self._serving.end_all()
         self._perform(self.core.fence())
 
     def lapsed(self, partitions: Collection[int]) -> None:
-        """Our proofs for these partitions have run out: the host stops what it serves exclusively of them."""
+        """Our proofs for these partitions have run out: the host must stop serving their exclusive bundles."""
         exclusive = self._serving.exclusive
         self._each_hosted(partitions, lambda bundle: self.core.suspend(bundle) if exclusive(bundle.namespace) else [])
 
     def renewed(self, partitions: Collection[int]) -> None:
-        """Our proofs for these partitions are fresh again: the host takes up what is still ours."""
+        """Our proofs for these partitions are fresh again: the host acquires the bundles that are still ours."""
         self._each_hosted(partitions, lambda bundle: self.core.resume(bundle, self._channel.table.get(bundle)))
 
     def _each_hosted(self, partitions: Collection[int], decide: Callable[[Bundle], list[Effect]]) -> None:
@@ -124,7 +124,7 @@ class Agent:
             self._reconcile(transition.bundle)
 
     def _came_or_went(self, change: Change) -> None:
-        """A namespace with all its bundles, none of which has a holder: only what the host still has is looked at."""
+        """A whole namespace was created or deleted: its bundles have no holder, so only those at the host matter."""
         for bundle in change.bundles([*self.core.hosted(), *self._turns.bundles()]):
             if self._channel.table.get(bundle) is None:
                 self._turns.went(bundle)
@@ -135,9 +135,9 @@ class Agent:
             self._look_again({partition})
 
     def _look_again(self, partitions: Collection[int]) -> None:
-        """At all that names us or is at our host: there are changes that nobody announced."""
+        """Reconcile all bundles that name us or are at our host, after changes that were not announced singly."""
         table, me = self._channel.table, self.core.me
-        hosted = sorted(self.core.hosted(), key=lambda b: table.get(b) is not None)  # what is gone first: `in_order`
+        hosted = sorted(self.core.hosted(), key=lambda b: table.get(b) is not None)  # bundles that are gone come first
         named = [*table.held_by(me, partitions), *(e.bundle for e in table.in_flight() if e.target == me)]
         for bundle in dict.fromkeys([*hosted, *named]):
             if table.partition_of(bundle.namespace) not in partitions:
@@ -153,7 +153,7 @@ class Agent:
             self._perform(self.core.reconcile(bundle, entry, instead))
 
     def _in_place_of(self, gone: Bundle) -> list[Ownership]:
-        """What the table has where a bundle was."""
+        """The table's entries in the range of a bundle that is gone."""
         table = self._channel.table
         namespace = table.namespace(gone.namespace)
         found: list[Ownership] = []
@@ -193,13 +193,13 @@ class Agent:
         if self._tasks is not None:
             try:
                 return self._tasks.create_task(work)
-            except RuntimeError:  # the group is breaking down
+            except RuntimeError:  # the group is ending
                 self._tasks = None
         work.close()
         return None
 
     def _in_turn(self, effect: H, hook: Callable[[H], Coroutine[Any, Any, None]]) -> None:
-        """Call a hook when all earlier ones of the same range have ended."""
+        """Call a hook after all earlier hooks of the same range."""
         self._hook(effect.bundle, self._after(self._turns.before(effect.bundle), hook, effect))
 
     async def _after(
@@ -211,7 +211,7 @@ class Agent:
         await hook(effect)
 
     def _abandon_over_others(self, effect: Abandon) -> None:
-        """At once, over a hook that runs or hangs; and again when that one has ended, for what it did in the end."""
+        """Call `abandon` at once, beside a hook that runs or hangs, and again after that hook has ended."""
         ending = asyncio.current_task()  # a hook that failed, and reports it here
         if any(hook is not ending for hook in self._turns.of(effect.bundle)):
             self._hook(effect.bundle, self._abandon(effect))
@@ -250,7 +250,7 @@ class Agent:
         self._perform(report())
         self._reconcile(bundle)
         if self._channel.table.get(bundle) is None:
-            for entry in self._in_place_of(bundle):  # they may have waited for this one
+            for entry in self._in_place_of(bundle):  # these may have waited for this bundle
                 self._reconcile(entry.bundle)
 
     def _survey(self, effect: Survey) -> None:

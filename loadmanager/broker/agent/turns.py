@@ -1,7 +1,7 @@
-"""Which hooks run at this moment, and which of them a further one has to wait for: those of overlapping ranges.
+"""The hooks that run at this moment, and those that a new hook must wait for: hooks of overlapping ranges.
 
-Bundles of one table do not overlap; a bundle that is gone (split, merged) and still has hooks running does overlap what
-came in its place. Decides nothing else.
+Bundles in the table do not overlap. But a bundle that is gone (split, merged) and still has running hooks overlaps the
+bundles in its place.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ class Turns:
         self._exists = exists
         self._hooks: dict[Bundle, list[Task]] = {}
         self._gone: dict[str, set[Bundle]] = {}
-        """By namespace, those of them that are not in the table any more."""
+        """By namespace, bundles with hooks that are not in the table any more."""
 
     def of(self, bundle: Bundle) -> tuple[Task, ...]:
-        """Hooks of this very bundle that have not ended."""
+        """Hooks of exactly this bundle that have not ended."""
         return tuple(self._hooks.get(bundle, ()))
 
     def bundles(self) -> tuple[Bundle, ...]:
-        """Those with hooks that have not ended."""
+        """The bundles with hooks that have not ended."""
         return tuple(self._hooks)
 
     def before(self, bundle: Bundle) -> tuple[Task, ...]:
-        """Hooks of this bundle, and of those that are gone and overlap it, that have not ended."""
+        """Hooks that have not ended, of this bundle and of bundles that are gone and overlap it."""
         gone = self._gone.get(bundle.namespace, ())
         overlapping = (b for b in gone if b != bundle and b.lo < bundle.hi and bundle.lo < b.hi)
         return (*self.of(bundle), *(hook for b in overlapping for hook in self._hooks[b]))

@@ -1,7 +1,7 @@
-"""An auditor of one partition: folds its log by itself, and compares with every kept snapshot and every live replica,
-each at exactly the offset that it speaks of. Where one differs, it finds out the first namespace and bundle in which.
+"""Audits one partition: replays its log, and compares the result with every kept snapshot and every live replica.
 
-Believes nothing but the log and, where that was trimmed, the oldest snapshot.
+Each comparison is at the offset of the snapshot or replica. If one differs, the audit finds the first namespace and
+bundle that differ. It trusts only the log and, if that was trimmed, the oldest snapshot.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from statechannel.runtime.replay import Folded, Replay
 
 
 class Outcome(StrEnum):
-    """What became of a comparison."""
+    """The result of a comparison."""
 
     AGREES = "agrees"
     DIFFERS = "differs"
@@ -34,7 +34,7 @@ class Outcome(StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """`who` (the log itself, a snapshot, a broker) at an offset of a partition, and what is to be said of it."""
+    """The result for `who` (the log itself, a snapshot, a broker) at an offset of a partition."""
 
     who: str
     partition: int
@@ -44,7 +44,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """Somebody says that the partition has this digest below this offset; `endpoint` can say more."""
+    """`who` claims that the partition has this digest below this offset; `endpoint` can give details."""
 
     who: str
     next_offset: int
@@ -53,7 +53,7 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class PartitionAudit:
-    """One partition's. `said` is what each endpoint said of it."""
+    """Audits one partition. `said` has each endpoint's digest of it."""
 
     def __init__(
         self,
@@ -74,10 +74,10 @@ class PartitionAudit:
         self._findings: list[Finding] = []
         self._end = 0
         self.genesis = genesis
-        """Of the log; known once partition 0 was folded."""
+        """The log's cluster identity; known once partition 0 was replayed."""
 
     async def run(self) -> list[Finding]:
-        """Raises LogUnavailable."""
+        """Run the audit; returns all findings. Raises LogUnavailable."""
         try:
             await self._fold.open()
             self._snapshots = await read_snapshots(self._log, self._topic + SNAPSHOTS, self._partition)
@@ -102,7 +102,7 @@ class PartitionAudit:
     def _tell(self, who: str, next_offset: int | None, outcome: Outcome, detail: str = "") -> None:
         self._findings.append(Finding(who, self._partition, next_offset, outcome, detail))
 
-    # --- what is claimed
+    # --- claims
 
     def _of_endpoints(self) -> list[Claim]:
         return [Claim(endpoint.broker, said.next_offset, said.digest, endpoint) for endpoint, said in self._said]
@@ -175,7 +175,7 @@ class PartitionAudit:
             return f"where cannot be said: {error}"
 
     async def _ask_where(self, endpoint: Endpoint) -> str:
-        """Asks for ever smaller parts; each answer is of a later offset, up to which we fold first."""
+        """Ask for digests of ever smaller parts; each answer is of a later offset, up to which we replay first."""
         after = ""
         while True:
             page = await endpoint.namespaces(self._partition, after)

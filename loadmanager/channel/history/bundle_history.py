@@ -1,6 +1,6 @@
-"""The history of one bundle: from entries of the log, folded again, to what each said about it and what became of it.
+"""The channel history of one bundle: every record about it that the log still has, and the verdict on each.
 
-Pure but for `history_of`, which folds. Tells nothing that the log does not hold any more, and says where it begins.
+Only `history_of` replays; the rest is pure. The history says where the log begins.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OF_A_NAMESPACE = frozenset({Action.CREATE_NAMESPACE, Action.DELETE_NAMESPACE})
 
 
 class Winner(msgspec.Struct, frozen=True):
-    """The record that stood in the way of a refused one."""
+    """The record that won against a refused one."""
 
     offset: int
     action: Action
@@ -37,8 +37,8 @@ class Winner(msgspec.Struct, frozen=True):
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One record about a bundle: `appended_ms` is the log's clock, `written_ms` its author's.
 
-    `before` and `after` are its states (None: there was, or is, no such bundle), `owner` and `target` those after it.
-    `bundles` is how many the record names. `copy_of` is the offset of a record of which this is a late copy.
+    `before` and `after` are the bundle's states (None: no such bundle), `owner` and `target` those after the record.
+    `bundles` is how many the record names. If the record is a late copy, `copy_of` is the offset of the first one.
     """
 
     offset: int
@@ -68,10 +68,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """Newest first. `older` says that there are more below the last.
+    """Entries, newest first. `older` says that there are more before the last.
 
-    The log begins at `log_begin`, which it took at `log_begin_ms`; what is below `begin` cannot be told. `heard_of` is
-    false for a bundle that neither a record nor the state before them names.
+    The log begins at `log_begin`, an entry that it took at `log_begin_ms`; the history knows nothing below `begin`.
+    `heard_of` is false for a bundle that neither a record nor the state before them names.
     """
 
     bundle: Bundle
@@ -85,7 +85,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Collector:
-    """Takes every entry of the bundle's partition, in order, and keeps the newest `limit` about it."""
+    """Takes every entry of the bundle's partition, in order, and keeps the newest `limit` about the bundle."""
 
     def __init__(self, bundle: Bundle, limit: int, since_ms: int | None = None) -> None:
         self._bundle = bundle
@@ -96,7 +96,7 @@ class Collector:
         self.older = False
 
     def take(self, folded: Folded) -> None:
-        """The next entry."""
+        """Take the next entry."""
         record, verdict = folded.applied.record, folded.applied.verdict
         if record is None or verdict is None:
             return
@@ -109,7 +109,7 @@ class Collector:
             self._newest.append(found)
 
     def newest_first(self) -> tuple[Entry, ...]:
-        """What was kept."""
+        """The entries kept."""
         return tuple(reversed(self._newest))
 
     def _entry(self, folded: Folded, record: Record, verdict: Change | Refusal) -> Entry | None:
@@ -125,7 +125,7 @@ class Collector:
         for refusal in refusals:
             if refusal.bundle == self._bundle or (named and refusal.bundle is None):
                 return self._refused_entry(folded, record, refusal)
-        if named and isinstance(verdict, Refusal):  # all-or-nothing, refused for another one of its bundles
+        if named and isinstance(verdict, Refusal):  # all-or-nothing, refused because of another of its bundles
             return self._refused_entry(folded, record, verdict)
         return None
 
@@ -180,7 +180,7 @@ def _transition_of(bundle: Bundle, record: Record, change: Change) -> Transition
 
 
 def _family(bundle: Bundle, record: Record, change: Change) -> tuple[tuple[Bundle, ...], tuple[Bundle, ...]]:
-    """Which bundles it came from, and went to, in this record."""
+    """The bundle's parents and children in this record."""
     if record.action not in (Action.CREATE, Action.MERGE):
         return (), ()
     gone = tuple(t.bundle for t in change.transitions if t.after is None)
@@ -199,9 +199,9 @@ async def history_of(
     below: int | None = None,
     since_ms: int | None = None,
 ) -> History:
-    """The newest `limit` records about a bundle, of those below an offset and since a time if these are given.
+    """The newest `limit` records about a bundle; if given, only those below an offset and since a time.
 
-    `place` is the namespace's partition, and how many there are. Raises Unavailable, LogUnavailable, BadSnapshot,
+    `place` is the namespace's partition and the number of partitions. Raises Unavailable, LogUnavailable, BadSnapshot,
     Trimmed (while it was read), NewerRecord.
     """
     partition, partitions = place

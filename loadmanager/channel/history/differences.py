@@ -1,4 +1,4 @@
-"""Where two tables differ: between a fold of our own and what a replica's endpoint, or a snapshot, says. Pure."""
+"""Finds where our own replay differs from a replica's endpoint or a snapshot. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from statechannel.law.partition import NamespaceState, PartitionState
 
 
 def differing_part(ours: PartitionState, theirs: PartitionDigests, after: str) -> tuple[str | None, str | None]:
-    """What differs in this page: a namespace's name, or else the name of what belongs to none."""
+    """What differs in this page: a namespace's name, else the name of a part that belongs to no namespace."""
     page = partition_digests(ours, after, most=len(theirs.namespaces) + 1)
     mine = {n.namespace: n.digest for n in page.namespaces}
     said = {n.namespace: n.digest for n in theirs.namespaces}
-    if theirs.next is not None:  # what lies behind their page is another page's matter
+    if theirs.next is not None:  # later names are on later pages
         mine = {name: digest for name, digest in mine.items() if name <= theirs.next}
     for name in sorted({*mine, *said}):
         if mine.get(name) != said.get(name):
@@ -59,7 +59,7 @@ def difference(ours: PartitionState, theirs: PartitionState) -> str | None:
             return found
     for part in ("genesis", "lead", "retired", "incarnations", "leaving", "arrived"):
         one, other = getattr(ours, part), getattr(theirs, part)
-        if part == "leaving":  # whose order means nothing, and was another one in older snapshots
+        if part == "leaving":  # its order means nothing, and differs in older snapshots
             one, other = sorted(one), sorted(other)
         if one != other:
             return f"{part}: the log says {_short(one)}; it says {_short(other)}"

@@ -1,6 +1,6 @@
-"""Digests of a partition, of the whole and of each of its parts: so that two replicas that differ find out where.
+"""Digests of a partition and of each of its parts, to find out where two replicas differ.
 
-Pure. All of it is about one cut, so it is one consistent answer however long it takes to make.
+Pure. All are computed from one immutable copy, so they are consistent however long that takes.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from statechannel.law.verdict import Ownership
 NAMESPACES_AT_MOST = 5_000
 BUNDLES_AT_MOST = 5_000
 ENTRIES_AT_ONCE = 500
-"""An encoder lets no other thread run meanwhile."""
+"""Few, since no other thread runs while an encoder works."""
 
 
 class NamespaceDigest(msgspec.Struct, frozen=True):
-    """Of one namespace: its revision and all its bundles."""
+    """The digest of one namespace: its revision and all its bundles."""
 
     namespace: str
     digest: str
@@ -30,9 +30,9 @@ class NamespaceDigest(msgspec.Struct, frozen=True):
 
 
 class PartitionDigests(msgspec.Struct, frozen=True):
-    """A page of them, in the order of their names; `next` is the `after` of the next page, at another offset.
+    """A page of namespaces, ordered by name; `next` is the `after` of the next page, which is at another offset.
 
-    `rest` is the digest of what belongs to no namespace, by what it is.
+    `rest` has the digest of each part that belongs to no namespace, by its name.
     """
 
     partition: int
@@ -43,7 +43,7 @@ class PartitionDigests(msgspec.Struct, frozen=True):
 
 
 class BundleDigest(msgspec.Struct, frozen=True):
-    """A bundle, all of it in a digest, and in words what it is."""
+    """A bundle, the digest of its whole entry, and the entry in words."""
 
     bundle: str
     digest: str
@@ -62,7 +62,7 @@ class NamespaceDigests(msgspec.Struct, frozen=True):
 
 
 def partition_digests(state: PartitionState, after: str = "", most: int = NAMESPACES_AT_MOST) -> PartitionDigests:
-    """Of the namespaces behind `after`. May take long: give it to a thread."""
+    """The page of the namespaces after `after`. May take long: run it on a thread."""
     names = [namespace.name for namespace in state.namespaces]
     begin = bisect_right(names, after) if after else 0
     found = [_namespace(namespace) for namespace in islice(state.namespaces, begin, begin + most)]
@@ -74,7 +74,7 @@ def partition_digests(state: PartitionState, after: str = "", most: int = NAMESP
 def namespace_digests(
     state: PartitionState, name: str, after: str = "", most: int = BUNDLES_AT_MOST
 ) -> NamespaceDigests:
-    """Of the namespace's bundles behind the range `after`. May take long: give it to a thread."""
+    """The page of the namespace's bundles after the range `after`. May take long: run it on a thread."""
     namespace = next((n for n in state.namespaces if n.name == name), None)
     entries: Sequence[Ownership] = namespace.entries if namespace is not None else ()
     begin = bisect_right(entries, after, key=lambda entry: entry.bundle.range) if after else 0
@@ -85,7 +85,7 @@ def namespace_digests(
 
 
 def shown(entry: Ownership) -> str:
-    """What a table says of a bundle, in words."""
+    """A bundle's entry in words."""
     parts = [entry.state.value]
     if entry.holder is not None:
         parts.append(f"at {entry.holder}")

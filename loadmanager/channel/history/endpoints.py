@@ -1,5 +1,4 @@
-"""Asks the endpoints of live brokers what their replicas say: one consistent pair of offset and digest a partition, and
-where asked, the digests of its parts."""
+"""Asks live brokers' endpoints for digests of their replicas: offset and digest of each partition, and of its parts."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ T = TypeVar("T")
 REQUEST_TIMEOUT_S = 60.0
 CONNECT_TIMEOUT_S = 3.0
 GREETING_TIMEOUT_S = 10.0
-"""A broker that does not even say its name is not waited for as long as a digest may take."""
+"""A broker that does not answer with its name in this time is not asked for digests, which may take longer."""
 
 ASKED_AT_ONCE = 16
 
@@ -44,7 +43,7 @@ class _Channel(msgspec.Struct, frozen=True):
 
 
 class Endpoint:
-    """One broker's."""
+    """The endpoint of one broker."""
 
     def __init__(self, broker: str, url: str, session: aiohttp.ClientSession) -> None:
         self.broker = broker
@@ -52,7 +51,7 @@ class Endpoint:
         self._session = session
 
     async def said(self) -> list[Said]:
-        """By partition. Raises Unavailable, with the reason."""
+        """The digests by partition. Raises Unavailable, with the reason."""
         try:
             async with asyncio.timeout(GREETING_TIMEOUT_S):
                 self._check_name((await self._ask("/v1/channel", {}, _Named)).broker)
@@ -69,11 +68,11 @@ class Endpoint:
             raise Unavailable(f"{broker} answers there by now")
 
     async def namespaces(self, partition: int, after: str) -> PartitionDigests:
-        """A page. Raises Unavailable."""
+        """A page of namespaces. Raises Unavailable."""
         return await self._ask("/v1/channel/digests", {"partition": str(partition), "after": after}, PartitionDigests)
 
     async def bundles(self, partition: int, namespace: str, after: str) -> NamespaceDigests:
-        """A page. Raises Unavailable."""
+        """A page of a namespace's bundles. Raises Unavailable."""
         query = {"partition": str(partition), "namespace": namespace, "after": after}
         return await self._ask("/v1/channel/digests", query, NamespaceDigests)
 
@@ -96,18 +95,18 @@ class Endpoint:
 
 
 def session() -> aiohttp.ClientSession:
-    """For all endpoints together; close it."""
+    """The HTTP session for all endpoints; close it."""
     return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S))
 
 
 def endpoints_of(members: Mapping[str, Member], opened: aiohttp.ClientSession) -> list[Endpoint]:
-    """Of every registered broker, by name."""
+    """The endpoints of all registered brokers, by name."""
     peers = [read_peer(member) for _, member in sorted(members.items())]
     return [Endpoint(str(peer.broker), peer.registration.admin_url, opened) for peer in peers]
 
 
 async def ask_all(endpoints: Sequence[Endpoint]) -> list[list[Said] | Unavailable]:
-    """What each says, or why it says nothing."""
+    """Each endpoint's digests, or why it gives none."""
     places = asyncio.Semaphore(ASKED_AT_ONCE)
 
     async def ask(endpoint: Endpoint) -> list[Said] | Unavailable:

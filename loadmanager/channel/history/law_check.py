@@ -1,6 +1,6 @@
-"""What every entry of a channel must be like, beyond what the fold itself refuses. Pure.
+"""Checks every entry of a channel beyond what replay itself refuses. Pure.
 
-A hole in the log betrays itself: an author who saw a revision that no record here has made read a log with more in it.
+It detects a hole in the log: an author that saw a revision that no record here made has read a log with more entries.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class LawCheck:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.problems: list[str] = []
-        """The first ones; each names its offset."""
+        """The first problems found; each names its offset."""
         self.gaps: list[tuple[int, int]] = []
-        """Offsets that the log passes over, as `[from, to)`: a log may do that, ours seldom do."""
+        """Offsets without an entry, as `[from, to)`: allowed, but rare in our logs."""
         self._expected: int | None = None
 
     def take(self, folded: Folded) -> None:
-        """The next entry."""
+        """Check the next entry."""
         offset, verdict = folded.entry.offset, folded.applied.verdict
         if self._expected is not None and offset > self._expected and len(self.gaps) < PROBLEMS_KEPT:
             self.gaps.append((self._expected, offset))

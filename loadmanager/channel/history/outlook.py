@@ -1,6 +1,6 @@
-"""What a broker says of the channel beside its own replica: where the log begins and ends, and which snapshots it has.
+"""What a broker shows of the channel besides its replica: where the log begins and ends, and its snapshots.
 
-Never fails: while the log does not answer, whoever asks needs the rest of the answer all the more.
+Never fails: while the log does not answer, the caller needs the rest of its answer all the more.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TIMEOUT_S = 3.0
 
 
 class Outlook(msgspec.Struct, frozen=True):
-    """By partition, as far as the log answered; `problem` says why it did not."""
+    """All by partition, as far as the log answered; `problem` says why it did not."""
 
     begins: Sequence[int] | None = None
     ends: Sequence[int] | None = None
@@ -27,7 +27,7 @@ class Outlook(msgspec.Struct, frozen=True):
     problem: str = ""
 
     def snapshots(self, partition: int) -> Sequence[SnapshotInfo] | None:
-        """Those that are kept of a partition, the one that covers most last; None if that is not known."""
+        """The kept snapshots of a partition, the one that covers most last; None if unknown."""
         if self.indexes is None:
             return None
         index = self.indexes[partition]

@@ -1,6 +1,6 @@
-"""The changes that this broker's replica took last, in its order, for those who watch: bounded, shared by all of them.
+"""The last changes of this broker's replica, in its order. Bounded, and shared by all watches.
 
-Who reads too slowly finds that what comes next for him has been dropped.
+A watch that reads too slowly finds that its next event was dropped.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from statechannel.runtime.replica import Replica
 CHANGES_KEPT = 10_000
 BYTES_KEPT = 32 << 20
 CHANGE_BYTES, BUNDLE_BYTES = 1_000, 500
-"""What they cost, roughly: a namespace of 65,536 bundles is made by one change."""
+"""About how many bytes a change and each of its bundles take: one change may create 65,536 bundles."""
 
 
 class Reloaded(msgspec.Struct, frozen=True):
-    """The replica fell behind the trimmed log: this partition's table was replaced by a later one, up to an offset."""
+    """The replica fell behind the trimmed log: a snapshot up to `next_offset` replaced this partition's table."""
 
     partition: int
     next_offset: int
@@ -32,7 +32,7 @@ Event = Change | Reloaded
 
 
 class RecentChanges:
-    """Listens from its making until `close()`. Positions count events since then, and only grow."""
+    """Listens from its construction until `close()`. Positions count events since then, and only grow."""
 
     def __init__(self, replica: Replica, changes_kept: int = CHANGES_KEPT, bytes_kept: int = BYTES_KEPT) -> None:
         self._replica = replica
@@ -47,7 +47,7 @@ class RecentChanges:
         replica.on_reload(self._reloaded)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._replica.unlisten(self._changed)
         self._replica.off_reload(self._reloaded)
 
@@ -64,7 +64,7 @@ class RecentChanges:
         return list(islice(self._events, skipped, skipped + most))
 
     def known_from(self, partition: int) -> int:
-        """All changes of a partition at this offset and behind it are kept."""
+        """The offset from which on all changes of a partition are kept."""
         return self._known_from.get(partition, self._replica.table.next_offset(partition))
 
     def of_partition(self, partition: int, start: int) -> list[Change]:
@@ -72,7 +72,7 @@ class RecentChanges:
         return [e for e in self._events if isinstance(e, Change) and e.partition == partition and e.offset >= start]
 
     async def more(self, timeout_s: float) -> None:
-        """Return with the next event, or when the time is over."""
+        """Return at the next event, or after `timeout_s`."""
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.add(woken)
         try:
@@ -82,7 +82,7 @@ class RecentChanges:
 
     def _changed(self, change: Change) -> None:
         self._known_from.setdefault(change.partition, change.offset)
-        if change.record.action is not Action.NOOP:  # it changes nothing but how far one has read
+        if change.record.action is not Action.NOOP:  # a no-op only moves the offset
             self._keep(change)
 
     def _reloaded(self, partition: int) -> None:

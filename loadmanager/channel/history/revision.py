@@ -28,5 +28,5 @@ class Revision(msgspec.Struct, frozen=True, gc=False):
         return cls(int(match[1]), tuple(int(offset) for offset in match[2].split(".")))
 
     def at(self, partition: int, offset: int) -> Revision:
-        """The same with another offset of one partition."""
+        """This revision with another offset for one partition."""
         return Revision(self.generation, (*self.offsets[:partition], offset, *self.offsets[partition + 1 :]))

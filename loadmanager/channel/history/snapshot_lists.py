@@ -1,4 +1,4 @@
-"""Which snapshots of a partition are kept, without reading them: the index stands near the topic's end."""
+"""Lists the kept snapshots of a partition without reading them: the index is near the topic's end."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from statechannel.law.snapshot import INDEX_KEY, SNAPSHOTS, Index, SnapshotsRead
 from statechannel.ports import Log, LogEntry
 
 FIRST_LOOK = 64
-"""Entries from the end: behind the index there are only tombstones of what it dropped."""
+"""Entries from the end to read first: only tombstones of dropped chunks come after the index."""
 
 WIDER = 8
 
 
 class SnapshotLists:
-    """Remembers what it read as long as nothing was written behind it."""
+    """Reads the indexes, and remembers each until something is appended."""
 
     def __init__(self, log: Log, topic: str) -> None:
         self._log = log
@@ -24,7 +24,7 @@ class SnapshotLists:
         self._known: dict[int, tuple[int, Index | None]] = {}
 
     async def all(self) -> list[Index | None]:
-        """By partition; None where there are no snapshots. Raises LogUnavailable, NewerRecord."""
+        """The index of each partition, None if it has no snapshots. Raises LogUnavailable, NewerRecord."""
         return [await self._of(partition, end) for partition, end in enumerate(await self._log.ends(self._topic))]
 
     async def _of(self, partition: int, end: int) -> Index | None:

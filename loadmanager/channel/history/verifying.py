@@ -1,4 +1,4 @@
-"""The whole audit: a channel's partitions against their snapshots, and against every registered broker's replica."""
+"""The whole audit: compares all partitions with their snapshots, and with every registered broker's replica."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def verify(
     """All findings; `tell` gets those of each partition as they come.
 
     Raises LogUnavailable, TopicMismatch, NotFound if there is no channel in this log, or ForeignCluster if it is
-    another cluster's. (Where the topics do not exist the log may make them.)
+    another cluster's. (The log may create topics that do not exist.)
     """
     count = await log.open_topic(TopicSpec(topic, partitions))
     await log.open_topic(TopicSpec(topic + SNAPSHOTS, count, compacted=True))

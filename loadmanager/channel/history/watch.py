@@ -1,9 +1,9 @@
-"""One watch: from the table as it is now, or from a revision on, every accepted change once and in the log's order.
+"""One watch: from the table as of now, or from a revision on, every accepted change once and in the log's order.
 
-A stream of `Piece`s; how one looks on the wire is not decided here. Per partition it remembers how far it has told: a
-change is told iff it lies there or behind it, so it does not matter whether it came from memory, from the log folded
-again, or was contained in a snapshot. A piece that completes something carries the revision up to which all has been
-told: from any of these a client can go on, at any broker.
+A stream of `Piece`s; the endpoint decides their wire format. The watch keeps a cursor for each partition: it emits a
+change iff its offset ≥ cursor, whether the change came from memory, from a replay of the log or from a snapshot. A
+piece that completes something has the revision up to which all has been emitted: from there a client can go on, at any
+broker.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 BUNDLES_A_PIECE = 250
 CHANGES_AT_ONCE = 100
 BACKLOG_CHANGES, BACKLOG_BUNDLES = 2_000, 20_000
-"""What is folded from the log in one turn, before it is sent."""
+"""At most so much is replayed in one turn, before it is sent."""
 
 KEEP_ALIVE_S = 10.0
 CLOCK_STEP_S = 0.001
-"""A shorter wait than this is over at once."""
+"""A shorter wait counts as over."""
 
 ANEW = "start without `since` for a snapshot"
 
@@ -41,11 +41,11 @@ Kind = Literal["snapshot", "snapshot-end", "change", "reload", "end"]
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """A part of the stream. Without a kind it only says that all up to `revision` has been told.
+    """A part of the stream. Without a kind it only says that all changes up to `revision` have been emitted.
 
-    `snapshot`: some `entries` of a `partition`. `snapshot-end`: all have been told. `change`: a `change` with its
-    `transitions`, of which `more` follow in the next piece. `reload`: forget the partition, snapshots of it follow.
-    `end`: why the watch ends here; go on from `resume`, or anew.
+    `snapshot`: some `entries` of a `partition`. `snapshot-end`: all entries have been emitted. `change`: a `change`
+    with `transitions`; if `more`, the next piece has further ones. `reload`: forget the partition, snapshots of it
+    follow. `end`: `why` the watch ends here; go on from `resume`, or start anew if it is None.
     """
 
     kind: Kind | None
@@ -60,7 +60,7 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class Watch:
-    """One client's. Iterate over `pieces()`."""
+    """The watch of one client. Iterate over `pieces()`."""
 
     def __init__(self, watching: Watching, namespace: str | None, since: Revision | None) -> None:
         self._watching = watching
@@ -70,10 +70,10 @@ class Watch:
         self._told = since or watching.revision()
         self._position = watching.recent.end
         self._whole = since is not None
-        """Whether a client that has had what was told so far has had everything up to there."""
+        """Whether the client has everything up to the cursor, so that it may resume there."""
 
     async def pieces(self) -> AsyncGenerator[Piece, None]:
-        """For ever, or up to one of the kind `end`."""
+        """The stream, for ever or up to a piece of kind `end`."""
         self._watching.entered()
         try:
             async with aclosing(self._snapshot() if self._since is None else self._backlog(self._since)) as begin:
@@ -92,7 +92,7 @@ class Watch:
     def _end(self, why: str) -> Piece:
         return Piece("end", why=why, resume=self._told if self._whole else None)
 
-    # --- what there is
+    # --- the present table
 
     async def _snapshot(self) -> AsyncGenerator[Piece, None]:
         self._position = self._watching.recent.end
@@ -104,7 +104,7 @@ class Watch:
         yield Piece("snapshot-end", self._told)
 
     def _cut(self, partition: int) -> Iterator[Piece]:
-        """The partition as it is now, in pieces; after them it is told up to there."""
+        """The partition as of now, in pieces; then moves its cursor there."""
         state = self._watching.table.cut(partition)
         kept: list[Ownership] = []
         for namespace in state.namespaces:
@@ -119,7 +119,7 @@ class Watch:
             yield Piece("snapshot", partition=partition, entries=kept)
         self._told = self._told.at(partition, state.next_offset)
 
-    # --- what came between
+    # --- changes since a revision
 
     async def _backlog(self, since: Revision) -> AsyncGenerator[Piece, None]:
         recent = self._watching.recent
@@ -137,7 +137,7 @@ class Watch:
         yield Piece(None, self._told)
 
     async def _folded(self, partition: int, start: int, until: int) -> AsyncGenerator[Piece, None]:
-        """From the log, what is not in memory any more; sent between turns, not in them. Raises Gone."""
+        """Changes from the log that are not in memory any more; sent between turns, not in them. Raises Gone."""
         replays = self._watching.replays
         replay = replays.replay(partition, self._watching.table.partitions, self._namespace)
         async with replays.turn():
@@ -153,7 +153,7 @@ class Watch:
             if ended:
                 return
 
-    # --- what comes
+    # --- live changes
 
     async def _live(self) -> AsyncGenerator[Piece, None]:
         recent, clock_s = self._watching.recent, asyncio.get_running_loop().time
@@ -176,7 +176,7 @@ class Watch:
             if left_s > CLOCK_STEP_S:
                 await self._next(left_s)
                 continue
-            self._told = self._watching.revision()  # what is not told by now had nothing to tell
+            self._told = self._watching.revision()  # changes not emitted by now do not concern this watch
             yield Piece(None, self._told)
             spoke_s = clock_s()
         yield self._end(ending)
@@ -188,7 +188,7 @@ class Watch:
         return None if stopped_by is None else f"this broker reads the channel no more: {stopped_by}"
 
     async def _next(self, timeout_s: float) -> None:
-        """Wait for an event, for the end, or for long enough."""
+        """Wait for an event, for the end of the watch, or for `timeout_s`."""
         watching = self._watching
         ends = (watching.closing.wait(), watching.replica.stopped.wait())
         waiting = [asyncio.ensure_future(each) for each in (watching.recent.more(timeout_s), *ends)]
@@ -226,7 +226,7 @@ class Watch:
 
 
 async def _some_changes(replay: Replay, start: int, until: int) -> tuple[list[Change], bool]:
-    """The next changes from an offset on, and whether that was the last of them."""
+    """The next changes from `start` on, and whether these were the last."""
     changes: list[Change] = []
     bundles = 0
     async with aclosing(cast("AsyncGenerator[Folded, None]", replay.run(until))) as entries:

@@ -1,6 +1,6 @@
-"""The watches of one broker: how many there may be, from which revisions one may go on, and when all end.
+"""The watches of one broker: how many may run, from which revisions one may go on, and when all end.
 
-What a watch tells is in `watch.py`.
+The stream of a watch is in `watch.py`.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Watching:
         self.replays = replays
         self.recent = recent or RecentChanges(replica)
         self.closing = asyncio.Event()
-        """Set when every watch shall end, at once."""
+        """Set when every watch must end at once."""
         self._watches = 0
 
     def close(self) -> None:
-        """End every watch, and remember no more changes."""
+        """End every watch, and stop keeping changes."""
         self.closing.set()
         self.recent.close()
 
@@ -46,13 +46,13 @@ class Watching:
         return self.replica.table
 
     def revision(self) -> Revision:
-        """How far the replica has come."""
+        """How far the replica has read."""
         table = self.table
         generation = table.genesis.generation if table.genesis else 0
         return Revision(generation, tuple(table.next_offset(p) for p in range(table.partitions)))
 
     async def begin(self, namespace: str | None, since: str | None) -> Watch:
-        """A watch. Raises Invalid (no revision), Conflict (of another log), Gone (trimmed), Unavailable."""
+        """A new watch. Raises Invalid (bad revision), Conflict (of another log), Gone (trimmed), Unavailable."""
         if self._watches >= WATCHES_AT_MOST:
             raise Unavailable(f"{self._watches} watches run here already; watch another broker")
         revision = None if since is None else await self._checked(since, namespace)
@@ -102,7 +102,7 @@ class Watching:
                     )
 
     async def _await_offset(self, partition: int, offset: int) -> None:
-        """The broker that told the revision may be ahead of this one. Raises Conflict if it is beyond the log."""
+        """Wait until this replica has read so far; another broker may be ahead. Raises Conflict if beyond the log."""
         end = (await self.replica.log.ends(self.replica.topic))[partition]
         if offset > end:
             raise Conflict(

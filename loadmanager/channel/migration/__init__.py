@@ -1,4 +1,4 @@
-"""Takes a channel out of one log and puts it into another: export, import, migrate. Tokens only grow on the way.
+"""Copies a channel from one log into another: export, import, migrate. Tokens only grow.
 
-The new log is of a later generation and is filled with ordinary records, so nothing in the law knows of all this.
+The new log has a later generation and is filled with ordinary records, so the law needs no rule for this.
 """

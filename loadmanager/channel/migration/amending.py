@@ -1,9 +1,10 @@
-"""Replaces what all brokers of a log agree on: another coordination root, another proof time. Brokers may run on.
+"""Replaces the agreement of all brokers of a log: another coordination root, another proof time. Brokers may run on.
 
-Order: `amend` into every partition (from there on nobody gets a channel proof, and who reads it ends its incarnation);
-every incarnation raised in the old root (nobody gets a proof there either); V and the margin of the old agreement, in
-which older proofs run out; `agree`. An agreement is in force only once it stands in every partition, so after any
-interruption nobody serves under either until the same command was run to its end, or one that says otherwise.
+The steps, in order. Write `amend` to every partition: from then on nobody gets a channel proof, and every broker that
+reads it ends its incarnation. Raise every incarnation in the old root: nobody gets a proof there either. Wait for
+`proof_validity_s` and the margin of the old agreement, until all proofs have run out. Write `agree` to every partition.
+An agreement is in force only once every partition has it. So after an interruption nobody serves under either agreement
+until this command, or another replacement, is run to its end.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ DrawId = Callable[[], str]
 
 
 class Replaced(msgspec.Struct, frozen=True):
-    """What brokers agreed on, and what they agree on now. `was_done` says that nothing had to be changed."""
+    """The agreements before and now. `was_done` says that nothing had to be changed."""
 
     before: Agreement
     now: Agreement
@@ -46,10 +47,11 @@ async def replace_agreement(
     say: Say,
     draw_id: DrawId = lambda: secrets.token_hex(8),
 ) -> Replaced:
-    """`old` is the coordination root that is left behind; without it, `lost` is the operator's word that it is no more.
-    `draw_id` gives each record its own.
+    """Replace the agreement by the `wanted` one.
 
-    Raises Conflict where something does not fit (nothing was changed), and what the ports raise: run it again then.
+    `old` is the coordination root to leave; without it, the operator confirms with `lost` that it is gone. `draw_id`
+    gives each record an id. Raises Conflict if something does not fit (nothing was changed), and the errors of the
+    ports: run it again then.
     """
     log = FoldedLog(place.log, place.log_address)
     await log.open()
@@ -131,7 +133,7 @@ def _numbers(log: FoldedLog, coordination: Coordination) -> dict[str, int]:
 
 
 async def _write(log: FoldedLog, action: Action, now: Agreement, draw_id: DrawId) -> None:
-    """Bring every partition one step on, and read that back. Raises Conflict if somebody else writes another one."""
+    """Write `action` to every partition and read it back. Raises Conflict if somebody else writes another agreement."""
 
     async def write() -> None:
         for partition, agreed in enumerate(_standing(log)):

@@ -1,8 +1,8 @@
-"""Policies, settings and plans go with the channel: their topics are read, written to a file, and filled again.
+"""Copies policies, settings and plans along with the channel: reads their topics, and fills those of a new log.
 
-Entries are copied as they are, the refused ones too: the same entries in the same order give every reader the same
-documents. Copying goes on where an earlier run ended, by the entries' ids. What decisions were made stays in the old
-log: it is the past of that log's offsets.
+Entries are copied unchanged, refused ones too: the same entries in the same order give every reader the same documents.
+Copying goes on where an earlier run ended, by the entries' ids. Decisions stay in the old log, since they refer to its
+offsets.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ DocumentEntries = Mapping[str, tuple[bytes, ...]]
 
 
 async def documents_in(log: Log) -> DocumentEntries:
-    """All entries of the document topics; creates those that are not there. Raises LogUnavailable."""
+    """All entries of the document topics; creates missing topics. Raises LogUnavailable."""
     return {topic: await patiently(lambda topic=topic: _entries(log, topic)) for topic in DOCUMENT_TOPICS}
 
 
 async def fill_documents(log: Log, documents: DocumentEntries) -> int:
-    """Append what a new log lacks; how many entries. Raises Conflict if the log has other documents already."""
+    """Append the entries that a new log lacks; returns how many. Raises Conflict if it has other documents already."""
     found = await documents_in(log)
     lacking = {topic: _lacking(topic, found[topic], wanted) for topic, wanted in documents.items()}
     for topic, values in lacking.items():
@@ -41,7 +41,7 @@ async def fill_documents(log: Log, documents: DocumentEntries) -> int:
 
 
 def _lacking(topic: str, found: Sequence[bytes], wanted: Sequence[bytes]) -> Sequence[bytes]:
-    """An append may have happened in part, and twice: what is there must be the beginning of what is wanted."""
+    """The wanted values that are missing. Those found must be the first ones; an append may be partial or repeated."""
     ids = list(dict.fromkeys(map(_id, found)))
     if ids != list(dict.fromkeys(map(_id, wanted)))[: len(ids)]:
         raise Conflict(f"the new log's topic {topic!r} has documents of its own: choose a new log or topic prefix")
@@ -50,7 +50,7 @@ def _lacking(topic: str, found: Sequence[bytes], wanted: Sequence[bytes]) -> Seq
 
 
 def _id(value: bytes) -> str:
-    """What tells one entry from another; for what is no entry of ours, all of it."""
+    """An entry's id; for a value that is no entry of ours, the whole value."""
     try:
         return msgspec.json.decode(value, type=Entry).id
     except (ValueError, RecursionError):  # no JSON, no entry, no Unicode, nested too deeply

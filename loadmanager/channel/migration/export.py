@@ -1,4 +1,4 @@
-"""What is taken out of a log: every partition as it was folded. Pure; how it looks in a file is in `export_file.py`."""
+"""An export of a log: the replayed state of every partition. Pure; the file format is in `export_file.py`."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from statechannel.law.verdict import Ownership
 
 
 class Export(msgspec.Struct, frozen=True):
-    """A channel at one moment of each of its partitions. A namespace is in one of them, so each is of one moment."""
+    """A channel, each partition as of one offset. A namespace is in one partition, so it is consistent."""
 
     genesis: Genesis
     taken_ms: int
-    """When, on the wall clock of whoever took it; for people only."""
+    """When it was taken, on that machine's wall clock; for people only."""
     address: str
-    """Of the log; for people only."""
+    """The log's address; for people only."""
     states: tuple[PartitionState, ...]
     documents: DocumentEntries = msgspec.field(default_factory=dict)
-    """Policies, settings and plans, as they stand in their topics."""
+    """Policies, settings and plans, as in their topics."""
 
     def namespaces(self) -> Iterator[NamespaceState]:
-        """Those that exist."""
+        """The existing namespaces."""
         for state in self.states:
             yield from (namespace for namespace in state.namespaces if namespace.entries)
 
     def entries(self) -> Iterator[Ownership]:
-        """Every bundle."""
+        """The entries of all bundles."""
         for namespace in self.namespaces():
             yield from namespace.entries
 
     def incarnations(self) -> dict[str, int]:
-        """The highest number of each broker's name that the log shows."""
+        """The highest incarnation of each broker name in the log."""
         highest: dict[str, int] = {}
         for state in self.states:
             for name, number in state.incarnations:
@@ -47,18 +47,18 @@ class Export(msgspec.Struct, frozen=True):
 
     @property
     def agreement(self) -> Agreement | None:
-        """What brokers agreed on, or were about to; None if the log had no word on it yet."""
+        """The log's agreement, or the one that was about to replace it; None if there was none."""
         agreed = self.states[0].agreed
         return agreed.following or agreed.agreement
 
     @property
     def moved_to(self) -> str | None:
-        """Where the channel goes on if this log was closed, in part or as a whole."""
+        """Where the channel goes on, if any partition of this log was closed."""
         return next((state.retired for state in self.states if state.retired is not None), None)
 
     @property
     def next_generation(self) -> int:
-        """The lowest that no log can have had which this one knows of: the one it was moved to gave out tokens too."""
+        """The lowest unused generation: if this log was moved, the next log has used its generation for tokens too."""
         return self.genesis.generation + (1 if self.moved_to is None else 2)
 
     @property
@@ -75,7 +75,7 @@ class Export(msgspec.Struct, frozen=True):
 
 
 def export_of(table: OwnershipTable, documents: DocumentEntries, address: str, taken_ms: int) -> Export:
-    """All that was replayed so far. Raises Conflict for a log that belongs to nobody, or is not whole itself."""
+    """An export of all that was replayed. Raises Conflict if the log belongs to no cluster, or is incomplete."""
     if table.genesis is None:
         raise Conflict(f"{address} belongs to no cluster, so there is nothing to export: correct --log")
     if is_unfinished(table):

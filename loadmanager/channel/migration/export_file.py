@@ -1,11 +1,11 @@
-"""An export as a file: read whole or not at all, written whole or not at all.
+"""The file format of an export, which is read and written whole or not at all.
 
     LMEXPORT 01 {header as JSON}\\n    readable with `head -1`
     length, chunk; length, chunk; …     4 bytes, big endian; chunks as of snapshots, partition after partition, then the
                                         entries of the document topics (format 2, where there are any)
     BLAKE2b-128 of all that, in hex, and \\n
 
-The frame never changes, whatever the version, so a damaged file is told from one of a newer release.
+The frame is the same in every version, so that a damaged file is told from one of a newer release.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LENGTH_BYTES = 4
 
 
 class Header(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What stands in the first line."""
+    """The first line of the file."""
 
     cluster: str
     identity: str
@@ -48,7 +48,7 @@ class Header(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def encode(export: Export) -> bytes:
-    """The file's bytes: the same for the same export."""
+    """The file's bytes; the same export gives the same bytes."""
     chunks: list[bytes] = []
     infos: list[SnapshotInfo] = []
     for state in export.states:
@@ -73,9 +73,9 @@ def encode(export: Export) -> bytes:
 
 
 def write(path: Path, data: bytes, *, replace: bool = False) -> None:
-    """All of it under this name, or nothing; only its owner may read it. Raises OSError, FileExistsError.
+    """Write all of it under this name, or nothing; only the owner may read it. Raises OSError, FileExistsError.
 
-    `replace` takes the place of a file of that name at once, without a moment in which there is none.
+    `replace` replaces a file of that name atomically.
     """
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
@@ -86,7 +86,7 @@ def write(path: Path, data: bytes, *, replace: bool = False) -> None:
         if replace:
             beside.replace(path)
         else:
-            os.link(beside, path)  # unlike a rename it fails where there is one
+            os.link(beside, path)  # unlike a rename it fails if the path exists
     finally:
         beside.unlink(missing_ok=True)
     _flush_directory(path.absolute().parent)
@@ -114,7 +114,7 @@ def decode(data: bytes) -> Export:
 
 
 def seal_of(data: bytes) -> str:
-    """What tells this file from every other."""
+    """The file's checksum, which identifies it."""
     return data[-_SEAL_BYTES:].decode().strip()
 
 
@@ -160,7 +160,7 @@ def _seal(body: bytes) -> bytes:
 
 
 def _flush_directory(directory: Path) -> None:
-    """A new name is durable once its directory is."""
+    """Flush a directory, which makes a new name in it durable."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)

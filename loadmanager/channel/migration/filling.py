@@ -1,8 +1,8 @@
-"""Which records a new log still lacks until it says what an export says. Pure: table in, records out.
+"""Plans the records that a new log still lacks to equal an export. Pure: table in, records out.
 
-Looks only at what is there, so it may be asked as often as one likes and after any interruption: what has been accepted
-is not asked for again. Ordinary records only. A namespace of more bundles than a record can name is made of coarse ones
-which the importer takes, cuts and gives back, as a broker would.
+The plan depends only on the present table, so it can be made again at any time and after any interruption; accepted
+records are not planned again. It uses ordinary records only. A namespace with more bundles than a record can name is
+created with coarse bundles, which the importer owns, cuts and releases, as a broker would.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
 
 RECORD_BYTES = 800_000
-"""Logs take entries of 1 MiB; a hand-made estimate must stay below that."""
+"""The largest record by our estimate; logs take entries of 1 MiB."""
 POSITION_BYTES = 11
-"""What a boundary takes at most as JSON."""
+"""The most bytes of a boundary in JSON."""
 MOST_BOUNDARIES = RECORD_BYTES // POSITION_BYTES
 _SUBJECT_BYTES = 60
-"""What a subject takes besides its namespace."""
+"""Bytes of a subject besides its namespace."""
 
 Step = tuple[Action, BrokerId | None]
-"""What is to be done to a bundle, and for whom."""
+"""The action on a bundle, and its destination."""
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """A record that is lacking, and where it belongs. Its id and cause are filled in by whoever writes it."""
+    """A missing record and its partition. The writer fills in its id and cause."""
 
     partition: int
     record: Record
 
 
 def plan(table: OwnershipTable, export: Export, agreement: Agreement | None = None) -> list[Planned]:
-    """What can be written now; empty when the log says it all. Raises Conflict where somebody made something else."""
+    """The records to write now; empty when the log is complete. Raises Conflict if somebody else wrote to it."""
     planned = [*_numbers(table, export.incarnations()), *_agreement(table, agreement)]
     for wanted in export.namespaces():
         partition = table.partition_of(wanted.name)
@@ -57,14 +57,14 @@ def plan(table: OwnershipTable, export: Export, agreement: Agreement | None = No
 
 
 def _numbers(table: OwnershipTable, highest: Mapping[str, int]) -> Iterator[Planned]:
-    """No-ops that teach how far the incarnations of each name had come, so that the next ones are above them."""
+    """No-ops that carry the highest incarnation of each name, so that the next ones are above it."""
     for name, number in highest.items():
         if table.highest_incarnation(name) < number and name != AT_WORK.name:
             yield Planned(0, Record("", Action.NOOP, BrokerId(name, number)))
 
 
 def _agreement(table: OwnershipTable, agreement: Agreement | None) -> Iterator[Planned]:
-    """What brokers have to agree on, in every partition that says nothing of it yet."""
+    """The agreement, for every partition that has none yet."""
     for partition in range(table.partitions if agreement is not None else 0):
         if table.agreed(partition).agreement is None:
             yield Planned(partition, Record("", Action.AGREE, AT_WORK, Role.ADMIN, agreement=agreement))
@@ -73,7 +73,7 @@ def _agreement(table: OwnershipTable, agreement: Agreement | None) -> Iterator[P
 def _create(wanted: NamespaceState, known: Namespace | None) -> Record:
     assert known is None, "an import deletes no namespace"
     lower = [entry.bundle.lo for entry in wanted.entries]
-    # coarse ones are as large as can be cut in one record: each cut costs as much as the namespace is large
+    # coarse bundles are as large as one record can cut: the cost of each cut grows with the namespace
     every = 1 if len(lower) < MOST_BOUNDARIES else MOST_BOUNDARIES - 1
     return Record(
         "", Action.CREATE_NAMESPACE, AT_WORK, Role.ADMIN,
@@ -82,7 +82,7 @@ def _create(wanted: NamespaceState, known: Namespace | None) -> Record:
 
 
 def _bundles(known: Namespace, wanted: NamespaceState) -> Iterator[Record]:
-    """The next step of every bundle of a namespace that does not look as it should, as few records as possible."""
+    """The next step of every bundle that differs from the wanted namespace, in as few records as possible."""
     lower = [entry.bundle.lo for entry in wanted.entries]
     steps: dict[Step, list[Subject]] = {}
     for entry in known.entries:
@@ -103,7 +103,7 @@ def _bundles(known: Namespace, wanted: NamespaceState) -> Iterator[Record]:
 
 
 def _toward(entry: Ownership, here: Sequence[Ownership]) -> Step | None:
-    """The next step of one bundle toward those that shall be in its place; None if it is as it should be."""
+    """The next step of one bundle toward the wanted bundles `here` in its place; None if it is done."""
     to = here[0].holder if len(here) == 1 else AT_WORK
     ours = entry.holder == AT_WORK
     match entry.state:
@@ -128,7 +128,7 @@ def _runs(namespace: str, subjects: Sequence[Subject]) -> Iterator[tuple[Subject
 
 
 def differences(table: OwnershipTable, export: Export) -> Iterator[str]:
-    """What a log that was filled does not say as the export says it: owners by name, order of tokens and numbers."""
+    """Where a filled log differs from the export: owners by name, tokens and incarnations that do not grow."""
     for before in export.entries():
         after = table.get(before.bundle)
         name, now = _name(before), _name(after)
@@ -146,7 +146,7 @@ def differences(table: OwnershipTable, export: Export) -> Iterator[str]:
 
 
 def token_before(export: Export, entry: Ownership) -> Token:
-    """The fencing token that an exported ownership had."""
+    """The fencing token of an exported ownership in the old log."""
     partition = crc32(entry.bundle.namespace.encode()) % len(export.states)
     return Token(export.genesis.generation, partition, entry.token)
 

@@ -1,7 +1,6 @@
-"""A log that is read and written without a broker: folded to its present end, whether or not it was closed for good.
+"""Reads and writes a log without a broker: replays it to its present end, even if it was closed for good.
 
-Not for following a log (see `statechannel.runtime.replica`), and no judge of what stands in it: it only remembers
-whether anything was written by anybody else than its own user.
+Not for following a log (see `statechannel.runtime.replica`). It also remembers whether anybody else has written to it.
 """
 
 from __future__ import annotations
@@ -25,34 +24,34 @@ TOPIC = ChannelSettings().topic
 APPEND_BYTES = 4 << 20
 APPEND_RECORDS = 1_000
 ATTEMPTS = 5
-"""Brokers that run may trim the log behind a newer snapshot while it is read."""
+"""More than one, because running brokers may trim the log behind a newer snapshot while it is read."""
 
 
 class FoldedLog:
-    """One channel. Records with `cause` count as one's own; all others are `foreign`."""
+    """One channel. Records with this `cause` are ours; all others are `foreign`."""
 
     def __init__(self, log: Log, address: str, cause: str = "") -> None:
         self.log = log
         self.address = address
         self.cause = cause
         self.foreign = 0
-        """How many entries are not of this cause; what only a snapshot still has counts as one."""
+        """The number of entries with another cause; a loaded snapshot counts as one."""
         self._core: ChannelCore | None = None
         self._loading: Loading | None = None
 
     @property
     def table(self) -> OwnershipTable:
-        """As of the last `read_on`."""
+        """The table as of the last `read_on`."""
         assert self._core is not None, "open() comes first"
         return self._core.table
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was ever written."""
+        """Whether the log never had an entry."""
         return not any(self.table.next_offset(partition) for partition in range(self.table.partitions))
 
     async def open(self, partitions: int | None = None) -> None:
-        """Create or check the topics, and read all there is.
+        """Create or check the topics, and read to the present end.
 
         Raises LogUnavailable, TopicMismatch, BadSnapshot, NewerRecord.
         """
@@ -72,7 +71,7 @@ class FoldedLog:
             self.foreign += 1
 
     async def read_on(self) -> None:
-        """Apply what was appended since. Raises LogUnavailable, BadSnapshot, NewerRecord."""
+        """Apply the entries appended since. Raises LogUnavailable, BadSnapshot, NewerRecord."""
         for partition in range(self.table.partitions):
             for _ in range(ATTEMPTS):
                 try:
@@ -94,7 +93,7 @@ class FoldedLog:
                 await asyncio.sleep(0)
 
     async def append(self, partition: int, records: Sequence[Record]) -> None:
-        """Append in order, each in the oldest format that can carry it. Raises LogUnavailable: a part may be there."""
+        """Append in order, each in the oldest format that can carry it. Raises LogUnavailable: some may be written."""
         waiting: list[Payload] = []
         size_bytes = 0
         for record in records:

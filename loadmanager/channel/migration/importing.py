@@ -1,7 +1,7 @@
-"""Fills a new log with what an export says: claims it, writes what is lacking, checks the whole, and marks it done.
+"""Fills a new log from an export: claims the log, writes the missing records, checks the whole, and marks it done.
 
-Until the mark no broker starts on the log (see `statechannel.law.imported`). Interrupted at any point, the same import
-goes on when it is run again; a different one is refused. What is written is planned in `filling.py`.
+Until the mark no broker starts on the log (see `statechannel.law.imported`). After any interruption the same import
+goes on when it is run again; a different one is refused. `filling.py` plans the records.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from statechannel.law.record import Action, Record
 from statechannel.ports import Coordination
 
 Wanted = Callable[[Agreement, str], Agreement]
-"""What is to be agreed on, from the agreement that a log has and the identity of the coordination root."""
+"""Makes the new agreement from the log's present one and the identity of the coordination root."""
 
 HIGHEST_GENERATION = 9_999
-"""Stores compare tokens as text, in which a generation has four digits."""
+"""Stores compare tokens as text, with four digits for the generation."""
 ATTEMPTS = 5
 PAUSE_S = 0.5
 SHOWN = 5
 
 
 def in_root(before: Agreement, root: str) -> Agreement:
-    """The same values, in another coordination root."""
+    """The same agreement with another coordination root."""
     return msgspec.structs.replace(before, root=root)
 
 
@@ -47,24 +47,24 @@ def check_generation(generation: int) -> int:
 
 
 class Import:
-    """Of one export, or of the log that is about to be exported, into one log whose `cause` says which import it is."""
+    """One import into `target`, whose `cause` identifies the import. `generation` is that of the new log."""
 
     def __init__(self, target: FoldedLog, cluster: str, generation: int) -> None:
         self._target = target
         self._cluster = cluster
         self._generation = check_generation(generation)
         self._root = ""
-        """The coordination root that belongs to the log, once it is claimed."""
+        """The identity of the log's coordination root, once it is claimed."""
         self._ids = (f"{secrets.token_hex(6)}-{number}" for number in itertools.count(1))
 
     @property
     def is_done(self) -> bool:
-        """Whether the log was filled to its end, by this or an earlier run."""
+        """Whether the log was filled completely, by this or an earlier run."""
         genesis = self._target.table.genesis
         return genesis is not None and genesis.identity.startswith(IDENTITY) and not is_unfinished(self._target.table)
 
     def check(self) -> None:
-        """Raises Conflict unless the log is empty, or holds nothing but an earlier run of this import."""
+        """Raises Conflict unless the log is empty, or has only records of this import."""
         target, genesis = self._target, self._target.table.genesis
         if target.is_empty:
             return
@@ -98,9 +98,9 @@ class Import:
         return genesis
 
     async def fill(self, export: Export, wanted: Wanted = in_root) -> None:
-        """Write what is lacking, until nothing is. Raises Conflict if somebody else writes too.
+        """Write the missing records, until none is missing. Raises Conflict if somebody else writes too.
 
-        Where the export names what brokers agreed on, the log does too, as `wanted`: the first broker has to fit.
+        If the export has an agreement, the log gets the one that `wanted` makes of it; brokers must fit it.
         """
         word = export.agreement
         said = None
@@ -121,7 +121,7 @@ class Import:
             self.check()
 
     async def finish(self, export: Export) -> None:
-        """Compare the log, read anew from its beginning, with the export; then let brokers in. Raises Conflict."""
+        """Read the log again from the start, compare it with the export, and open it to brokers. Raises Conflict."""
         again = FoldedLog(self._target.log, self._target.address, self._target.cause)
         await again.open()
         found = list(itertools.islice(differences(again.table, export), SHOWN))
@@ -132,7 +132,7 @@ class Import:
             raise LogUnavailable("the last record of the import was not read back: run it again")
 
     async def _write(self, records: dict[int, list[Record]]) -> None:
-        """Append, and read on. What may have been written twice counts once; what was not is planned again."""
+        """Append, and read on. A record that was written twice counts once; one that is missing is planned again."""
         target = self._target
         for attempt in range(ATTEMPTS):
             try:

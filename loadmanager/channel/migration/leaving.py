@@ -1,8 +1,8 @@
-"""Brings a cluster to an end on its old log: nobody registered, the log closed for good, no proof left that is fresh.
+"""Ends a cluster on its old log: no broker is registered, the log is closed for good, and no proof counts any more.
 
-Once `retire` stands in a partition no channel proof can be had in it, and whoever reads it stops. Once every name's
-incarnation is raised, no coordination proof can be had. Those from before are out after V and a margin: as when the
-leader releases in a dead holder's place (`statechannel.runtime.proofs`), only for all at once.
+After `retire` a partition gives no channel proof, and every broker that reads it stops. Once every name's incarnation
+is raised, nobody gets a coordination proof. Earlier proofs run out after `proof_validity_s` and a margin. The leader
+does the same for a single dead holder (`statechannel.runtime.proofs`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from statechannel.law.record import Action, Record, Role
 from statechannel.ports import Connection, Coordination, Identity
 
 Say = Callable[[str], None]
-"""Tells people what goes on."""
+"""Shows progress to people."""
 
 LOOK_S = 0.1
 CORRECT = "name with --from-coordination what the old brokers had"
@@ -45,9 +45,9 @@ async def until_left(coordination: Coordination, wait_s: float, where: str, say:
 
 
 async def identity_of(coordination: Coordination, where: str) -> Identity:
-    """What this root belongs to. Raises Conflict if to nothing.
+    """What this root belongs to. Raises Conflict if it belongs to nothing.
 
-    Where nobody ever was nobody is registered either: whoever runs at the right root would go on beside the new log.
+    An unused root has no registered brokers, so a mistyped root would hide brokers that still run at the right one.
     """
     tied = await coordination.identity()
     if tied is None:
@@ -102,13 +102,13 @@ def is_retired(old: FoldedLog) -> bool:
 
 
 async def fence(coordination: Coordination, numbers: dict[str, int]) -> None:
-    """Raise every name's incarnation: none that was ever given out can prove itself any more."""
+    """Raise every name's incarnation, so that no earlier one can get a proof."""
     for name, number in numbers.items():
         if name != AT_WORK.name:
             await coordination.start_incarnation(name, number)
 
 
 async def until_proofs_are_out(validity_s: float, margin_s: float, say: Say) -> None:
-    """Wait as long as a proof from before may count."""
+    """Wait as long as an earlier proof may count."""
     say(f"waiting {validity_s + margin_s:.1f} s until no proof of the old cluster counts")
     await asyncio.sleep(validity_s + margin_s)

@@ -1,7 +1,7 @@
 """The two ways to fill a new log: from a file (restore), and from the log that a cluster leaves (migrate).
 
-Order of a migration: everything that can fail without harm comes first, closing the old log last but the copying
-itself. After any interruption the same command goes on; see `docs/decisions/0010-moving-the-channel.md`.
+In a migration all steps that may fail harmlessly come first; then the old log is closed, and then it is copied. After
+any interruption the same command goes on; see `docs/decisions/0010-moving-the-channel.md`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """What both ways need to know. V and margin are those of the brokers that leave."""
+    """Parameters of both ways. `validity_s` and `margin_s` are those of the brokers that leave."""
 
     cluster: str
     partitions: int | None
@@ -51,11 +51,11 @@ class Terms(msgspec.Struct, frozen=True):
     wait_s: float = 0.0
     """How long to wait for brokers that are registered."""
     wanted: Wanted = in_root
-    """What the new log is to name, from what the old one does; by default the same values."""
+    """Makes the new log's agreement from the old one; by default the same values."""
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """What was done. `was_done` says that an earlier run had finished it, and that this one changed nothing."""
+    """The result. `was_done` says that an earlier run had finished, and this one changed nothing."""
 
     cluster: str
     identity: str
@@ -78,9 +78,9 @@ async def restore(
     old: tuple[Coordination, str] | None = None,
     say: Say,
 ) -> Moved:
-    """Fill a new log from an export; `seal` tells this file from every other. `old` is the lost log's coordination.
+    """Fill a new log from an export; `seal` identifies its file. `old` is the lost log's coordination.
 
-    Raises Conflict, Unavailable and what the ports raise; nothing is written where something does not fit.
+    Raises Conflict, Unavailable and the errors of the ports; writes nothing if something does not fit.
     """
     chosen = check_fits(export, terms.cluster, generation)
     target = FoldedLog(new.log, new.log_address, f"import {seal}")
@@ -102,7 +102,7 @@ async def restore(
 
 
 def check_fits(export: Export, cluster: str, generation: int | None) -> int:
-    """The generation of the new log. Raises Conflict for an export of another cluster, or a generation that is old."""
+    """The generation of the new log. Raises Conflict for an export of another cluster, or a used generation."""
     later = export.next_generation
     if export.genesis.cluster != cluster:
         raise Conflict(f"the export is of cluster {export.genesis.cluster!r}, not {cluster!r}: correct --cluster")
@@ -114,7 +114,7 @@ def check_fits(export: Export, cluster: str, generation: int | None) -> int:
 async def migrate(old: Place, new: Place, terms: Terms, topics: Sequence[TopicSpec], *, say: Say) -> Moved:
     """Move a cluster whose brokers have stopped from one log to another. `topics` are those of the new one.
 
-    Raises Conflict, Unavailable and what the ports raise. Before the old log is closed everything there is as it was.
+    Raises Conflict, Unavailable and the errors of the ports. The old log is unchanged until it is closed.
     """
     source = FoldedLog(old.log, old.log_address)
     await source.open()
@@ -145,7 +145,7 @@ async def migrate(old: Place, new: Place, terms: Terms, topics: Sequence[TopicSp
 
 
 async def _until_proofs_are_out(export: Export, terms: Terms, say: Say) -> None:
-    """Those who were given no V have that of the log."""
+    """Wait for the longest validity and margin of the settings and the log: brokers may take either."""
     said = [state.agreed.agreement for state in export.states if state.agreed.agreement is not None]
     validity_s = max(terms.validity_s, *(word.proof_validity_s for word in said), 0.0)
     margin_s = max(terms.margin_s, *(word.margin_s for word in said), 0.0)
@@ -163,7 +163,7 @@ def _checked_source(source: FoldedLog, terms: Terms, moved_to: str) -> Genesis:
 
 
 def _continues(target: FoldedLog, genesis: Genesis) -> bool:
-    """Whether a log that was filled is the next one of the same cluster; the old one says that it went there."""
+    """Whether a filled log is the next generation of the same cluster."""
     found = target.table.genesis
     expected = (genesis.cluster, genesis.generation + 1)
     return found is not None and (found.cluster, found.generation) == expected

@@ -1,4 +1,4 @@
-"""A step of a move that may be done twice is tried a few times, before the whole command has to be run again."""
+"""Retries an idempotent step of a move a few times, before the whole command has to be run again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 async def patiently(step: Callable[[], Awaitable[T]]) -> T:
-    """What the step returns. Raises LogUnavailable if the log answers none of ATTEMPTS."""
+    """The step's result. Raises LogUnavailable if the log answers none of ATTEMPTS."""
     for _ in range(ATTEMPTS - 1):
         try:
             return await step()

@@ -1,7 +1,7 @@
-"""What an administrator can ask of any broker: namespaces, moves, splits and merges.
+"""The operations that an administrator can ask of any broker: namespaces, moves, splits and merges.
 
-Each operation checks what it can before it writes, publishes records in the role of the admin, and waits until the
-cluster has done it. `desk.py` has what they share; the others one kind of operation each.
+Each operation checks what it can before it writes, publishes records in the role `admin`, and waits until the cluster
+has done it. `writer.py` has what they share; the other modules have one kind of operation each.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Operations"]
 
 
 class Operations:
-    """The administrator's hands on one broker."""
+    """The administrator's operations on one broker."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Operations:
         return self._writer.bundle(bundle)
 
     def bundle_of(self, topic: Key) -> Ownership:
-        """The entry of the bundle that a topic falls into. Raises NotFound."""
+        """The entry of the bundle that a key falls into. Raises NotFound."""
         return self._writer.bundle_of(topic)
 
     # --- namespaces
@@ -105,11 +105,10 @@ class Operations:
         algorithm: str | None = None,
         unload: bool = False,
     ) -> tuple[Bundle, ...]:
-        """Cut the bundle into `parts` (default 2), or at positions of the ring; returns the children, lowest first.
+        """Cut the bundle into `parts` (default 2), or at positions; returns the children, lowest first.
 
-        They are at the same owner; with `unload` they are then taken from it, and lookups assign them anew. Raises
-        Invalid, NotFound, Conflict (no owner, on its way, no cuts found, called off), Unavailable (not in time: it may
-        still happen).
+        The owner keeps them; with `unload` it then loses them, and lookups assign them anew. Raises Invalid, NotFound,
+        Conflict (no owner, on its way, no cuts found, called off), Unavailable (not in time: it may still happen).
         """
         how = reshape.how_to_split(bundle, parts, positions, algorithm)
         children = await reshape.split(self._writer, bundle, how)

@@ -1,4 +1,4 @@
-"""Moving single bundles: transfer, unload, and calling off what is on its way."""
+"""Moves single bundles: transfer, unload, and cancel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
 
 LOOKED_AT_ONCE = 50
-"""Bundles of one record that are looked at in one go."""
+"""Bundles of one record that are looked at in one turn of the loop."""
 
 _TOO_LATE = {
     State.ASSIGNING: "its new owner takes it at this moment",
@@ -55,7 +55,7 @@ async def unload_all(writer: AdminWriter, wanted: Sequence[Bundle]) -> None:
             if not lost_race(verdict):
                 change = writer.accepted(verdict)
                 for seen, transition in enumerate(change.transitions):
-                    if seen % LOOKED_AT_ONCE == 0:  # hundreds of such tasks are woken by the same few records
+                    if seen % LOOKED_AT_ONCE == 0:  # the same few records wake hundreds of such tasks
                         await writer.turnstile.passed()
                     await _released(writer, transition.bundle, change.offset)
                 wanted = [refusal.bundle for refusal in change.refused if refusal.bundle is not None]
@@ -83,7 +83,7 @@ async def transfer(writer: AdminWriter, bundle: Bundle, to: BrokerId, reason: st
 
 
 async def cancel(writer: AdminWriter, bundle: Bundle) -> None:
-    """Call off the transfer or split that the bundle is in; it stays where it is, whole.
+    """Call off the bundle's transfer or split; it stays where it is, whole.
 
     Raises NotFound, Conflict (it is in none, or too far on its way), Unavailable.
     """
@@ -119,7 +119,7 @@ def destination(membership: Membership, clock_s: Callable[[], float], name: str)
 
 
 def permission(bundle: Bundle, to: BrokerId, rule: str, *, author: str, force: bool) -> str:
-    """The reason to write into the record of a transfer that `rule` (empty: none) forbids. Raises Conflict."""
+    """The record's reason for a transfer that `rule` forbids (empty: no rule does). Raises Conflict."""
     if not rule:
         return "admin"
     if not force:

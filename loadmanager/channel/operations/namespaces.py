@@ -1,4 +1,4 @@
-"""Creating, unloading and deleting namespaces."""
+"""Creates, unloads and deletes namespaces."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def _unload_once(writer: AdminWriter, known: Namespace) -> bool:
 
 
 def _deletion(writer: AdminWriter, known: Namespace) -> Record:
-    """As its law is: an older release that runs in this cluster could not read what the author saw of the bundles."""
+    """The record of a deletion. It says what its author saw of the bundles only if all brokers can read that."""
     record = _about(writer, Action.DELETE_NAMESPACE, known.name, known.revision)
     judged = msgspec.structs.replace(record, seen_latest=known.latest)
     return judged if codec.version_of(judged) <= writer.channel.write_version else record

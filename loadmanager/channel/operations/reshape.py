@@ -1,8 +1,7 @@
-"""Splitting and merging bundles, as an administrator asks for it: checked before anything is written.
+"""Splits and merges bundles for an administrator, with all checks before anything is written.
 
-Only what has an owner and is not on its way can be reshaped. Pulsar lets the asked broker take an unowned bundle and
-split it; here that would place a bundle past the placement strategy, only to have somebody look for cuts: so it is
-refused, and the answer says how to have it assigned.
+Only an owned bundle that is not on its way can be reshaped. In Pulsar the asked broker takes an unowned bundle and
+splits it. Here that would bypass the placement strategy: so it is refused, and the answer says how to have it assigned.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ class Split(msgspec.Struct, frozen=True):
 
 
 def how_to_split(bundle: Bundle, parts: int | None, positions: Sequence[int] | None, algorithm: str | None) -> Split:
-    """What is asked for, if it makes sense. Raises Invalid.
+    """The split that is asked for. Raises Invalid if it makes no sense.
 
-    Without an algorithm: at the positions if there are any, else into equal ranges. These need nothing that only the
-    owner knows, so their cuts are found here, and stand in the record.
+    Without an algorithm: at the positions if given, else into equal ranges. These cuts need no knowledge of the owner,
+    so they are computed here and are in the record.
     """
     if algorithm and algorithm not in list(Algorithm):
         raise Invalid(f"there is no split algorithm {algorithm!r}; there are {', '.join(Algorithm)}")
@@ -67,7 +66,7 @@ def _cuts(found: tuple[int, ...] | NoCuts) -> tuple[int, ...]:
 
 
 async def split(writer: AdminWriter, bundle: Bundle, how: Split) -> tuple[Bundle, ...]:
-    """Have the owner cut the bundle; returns the children when they are there, lowest first.
+    """Have the owner cut the bundle; returns the children once they exist, lowest first.
 
     Raises NotFound, Conflict (no owner, on its way, no cuts found, called off), Unavailable (not in time: it may still
     happen).
@@ -98,7 +97,7 @@ def _check_room(writer: AdminWriter, bundle: Bundle, how: Split) -> None:
 
 @contextmanager
 def _following(writer: AdminWriter, bundle: Bundle) -> Generator[Callable[[], Awaitable[Change]]]:
-    """Gives what waits for the change that ends a split which begins in this context, and says what that was."""
+    """A function that waits for, and returns, the change that ends a split begun in this context."""
     changes: list[Change] = []
 
     def note(change: Change) -> None:

@@ -1,7 +1,7 @@
-"""What all operations of an administrator have in common: they look, write one record, and wait until it is done.
+"""The common part of an administrator's operations: look, write one record, and wait until it is done.
 
-A refusal by the law becomes a Conflict that names who came first; a lost race is told from it, so that an operation can
-look again. Nothing else is retried behind the caller's back.
+A refusal by the law becomes a Conflict that names the record that won. After a lost race an operation looks again;
+nothing else is retried.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from statechannel.runtime.turnstile import Turnstile
 T = TypeVar("T")
 
 LOOKS_AT_ONCE = 10
-"""Looks at some bundles, each, that are begun in one turn of the loop."""
+"""How many looks, at some bundles each, begin in one turn of the loop."""
 
 RACES = 5
 """How often an operation looks again after somebody else changed the bundle first."""
@@ -38,7 +38,7 @@ class AdminWriter:
         self.channel = channel
         self.timeout_s = timeout_s
         self.turnstile = Turnstile(LOOKS_AT_ONCE)
-        """For who has many bundles to look at."""
+        """For operations on many bundles."""
 
     # --- looking
 
@@ -59,7 +59,7 @@ class AdminWriter:
         return entry
 
     def bundle_of(self, topic: Key) -> Ownership:
-        """The entry of the bundle that a topic falls into. Raises NotFound."""
+        """The entry of the bundle that a key falls into. Raises NotFound."""
         self.namespace(topic.namespace)
         entry = self.channel.table.locate(topic)
         if entry is None:
@@ -67,9 +67,9 @@ class AdminWriter:
         return entry
 
     async def sure(self, look: Callable[[], T]) -> T:
-        """What `look` gives; where it refuses, what it gives after catching up with the log.
+        """The result of `look`; if it refuses, its result after catching up with the log.
 
-        Who asks may know from another broker what this one has not read yet. Writes nothing.
+        The caller may know from another broker what this one has not read yet. Writes nothing.
         """
         try:
             return look()
@@ -81,11 +81,11 @@ class AdminWriter:
     # --- waiting
 
     async def settled(self, bundle: Bundle) -> Ownership:
-        """The bundle once it is not on its way anywhere. Raises NotFound if it is gone."""
+        """The entry once the bundle is assigned or unassigned. Raises NotFound if it is gone."""
         return await self.until(bundle, lambda e: e.state in (State.ASSIGNED, State.UNASSIGNED))
 
     async def until(self, bundle: Bundle, holds: Callable[[Ownership], bool]) -> Ownership:
-        """The bundle once this holds. Raises NotFound if it is gone."""
+        """The entry once `holds` is true for it. Raises NotFound if the bundle is gone."""
         while True:
             entry = self.bundle(bundle)
             if holds(entry):
@@ -94,7 +94,7 @@ class AdminWriter:
 
     @asynccontextmanager
     async def deadline(self, what: object) -> AsyncGenerator[None]:
-        """Raises Unavailable when `timeout_s` are over."""
+        """A context that raises Unavailable after `timeout_s`."""
         try:
             async with asyncio.timeout(self.timeout_s):
                 yield
@@ -102,7 +102,7 @@ class AdminWriter:
             raise Unavailable(f"{what} did not get there within {self.timeout_s:g} s; it may still do so") from None
 
     async def each(self, bundles: Sequence[Bundle], do: Callable[[Bundle], Awaitable[None]]) -> None:
-        """Do it to all of them at once. Raises what the first one that failed raised, when all have ended."""
+        """Run `do` for all bundles at once. Once all have ended, raises the error of the first that failed."""
         results = await asyncio.gather(*(do(b) for b in bundles), return_exceptions=True)
         for error in results:
             if isinstance(error, BaseException):
@@ -111,7 +111,7 @@ class AdminWriter:
     # --- writing
 
     async def publish(self, record: Record) -> Verdict:
-        """What became of the record. Raises RecordTooLarge, Conflict if other brokers are too old to read it."""
+        """Publish a record and return its verdict. Raises RecordTooLarge, Conflict if a broker is too old for it."""
         try:
             return await self.channel.publish(record)
         except NeedsNewerFormat as error:
@@ -144,5 +144,5 @@ def lost_race(verdict: Verdict) -> bool:
 
 
 def always_changing(what: object) -> Conflict:
-    """For whoever lost all races."""
+    """The error of an operation that lost all races."""
     return Conflict(f"{what} changes all the time: try again")

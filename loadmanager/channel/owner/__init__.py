@@ -1,1 +1,1 @@
-"""The owner of a partition: elected, it writes snapshots and trims the log behind them."""
+"""The channel owner: a broker elected for a partition of the channel, which writes its snapshots and trims its log."""

@@ -1,8 +1,8 @@
-"""Which leases of channel owners one broker should claim or vacate now. Pure; every broker decides for itself.
+"""Which channel owner leases one broker should claim or vacate now. Pure; every broker decides for itself.
 
-One lease per partition of the channel. Rendezvous hashing says who is preferred for each, every broker for as many;
-the others stand in for a preferred one that does not come. All brokers that see the same members agree on it. Who sees
-others is wrong for a moment, which costs nothing but time: an owner is fenced by the log (see `keeper.py`).
+There is one lease for each partition of the channel. Rendezvous hashing gives each partition a preferred broker, and
+each broker as many partitions; the next in rank stands in for a preferred broker that does not come. Brokers that see
+the same members agree. A wrong view costs only time, since the log fences owners (see `keeper.py`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ LEASE = "channel-owner-"
 
 
 class ElectionSettings(msgspec.Struct, frozen=True):
-    """Seconds. `stand_in_s`: what the second in rank waits at a vacant lease, the third twice that, and so on.
+    """In seconds. `stand_in_s`: how long the second in rank waits at a vacant lease; the third waits twice as long.
 
-    `settle_s`: how long the members must have been the same, and the lease ours, until we leave it to a preferred one.
+    `settle_s`: how long members and our lease must be unchanged before we leave the lease to a preferred broker.
     """
 
     stand_in_s: float = 2.0
@@ -28,7 +28,7 @@ class ElectionSettings(msgspec.Struct, frozen=True):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What the election looks at. `able`: names of brokers that may own a channel partition."""
+    """The election's input. `able`: names of the brokers that may own a channel partition."""
 
     now_s: float
     able: Sequence[str]
@@ -43,7 +43,7 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Vacate(msgspec.Struct, frozen=True):
-    """Give up this partition's lease, which `holder` has: ourselves, or an earlier incarnation of ours."""
+    """Give up this partition's lease; `holder` is this incarnation or an earlier one of this broker."""
 
     partition: int
     holder: BrokerId
@@ -59,13 +59,13 @@ def lease_of(partition: int) -> str:
 
 
 def partition_of_lease(lease: str) -> int | None:
-    """The partition of such a name, None if it is another lease's."""
+    """The partition of a channel owner's lease, None for other leases."""
     number = lease.removeprefix(LEASE)
     return int(number) if number != lease and number.isascii() and number.isdigit() else None
 
 
 class Election:
-    """One broker's part in it. `due` is asked again and again, with the clock running on."""
+    """One broker's part in the election. Call `due` again and again, with a growing `now_s`."""
 
     def __init__(self, me: BrokerId, partitions: int, settings: ElectionSettings) -> None:
         self._me = me
@@ -78,7 +78,7 @@ class Election:
         self._ours_since_s: dict[int, float] = {}
 
     def due(self, seen: Seen) -> list[Step]:
-        """What to do now, by partition."""
+        """The steps to take now, by partition."""
         able = tuple(sorted(seen.able))
         if able != self._able:
             self._able, self._same_since_s = able, seen.now_s
@@ -114,8 +114,8 @@ class Election:
 def ranking(able: Sequence[str], partitions: int) -> list[list[str]]:
     """For each partition all of `able`, in the order in which they should own it.
 
-    By rendezvous hashing, so that one who comes or goes moves few; but all are first equally often, give or take one,
-    for with few partitions mere chance gives one broker most of them.
+    Rendezvous hashing, so that a broker that comes or goes moves few partitions. But each is first equally often, give
+    or take one: with few partitions, chance alone would give one broker most of them.
     """
     if not able:
         return [[] for _ in range(partitions)]
@@ -133,5 +133,5 @@ def ranking(able: Sequence[str], partitions: int) -> list[list[str]]:
 
 
 def _weight(name: str, partition: int) -> int:
-    """The same in every process: Python's own hash of a string is not."""
+    """A hash that is the same in every process, as Python's own is not."""
     return int.from_bytes(blake2b(f"{partition}/{name}".encode(), digest_size=8).digest())

@@ -1,9 +1,9 @@
-"""Keeps one partition's snapshots and trims its log, as the exclusive writer of the partition's snapshots.
+"""Writes one partition's snapshots and trims its log, as the exclusive writer of the partition's snapshots.
 
-Why a deposed owner does no harm, however late it wakes (docs/decisions/0009-snapshots-and-trimming.md): what the
-snapshots topic lists changes only by the exclusive writer's transactions, each of which keeps what covers most; the
-list was read after everybody before us was fenced; and the log is only ever trimmed to the oldest snapshot of a list
-that is already committed, while that oldest one only moves forward.
+A deposed owner does no harm, however late it wakes (docs/decisions/0009-snapshots-and-trimming.md). Only transactions
+of the exclusive writer change the list of snapshots, and each keeps the snapshot that covers most. We read the list
+after fencing all earlier writers. The log is trimmed only to the oldest snapshot of a committed list, and that oldest
+one only moves forward.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class KeeperSettings(msgspec.Struct, frozen=True):
-    """`timeout_s` is for each of: one commit, one reading of the topic, any other answer of the log."""
+    """`timeout_s` bounds each commit, each reading of the topic, and any other answer of the log."""
 
     schedule: ScheduleSettings
     retention_s: float
@@ -41,9 +41,9 @@ class KeeperSettings(msgspec.Struct, frozen=True):
 
 
 class KeeperDependencies(msgspec.Struct, frozen=True):
-    """What all keepers of a broker stand on.
+    """The dependencies of all keepers of a broker.
 
-    `wanted` gives the offsets of a partition that must not be trimmed; `name` a snapshot id that was never used.
+    `wanted` gives the offsets of a partition from which readers still want to read; `name` gives a new snapshot id.
     """
 
     log: Log
@@ -56,37 +56,37 @@ class KeeperDependencies(msgspec.Struct, frozen=True):
     wall_ms: Callable[[], int]
     note: Callable[[str], None]
     steps: Turnstile = msgspec.field(default_factory=lambda: Turnstile(1))
-    """What takes milliseconds passes here: so one of the process's steps is done in a turn of the loop."""
+    """Every step of milliseconds passes here: one of the process's in each turn of the loop."""
 
 
 class Counts(msgspec.Struct):
-    """What a broker's keepers have done, since this incarnation began."""
+    """What a broker's keepers have done since this incarnation began."""
 
     written: int = 0
     trimmed: int = 0
     failed: int = 0
     seconds: float = 0.0
-    """What writing the last snapshot took, with reading it back."""
+    """The time to write the last snapshot and read it back."""
     longest_step_s: float = 0.0
-    """The longest that work on a snapshot has kept the loop to itself."""
+    """The longest step of snapshot work on the loop."""
 
 
 class Keeper:
-    """One partition's. `open()`, then `attend()` again and again; after an exception begin with `open()` anew."""
+    """Keeps one partition. Call `open()`, then `attend()` again and again; after an exception begin with `open()`."""
 
     def __init__(self, partition: int, deps: KeeperDependencies, settings: KeeperSettings, counts: Counts) -> None:
         self.partition = partition
         self.good: tuple[SnapshotInfo, ...] = ()
-        """Those listed in the topic whose pieces are all there and intact, the one that covers most last."""
+        """The listed snapshots that are complete and intact, the one that covers most last."""
         self.begin = 0
-        """Where the log begins."""
+        """The log's first offset."""
         self._deps = deps
         self._settings = settings
         self._counts = counts
         self._writer: ExclusiveWriter | None = None
         self._index: Index | None = None
         self._decoded: set[str] = set()
-        """Those that were read back and decoded by us: only behind them the log is trimmed."""
+        """The snapshots that we have read back and decoded: the log is trimmed only to these."""
         self._newest_since_s = deps.clock_s()
 
     @property
@@ -95,7 +95,7 @@ class Keeper:
         return self._writer is not None
 
     async def open(self) -> None:
-        """Fence whoever wrote before us, then read what is there. Raises LogUnavailable, BadSnapshot, NewerRecord."""
+        """Fence the previous writer, then read the topic. Raises LogUnavailable, BadSnapshot, NewerRecord."""
         deps = self._deps
         await self.close()
         self._writer = await self._answer(deps.log.exclusive(lease_of(self.partition)))
@@ -112,18 +112,18 @@ class Keeper:
                 self.good += (info,)
 
     async def close(self) -> None:
-        """Write nothing more. Idempotent."""
+        """Stop writing. Idempotent."""
         writer, self._writer = self._writer, None
         if writer is not None:
             await self._answer(writer.close())
 
     @property
     def listed(self) -> tuple[SnapshotInfo, ...]:
-        """What the topic lists, good or not."""
+        """The snapshots that the topic lists, good or not."""
         return self._index.snapshots if self._index is not None else ()
 
     async def attend(self) -> str | None:
-        """Do what is due now; why a snapshot was written, None if none was.
+        """Do what is due now; returns why a snapshot was written, None if none was.
 
         Raises WriterFenced, LogUnavailable, RecordTooLarge, BadSnapshot.
         """
@@ -138,7 +138,7 @@ class Keeper:
         return plan(self.good, deps.wall_ms(), self._settings.retention_s, deps.wanted(self.partition))
 
     async def _sure_plan(self) -> Plan[SnapshotInfo]:
-        """A plan that lets go of the log before a later base only if that one decodes."""
+        """A plan whose base decodes, if the base is not the oldest snapshot listed."""
         while True:
             planned = self._plan()
             base = planned.base
@@ -149,10 +149,10 @@ class Keeper:
     def _progress(self, planned: Plan[SnapshotInfo]) -> Progress:
         newest, base = self.good[-1] if self.good else None, planned.base
         since_s = self._deps.clock_s() - self._newest_since_s
-        if newest is not None:  # the clock of whoever wrote it may have been wrong, and ahead of ours
+        if newest is not None:  # its writer's clock may have been ahead of ours
             since_s = max(since_s, (self._deps.wall_ms() - newest.at_ms) / 1000)
         if newest != (self.listed[-1] if self.listed else None) or (newest is None and self.begin > 0):
-            since_s = float("inf")  # a starting broker has less to begin with than it should
+            since_s = float("inf")  # due at once: a starting broker lacks the newest snapshot
         return Progress(
             next_offset=self._deps.table.next_offset(self.partition),
             covered=newest.next_offset if newest is not None else None,
@@ -163,7 +163,7 @@ class Keeper:
     # --- writing
 
     async def _replace(self, planned: Plan[SnapshotInfo]) -> None:
-        """Write a snapshot, let go of those that the plan does not keep, and read it back."""
+        """Write a snapshot, drop those that the plan does not keep, and read it back."""
         deps, genesis = self._deps, self._deps.table.genesis
         if self._writer is None or genesis is None:
             raise InvariantError("open() comes first, and the log belongs to a cluster by then")
@@ -191,7 +191,7 @@ class Keeper:
             await deps.steps.passed()
 
     async def _read_back(self, state: PartitionState, info: SnapshotInfo, start: int) -> None:
-        """Raises BadSnapshot unless the topic gives back what was cut."""
+        """Raises BadSnapshot unless the topic returns the state that was written."""
         reader = await self._read_topic(start)
         if reader.index is None or reader.index.newest != info:
             raise BadSnapshot(f"snapshot {info.snapshot_id} was committed, but cannot be read back")
@@ -201,7 +201,7 @@ class Keeper:
         self._decoded.add(info.snapshot_id)
 
     async def _in_steps(self, work: Iterable[None]) -> None:
-        """Between the steps other work of the loop gets its turn: proofs are renewed on it."""
+        """Do the work step by step, so that the loop can renew proofs in between."""
         step_s = self._deps.clock_s()
         for _ in work:
             self._took(step_s)
@@ -211,7 +211,7 @@ class Keeper:
     # --- reading and trimming
 
     async def _make_sure_of(self, info: SnapshotInfo) -> None:
-        """Decode a snapshot that we have not decoded yet; one that is bad is good no more."""
+        """Decode a snapshot that we have not decoded yet; if it is bad, drop it from `good`."""
         if info.snapshot_id in self._decoded:
             return
         reader = await self._read_topic(0)
@@ -225,7 +225,7 @@ class Keeper:
             self.good = tuple(each for each in self.good if each != info)
 
     async def _trim(self) -> None:
-        """Trim to the oldest snapshot that the topic lists, if the base is that one or beyond it."""
+        """Trim to the oldest snapshot that the topic lists, unless it is beyond the base."""
         base = self._plan().base
         oldest = self.listed[0] if self.listed else None
         if base is None or oldest is None or not self.begin < oldest.next_offset <= base.next_offset:

@@ -1,6 +1,6 @@
-"""The shell of the election: claims and vacates leases of the coordination service as `election.py` says.
+"""The shell of the election: claims and vacates leases of the coordination service as `election.py` decides.
 
-Holding a lease entitles to nothing: it only keeps brokers from fencing each other all the time.
+A lease gives no right: it only keeps brokers from fencing each other all the time.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from statechannel.ports import Connection, Coordination
 
 LOOK_S = 1.0
 SHOWN_WITHIN_S = 10.0
-"""A lease that we claimed and that nobody shows to be ours after that long is not."""
+"""If the watches do not show a claimed lease as ours within this time, it is not ours."""
 
 ABSTAIN_S = 300.0
-"""How long we leave a lease to others in which we got nothing done."""
+"""How long we leave a lease to others after we failed in it."""
 
 
 class Leases:
-    """The leases of one incarnation. Keep `run()` running; `able` gives the names of who may own a partition."""
+    """The leases of one incarnation. Keep `run()` running; `able` gives the names of brokers that may own one."""
 
     def __init__(
         self,
@@ -63,11 +63,11 @@ class Leases:
         return frozenset(self._claimed_s)
 
     def wake(self) -> None:
-        """Members or leases have changed."""
+        """Look again: members or leases have changed."""
         self._woken.set()
 
     async def run(self) -> None:
-        """Take part for ever."""
+        """Take part in the election for ever."""
         while True:
             self._woken.clear()
             await self._look()
@@ -78,9 +78,9 @@ class Leases:
                 continue
 
     async def confirm(self, partition: int) -> bool:
-        """Ask the coordination service whether a lease is ours, or can be; forget it if not. Without answer: no.
+        """Claim a lease again, to be sure that it is ours; forget it if it is not. False without an answer.
 
-        To fence a present owner on the strength of what was seen last would make two fence each other in turn.
+        Call it before fencing: with the last seen values alone, two owners could fence each other in turn.
         """
         try:
             ours = await self._coordination.claim(lease_of(partition), self._me)
@@ -93,20 +93,20 @@ class Leases:
         return ours
 
     async def abstain(self, partition: int) -> None:
-        """Leave a lease to others for a while: we get nothing done in it."""
+        """Leave a lease to others for a while, since we fail in it."""
         if set(self._able()) <= {self._me.name}:
-            return  # there is nobody else
+            return  # there is no other broker
         self._abstain_until_s[partition] = self._clock_s() + ABSTAIN_S
         self._note(f"gives up the channel's partition {partition}: others may do better")
         try:
             await self._coordination.vacate(lease_of(partition), self._me)
         except CoordinationError:
-            return  # then we try again in it
+            return  # we keep it and try again
         self._forget(partition)
 
     async def _look(self) -> None:
         if self._coordination.connection is not Connection.CONNECTED:
-            return  # nothing can be concluded; who holds a lease goes on until the log fences him
+            return  # nothing can be concluded; a lease's holder goes on until the log fences it
         seen = holders(self._coordination.leases)
         self._forget_lost(seen)
         before = self.held
@@ -133,7 +133,7 @@ class Leases:
         return partition not in self._claimed_s and self._clock_s() >= self._abstain_until_s.get(partition, 0.0)
 
     def _forget_lost(self, seen: Mapping[int, BrokerId]) -> None:
-        """Leases that ended with a session. Right after the claim, what is seen may be from before it."""
+        """Forget leases that ended with a session. Right after a claim the watches may not show it yet."""
         for partition, claimed_s in tuple(self._claimed_s.items()):
             if seen.get(partition) == self._me:
                 self._shown.add(partition)

@@ -1,7 +1,6 @@
-"""Whether what was read back from the snapshots topic says what was cut from the table. Pure.
+"""Compares a snapshot that was read back with the state it was written from. Pure.
 
-Piece by piece, and nothing of it is kept: a second copy of a large partition would cost its memory, and freeing that at
-once a pause.
+Chunk by chunk, keeping nothing: a second copy of a large partition would cost memory, and a pause to free it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from statechannel.law.snapshot_columns import Head, Section, entries, unpack
 
 
 def compare(chunks: Sequence[bytes], state: PartitionState) -> Iterator[None]:
-    """Steps of a few milliseconds. Raises BadSnapshot unless the chunks say exactly what `state` does."""
+    """Compare in steps of a few milliseconds. Raises BadSnapshot unless the chunks equal `state`."""
     top, place = _Top(state), _Place(state)
     for value in chunks:
         chunk = unpack(value)
@@ -29,7 +28,7 @@ def compare(chunks: Sequence[bytes], state: PartitionState) -> Iterator[None]:
 
 
 class _Top:
-    """Up to where the lists of a cut's head have been read again."""
+    """How far the lists of the head have been compared."""
 
     def __init__(self, state: PartitionState) -> None:
         self._state = state
@@ -37,7 +36,7 @@ class _Top:
         self._read = False
 
     def check(self, piece: Head) -> None:
-        """The next piece must be what comes next in the cut."""
+        """Compare the next piece of the head."""
         state, self._read = self._state, True
         incarnations, self._incarnations = self._incarnations, self._incarnations + len(piece.incarnations)
         leaving, self._leaving = self._leaving, self._leaving + len(piece.leaving)
@@ -55,7 +54,7 @@ class _Top:
             raise BadSnapshot("its head reads otherwise than it was written")
 
     def check_end(self) -> None:
-        """Nothing may be left."""
+        """Raises BadSnapshot unless the whole head was compared."""
         state = self._state
         read = (self._incarnations, self._leaving, self._arrived)
         if not self._read or read != (len(state.incarnations), len(state.leaving), len(state.arrived)):
@@ -63,7 +62,7 @@ class _Top:
 
 
 class _Place:
-    """Up to where the namespaces of a cut have been read again."""
+    """How far the namespaces have been compared."""
 
     def __init__(self, state: PartitionState) -> None:
         self._namespaces = state.namespaces
@@ -71,7 +70,7 @@ class _Place:
         self._begin = 0
 
     def check(self, section: Section, brokers: Sequence[BrokerId | None]) -> None:
-        """The next section must be what comes next in the cut."""
+        """Compare the next section."""
         if self._at == len(self._namespaces):
             raise BadSnapshot(f"it has more than was written: {section.namespace}")
         cut, read = self._namespaces[self._at], entries(section, brokers)
@@ -82,6 +81,6 @@ class _Place:
         self._at, self._begin = (self._at + 1, 0) if end == len(cut.entries) else (self._at, end)
 
     def check_end(self) -> None:
-        """Nothing may be left."""
+        """Raises BadSnapshot unless all namespaces were compared."""
         if self._at < len(self._namespaces):
             raise BadSnapshot(f"it lacks what was written from {self._namespaces[self._at].name} on")

@@ -1,8 +1,8 @@
 """Which snapshots of a partition to keep, and how far its log may be trimmed. Pure.
 
-The *base* is the snapshot at whose offset the log begins once it is trimmed: from it and the log, everything that is
-still in the log can be judged again. Beside it and the newest, a few in between are kept, so that the base can follow
-as time passes: without them it would have to wait until the newest is old enough.
+The *base* is the snapshot at whose offset the trimmed log begins: from it, all of the log can be replayed. A few
+snapshots between base and newest are kept too, so that the base can move on as time passes: else it would have to wait
+until the newest is old enough.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 KEPT_AT_MOST = 10
-"""Snapshots per partition, with the one that is about to be written."""
+"""Snapshots per partition, including the one about to be written."""
 
 STEPS = 4
-"""Into how many parts those in between cut the retention: the log is longer than asked for by one of them."""
+"""Into how many parts the snapshots in between cut the retention; the log may be longer than asked for by one part."""
 
 
 class Covering(Protocol):
-    """What of a snapshot counts here: all below `next_offset` is in it, and it was written at `at_ms`."""
+    """The facts of a snapshot that count here: it covers all below `next_offset`, and was written at `at_ms`."""
 
     @property
     def next_offset(self) -> int: ...
@@ -33,7 +33,7 @@ S = TypeVar("S", bound=Covering)
 
 
 class Plan(msgspec.Struct, Generic[S], frozen=True):
-    """`keep`: what stays of the snapshots there are, oldest first, beside one that is written now.
+    """`keep`: the present snapshots to keep, oldest first, besides one that is written now.
 
     `base`: the log may be trimmed to its offset once no older snapshot is listed; None: it may not be trimmed.
     """
@@ -45,12 +45,12 @@ class Plan(msgspec.Struct, Generic[S], frozen=True):
 def plan(snapshots: Sequence[S], now_ms: int, retention_s: float, readers: Iterable[int]) -> Plan[S]:
     """What to keep of `snapshots` (good ones, oldest first), and the base among them.
 
-    `readers` are the offsets from which registered readers still want to read. Where nothing may be let go of, the
-    oldest stays the one at which the log begins.
+    `readers` are the offsets from which registered readers still want to read. If nothing may be trimmed, the oldest
+    snapshot stays.
     """
     if not snapshots:
         return Plan((), None)
-    # one that covers more is no older, whoever's clock
+    # a snapshot that covers more is not older, whatever its writer's clock said
     ages_ms = list(accumulate(_believed_ms(snapshots, now_ms), max))
     horizon_ms, reader = now_ms - round(retention_s * 1000), min(readers, default=None)
     bases = [
@@ -64,8 +64,9 @@ def plan(snapshots: Sequence[S], now_ms: int, retention_s: float, readers: Itera
 
 
 def _believed_ms(snapshots: Sequence[Covering], now_ms: int) -> list[int]:
-    """When each was written. What is dated later than now was so by a clock that ran ahead: then it counts as written
-    when the next one was, or now. Else one such date would keep the log from being trimmed until it has come.
+    """When each was written, with times in the future replaced by that of the next snapshot, or now.
+
+    Such a time comes from a clock that ran ahead, and would keep the log from being trimmed until it has come.
     """
     believed_ms, later_ms = list[int](), now_ms
     for snapshot in reversed(snapshots):
@@ -75,7 +76,7 @@ def _believed_ms(snapshots: Sequence[Covering], now_ms: int) -> list[int]:
 
 
 def _run_blocking(snapshots: list[tuple[int, S]], apart_ms: int) -> list[tuple[int, S]]:
-    """The first, the last, and those in between that are so far apart; the closest ones go if they are too many."""
+    """The first, the last, and those in between at least `apart_ms` apart; drops the closest if they are too many."""
     kept = snapshots[:1]
     for candidate in snapshots[1:-1]:
         if candidate[0] - kept[-1][0] >= apart_ms:

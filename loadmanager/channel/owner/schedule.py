@@ -6,7 +6,7 @@ import msgspec
 
 
 class ScheduleSettings(msgspec.Struct, frozen=True):
-    """A snapshot after so many log entries, accepted or not, or after so long if there was any entry."""
+    """A snapshot is due after `records` log entries, accepted or not, or after `interval_s` if there was any entry."""
 
     records: int
     interval_s: float
@@ -15,9 +15,9 @@ class ScheduleSettings(msgspec.Struct, frozen=True):
 class Progress(msgspec.Struct, frozen=True):
     """How far a partition and its snapshots have come.
 
-    `covered`: the offset up to which the newest good snapshot goes, None if there is none; `since_s`: how long ago it
-    was written, or without one, since when this broker owns the partition. `base_may_move`: the retention would let go
-    of log before another snapshot than the oldest, which is only written down with a new one.
+    `covered`: the `next_offset` of the newest good snapshot, None if there is none. `since_s`: how long ago it was
+    written; without one, how long this broker has owned the partition. `base_may_move`: the retention allows a later
+    base than the oldest snapshot, which takes a new snapshot to write down.
     """
 
     next_offset: int
@@ -30,7 +30,7 @@ def due(progress: Progress, settings: ScheduleSettings) -> str | None:
     """Why a snapshot is due now; None if none is."""
     entries = progress.next_offset - (progress.covered or 0)
     if entries < 0:
-        return None  # our replica has not read as far as the snapshot goes
+        return None  # our replica is behind the snapshot
     if entries >= settings.records:
         return f"{entries} entries"
     if progress.since_s < settings.interval_s:

@@ -1,8 +1,7 @@
-"""The channel owner of one incarnation: stands for the leases, keeps the partitions whose lease it has.
+"""The channel owner of one incarnation: claims leases, and keeps the partitions whose lease it has.
 
-Runs beside ownership and never in its way: whatever fails here is noted and tried again, one snapshot at a time is
-written, in steps that leave the loop to the proofs. What is due when is decided in `election.py`, `schedule.py` and
-`retention.py`.
+It never disturbs ownership: it notes and retries every failure, and writes one snapshot at a time, in steps that leave
+the loop to the proofs. `election.py`, `schedule.py` and `retention.py` decide what is due.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from statechannel.runtime.view import TableView
 LOOK_S = 1.0
 CLOSE_S = 1.0
 FIRST_PAUSE_S, LAST_PAUSE_S = 1.0, 60.0
-"""Before a partition is tried again that failed; twice as long each time."""
+"""The pause before a failed partition is tried again; twice as long each time."""
 
 ABSTAIN_AFTER = 4
-"""Failures in a row after which somebody else should try."""
+"""Failures in a row after which another broker should try."""
 
 SNAPSHOTS_SINCE = 2
 """The record format of the first release that can start from a snapshot. Older ones need the whole log."""
@@ -42,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class OwnerDependencies(msgspec.Struct, frozen=True):
-    """What the service takes from its process. `nonce` differs between any two processes that ever write."""
+    """The service's dependencies. `nonce` differs between any two processes that ever write."""
 
     channel: Channel
     log: Log
@@ -56,7 +55,7 @@ class OwnerDependencies(msgspec.Struct, frozen=True):
 
 
 class _Failures(msgspec.Struct):
-    """Of one partition: how many in a row, when to try again, and what was said of the last one."""
+    """Failures of one partition: how many in a row, when to try again, and the text of the last one."""
 
     in_a_row: int = 0
     not_before_s: float = 0.0
@@ -75,7 +74,7 @@ class ChannelOwner:
     ) -> None:
         self.counts = Counts()
         self.keepers: dict[int, Keeper] = {}
-        """By partition, of the leases that are ours."""
+        """The keepers by partition, of the leases that are ours."""
         self._me = me
         self._world = world
         self._keeping = _keeper_settings(settings)
@@ -105,7 +104,7 @@ class ChannelOwner:
         )
 
     async def run(self) -> None:
-        """Own what falls to us, for ever."""
+        """Claim leases and keep partitions, for ever."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.leases.run())
@@ -115,7 +114,7 @@ class ChannelOwner:
             await asyncio.gather(*(_closed(keeper) for keeper in keepers))
 
     def wake(self) -> None:
-        """Members or leases have changed."""
+        """Look again: members or leases have changed."""
         self.leases.wake()
 
     async def _keep(self) -> None:
@@ -149,7 +148,7 @@ class ChannelOwner:
             await self._failed(partition, repr(error))
 
     async def _failed(self, partition: int, why: str) -> None:
-        """Begin with a new writer, after a pause; if it goes on like that, let somebody else try."""
+        """Begin again with a new writer after a pause; after several failures let another broker try."""
         self.counts.failed += 1
         failures = self._failures.setdefault(partition, _Failures())
         failures.in_a_row += 1
@@ -172,7 +171,7 @@ class ChannelOwner:
         await _closed(self.keepers.pop(partition))
 
     def _able(self) -> Sequence[str]:
-        """Brokers that are well, and of a release that knows snapshots."""
+        """Names of eligible brokers whose release knows snapshots."""
         eligible = self._world.membership.eligible()
         return [peer.broker.name for peer in eligible if peer.registration.codec >= SNAPSHOTS_SINCE]
 
@@ -181,7 +180,7 @@ class ChannelOwner:
         return peer is not None and peer.registration.draining
 
     def _wanted(self, partition: int) -> Sequence[int]:
-        """What must not be trimmed. Everything, while we don't know the readers, or a broker could not start."""
+        """The offsets to keep. The whole log, while readers are unknown or a broker's release needs it to start."""
         peers = self._world.membership.peers.values()
         if not self._world.readers.ready or any(peer.registration.codec < SNAPSHOTS_SINCE for peer in peers):
             return (0,)
@@ -193,7 +192,7 @@ async def _closed(keeper: Keeper) -> None:
         async with asyncio.timeout(CLOSE_S):
             await keeper.close()
     except (LogError, TimeoutError):
-        return  # whoever writes next fences it
+        return  # the next writer fences it
 
 
 def _keeper_settings(settings: Settings) -> KeeperSettings:
@@ -202,6 +201,6 @@ def _keeper_settings(settings: Settings) -> KeeperSettings:
 
 
 def owner_of(coordination: Coordination, membership: Membership, partition: int) -> BrokerId | None:
-    """Who owns a partition of the channel, as last seen; nobody if that one is known to be dead."""
+    """The channel owner of a partition, as last seen; None if it is suspected."""
     holder = holders(coordination.leases).get(partition)
     return None if holder is None or holder in membership.suspected else holder

@@ -1,6 +1,6 @@
-"""The administrative client of one Kafka cluster: asks again while nobody answers, and says why nobody did.
+"""The admin client of one Kafka cluster: retries requests, and says why none was answered.
 
-Knows nothing of topics and offsets: what is asked stands in `kafka_topics`, `kafka_offsets` and `kafka_audit`.
+The requests about topics and offsets are in `topics.py`, `offsets.py` and `audit.py`.
 """
 
 # pyright: reportPrivateImportUsage=false
@@ -26,7 +26,7 @@ from statechannel.errors import LogUnavailable
 
 RETRY_PAUSE_S = 0.1
 CONNECT_PAUSE_S = 2.0
-"""How long the pause between two attempts gets while no server has answered at all."""
+"""The longest pause between two attempts while no server has answered at all."""
 TELL_S = 1.0
 GRACE_S = 0.5
 FORBIDDEN = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
@@ -50,7 +50,7 @@ class Admin:
         self.timeout_s = request_timeout_s
 
     async def connect(self, timeout_s: float) -> None:
-        """Wait for an answer, and log what keeps it away. Raises LogUnavailable after `timeout_s`."""
+        """Wait for a first answer, and log why there is none. Raises LogUnavailable after `timeout_s`."""
         telling = asyncio.create_task(self._tell_trouble(timeout_s))
         try:
             await self.until_answered(self.cluster, timeout_s, CONNECT_PAUSE_S)
@@ -60,11 +60,14 @@ class Admin:
     async def until_answered(
         self, ask: Callable[[], Awaitable[T]], timeout_s: float, longest_pause_s: float = RETRY_PAUSE_S
     ) -> T:
-        """Repeat what fails for a while: elections, a controller that starts, a topic that spreads."""
+        """Repeat a request that fails for a while: an election, a starting controller, a topic not known everywhere.
+
+        Raises LogUnavailable after `timeout_s`, or at once for lack of rights.
+        """
         deadline = asyncio.get_running_loop().time() + timeout_s
         pause_s = RETRY_PAUSE_S
         self._latest_trouble()
-        self._trouble.latest = ""  # what is over explains nothing
+        self._trouble.latest = ""  # an earlier trouble explains nothing
         while True:
             try:
                 async with asyncio.timeout_at(deadline):
@@ -82,12 +85,12 @@ class Admin:
                 pause_s = min(2 * pause_s, longest_pause_s)
 
     async def answer(self, future: Future[T]) -> T:
-        """Wait for one of the client's futures, a little longer than the client itself does."""
+        """Await one of the client's futures, a little longer than the client itself waits."""
         async with asyncio.timeout(self.timeout_s + GRACE_S):
             return await asyncio.wrap_future(future)
 
     async def cluster(self) -> DescribeClusterResult:
-        """Who is in the cluster. Raises KafkaException or TimeoutError."""
+        """The cluster and its brokers. Raises KafkaException or TimeoutError."""
         return await self.answer(self.client.describe_cluster(request_timeout=self.timeout_s))
 
     async def describe(self, topic: str) -> TopicDescription | None:
@@ -108,7 +111,7 @@ class Admin:
         return {name: str(entry.value) for name, entry in entries.items()}
 
     async def _tell_trouble(self, timeout_s: float) -> None:
-        """Say why there is no answer yet; the logger lets one such line pass in ten seconds."""
+        """Log why there is no answer yet; the logger lets one such line pass in ten seconds."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while True:
@@ -118,7 +121,7 @@ class Admin:
             LOGGER.warning("no Kafka at %s yet: %s; trying for %.0f s more", self.bootstrap, why, left_s)
 
     def _latest_trouble(self) -> str:
-        """Why the client has no connection, as it last said; a client tells only when it is polled."""
+        """The client's last reason for having no connection; it reports only when it is polled."""
         self.client.poll(0)
         return self._trouble.latest
 
@@ -130,12 +133,12 @@ class Admin:
 
 
 def is_forbidden(error: BaseException) -> bool:
-    """Whether it is for lack of rights, which asking again does not mend."""
+    """Whether the error is a lack of rights, which no retry mends."""
     return isinstance(error, KafkaException) and error.args[0].code() in FORBIDDEN
 
 
 def text_of(error: BaseException) -> str:
-    """What Kafka's client says, without its wrapping."""
+    """The text of an error of Kafka's client, without its wrapping."""
     if isinstance(error, KafkaException):
         cause: KafkaError = error.args[0]
         return cause.str()

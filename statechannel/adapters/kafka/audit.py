@@ -1,4 +1,4 @@
-"""Looks at an existing Kafka as it is, for `loadmanager check`. Reads only; what it means says `kafka_judgement`."""
+"""Reads the facts about an existing Kafka, for `loadmanager check`. Changes nothing; `judgement.py` judges them."""
 
 # pyright: reportPrivateImportUsage=false
 # (the client documents these names under `confluent_kafka.admin` and does not declare them exported)
@@ -36,9 +36,9 @@ async def audit_kafka(
     client_settings: Mapping[str, str] | None = None,
     request_timeout_s: float = 5.0,
 ) -> list[Finding]:
-    """What there is to say about a cluster and these topics, which need not exist. The settings are `KafkaLog`'s.
+    """Findings about a cluster and these topics, which need not exist. The settings are those of `KafkaLog`.
 
-    A cluster that cannot be reached is a finding too. Raises LogError for client settings that are no good.
+    A cluster that cannot be reached is a finding too. Raises LogError for client settings that Kafka's client refuses.
     """
     check_client_settings(client_settings or {})
     connection = connection_settings(bootstrap, client_settings or {}, request_timeout_s)
@@ -57,7 +57,7 @@ async def audit_kafka(
 
 
 class _Audit:
-    """Asks, and has judged what is answered."""
+    """Asks for the facts, and passes them to the judge."""
 
     def __init__(self, admin: Admin, judge: Judge, topic_prefix: str) -> None:
         self._admin = admin
@@ -100,7 +100,7 @@ class _Audit:
         return [*self._judge.topic(facts)], facts
 
     async def _coordinators_replication(self) -> int | None:
-        """None also where we may not see the topic."""
+        """The replication of the transaction coordinator's topic; None if it does not exist or we may not see it."""
         try:
             description = await self._admin.describe(COORDINATORS_TOPIC)
         except KafkaException as error:
@@ -110,7 +110,7 @@ class _Audit:
         return None if description is None else min(len(partition.replicas) for partition in description.partitions)
 
     async def _settings(self, kind: ResourceType, name: str) -> Settings | None:
-        """None where we may not see them."""
+        """The settings, None if we may not see them."""
         try:
             return await self._admin.settings(kind, name)
         except KafkaException as error:

@@ -1,6 +1,6 @@
-"""How this system's Kafka clients are set up, and what a user may change about them. Opens no connection.
+"""The settings of our Kafka clients, and which of them a user may change. Opens no connection.
 
-Users pass settings through for security, compression and the like. What the protocol rests on is not theirs to set.
+Users may pass settings for security, compression and the like, but none on which our guarantees depend (PROTECTED).
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from statechannel.errors import LogError
 
 REPEAT_S = 10.0
 CLIENTS_FORM = "%s [%s] %s"
-"""How the client words what it says: its own word for it, its name, the text."""
+"""The client's log format: kind of message, client's name, text."""
 NOT_THIS_KIND = "property and will be ignored by this"
 CLOSED = "every connection was closed, by servers that stop, or that expect another security.protocol or sasl.mechanism"
 
 
 class Sparing(logging.Filter):
-    """Lets one message of a kind pass in ten seconds: in an outage the client says the same 20 times a second."""
+    """Lets one message of a kind pass in ten seconds: in an outage the client repeats itself 20 times a second."""
 
     def __init__(self) -> None:
         super().__init__()
         self._last: dict[tuple[int, str], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """A kind is the client's own first word (FAIL, REQTMOUT …), or our text without its arguments."""
+        """Whether to log it. A kind is the client's own first word (FAIL, REQTMOUT …), or our bare text."""
         if NOT_THIS_KIND in record.getMessage():  # a setting for producers or consumers goes to every client
             return False
         words = record.args if record.msg == CLIENTS_FORM and isinstance(record.args, tuple) else (record.msg,)
@@ -43,7 +43,7 @@ ALL_DOWN: int = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001 (so the client name
 
 
 class Trouble:
-    """Why a client has no connection, as it last said to its `error_cb`: its requests themselves only time out."""
+    """A client's last reason for having no connection, from its `error_cb`: its requests themselves only time out."""
 
     def __init__(self) -> None:
         self.latest = ""
@@ -52,7 +52,7 @@ class Trouble:
         """For `error_cb`; called while the client is polled."""
         if error.code() != ALL_DOWN:
             self.latest = error.str()
-        elif not self.latest:  # comes beside the reason, and is alone only where a server says none
+        elif not self.latest:  # comes beside a reason, and alone only if the server gives none
             self.latest = CLOSED
 
 
@@ -60,12 +60,12 @@ LOGGER = logging.getLogger("statechannel.kafka")
 LOGGER.addFilter(Sparing())
 
 MAX_MESSAGE_BYTES = 1024 * 1024
-"""The largest batch a topic of ours must take; Kafka's own default is 12 bytes more."""
+"""The largest batch that our topics must accept; Kafka's own default is 12 bytes more."""
 MAX_ENTRY_BYTES = MAX_MESSAGE_BYTES - 1024
-"""The largest key and value together: a batch of one, with its headers, then fits."""
+"""The largest key and value together, so that a batch of one fits with its headers."""
 
 TRANSACTION_TIMEOUT_S = 120
-"""After which Kafka aborts what a dead writer left open, unless its successor did; until then it hides what follows."""
+"""When Kafka aborts a dead writer's open transaction, unless its successor does; it hides later entries until then."""
 
 PROTECTED = frozenset(
     {
@@ -103,7 +103,7 @@ PROTECTED = frozenset(
 
 
 def check_client_settings(settings: Mapping[str, str]) -> None:
-    """Raises LogError if a setting would change what the protocol rests on."""
+    """Raises LogError if a setting is PROTECTED."""
     refused = sorted(PROTECTED.intersection(settings))
     if refused:
         raise LogError(
@@ -113,7 +113,7 @@ def check_client_settings(settings: Mapping[str, str]) -> None:
 
 
 def connection_settings(bootstrap: str, client_settings: Mapping[str, str], request_timeout_s: float) -> dict[str, Any]:
-    """What every client has: quick to notice a dead broker, quick to come back."""
+    """The settings of every client: quick to notice a dead broker, quick to reconnect."""
     timeout_ms = max(2_000, int(request_timeout_s * 1_000))
     return {
         "client.id": "loadmanager",
@@ -121,7 +121,7 @@ def connection_settings(bootstrap: str, client_settings: Mapping[str, str], requ
         "broker.address.family": "v4",
         "socket.keepalive.enable": True,
         "socket.nagle.disable": True,
-        # a connection that is cut without a word counts as dead after this, instead of a minute
+        # a silently cut connection counts as dead after this, instead of a minute
         "socket.timeout.ms": timeout_ms,
         "socket.connection.setup.timeout.ms": timeout_ms,
         "reconnect.backoff.ms": 50,
@@ -138,7 +138,7 @@ def connection_settings(bootstrap: str, client_settings: Mapping[str, str], requ
 def producer_settings(connection: Mapping[str, Any], request_timeout_s: float) -> dict[str, Any]:
     """Idempotent, all replicas, in order, and given up after `request_timeout_s`."""
     return {
-        # 0: what gathers while one request is under way is the next batch; waiting on purpose only adds latency
+        # 0: entries gather into the next batch while a request is under way; a linger would only add latency
         "linger.ms": 0,
         "queue.buffering.max.messages": 100_000,
         "queue.buffering.max.kbytes": 64 * 1024,
@@ -170,12 +170,12 @@ def consumer_settings(connection: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reading_settings(connection: Mapping[str, Any]) -> dict[str, Any]:
-    """A consumer that is told when it is at the end, and soon: Kafka keeps an empty answer back for `fetch.wait`."""
+    """A consumer that soon learns that it is at the end: Kafka holds an empty answer back for `fetch.wait.max.ms`."""
     return {**consumer_settings(connection), "fetch.wait.max.ms": 10, "enable.partition.eof": True}
 
 
 def exclusive_settings(connection: Mapping[str, Any], request_timeout_s: float, writer_id: str) -> dict[str, Any]:
-    """A transactional producer. What is handed to it waits for room: a large group is sent in pieces of the queue."""
+    """A transactional producer with a small queue: a large group waits for room and is sent in pieces."""
     return {
         **producer_settings(connection, request_timeout_s),
         "queue.buffering.max.kbytes": 8 * 1024,
@@ -186,5 +186,5 @@ def exclusive_settings(connection: Mapping[str, Any], request_timeout_s: float, 
 
 
 def admin_settings(connection: Mapping[str, Any]) -> dict[str, Any]:
-    """Its failures reach us as results, so it need not print them."""
+    """An admin client that logs little, since its failures reach us as results."""
     return {**connection, "log_level": 2}

@@ -1,6 +1,6 @@
 """`ExclusiveWriter` on Kafka: a transactional producer on a thread of its own, and the wait until readers see a commit.
 
-Kafka acknowledges a commit when it is decided; readers get it some milliseconds later. Here it is over when they do.
+Kafka acknowledges a commit when it is decided; readers get it some milliseconds later. `commit` returns only then.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Exclusive:
-    """As `ExclusiveWriter`. Commits wait for each other; one whose caller was cancelled goes on to its end."""
+    """As `ExclusiveWriter`. Commits run one after the other; cancelling a caller does not stop its commit."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Exclusive:
         self._closed = False
 
     async def take_over(self) -> None:
-        """Become the only writer of this id. Raises LogUnavailable, or LogError for what no retry mends."""
+        """Become the only writer of this id. Raises LogUnavailable, or LogError if no retry helps."""
         try:
             self._transactions = await self._run(lambda: Transactions(self._settings, self._timeout_s))
             await self._run(self._transactions.take_over)
@@ -73,7 +73,7 @@ class Exclusive:
             await self._offsets.until_readable(name, partition, last)
 
     async def close(self) -> None:
-        """As `ExclusiveWriter.close`; what is under way fails."""
+        """As `ExclusiveWriter.close`; a commit under way fails."""
         transactions, self._transactions, self._closed = self._transactions, None, True
         if transactions is not None:
             transactions.leave()
@@ -92,7 +92,7 @@ class Exclusive:
     async def _find_out(self, topic: str, partition: int, fenced: FencedWhileCommitting) -> None:
         """Return if the group was committed before its writer was fenced. Raises WriterFenced or LogUnavailable."""
         try:
-            await self._offsets.until_readable(topic, partition, fenced.first)  # it is decided, one way or the other
+            await self._offsets.until_readable(topic, partition, fenced.first)  # then it was committed or aborted
             committed = await self._reader.holds(topic, partition, fenced.first)
         except LogError as error:
             raise LogUnavailable(f"whether {self._id} committed before it was fenced is not known: {error}") from error

@@ -1,4 +1,4 @@
-"""From a consumer's thread to the event loop, with a bound on what is under way. Knows nothing of Kafka."""
+"""A bounded queue of batches from a consumer's thread to the event loop. Knows nothing of Kafka."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from statechannel.errors import LogError
 from statechannel.ports import LogEntry
 
 WAITING_BATCHES = 16
-"""How far the thread may run ahead of its reader; then it waits, and Kafka's client stops fetching."""
+"""How many batches the thread may be ahead of its reader; then it waits, and Kafka's client stops fetching."""
 POLL_S = 0.1
-"""How long the thread looks for something before it looks whether its reader has left."""
+"""How often a waiting thread checks whether its reader has left."""
 
 
 class Handover:
@@ -42,11 +42,11 @@ class Handover:
         self._call(self._batches.append, batch)
 
     def fail(self, error: LogError) -> None:
-        """Raise this in the reader once it has what was given before."""
+        """Raise this in the reader after all batches given before."""
         self._call(self._keep_error, error)
 
     def finish(self) -> None:
-        """Nothing more comes after what was given."""
+        """End the reader's iteration after all batches given before."""
         self._call(self._keep_finished, None)
 
     def _call(self, keep: Any, what: object) -> None:
@@ -59,8 +59,8 @@ class Handover:
 
     # --- on the loop
     async def take(self) -> Sequence[LogEntry]:
-        """The next batch. Raises what `fail` was given, StopAsyncIteration at the end, and once the reader has left."""
-        while not self.ended.is_set():  # what the thread gave meanwhile comes behind what was thrown away
+        """The next batch. Raises the error of `fail`, or StopAsyncIteration at the end and after `end`."""
+        while not self.ended.is_set():  # batches that arrive after `end` are dropped
             if self._batches:
                 self._slots.release()
                 return self._batches.popleft()

@@ -1,6 +1,6 @@
-"""What the settings of a Kafka mean for the channel, as findings. Pure: the facts come from `kafka_audit`.
+"""Judges the settings of a Kafka cluster and makes findings of them. Pure; `audit.py` gathers the facts.
 
-In development a topic may have one replica and lose what its disk loses; everything else is judged alike.
+In development a topic may have one replica and lose what its disk loses; all else is judged as in production.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from statechannel.ports import TopicSpec
 
 OLDEST = (3, 0)
 VERSION_SETTING = "inter.broker.protocol.version"
-"""Brokers had it until 4.0: the nearest to a version that Kafka tells its clients."""
+"""Brokers had this setting until 4.0; no other setting tells clients Kafka's version."""
 LONGEST_LAG_MS = 24 * 3600 * 1000
 SHORTEST_TOMBSTONE_MS = 3600 * 1000
 
@@ -30,9 +30,9 @@ class ClusterFacts(msgspec.Struct, frozen=True):
 
     cluster_id: str
     settings: Mapping[int, Settings | None]
-    """Of each broker, by its number."""
+    """The settings of each broker, by its number."""
     transactions_replication: int | None
-    """Of the transaction coordinator's topic; None where there is none yet."""
+    """The replication of the transaction coordinator's topic; None if there is none yet, or it is hidden."""
 
 
 class TopicFacts(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class TopicFacts(msgspec.Struct, frozen=True):
     name: str
     spec: TopicSpec
     replicas: tuple[int, ...]
-    """Of each partition."""
+    """The number of replicas of each partition."""
     in_sync: tuple[int, ...]
     leaderless: tuple[int, ...]
     """The partitions that have no leader."""
@@ -49,7 +49,7 @@ class TopicFacts(msgspec.Struct, frozen=True):
 
 
 class Judge:
-    """Judges by the policy that topics are created with. `mend` is where an operator's command goes to."""
+    """Judges by the policy that topics are created with. `bootstrap` is the address in the operator's commands."""
 
     def __init__(self, bootstrap: str, policy: TopicPolicy) -> None:
         self._bootstrap = bootstrap
@@ -57,7 +57,7 @@ class Judge:
 
     # --- the cluster
     def cluster(self, facts: ClusterFacts) -> Iterator[Finding]:
-        """What there is to say about the brokers."""
+        """Findings about the brokers."""
         subject, count = "kafka: cluster", len(facts.settings)
         named = f"cluster {facts.cluster_id} at {self._bootstrap}, {count} broker{'s' * (count != 1)}"
         if count < self._policy.replication and not self._policy.development:
@@ -108,18 +108,18 @@ class Judge:
 
     # --- topics
     def missing(self, name: str, spec: TopicSpec) -> Finding:
-        """A topic that is not there yet."""
+        """The finding for a topic that does not exist yet."""
         count = spec.partitions or self._policy.default_partitions
         return Finding(
             f"kafka: topic {name}", Severity.OK, f"not there yet; the first broker creates it with {count} partitions"
         )
 
     def hidden(self, name: str) -> Finding:
-        """A topic that this user may not see."""
+        """The finding for a topic that this user may not see."""
         return Finding(f"kafka: topic {name}", Severity.ERROR, "this user may not see it", RIGHTS)
 
     def topic(self, facts: TopicFacts) -> Iterator[Finding]:
-        """What there is to say about one topic: what is wrong, or that nothing is."""
+        """Findings about one topic: what is wrong, or one that nothing is."""
         wrong = [*self._spread(facts), *(self._settings(facts, facts.settings) if facts.settings is not None else ())]
         if facts.settings is None:
             advice = "allow this user DescribeConfigs on the topic: a broker does not start without"
@@ -133,7 +133,7 @@ class Judge:
         yield from wrong
 
     def pairs(self, topics: Sequence[TopicFacts]) -> Iterator[Finding]:
-        """Snapshots of a topic's partitions are in partitions of the same numbers."""
+        """Findings about snapshot topics: each needs as many partitions as its topic."""
         counts = {facts.spec.name: (facts.name, len(facts.replicas)) for facts in topics}
         for name, (full, count) in counts.items():
             other, found = counts.get(name + SNAPSHOTS, (full, count))
@@ -175,7 +175,7 @@ class Judge:
             yield Finding(f"kafka: topic {facts.name}", severity, f"{name}={settings.get(name)}", advice)
 
     def _keeping(self, spec: TopicSpec, settings: Settings) -> Iterator[tuple[Severity, str, str, str]]:
-        """Setting by setting: how bad, its name, what it should be, and why."""
+        """For each wrong setting: severity, name, right value, and why."""
         policy = "compact" if spec.compacted else "delete"
         if settings["cleanup.policy"] != policy:
             why = "with another one old keys vanish" if spec.compacted else "compaction drops records that decide"
@@ -253,7 +253,7 @@ def _cleaner(seen: Mapping[int, Settings]) -> Iterator[Finding]:
 
 
 def _int(settings: Settings, name: str) -> int:
-    """A number among the settings; 0 where a broker does not know it."""
+    """A setting as a number; 0 if the broker does not have it."""
     text = settings.get(name, "")
     return int(text) if text.lstrip("-").isdigit() else 0
 

@@ -1,4 +1,4 @@
-"""`Log` on Kafka. Decides nothing itself: settings, topics, writing and reading are in the modules beside this one."""
+"""`Log` on Kafka. Settings, topics, writing and reading are in the other modules of this package."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CLOSE_TIMEOUT_S = 1.5
 
 
 class _Opened(msgspec.Struct, frozen=True):
-    """What there is to ask once the cluster has answered."""
+    """The parts that need a cluster that has answered."""
 
     topics: Topics
     offsets: Offsets
@@ -43,12 +43,12 @@ class _Opened(msgspec.Struct, frozen=True):
 
 
 class KafkaLog:
-    """A `statechannel.ports.Log` whose topics are Kafka topics of the same name behind `topic_prefix`.
+    """A `statechannel.ports.Log`; its topics are Kafka topics of the same name with `topic_prefix` before it.
 
     `bootstrap` is `host:port[,host:port...]`. Unless `development`, topics that could lose acknowledged records
     (replication < 3, min.insync.replicas < 2, unclean elections) are refused with TopicMismatch. `client_settings` are
-    librdkafka's (security, compression); those the protocol rests on are refused with LogError. In compacted topics
-    that it creates, deletions stay readable for `tombstone_s`, and each entry of a followed one for `compaction_lag_s`.
+    librdkafka's (security, compression); those in `clients.PROTECTED` are refused with LogError. In new compacted
+    topics tombstones stay readable for `tombstone_s`, and each entry of a followed topic for `compaction_lag_s`.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class KafkaLog:
         return partitions
 
     async def append(self, topic: str, partition: int, payloads: Sequence[Payload]) -> None:
-        """As `Log.append`; a payload's key and value may have `kafka_clients.MAX_ENTRY_BYTES` together."""
+        """As `Log.append`; a payload's key and value may have `clients.MAX_ENTRY_BYTES` together."""
         writer = self._writer
         if writer is None:
             raise LogUnavailable(f"the log on Kafka at {self._bootstrap} is closed or was not started")
@@ -112,9 +112,9 @@ class KafkaLog:
         await writer.append(self._prefix + topic, partition, payloads)
 
     async def ends(self, topic: str) -> tuple[int, ...]:
-        """As `Log.ends`; where an exclusive writer wrote they pass what closes its transactions, which no reader gets.
+        """As `Log.ends`; behind an exclusive writer's entries they count its transaction markers, which no reader gets.
 
-        Whoever waits on a tail until it is there waits for ever: use `read`, which ends by itself.
+        So do not wait on a tail for such an end: use `read`, which ends by itself.
         """
         return await self._asked.offsets.ends(self._prefix + topic)
 
@@ -137,7 +137,7 @@ class KafkaLog:
         return tail
 
     async def read(self, topic: str, partition: int, start: int) -> AsyncGenerator[Sequence[LogEntry], None]:
-        """As `Log.read`; from beyond the partition's end there is nothing."""
+        """As `Log.read`; a start beyond the partition's end gives nothing."""
         async with aclosing(self._asked.reader.read(self._prefix + topic, partition, start)) as batches:
             async for batch in batches:
                 yield batch
@@ -145,7 +145,7 @@ class KafkaLog:
     async def exclusive(self, writer_id: str) -> ExclusiveWriter:
         """As `Log.exclusive`: the transactional id is the topic prefix and `writer_id`.
 
-        Raises LogError where no retry helps (what the user may do, or the cluster's settings); the message says what.
+        Raises LogError if no retry helps (lack of rights, or the cluster's settings); the message says what to do.
         """
         opened = self._asked
         settings = exclusive_settings(self._connection, self._timeout_s, self._prefix + writer_id)

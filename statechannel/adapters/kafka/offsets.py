@@ -1,7 +1,7 @@
-"""Where the partitions of one topic begin, end and stood at a time, and the trimming of what lies below an offset.
+"""Asks Kafka for the offsets of partitions (begin, end, at a time), and trims them.
 
-Kafka knows two ends: that of the partition, and that of what readers get (`committed`), which stays behind the first
-transaction that is not closed yet. A transaction's end also takes an offset, which no reader ever gets.
+A partition has two ends: the last entry written, and the last that readers get (`committed`), which is below the first
+open transaction. A transaction's marker also takes an offset, which no reader gets.
 """
 
 # pyright: reportPrivateImportUsage=false
@@ -31,12 +31,12 @@ LATEST, EARLIEST = cast(OffsetSpec, OffsetSpec.latest()), cast(OffsetSpec, Offse
 COMMITTED = cast(IsolationLevel, IsolationLevel.READ_COMMITTED)
 WRITTEN = cast(IsolationLevel, IsolationLevel.READ_UNCOMMITTED)
 NONE_YET = -1
-"""What Kafka answers for a time after the last entry."""
+"""Kafka's answer for a time after the last entry."""
 FIRST_LOOK_S, LAST_LOOK_S = 0.002, 0.1
 
 
 class Span(msgspec.Struct, frozen=True):
-    """What one partition held at one moment: from `begin` on, to readers up to `committed`, to writers up to `end`."""
+    """The offsets of one partition at one moment: readers get those in `[begin, committed)`; it ends at `end`."""
 
     begin: int
     committed: int
@@ -44,18 +44,18 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Offsets:
-    """Asks for offsets by the topics' full names. Everything raises LogUnavailable after the request time-out."""
+    """Asks for offsets by the topics' full names. Every method raises LogUnavailable after the request time-out."""
 
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
         self._partitions: dict[str, int] = {}
 
     def learn(self, topic: str, partitions: int) -> None:
-        """Remember how many partitions a topic has; it is asked for otherwise."""
+        """Remember how many partitions a topic has, which saves a request."""
         self._partitions[topic] = partitions
 
     async def ends(self, topic: str) -> tuple[int, ...]:
-        """The high watermarks: they pass what a transaction leaves behind, and what is not committed yet."""
+        """The high watermarks: they include transaction markers and uncommitted entries."""
         return await self._everywhere(topic, LATEST)
 
     async def begins(self, topic: str) -> tuple[int, ...]:
@@ -63,7 +63,7 @@ class Offsets:
         return await self._everywhere(topic, EARLIEST)
 
     async def span(self, topic: str, partition: int) -> Span:
-        """Begin and both ends of one partition; whatever was committed before the call lies below `committed`."""
+        """Begin and both ends of one partition; `committed` is above all entries committed before the call."""
 
         async def ask() -> Span:
             committed = await self._one(topic, partition, LATEST, COMMITTED)
@@ -77,7 +77,7 @@ class Offsets:
         moment = cast(OffsetSpec, OffsetSpec.for_timestamp(max(0, at_ms)))
 
         async def ask() -> int:
-            end = await self._one(topic, partition, LATEST)  # first: what comes meanwhile may be of that time or later
+            end = await self._one(topic, partition, LATEST)  # first: later entries may be of that time or later
             found = await self._one(topic, partition, moment)
             return end if found == NONE_YET else found
 
@@ -92,7 +92,7 @@ class Offsets:
         await self._admin.until_answered(lambda: self._delete(where), self._admin.timeout_s)
 
     async def until_readable(self, topic: str, partition: int, offset: int) -> None:
-        """Wait until readers get past this offset: Kafka answers a commit some milliseconds before they do."""
+        """Wait until readers get this offset: Kafka answers a commit some milliseconds earlier."""
         deadline = asyncio.get_running_loop().time() + self._admin.timeout_s
         pause_s = FIRST_LOOK_S
 
@@ -135,11 +135,11 @@ class Offsets:
         try:
             found = await asyncio.gather(*(self._admin.answer(future) for future in answers.values()))
         except KafkaException as error:
-            if error.args[0].code() in MOVED:  # the client keeps asking in the old epoch until told to look again
+            if error.args[0].code() in MOVED:  # the client keeps the old leader epoch until it asks for metadata
                 await asyncio.to_thread(client.list_topics, topic, timeout=timeout_s)
             raise
         offsets = {where.partition: result.offset for where, result in zip(answers, found, strict=True)}
-        if min(offsets.values()) < NONE_YET:  # what the client returns, without any error, when it got no answer
+        if min(offsets.values()) < NONE_YET:  # the client returns this, without an error, when it got no answer
             raise LogUnavailable(f"the offsets of {topic} were not answered")
         return offsets
 

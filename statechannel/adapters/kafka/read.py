@@ -1,7 +1,7 @@
-"""Reads what one partition holds at the moment of the call, and ends. Where it begins and ends is asked first.
+"""Reads the entries that one partition has at the moment of the call, then ends.
 
-Kafka lets a reader hang in two places, which are stepped around here: between the end of what is committed and the
-partition's end it neither answers nor complains; and after the last entry it says nothing unless it is told to.
+Kafka lets a reader hang in two places: between the last committed entry and the partition's end it neither answers nor
+fails, and behind the last entry it is silent unless told to report the end. So the reader asks for begin and end first.
 """
 
 # pyright: reportPrivateImportUsage=false
@@ -33,7 +33,7 @@ class Reader:
         self._open_tail = open_tail
 
     async def read(self, topic: str, partition: int, start: int) -> AsyncGenerator[Sequence[LogEntry], None]:
-        """As `Log.read`; from beyond the partition's end there is nothing."""
+        """As `Log.read`; a start beyond the partition's end gives nothing."""
         span = await self._offsets.span(topic, partition)
         if start < span.begin:
             if not await self._compacted(topic):
@@ -53,7 +53,7 @@ class Reader:
             await tail.aclose()
 
     async def holds(self, topic: str, partition: int, offset: int) -> bool:
-        """Whether readers get an entry of this very offset. Raises LogUnavailable."""
+        """Whether readers get an entry at exactly this offset. Raises LogUnavailable."""
         async with aclosing(self.read(topic, partition, offset)) as batches:
             first = await anext(batches, None)
         return first is not None and first[0].offset == offset

@@ -1,8 +1,8 @@
-"""One consumer on explicit offsets, on a thread of its own, handed over to the loop with a bound.
+"""One consumer on explicit offsets, on a thread of its own, with a bounded queue to the loop.
 
-Without an end it goes on for ever. With one it stops by itself, also where the last offsets before that end hold no
-entries (what closes a transaction, what was aborted, what compaction removed): Kafka's client tells when it is there.
-Outages are the client library's to ride out. An offset that Kafka no longer (or not yet) has is an error, never a jump.
+Without an end it reads for ever. With one it stops there, even if the last offsets before the end hold no entries
+(transaction markers, aborted or compacted entries): Kafka's client reports the end. The client library retries during
+outages. An offset that Kafka no longer (or not yet) has is an error, never a jump.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _read(consumer: Consumer, positions: Sequence[TopicPartition], until: int | 
     try:
         consumer.assign(list(positions))
         while not handover.ended.is_set():
-            # `consume` alone would wait for a full batch; `poll` wakes at the first entry, the rest is there already
+            # `consume` alone would wait for a full batch; `poll` wakes at the first entry, then the rest is there
             first = consumer.poll(POLL_S)
             if first is None:
                 continue
@@ -123,7 +123,7 @@ def _by_partition(
 
 
 def _reaches(until: int, messages: Sequence[Message]) -> bool:
-    """Whether nothing more comes before `until`."""
+    """Whether no entry before `until` comes after these messages."""
     for message in messages:
         offset, error = cast("int", message.offset()), message.error()
         if offset >= until - 1 if error is None else error.code() == AT_END and offset >= until:
@@ -140,7 +140,7 @@ def _judge(consumer: Consumer, error: KafkaError, message: Message, handover: Ha
 
 
 def _unreadable(consumer: Consumer, error: KafkaError, message: Message, handover: Handover) -> LogError:
-    """Why an offset cannot be read: it was trimmed, or this is not the log that it was taken from."""
+    """Why an offset cannot be read: it was trimmed, or the log was damaged or replaced."""
     topic, partition = cast("str", message.topic()), cast("int", message.partition())
     offset = cast("int", message.offset())
     where = f"{topic} partition {partition} has no offset {offset}"
@@ -157,7 +157,7 @@ def _unreadable(consumer: Consumer, error: KafkaError, message: Message, handove
 
 
 def _watermarks(consumer: Consumer, where: TopicPartition, handover: Handover) -> tuple[int, int] | None:
-    """Asks until there is an answer; None if nobody waits for it any more."""
+    """Begin and end of a partition, asked for until answered; None once the reader has left."""
     while not handover.ended.is_set():
         try:
             return consumer.get_watermark_offsets(where, timeout=WATERMARKS_S, cached=False)

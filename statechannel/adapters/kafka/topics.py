@@ -1,6 +1,6 @@
 """Creates topics as this system needs them, and refuses existing ones whose settings would break the protocol.
 
-Never alters or deletes a topic: the message of a refusal holds the command with which an operator can.
+Never alters or deletes a topic: the message of a refusal has the command for the operator.
 """
 
 # pyright: reportPrivateImportUsage=false
@@ -25,10 +25,9 @@ OPEN_TIMEOUT_S = 15.0
 
 
 class TopicPolicy(msgspec.Struct, frozen=True):
-    """What new topics get. In development one node will do: numbers are lowered to what the cluster has.
+    """The settings of new topics. In development one node suffices: numbers are lowered to what the cluster has.
 
-    Deletions stay readable in compacted topics for `tombstone_s`, and what was replaced for `compaction_lag_s` in those
-    that are followed.
+    Compacted topics keep tombstones for `tombstone_s`, and followed ones also replaced entries for `compaction_lag_s`.
     """
 
     default_partitions: int
@@ -109,7 +108,7 @@ class _Check:
         self._policy = policy
 
     def accept(self, description: TopicDescription, settings: Mapping[str, str]) -> None:
-        """Raises TopicMismatch."""
+        """Raises TopicMismatch unless the topic is safe to use."""
         self._check_settings(settings)
         self._check_partitions(len(description.partitions))
         if not self._policy.development:
@@ -166,12 +165,12 @@ def _new_settings(spec: TopicSpec, min_insync: int, policy: TopicPolicy) -> dict
         "unclean.leader.election.enable": "false",
         "message.timestamp.type": "LogAppendTime",
         "max.message.bytes": str(MAX_MESSAGE_BYTES + 12),
-        # Kafka sets up a segment's whole index file at its first 4 KiB: 40-60 ms of silence with the default of 10 MiB
+        # Kafka allocates a segment's whole index file at its first 4 KiB: with the default of 10 MiB it stalls 40-60 ms
         "segment.bytes": str(64 << 20),
         "segment.index.bytes": str(128 << 10),
     }
     if spec.compacted:
-        # load data is small and rewritten for ever: with the defaults (a week, a gigabyte) it would hardly be compacted
+        # load data is small and always rewritten: with the defaults (a week, a gigabyte) it would hardly be compacted
         settings |= {"segment.ms": "3600000", "min.cleanable.dirty.ratio": "0.2"}
         settings["delete.retention.ms"] = str(round(policy.tombstone_s * 1000))
     if spec.compacted and spec.followed:

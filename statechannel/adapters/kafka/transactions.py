@@ -1,7 +1,7 @@
-"""One transactional producer: groups of entries, each all or nothing. Everything here blocks, and runs on one thread.
+"""One transactional producer: groups of entries, each all-or-nothing. All calls block, and run on one thread.
 
-What became of a group is told by what is raised. A producer that failed once is not used again: its owner makes a new
-one, which aborts what the old one left open and fences it. Being fenced is no fault, so this client logs nothing.
+The error tells the outcome of a failed group. A producer that failed once is not used again: its owner makes a new one,
+which fences the old one and aborts its open transaction. Being fenced is normal, so this client logs nothing.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from statechannel.errors import LogError, LogUnavailable, RecordTooLarge, Writer
 from statechannel.ports import Payload
 
 SLICE_S = 0.5
-"""Blocking calls are made in slices of this, between which we look whether we are to leave."""
+"""Blocking calls are made in slices of this; in between we check whether to leave."""
 POLL_S = 0.1
 TAKE_OVER_S = 15.0
-"""A cluster's first transaction creates the topic of the transaction coordinator."""
+"""Long, because a cluster's first transaction creates the topic of the transaction coordinator."""
 WRITE_S = TRANSACTION_TIMEOUT_S * 3 / 4
-"""What takes longer is given up by us, before Kafka does it and we count as fenced."""
+"""We give up a longer group, before Kafka aborts it and fences us."""
 
 FENCED = frozenset(
     {
@@ -46,7 +46,7 @@ _quiet.setLevel(logging.CRITICAL + 1)
 
 
 class FencedWhileCommitting(WriterFenced):
-    """Fenced when the group was already handed to the coordinator: it was committed iff readers get `first`."""
+    """Fenced when the coordinator already had the group: it was committed iff readers get the offset `first`."""
 
     def __init__(self, message: str, first: int) -> None:
         super().__init__(message)
@@ -58,7 +58,7 @@ class _Leaving(Exception):
 
 
 class Transactions:
-    """The producer of one transactional id. `leave` may be called from any thread, and ends what is under way."""
+    """The producer of one transactional id. Any thread may call `leave`, which ends a call under way."""
 
     def __init__(self, settings: Mapping[str, Any], request_timeout_s: float) -> None:
         self._id = str(settings["transactional.id"])
@@ -70,15 +70,15 @@ class Transactions:
         self._producer: Producer | None = Producer(watched, logger=_quiet)
 
     def leave(self) -> None:
-        """Let what is under way fail soon."""
+        """Make a call under way fail soon."""
         self._leaving.set()
 
     def drop(self) -> None:
-        """Free the producer, here and not where somebody forgets this object: that blocks."""
+        """Free the producer on this thread, since it blocks; garbage collection could do it on any."""
         self._producer = None
 
     def take_over(self) -> None:
-        """Fence whoever used this id before. Raises LogUnavailable; LogError for what no retry mends."""
+        """Fence the previous producer of this id. Raises LogUnavailable, or LogError if no retry helps."""
         failed = self._repeat(self._used.init_transactions, TAKE_OVER_S)
         if failed is None:
             return
@@ -90,7 +90,7 @@ class Transactions:
         )
 
     def commit(self, topic: str, partition: int, payloads: Sequence[Payload]) -> int:
-        """Write a group and commit it; the offset of its last entry. Readers may get it a moment later.
+        """Write a group and commit it; returns the offset of its last entry. Readers may get it a moment later.
 
         Raises WriterFenced or RecordTooLarge (nothing was written), FencedWhileCommitting, or LogUnavailable.
         """
@@ -150,7 +150,7 @@ class Transactions:
         )
 
     def _abort(self, why: str, code: int | None) -> LogError:
-        """Take back what was written; what to raise. Where that fails, the next writer or a time-out takes it back."""
+        """Abort the transaction; returns the error to raise. If that fails, the next writer or a time-out aborts it."""
         failed = None
         if code not in FENCED:
             failed = self._repeat(self._used.abort_transaction, SLICE_S if self._leaving.is_set() else self._timeout_s)
@@ -166,7 +166,7 @@ class Transactions:
         return kind(message)
 
     def _repeat(self, call: Callable[[float], object], timeout_s: float) -> KafkaError | None:
-        """Make a call that may be resumed until it succeeds; else why it did not."""
+        """Repeat a resumable call until it succeeds; returns None, or why it failed."""
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -176,8 +176,8 @@ class Transactions:
                 if not cause.retriable() or self._leaving.is_set() or time.monotonic() > deadline:
                     return cause
             except SystemError:
-                # the client's wrapper trips over a report that comes together with a fatal error, which the next
-                # call then tells
+                # the client's wrapper fails on a report that comes together with a fatal error; the next call
+                # returns that error
                 if time.monotonic() > deadline:
                     return KafkaError(KafkaError._FAIL)  # noqa: SLF001 (as above)
             else:
@@ -185,7 +185,7 @@ class Transactions:
 
 
 class _Group:
-    """Counts the reports of one group. Reports are made inside the client's calls: they look at nothing in detail."""
+    """Counts the delivery reports of one group. They run inside the client's calls, so they only count."""
 
     def __init__(self, count: int) -> None:
         self.left = count

@@ -1,7 +1,7 @@
 """One idempotent producer and the thread that serves its delivery reports. Knows nothing of topics' settings.
 
-A producer can break for good (its sequence and the broker's disagree after a failure): `broken` says so, and its owner
-makes a new one. What was not yet acknowledged then fails, as `Log.append` allows.
+A producer can break for good (its sequence and the broker's disagree after a failure): then `broken` is set, and its
+owner makes a new one. Unacknowledged appends then fail, as `Log.append` allows.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Writer:
             self.broken = error.str()
 
     def stop(self, *, flush: bool) -> None:
-        """Let the thread end by itself; with `flush`, after handing over what it can within a second. Idempotent."""
+        """Let the thread end by itself; with `flush`, after sending what it can within a second. Idempotent."""
         if not flush:
             self._producer.purge(blocking=False)
         self._stopping.set()
@@ -88,15 +88,15 @@ class Writer:
             self._poll(POLL_S)
         with suppress(RuntimeError, KafkaException):
             self._producer.flush(FLUSH_S)
-            self._producer.purge(blocking=False)  # tells those who still wait
+            self._producer.purge(blocking=False)  # fails the appends that still wait
             self._producer.flush(POLL_S)
 
     def _poll(self, timeout_s: float) -> None:
-        # a report may find its loop closed: nobody waits for it any more
+        # RuntimeError: a report's loop is closed, and nobody waits for it any more
         with suppress(RuntimeError):
             try:
                 self._producer.poll(timeout_s)
-            except KafkaException as error:  # how the client tells a fatal error, instead of by `error_cb`
+            except KafkaException as error:  # the client reports a fatal error so, instead of by `error_cb`
                 self._on_error(error.args[0])
 
     def _on_error(self, error: KafkaError) -> None:
@@ -105,7 +105,7 @@ class Writer:
 
 
 class _Append:
-    """Counts the reports of one append, on the writer's thread, and tells the loop once."""
+    """Counts the delivery reports of one append, on the writer's thread, and settles it on the loop."""
 
     __slots__ = ("_error", "_left", "_loop", "_writer", "done")
 
@@ -134,7 +134,7 @@ class _Append:
 
 
 def check_sizes(payloads: Sequence[Payload]) -> None:
-    """Raises RecordTooLarge before anything of an append is sent."""
+    """Raises RecordTooLarge if any payload is too large for the log."""
     for payload in payloads:
         size = len(payload.key or b"") + len(payload.value or b"")
         if size > MAX_ENTRY_BYTES:

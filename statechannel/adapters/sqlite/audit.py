@@ -1,7 +1,7 @@
-"""Looks at the SQLite files of a cluster as they are: whose they are, where they lie, what is left of the disk.
+"""Looks at the SQLite files of a cluster: whose they are, on which file system, how much disk is free.
 
-Reads only, and creates nothing: neither a missing file nor, where nobody has it open, the two files that SQLite would
-put beside it. What a running broker does by itself (creating a file, switching on the write-ahead log) is no finding.
+Reads only, and creates nothing: neither a missing file nor, if nobody has it open, SQLite's two files beside it. What
+a broker does by itself (creating a file, switching on the write-ahead log) is no finding.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from statechannel.audit import Finding, Severity
 
 FULL_BYTES, TIGHT_BYTES = 64 << 20, 1 << 30
 AHEAD_S = 2.0
-"""A log that was written on this machine cannot be from the future."""
+"""The log is written on this machine: an entry further in the future means that the clock was set back."""
 
 NETWORK = frozenset({"9p", "afs", "beegfs", "ceph", "drvfs", "gpfs", "lustre", "ncpfs", "vboxsf", "vmhgfs"}) | {
     *("nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs"),
@@ -31,7 +31,7 @@ MountTable = Callable[[], str]
 
 
 def mount_table() -> str:
-    """What is mounted where, as Linux tells it; empty where it does not."""
+    """Linux's mount table, empty on other systems."""
     try:
         return Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -39,7 +39,7 @@ def mount_table() -> str:
 
 
 def audit_log_file(path: Path, *, now_ms: int, mounts: MountTable = mount_table) -> list[Finding]:
-    """What there is to say about the file of a log. `now_ms` is this machine's wall clock."""
+    """Findings about the file of a log. `now_ms` is this machine's wall clock."""
     found = list(_audit_file("log file", path, mounts))
     with _opened(path) as db:
         if db is not None:
@@ -48,7 +48,7 @@ def audit_log_file(path: Path, *, now_ms: int, mounts: MountTable = mount_table)
 
 
 def audit_coordination_file(path: Path, cluster: str, *, mounts: MountTable = mount_table) -> list[Finding]:
-    """What there is to say about the file of a coordination service, which should belong to `cluster`."""
+    """Findings about the file of a coordination service, which should belong to `cluster`."""
     found = list(_audit_file("coordination file", path, mounts))
     with _opened(path) as db:
         if db is not None:
@@ -128,7 +128,7 @@ def _space(subject: str, directory: Path) -> Finding:
 
 
 def _ownership(subject: str, path: Path) -> Finding:
-    """The header alone: a damaged file still has one, and it is read without SQLite."""
+    """Judge by the header alone, which a damaged file still has, and which needs no SQLite to read."""
     try:
         with path.open("rb") as file:
             header = file.read(100)
@@ -145,9 +145,9 @@ def _ownership(subject: str, path: Path) -> Finding:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Generator[sqlite3.Connection | None]:
-    """The file, to read only; None if it is not there or is none of ours.
+    """A read-only connection to the file; None if it is missing or not ours.
 
-    Without a write-ahead log beside it nobody has it open, and reading it as unchangeable creates none.
+    Without a write-ahead log beside it nobody has it open, and opening it as immutable creates none.
     """
     mode = "mode=ro" if Path(f"{path}-wal").exists() else "immutable=1"
     try:

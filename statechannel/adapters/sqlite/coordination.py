@@ -1,7 +1,7 @@
 """`ports.Coordination` on one SQLite file that several processes of one machine share.
 
-Holds what was last seen and this session's identity. The threads that write and watch are in `desk.py`, what a
-write checks is in `registry.py`. Sessions end by time-out only; early suspicion is decided elsewhere.
+Holds the last values seen and this session's identity. The threads that write and watch are in `writer_thread.py`, the
+checks of each write in `registry.py`. A crashed process's session ends by time-out.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def boottime_s() -> float:
 class SqliteCoordination:
     """A coordination client with one session; any number of them, in any processes of this machine, share the file.
 
-    A session ends when it was not heard for `session_timeout_s`; it is heard six times in that time. A request gives up
-    after `request_timeout_s`. `clock` is in seconds and must be shared by all processes of the machine.
+    A session ends after `session_timeout_s` without a heartbeat; six are sent in that time. A request gives up after
+    `request_timeout_s`. `clock` is in seconds, and the same in all processes of the machine.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class SqliteCoordination:
         self._writer_thread: WriterThread | None = None
         self._watch: Watch | None = None
         self.abandoned = False
-        """Set by any thread: the session has ended, and nobody acts in it until another incarnation has started."""
+        """Set by any thread: the session has ended; nothing is written until another incarnation has started."""
         self.heartbeat_held = False
         """Test hook: while true this client does not keep its session alive by itself, as if it were stopped."""
 
@@ -104,7 +104,7 @@ class SqliteCoordination:
         await self._write(lambda db: registry.register(db, self._acting(broker), broker, data), durable=False)
 
     async def prove(self, broker: BrokerId) -> None:
-        """As the port says; on a full disk, where nobody can be raised, the check under the write lock suffices."""
+        """As `Coordination.prove`. On a full disk a check under the write lock suffices: nobody can be raised then."""
         data = self._last_data.get(broker, b"")
         await self._write(
             lambda db: registry.prove(db, self._acting(broker), broker, data),
@@ -186,7 +186,7 @@ class SqliteCoordination:
         registry.check_current(db, broker)
 
     def _acting(self, broker: BrokerId) -> Session:
-        """The session as of now, in which an incarnation acts. Raises Fenced where it was abandoned."""
+        """This client's session as of now. Raises Fenced if it was abandoned."""
         if self.abandoned:
             raise Fenced(f"{broker} ended with its session: stop it and start a new incarnation")
         return self.session()
@@ -200,7 +200,7 @@ class SqliteCoordination:
         on_full_disk: Callable[[SqliteConnection], T] | None = None,
         checked: bool = True,
     ) -> T:
-        """One checked write. What need not outlive a boot (no session does) is not durable, and spares a disk flush."""
+        """One checked write. Sessions do not outlive a boot: writes about them are not durable, which saves a flush."""
         writer_thread = self._writer_thread
         if writer_thread is None:
             raise CoordinationUnavailable(f"{self._path}: this client is closed or was not started")
@@ -225,7 +225,7 @@ class SqliteCoordination:
         return answer
 
     def _checked(self, write: Callable[[SqliteConnection], T]) -> Callable[[SqliteConnection], T]:
-        """The same, if this is still the root that was identified."""
+        """The write, preceded by a check that this is still the identified root."""
         root = self._root
         if not root:
             return write
@@ -237,7 +237,7 @@ class SqliteCoordination:
         return checked
 
     def note_link(self, half: str, *, works: bool) -> None:
-        """On the loop: reading or writing has begun to work, or ceased to."""
+        """On the loop: whether reading, writing or the root works now."""
         before = self.connection
         self._link[half] = works
         if self.connection != before:

@@ -1,7 +1,7 @@
-"""One SQLite file that several processes of one machine share: opening it, whose it is, and transactions on it.
+"""One SQLite file that several processes of one machine share: opens it, checks whose it is, runs transactions.
 
-Knows nothing of logs or sessions. Every error leaves as `FileUnavailable` (passing: try again) or `ForeignFile`
-(permanent: an operator must act), both with the path and what to do; the adapters translate them at their border.
+Knows nothing of logs or sessions. Raises only `FileUnavailable` (transient: try again) and `ForeignFile` (permanent: an
+operator must act), both with the path and what to do; the adapters translate them into the errors of the ports.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ APPLICATION_ID = 0x4C4D5343  # "LMSC"
 FORMAT_VERSION = 1
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.0003, 0.002
 _CHECKPOINT_PAGES = 1_000
-_WAL_KEPT_BYTES = 8 << 20  # what a large commit needs beyond it is given back afterwards
+_WAL_KEPT_BYTES = 8 << 20  # a larger write-ahead log is truncated to this after a commit
 
 _ADVICE = {
     sqlite3.SQLITE_FULL: "the disk is full; free some space, writing resumes by itself",
@@ -50,7 +50,7 @@ class ForeignFile(Exception):
 
 
 def translated(path: Path, error: sqlite3.Error) -> FileUnavailable | ForeignFile:
-    """What SQLite raised, with the path and what to do about it."""
+    """SQLite's error as one of ours, with the path and what to do."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     text = f"{path}: {_ADVICE.get(code, 'SQLite refuses')} ({error})"
     if code in _PERMANENT:
@@ -59,12 +59,11 @@ def translated(path: Path, error: sqlite3.Error) -> FileUnavailable | ForeignFil
 
 
 class SqliteFile:
-    """One connection to the file, for one thread (the one that made it).
+    """One connection to the file, for the thread that made it.
 
-    The file is created, for its user alone, with `schema` where it is empty; SQLite gives what it puts beside it the
-    same mode. One that a former release made for everybody is closed to all others. A file of another application is
-    not touched. A file that was removed or replaced after it was opened is refused by `check_same`: two processes would
-    go on in two histories.
+    Creates a missing file, readable by this user alone, with `schema`; SQLite's files beside it get the same mode.
+    Takes other users' access from a file of an earlier release. Does not touch a file of another application.
+    `check_same` refuses a file that was removed or replaced after it was opened: processes would diverge.
     """
 
     def __init__(self, path: Path, schema: str, deadline_s: float) -> None:
@@ -88,7 +87,7 @@ class SqliteFile:
         try:
             _until(deadline_s, self._check_ours)
             _until(deadline_s, lambda: db.execute("PRAGMA journal_mode = WAL").fetchall())
-            db.execute("PRAGMA secure_delete = OFF").fetchall()  # some builds overwrite all that is deleted
+            db.execute("PRAGMA secure_delete = OFF").fetchall()  # some builds overwrite deleted rows by default
             db.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}").fetchall()
             with self.transaction(deadline_s):
                 self._check_ours()
@@ -106,7 +105,7 @@ class SqliteFile:
         self._inode = (found.st_dev, found.st_ino)
 
     def _check_ours(self) -> None:
-        # in this order: another process may be making the file ours between two of these, but never the reverse
+        # in this order: another process may make the file ours between two of these queries
         tables = self.db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
         application, version = _pragma(self.db, "application_id"), _pragma(self.db, "user_version")
         if application != APPLICATION_ID and (application or tables):
@@ -129,8 +128,8 @@ class SqliteFile:
     ) -> Generator[sqlite3.Connection]:
         """One write transaction: all of it, or nothing. `durable` says whether it must survive a power cut.
 
-        After a `large` one the caller is to call `checkpoint`, which takes longer than the commit itself: SQLite would
-        do it while others still wait for their turn.
+        After a `large` one the caller must call `checkpoint`, which takes longer than the commit: SQLite itself would
+        run it while other writers wait for their turn.
 
         Waits for the lock until `deadline_s` (monotonic clock), or for as long as a stopped process keeps its turn.
         Raises FileUnavailable.
@@ -149,7 +148,7 @@ class SqliteFile:
                 yield db
                 db.execute("COMMIT")
             except BaseException:
-                if db.in_transaction:  # a full disk makes SQLite roll back by itself
+                if db.in_transaction:  # on a full disk SQLite has rolled back by itself
                     with contextlib.suppress(sqlite3.Error):
                         db.execute("ROLLBACK")
                 raise
@@ -159,13 +158,13 @@ class SqliteFile:
             self._end_turn()
 
     def checkpoint(self) -> None:
-        """Copy what was committed to its place in the file, as far as readers allow; others may write meanwhile."""
-        with contextlib.suppress(sqlite3.Error):  # then a later one does it
+        """Copy committed pages into the file, as far as readers allow; others may write meanwhile."""
+        with contextlib.suppress(sqlite3.Error):  # a later checkpoint catches up
             self.db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     @contextlib.contextmanager
     def reading(self) -> Generator[sqlite3.Connection]:
-        """The file as of one commit. Keep it short: SQLite cannot shorten its log meanwhile. Raises FileUnavailable."""
+        """Read the file as of one commit. Be quick: SQLite cannot truncate its log so long. Raises FileUnavailable."""
         db = self.db
         try:
             db.execute("BEGIN")
@@ -177,9 +176,9 @@ class SqliteFile:
             raise translated(self.path, error) from error
 
     def _take_turn(self) -> None:
-        """Queue for the write lock in the kernel, which wakes us without polling and without the interpreter lock.
+        """Queue in the kernel for the write lock, which wakes us without polling and without the interpreter lock.
 
-        It makes waiting quick and fair, nothing else: SQLite's own lock is what keeps writers apart.
+        This only makes waiting quick and fair: SQLite's own lock keeps writers apart.
         """
         with contextlib.suppress(OSError):
             if self._turn_fd < 0:
@@ -204,19 +203,21 @@ class SqliteFile:
 
 
 def _make_private(path: Path) -> None:
-    """Make the file if it is not there. Opening it here would not do: closing it again would drop the locks that other
-    connections of this process have on it."""
-    with contextlib.suppress(OSError):  # it is there, or SQLite will say what is wrong
+    """Create the file if it is missing, without opening it.
+
+    Opening and closing it here would drop the locks of this process's other connections.
+    """
+    with contextlib.suppress(OSError):  # it exists, or SQLite will say what is wrong
         os.mknod(os.path.realpath(path), stat.S_IFREG | 0o600)
 
 
 def _close_to_others(path: Path) -> None:
-    """Take from all others what a former release left to everybody, if the files are this user's.
+    """Take other users' access to this user's files, which an earlier release created for everybody.
 
-    A group keeps what it was given where it is not this user's own (`chgrp`): that was done on purpose.
+    A group other than this user's own keeps its access: somebody set it on purpose (`chgrp`).
     """
     for file in (os.path.realpath(path) + end for end in ("", "-wal", "-shm", "-turn")):
-        with contextlib.suppress(OSError):  # most are not there, or another user's: `loadmanager check` tells of these
+        with contextlib.suppress(OSError):  # missing, or another user's, which `loadmanager check` reports
             found = os.lstat(file)
             if found.st_uid != os.geteuid() or not stat.S_ISREG(found.st_mode) or not found.st_mode & 0o007:
                 continue

@@ -1,4 +1,4 @@
-"""How the threads of the SQLite adapters hand back what they found, on the loop of whoever asked."""
+"""Hands results from the threads of the SQLite adapters back to the caller's loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def post(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: Any) -> None:
-    """Run a call on the loop, from another thread; nobody waits for it any more once the loop is closed."""
+    """Run a call on the loop, from another thread; does nothing once the loop is closed."""
     try:
         loop.call_soon_threadsafe(call, *arguments)
     except RuntimeError:
@@ -17,7 +17,7 @@ def post(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments:
 
 
 def settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
-    """The answer, or the error, unless nobody waits any more."""
+    """Set the result, or the error, unless the future is done already."""
     if future.done():
         return
     if error is None:

@@ -1,4 +1,4 @@
-"""A bound on the bytes that are on their way into a log; who finds it reached waits, first come, first served."""
+"""Bounds the bytes on their way into a log; callers beyond the bound wait, first come, first served."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import deque
 
 
 class Intake:
-    """A bound on the bytes under way. What is larger than the bound by itself is let in alone."""
+    """A bound on the bytes under way. An append larger than the bound enters alone."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -15,7 +15,7 @@ class Intake:
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
 
     async def enter(self, size_bytes: int, timeout_s: float) -> None:
-        """Raises TimeoutError; then nothing was entered."""
+        """Wait for room and take it. Raises TimeoutError; then nothing is taken."""
         if not self._waiting and self._fits(size_bytes):
             self._under_way_bytes += size_bytes
             return

@@ -1,11 +1,11 @@
 """`ports.Log` on one SQLite file that several processes of one machine share.
 
-Decides how much may be under way (a bound on the bytes that wait to be written, one for appends and one for groups)
-and who waits for what; writing is in `log_writer.py`, reading in `log_reader.py`, in threads of their
-own. Not for network file systems: SQLite's write-ahead log needs memory that all its processes share.
+Bounds the bytes that wait to be written: one bound for appends, one for groups. `log_writer.py` writes and
+`log_reader.py` reads, each in threads of its own. Not for network file systems: SQLite's write-ahead log needs memory
+that all its processes share.
 
-A loop that is never idle should run with `sys.setswitchinterval(0.0005)` or so: with CPython's default of 5 ms the
-threads behind this were seen to wait for the interpreter lock for seconds, while the loop worked in steps of 2 ms.
+A loop that is never idle should run with `sys.setswitchinterval(0.0005)` or so. With CPython's default of 5 ms these
+threads waited for the interpreter lock for seconds, while the loop worked in steps of 2 ms.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class SqliteLog:
     """A log client; any number of them, in any processes of this machine, share the file at `path`.
 
     `append_timeout_s` bounds each wait: for room in the queue, for the file's lock, for the disk. A tombstone of a
-    compacted topic stays readable for `tombstone_s`; each entry of a followed one for `compaction_lag_s`, replaced or
-    not. The directory of `path` must exist and be on a local disk.
+    compacted topic stays readable for `tombstone_s`; each entry of a followed topic for `compaction_lag_s`, even if
+    replaced. The directory of `path` must exist and be on a local disk.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class SqliteLog:
         """Open or create the file. Raises LogUnavailable, or TopicMismatch if the file is not a log of ours."""
         self._writer = self._new_writer(sweeps=False)
         self._writer.start(timeout_s)
-        await self._within(timeout_s + 1, self._writer.started, "start")  # the others find the file made
+        await self._within(timeout_s + 1, self._writer.started, "start")  # creates the file for the other threads
         self._group_writer = self._new_writer(sweeps=True)
         self._reader = LogReader(self._path, loop=asyncio.get_running_loop())
         for thread in (self._group_writer, self._reader):
@@ -136,7 +136,7 @@ class SqliteLog:
             if failure is None:
                 append.done.set_result(None)
             else:
-                append.done.set_exception(type(failure)(*failure.args))  # one each: they collect tracebacks
+                append.done.set_exception(type(failure)(*failure.args))  # a new one each: they collect tracebacks
 
     async def ends(self, topic: str) -> tuple[int, ...]:
         stored = self._topic(topic)
@@ -147,7 +147,7 @@ class SqliteLog:
 
     # --- a log that lives for years
     def read(self, topic: str, partition: int, start: int) -> AsyncGenerator[Sequence[LogEntry]]:
-        """As the port says; the time of the call is when the first batch is asked for."""
+        """As `Log.read`; the call counts as made when the first batch is asked for."""
         return self._entries(topic, {partition: start}, only_what_is_there=True)
 
     async def begins(self, topic: str) -> tuple[int, ...]:
@@ -159,7 +159,7 @@ class SqliteLog:
         return await self._ask(lambda db: queries.offset_at(db, partition_id, at_ms), "look up a time")
 
     async def trim(self, topic: str, partition: int, before: int) -> None:
-        """As the port says; the room is freed within moments after it. Raises TopicMismatch for a compacted topic."""
+        """As `Log.trim`; the space is freed moments later. Raises TopicMismatch for a compacted topic."""
         stored = self._topic(topic)
         partition_id = stored.partition_id(partition)
         if stored.compacted:
@@ -189,7 +189,7 @@ class SqliteLog:
     async def _write(
         self, body: Callable[[Connection], T], doing: str, timeout_s: float | None = None, **kind: Any
     ) -> T:
-        """A write transaction beside the appends."""
+        """A write transaction of the group writer, which does not delay appends."""
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         writer = self._group_writer
         if writer is None:
@@ -202,7 +202,7 @@ class SqliteLog:
         self._writer = self._group_writer = self._reader = None
         for tail in self._tails:
             tail.fail(LogUnavailable(f"{self._path}: this client was closed"))
-        for thread in threads:  # one after the other: of two that close at once SQLite takes neither for the last
+        for thread in threads:  # one by one: if two close at once, SQLite takes neither for the last
             if thread is not None:
                 thread.stop()
                 with contextlib.suppress(TimeoutError):

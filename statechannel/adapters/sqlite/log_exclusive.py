@@ -1,7 +1,7 @@
-"""Exclusive writers of a SQLite log: an id has a number that each new writer raises, and each commit checks it.
+"""Exclusive writers of a SQLite log: each id has a number that a new writer raises and every commit checks.
 
-Both happen in write transactions of the same file, and SQLite has one of these at a time: whatever an earlier writer
-committed was there before the number was raised, and nothing of it comes after.
+Both are write transactions of one file, and SQLite runs one at a time: an earlier writer's commits all come before the
+number is raised, and none after it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _RAISE = """
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """The number under which somebody became the writer of an id."""
+    """The number under which a client became the writer of an id."""
 
     writer_id: str
     number: int
 
     def check(self, db: Connection) -> None:
-        """In the transaction that writes. Raises WriterFenced."""
+        """Check the number, in the transaction that writes. Raises WriterFenced."""
         rows = db.execute("SELECT number FROM writers WHERE id = ?", (self.writer_id,)).fetchall()
         if rows != [(self.number,)]:
             raise WriterFenced(
@@ -44,12 +44,12 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 def raised(db: Connection, writer_id: str) -> Claim:
-    """Fence whoever was the writer of this id; the body of a write transaction."""
+    """Fence the previous writer of this id; the body of a write transaction."""
     return Claim(writer_id, db.execute(_RAISE, (writer_id,)).fetchall()[0][0])
 
 
 class Group:
-    """The payloads of one commit. Both steps run in the writing thread, only the second one keeps others waiting."""
+    """The payloads of one commit. Both steps run in the writing thread; only `write` keeps other writers waiting."""
 
     def __init__(self, claim: Claim, partition_id: int, payloads: Sequence[Payload], keeping: Keeping | None) -> None:
         """`keeping` is None for a plain topic."""
@@ -73,7 +73,7 @@ class Group:
 
 
 class SqliteExclusiveWriter:
-    """`ports.ExclusiveWriter`; it holds nothing but its claim, and writes through the log that made it."""
+    """`ports.ExclusiveWriter`; has only its claim, and writes through the log that made it."""
 
     def __init__(self, claim: Claim, commit: Callable[[Claim, str, int, Sequence[Payload]], Awaitable[None]]) -> None:
         self._claim, self._commit = claim, commit

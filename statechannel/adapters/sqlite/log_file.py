@@ -1,7 +1,7 @@
-"""A log's file as somebody reads it who is no client of the log: as of now, read-only, from any thread or process.
+"""Reads a log's file without being a client of the log: as of now, read-only, from any thread or process.
 
-Creates nothing where the file belongs to another user, waits for nobody, and keeps no broker from writing. What a topic
-is, where its partitions begin and end, and what its chunks hold is decided where brokers decide it.
+Creates nothing if the file belongs to another user, waits for nobody, and keeps no broker from writing. Topics, extents
+and chunks are read by the same functions as in brokers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BUSY_S = 5.0
 
 
 class Run(msgspec.Struct, frozen=True, gc=False):
-    """Entries without a gap, taken by the log at one moment; the first one has the offset `first`."""
+    """Consecutive entries that the log took at one moment; the first has the offset `first`."""
 
     first: int
     appended_ms: int
@@ -33,7 +33,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
 
 @contextlib.contextmanager
 def opened(path: Path) -> Generator[sqlite3.Connection]:
-    """The file, to be read. Raises FileUnavailable or ForeignFile, for what happens in the body too."""
+    """A read-only connection. Raises FileUnavailable or ForeignFile, also for SQLite's errors in the body."""
     unchanging = not (_is_open(path) or _is_ours(path))
     try:
         mode = "immutable=1" if unchanging else "mode=ro"
@@ -49,15 +49,15 @@ def opened(path: Path) -> Generator[sqlite3.Connection]:
 
 
 def stored_topic(db: sqlite3.Connection, name: str) -> StoredTopic | None:
-    """A topic of the file, None if there is none of this name (yet)."""
+    """The topic of this name, None if the file has none (yet)."""
     there = db.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'topics'").fetchone()[0]
     return find_topic(db, name) if there else None
 
 
 def runs(db: sqlite3.Connection, topic: StoredTopic, partition: int, start: int, before: int) -> Iterator[Run]:
-    """What a partition holds from the offset `start` on and below `before`, in order, in runs of up to 1,000 entries.
+    """The entries of a partition in `[start, before)`, in order, in runs of up to 1,000.
 
-    What was trimmed or superseded is not there. Raises ForeignFile for a damaged chunk.
+    Trimmed and replaced entries are not there. Raises ForeignFile for a damaged chunk.
     """
     base = topic.partition_id(partition) << OFFSET_BITS
     start = max(start, begins(db, topic)[partition])
@@ -77,7 +77,7 @@ def _is_open(path: Path) -> bool:
 
 
 def _is_ours(path: Path) -> bool:
-    """Then the files that SQLite puts beside it are ours too, and no broker's hindrance."""
+    """Whether this user owns the file; then SQLite's files beside it are ours too and block no broker."""
     try:
         return path.stat().st_uid == os.geteuid()
     except OSError as error:

@@ -1,9 +1,9 @@
-"""How payloads become rows of a log's file: parts of a write transaction, which the caller owns.
+"""Writes payloads as rows of a log's file, inside a write transaction of the caller.
 
-An append of a plain topic becomes *chunks*: one row holds up to 1,000 entries, so that the cost of a row, and of
-letting go of the interpreter lock at each of SQLite's steps, is paid once per group instead of once per entry. A
-compacted topic has one row per entry, because its rows are superseded one by one. A row that counts no more, but is
-still to be read for a while, says in `dies_ms` until when: a tombstone, and what was replaced in a followed topic.
+An append of a plain topic becomes *chunks*: one row has up to 1,000 entries. So the cost of a row, and of releasing the
+interpreter lock at each of SQLite's steps, is paid once per chunk instead of once per entry. A compacted topic has one
+row per entry, because each is replaced on its own. A tombstone, or a replaced entry of a followed topic, stays readable
+until `dies_ms`.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ CHUNK_ENTRIES = 1_000
 CHUNK_BYTES = 1 << 20
 _ENTRY_OVERHEAD_BYTES = 64
 
-# Few steps a transaction: at each of them this thread may have to wait for the interpreter lock, and others for us.
+# Few statements in a transaction: at each this thread may wait for the interpreter lock, and other writers for us.
 _ADVANCE = "UPDATE partitions SET next_offset = next_offset + ? WHERE id = ?"
 _INSERT_CHUNK = f"""
     INSERT INTO chunks (place, appended_ms, entries)
     SELECT (id << {OFFSET_BITS}) + next_offset, ?, ? FROM partitions WHERE id = ?"""
 _INSERT_KEYED = "INSERT INTO chunks (place, appended_ms, entries, key, dies_ms) VALUES (?, ?, ?, ?, ?)"
 _DELETE_OLDER = "DELETE FROM chunks WHERE key = ? AND place >= ? AND place < ?"
-# Older rows of the key than the newest one are dying already.
+# Only the newest row of the key: older ones have their `dies_ms` already.
 _LET_NEWEST_DIE = """
     UPDATE chunks SET dies_ms = min(appended_ms, ?) + ? WHERE dies_ms IS NULL AND place = (
         SELECT max(place) FROM chunks WHERE key = ? AND place >= ? AND place < ?)"""
-# Behind a tombstone nothing may outlive it, whatever other writers were told.
+# No older row may outlive a tombstone, whatever lag other writers were configured with.
 _LET_ALL_DIE = """
     UPDATE chunks SET dies_ms = min(coalesce(dies_ms, ?1 + ?2), min(appended_ms, ?1) + ?2)
     WHERE key = ?3 AND place >= ?4 AND place < ?5"""
@@ -46,14 +46,14 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """A row of a plain topic to be: how many entries, and their encoding."""
+    """A row to write to a plain topic: the number of entries, and their encoding."""
 
     count: int
     entries: bytes
 
 
 def encoded_chunks(payloads: Sequence[Payload]) -> list[Chunk]:
-    """Large ones are better encoded before the transaction, which keeps other writers waiting."""
+    """Encode the payloads; large ones before the transaction, since that keeps other writers waiting."""
     return [Chunk(len(run), _encode([(p.key, p.value) for p in run])) for run in _runs(payloads)]
 
 
@@ -65,14 +65,14 @@ def insert_chunks(db: Connection, partition_id: int, chunks: Sequence[Chunk], no
 
 
 class Keeping(msgspec.Struct, frozen=True):
-    """How long a compacted topic keeps what counts no more: tombstones, and what was replaced (0: not at all)."""
+    """How long a compacted topic keeps tombstones, and replaced entries (0: not at all)."""
 
     tombstone_ms: int
     replaced_ms: int = 0
 
 
 def insert_keyed(db: Connection, partition_id: int, payloads: Sequence[Payload], now_ms: int, keeping: Keeping) -> None:
-    """Append the last entry of each key, and remove, or let die, what it supersedes; unused offsets stay gaps."""
+    """Append the last entry of each key, and remove those it replaces, now or after a lag; unused offsets stay gaps."""
     first = _reserve(db, partition_id, len(payloads))
     last = {payload.key: place for place, payload in enumerate(payloads, first)}
     base = partition_id << OFFSET_BITS
@@ -91,7 +91,7 @@ def insert_keyed(db: Connection, partition_id: int, payloads: Sequence[Payload],
 
 
 def _supersede(db: Connection, payload: Payload, older: tuple[int, int], now_ms: int, keeping: Keeping) -> None:
-    """What lies in the places `older`, and has the key. What is deleted must not come back once its tombstone died."""
+    """Replace the key's rows in the places `older`; none may outlive a tombstone, or the key would come back."""
     lag_ms = keeping.replaced_ms
     if not lag_ms:
         db.execute(_DELETE_OLDER, (payload.key, *older))
@@ -100,19 +100,19 @@ def _supersede(db: Connection, payload: Payload, older: tuple[int, int], now_ms:
 
 
 def drop_dead(db: Connection, now_ms: int) -> None:
-    """Remove what counts no more and was kept long enough, oldest first; some of it, where there is much."""
+    """Remove rows whose `dies_ms` has passed, oldest first, at most DROPPED_AT_ONCE."""
     db.execute(_DROP_DEAD, (now_ms, DROPPED_AT_ONCE))
 
 
 def payload_bytes(payload: Payload) -> int:
-    """What a payload takes, about."""
+    """About how many bytes a payload takes."""
     return len(payload.key or b"") + len(payload.value or b"") + _ENTRY_OVERHEAD_BYTES
 
 
 def checked_size_bytes(payloads: Sequence[Payload]) -> int:
-    """What they take together, about. Raises RecordTooLarge if a single one exceeds what a log takes."""
+    """About how many bytes they take together. Raises RecordTooLarge if one exceeds MAX_PAYLOAD_BYTES."""
     size_bytes = sum(map(payload_bytes, payloads))
-    if size_bytes > MAX_PAYLOAD_BYTES:  # only then can one of them be
+    if size_bytes > MAX_PAYLOAD_BYTES:  # only then can one of them be too large
         largest_bytes = max(len(payload.key or b"") + len(payload.value or b"") for payload in payloads)
         if largest_bytes > MAX_PAYLOAD_BYTES:
             raise RecordTooLarge(
@@ -122,7 +122,7 @@ def checked_size_bytes(payloads: Sequence[Payload]) -> int:
 
 
 def _reserve(db: Connection, partition_id: int, count: int) -> int:
-    """Take the next offsets of a partition; the place of the first."""
+    """Take the next offsets of a partition; returns the place of the first."""
     (end,) = db.execute(_ADVANCE + " RETURNING next_offset", (count, partition_id)).fetchall()[0]
     return (partition_id << OFFSET_BITS) + end - count
 

@@ -1,6 +1,6 @@
-"""What is asked of a log's file, as plain functions on a connection: where partitions begin and end, and their batches.
+"""Queries of a log's file, as plain functions on a connection: where partitions begin and end, and their entries.
 
-Each looks at the file as of one commit where the caller has opened a read transaction, or asks in one statement.
+Each sees the file as of one commit if the caller has opened a read transaction, or if it is a single statement.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _decode = msgspec.msgpack.Decoder(list[tuple[bytes | None, bytes | None]]).decod
 
 
 class Extent(msgspec.Struct, frozen=True, gc=False):
-    """Which offsets a partition has: from its begin on, below its end."""
+    """The offsets of a partition: `[begin, end)`."""
 
     begin: int
     end: int
@@ -33,7 +33,7 @@ NOTHING = Extent(0, 0)
 
 
 def extents(db: Connection) -> dict[int, Extent]:
-    """Of every partition in the file, by its id."""
+    """The extent of every partition in the file, by its id."""
     return {row[0]: Extent(row[1], row[2]) for row in db.execute(_EXTENTS).fetchall()}
 
 
@@ -57,16 +57,16 @@ def _first(db: Connection, partition_id: int, found: dict[int, Extent]) -> int:
 
 
 def offset_at(db: Connection, partition_id: int, at_ms: int) -> int:
-    """The first offset that was appended at `at_ms` or later, else the end, in some 30 look-ups however long the log.
+    """The first offset that was appended at `at_ms` or later, else the end; some 30 queries, however long the log.
 
-    Where the machine's clock was set back, appends around that moment are not in the order of their times: then it
+    If the machine's clock was set back, appends around that moment are not in the order of their times: then the result
     is one of several offsets with an earlier time before it and a later one after it.
     """
     extent = extents(db)[partition_id]
     base = partition_id << OFFSET_BITS
     low = db.execute(_CHUNK_WITH, (base, base + extent.begin)).fetchone()[0] or base + extent.begin
     high = base + extent.end
-    while low < high:  # all chunks before `low` are earlier, none from `high` on is
+    while low < high:  # all chunks before `low` are earlier than `at_ms`, none from `high` on is
         middle = (low + high) // 2
         chunk = db.execute(_FIRST_CHUNK, (middle, base + OFFSETS)).fetchone()
         if chunk is None or chunk[1] >= at_ms:
@@ -80,9 +80,10 @@ def offset_at(db: Connection, partition_id: int, at_ms: int) -> int:
 def chunks_between(
     db: Connection, base: int, start: int, before: int
 ) -> Generator[tuple[int, int, list[tuple[bytes | None, bytes | None]]]]:
-    """Offset of the first entry, time, and entries of each chunk that has some from `start` on and below `before`.
+    """First offset, time and entries of each chunk that has entries in `[start, before)`.
 
-    `base` is the place of the partition's offset 0. Close it: its statement keeps a snapshot, and the WAL would grow.
+    `base` is the place of the partition's offset 0. Close the generator: its statement keeps a snapshot, and SQLite's
+    write-ahead log would grow.
     """
     cursor = db.execute(_NEXT_CHUNKS, (_chunk_with(db, base, base + start), base + before - 1))
     try:
@@ -93,7 +94,7 @@ def chunks_between(
 
 
 class Batch(msgspec.Struct, gc=False):
-    """What a look gave: the entries, the position after them, and whether the partition had no more at that moment."""
+    """Entries, the position after them, and whether the partition had no more at that moment."""
 
     entries: list[LogEntry]
     after: int
@@ -103,10 +104,10 @@ class Batch(msgspec.Struct, gc=False):
 def next_batch(
     db: Connection, topic: StoredTopic, partition: int, position: int, before: int, *, aligned: bool
 ) -> Batch:
-    """The entries of a partition from `position` on and below `before`, as many as make a batch.
+    """The next batch of entries of a partition in `[position, before)`.
 
-    It ends at a hole of a plain topic; then, or if there is nothing, the position after it may be as it was. `aligned`
-    says that a chunk begins at `position`, if any does later.
+    It ends at a hole of a plain topic; if there is nothing before the hole or at all, `after` equals `position`.
+    `aligned` says that no chunk begins before `position` and reaches beyond it.
     """
     base = (topic.first_id + partition) << OFFSET_BITS
     place = base + position if aligned else _chunk_with(db, base, base + position)
@@ -126,11 +127,11 @@ def next_batch(
             size_bytes += len(blob)
             batch.after = max(batch.after, first + len(rows))
     finally:
-        cursor.close()  # or the statement would keep its snapshot, and the WAL would grow
+        cursor.close()  # else the statement keeps its snapshot, and SQLite's write-ahead log grows
     return batch
 
 
 def _chunk_with(db: Connection, base: int, place: int) -> int:
-    """Where the chunk begins that a place falls into, if any does."""
+    """The place of the chunk that a place falls into, else the place itself."""
     found = db.execute(_CHUNK_WITH, (base, place)).fetchone()[0]
     return place if found is None else found

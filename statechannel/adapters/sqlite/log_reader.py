@@ -1,8 +1,8 @@
-"""The reading half of `SqliteLog`: one thread with a connection of its own that serves all readers of one client.
+"""The reading half of `SqliteLog`: one thread with its own connection that serves all readers of one client.
 
-It reads ahead of each up to a bound, wakes at every commit of any process (see `wakeup.py`), and looks at the file's
-`data_version` every few milliseconds besides. It rides out a file that cannot be read at present; it ends a tail only
-if what comes next was trimmed, or is not there although it must be.
+It reads ahead of each reader up to a bound, wakes at every commit of any process (see `wakeup.py`), and also polls the
+file's `data_version` every few milliseconds. It retries while the file cannot be read. It ends a tail only if the next
+entry was trimmed, or is missing or damaged.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class LogReader:
         self._requests: queue.SimpleQueue[Question | tuple[Tail, bool] | None] = queue.SimpleQueue()
         self._tails: list[Tail] = []
         self._news: list[tuple[Tail, Sequence[LogEntry] | LogError | None]] = []
-        """What a turn has for the loop, handed over at once: batches, what ended a tail, None at the end of a read."""
+        """Results of one turn, handed to the loop together: batches, the error of a tail, None at the end of a read."""
         self._seen_version = -1
         self._extents: dict[int, Extent] = {}
         self._thread = threading.Thread(target=self._run, name=f"log-reader {path.name}", daemon=True)
@@ -72,7 +72,7 @@ class LogReader:
         self._put(None)
 
     def nudge(self) -> None:
-        """Look again: a tail that was full has room."""
+        """Make the thread look again, since a tail that was full has room."""
         self._ear.nudge()
 
     def _put(self, request: Question | tuple[Tail, bool] | None) -> None:
@@ -100,7 +100,7 @@ class LogReader:
             post(self._loop, settle, self.stopped, None, None)
 
     def _serve_requests(self) -> bool:
-        """False once the reader is to stop."""
+        """Take all requests; False once the reader must stop."""
         while not self._requests.empty():
             match self._requests.get():
                 case None:
@@ -126,9 +126,9 @@ class LogReader:
         post(self._loop, settle, question.done, answer, failure)
 
     def _read(self) -> bool:
-        """Read one batch for each partition that has more; whether some of them have still more.
+        """Read one batch for each partition that has more; whether any has still more.
 
-        What is committed from here on rings the bell, so there is no need to look again at once.
+        False needs no second look: every later commit rings the bell.
         """
         more = False
         try:
@@ -153,7 +153,7 @@ class LogReader:
             self._seen_version = version
 
     def _read_tail(self, tail: Tail) -> bool:
-        """Whether there is more, and room for it."""
+        """Read the next batches of a tail; whether there is more, and room for it."""
         more = False
         try:
             for partition in tail.positions:
@@ -181,7 +181,7 @@ class LogReader:
             tail.aligned.add(partition)
             tail.positions[partition] = batch.after
         elif topic.compacted:
-            tail.positions[partition] = before  # what is left of it was superseded
+            tail.positions[partition] = before  # all that was left has been replaced
         else:
             self._refresh_extents()
             self._check_begin(tail, partition)
@@ -195,7 +195,7 @@ class LogReader:
         return tail.positions[partition] < before
 
     def _check_begin(self, tail: Tail, partition: int) -> None:
-        """Raises Trimmed where a reader of a plain topic stands below the begin."""
+        """Raises Trimmed if a reader of a plain topic is below its begin."""
         position = tail.positions[partition]
         begin = self._extents.get(tail.topic.first_id + partition, NOTHING).begin
         if position < begin and not tail.topic.compacted:

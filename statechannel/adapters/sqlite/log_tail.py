@@ -1,6 +1,6 @@
-"""One `tail` or `read` call of `SqliteLog`: what the reader's thread and the loop know of it.
+"""The state of one `tail` or `read` call of `SqliteLog`, between the reader's thread and the loop.
 
-The thread reads ahead up to a bound and waits for room then; the loop takes, and tells it when there is room again.
+The thread reads ahead up to a bound, then waits for room; the loop takes batches and says when there is room again.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _READ_AHEAD_LOW = 8
 
 
 class Tail:
-    """Where it stands in each of its partitions. The thread owns the first part, the loop the second."""
+    """Positions and batches of one reader. The thread owns the first group of attributes, the loop the second."""
 
     def __init__(self, topic: StoredTopic, starts: Mapping[int, int], *, only_what_is_there: bool = False) -> None:
         self.topic = topic
         self.positions = dict(starts)
         self.aligned: set[int] = set()
-        """Partitions of which a chunk is known to begin at the position, if any does later."""
+        """Partitions in which no chunk reaches across the position."""
         self.only_what_is_there = only_what_is_there
-        """A `read`: it ends, and has one partition."""
+        """True for a `read`: it ends, and has one partition."""
         self._before: int | None = None
         self.is_over = False
         self.delivered = 0
@@ -44,10 +44,10 @@ class Tail:
         return self.delivered - self.taken < READ_AHEAD_BATCHES
 
     def end_of(self, extent: Extent) -> int:
-        """Where there is nothing more to read at present.
+        """The offset before which to read at present.
 
-        A `read` of a plain topic keeps to the end that it saw first. One of a compacted topic goes on until a look
-        finds no more: what supersedes a key while it reads must not make it miss the key.
+        A `read` of a plain topic keeps the end that it saw first. A `read` of a compacted topic goes on until it finds
+        no more: a key that is replaced meanwhile must not be missed.
         """
         if not self.only_what_is_there:
             return extent.end
@@ -61,7 +61,7 @@ class Tail:
         self.arrived.set()
 
     def end(self) -> None:
-        """There will be no more, and what was delivered is all."""
+        """The `read` is complete: no batch comes after those delivered."""
         self.ended = True
         self.arrived.set()
 

@@ -1,8 +1,8 @@
-"""Trimming a SQLite log: the begin of a partition is raised in one step, what lies below is removed in small ones.
+"""Trims a SQLite log: raises the begin of a partition in one step, then removes the rows below in small steps.
 
-Readers go by the begin alone, so a trim counts as soon as that one row is committed. The rows below it are *swept*
-afterwards, a few MB a transaction, so that no append waits for a trim of gigabytes; a sweep that a crash cuts off is
-gone on with by the next process that opens the file. SQLite fills the room that is freed before the file grows again.
+Readers go by the begin alone, so a trim counts as soon as that one row is committed. The rows below are *swept*
+afterwards, a few MB in each transaction, so that no append waits for a trim of gigabytes. After a crash the next
+process that opens the file goes on with the sweep. SQLite reuses the freed space before the file grows again.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _STEP_TO = """
 
 
 def raise_begin(db: sqlite3.Connection, partition_id: int, before: int) -> None:
-    """The body of a trim: what lies below `before`, but not beyond the end, is forgotten from its commit on."""
+    """The body of a trim's transaction: raise the begin to `before`, at most to the end."""
     db.execute(_RAISE_BEGIN, (before, partition_id))
 
 
 class Sweeper:
-    """Removes what lies below the begins, step by step, for the thread that owns `file`."""
+    """Removes rows below the begins, step by step, for the thread that owns `file`."""
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
         self._pending: list[int] | None = None
-        """Partitions that may have something to be swept; None before the first look at what others have left."""
+        """Partitions that may have rows to sweep; None before the first look at what other processes left."""
         self._not_before_s = 0.0
 
     def add(self, partition_id: int) -> None:
@@ -50,11 +50,11 @@ class Sweeper:
 
     @property
     def wait_s(self) -> float | None:
-        """How long the thread may be idle before the next step; None: as long as it likes."""
+        """How long the thread may be idle before the next step; None if there is nothing to sweep."""
         return None if self._pending == [] else max(0.0, self._not_before_s - time.monotonic())
 
     def step(self) -> None:
-        """One small transaction, if there is something to do; a step that fails is tried again later."""
+        """One small transaction, if there is something to sweep; a failed step is tried again later."""
         if self.wait_s != 0:
             return
         began_s = time.monotonic()
@@ -64,12 +64,12 @@ class Sweeper:
             elif not self._sweep(self._pending[0]):
                 self._pending.pop(0)
             ended_s = time.monotonic()
-            self._not_before_s = ended_s + (ended_s - began_s)  # half of the time is for others, who want to write
+            self._not_before_s = ended_s + (ended_s - began_s)  # leaves half of the time to other writers
         except (sqlite3.Error, FileUnavailable, ForeignFile):
             self._not_before_s = time.monotonic() + _RETRY_S
 
     def _sweep(self, partition_id: int) -> bool:
-        """Whether there was something to remove."""
+        """Remove the next rows; whether there were any."""
         to = self._step_to(partition_id)
         if to is None:
             return False
@@ -78,10 +78,10 @@ class Sweeper:
         return True
 
     def _step_to(self, partition_id: int) -> int | None:
-        """The last place that the next step removes, None if nothing is left to be removed."""
+        """The last place that the next step removes, None if nothing is left."""
         db, base = self._file.db, partition_id << OFFSET_BITS
         begin, end = db.execute(_EXTENT, (partition_id,)).fetchall()[0]
         kept = base + end
-        if begin < end:  # the chunk that holds the first entry of the rest stays whole
+        if begin < end:  # the chunk with the entry at `begin` stays whole
             kept = db.execute(_CHUNK_WITH, (base, base + begin)).fetchall()[0][0] or base
         return db.execute(_STEP_TO, (base, kept, _STEP_CHUNKS, _STEP_BYTES)).fetchall()[0][0]

@@ -1,9 +1,9 @@
-"""The writing half of `SqliteLog`: a thread that puts all appends that wait into one transaction (group commit).
+"""The writing half of `SqliteLog`: a thread that puts all waiting appends into one transaction (group commit).
 
-Whatever else writes (a new topic, a trim, an exclusive writer's group) is a transaction of its own, in the order in
-which it was handed over. A client has two of these threads: one appends, and for what takes long, groups of tens of MB
-and the sweeping after trims, there is another one, so that appends wait for the file's lock only. What the rows look
-like is decided in `log_inserts.py`, `log_exclusive.py` and `log_trim.py`.
+Every other write (a new topic, a trim, an exclusive writer's group) is a transaction of its own, in the order of the
+calls. A client has two of these threads: one appends, the other does long work (groups of tens of MB, sweeps after
+trims), so that appends wait only for the file's lock. The format of the rows is in `log_inserts.py`,
+`log_exclusive.py` and `log_trim.py`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _DROP_DEAD_EVERY_S = 5.0
 
 
 class Append(msgspec.Struct, eq=False):
-    """One call of `append` on its way; `done` lives on the loop."""
+    """One waiting call of `append`; `done` belongs to the loop."""
 
     partition_id: int
     keeping: Keeping | None
@@ -51,27 +51,27 @@ class Append(msgspec.Struct, eq=False):
 
 
 class OpenTopic(msgspec.Struct, eq=False):
-    """One call of `open_topic` on its way."""
+    """One waiting call of `open_topic`."""
 
     spec: TopicSpec
     done: asyncio.Future[StoredTopic]
 
 
 class Write(msgspec.Struct, eq=False):
-    """Any other write transaction on its way: its result, or the LogError that it raises, settles `done`."""
+    """Any other waiting write transaction; its result, or the LogError that it raises, settles `done`."""
 
     body: Callable[[sqlite3.Connection], Any]
     done: asyncio.Future[Any]
     prepare: Callable[[], None] | None = None
-    """What can be done before the transaction begins, and keeps others waiting."""
+    """Work to do before the transaction, which keeps other writers waiting."""
     large: bool = False
     trims: int | None = None
-    """The id of the partition that has something to be swept afterwards."""
+    """The id of the partition to sweep afterwards."""
 
 
 Item = Append | OpenTopic | Write
 Settle = Callable[[Sequence[Append], LogError | None], None]
-"""Called on the loop with the appends that a transaction took along, and why it failed if it did."""
+"""Called on the loop with the appends of one transaction, and its error if it failed."""
 
 
 class LogWriter:
@@ -96,11 +96,11 @@ class LogWriter:
         self._thread.start()
 
     def put(self, item: Item) -> None:
-        """Hand over; the caller bounds how much is under way."""
+        """Queue an item; the caller bounds how much is under way."""
         self._queue.put(item)
 
     def stop(self) -> None:
-        """End the thread after everything that was put before."""
+        """End the thread after all items that were put before."""
         self._queue.put(None)
 
     # --- the thread
@@ -124,7 +124,7 @@ class LogWriter:
             self._post(settle, self.stopped, None, None)
 
     def _turn(self) -> bool:
-        """Take what waits, at most a group, and write it; False at the end."""
+        """Take waiting items, at most one group of appends, and write them; False at the end."""
         try:
             item = self._queue.get(timeout=None if self._sweeper is None else self._sweeper.wait_s)
         except queue.Empty:
@@ -156,7 +156,7 @@ class LogWriter:
         prepare: Callable[[], None] | None = None,
         large: bool = False,
     ) -> tuple[LogError | None, Any]:
-        """One write transaction: why it failed, or its result."""
+        """Run one write transaction; returns its error, or None and its result."""
         try:
             self._file.check_same()
             if prepare is not None:
@@ -191,7 +191,7 @@ class LogWriter:
 
     def _write(self, item: Write) -> None:
         if item.done.done():
-            return  # its caller has given up: better not done than done late
+            return  # its caller has given up
         failure, result = self._transact(item.body, prepare=item.prepare, large=item.large)
         if failure is not None:
             self._post(settle, item.done, None, failure)
@@ -224,5 +224,5 @@ class LogWriter:
 
 
 def log_error(error: FileUnavailable | ForeignFile) -> LogError:
-    """The same in the words of the port."""
+    """The error as one of the port's."""
     return TopicMismatch(str(error)) if isinstance(error, ForeignFile) else LogUnavailable(str(error))

@@ -1,8 +1,8 @@
 """The checked writes of `SqliteCoordination` as plain functions: each is the body of one write transaction.
 
-They decide who is fenced, deposed, elected, in lease or over; they know no threads, no clock (the time comes with the
-session) and no retries. Numbers and epochs are rows that are never deleted and only grow. Times are CLOCK_BOOTTIME in
-ms, and mean nothing in another boot: a session of another boot is over.
+They decide who is fenced, deposed, elected or holds a lease, and which sessions end. They use no threads, no clock (the
+time comes with the session) and no retries. Numbers and epochs only grow; their rows are never deleted. Times are
+CLOCK_BOOTTIME in ms, and mean nothing in another boot: a session of another boot has ended.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ INSERT OR IGNORE INTO election VALUES (1, 0, NULL, NULL, NULL)
 
 
 class Session(msgspec.Struct, frozen=True):
-    """One client's session, as it is heard now."""
+    """One client's session and the present time."""
 
     id: str
     boot: str
@@ -45,7 +45,7 @@ class Session(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What the watches show."""
+    """The watched values."""
 
     members: dict[str, Member]
     leadership: Leadership | None
@@ -54,23 +54,23 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 # --- sessions
 def hear(db: Connection, session: Session) -> None:
-    """Keep the session alive, or begin it anew where it had ended (what it held is not given back)."""
+    """Keep the session alive, or begin it again if it had ended (without what it held)."""
     if db.execute("UPDATE sessions SET heard_ms = ? WHERE id = ?", (session.now_ms, session.id)).rowcount:
         return
-    # an older release, which knows no leases, may have ended it
+    # an older release, which knows no leases, may have ended the session and left them
     db.execute("DELETE FROM offices WHERE session = ?", (session.id,))
     row = (session.id, session.boot, session.now_ms, session.timeout_ms)
     db.execute("INSERT INTO sessions VALUES (?, ?, ?, ?)", row)
 
 
 def has_dead_sessions(db: Connection, session: Session) -> bool:
-    """Whether `end_dead_sessions` would end any; a read, so that looking costs no lock."""
+    """Whether `end_dead_sessions` would end any; a read, which needs no lock."""
     sql = "SELECT EXISTS (SELECT 1 FROM sessions WHERE boot != ? OR heard_ms + timeout_ms < ?)"
     return bool(db.execute(sql, (session.boot, session.now_ms)).fetchone()[0])
 
 
 def end_dead_sessions(db: Connection, session: Session) -> None:
-    """End every session of another boot and every one that was not heard for its time-out."""
+    """End every session of another boot, and every session without a heartbeat for its time-out."""
     sql = "SELECT id FROM sessions WHERE boot != ? OR heard_ms + timeout_ms < ?"
     for (dead,) in db.execute(sql, (session.boot, session.now_ms)).fetchall():
         end_session(db, dead)
@@ -86,7 +86,7 @@ def end_session(db: Connection, session_id: str) -> None:
 
 # --- the cluster
 def identify(db: Connection, ours: Identity) -> str:
-    """Without `root` in `ours` the log has no word on it: then what is missing is made."""
+    """The root's identity; creates what is missing if `ours` has no `root`, which means that the log names none."""
     check_root(identity(db), ours)
     if not ours.root:
         db.execute("INSERT OR IGNORE INTO identity VALUES (1, ?, ?)", (ours.cluster, ours.log))
@@ -100,7 +100,7 @@ def identity(db: Connection) -> Identity | None:
 
 
 def check_same_root(db: Connection, root: str) -> None:
-    """Raises RootLost or ForeignRoot unless this is the root that was identified."""
+    """Raises RootLost or ForeignRoot unless this is the identified root."""
     found = _root(db)
     if not found:
         raise RootLost(lost("this coordination file", root))
@@ -187,7 +187,7 @@ def claim(db: Connection, session: Session, lease: str, candidate: BrokerId) -> 
     """Whether the lease is the candidate's now, in this session."""
     check_current(db, candidate)
     hear(db, session)
-    # of a session that an older release ended
+    # a lease of a session that an older release ended
     db.execute("DELETE FROM offices WHERE office = ? AND session NOT IN (SELECT id FROM sessions)", (lease,))
     ours = (lease, candidate.name, candidate.incarnation, session.id)
     db.execute("INSERT OR IGNORE INTO offices VALUES (?, ?, ?, ?)", ours)
@@ -211,7 +211,7 @@ def snapshot(db: Connection) -> Snapshot:
 
 
 def _election(db: Connection) -> tuple[Leadership | None, int]:
-    """Who leads, and the last epoch that anybody led under."""
+    """Who leads, and the last epoch."""
     epoch, name, incarnation = db.execute("SELECT epoch, name, incarnation FROM election").fetchone()
     return (Leadership(BrokerId(name, incarnation), epoch) if name is not None else None), epoch
 
@@ -230,7 +230,7 @@ def _set_number(db: Connection, name: str, number: int) -> None:
 
 
 def check_current(db: Connection, broker: BrokerId) -> None:
-    """Raises Fenced. Under the write lock the answer is as good as a write: nobody can raise the number meanwhile."""
+    """Raises Fenced. Under the write lock this check equals a write, since nobody can raise the number meanwhile."""
     number = _number(db, broker.name)
     if number != broker.incarnation:
         raise Fenced(f"{broker} is not current, {broker.name} is at {number}: stop it and start a new incarnation")

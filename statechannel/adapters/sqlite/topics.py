@@ -1,7 +1,7 @@
-"""How a log lies in its SQLite file: its tables, and which topics there are. The callers own the transactions.
+"""The tables of a log's SQLite file, and its topics. The callers own the transactions.
 
-Files of before trimming and exclusive writers lack the tables `begins` and `writers`, and get them as they are opened;
-a partition that was never trimmed has no row in `begins`.
+Files of earlier releases lack the tables `begins` and `writers`, and get them when they are opened. A partition that
+was never trimmed has no row in `begins`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OFFSETS = (1 << OFFSET_BITS) - 1
 
 
 class StoredTopic(msgspec.Struct, frozen=True):
-    """A topic as the file knows it; its partitions have the ids `first_id`, `first_id + 1`, …"""
+    """A topic in the file; its partitions have the ids `first_id`, `first_id + 1`, …"""
 
     name: str
     first_id: int
@@ -38,7 +38,7 @@ class StoredTopic(msgspec.Struct, frozen=True):
     compacted: bool
 
     def partition_id(self, partition: int) -> int:
-        """Raises TopicMismatch if the topic has no such partition."""
+        """The id of a partition. Raises TopicMismatch if the topic has no such partition."""
         if not 0 <= partition < self.partitions:
             raise TopicMismatch(f"topic {self.name!r} has partitions 0 to {self.partitions - 1}, not {partition}")
         return self.first_id + partition
@@ -51,7 +51,7 @@ def find_topic(db: Connection, name: str) -> StoredTopic | None:
 
 
 def create_topic(db: Connection, spec: TopicSpec, default_partitions: int) -> StoredTopic:
-    """Create the topic, in a write transaction; the one that is there if another process was first."""
+    """Create the topic, in a write transaction; returns the existing one if another process was first."""
     found = find_topic(db, spec.name)
     if found is not None:
         return found
@@ -64,7 +64,7 @@ def create_topic(db: Connection, spec: TopicSpec, default_partitions: int) -> St
 
 
 def check_topic(topic: StoredTopic, spec: TopicSpec) -> None:
-    """Raises TopicMismatch where the stored topic is not what the specification wants."""
+    """Raises TopicMismatch if the stored topic does not fit the specification."""
     if topic.compacted != spec.compacted:
         has, wants = ("is", "is not") if topic.compacted else ("is not", "is")
         raise TopicMismatch(

@@ -1,11 +1,11 @@
-"""Wakes the readers of one file, in every process of this machine, as soon as somebody has committed to it.
+"""Wakes the readers of one file, in every process of this machine, after each commit.
 
 Each reader binds a UNIX datagram socket in a directory beside the file; a writer sends one byte to all of them. The
-directory is this user's alone, or it is not used: it is opened without following links, its owner and mode are looked
-at, and whatever is done in it is done relative to what was opened. Nothing but own sockets is written to or removed.
+directory must be this user's alone, else it is not used: it is opened without following links, its owner and mode are
+checked, and all work in it is relative to the open descriptor. Only this user's sockets are written to or removed.
 
-A wake-up says nothing and may be lost (a full socket, a directory that cannot be used), so readers also look by
-themselves every few milliseconds: this module makes them prompt, it is never what makes them correct.
+A wake-up carries no data and may be lost (a full socket, an unusable directory), so readers also poll every few
+milliseconds: this module makes them prompt, and correctness never depends on it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _log = logging.getLogger(__name__)
 
 
 def socket_directory(path: Path) -> Path:
-    """Where the readers of the file at `path` bind; the same under all names of the file."""
+    """The directory of the readers' sockets; the same under all names of the file at `path`."""
     file = path.resolve()
     return file.with_name(f"{file.name}-wake")
 
 
 def opened(directory: Path) -> int:
-    """A descriptor of the directory. Raises OSError if it is not there, or is not this user's alone."""
+    """A descriptor of the directory. Raises OSError if it is missing, or not this user's alone."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     found = os.fstat(descriptor)
     if found.st_uid != os.geteuid() or found.st_mode & 0o077:
@@ -57,7 +57,7 @@ class Ear:
 
     def _bind(self, directory: Path) -> None:
         failure: OSError | None = None
-        for _ in range(3):  # another reader may remove the directory between our steps, as it leaves
+        for _ in range(3):  # another reader that closes may remove the directory between our steps
             try:
                 with contextlib.suppress(FileExistsError):
                     directory.mkdir(mode=0o700)
@@ -86,16 +86,16 @@ class Ear:
             self._nudging.send(b"!")
 
     def close(self) -> None:
-        """Unbind; the directory goes with its last living socket."""
+        """Unbind; the last reader removes the directory."""
         for each in (self._socket, self._nudged, self._nudging):
             each.close()
         bell = Bell(self._path)
-        bell.ring()  # nobody listens at our address any more, nor at those of processes that were killed
+        bell.ring()  # removes our socket, and those of killed processes
         bell.close()
 
 
 class Bell:
-    """Wakes all readers of one file. For one thread."""
+    """Wakes all readers of one file. For use by one thread."""
 
     def __init__(self, path: Path) -> None:
         self._directory = socket_directory(path)
@@ -152,7 +152,7 @@ def _is_own_socket(name: str, descriptor: int) -> bool:
 
 
 def _address(descriptor: int, name: str) -> str:
-    """A path that leads through the directory that was opened, whatever its name leads to by now; it is short."""
+    """A short path through the open directory, even if the directory's name now leads elsewhere."""
     return f"/proc/self/fd/{descriptor}/{name}"
 
 

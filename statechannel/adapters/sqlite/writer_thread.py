@@ -1,8 +1,8 @@
 """The two threads of `SqliteCoordination`, each with a connection of its own.
 
-The *desk* writes: requests in their order, between them this session's heartbeat and the end of dead sessions. The
-*watch* reads: it wakes at commits (`wakeup.py`), looks at the file's `data_version` every 10 ms besides, and reports
-members, leadership and leases when they differ from what it reported last. Both report whether the file answers.
+`WriterThread` writes: requests in their order, and between them this session's heartbeats and the end of dead sessions.
+`Watch` reads: it wakes at commits (`wakeup.py`), also polls the file's `data_version` every 10 ms, and reports members,
+leadership and leases when they have changed. Both report whether the file answers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TICKS_PER_TIMEOUT = 20
 
 
 class Request(msgspec.Struct, eq=False):
-    """One checked write on its way to the desk; `done` lives on the loop."""
+    """One waiting checked write; `done` belongs to the loop."""
 
     write: Callable[[sqlite3.Connection], Any]
     durable: bool
@@ -44,11 +44,11 @@ class Request(msgspec.Struct, eq=False):
     deadline_s: float
     done: asyncio.Future[Any]
     on_full_disk: Callable[[sqlite3.Connection], Any] | None = None
-    """What answers the request, under the write lock but without writing, where the disk takes no write."""
+    """Answers the request on a full disk: runs under the write lock, and does not write."""
 
 
 class Client(Protocol):
-    """What the threads know of their client. `session`, `abandoned` and `heartbeat_held` are read in the threads."""
+    """The client, as the threads see it. They read `session`, `abandoned` and `heartbeat_held`."""
 
     abandoned: bool
     heartbeat_held: bool
@@ -63,7 +63,7 @@ class Client(Protocol):
 
 
 class _End(Enum):
-    """What ends the session: and with it the thread, or not."""
+    """Requests to end the session; STOP also ends the thread."""
 
     ABANDON = "abandon"
     STOP = "stop"
@@ -85,23 +85,23 @@ class WriterThread:
         threading.Thread(target=self._run, name=f"desk {path.name}", daemon=True).start()
 
     def put(self, request: Request) -> None:
-        """Raises CoordinationUnavailable if too many requests wait."""
+        """Queue a request. Raises CoordinationUnavailable if too many wait."""
         if self._queue.qsize() >= _QUEUE:
             raise CoordinationUnavailable(f"{self._path}: {_QUEUE} requests wait already; try again later")
         self._queue.put(request)
 
     @property
     def stuck(self) -> bool:
-        """Whether the thread has been in one write for longer than a request may take (hung disk, stopped process)."""
+        """Whether one write takes longer than a request may (hung disk, stopped process)."""
         since_s = self._writing_since_s
         return since_s is not None and time.monotonic() - since_s > self._client.request_timeout_s
 
     def stop(self) -> None:
-        """End the session and the thread, after everything that was put before."""
+        """End the session and the thread, after all requests that were put before."""
         self._queue.put(_End.STOP)
 
     def abandon(self) -> None:
-        """End the session, after everything that was put before. Any thread may call it."""
+        """End the session, after all requests that were put before. Any thread may call it."""
         self._queue.put(_End.ABANDON)
 
     # --- the thread
@@ -147,7 +147,7 @@ class WriterThread:
 
     def _answer(self, request: Request) -> None:
         if request.done.done():
-            return  # its caller has given up: better not done than done late
+            return  # its caller has given up
         result, failure = None, None
         try:
             self._file.check_same()
@@ -176,7 +176,7 @@ class WriterThread:
                 return request.on_full_disk(db)
 
     def _tick(self, heartbeat_s: float) -> None:
-        """Let this session be heard if it is time, and end dead ones; says whether writing works."""
+        """Send this session's heartbeat if it is time, and end dead sessions; reports whether writing works."""
         now_s = time.monotonic()
         try:
             self._file.check_same()
@@ -192,8 +192,8 @@ class WriterThread:
             session = self._client.session()
             registry.hear(db, session)
         if session.now_ms - self._last_beat_ms > session.timeout_ms // 2:
-            # We could not write for a while (full disk, suspended machine), so perhaps nobody could: as a recovering
-            # ZooKeeper does, give every session its whole time-out to be heard again.
+            # We could not write for a while (full disk, suspended machine), so perhaps nobody could. As ZooKeeper does
+            # when it recovers, give every session its whole time-out again.
             self._patient_until_ms = session.now_ms + session.timeout_ms
         self._last_beat_ms = session.now_ms
         post(self._loop, lambda: self._client.note_link("writes", works=True))
@@ -208,7 +208,7 @@ class WriterThread:
         self._bell.ring()
 
     def _transaction(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Of the desk's own: nothing in it needs to survive a power cut."""
+        """A transaction of the thread's own, which need not survive a power cut."""
         return self._file.transaction(time.monotonic() + self._client.request_timeout_s, durable=False)
 
     def _end_session(self) -> None:
@@ -217,7 +217,7 @@ class WriterThread:
             with self._transaction() as db:
                 registry.end_session(db, self._client.session().id)
         except (FileUnavailable, ForeignFile):
-            return  # it ends by time-out
+            return  # the session ends by time-out
         self._bell.ring()
 
 
@@ -261,7 +261,7 @@ class Watch:
             post(self._loop, settle, self.stopped, None, None)
 
     def _look(self) -> None:
-        """Report what has changed since the last look, and whether reading works."""
+        """Report changes since the last look, and whether reading works."""
         try:
             self._file.check_same()
             version = self._file.data_version()
@@ -290,5 +290,5 @@ class Watch:
 
 
 def coordination_error(error: FileUnavailable | ForeignFile) -> StateChannelError:
-    """The same in the words of the port."""
+    """The error as one of the port's."""
     return ForeignCluster(str(error)) if isinstance(error, ForeignFile) else CoordinationUnavailable(str(error))

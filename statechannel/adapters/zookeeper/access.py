@@ -1,13 +1,13 @@
-"""What the zookeeper settings say about access, as arguments of kazoo's client: credentials, ACLs, TLS. Asks nobody.
+"""Turns ZooKeeper access settings (credentials, ACLs, TLS) into arguments of kazoo's client. Opens no connection.
 
 auth_data     `digest:USER:PASSWORD`, or a list of these or of [scheme, credential]
 sasl_options  of pure-sasl: {"mechanism": "DIGEST-MD5", "username": …, "password": …} or {"mechanism": "GSSAPI", …}
-acl           under which our nodes are made: `open` (default, everybody may do everything), `creator` (only who has
-              the same identity), `creator-read` (others may read), or `SCHEME:ID:PERMISSIONS[,…]` as in zkCli.sh
+acl           ACL of the nodes that we create: `open` (default, everybody may do everything), `creator` (only clients
+              with the same identity), `creator-read` (others may read), or `SCHEME:ID:PERMISSIONS[,…]` as in zkCli.sh
 use_ssl       true; with `ca`, `certfile`, `keyfile`, `keyfile_password`. `check_hostname` is on unless it, or
               `verify_certs`, is false
 
-All brokers of a cluster need an identity that the ACL admits. Whatever else kazoo's client takes is passed on.
+All brokers of a cluster need an identity that the ACL admits. Other arguments of kazoo's client are passed on.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NAMED_ACLS = {
 
 
 def client_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Keyword arguments of `KazooClient`. Raises CoordinationError for what is refused or makes no sense."""
+    """Keyword arguments of `KazooClient`. Raises CoordinationError for settings that are refused or make no sense."""
     _check_names(settings)
     arguments = {name: value for name, value in settings.items() if name not in ("acl", "auth_data")}
     _check_tls(arguments)
@@ -71,7 +71,7 @@ def client_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tls_context(arguments: Mapping[str, Any]) -> ssl.SSLContext | None:
-    """What `client_arguments` say of TLS, as kazoo will do it; None where there is to be none."""
+    """The TLS context of `client_arguments`, as kazoo would build it; None without TLS."""
     if not arguments.get("use_ssl"):
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -146,11 +146,11 @@ def _check_tls(arguments: Mapping[str, Any]) -> None:
 
 
 def _credentials(setting: object) -> list[tuple[str, str]]:
-    """Pairs of scheme and credential. The message never repeats what was given: it is a secret."""
+    """Pairs of scheme and credential. The error message never repeats the setting, since it is a secret."""
     several = isinstance(setting, list | tuple | set | frozenset)
     entries = list(cast("Sequence[object]", setting)) if several else [setting]
     if len(entries) == 2 and isinstance(entries[0], str) and ":" not in entries[0]:
-        entries = [entries]  # one pair, not in a list of its own
+        entries = [entries]  # a single pair, without an outer list
     pairs: list[tuple[str, str]] = []
     for entry in entries:
         if isinstance(entry, list | tuple):
@@ -167,7 +167,7 @@ def _credentials(setting: object) -> list[tuple[str, str]]:
 
 
 def _sasl_options(setting: object) -> dict[str, Any]:
-    """A copy: kazoo adds to it."""
+    """A copy of the checked setting, because kazoo adds to it."""
     if not isinstance(setting, Mapping) or "mechanism" not in setting:
         example = json.dumps({"mechanism": "DIGEST-MD5", "username": "USER", "password": "PASSWORD"})
         raise CoordinationError(f"sasl_options in the zookeeper settings: write a JSON object such as {example}")

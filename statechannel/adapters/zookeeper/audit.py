@@ -1,7 +1,7 @@
 """Looks at an existing ZooKeeper as a broker with these settings would find it, and says what to change.
 
-Leaves nothing behind: sessions that it ends, and one ephemeral node of its own, written some times to see how long that
-takes. What servers tell everybody is asked by `zookeeper_probe`; what all of it means, `zookeeper_judgement` says.
+Leaves nothing behind: it ends its sessions, and deletes the one ephemeral node that it writes to measure write times.
+`probe.py` asks single servers; `judgement.py` makes the findings.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def audit_zookeeper(
     *,
     timeout_s: float = SERVER_TIMEOUT_S,
 ) -> AsyncIterator[Finding]:
-    """All there is to say, in some four times `timeout_s` at most. Raises CoordinationError for impossible settings."""
+    """All findings, within about four times `timeout_s`. Raises CoordinationError for impossible settings."""
     settings = dict(client_settings or {})
     tls = tls_context(client_arguments(settings))
     addresses = [address.strip() for address in hosts.split(",")]
@@ -79,7 +79,7 @@ async def audit_zookeeper(
 
 
 class _Connected:
-    """A session of our own."""
+    """A session of the audit's own."""
 
     def __init__(self, hosts: str, session_timeout_s: float, timeout_s: float, settings: Mapping[str, Any]) -> None:
         self._changed = asyncio.Event()
@@ -87,7 +87,7 @@ class _Connected:
         self.link = Session(hosts, session_timeout_s, timeout_s, settings, lambda _link: self._changed.set())
 
     async def opened(self) -> Session:
-        """Raises CoordinationUnavailable."""
+        """Open the session and wait for it. Raises CoordinationUnavailable."""
         self.link.open()
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -119,7 +119,7 @@ async def _from_inside(
 
 # --- what is there
 async def _voters(session: Session, servers: Sequence[Server], listed: int) -> int:
-    """How many servers vote: as the ensemble says if it does, else as many as the settings list."""
+    """How many servers vote, by the ensemble's own configuration; if it is hidden, as many as the settings list."""
     if any(server.mode == "standalone" for server in servers):
         return 1
     config = b""
@@ -137,7 +137,7 @@ async def _identity(session: Session, nodes: Nodes) -> Identity | None:
 
 
 async def _acls(session: Session, nodes: Nodes) -> dict[str, list[ACL]]:
-    """Of our nodes, or of the first hundreds of them."""
+    """The ACLs of our nodes, by path; of the first ACLS_READ at most."""
     paths = [*nodes.directories(), nodes.identity, nodes.leader]
     for directory in (nodes.ids_dir, nodes.live_dir, nodes.leases_dir, nodes.terms_dir):
         with suppress(NoNodeError):
@@ -150,7 +150,7 @@ async def _acls(session: Session, nodes: Nodes) -> dict[str, list[ACL]]:
 
 
 async def _parent(session: Session, nodes: Nodes) -> str:
-    """The root, or what there is of the way to it: where a broker would write first."""
+    """The root, or its nearest existing ancestor: where a broker would write first."""
     for path in (nodes.root, *reversed(nodes.ancestors())):
         if await session.stat(path) is not None:
             return path

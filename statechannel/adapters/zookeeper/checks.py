@@ -1,4 +1,4 @@
-"""What the writes to ZooKeeper rest on: that an incarnation is current, and the versions of nodes that count."""
+"""The checks inside writes to ZooKeeper: that an incarnation is current, and the versions of nodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from statechannel.errors import CoordinationUnavailable, Deposed, Fenced
 from statechannel.law.record import BrokerId
 
 ATTEMPTS = 8
-"""How often a transaction that lost a race is tried anew before the server counts as unavailable."""
+"""How often a transaction that lost a race is tried before the server counts as unavailable."""
 
 
 class Checks:
@@ -20,27 +20,27 @@ class Checks:
         self._session = session
         self._nodes = nodes
         self.abandoned = False
-        """Set by another thread: nothing is written in the name of an incarnation until another one has started."""
+        """Set by another thread: no incarnation writes until a new one has started."""
 
     def may_act(self, broker: BrokerId) -> None:
-        """Raises Fenced where our session was abandoned: not even a read is worth while."""
+        """Raises Fenced if our session was abandoned."""
         if self.abandoned:
             raise fenced(broker)
 
     def is_current(self, broker: BrokerId) -> Operation:
-        """The step of a transaction that fails unless this incarnation is the current one of its name. As `may_act`."""
+        """A step that fails its transaction unless this incarnation is current. Raises as `may_act`."""
         self.may_act(broker)
         return check(self._nodes.id(broker.name), broker.incarnation)
 
     async def confirm_current(self, broker: BrokerId) -> None:
-        """The same as a transaction of its own. Raises Fenced."""
+        """Check in a transaction of its own that this incarnation is current. Raises Fenced."""
         try:
             await self._session.commit(self.is_current(broker))
         except Refused:
             raise fenced(broker) from None
 
     async def version(self, path: str) -> int:
-        """The version of a node, which is created if it does not exist."""
+        """The version of a node; creates the node if it does not exist."""
         while True:
             stat = await self._session.stat(path)
             if stat is not None:

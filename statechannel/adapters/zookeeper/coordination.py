@@ -1,6 +1,6 @@
-"""`Coordination` on ZooKeeper: which transaction makes each promise true. Every write checks what it rests on.
+"""`Coordination` on ZooKeeper: one checked transaction for each write of the port.
 
-What the nodes hold is in `zookeeper_nodes`, the link is `zookeeper_session`'s, watching `zookeeper_watches`'.
+`nodes.py` has the format of the nodes, `session.py` the link, `watches.py` the watched values.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ MAX_VERSION = 2**31 - 1
 class ZooKeeperCoordination:
     """A `statechannel.ports.Coordination` on the ensemble `hosts` (`host:port[,host:port...]`), below `root`.
 
-    The server may lengthen `session_timeout_s` to what its tick time allows. `client_settings` are those of
-    `zookeeper_access` (credentials, ACLs, TLS); raises CoordinationError for what it refuses of them.
+    The server may lengthen `session_timeout_s` to what its tick time allows. `client_settings` are those of `access.py`
+    (credentials, ACLs, TLS); raises CoordinationError for settings that it refuses.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class ZooKeeperCoordination:
             telling.cancel()
 
     async def _tell_trouble(self, timeout_s: float) -> None:
-        """While the start waits, say why: soon, then sparingly."""
+        """Log why the start waits: after TELL_S, then every TELL_AGAIN_S."""
         began_s = asyncio.get_running_loop().time()
         await asyncio.sleep(TELL_S)
         while True:
@@ -116,7 +116,7 @@ class ZooKeeperCoordination:
         return identity
 
     async def _moved(self, root: str) -> CoordinationError:
-        """Why the root is not the one that was identified."""
+        """The error to raise because the root is not the identified one any more."""
         found = await self._roots.identity()
         where = f"{self._nodes.root} on ZooKeeper at {self._hosts}"
         if found is None or found.root == root:
@@ -157,13 +157,13 @@ class ZooKeeperCoordination:
             return
         ours = self._session.session_id
         if ours is not None and written.ephemeralOwner != ours:
-            await self._replace(broker, data)  # it would vanish with the session that made it
+            await self._replace(broker, data)  # else the node would vanish with the older session that made it
 
     async def unregister(self, broker: BrokerId) -> None:
         """As `Coordination.unregister`."""
         self._data.pop(broker, None)
         if self._checks.abandoned:
-            return  # it went with its session
+            return  # the node ends with its session
         live = self._nodes.live(broker.name)
         try:
             await self._session.commit(self._checks.is_current(broker), drop(live))
@@ -199,7 +199,7 @@ class ZooKeeperCoordination:
                 return None
             epoch = await self._checks.version(self._nodes.epoch)
             ours = Leadership(candidate, epoch + 1)
-            # a leadership of our own that we never heard of: the answer to an earlier campaign was lost
+            # a leadership of ours that we do not know of: the answer to an earlier campaign was lost
             again = () if standing is None else (drop(self._nodes.leader),)
             try:
                 await self._session.commit(
@@ -281,9 +281,9 @@ class ZooKeeperCoordination:
                 await keeper
         await self._session.close()
 
-    # --- transactions that may have to be tried again
+    # --- transactions that may need several attempts
     async def _raise_epoch(self, candidate: BrokerId, above: int) -> None:
-        """Bring the epoch to `above` at least, where the log has seen more of them than this root."""
+        """Raise the epoch to at least `above`: the log may have seen higher epochs than this root."""
         while (missing := above - await self._checks.version(self._nodes.epoch)) > 0:
             raises = [put(self._nodes.epoch, b"")] * min(missing, RAISES_AT_ONCE)
             try:
@@ -301,13 +301,13 @@ class ZooKeeperCoordination:
         while True:
             missing = above + 1 - await self._checks.version(path)
             count = min(max(1, missing), RAISES_AT_ONCE)
-            # unconditional writes: of those who raise at once, each gets a number of its own
+            # unconditional writes: each of several concurrent callers gets its own number
             results = await self._session.commit(*guards, *[put(path, b"")] * count)
             if (number := results[-1].version) > above:
                 return number
 
     async def _replace(self, broker: BrokerId, data: bytes) -> None:
-        """Put a liveness node of our session in the place of whatever is there."""
+        """Replace the liveness node, whoever made it, by one of our session."""
         live = self._nodes.live(broker.name)
         fresh = make(live, encode_member(broker, data), ephemeral=True)
         exists = broker in self._data
@@ -323,7 +323,7 @@ class ZooKeeperCoordination:
         raise CoordinationUnavailable(f"lost {ATTEMPTS} races for the liveness node of {broker}: try again")
 
     async def _remove_revoked(self, broker: BrokerId, live: str) -> None:
-        """Our incarnation was raised; the node may still be ours, or already its successor's."""
+        """Delete the liveness node of our raised incarnation, unless it is already its successor's."""
         with suppress(NoNodeError, BadVersionError):
             data, stat = await self._session.read(live)
             ours = data.startswith(encode_member(broker, b""))
@@ -344,7 +344,7 @@ class ZooKeeperCoordination:
             await self._ensure(path)
 
     async def _ensure(self, path: str, *, for_all: bool = False) -> None:
-        """Looks first: who may not create below a parent is refused even where there is nothing to do."""
+        """Create a node if it is missing. Looks first: without the right to create, even an existing one is refused."""
         if await self._session.stat(path) is None:
             with suppress(NodeExistsError):
                 await self._session.create(path, b"", for_all=for_all)

@@ -1,8 +1,8 @@
-"""The children of one node, as last read: which are known to be current, and which have to be read again.
+"""The children of one node, as last read, and which of them must be read again.
 
 A child is read when its name is new, or after a watch on it has fired. So a change costs one list of names and a read
-or two, however many children there are. Names are listed no faster than `LISTED_NAMES_PER_S`: where many change at
-once one list serves them all. No watch outlives the link: after it was lost every child is looked at once.
+or two, however many children there are. Names are listed no faster than `LISTED_NAMES_PER_S`, so that one list serves
+many changes at once. Watches end with the link: after it was lost every child is read again.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ CONCURRENT_READS = 32
 LISTED_NAMES_PER_S = 2_000
 
 ReadChild = Callable[[Session, str, T | None, Watch], Awaitable[T]]
-"""Reads one child, given what was read of it before, and leaves a watch on it. Raises NoNodeError."""
+"""Reads one child, given its last value, and leaves a watch on it. Raises NoNodeError."""
 
 
 class Directory(Generic[T]):
-    """Belongs to the loop. `wake` is called on it when `refresh` has something to do again."""
+    """Used on the loop only. Calls `wake` there when `refresh` has something to do."""
 
     def __init__(self, path: str, read_child: ReadChild[T], wake: Callable[[], None], counts: WatchCounts) -> None:
         self._path = path
@@ -37,14 +37,14 @@ class Directory(Generic[T]):
         self._counts = counts
         self._values: dict[str, T] = {}
         self._due: set[str] = set()
-        """Names that have changed since they were read, or while they are."""
+        """Names whose child may have changed since, or during, its last read."""
         self._unlisted = True
         self._list_again_s = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def values(self) -> Mapping[str, T]:
-        """What was read last, by name."""
+        """The values read last, by name."""
         return self._values
 
     @property
@@ -53,13 +53,13 @@ class Directory(Generic[T]):
         return self._unlisted or bool(self._due)
 
     def link_lost(self) -> None:
-        """Nothing is watched any more."""
-        self._values = dict(self._values)  # another one: a read under way may still end, and its watch is lost
+        """All watches are gone: everything must be read again."""
+        self._values = dict(self._values)  # a copy: a read under way may still write to the old one, without a watch
         self._due = set(self._values)
         self._unlisted = True
 
     async def refresh(self, session: Session) -> None:
-        """Read what is due. What could not be read remains due."""
+        """Read the names and children that are due; those that fail remain due."""
         self._loop = asyncio.get_running_loop()
         values, due = self._values, self._due
         if self._unlisted:
@@ -106,7 +106,7 @@ class Directory(Generic[T]):
         post(self._loop, self._mark_unlisted_in_time)
 
     def _child_noticed(self, event: object) -> None:
-        if isinstance(event, WatchedEvent) and event.path:  # it has none where the link is lost, which is told apart
+        if isinstance(event, WatchedEvent) and event.path:  # no path: the link was lost, which `link_lost` handles
             post(self._loop, self._mark, event.path.rpartition("/")[2])
 
     # --- on the loop
@@ -115,7 +115,7 @@ class Directory(Generic[T]):
         self._wake()
 
     def _mark_unlisted_in_time(self) -> None:
-        """Until the names are listed again there is no watch on them: so this is called once a list."""
+        """Called once for each list, since the watch on the names is gone until they are listed again."""
         assert self._loop is not None
         self._loop.call_at(self._list_again_s, self._mark_unlisted)
 

@@ -1,4 +1,4 @@
-"""How kazoo waits and connects, made prompt: no single answer may use up a session, and TLS leaves nothing open."""
+"""A kazoo handler with short waits: no single answer uses up a session, and a failed TLS handshake leaks no socket."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 class PromptHandler(SequentialThreadingHandler):
     """kazoo's threads, with a bound on waiting for one answer.
 
-    kazoo gives a server a whole session time-out to accept a connection and to answer its first message. A server that
-    has just been restarted may leave that unanswered, and the session would be lost by waiting for it.
+    kazoo waits a whole session time-out for a server to accept a connection and to answer the first message. A server
+    that has just restarted may never answer, and the session would expire meanwhile.
     """
 
     def __init__(self, answer_timeout_s: float, tls: ssl.SSLContext | None) -> None:
@@ -24,13 +24,13 @@ class PromptHandler(SequentialThreadingHandler):
         """Why the last attempt to connect failed, for messages."""
 
     def select(self, *arguments: Any, **named: Any) -> Any:
-        """Waiting for a single socket is waiting for (the rest of) a message; the main loop waits for two."""
+        """Bound waits for a single socket, which are for (the rest of) a message; the main loop waits for two."""
         if len(arguments) == 4 and len(arguments[0]) + len(arguments[1]) == 1 and arguments[3] is not None:
             arguments = (*arguments[:3], min(arguments[3], self._answer_timeout_s))
         return super().select(*arguments, **named)
 
     def create_connection(self, *arguments: Any, **named: Any) -> Any:
-        """The time to accept a connection is bounded too."""
+        """Connect, within the answer time-out."""
         named["timeout"] = min(named.get("timeout") or self._answer_timeout_s, self._answer_timeout_s)
         try:
             connection = self._secured(**named) if self._tls else super().create_connection(*arguments, **named)
@@ -41,7 +41,7 @@ class PromptHandler(SequentialThreadingHandler):
         return connection
 
     def _secured(self, address: tuple[str, int], hostname: str, timeout: float, **_files: Any) -> socket.socket:
-        """As kazoo does it, but closed where it fails, and with the files read once."""
+        """As kazoo, but closes the socket on failure, and uses the TLS files read at the start."""
         assert self._tls is not None
         plain = socket.create_connection(address, timeout=timeout)
         try:

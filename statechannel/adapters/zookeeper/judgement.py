@@ -1,4 +1,4 @@
-"""What it means that a ZooKeeper is as it is: findings from what was seen there. Pure; `zookeeper_audit` looks."""
+"""Judges the facts about a ZooKeeper and makes findings of them. Pure; `audit.py` gathers the facts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OK, WARNING, ERROR = Severity.OK, Severity.WARNING, Severity.ERROR
 
 
 class Expected(msgspec.Struct, frozen=True):
-    """What the settings of a broker ask of ZooKeeper. `log_identity` None: the log was not asked."""
+    """What a broker's settings expect of ZooKeeper. `log_identity` is None if the log was not asked."""
 
     cluster: str
     log_identity: str | None = None
@@ -30,7 +30,7 @@ class Expected(msgspec.Struct, frozen=True):
 
 
 def judge_server(address: str, answer: Server | BaseException, *, any_other: bool) -> Iterator[Finding]:
-    """Whether a server is there, and of which release and in which role."""
+    """Whether a server answers, its release and its role."""
     subject = f"zookeeper: {address}"
     if not isinstance(answer, Server):
         advice = "start it, or correct the address, the firewall or TLS; brokers reach the others meanwhile"
@@ -54,7 +54,7 @@ def judge_server(address: str, answer: Server | BaseException, *, any_other: boo
 
 
 def judge_sessions(servers: Sequence[Server], expected: Expected) -> Iterator[Finding]:
-    """Whether the session time-out is the one asked for, on each kind of server, and what it means for proofs."""
+    """Whether servers grant the session time-out of the settings, and whether it is long enough for proofs."""
     asked_ms, proof_ms = int(expected.session_timeout_s * 1_000), int(expected.proof_validity_s * 1_000)
     for granted in dict.fromkeys(server.granted for server in servers):
         where = ", ".join(server.address for server in servers if server.granted == granted)
@@ -84,7 +84,7 @@ def judge_sessions(servers: Sequence[Server], expected: Expected) -> Iterator[Fi
 
 
 def judge_ensemble(voters: int, listed: int, expected: Expected) -> Finding:
-    """How many failures of servers it bears."""
+    """How many failed servers the ensemble tolerates."""
     subject, found = "zookeeper: ensemble", f"{voters} voting, {listed} in the settings"
     if voters == 1:
         if expected.development:
@@ -101,7 +101,7 @@ def judge_ensemble(voters: int, listed: int, expected: Expected) -> Finding:
 
 
 def judge_root(root: str, tied: Identity | None, expected: Expected, *, exists: bool) -> Finding:
-    """Whose the root is."""
+    """Which cluster the root belongs to."""
     subject = f"zookeeper: root {root}"
     if not exists:
         return Finding(subject, OK, "it does not exist; the first broker makes it")
@@ -119,7 +119,7 @@ def judge_root(root: str, tied: Identity | None, expected: Expected, *, exists: 
 
 
 def judge_acls(acls: Mapping[str, Sequence[ACL]], expected: Expected) -> Finding:
-    """Whether strangers can change our nodes."""
+    """Whether everybody can change our nodes."""
     subject = "zookeeper: access"
     exposed = [path for path, entries in acls.items() if any(_changes_for_all(entry) for entry in entries)]
     if not exposed:
@@ -139,7 +139,7 @@ def _changes_for_all(entry: ACL) -> bool:
 
 
 def judge_writes(times_ms: Sequence[float], expected: Expected) -> Finding:
-    """Whether a proof takes a small part of the time that it counts."""
+    """Whether a checked write is short compared with the time that a proof counts."""
     ordered = sorted(times_ms)
     p50_ms, p99_ms = ordered[len(ordered) // 2], ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]
     proof_ms = expected.proof_validity_s * 1_000
@@ -158,7 +158,7 @@ def judge_writes(times_ms: Sequence[float], expected: Expected) -> Finding:
 
 
 def judge_clock(apart_ms: float) -> Finding:
-    """Nothing rests on wall clocks but ages of loads, and people who read logs of both."""
+    """Whether the wall clocks agree; only ages of loads and people who compare logs need them."""
     if abs(apart_ms) <= CLOCKS_APART_MS:
         return Finding("zookeeper: clock", OK, "it agrees with ours")
     way = "ahead of" if apart_ms > 0 else "behind"

@@ -1,7 +1,7 @@
 """Leases on ZooKeeper: who may take one, and who may give it up.
 
-A lease is an ephemeral node. Beside it stands its *term*, a node whose version every claim raises: a node that is
-made anew always has version 0, so the term is what tells a holder's node from the one of its successor.
+A lease is an ephemeral node. Its *term* is a second node, whose version rises with every claim. A new ephemeral node
+always has version 0, so only the term tells a holder's node from its successor's.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Leases:
                 if not ours or stat.ephemeralOwner == self._session.session_id:
                     await self._checks.confirm_current(candidate)
                     return ours
-            # a node of ours, but of an earlier session: it would vanish with that one
+            # a node of ours from an earlier session: it would vanish with that session
             outlived = () if standing is None else (drop(node),)
             try:
                 await self._session.commit(

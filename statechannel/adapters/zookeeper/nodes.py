@@ -1,14 +1,14 @@
-"""The nodes below a coordination root: where they are, and how what they hold is written. Asks nobody.
+"""The paths and the format of the nodes below a coordination root. Sends no request.
 
 {root}/identity             cluster, log, and the identity of this root, written once
-{root}/root-IDENTITY        is there as long as this root is that one: every transaction checks it
+{root}/root-IDENTITY        exists as long as the root has this identity: every transaction checks it
 {root}/brokers/ids/NAME     its *version* is the current incarnation of NAME; never deleted
-{root}/brokers/live/NAME    ephemeral: NAME is registered, with its incarnation and data; made anew by each
-                            registration, written as it is by each proof
+{root}/brokers/live/NAME    ephemeral: NAME is registered, with its incarnation and data; each registration
+                            creates it anew, each proof writes it unchanged
 {root}/epoch                its version is the current epoch
 {root}/leader               ephemeral: who leads, and since which epoch
-{root}/offices/OFFICE       ephemeral: who holds it
-{root}/terms/OFFICE         its version rises with each claim of the lease; never deleted
+{root}/offices/LEASE        ephemeral: who holds the lease
+{root}/terms/LEASE          its version rises with each claim of the lease; never deleted
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Nodes:
         self.terms_dir = f"{root}/terms"
 
     def marker(self, root: str) -> str:
-        """What is there as long as this root has that identity."""
+        """The node that exists as long as this root has that identity."""
         return f"{self.root}/root-{root}"
 
     def id(self, name: str) -> str:
-        """Where the number of a broker's name stands. Raises InvalidName."""
+        """The node whose version is the incarnation of a broker's name. Raises InvalidName."""
         return f"{self.ids_dir}/{check_name(name)}"
 
     def live(self, name: str) -> str:
@@ -53,15 +53,15 @@ class Nodes:
         return f"{self.leases_dir}/{check_lease(lease)}"
 
     def term(self, lease: str) -> str:
-        """Where the claims of a lease are counted. Raises InvalidName."""
+        """The node that counts the claims of a lease. Raises InvalidName."""
         return f"{self.terms_dir}/{check_lease(lease)}"
 
     def ancestors(self) -> list[str]:
-        """What lies above the root, parents first. Others may have their roots there."""
+        """The nodes above the root, parents first. Other clusters may have their roots below them."""
         return _with_ancestors(self.root)[:-1]
 
     def directories(self) -> list[str]:
-        """What must exist of ours before anything else can be created, parents first."""
+        """Our nodes that must exist before any other, parents first."""
         brokers = self.ids_dir.rpartition("/")[0]
         return [self.root, brokers, self.ids_dir, self.live_dir, self.leases_dir, self.terms_dir, self.epoch]
 
@@ -70,7 +70,7 @@ LEASE = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
 def check_lease(lease: str) -> str:
-    """The name itself, if it is one of a lease. Raises InvalidName."""
+    """The name itself, if it is a lease's. Raises InvalidName."""
     if not LEASE.fullmatch(lease):
         raise InvalidName(f"{lease!r} is no lease; write up to 64 letters, digits and '-'")
     return lease

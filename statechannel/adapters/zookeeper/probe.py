@@ -1,7 +1,7 @@
-"""Asks one ZooKeeper server what it tells everybody: the session time-outs that it grants, and what `srvr` says.
+"""Asks one ZooKeeper server for the session time-outs that it grants, and for its answer to `srvr`.
 
-Speaks the first message of the protocol by itself: a client library would hide which server of a list answered, and
-what was granted. Judges nothing, and leaves no session behind.
+Sends the protocol's first message itself: a client library would hide which server answered, and what it granted.
+Judges nothing, and leaves no session behind.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _SHORTEST_MS, _LONGEST_MS = 1, 2**31 - 1
 
 
 class Unreachable(Exception):
-    """This server does not serve us at present; the text says how that shows."""
+    """This server does not serve us at present; the text says what was seen."""
 
 
 class Granted(msgspec.Struct, frozen=True):
-    """The session time-out that was granted for the one asked for, and between which limits."""
+    """The session time-out that the server granted, and its limits."""
 
     timeout_ms: int
     shortest_ms: int
@@ -37,7 +37,7 @@ class Granted(msgspec.Struct, frozen=True):
 
 
 class Server(msgspec.Struct, frozen=True):
-    """What one server told. `version` and `mode` are empty where `srvr` is switched off."""
+    """What one server answered. `version` and `mode` are empty if `srvr` is switched off."""
 
     address: str
     answer_ms: float
@@ -47,7 +47,7 @@ class Server(msgspec.Struct, frozen=True):
 
 
 async def ask_server(address: str, session_timeout_s: float, tls: ssl.SSLContext | None, timeout_s: float) -> Server:
-    """Everything about one server. Raises Unreachable."""
+    """Ask one server for all of it. Raises Unreachable."""
     try:
         async with asyncio.timeout(timeout_s):
             began_s = time.monotonic()
@@ -89,7 +89,7 @@ async def _handshake(address: str, session_timeout_ms: int, tls: ssl.SSLContext 
 
 
 async def _four_letters(address: str, word: bytes, tls: ssl.SSLContext | None) -> str:
-    """What the server answers to a four-letter word; nothing, or that it is not in the whitelist, where it is off."""
+    """The server's answer to a four-letter word; if it is switched off: nothing, or a note on the whitelist."""
     async with _connected(address, tls) as (reader, writer):
         writer.write(word)
         answer = b""
@@ -116,7 +116,7 @@ async def _connected(
 
 
 def _plainly(error: OSError) -> str:
-    """Without the name of the call that failed; errors of name servers have codes of their own."""
+    """The error without the name of the failed call; name servers' errors have negative codes of their own."""
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or str(error) or repr(error)

@@ -1,4 +1,4 @@
-"""Whose root this is on ZooKeeper, and under which identity of its own."""
+"""The identity of a coordination root on ZooKeeper: cluster, log, and the root's own."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from statechannel.ports import Identity
 class Roots:
     """The identity of one root, over one link.
 
-    A wiped root that is used anew gets nodes of the same names and versions. So the identity stands in a *name* too:
-    the marker, which no other root has.
+    A wiped root that is used again gets nodes of the same names and versions. So the identity is also in the *name* of
+    a node, the marker, which no other root has.
     """
 
     def __init__(self, session: Session, nodes: Nodes) -> None:
@@ -26,12 +26,12 @@ class Roots:
         self._nodes = nodes
 
     async def identity(self) -> Identity | None:
-        """What the root is tied to, None if to nothing."""
+        """What the root is tied to, None if nothing."""
         found = await self._read()
         return found and found[0]
 
     async def identify(self, ours: Identity) -> str:
-        """The root's identity. Without `root` in `ours` what is missing is made. Raises ForeignCluster."""
+        """The root's identity; creates what is missing if `ours` has no `root`. Raises ForeignCluster."""
         while True:
             found = await self._read()
             check_root(found and found[0], ours)

@@ -1,7 +1,7 @@
 """The link to ZooKeeper: one kazoo client, its requests as awaitables of the loop, its states as calls on the loop.
 
-Knows nothing of brokers or epochs. kazoo queues what is asked while it is not connected and may send it much later;
-here such a request fails at once. A session that is lost is replaced by kazoo, a client that gave up by us.
+Knows nothing of brokers or epochs. While not connected, kazoo queues requests and may send them much later; here they
+fail at once. kazoo replaces a lost session; we replace a client that gave up.
 """
 
 # pyright: reportUnknownLambdaType=false
@@ -54,24 +54,24 @@ ACCESS = (InvalidACLError, NoAuthError)
 BYSTANDERS = (RolledBackError, RuntimeInconsistency)
 
 Watch = Callable[[object], None]
-"""Called once, on a thread of kazoo's, when what was read has changed or the link was lost."""
+"""Called once, on one of kazoo's threads, when the value read has changed or the link was lost."""
 Operation = Callable[[TransactionRequest], None]
 """One step of a transaction; see `check`, `put`, `make` and `drop`."""
 
 
 class Link(Enum):
-    """What has become of the link."""
+    """A change of the link."""
 
     UP = "up"
-    """It has come up, or again."""
+    """It came up."""
     DOUBTFUL = "doubtful"
-    """A request was not answered in time; watches are there as before."""
+    """A request was not answered in time; watches are still there."""
     LOST = "lost"
     """It is gone, and every watch with it."""
 
 
 class Denied(CoordinationUnavailable):
-    """The server answers, but our credentials do not open these nodes: it takes an operator."""
+    """The server answers, but our credentials do not admit us to these nodes: an operator must act."""
 
 
 class Refused(Exception):
@@ -84,7 +84,7 @@ class Refused(Exception):
 
 
 def check(path: str, version: int = -1) -> Operation:
-    """The node exists (and has this version)."""
+    """Fail unless the node exists (and has this version)."""
     return lambda transaction: transaction.check(path, version)
 
 
@@ -104,14 +104,14 @@ def drop(path: str, version: int = -1) -> Operation:
 
 
 class Precondition(NamedTuple):
-    """A step that every transaction begins with, and what to raise where it failed."""
+    """The first step of every transaction, and what to raise if it fails."""
 
     step: Operation
     failed: Callable[[], Awaitable[CoordinationError]]
 
 
 class Session:
-    """`link_changed` is called on the loop when the link has come, gone, or become doubtful."""
+    """One kazoo client; calls `link_changed` on the loop when the link came up, was lost or is in doubt."""
 
     def __init__(
         self,
@@ -138,11 +138,11 @@ class Session:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self.precondition: Precondition | None = None
-        """What every transaction rests on besides its own steps, once it is known."""
+        """The first step of every transaction, once the root is identified."""
 
     @property
     def connected(self) -> bool:
-        """Whether kazoo believes in its connection at this moment."""
+        """Whether kazoo believes at this moment that it is connected."""
         return self._client is not None and self._client.connected
 
     @property
@@ -157,7 +157,7 @@ class Session:
         return None if identity is None else identity[0]
 
     def open(self) -> None:
-        """Begin to connect; `link_changed` tells when that has happened."""
+        """Begin to connect; `link_changed` reports success."""
         self._loop = asyncio.get_running_loop()
         self._handler = PromptHandler(self._timeout_s, self._tls)
         self._client = client = KazooClient(handler=self._handler, **self._settings)
@@ -165,11 +165,11 @@ class Session:
         client.start_async()
 
     def revive(self) -> None:
-        """Replace a client that ended: refused authentication, an answer that it could not read, or `abandon`.
+        """Replace a client that ended: refused authentication, an unreadable answer, or `abandon`.
 
-        To be called when the link has been down for a while: a client that has only just begun looks the same. One that
-        has not given up forgets how far it had read: a server whose data was deleted, or is older, refuses who has read
-        further. What we read may lag anyhow; what we write is checked.
+        Call it when the link has been down for a while, since a client that has just started looks the same. A client
+        that has not given up forgets how far it has read, since a server with older or deleted data refuses a client
+        that has read further. This is safe: reads may lag anyhow, and writes are checked.
         """
         client = self._client
         if client is None:
@@ -216,7 +216,7 @@ class Session:
         await self._ask(lambda client: client.delete_async(path, version=version))
 
     async def _ask(self, issue: Callable[[KazooClient], Any]) -> Any:
-        """One request. Raises CoordinationUnavailable, or kazoo's own error if the server refused it."""
+        """Send one request. Raises CoordinationUnavailable, or kazoo's own error if the server refused it."""
         client, loop = self._client, asyncio.get_running_loop()
         if client is None or self._closed or not client.connected:
             raise CoordinationUnavailable(f"not connected to ZooKeeper at {self.address}")
@@ -245,7 +245,7 @@ class Session:
             raise self._denied(error) from error
 
     async def commit(self, *operations: Operation) -> Sequence[Any]:
-        """All steps as one transaction, or none. Raises Refused, CoordinationUnavailable, what `precondition` says."""
+        """All steps in one transaction, or none. Raises Refused, CoordinationUnavailable, or `precondition`'s error."""
 
         precondition = self.precondition
         before = () if precondition is None else (precondition.step,)
@@ -257,7 +257,7 @@ class Session:
             return transaction.commit_async()
 
         results: Sequence[Any] = await self._ask(issue)
-        # kazoo returns errors as results; those of the steps around the culprit only say that it was not them
+        # kazoo returns errors as results; steps other than the failed one get one of BYSTANDERS
         culprits = [
             (index - len(before), result)
             for index, result in enumerate(results)
@@ -288,7 +288,7 @@ class Session:
         )
 
     def abandon(self) -> bool:
-        """End the session from any thread, waiting for nothing; whether there was one. `revive` begins another."""
+        """End the session, from any thread and without waiting; whether there was one. `revive` opens another."""
         client = self._client
         if client is None:
             return False
@@ -314,13 +314,13 @@ class Session:
                 await done.wait()
 
     def _tell(self, client: KazooClient, state: str) -> None:
-        """Called on kazoo's thread; what becomes of a client that was replaced is nobody's concern."""
+        """Called on kazoo's thread; ignores clients that were replaced."""
         if client is self._client or self._client is None:
             post(self._loop, self._link_changed, Link.UP if state == KazooState.CONNECTED else Link.LOST)
 
 
 def post(loop: asyncio.AbstractEventLoop | None, call: Callable[..., object], *arguments: object) -> None:
-    """Call it on the loop, from another thread; where the loop is closed nobody waits any more."""
+    """Call it on the loop, from another thread; does nothing if the loop is closed."""
     if loop is not None:
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(call, *arguments)
@@ -336,7 +336,7 @@ def _settle(answer: asyncio.Future[Any], result: IAsyncResult) -> None:
 
 
 def _in_background(work: Callable[..., None], *arguments: object) -> None:
-    """On a thread that nobody waits for at exit: kazoo may block for a whole session time-out."""
+    """Run on a daemon thread, since kazoo may block for a whole session time-out."""
     threading.Thread(target=work, args=arguments, name="zookeeper-close", daemon=True).start()
 
 

@@ -1,9 +1,9 @@
-"""What is known of members, leader and leases: kept fresh by watches, of which each tells of one change.
+"""Keeps members, leader and leases fresh by ZooKeeper's watches, each of which fires once.
 
-Proofs write liveness nodes several times a second, so what watches one must not see that. The watch that `children`
-leaves on a node without children does: it fires when the node is deleted, and a registration replaces its node. Which
-one stands there is told by the transaction that made it, so a node that was not replaced is not read again. Leases
-change hands under the same name: a watch on their data tells.
+Proofs write liveness nodes several times a second, and must not fire a watch. So a liveness node has a watch on its
+children, which it never has: this watch fires only when the node is deleted, and each registration replaces its node.
+The transaction id of a node's creation tells whether it was replaced and must be read again. Leases change hands under
+the same name, so their watch is on the data.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ GONE_FOR_S = 1.0
 
 
 class _LiveNode(msgspec.Struct, frozen=True):
-    """A liveness node: what it holds (None: it is not ours), and in which transaction of which session it was made.
+    """A liveness node: its member (None if the data is not ours), and the transaction and session that made it.
 
-    Data may be lost, and transactions be counted from 1 again; sessions are numbered by the server's clock.
+    The session is needed too: a server that lost its data counts transactions from 1 again, but numbers sessions by its
+    clock.
     """
 
     made: tuple[int, int]
@@ -39,7 +40,7 @@ class _LiveNode(msgspec.Struct, frozen=True):
 
 
 class Watches:
-    """Keeps four values fresh; one task, `run`, owns them."""
+    """Keeps members, leadership, leases and connection fresh; one task, `run`, owns them."""
 
     def __init__(self, nodes: Nodes) -> None:
         self.members: Mapping[str, Member] = MappingProxyType({})
@@ -49,7 +50,7 @@ class Watches:
         self.counts = WatchCounts()
         self._denial: Denied | None = None
         self._settled = asyncio.Event()
-        """Set while everything is known, or `_denial` says that it cannot be."""
+        """Set while everything is known, or `_denial` says why it cannot be."""
         self._told = (self.members, self.leadership, self.leases, self.connection)
         self._nodes = nodes
         self._listeners: list[Callable[[], None]] = []
@@ -62,7 +63,7 @@ class Watches:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._prepared = False
         self.root_lost = False
-        """Our root's data is gone: what is read below it says nothing."""
+        """Our root's data is gone: values read below it mean nothing."""
         self.trouble = ""
         """Why the last reading failed, for messages."""
 
@@ -77,7 +78,7 @@ class Watches:
             raise self._denial
 
     def link_changed(self, link: Link) -> None:
-        """Watches are gone with a link that was lost. One in doubt still has them: one read will show that it works."""
+        """A lost link loses its watches. A link in doubt keeps them: one read shows whether it works."""
         if link is not Link.UP:
             self._leader_stale = True
             if link is Link.LOST:
@@ -87,13 +88,13 @@ class Watches:
         self._woken.set()
 
     def note_root(self, *, lost: bool) -> None:
-        """The root's data is gone, or it is there again (perhaps that of another root)."""
+        """The root's data is gone, or there again (perhaps another root's)."""
         if self.root_lost is not lost:
             self.root_lost = lost
             self.link_changed(Link.LOST)
 
     async def run(self, session: Session, prepare: Callable[[], Awaitable[None]]) -> None:
-        """For ever; `prepare` succeeds once before anything is read."""
+        """Run for ever; calls `prepare` until it succeeds, before anything is read."""
         self._loop = asyncio.get_running_loop()
         while True:
             self._woken.clear()
@@ -125,7 +126,7 @@ class Watches:
             await asyncio.sleep(GONE_FOR_S if self._denial else AGAIN_S)
             return
         stale = self._leader_stale or self._live.stale or self._holders.stale
-        if not (stale or self.root_lost):  # else overtaken, and `_woken` is set; or it will be
+        if not (stale or self.root_lost):  # stale again: something changed meanwhile, and `_woken` is or will be set
             self.trouble = ""
             self.connection = Connection.CONNECTED
             self._denial = None
@@ -200,7 +201,7 @@ class Watches:
         self._tell_changes()
 
     def _tell_changes(self) -> None:
-        """Compared with what was told, not with what was known: reading may be overtaken half-way."""
+        """Call the listeners if any value differs from the last call; a read may be interrupted half-way."""
         known = (self.members, self.leadership, self.leases, self.connection)
         if known != self._told:
             self._told = known
