@@ -1,4 +1,4 @@
-"""The brokers as rules look at them: names, releases, which are there to take bundles, how full. Values only."""
+"""The brokers as rules look at them: names, releases, draining, usage. Values only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NUMBER = re.compile(r"\d+|[^\d.]+")
 
 
 class Fleet(msgspec.Struct, frozen=True, eq=False):
-    """The live brokers, n rows. `usage` is the fullest resource as a fraction, 0 where it is not known."""
+    """The live brokers, n rows. `usage` is the fullest resource as a fraction, 0 if unknown."""
 
     names: tuple[str, ...]
     versions: tuple[str, ...]
@@ -21,12 +21,12 @@ class Fleet(msgspec.Struct, frozen=True, eq=False):
     usage: NDArray[np.float64]
 
     def row(self, name: str) -> int:
-        """The broker's row, -1 if it is not there."""
+        """The broker's row, -1 without one."""
         return self.names.index(name) if name in self.names else -1
 
 
 def older(versions: Sequence[str], among: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """(n,): whose release is older than the newest one of those in `among`."""
+    """(n,): whether the broker's release is older than the newest release in `among`."""
     keys = {version: _release(version) for version in set(versions)}
     newest = max((keys[versions[row]] for row in np.flatnonzero(among).tolist()), default=None)
     if newest is None:
