@@ -93,7 +93,7 @@ class BundleAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The possible destinations, the best first."""
     next_best: Target | None = None
     changes: tuple[Change, ...] = ()
-    """What would have to change for it to move."""
+    """Changes that would make it move."""
     policies: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

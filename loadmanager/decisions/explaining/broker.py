@@ -21,7 +21,7 @@ from loadmanager.strategies.rebalancing.decision import Candidate, Decision
 
 HELD_TOLD = 10
 EQUAL = 1e-9
-"""Sums of floating point numbers differ in their last digits."""
+"""Usages within this are equal: sums of floating point numbers differ in their last digits."""
 
 
 def explain_broker(situation: Situation, name: str) -> BrokerAnswer | None:

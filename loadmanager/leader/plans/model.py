@@ -150,7 +150,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     cause: str = ""
     """The round that proposed it."""
     wave: int = 0
-    """The moves of one wave; each wave waits for the one before. 0: only the cluster's limits apply."""
+    """How many moves a wave has; each wave waits for the one before. 0: only the cluster's limits apply."""
     before: Figures = Figures()
     predicted: Figures = Figures()
     certificate: Certificate | None = None

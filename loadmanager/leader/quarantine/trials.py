@@ -28,7 +28,7 @@ from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
 
 LOCKED = "brokers died of it"
-"""Begins the reason of the policy version with which a leader locks a bundle; anybody else's reason must not."""
+"""Begins the reason of the policy version with which a leader locks a bundle; anybody may write it to ask for that."""
 TRIED = "; tried again "
 DOUBLED_AT_MOST = 6
 WAITS_AT_MOST = 3.0

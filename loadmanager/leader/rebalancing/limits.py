@@ -69,7 +69,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class UnderWay:
-    """Counts of moves under way, by broker (as source or destination) and by namespace."""
+    """Counts the moves under way, by broker (as source or destination) and by namespace."""
 
     def __init__(self, entries: Iterable[Ownership] = ()) -> None:
         self.total = 0

@@ -60,7 +60,7 @@ class Rebalancer:
     async def decide(self) -> Decision:
         """What a round would do now; changes nothing, not even the memory.
 
-        Raises ValueError for an unknown strategy, StrategyFailed.
+        Raises ValueError for an unknown strategy, StrategyFailed, and what a foreign package raises when it is loaded.
         """
         settings = self.deciding.settings()
         return await self.deciding.would_decide(await self.deciding.model(settings), settings)

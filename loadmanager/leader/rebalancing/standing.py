@@ -61,7 +61,7 @@ class Standing(msgspec.Struct, frozen=True):
     held: tuple[str, ...]
     """What holds back moves of the last round and of running plans, one line each; only the leader knows."""
     last: LastRound | None
-    """None if there was none, or the log does not answer."""
+    """None if there was no round, or the log does not answer."""
 
 
 async def standing(rebalancer: Rebalancer, decisions: DecisionLog, leader: str) -> Standing:

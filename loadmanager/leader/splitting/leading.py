@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class Tending:
-    """Run `tend(term)` while a term lasts."""
+    """The leader's work on splits and the quarantine; run `tend(term)` while a term lasts."""
 
     def __init__(
         self,

@@ -36,7 +36,7 @@ def older(versions: Sequence[str], among: NDArray[np.bool_]) -> NDArray[np.bool_
 
 
 def _release(version: str) -> tuple[tuple[int, int, str], ...]:
-    """Sorts 0.9 before 0.10, and 1.0rc1 before 1.0."""
+    """A sort key: 0.9 comes before 0.10, and 1.0rc1 before 1.0."""
     parts = _NUMBER.findall(version)
     key = [(1, int(part), "") if part.isdigit() else (-1, 0, part) for part in parts]
     return (*key, (0, 0, ""))

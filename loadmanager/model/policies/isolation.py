@@ -53,7 +53,7 @@ class Isolation:
         self._n = len(fleet.names)
 
     def matched(self, namespace: str) -> Matched:
-        """The policies that hold for the namespace."""
+        """The names of the policies that hold for the namespace."""
         return self._asked.matched(namespace)
 
     def row(self, matched: Matched, rules: Rules) -> NDArray[np.int16]:

@@ -142,7 +142,7 @@ def _only_there(name: str, others: Policies, known: Known, staying: tuple[str, .
 
 
 def why_isolated(policies: Policies, namespace: str, broker: str) -> str:
-    """The isolation policy that keeps a namespace off a broker for good, in words; empty if none does."""
+    """The isolation policy that permanently keeps a namespace off a broker, in words; empty if there is none."""
     for name, each in policies.isolation.items():
         named = matches_namespace(each.namespaces, namespace)
         if named and not matches_broker((*each.primary, *each.secondary), broker):

@@ -164,7 +164,7 @@ class Documents(Generic[T]):
         return Entry(f"{self._nonce}.{self._written}", name, seen, raw, author, self._wall_ms(), reason)
 
     async def _attempt(self, entry: Entry) -> Accepted[T] | Refused[T]:
-        """Write, and wait until it is read back. Raises LogUnavailable, RecordTooLarge."""
+        """Write an entry, and wait until it is read back. Raises LogUnavailable, RecordTooLarge."""
         read_back: asyncio.Future[Accepted[T] | Refused[T]] = asyncio.get_running_loop().create_future()
         self._awaited[entry.id] = read_back
         try:

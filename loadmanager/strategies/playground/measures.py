@@ -31,7 +31,7 @@ class Measures(msgspec.Struct, frozen=True):
     moved: float
     """Load that was moved on purpose: by transfers, unloads, and brokers that stopped."""
     moved_percent: float
-    """The same in percent of all load (its mean over the game)."""
+    """The same as a percentage of all load (its mean over the game)."""
     bound: float
     """The load that had to move for the same outcome, summed over the rounds: see `load_that_had_to_move`."""
     moves: int
@@ -43,9 +43,9 @@ class Measures(msgspec.Struct, frozen=True):
     above_tolerance_percent: float
     """The rounds in which some broker is beyond tolerance after the moves."""
     overloaded_broker_s: float
-    """Summed over brokers."""
+    """The time that brokers are overloaded, summed over brokers."""
     gap_s: float
-    """Summed over bundles."""
+    """The time that bundles are not served, summed over bundles."""
     ends_within: bool
     """Whether no broker is beyond tolerance in most of the last rounds."""
     one_dimension: bool

@@ -31,10 +31,10 @@ class Traffic(msgspec.Struct, frozen=True):
     reports: int
     everything_written: int
     everything_read: int
-    """All load data to all brokers."""
+    """With all load data to all brokers."""
     top_written: int
     top_read: int
-    """Brokers' loads to all brokers, hottest bundles to the leader."""
+    """With brokers' loads to all brokers, and hottest bundles to the leader."""
     hours: float
 
 

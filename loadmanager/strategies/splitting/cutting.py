@@ -1,11 +1,12 @@
-"""Where to cut a hot bundle, by what its keys carry. Pure; cuts that need no loads are in
-`loadmanager.model.boundaries`.
+"""Chooses where to cut a hot bundle, by the load of its keys. Pure.
 
-* `flow_or_qps_equally_divide` is Pulsar's: it walks the keys upwards and cuts wherever a limit would be passed. It can
+`loadmanager.model.boundaries` has the cuts that need no loads.
+
+* `flow_or_qps_equally_divide` is Pulsar's: it walks the keys upwards and cuts where a limit would be exceeded. It can
   yield several cuts, which Pulsar's extensible manager refuses (its issue 22254); here they make several parts.
 * `load_equally_divide`: the weighted median of the load, or its n-quantiles.
-* `hot_key_divide`: the hottest key gets a bundle of its own, [position, position + 1). Equal ranges would chase it
-  through up to 32 splits and fill the namespace with empty bundles on the way.
+* `hot_key_divide`: the hottest key gets its own bundle, [position, position + 1). Equal ranges would need up to 32
+  splits to isolate it, and would fill the namespace with empty bundles on the way.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ SettingsOf = Callable[[Bundle], Settings]
 
 
 def nothing_said(_bundle: Bundle) -> str:
-    """No policy at all."""
+    """Say that no policy applies."""
     return ""
 
 

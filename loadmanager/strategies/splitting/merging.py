@@ -1,15 +1,15 @@
-"""Which cold neighbours an owner makes one bundle of, and why not the others. Pure; what lasts is `memory`.
+"""Decides which cold neighbours an owner merges, and why not the others. Pure; the memory goes in and out.
 
-Both (or all) are the owner's, touch, are under the same policies, and together stay below `merge_below_percent` of
-every split limit; each has been cold, under the same ownership, for `merge_rest_s`. So two things are certain,
+The neighbours belong to one owner, touch, are under the same policies, and together stay below `merge_below_percent` of
+every split limit; each has been cold, under the same ownership, for `merge_rest_s`. Two things are therefore certain,
 whatever the load does:
 
-* a merged bundle meets no condition of a split: it is at most half full in every respect (the setting's bound is 50 %);
-* what was split is not merged within `merge_rest_s`: its parts have not been what they are for so long. A load that
-  swings with any period so costs one split and one merge in `merge_rest_s` at most, of each range.
+* A merged bundle meets no condition of a split: it is at most half full in every respect (the setting's bound is 50 %).
+* The parts of a split are not merged within `merge_rest_s`, since they have not existed for so long. So an oscillating
+  load, of any period, costs each range at most one split and one merge in `merge_rest_s`.
 
-A bundle whose service reports no load of it is not cold but unmeasured, and stays. Neighbours of different owners are
-not brought together for it: that would be a move for nothing but tidiness.
+A bundle whose service reports no load for it is not cold but unmeasured, and stays. Neighbours of different owners are
+not brought together: that move would gain nothing but tidiness.
 """
 
 from __future__ import annotations

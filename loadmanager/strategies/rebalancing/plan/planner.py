@@ -1,4 +1,4 @@
-"""The strategy `plan`: stages in order, until none finds anything more; then the decision with its reasons."""
+"""The strategy `plan`: runs its stages in order until none finds another move, then explains the decision."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Plan:
     name = "plan"
 
     def decide(self, model: ClusterModel, settings: Settings, memory: object = None) -> Decision:  # noqa: ARG002
-        """See `Strategy`."""
+        """Decide as `Strategy` says."""
         draft = Draft(model, settings)
         if draft.scale.takes_part.any():
             draft = _settled(_plan(draft))
