@@ -6,10 +6,10 @@ together (the bundles that one record put in flight, a namespace for all dead ho
 does at most WORK_A_TURN of a sweep, and the next tick continues. Pure: time comes in with the view, which is new in
 each step.
 
-The contract with `statechannel.runtime.proofs`: a bundle leaves Revoking on behalf of its holder only when `validity_s
-+ margin_s` have passed since this leader *saw* both ways to a new proof closed: the `revoke` record read back, and the
-holder's incarnation raised. A new leader starts with an empty memory, so it raises again and waits the whole time
-again.
+The contract with `statechannel.runtime.proofs`: a leader releases a bundle from Revoking in place of its holder only
+when `validity_s + margin_s` have passed since this leader *saw* both ways to a new proof closed: the `revoke` record
+read back, and the holder's incarnation raised. A new leader starts with an empty memory, so it raises again and waits
+the whole time again.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ class LeaderCore:
             self._due.append(Place(tuple(places), revoked=True))
 
     def _owed(self, flight: Flight, left: int) -> Revoke | Cancel | None:
-        """The duty for a flight that is not being revoked: it is overdue, or its target is dead."""
+        """The duty for a flight that is not being revoked, if it is overdue or its target is dead; else None."""
         overdue_s = self._since_s(flight) + self._settings.in_flight_timeout_s
         overdue = self._view.now_s >= overdue_s
         if not overdue:
@@ -286,7 +286,7 @@ class LeaderCore:
                 return None
 
     def _is_placed(self, flight: Flight, left: int) -> bool:
-        """Whether the leader may name a new owner now: only `validity_s + margin_s` after both were *seen* closed."""
+        """Whether to name a new owner now: only `validity_s + margin_s` after both ways to a proof were seen closed."""
         if flight.state is not State.REVOKING or flight.holder is None:
             return False
         holder, since_s, now_s = flight.holder, self._since_s(flight), self._view.now_s

@@ -146,7 +146,8 @@ class Standing(msgspec.Struct, frozen=True):
     def odds(self) -> float:
         """The logarithm of the odds that the bundle kills.
 
-        The deaths under one broker name count for at most `MOST` times what they would if that broker died by itself.
+        The deaths under one broker name count for at most `MOST` times what they would if that broker died repeatedly
+        by itself.
         """
         names = {each.step.broker.name for each in self.steps if isinstance(each.step, Death)}
         return min([self.proven.score, *(self._odds_if_ill(name) + log10(MOST) for name in names)])

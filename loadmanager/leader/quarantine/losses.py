@@ -45,7 +45,7 @@ class Fate(StrEnum):
 class Loss(msgspec.Struct, frozen=True):
     """A lost broker.
 
-    `calm_s`: how long before no other broker had been lost. `share`: the probability that chance chooses this broker
+    `calm_s`: for how long no other broker had been lost. `share`: the probability that chance chooses this broker
     next, by the losses of the last hour; losses of others do not lower it. `danger`: the expected rate at which its
     bundles would kill it, per second.
     """

@@ -1,4 +1,4 @@
-"""The evidence which bundles kill brokers that take them, from the channel's accepted records alone. Pure.
+"""Collects evidence which bundles kill the brokers that take them, from the channel's accepted records alone. Pure.
 
 A leader's `revoke` of an orphan (`leader.core.ORPHAN`), or its `cancel` of a transfer whose target was lost, shows that
 a broker is *lost*. This counts against the bundles that the broker was given within `quarantine_window_s`, or prepared
