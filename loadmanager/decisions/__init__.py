@@ -1,1 +1,1 @@
-"""The log of decisions, with everything that each was decided from, and the answers that follow from it."""
+"""The log of decisions with all their inputs, and the explanations that follow from it."""

@@ -1,7 +1,7 @@
-"""How a decision record looks in the log: `DR`, the format's version, a CRC-32, then compressed MessagePack. Pure.
+"""Encodes decision records for the log: `DR`, the format's version, a CRC-32, then compressed MessagePack. Pure.
 
-The frame never changes, so that a damaged record is told from a newer one. A record that would be too large for a
-message of Kafka goes without its model, and says so.
+The frame never changes, so that a damaged record can be told from a newer one. A record that is too large for a Kafka
+message omits its model, and says so.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from statechannel.law.record import BrokerId
 
 VERSION = 1
 LARGEST_BYTES = 900_000
-"""A message of Kafka has 1 MB by default."""
+"""A Kafka message has at most 1 MB by default."""
 
 PACKED_OUT_BYTES = 256 << 20
-"""More than this no record of ours unpacks to."""
+"""No record of ours unpacks to more than this."""
 
 _MAGIC = b"DR"
 _HEAD_BYTES = 7
@@ -52,8 +52,10 @@ _decoder = msgspec.msgpack.Decoder(Stored)
 
 
 def encode(record: DecisionRecord, largest_bytes: int = LARGEST_BYTES) -> bytes:
-    """The bytes, at most `largest_bytes`: where they would be more the model is left out, then the memory, and at last
-    the moves' words. Raises ValueError if even that is not enough."""
+    """The bytes, at most `largest_bytes`; if necessary without the model, then the memory, then the moves' reasons.
+
+    Raises ValueError if even that is too large.
+    """
     kept = _stored(record)
     framed = _frame(kept)
     for shorter in (_without_model, _without_memory, _without_words):
@@ -67,7 +69,7 @@ def encode(record: DecisionRecord, largest_bytes: int = LARGEST_BYTES) -> bytes:
 
 
 def decode(data: bytes | None) -> DecisionRecord:
-    """The record in these bytes, its model with the digest that it had. Raises BadDecision, NewerDecision."""
+    """The record in these bytes, with the recorded digest of its model. Raises BadDecision, NewerDecision."""
     kept = _read(data)
     try:
         ordinal(kept.id)

@@ -1,7 +1,7 @@
-"""A cluster model as columns of bytes, and back: the same digest, to the last bit. Pure.
+"""Encodes a cluster model as columns of bytes, and back: with the same digest, to the last bit. Pure.
 
-The bytes of equal weight are put side by side before compression: neighbours of one column differ in their last digits
-only, and so take a third less room.
+Bytes of equal significance are put side by side before compression: neighbours in a column differ only in their last
+digits, which saves a third of the space.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Column(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoredModel(msgspec.Struct, frozen=True):
-    """`at` is where each bundle's namespace stands in `homes`, `lo` and `hi` its range."""
+    """A model as columns; `at` is the index of each bundle's namespace in `homes`, `lo` and `hi` its range."""
 
     at_ms: int
     broker_ids: tuple[BrokerId, ...]
@@ -73,14 +73,14 @@ class StoredModel(msgspec.Struct, frozen=True):
 
 
 def pack(array: Array, kind: str) -> Column:
-    """The column of an array, as one of `f8 i8 i2 u4 b1`. Raises ValueError where that would change a value."""
+    """The column of an array, as one of `f8 i8 i2 u4 b1`. Raises TypeError if the type does not fit."""
     chosen = np.ascontiguousarray(array).astype(_TYPES[kind], casting="same_kind", copy=False)
     octets = np.ascontiguousarray(chosen).reshape(-1).view(np.uint8).reshape(-1, chosen.itemsize)
     return Column(kind, tuple(int(side) for side in chosen.shape), octets.T.tobytes())
 
 
 def unpack(column: Column) -> Array:
-    """The inverse. Raises BadDecision for what is no column."""
+    """The inverse of `pack`. Raises BadDecision for an invalid column."""
     if column.type not in _TYPES:
         raise BadDecision(f"a column of the type {column.type[:10]!r}: the record is damaged, or of a newer release")
     kind = np.dtype(_TYPES[column.type])
@@ -91,7 +91,7 @@ def unpack(column: Column) -> Array:
 
 
 def stored(model: ClusterModel) -> StoredModel:
-    """The model, for a record."""
+    """The model as stored in a record."""
     brokers, bundles, constraints = model.brokers, model.bundles, model.constraints
     places: dict[str, int] = {}
     at = [places.setdefault(bundle.namespace, len(places)) for bundle in bundles.ids]
@@ -116,7 +116,7 @@ def stored(model: ClusterModel) -> StoredModel:
 
 
 def restored(kept: StoredModel) -> ClusterModel:
-    """The model again. Raises BadDecision where the parts do not fit together."""
+    """The inverse of `stored`. Raises BadDecision if the parts do not fit together."""
     count, rows = len(kept.broker_ids), len(kept.at.shape) == 1 and kept.at.shape[0]
     brokers = _unpacked(kept.brokers, _BROKER_COLUMNS, _OPTIONAL_BROKER_COLUMNS)
     bundles = _unpacked(kept.bundles, _BUNDLE_COLUMNS)

@@ -1,4 +1,4 @@
-"""What can be wrong with a decision record that was read. It is passed over: nothing is decided from one."""
+"""Errors of decision records that were read; such a record is skipped, since nothing is decided from one."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ class BadDecision(Exception):
 
 
 class NewerDecision(BadDecision):
-    """An intact record of a release that is newer than this one."""
+    """An intact record of a newer release."""

@@ -1,7 +1,7 @@
-"""The topic of decision records: one leader appends, everybody reads. A plain log of one partition, trimmed by age.
+"""The topic of decision records: one leader appends, everybody reads. A log of one partition, trimmed by age.
 
-Nothing is kept in memory but where the last records that were read stand: a reader finds his way by the log's clock and
-by the ids, which grow. A record that cannot be read is passed over.
+Only the offsets of recently read records are kept in memory: a reader searches by the log's clock and by the ids, which
+grow. A record that cannot be read is skipped.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ TRIM_EVERY_S = 600.0
 PLACES_KEPT = 10_000
 LISTED_AT_MOST = 1_000
 LOOKED_THROUGH = 2_000
-"""Records that a search for one bundle's moves reads at most."""
+"""How many records a search reads at most."""
 
 READ_AT_ONCE = 50
-"""Where nothing is kept of them."""
+"""How many records are read at once if nothing is kept of them."""
 
 LARGE_BYTES = 100_000
 LARGE_EVERY_S = 600.0
-"""Of rounds that moved nothing a large model is kept so often only: a thousand brokers would write 5 GB a week."""
+"""How often rounds without moves keep a large model: else a thousand brokers would write 5 GB a week."""
 
 OUT_OF_ORDER = 8
-"""A deposed leader's last records may stand among its successor's."""
+"""By how many offsets ids may be out of order: a deposed leader's last records may be among its successor's."""
 
 
 class Found(msgspec.Struct, frozen=True):
-    """A record, and where in the topic it stands."""
+    """A record, and its offset in the topic."""
 
     offset: int
     appended_ms: int
@@ -55,7 +55,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class DecisionLog:
-    """`open()` first. All methods belong to the loop of the log. `retention_s` is asked for at each trim."""
+    """The log of decisions; call `open()` first, and all methods on the log's loop. Each trim calls `retention_s`."""
 
     def __init__(
         self,
@@ -80,10 +80,10 @@ class DecisionLog:
         await self._log.open_topic(TopicSpec(self._topic, partitions=1))
 
     async def append(self, record: DecisionRecord) -> None:
-        """Keep a record; returns when it is durable. What is too old goes, now and then.
+        """Keep a record; returns when it is durable. Trims old records from time to time.
 
-        Raises LogUnavailable, at the latest after APPEND_TIMEOUT_S: the record may be there or not; ValueError for one
-        that is too large.
+        Raises LogUnavailable, at the latest after APPEND_TIMEOUT_S, when the record may be there or not; ValueError if
+        the record is too large.
         """
         data = await self._run_blocking(partial(self._encoded, record))
         async with _within(APPEND_TIMEOUT_S):
@@ -112,7 +112,7 @@ class DecisionLog:
             await self.trim(now_ms)
 
     async def trim(self, now_ms: int) -> int:
-        """Forget what the log took more than the retention ago; where the topic begins then. Raises LogUnavailable."""
+        """Trim what the log took more than the retention ago; the new begin of the topic. Raises LogUnavailable."""
         before = await self._log.offset_at(self._topic, 0, max(0, now_ms - round(self._retention_s() * 1000)))
         if before > await self._begin():
             await self._log.trim(self._topic, 0, before)
@@ -121,12 +121,12 @@ class DecisionLog:
     # --- reading; each raises LogUnavailable, at the latest after READ_TIMEOUT_S
 
     async def newest(self, count: int, before: int | None = None) -> list[Summary]:
-        """The newest `count` records, those below the offset `before` if it is given, the newest first."""
+        """The newest `count` records, below the offset `before` if it is given, newest first."""
         found = await self._backwards(before, min(count, LISTED_AT_MOST), _any)
         return [summary_of(each.record, each.offset) for each in found]
 
     async def get(self, decision_id: str) -> Found | None:
-        """The record of this id, None if it is not there (any more). Raises ValueError for an id that is none."""
+        """The record with this id, None if there is none (any more). Raises ValueError for an invalid id."""
         wanted = ordinal(decision_id)
         async with _within(READ_TIMEOUT_S):
             begin, end = await self._begin(), await self._end()
@@ -137,13 +137,13 @@ class DecisionLog:
             return next((found for found in window if found.record.id == decision_id), None)
 
     async def at(self, at_ms: int) -> Found | None:
-        """The last record that was decided at this time or before, as far as clocks agree."""
+        """The last record decided at or before this time, as far as clocks agree."""
         before = await self._behind(at_ms)
         found = await self._backwards(before, 1, _any)
         return found[0] if found else None
 
     async def with_model(self, at_ms: int | None = None) -> Found | None:
-        """The last one with its model, at this time or before; among the last LOOKED_THROUGH."""
+        """The last record with a model at or before this time, among the last LOOKED_THROUGH."""
         before = None if at_ms is None else await self._behind(at_ms)
         found = await self._backwards(before, 1, lambda found: found.record.model is not None)
         return found[0] if found else None
@@ -155,9 +155,9 @@ class DecisionLog:
         )
 
     async def between(self, begin_ms: int, end_ms: int, read: Callable[[DecisionRecord], T | None]) -> list[T]:
-        """What `read` makes of the records of this time, oldest first; of the last LOOKED_THROUGH. None is left out.
+        """What `read` returns for the records of this period, oldest first, without None; of the last LOOKED_THROUGH.
 
-        `read` runs apart, and nothing else is kept of a record: its model may be large.
+        `read` runs off the loop, and nothing else of a record is kept: its model may be large.
         """
         async with _within(READ_TIMEOUT_S):
             end = await self._end()
@@ -175,14 +175,14 @@ class DecisionLog:
             return kept
 
     async def _behind(self, at_ms: int) -> int:
-        """The offset behind the last record of this time. The log took it a little after it was decided."""
+        """The offset after the last record up to this time; the log took it a little after it was decided."""
         async with _within(READ_TIMEOUT_S):
             before = await self._log.offset_at(self._topic, 0, at_ms + 1)
             window = await self._window(before, min(before + OUT_OF_ORDER, await self._end()))
             return max((found.offset + 1 for found in window if found.record.at_ms <= at_ms), default=before)
 
     async def _backwards(self, before: int | None, count: int, wanted: Callable[[Found], bool]) -> list[Found]:
-        """The newest records below an offset that are wanted, newest first."""
+        """The newest wanted records below an offset, newest first."""
         kept: list[Found] = []
         async with _within(READ_TIMEOUT_S):
             begin, end = await self._begin(), await self._end()
@@ -195,7 +195,7 @@ class DecisionLog:
         return kept[:count]
 
     async def _window(self, low: int, high: int) -> list[Found]:
-        """The records that can be read at these offsets, in order. What is trimmed meanwhile is not there."""
+        """The readable records at these offsets, in order, without those trimmed meanwhile."""
         found: list[Found] = []
         try:
             batches = self._log.read(self._topic, 0, low)
@@ -213,7 +213,7 @@ class DecisionLog:
         return found
 
     async def _place_of(self, wanted: tuple[int, int], begin: int, end: int) -> int:
-        """About where an id stands: ids grow along the log."""
+        """The approximate offset of an id: ids grow along the log."""
         low, high = begin, end
         while low < high:
             middle = (low + high) // 2

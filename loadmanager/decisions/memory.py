@@ -1,7 +1,7 @@
-"""A strategy's memory as bytes, and back, so that a round can be decided again from its record.
+"""Encodes a strategy's memory as bytes, and back, so that a round can be reproduced from its record.
 
-Plain values, NumPy arrays among them, are read back as they were, but for tuples, which come as lists. A strategy that
-wants its own type back makes its memory a `msgspec.Struct` of its own package.
+Plain values, including NumPy arrays, come back as they were, except tuples, which become lists. A strategy that wants
+its own type back makes its memory a `msgspec.Struct` of its own package.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from loadmanager.decisions.errors import BadDecision
 
 MEMORY_BYTES = 200_000
 _ARRAY = 1
-"""The code of an array among the values of MessagePack."""
+"""The MessagePack extension code of an array."""
 _KINDS = {"float64": "f8", "int64": "i8", "int16": "i2", "uint32": "u4", "bool": "b1"}
 
 
 class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the strategy had kept from its last round, as bytes; `type` is the class that they make, empty for plain
-    values. `lost` says why it is not here: then the decision cannot be made again from the record."""
+    """A strategy's memory of its last round, as bytes; `type` is its class, empty for plain values.
+
+    `lost` says why it is missing: then the decision cannot be reproduced from the record.
+    """
 
     data: bytes = b""
     type: str = ""
@@ -34,7 +36,7 @@ NOTHING_KEPT = Memory()
 
 
 def plain(value: Any) -> Any:
-    """What MessagePack has no word for: NumPy's values. Raises NotImplementedError for anything else."""
+    """Encode values that MessagePack lacks: NumPy's, and sets. Raises NotImplementedError for anything else."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray) and value.dtype.name in _KINDS:
@@ -45,7 +47,7 @@ def plain(value: Any) -> Any:
 
 
 def kept_memory(memory: object) -> Memory:
-    """For a record. Never fails: what cannot be kept is said."""
+    """The memory for a record. Never fails: `lost` says what cannot be kept."""
     if memory is None:
         return NOTHING_KEPT
     kind = type(memory)
@@ -60,9 +62,9 @@ def kept_memory(memory: object) -> Memory:
 
 
 def given_memory(memory: Memory, strategy: object) -> object:
-    """What the strategy was given. Raises BadDecision where it cannot be had any more, with the reason.
+    """The memory that the strategy was given. Raises BadDecision, with the reason, if it is lost.
 
-    A type is looked up in the strategy's own package only: a record must not make us load anything else.
+    A type is looked up only in the strategy's own package: a record must not make us load anything else.
     """
     if memory.lost:
         raise BadDecision(memory.lost)

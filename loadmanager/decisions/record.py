@@ -1,7 +1,7 @@
-"""What is kept of one round of the leader: everything it decided from, what it decided, and what became of it. Values
-only; `codec.py` says how they look in the log.
+"""The record of one round of the leader: all its input, its decision, and the outcomes. Values only.
 
-`id` is `epoch.round`, which the channel's records of the round's moves carry as their `cause`.
+`codec.py` encodes it for the log. `id` is `epoch.round`, which the channel's records of the round's moves have as
+`cause`.
 """
 
 from __future__ import annotations
@@ -27,23 +27,22 @@ _NO_GROUNDS = frozenset(
         *("failure_domain", "capacity", "properties"),
     }
 )
-"""Settings that say where a broker runs and what it may reach, secrets among them: no decision rests on them."""
+"""Settings of a broker's place and access, secrets among them: no decision depends on them."""
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of a move: `begun`, or why not (`refused`, `skipped`, `waiting` for review …); `detail` in words."""
+    """The outcome of a move: `begun`, or why not (`refused`, `skipped`, `waiting` for review …); `detail` in words."""
 
     outcome: str
     detail: str = ""
 
 
 class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One round. `at_ms` is the leader's wall clock; `outcomes` go with `decision.moves`, in their order, and may be
-    fewer where a round was cut off.
+    """One round. `at_ms` is the leader's wall clock; `outcomes` are in the order of `decision.moves`.
 
-    `settings` are those that a decision may rest on, with their values (defaults change with releases). `memory` is
-    what the strategy was *given*. `model` is None where the round had none (paused, nothing known), or where it would
-    have made the record too large; `without_model` says which.
+    They may be fewer if a round was cut off. `settings` are those that a decision may depend on, with their values
+    (defaults change with releases). `memory` is what the strategy was *given*. `model` is None if the round had none
+    (paused, nothing known), or if the record would have been too large; `without_model` says which.
     """
 
     id: str
@@ -55,25 +54,25 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     policies_revision: int = -1
     model: ClusterModel | None = None
     digest: str = ""
-    """Of the model, also where that is not kept."""
+    """The digest of the model, even if that is not kept."""
     without_model: str = ""
     memory: Memory = NOTHING_KEPT
     outcomes: tuple[Outcome, ...] = ()
 
     @property
     def epoch(self) -> int:
-        """Of the leader's term."""
+        """The epoch of the leader's term."""
         return ordinal(self.id)[0]
 
     @property
     def round(self) -> int:
-        """Its number within the term, from 1."""
+        """The number of the round within the term, from 1."""
         return ordinal(self.id)[1]
 
     def restored_settings(self) -> Settings:
-        """The settings of then, over the present release's defaults for what was not there yet. Reads no environment.
+        """The recorded settings, with present defaults for settings that did not exist then. Reads no environment.
 
-        What this release does not have any more is left out.
+        Settings that this release no longer has are left out.
         """
         known = {name: value for name, value in self.settings.items() if name in Settings.model_fields}
         return Settings.model_construct(None, **known)
@@ -96,7 +95,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 def ordinal(decision_id: str) -> tuple[int, int]:
-    """Epoch and round, by which decisions are ordered. Raises ValueError."""
+    """Epoch and round, the order of decisions. Raises ValueError."""
     match = _ID.fullmatch(decision_id)
     if match is None:
         shown = decision_id if len(decision_id) <= 60 else f"{decision_id[:60]}…"
@@ -105,12 +104,12 @@ def ordinal(decision_id: str) -> tuple[int, int]:
 
 
 def id_of(epoch: int, number: int) -> str:
-    """What a decision is called, and the `cause` of its moves."""
+    """The id of a decision, and the `cause` of its moves."""
     return f"{epoch}.{number}"
 
 
 def grounds(settings: Settings) -> Mapping[str, Any]:
-    """The settings that a decision may rest on, for a record."""
+    """The settings that a decision may depend on, for a record."""
     return settings.model_dump(mode="json", exclude=set(_NO_GROUNDS))
 
 
@@ -128,7 +127,7 @@ def record_of(
     outcomes: Iterable[Outcome] = (),
     without_model: str = "",
 ) -> DecisionRecord:
-    """The record of a round. `memory` is what the strategy was given. Raises ValueError for an id that is none."""
+    """The record of a round. `memory` is what the strategy was given. Raises ValueError for an invalid id."""
     ordinal(decision_id)
     return DecisionRecord(
         id=decision_id,

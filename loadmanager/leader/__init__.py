@@ -1,1 +1,1 @@
-"""What the elected leader does: orphans, deadlines, rounds of rebalancing, plans, advice, splits, quarantine."""
+"""The duties of the elected leader: orphans, deadlines, rebalancing rounds, plans, advice, splits, quarantine."""

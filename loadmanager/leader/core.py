@@ -1,14 +1,15 @@
-"""What the leader owes the cluster: nothing stays with a dead owner, nothing stays in flight. Decided, not done, here.
+"""Decides the leader's duties: nothing stays with a dead owner, nothing stays in flight. `duties.py` performs them.
 
 Level-triggered: each sweep looks at the table, the registered brokers and the evidence, and returns the duties that are
-due; a duty that was asked for is not asked again for `retry_s`, nor while it is being done. What can be many is looked
-at together (the bundles that one record sent on their way, a namespace for all dead holders at once), and in steps:
-a `tick` does WORK_A_TURN of a sweep at most, and the next one goes on. Pure: time comes in with the view, which is
-a new one in each step.
+due. A duty that was asked for is not asked again for `retry_s`, nor while it is being done. Large sets are looked at
+together (the bundles that one record put in flight, a namespace for all dead holders at once), and in steps: a `tick`
+does at most WORK_A_TURN of a sweep, and the next tick continues. Pure: time comes in with the view, which is new in
+each step.
 
-The bargain with `statechannel.runtime.proofs`: a bundle leaves Revoking in its holder's place only when `validity_s +
-margin_s` have passed since this leader *saw* both ways to a new proof closed: the `revoke` record read back, and the
-holder's incarnation raised. A new leader starts with an empty memory, so it raises again and waits anew.
+The contract with `statechannel.runtime.proofs`: a leader releases a bundle from Revoking in place of its holder only
+when `validity_s + margin_s` have passed since this leader *saw* both ways to a new proof closed: the `revoke` record
+read back, and the holder's incarnation raised. A new leader starts with an empty memory, so it raises again and waits
+the whole time again.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ from statechannel.law.transitions import State
 from statechannel.law.verdict import Change
 
 ORPHAN = "orphan: "
-"""Begins the reason of a `revoke` because its holder is dead; other revocations have other reasons."""
+"""Begins the reason of a `revoke` of a dead holder's bundle; other revocations have other reasons."""
 
 STUCK = "stuck in flight"
-"""The reason of a `cancel` because of the time; a target that is lost has another."""
+"""The reason of a `cancel` after a time-out; the `cancel` for a dead target has another one."""
 
 REVOCABLE = frozenset({State.ASSIGNING, State.ASSIGNED, State.TRANSFERRING, State.RELEASING, State.SPLITTING})
 
 WORK_A_TURN = 500
-"""About as many bundles, or groups of bundles, are dealt with in one tick: a few milliseconds."""
+"""About how many bundles, or groups of bundles, one tick deals with: a few milliseconds."""
 PLACES_A_DUTY = 20_000
-"""Bundles that are given new places together: the more, the fewer records say so."""
+"""How many bundles are placed together: the more, the fewer records."""
 LOOKED_AT_FOR_ONE = 16
-"""Bundles that are merely looked at in the time in which one is dealt with."""
+"""How many bundles can be looked at in the time that it takes to deal with one."""
 
 
 class LeaderSettings(msgspec.Struct, frozen=True):
@@ -58,10 +59,10 @@ class LeaderSettings(msgspec.Struct, frozen=True):
 class View(msgspec.Struct, frozen=True):
     """What the leader knows at one instant, besides the table.
 
-    `suspected` are incarnations that several brokers found dead, each with the evidence. `heard_s` is when a no-op of
-    an incarnation was last read; `listening_since_s` since when anybody could have been heard. `places` is equal as
-    long as the same brokers may be given bundles by the same rules. Bundles of `eager` namespaces get a place without
-    a lookup.
+    `suspected` are incarnations that several brokers report dead, each with the evidence. `heard_s` is when a no-op of
+    an incarnation was last read; `listening_since_s` is since when this broker has read no-ops. `places` stays equal as
+    long as the same brokers may be given bundles by the same rules. Bundles of `eager` namespaces get a place without a
+    lookup.
     """
 
     now_s: float
@@ -74,22 +75,22 @@ class View(msgspec.Struct, frozen=True):
 
 
 class LeaderCore:
-    """One term's memory: since when this leader has seen what it watches, and what it has asked for."""
+    """One term's memory: since when this leader has seen what it watches, and which duties it has asked for."""
 
     def __init__(self, settings: LeaderSettings) -> None:
         self.work = 0
-        """What has been dealt with since the term began, in the unit of WORK_A_TURN."""
+        """Work done since the term began, in the unit of WORK_A_TURN."""
         self._settings = settings
         self._seen_s: dict[Flight, float] = {}
         self._raised_s: dict[BrokerId, float] = {}
         self._unregistered_since_s: dict[BrokerId, float] = {}
         self._asked = Asked(settings.retry_s)
         self._homeless: dict[str, dict[Bundle, int]] = {}
-        """By the name of the broker that had them, what was revoked and has no place yet."""
+        """Revoked bundles that have no place yet, by the name of the broker that had them."""
         self._settled: set[str] = set()
-        """Eager namespaces in which nothing was unassigned when they were looked at last, nor has become so since."""
+        """Eager namespaces in which no bundle was unassigned at the last look, and none has become so since."""
         self._dead: set[BrokerId] = set()
-        """Holders that were dead when they were looked at last."""
+        """Holders that were dead at the last look."""
         self._places: object = None
         self._deadline_s: float | None = None
         self._view = View(0.0, {}, {}, {}, 0.0)
@@ -111,7 +112,7 @@ class LeaderCore:
             if after.state is State.UNASSIGNED:
                 self._settled.discard(after.bundle.namespace)
             if self._dead and after.holder in self._dead and after.state in REVOCABLE:
-                self._asked.forget("revoke", after.holder)  # another look at what it holds, though there was just one
+                self._asked.forget("revoke", after.holder)  # look again at what it holds, although we just did
                 due = True
             if after.state is State.UNASSIGNED and before is not None and before.state is State.REVOKING:
                 assert before.holder is not None
@@ -119,15 +120,15 @@ class LeaderCore:
         return due
 
     def reloaded(self) -> None:
-        """The table jumped to a snapshot: what changed there was not told."""
+        """The table jumped to a snapshot, which reports no single changes."""
         self._settled.clear()
 
     def raised(self, holder: BrokerId, now_s: float) -> None:
-        """The holder's incarnation is known not to be current any more."""
+        """The holder's incarnation is no longer the current one."""
         self._raised_s.setdefault(holder, now_s)
 
     def next_deadline_s(self) -> float | None:
-        """When to tick next if nothing happens before; while a sweep is unfinished, at once."""
+        """When to tick next if nothing happens before; at once while a sweep is unfinished."""
         return self._deadline_s
 
     @property
@@ -138,7 +139,7 @@ class LeaderCore:
     # --- deciding
 
     def tick(self, table: OwnershipTable, view: View) -> list[Duty]:
-        """The duties that are due now, as far as the work of a turn goes."""
+        """The duties that are due now, within the work of one turn."""
         self._view, self._due = view, []
         if self._sweep is None:
             self._deadline_s = None
@@ -154,7 +155,7 @@ class LeaderCore:
         return self._due
 
     def death_of(self, broker: BrokerId, view: View) -> str | None:
-        """Why this incarnation counts as dead, None if it does not. Being wrong costs a move, never two owners."""
+        """Why this incarnation counts as dead, None if it does not. A mistake costs a move, never makes two owners."""
         if broker in view.suspected:
             return view.suspected[broker]
         peer = view.peers.get(broker.name)
@@ -167,7 +168,7 @@ class LeaderCore:
         return f"{broker} is not registered and silent on the channel"
 
     def _swept(self, table: OwnershipTable) -> Iterator[int]:
-        """One look at everything, in steps; yields the work of each."""
+        """One sweep over everything, in steps; yields the work of each step."""
         self._asked.forget_old(self._view.now_s)
         yield from self._watch_holders(table)
         yield from self._watch_flights(table)
@@ -203,7 +204,7 @@ class LeaderCore:
             yield from self._walk(table, away, frozenset({State.ASSIGNED}))
 
     def _is_cut_off(self, holder: BrokerId) -> bool:
-        """Whether a living holder has been away from the coordination service for longer than it may."""
+        """Whether a living holder has been away from the coordination for longer than `recovery_grace_s`."""
         if holder.name in self._view.peers:
             self._unregistered_since_s.pop(holder, None)
             return False
@@ -214,7 +215,7 @@ class LeaderCore:
         return self._view.now_s >= due_s
 
     def _walk(self, table: OwnershipTable, holders: Iterable[BrokerId], states: frozenset[State]) -> Iterator[int]:
-        """What these hold in these states is taken from them: one walk of the namespaces for all of them."""
+        """Take the bundles in these states from these holders: one walk of the namespaces for all of them."""
         wanted = dict.fromkeys(holders)
         names: dict[str, None] = {}
         for holder in wanted:
@@ -268,7 +269,7 @@ class LeaderCore:
             self._due.append(Place(tuple(places), revoked=True))
 
     def _owed(self, flight: Flight, left: int) -> Revoke | Cancel | None:
-        """What a flight is owed that is on its way to nobody's loss: a deadline, or a target that lives."""
+        """The duty for a flight that is not being revoked, if it is overdue or its target is dead; else None."""
         overdue_s = self._since_s(flight) + self._settings.in_flight_timeout_s
         overdue = self._view.now_s >= overdue_s
         if not overdue:
@@ -285,7 +286,7 @@ class LeaderCore:
                 return None
 
     def _is_placed(self, flight: Flight, left: int) -> bool:
-        """Whether a new owner may be named in the holder's place: only so long after both were *seen* to be closed."""
+        """Whether to name a new owner now: only `validity_s + margin_s` after both ways to a proof were seen closed."""
         if flight.state is not State.REVOKING or flight.holder is None:
             return False
         holder, since_s, now_s = flight.holder, self._since_s(flight), self._view.now_s
@@ -300,7 +301,7 @@ class LeaderCore:
         return self._ask("place", flight, left)
 
     def _raise(self, holder: BrokerId, since_s: float) -> None:
-        """A dead holder is raised at once; one that lives gets one validity to release by itself."""
+        """Raise a dead holder at once; give a living one `validity_s` to release by itself."""
         reason = self.death_of(holder, self._view)
         patience_s = since_s + self._settings.validity_s
         if reason is None and self._view.now_s < patience_s:
@@ -309,14 +310,16 @@ class LeaderCore:
             self._due.append(Raise(holder, reason or f"{holder} did not release what was revoked"))
 
     def _since_s(self, flight: Flight) -> float:
-        """Since when this leader has seen it: its first look at it, never earlier."""
+        """When this leader first saw the flight, never earlier."""
         return self._seen_s.setdefault(flight, self._view.now_s)
 
     # --- without a place
 
     def _house(self, table: OwnershipTable) -> Iterator[int]:
-        """What was revoked and was given to nobody gets a place without any lookup: all that one broker had together,
-        and again as soon as other brokers may be given bundles, or by other rules; else less and less often."""
+        """Place revoked bundles that nobody was given, without a lookup: all of one former holder together.
+
+        Ask again as soon as other brokers or other rules apply; else less and less often.
+        """
         if self._view.places != self._places:
             self._places = self._view.places
             self._asked.forget_all("house")
@@ -339,12 +342,12 @@ class LeaderCore:
                 del self._homeless[former]
 
     def _place_eagerly(self, table: OwnershipTable) -> Iterator[int]:
-        """What is unassigned in an eager namespace gets a place without any lookup, and is asked for as in `_house`."""
+        """Place the unassigned bundles of eager namespaces without a lookup; ask again as in `_house`."""
         for name in self._view.eager:
             namespace = table.namespace(name)
             if name in self._settled or namespace is None:
                 continue
-            self._settled.add(name)  # what becomes unassigned while we look takes it out again
+            self._settled.add(name)  # a bundle that becomes unassigned while we look removes it again
             found: list[Seen] = []
             for index, lo in enumerate(namespace.lower_bounds):
                 if index % LOOKED_AT_FOR_ONE == 0:
@@ -362,7 +365,7 @@ class LeaderCore:
     # --- memory
 
     def _ask(self, duty: str, about: BrokerId | Flight | str, left: int, *, patient: bool = False) -> bool:
-        """Whether this duty may be asked for now: see `Asked.is_due`."""
+        """Whether this duty may be asked for now; see `Asked.is_due`."""
         is_due = self._asked.is_due(duty, about, left, self._view.now_s, patient=patient)
         self._remind(self._asked.due_s(duty, about))
         return is_due
@@ -373,7 +376,7 @@ class LeaderCore:
 
 
 def _parts(table: OwnershipTable, flight: Flight, most: int) -> Iterator[tuple[Seen, ...]]:
-    """What a flight still consists of, each bundle as it was sent on its way."""
+    """The bundles that are still on a flight, each with the revision at which it began, in parts of at most `most`."""
     bundles = iter(table.on(flight))
     while some := tuple((bundle, flight.revision) for bundle in islice(bundles, most)):
         yield some

@@ -1,5 +1,7 @@
-"""Performs the leader's duties: turns them into channel records and checked raises. Each runs in a task of its own, so
-that no duty queues behind another. A refused record needs no care: the bundle moved on, and the next tick sees where.
+"""Performs the leader's duties: turns them into channel records and checked raises.
+
+Each duty runs in its own task, so none queues behind another. A refused record needs no handling: the bundle changed
+meanwhile, and the next tick sees how.
 """
 
 from __future__ import annotations
@@ -23,29 +25,29 @@ from statechannel.ports import Coordination, Leadership
 from statechannel.runtime.service import Channel
 
 PLACED_AT_ONCE = 25
-"""Bundles that are placed in one turn of the loop."""
+"""How many bundles are placed in one turn of the loop."""
 RECORDS_AT_ONCE = 25
-"""Records that are begun in one turn of the loop."""
+"""How many records are published in one turn of the loop."""
 
 
 class Placer(Protocol):
-    """Who gets which bundle, among the brokers of this moment."""
+    """Chooses owners among the present brokers."""
 
     def look(self) -> bool:
-        """Bring what is known of the brokers up to date; whether that took work worth a turn of the loop."""
+        """Refresh what is known of the brokers; whether that took work worth a turn of the loop."""
         ...
 
     def place_many(self, entries: Sequence[Ownership], names: Sequence[str | None]) -> Sequence[BrokerId | None]:
-        """Who gets each of these bundles; `names` are brokers to prefer, None for no preference."""
+        """The owner for each of these bundles; `names` are preferred brokers, None for no preference."""
         ...
 
     def basis(self) -> object:
-        """Equal as long as the same brokers may be given bundles, by the same rules."""
+        """A value that stays equal as long as the same brokers may be given bundles by the same rules."""
         ...
 
 
 class DutyExecutor:
-    """Performs duties in one term. `deposed` is called when somebody else is known to lead."""
+    """Performs the duties of one term. Calls `deposed` when another broker is known to lead."""
 
     def __init__(
         self,
@@ -74,7 +76,7 @@ class DutyExecutor:
 
     @property
     def unknown_since_s(self) -> float | None:
-        """Since when a partition has given no verdict, None while all answer."""
+        """Since when some partition has given no verdict; None while all answer."""
         return min(self._silent_since_s.values(), default=None)
 
     def perform(self, duties: Iterable[Duty], tasks: asyncio.TaskGroup) -> None:
@@ -83,7 +85,7 @@ class DutyExecutor:
             tasks.create_task(self._one(duty))
 
     def check_silent(self, tasks: asyncio.TaskGroup) -> None:
-        """Ask each partition that gave no verdict again, with a no-op; the duty that found out may be done by now."""
+        """Publish a no-op to each silent partition; the duty that found it silent may have ended."""
         for partition in self._silent_since_s.keys() - self._checking:
             self._checking.add(partition)
             tasks.create_task(self._check(partition))
@@ -124,7 +126,7 @@ class DutyExecutor:
         self._wake()
 
     async def _settle(self, duty: Place) -> None:
-        """`release(to)` in a dead holder's place; `own` for what has no owner."""
+        """Publish `release(to)` on behalf of a dead holder; `own` for bundles without an owner."""
         groups = await self._grouped(duty.subjects, duty.former)
         if duty.revoked:
             formers = {entry.holder.name for some in groups.values() for entry in some if entry.holder is not None}
@@ -149,7 +151,7 @@ class DutyExecutor:
         )
 
     async def _grouped(self, subjects: Iterable[Seen], former: str) -> dict[BrokerId | None, list[Ownership]]:
-        """The bundles that are still as they were seen, by new owner; preferred is who held each, or `former`."""
+        """The bundles that are still as they were seen, by new owner; prefers the former holder, or `former`."""
         groups: dict[BrokerId | None, list[Ownership]] = {}
         remaining = iter(subjects)
         while some := list(islice(remaining, PLACED_AT_ONCE)):
@@ -174,7 +176,7 @@ class DutyExecutor:
         *,
         role: Role = Role.LEADER,
     ) -> Iterator[tuple[int, Record]]:
-        """Records about all of them, each for one partition."""
+        """Records about all these bundles, each for one partition."""
         by_partition: dict[int, list[Subject]] = {}
         for bundle, seen in subjects:
             partition = self._channel.table.partition_of(bundle.namespace)
@@ -186,7 +188,7 @@ class DutyExecutor:
                 yield partition, msgspec.structs.replace(record, subjects=part)
 
     async def _publish_all(self, records: Iterable[tuple[int, Record]]) -> None:
-        """Begin them a few in each turn of the loop, and wait for all verdicts."""
+        """Publish a few records in each turn of the loop, and wait for all verdicts."""
         remaining = iter(records)
         async with asyncio.TaskGroup() as tasks:
             while some := list(islice(remaining, RECORDS_AT_ONCE)):
@@ -204,16 +206,16 @@ class DutyExecutor:
         return self._heeded(verdict)
 
     async def take_partitions(self, root: str) -> bool:
-        """The barrier: a `lead` record of our epoch, read back in every partition. False: somebody else leads.
+        """The barrier: read back a `lead` record of our epoch in every partition. False: another broker leads.
 
-        `root` is the coordination root in which we were elected; formats that cannot say it leave it out.
+        `root` is the coordination root in which we were elected; record formats without that field leave it out.
         """
         known = root if self._channel.can_agree else ""
         taken = await asyncio.gather(*(self._take_partition(known, p) for p in range(self._channel.table.partitions)))
         return all(taken)
 
     async def _take_partition(self, root: str, partition: int) -> bool:
-        """Until our own leadership stands there. Another root's leader may have the same epoch: both must be ours."""
+        """Repeat until the partition shows our epoch and our id: the leader of another root may have the same epoch."""
         ours = self._leadership
         while (lead := self._channel.table.lead(partition)) != Lead(ours.epoch, ours.leader):
             if lead.epoch >= ours.epoch:
@@ -229,17 +231,17 @@ class DutyExecutor:
         return True
 
     async def move(self, bundle: Bundle, seen: int, to: BrokerId | None, reason: str, cause: str) -> Verdict:
-        """Begin one planned move, to nobody (an unload) without `to`; what the channel says."""
+        """Begin one planned move, or an unload if `to` is None; returns the verdict."""
         action = Action.UNLOAD if to is None else Action.TRANSFER
         return self._heeded(await self._channel.publish(self._about(bundle, seen, action, to, reason, cause)))
 
     async def give(self, bundle: Bundle, seen: int, to: BrokerId, reason: str) -> Verdict:
-        """Give a bundle that nobody has to this broker; what the channel says."""
+        """Give a bundle without an owner to this broker; returns the verdict."""
         record = self._about(bundle, seen, Action.OWN, to, reason, "")
         return self._heeded(await self._channel.publish(msgspec.structs.replace(record, role=Role.BROKER)))
 
     async def tell(self, record: Record) -> Verdict:
-        """Publish a no-op that tells the others something, in the first partition; what the channel says."""
+        """Publish a no-op that informs the other brokers, in the first partition; returns the verdict."""
         return self._heeded(await self._channel.publish(record, 0))
 
     async def call_off(self, bundle: Bundle, seen: int, reason: str) -> Verdict:
@@ -247,7 +249,7 @@ class DutyExecutor:
         return self._heeded(await self._channel.publish(self._about(bundle, seen, Action.CANCEL, None, reason, "")))
 
     def _heeded(self, verdict: Verdict) -> Verdict:
-        """Who is told by the channel that somebody else leads stops at once, whatever the election shows yet."""
+        """Pass the verdict on. If it says that another broker leads, stop at once, whatever the election shows."""
         if isinstance(verdict, Refusal) and verdict.reason is Reason.DEPOSED:
             self._deposed(verdict.detail)
         return verdict
@@ -271,7 +273,7 @@ def _seen(entries: Iterable[Ownership]) -> Iterator[Seen]:
 
 
 def _revoked_from(entry: Ownership) -> str:
-    """Who has a bundle that is being revoked: if he is back in time, he gets it again."""
+    """The holder of a bundle that is being revoked, else empty: if it is back in time, it gets the bundle again."""
     return entry.holder.name if entry.state is State.REVOKING and entry.holder is not None else ""
 
 

@@ -1,4 +1,4 @@
-"""What a leader owes at a moment, as values: decided by `core.py`, performed by `duties.py`."""
+"""The leader's duties as values: decided by `core.py`, performed by `duties.py`."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ class Revoke(msgspec.Struct, frozen=True, gc=False):
 
 
 class Raise(msgspec.Struct, frozen=True, gc=False):
-    """Raise the holder's incarnation; report with `raised`."""
+    """Raise the holder's incarnation; report success with `LeaderCore.raised`."""
 
     holder: BrokerId
     reason: str
 
 
 class Place(msgspec.Struct, frozen=True, gc=False):
-    """Give these bundles a new owner in their dead holders' place (`release(to)`); or `own` what has none: what was
-    revoked from `former`, or what an eager namespace has."""
+    """Give these bundles an owner: `release(to)` on behalf of a dead holder, if `revoked`.
+
+    Else `own`, for bundles without an owner: revoked from `former`, or unassigned in an eager namespace.
+    """
 
     subjects: tuple[Seen, ...]
     revoked: bool
@@ -36,14 +38,14 @@ class Place(msgspec.Struct, frozen=True, gc=False):
 
 
 class Cancel(msgspec.Struct, frozen=True, gc=False):
-    """Publish `cancel` for these bundles: the move or split is off."""
+    """Publish `cancel` for these bundles: the move or split is called off."""
 
     subjects: tuple[Seen, ...]
     reason: str
 
 
 class Evacuate(msgspec.Struct, frozen=True, gc=False):
-    """Transfer these bundles away from a holder that is alive but cut off for good."""
+    """Transfer these bundles away from a holder that is alive but stays cut off."""
 
     holder: BrokerId
     subjects: tuple[Seen, ...]

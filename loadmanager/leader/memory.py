@@ -1,4 +1,4 @@
-"""What a leader remembers within a term of what it asked for, so that it does not ask again too soon. Pure."""
+"""A leader's memory of the duties it asked for in its term, so that it does not ask again too soon. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import msgspec
 
 LONGEST_PAUSE_S = 60.0
 FORGOTTEN_AFTER = 10
-"""Pauses after which nobody needs to know any more that something was asked for."""
+"""After how many pauses an entry is forgotten."""
 MUCH = 1_000
 
 
 class Asking(msgspec.Struct, frozen=True, gc=False):
-    """When something was asked for, how many bundles it was about then, and when to ask again if none went on."""
+    """When a duty was asked for, about how many bundles, and the pause before it is asked again without progress."""
 
     at_s: float
     left: int
@@ -22,7 +22,7 @@ class Asking(msgspec.Struct, frozen=True, gc=False):
 
 
 class Asked:
-    """By duty and what it is about. `soonest_s` is when the next of those that were looked at may be asked for."""
+    """What was asked for, by duty and subject."""
 
     def __init__(self, retry_s: float) -> None:
         self.retry_s = retry_s
@@ -38,15 +38,15 @@ class Asked:
         return float("-inf") if asked is None else asked.at_s + asked.pause_s
 
     def is_due(self, duty: str, about: Hashable, left: int, now_s: float, *, patient: bool = False) -> bool:
-        """Whether to ask for it now: not asked before, or long enough ago, and none of the bundles has gone on since.
+        """Whether to ask for it now: never asked, or asked `pause_s` ago without any progress since.
 
-        If so it counts as asked. The pause is `retry_s`, for a `patient` duty each time twice as long.
+        If so it counts as asked. The pause is `retry_s`; for a `patient` duty it doubles each time.
         """
         asked = self._asked.get((duty, about))
         if asked is None or left > asked.left:
             self._note((duty, about), Asking(now_s, left, self.retry_s))
             return True
-        if left < asked.left:  # it is being done
+        if left < asked.left:  # progress
             self._note((duty, about), Asking(now_s, left, self.retry_s))
             return False
         if now_s - asked.at_s < asked.pause_s:
@@ -56,16 +56,16 @@ class Asked:
         return True
 
     def forget(self, duty: str, about: Hashable) -> None:
-        """It may be asked for at once."""
+        """Allow to ask again at once."""
         self._asked.pop((duty, about), None)
 
     def forget_all(self, duty: str) -> None:
-        """As `forget`, whatever it was about."""
+        """As `forget`, for all subjects of this duty."""
         for key in [key for key in self._asked if key[0] == duty]:
             del self._asked[key]
 
     def forget_old(self, now_s: float) -> None:
-        """What was asked for long ago, if there is much: some of it each time, in turn."""
+        """Forget old entries, if there are many: some of them each time, in turn."""
         for key, asked in [self._in_turn.popleft() for _ in range(min(MUCH, len(self._in_turn) - MUCH))]:
             if self._asked.get(key) is not asked:
                 continue

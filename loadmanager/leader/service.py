@@ -1,7 +1,7 @@
-"""Election and one term of leadership, as a shell: campaigns, takes the barrier, ticks the core, performs its duties.
+"""The shell of election and of one term: campaigns, takes the barrier, ticks the core, performs its duties.
 
 Between elections this broker follows. A leader that is deposed, whose incarnation is fenced, or that makes no progress
-on the channel ends its term; the next one starts with an empty memory.
+on the channel ends its term; the next term starts with an empty memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TermSettings(msgspec.Struct, frozen=True):
 
 
 class Term:
-    """What balancing needs of a term: whose it is, and the executor to move things with."""
+    """What rebalancing needs of a term: its leader, and the executor of moves."""
 
     def __init__(self, leadership: Leadership, executor: DutyExecutor) -> None:
         self.leadership = leadership
@@ -42,10 +42,10 @@ class Term:
 
 
 class Leader:
-    """Run `run()` for one incarnation. `rebalance` runs beside the duties of each term, e.g. the balancing rounds.
+    """Run `run()` for one incarnation. `rebalance` runs beside the duties of each term, e.g. rebalancing rounds.
 
-    `tell_behind` lets the others know that we do not get at the log; `eager` are the namespaces whose bundles get a
-    place without a lookup.
+    `tell_behind` tells other brokers that this one cannot read the log; bundles of the `eager` namespaces get a place
+    without a lookup.
     """
 
     def __init__(
@@ -79,16 +79,16 @@ class Leader:
         self._ended: str = ""
         self._shown = False
         self._stand_back_until_s = 0.0
-        """We would win the next election too, being the first to know of it: so whoever reaches the log goes first."""
+        """We would win the next election too, as we learn of it first: so a broker that reaches the log goes first."""
         self.leading: Leadership | None = None
         """Our own leadership once its barrier is in every partition."""
 
     def wake(self) -> None:
-        """Something changed that a tick should look at: members, evidence."""
+        """Members or evidence changed: tick soon."""
         self._woken.set()
 
     async def run(self) -> None:
-        """Campaign for ever, lead when elected, evict a leader that is dead by the evidence."""
+        """Campaign for ever, lead when elected, evict a leader that counts as dead."""
         while True:
             leadership = await self._campaign()
             if leadership is not None:
@@ -104,7 +104,7 @@ class Leader:
                 if await self._coordination.evict(present):
                     self._note(f"evicted leader: {reason}")
             elif present is not None and present.leader == self._me:
-                await self._coordination.resign(present)  # of a term that ended without our knowing how
+                await self._coordination.resign(present)  # left over from a term whose end we did not see
             elif present is not None:
                 return None
             if self._clock_s() < self._stand_back_until_s or self._leaves_it_to_others():
@@ -116,12 +116,12 @@ class Leader:
             return None
 
     def _leaves_it_to_others(self) -> bool:
-        """Whether we do not get at the log, and somebody else does."""
+        """Whether this broker cannot read the log, but another one can."""
         ours = self._membership.peer(self._me)
         return ours is not None and ours.registration.behind and self._another_reads_the_log()
 
     def _death_of(self, leader: BrokerId) -> str | None:
-        """The evidence that a leader does not lead any more, though its session may live on in a later incarnation."""
+        """The evidence that a leader is dead, although its session may live on in a later incarnation."""
         peer = self._membership.peers.get(leader.name)
         if peer is not None and peer.broker.incarnation > leader.incarnation:
             return f"{leader} was replaced by {peer.broker}"
@@ -181,13 +181,13 @@ class Leader:
                     if self._ended:
                         break
                     if not core.unfinished:
-                        self._woken.clear()  # what happens from here on, during the sweep too, asks for another one
+                        self._woken.clear()  # events from here on, also during the sweep, ask for another sweep
                     self._tick(leadership, core, executor, tasks)
                     if not core.unfinished or self._membership.safe_mode(self._clock_s()) is not None:
                         await _wait(self._woken, self._pause_s(core))
                 for work in beside:
                     work.cancel()
-                await self._resign(leadership)  # now: the last duties wait for verdicts that count for nothing
+                await self._resign(leadership)  # at once: the last duties wait for verdicts that no longer count
         finally:
             self._channel.unlisten(observe)
             self._channel.replica.off_reload(look_again)
@@ -196,9 +196,10 @@ class Leader:
         await self._rebalance(term)
 
     async def _watch_progress(self) -> None:
-        """End the term if our replica falls behind the log: what it does not show is nobody's duty then.
+        """End the term if our replica falls behind the log: nobody performs the duties that it does not show.
 
-        Soon where another broker gets at the log as far as we know; else nobody would do better, and it must last.
+        The term ends soon if another broker seems to read the log; else only after `lead_timeout_s`, as nobody would do
+        better.
         """
         behind_since_s: float | None = None
         while True:
@@ -212,11 +213,11 @@ class Leader:
                 settings, another = self._settings, self._another_reads_the_log()
                 limit_s = settings.publish_timeout_s if another else settings.lead_timeout_s
                 if self._clock_s() - behind_since_s >= limit_s:
-                    await self._tell_behind()  # first: the next leader must not place on us what it finds
+                    await self._tell_behind()  # first: the next leader must not place bundles on us
                     return self._end(NO_VERDICTS)
 
     def _another_reads_the_log(self) -> bool:
-        """Whether somebody else is here who has not said to be behind."""
+        """Whether another broker is registered that has not said to be behind."""
         return any(peer.broker.name != self._me.name for peer in self._membership.eligible())
 
     def _tick(self, leadership: Leadership, core: LeaderCore, executor: DutyExecutor, tasks: asyncio.TaskGroup) -> None:
@@ -239,7 +240,7 @@ class Leader:
             executor.perform(core.tick(self._channel.table, view), tasks)
 
     def _is_over(self, leadership: Leadership) -> bool:
-        """Whether somebody else leads, or nobody does. Right after the election the watch may not show us yet."""
+        """Whether another broker leads, or nobody. Right after the election the watch may not show us yet."""
         seen = self._coordination.leadership
         if seen == leadership:
             self._shown = True
@@ -260,7 +261,7 @@ class Leader:
         try:
             await self._coordination.resign(leadership)
         except CoordinationError:
-            return  # the session's end, or an eviction, does it
+            return  # the end of the session or an eviction ends the leadership
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:

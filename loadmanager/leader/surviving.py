@@ -1,4 +1,4 @@
-"""Work beside a leader's term that must not end it: what goes wrong is noted, and the next look goes on."""
+"""Runs work that must not end a leader's term: failures are noted, and the next look continues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _log = logging.getLogger(__name__)
 
 
 async def survives(what: str, work: Awaitable[None], note: Callable[[str], None]) -> bool:
-    """Do it; whether nothing happened that nobody expects. What a server did not answer, or the law refused, is."""
+    """Run the work; False after an unexpected error. Refusals, errors of servers and time-outs are expected."""
     try:
         await work
     except (StateChannelError, LoadManagerError, TimeoutError) as error:

@@ -1,1 +1,1 @@
-"""The cluster as decisions see it: loads, brokers, bundles, constraints, policies. Values and functions."""
+"""The cluster as decisions see it: loads, brokers, bundles, constraints and policies. Values and functions."""

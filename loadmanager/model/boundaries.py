@@ -1,8 +1,8 @@
-"""Where to cut a bundle into parts: at given positions, into equal ranges, or into parts of equally many keys.
+"""Chooses where to cut a bundle: at given positions, into equal ranges, or into parts with equally many keys. Pure.
 
 The names are Pulsar's (`NamespaceBundleSplitAlgorithm`). Decides only the cuts, which lie strictly inside the bundle
-and run strictly upwards; who may split what, and when, is the law's and the agent's. Cuts by load are found in
-`loadmanager.strategies.splitting.cutting`. Pure.
+and ascend strictly; the law and the agent decide who may split, and when. `loadmanager.strategies.splitting.cutting`
+chooses cuts by load.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from statechannel.law.bundle import FULL_UPPER, Bundle
 
 FEWEST_PARTS = 2
 MOST_PARTS = 256
-"""Into how many one split may cut: each part is acquired anew, all at the same moment."""
+"""The most parts of one split: all of them are acquired at the same moment."""
 
 
 class NoCuts(msgspec.Struct, frozen=True):
-    """The bundle cannot be cut so, and why."""
+    """Why the bundle cannot be cut this way."""
 
     reason: str
 
 
 def check_parts(parts: int) -> NoCuts | None:
-    """None if a split into so many is allowed."""
+    """None if a split into this many parts is allowed."""
     if FEWEST_PARTS <= parts <= MOST_PARTS:
         return None
     return NoCuts(f"a split makes {FEWEST_PARTS} to {MOST_PARTS} parts, not {parts}")
 
 
 def specified(bundle: Bundle, positions: Sequence[int]) -> tuple[int, ...] | NoCuts:
-    """The positions themselves, if they run strictly upwards inside the bundle and are not too many."""
+    """The given positions, if they ascend strictly inside the bundle and are not too many."""
     if not positions:
         return NoCuts(f"say where to cut {bundle}: give at least one position")
     if len(positions) >= MOST_PARTS:
@@ -64,14 +64,14 @@ def evenly(bundle: Bundle, parts: int) -> tuple[int, ...] | NoCuts:
 
 
 def by_count(bundle: Bundle, positions: Iterable[int], parts: int) -> tuple[int, ...] | NoCuts:
-    """The `parts - 1` cuts that share out the keys at these positions (CRC-32, one for each key) most evenly.
+    """The `parts - 1` cuts that divide the keys at these positions (CRC-32, one for each key) most evenly.
 
     Keys at one position stay together. Positions outside the bundle do not count.
     """
     refusal = check_parts(parts)
     if refusal is not None:
         return refusal
-    # The ring's last position cannot have a bundle of its own: its keys stay with those of the one before.
+    # The ring's last position cannot have a bundle of its own: its keys stay with those of the position before.
     keys = Counter(min(position, bundle.hi - 1) for position in positions if position in bundle)
     places = sorted(keys)
     if len(places) < parts:
@@ -83,8 +83,7 @@ def by_count(bundle: Bundle, positions: Iterable[int], parts: int) -> tuple[int,
 
 
 def shares(counts: Sequence[float], parts: int) -> list[int]:
-    """How many places lie before each cut: each as near as may be to its share of the keys (or of whatever is counted),
-    no part without a place."""
+    """How many places lie before each cut, as close as possible to equal shares of the counts; no part is empty."""
     before = list(itertools.accumulate(counts, initial=0))
     chosen: list[int] = []
     for k in range(1, parts):
@@ -97,5 +96,5 @@ def shares(counts: Sequence[float], parts: int) -> list[int]:
 
 
 def between(left: int, right: int) -> int:
-    """A cut that separates two positions, half-way."""
+    """A cut half-way between two positions."""
     return left + (right - left + 1) // 2

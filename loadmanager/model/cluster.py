@@ -1,9 +1,8 @@
-"""The cluster as a balancing strategy sees it: columns, a row for each broker and each bundle. Values only.
+"""The cluster as a strategy sees it: columns with one row for each broker or bundle. Values only.
 
 Loads are in natural units (`UNITS`), in the order of `RESOURCES`; a usage is load / capacity, times the resource's
-weight. Moves in flight count as done: a bundle on its way is already with its destination, in the owner's column and in
-`used`. What no reported bundle explains of a broker's load (other work of the machine, bundles below the top n) is
-foreign: it stays where it is.
+weight. Moves in flight count as done: in `owner` and `used` the bundle is already with its destination. The load that
+no reported bundle explains (other work of the machine, bundles below the top n) is foreign: it stays with its broker.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ UNITS = ("cores", "bytes", "bytes/s", "bytes/s", "messages/s")
 DIMENSIONS = len(RESOURCES)
 UNLIMITED = np.iinfo(np.int64).max
 NOWHERE = -1
-"""Instead of a row: no broker, no group, no rule."""
+"""In place of a row: no broker, no group, no rule."""
 
 
 class Brokers(msgspec.Struct, frozen=True, eq=False, dict=True):
-    """The live brokers, n rows, in the order of their names. Arrays are not to be changed.
+    """The live brokers, n rows, in the order of their names. Do not change the arrays.
 
-    `capacity` is infinite where a broker declares none: that resource then never counts there. `known` is false without
-    fresh load data of this incarnation: such a broker neither gives nor takes by load, and stops nobody else.
-    `draining` ones give everything away, `paused` ones are left alone by automatic decisions. `bundles` is what a
-    broker holds, with what is coming and without what is leaving. Rates and throughput are those of its last report.
+    `capacity` is infinite if a broker declares none: that resource then never counts there. `known` is false without
+    fresh load data of this incarnation: such a broker neither gives nor takes by load, and does not hold up the others.
+    `draining` brokers give everything away; automatic decisions leave `paused` ones alone. `bundles` counts what a
+    broker holds, plus what arrives, less what leaves. Rates and throughput are from its last report.
     """
 
     ids: tuple[BrokerId, ...]
@@ -54,11 +53,13 @@ class Brokers(msgspec.Struct, frozen=True, eq=False, dict=True):
     rate_msg_s: Floats
     throughput_bytes_s: Floats
     domains: tuple[str, ...]
-    """Failure domain (rack, zone), empty where none was given."""
+    """The failure domain (rack, zone), empty if none is declared."""
     versions: tuple[str, ...]
     report_age_s: Floats | None = None
-    """(n,), how old the last report of this incarnation is, infinite where there is none. None: nobody says; then what
-    is known counts as new, and what is not as never reported."""
+    """(n,), the age of this incarnation's last report, infinite without one.
+
+    None: no ages are given; known brokers then count as freshly reported, others as never reported.
+    """
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -70,11 +71,11 @@ class Brokers(msgspec.Struct, frozen=True, eq=False, dict=True):
 
 
 class Bundles(msgspec.Struct, frozen=True, eq=False, dict=True):
-    """The bundles that may be considered, m rows: those that their owners reported as hot.
+    """The bundles to consider, m rows: those that their owners reported as hot, and those that policies concern.
 
-    `moved_s` is how long ago a planned move brought a bundle where it is, infinite if none did that anyone remembers.
-    `left` holds, for a bundle's row, the rows of the brokers that planned moves took it from within its rest time.
-    `changed`: since its last planned move its load has really changed, so that move binds nobody any more.
+    `moved_s` is how long ago a planned move brought a bundle to its owner, infinite if no such move is known. `left`
+    maps a bundle's row to the rows of brokers that planned moves took it from within its rest time. `changed`: its load
+    has really changed since its last planned move, which therefore no longer binds.
     """
 
     ids: Sequence[Bundle]
@@ -82,13 +83,13 @@ class Bundles(msgspec.Struct, frozen=True, eq=False, dict=True):
     namespace: Ints
     """(m,), index into `namespaces`."""
     owner: Ints
-    """(m,), row of the broker; NOWHERE where it has none."""
+    """(m,), row of the broker; NOWHERE without an owner."""
     load: Floats
     """(m, DIMENSIONS), in natural units."""
     rate_msg_s: Floats
     throughput_bytes_s: Floats
     in_flight: Flags
-    """It is being moved, split or revoked."""
+    """The bundle is being moved, split or revoked."""
     moved_s: Floats
     changed: Flags
     left: Mapping[int, tuple[int, ...]]
@@ -98,7 +99,7 @@ class Bundles(msgspec.Struct, frozen=True, eq=False, dict=True):
 
 
 class ClusterModel(msgspec.Struct, frozen=True, eq=False, dict=True):
-    """One moment. `constraints` are the hard rules, worked out for these rows; `at_ms` is the leader's wall clock."""
+    """The cluster at one moment. `constraints` are the hard rules of these rows; `at_ms` is the leader's wall clock."""
 
     brokers: Brokers
     bundles: Bundles
@@ -107,7 +108,7 @@ class ClusterModel(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def digest(self) -> str:
-        """16 hex digits that tell whether two models are the same, but for `at_ms`."""
+        """16 hex digits, equal for models that are equal apart from `at_ms`."""
         brokers, bundles = self.brokers, self.bundles
         seal = blake2b(digest_size=8)
         seal.update(msgspec.msgpack.encode((brokers.ids, brokers.domains, brokers.versions, bundles.namespaces)))

@@ -1,8 +1,8 @@
-"""When planned moves brought a bundle where it is, and which brokers it left, from the channel's own memory of them.
+"""The recent planned moves of each bundle, as the channel remembers them.
 
-The memory is part of the fold (`statechannel.law.moves`) and of its snapshots, so a new leader, and a broker that was
-just started, know what the old ones did. Here it is only limited to the time in which a move still matters. What a
-bundle's load was when it was moved is known to the leader that moved it, and from the decisions that it recorded.
+This memory is part of the replay (`statechannel.law.moves`) and of snapshots, so a new leader, and a broker that has
+just started, know the earlier moves. This module only limits them to the time in which a move still matters. The
+bundle's load at the time of a move is known to the leader that decided it, and from its recorded decisions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LOADS_KEPT = 10_000
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """The last planned move of a bundle: from which broker, when it was there, and the names of all it left so far."""
+    """The last planned move of a bundle: its ends, its time, and the names of all brokers that the bundle left."""
 
     source: BrokerId
     destination: BrokerId
@@ -30,7 +30,7 @@ class Arrival(msgspec.Struct, frozen=True):
 
 
 class MoveHistory:
-    """Planned moves of the last `memory_s`, by the wall clocks of those who took the bundles."""
+    """Planned moves of the last `memory_s`, by the wall clocks of the brokers that took the bundles."""
 
     def __init__(self, table: OwnershipTable, memory_s: float) -> None:
         self._table = table
@@ -38,12 +38,12 @@ class MoveHistory:
         self._loads: dict[tuple[Bundle, BrokerId, BrokerId], Row] = {}
 
     def set_memory(self, memory_s: float) -> None:
-        """Let moves matter for so long from now on."""
+        """Change for how long moves matter."""
         self._memory_ms = memory_s * 1000
 
     def arrival(self, bundle: Bundle, now_ms: int) -> Arrival | None:
-        """The bundle's last planned move, None if there was none or it does not matter any more."""
-        # a clock that runs ahead of ours must not let a bundle rest until ours has come so far
+        """The bundle's last planned move; None if there was none, or it no longer matters."""
+        # `abs`: a move by a clock far ahead of ours must not keep its bundle at rest until our clock catches up
         recent = [move for move in self._table.moves(bundle) if abs(now_ms - move.at_ms) <= self._memory_ms]
         if not recent:
             return None
@@ -59,9 +59,9 @@ class MoveHistory:
             del self._loads[next(iter(self._loads))]
 
     def newest(self, count: int) -> tuple[tuple[Bundle, BrokerId, BrokerId], ...]:
-        """The moves whose loads were noted last, the newest first: bundle, source, destination."""
+        """The last moves with a known load, the newest first: bundle, source, destination."""
         return tuple(islice(reversed(self._loads), count))
 
     def load_moved(self, bundle: Bundle, arrival: Arrival) -> Row | None:
-        """The bundle's load when it was decided to move it there; None if nobody remembers."""
+        """The bundle's load when this move was decided; None if it is not known."""
         return self._loads.get((bundle, arrival.source, arrival.destination))

@@ -1,14 +1,14 @@
-"""What a service implements so that bundles can be given to it and taken away: `BundleHost`.
+"""The hooks that a service implements to be given bundles: `BundleHost`.
 
 Each hook may be a plain function or a coroutine function. Coroutines run on the service's own event loop, plain
-functions on worker threads: neither can hold up the control loop that proves ownership. A hook that does not return
-within its time-out (settings `host_*_timeout_s`) counts as failed.
+functions on worker threads: neither can block the control loop that proves ownership. A hook that exceeds its time-out
+(settings `host_*_timeout_s`) counts as failed.
 
-The order for one bundle is `prepare` (optional work ahead of a planned move) -> `acquire` -> `release` or `abandon`.
-A split or merge is the same, within one broker: `release` of what is gone (to nobody), and when that has ended
-`acquire` of what came, under a new token, from storage. Hooks of ranges that overlap are not called at the same time.
-Between `acquire` returning and `release`/`abandon` being called, and only while `Broker.serving` says so, the service
-may serve the bundle's keys.
+The order for one bundle is `prepare` (optional work ahead of a planned move) -> `acquire` -> `release` or `abandon`. A
+split or merge does the same within one broker: `release` of the old bundles (to nobody), and when that has ended
+`acquire` of the new ones, under a new token, from storage. Hooks of overlapping ranges never run at the same time.
+Between the return of `acquire` and the call of `release`/`abandon`, and only while `Broker.serving` says so, the
+service may serve the bundle's keys.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from statechannel.law.record import Token
 
 
 class Destination(msgspec.Struct, frozen=True):
-    """Where a bundle goes: the next owner's advertised name and the URLs that it registered (by protocol)."""
+    """The next owner: its advertised name and its registered URLs, by protocol."""
 
     broker: str
     urls: Mapping[str, str]
 
 
 class BundleLoad(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What one bundle costs, measured by the service. Rates are per second over the service's own last window."""
+    """The load of one bundle, measured by the service. Rates are per second over the service's own last window."""
 
     keys: int = 0
     sessions: int = 0
@@ -41,8 +41,10 @@ class BundleLoad(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     cpu_percent: float = 0.0
     """Share of one core, 100 = one whole core."""
     hottest_keys: tuple[tuple[str, float], ...] = ()
-    """Optional: the busiest keys by full name, each with its message rate (in and out), hottest first. By them a single
-    key that carries most of its bundle is found, and gets a bundle of its own."""
+    """Optional: the busiest keys by full name, each with its message rate (in and out), hottest first.
+
+    They show a single key that carries most of its bundle, which then gets a bundle of its own.
+    """
 
     @property
     def throughput_bytes_s(self) -> float:
@@ -54,48 +56,54 @@ class BundleLoad(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class BundleHost(Protocol):
-    """A sharded service as the load manager sees it. Each hook may be sync or async; all may be called concurrently
-    for different bundles, never concurrently for the same one (except `abandon`, which may overtake a hook that hangs).
+    """A sharded service as the load manager sees it; each hook may be sync or async.
+
+    Hooks may be called concurrently for different bundles, never for the same one (except `abandon`, which may overtake
+    a hook that hangs).
     """
 
     def prepare(self, bundle: Bundle) -> Awaitable[None] | None:
-        """Warm up for a bundle that is about to come; the present owner serves on. Raising cancels the move."""
+        """Warm up for a bundle that will come; the present owner still serves it. Raising cancels the move."""
         ...
 
     def acquire(self, bundle: Bundle, token: Token, hand_off: bytes | None) -> Awaitable[None] | None:
-        """Take the bundle over. Raise `token` in the bundle's storage before loading from it; then be ready to serve.
+        """Take the bundle over: raise `token` in its storage, then load from it; on return be ready to serve.
 
-        `hand_off` is what the previous owner's `release` returned, None if there was none. Raising declines the bundle.
+        `hand_off` is what the previous owner's `release` returned, or None. Raising declines the bundle.
         """
         ...
 
     def release(self, bundle: Bundle, to: Destination | None) -> Awaitable[bytes | None] | bytes | None:
-        """Stop serving: let requests in progress end, send open connections to `to` if it is known, and return a
-        hand-off of at most 64 KiB for the next owner, or None."""
+        """Stop serving: finish requests in progress, and send open connections to `to` if it is known.
+
+        Return a hand-off of at most 64 KiB for the next owner, or None.
+        """
         ...
 
     def abandon(self, bundle: Bundle) -> Awaitable[None] | None:
-        """The bundle is not ours any more, without a hand-over: stop at once, write nothing for it."""
+        """This broker no longer owns the bundle, and there is no hand-off: stop at once, write nothing for it."""
         ...
 
     def load(self) -> Mapping[Bundle, BundleLoad] | Awaitable[Mapping[Bundle, BundleLoad]]:
-        """The load of every bundle that is held, called once per sampling interval."""
+        """The load of every bundle of this broker; called once per sampling interval."""
         ...
 
 
 @runtime_checkable
 class KnowsPositions(Protocol):
-    """What a `BundleHost` may implement as well, so that a bundle can be split by the number of its keys."""
+    """Optional for a `BundleHost`: its bundles can then be split by the number of keys."""
 
     def positions(self, bundle: Bundle) -> Iterable[int] | Awaitable[Iterable[int]]:
-        """Where the keys of a bundle that is served here are on the ring: one position for each key, in any order, the
-        CRC-32 of its full name (`Topic.position`). A sample does. Called once a split, while requests go on; what
-        is returned is read where the hook runs, all within the time-out of `prepare`. Raising calls the split off."""
+        """The positions of the bundle's keys on the ring: CRC-32 of each full name (`Topic.position`), in any order.
+
+        A sample is enough. Called once per split while requests go on; the result is also iterated where the hook runs,
+        all within the time-out of `prepare`. Raising cancels the split.
+        """
         ...
 
 
 class KeyRate(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What one key carries: messages and bytes per second, in and out together, and where it is on the ring."""
+    """The load of one key: its position on the ring, messages and bytes per second, in and out together."""
 
     position: int
     rate_msg_s: float = 0.0
@@ -104,10 +112,12 @@ class KeyRate(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 @runtime_checkable
 class KnowsRates(Protocol):
-    """What a `BundleHost` may implement as well, so that a bundle can be split by the load of its keys."""
+    """Optional for a `BundleHost`: its bundles can then be split by the load of their keys."""
 
     def rates(self, bundle: Bundle) -> Iterable[KeyRate] | Awaitable[Iterable[KeyRate]]:
-        """What the keys of a bundle that is served here carry, in any order: `KeyRate`, or (position, messages/s,
-        bytes/s). Keys at rest may be left out; of very many give the busiest. Called once a split, as `positions`, and
-        asked first where a service has both. Raising calls the split off."""
+        """The load of the bundle's keys, in any order: `KeyRate`, or (position, messages/s, bytes/s).
+
+        Idle keys may be omitted; of very many keys give the busiest. Called once per split, as `positions`, and
+        preferred to it if a service has both. Raising cancels the split.
+        """
         ...

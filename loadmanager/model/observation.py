@@ -1,9 +1,9 @@
-"""Builds the `ClusterModel` from what a leader knows: registrations, load views, the table, recent moves, policies.
+"""Builds the `ClusterModel` from what a leader knows: registrations, load views, table, recent moves, policies. Pure.
 
-Pure. Load reports lag behind the table. What a report lists at a broker that the bundle has left, or is leaving, is
-taken off that broker's load and added to that of the one it goes to, until that one has reported it itself. So nobody
-moves a second bundle for the same reason. (A bundle that is in neither's report is missed until its new owner reports,
-which it does within `load_report_min_interval_s` of getting it.)
+Load reports lag behind the table. If a bundle has left the broker that reported it, or is leaving, its load is
+subtracted there and added to its destination, until the destination has reported it. So nobody moves a second bundle
+for the same reason. (A bundle in neither broker's report is missing until its new owner reports, within
+`load_report_min_interval_s` of getting it.)
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 
 _CPU, _ASKED = (0,), (2, 3, 4)
-"""Columns of RESOURCES: what a bundle costs, and what is asked of it."""
+"""Columns of RESOURCES: the cost of a bundle, and the demand on it."""
 
 _LEAST_PART = 0.01
-"""Changes of less than this part of the broker are none: from a hundredth of a percent to two is noise."""
+"""Changes below this fraction of the broker do not count: from a hundredth of a percent to two is noise."""
 
 
 class Observed(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class Observed(msgspec.Struct, frozen=True):
 
 
 def cluster_model(observed: Observed) -> ClusterModel:
-    """The model, with moves in flight counted as done. Its arrays cannot be written to."""
+    """The model, with moves in flight counted as done. Its arrays are read-only."""
     peers = sorted(observed.peers, key=lambda peer: peer.broker)
     loads = {each.broker: load for each in peers if (load := current(observed.loads, each.broker)) is not None}
     tops = {broker: top for broker in loads if (top := current(observed.tops, broker)) is not None}
@@ -69,7 +69,7 @@ def cluster_model(observed: Observed) -> ClusterModel:
 
 
 def _sealed(model: ClusterModel) -> ClusterModel:
-    """What a strategy changed in them would go into records and later rounds as if it had been so."""
+    """Make the arrays read-only: a strategy's changes would reach records and later rounds as facts."""
     for part in (model.brokers, model.bundles, model.constraints):
         for column in msgspec.structs.astuple(part):
             if isinstance(column, np.ndarray):
@@ -78,14 +78,14 @@ def _sealed(model: ClusterModel) -> ClusterModel:
 
 
 def _counts_still(reports: Reports, hot: Hot) -> bool:
-    """Of a bundle that moves or has moved: whether what was reported of it tells its load, where it will be."""
+    """Whether the reported load of a bundle that is elsewhere now still tells its load there."""
     if hot.place is None:
         return hot.entry is not None and hot.entry.holder == hot.reporter
     return hot.place in reports.loads and not is_included(reports, hot)
 
 
 def _cold_but_ruled(observed: Observed, brokers: Brokers, hot: Sequence[Hot]) -> list[Hot]:
-    """Bundles that policies want elsewhere, or apart, and nobody reported as hot. Their load is not known: nothing."""
+    """Bundles that policies want elsewhere or apart, but nobody reported as hot; their unknown load counts as 0."""
     policies, table = observed.policies, observed.table
     ruled = dict(misplaced(policies, brokers, table, observed.settings))
     ruled.update(kept_apart(policies, brokers, table))
@@ -132,7 +132,7 @@ def _age_s(load: BrokerLoadData | None, now_ms: int) -> float:
 
 
 def _counts(table: OwnershipTable, peers: Sequence[Peer]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """What each holds, with what is coming and without what is leaving."""
+    """The number of bundles of each broker, plus those that arrive, less those that leave."""
     counts = {peer.broker: table.count_held_by(peer.broker) for peer in peers}
     for state in (State.TRANSFERRING, State.RELEASING, State.REVOKING):
         for bundle in table.in_state(state):
@@ -153,7 +153,7 @@ def _most(capacity: Mapping[str, float], otherwise: int | None) -> int:
 
 
 def _bundles(observed: Observed, brokers: Brokers, chosen: Sequence[Hot]) -> Bundles:
-    """One row each, as its place reported it, else as the one that it left did."""
+    """One row for each chosen bundle."""
     names = {name: row for row, name in enumerate(sorted({each.bundle.namespace for each in chosen}))}
     by_name = {broker.name: row for broker, row in brokers.rows.items()}
     resting = [(row, each) for row, each in enumerate(chosen) if each.arrival is not None]
@@ -188,10 +188,10 @@ def _moved_s(hot: Hot, now_ms: int) -> float:
 
 
 def _changed(observed: Observed, hot: Hot) -> bool:
-    """Whether the bundle's load is really another than when it was moved. Where that isn't known any more: no.
+    """Whether the bundle's load has really changed since it was moved; False if the load of then is not known.
 
-    Judged by what is asked of it (messages, bytes) where there is any: the same work costs another CPU on another
-    machine, and a bundle that left a slow one for that would be free to go back at once.
+    Judged by the demand on it (messages, bytes) if there is any: the same work costs different CPU on different
+    machines, and a bundle that left a slow machine for that reason would be free to return at once.
     """
     then = None if hot.arrival is None else observed.history.load_moved(hot.bundle, hot.arrival)
     load = observed.loads.get(hot.reporter.name)
@@ -206,13 +206,13 @@ def _changed(observed: Observed, hot: Hot) -> bool:
 
 
 def _bound(bundles: Bundles, rest_s: Floats) -> Bundles:
-    """With only those former owners that a bundle's rest time still keeps it from."""
+    """The bundles, with only those former owners to which their rest time still forbids a return."""
     left = {row: brokers for row, brokers in bundles.left.items() if bundles.moved_s[row] < rest_s[row] and brokers}
     return msgspec.structs.replace(bundles, left=left)
 
 
 def _holdings(table: OwnershipTable, policies: Policies) -> dict[str, dict[BrokerId, int]]:
-    """Of each namespace that is in an anti-affinity group: how many bundles each broker holds, or is about to."""
+    """For each namespace in an anti-affinity group: how many bundles each broker holds, or is about to hold."""
     holdings: dict[str, dict[BrokerId, int]] = {}
     for name, policy in policies.namespaces.items():
         namespace = table.namespace(name)

@@ -1,4 +1,4 @@
-"""What a broker registers beside its liveness (Pulsar's LocalBrokerData): facts, not load."""
+"""What a broker registers with its liveness node (Pulsar's LocalBrokerData): facts, not load."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ VERSION = version("loadmanager")
 
 
 class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The data of a liveness node. `urls` are the service's, by protocol; `admin_url` is its broker's REST admin."""
+    """The data of a liveness node. `urls` are the service's, by protocol; `admin_url` is the admin interface."""
 
     admin_url: str = ""
     urls: Mapping[str, str] = msgspec.field(default_factory=dict)
     version: str = VERSION
     codec: int = 1
-    """The newest record format that it reads. Where it is absent, 1 for ever: a later release must not read its own."""
+    """The newest record format that the broker reads. Absent means 1 in every release, never the reader's own."""
     capacity: Mapping[str, float] = msgspec.field(default_factory=dict)
     failure_domain: str = ""
     draining: bool = False
     behind: bool = False
-    """It does not get at the channel at present: it would not notice what it is given."""
+    """The broker cannot read the channel at present: it would not notice bundles that it is given."""
     started_ms: int = 0
     properties: Mapping[str, str] = msgspec.field(default_factory=dict)
 
@@ -41,7 +41,7 @@ class Peer(msgspec.Struct, frozen=True):
 
 
 def read_peer(member: Member) -> Peer:
-    """A member's registration; one that cannot be read counts as an empty one that takes nothing (draining)."""
+    """A member's registration; an unreadable one counts as empty and draining, so it takes nothing."""
     try:
         return Peer(member.broker, msgspec.json.decode(member.data, type=Registration))
     except msgspec.MsgspecError:

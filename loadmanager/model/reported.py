@@ -1,8 +1,7 @@
-"""What load reports and the table say together: where each reported bundle is by now, and what each broker uses once
-all moves under way are done. Pure.
+"""Combines load reports and the table: where each reported bundle is, and what each broker uses after all moves. Pure.
 
-Reports lag behind the table, and behind each other. Each load counts at one broker: the one that has reported it, if
-the bundle is (or is about to be) there, else the one where it is; of two brokers that still list a bundle both have
+Reports lag behind the table, and behind each other. Each load counts at one broker: the one that reported it, if the
+bundle is (or is about to be) there, else the one where the bundle is. If two brokers still list a bundle that both have
 lost, the later report counts.
 """
 
@@ -27,7 +26,7 @@ from statechannel.law.verdict import Ownership
 D = TypeVar("D", BrokerLoadData, TopBundlesLoadData)
 
 NEWCOMERS = 1_000
-"""Of the bundles moved last so many are looked at: more than settle at a time."""
+"""How many of the last moved bundles are examined: more than settle at a time."""
 
 NOTHING: Row = (0.0, 0.0, 0.0, 0.0, 0.0)
 
@@ -35,7 +34,7 @@ NOTHING: Row = (0.0, 0.0, 0.0, 0.0, 0.0)
 class Hot(msgspec.Struct, frozen=True, gc=False):
     """A bundle in a broker's report: who reported it, where it is or is about to be, and its load.
 
-    `extra` is what its load is above the reported one, because it has only just come there and is not warm yet.
+    `extra` is the load added to the reported one because the bundle has only just arrived and is not warm yet.
     """
 
     bundle: Bundle
@@ -50,7 +49,7 @@ class Hot(msgspec.Struct, frozen=True, gc=False):
 
 
 class Reports(msgspec.Struct, frozen=True):
-    """The reports of brokers' present incarnations. `settle_ms`: for so long a moved bundle's reported load may lie."""
+    """The reports of brokers' present incarnations. For `settle_ms` a moved bundle's reported load may be wrong."""
 
     loads: Mapping[BrokerId, BrokerLoadData]
     tops: Mapping[BrokerId, TopBundlesLoadData]
@@ -78,7 +77,7 @@ def place_of(entry: Ownership | None) -> BrokerId | None:
 
 
 def reported(reports: Reports) -> list[Hot]:
-    """Everything that is listed, also what is somewhere else by now."""
+    """Every listed bundle, also those that are elsewhere now."""
     table, history, now_ms = reports.table, reports.history, reports.now_ms
     found: list[Hot] = []
     for broker, top in reports.tops.items():
@@ -93,7 +92,7 @@ def reported(reports: Reports) -> list[Hot]:
 
 
 def _not_yet_hot(reports: Reports, listed: Collection[tuple[Bundle, BrokerId]]) -> Iterator[Hot]:
-    """Bundles that have only just come to a broker and are not among its hottest, because they are not warm yet."""
+    """Bundles that have just arrived at a broker and are not among its hottest, because they are not warm yet."""
     history = reports.history
     for bundle, source, destination in history.newest(NEWCOMERS):
         top, entry = reports.tops.get(destination), reports.table.get(bundle)
@@ -108,9 +107,9 @@ def _not_yet_hot(reports: Reports, listed: Collection[tuple[Bundle, BrokerId]]) 
 
 
 def _warm(hot: Hot, arrival: Arrival, top: TopBundlesLoadData, reports: Reports) -> Hot:
-    """With the load that it had when it was moved, while clients come back and the mean still has the time before.
+    """The bundle with at least its load before the move, while clients return and the mean still has older samples.
 
-    Else its new owner looked idle, and the bundle like one whose load has really changed: free to go back at once.
+    Else its new owner would look idle, and the bundle's load really changed: it would be free to return at once.
     """
     then = reports.history.load_moved(hot.bundle, arrival)
     if then is None or arrival.destination != hot.reporter or top.sampled_ms - arrival.at_ms >= reports.settle_ms:
@@ -120,7 +119,7 @@ def _warm(hot: Hot, arrival: Arrival, top: TopBundlesLoadData, reports: Reports)
 
 
 def elsewhere(reports: Reports, hot: Sequence[Hot]) -> list[Hot]:
-    """Bundles that no broker where they are lists, each once: as the latest report has them."""
+    """Bundles that their present broker does not list, each once, from the latest report."""
     listed = {(each.bundle, each.reporter) for each in hot}
     latest: dict[Bundle, Hot] = {}
     for each in hot:
@@ -133,7 +132,7 @@ def elsewhere(reports: Reports, hot: Sequence[Hot]) -> list[Hot]:
 
 
 def used(reports: Reports, hot: Sequence[Hot], away: Sequence[Hot]) -> dict[BrokerId, Floats]:
-    """What each broker uses once all moves under way are done; `away` is `elsewhere`'s."""
+    """What each broker uses once all moves under way are done; `away` comes from `elsewhere`."""
     loads = reports.loads
     found = {broker: np.array(broker_row(load)) for broker, load in loads.items()}
     for each in hot:
@@ -150,14 +149,16 @@ def used(reports: Reports, hot: Sequence[Hot], away: Sequence[Hot]) -> dict[Brok
 
 
 def _is_in_its_load(reports: Reports, hot: Hot) -> bool:
-    """Whether the reporter's load has the bundle, which is not to stay there. Its two reports are written one after the
-    other: the load may tell of a time when the bundle had left already."""
+    """Whether the reporter's load includes the bundle, which is leaving or has left.
+
+    A broker writes its two reports one after the other: its load may be from a time when the bundle had already left.
+    """
     holds = hot.entry is not None and hot.entry.holder == hot.reporter
     return holds or reports.loads[hot.reporter].sampled_ms <= reports.tops[hot.reporter].sampled_ms
 
 
 def _part_that_stays(table: OwnershipTable, hot: Hot) -> float:
-    """Of a bundle that was split or merged since: how much of it is still where it was reported, 0 to 1."""
+    """How much of a bundle that was split or merged is still where it was reported, 0 to 1."""
     if hot.entry is not None:
         return 0.0
     successors = list(_successors(table, hot.bundle))
@@ -175,7 +176,7 @@ def _successors(table: OwnershipTable, bundle: Bundle) -> Iterator[Ownership]:
 
 
 def is_included(reports: Reports, hot: Hot) -> bool:
-    """Whether what the bundle's place reported as its load already includes the bundle."""
+    """Whether the load that the bundle's present broker reported already includes the bundle."""
     if hot.entry is None or hot.place is None or hot.entry.holder != hot.place:
         return False
     arrival = hot.arrival

@@ -1,4 +1,4 @@
-"""How work that takes long is run apart from the control loop: on a thread, or at once where there are none."""
+"""Runs slow work off the control loop: on a thread, or at once in worlds without threads."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 Blocking = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Runs work that takes long where it holds nothing up."""
+"""Runs slow work where it does not block the loop."""
 
 
 async def at_once(work: Callable[[], Any]) -> Any:
-    """For worlds without threads."""
+    """Run the work in place, for worlds without threads."""
     return work()

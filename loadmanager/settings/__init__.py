@@ -1,8 +1,8 @@
-"""Every setting with its unit, default and bounds. Sources: environment (`LOADMANAGER_…`), command line, code; and, for
-those that are live, the cluster's own (`loadmanager.settings.dynamic`).
+"""Every setting with its unit, default and bounds.
 
-Pydantic checks what comes from outside; inside, settings are passed as this frozen object, never read ambiently. Each
-section of the fields has a file of its own; here is what holds between them.
+Sources are the environment (`LOADMANAGER_…`), the command line and code; for live settings also the cluster's own
+values (`loadmanager.settings.dynamic`). Pydantic checks input from outside; inside, settings are passed as this frozen
+object, never read ambiently. Each section of the fields has its own file; this one has the constraints between fields.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ __all__ = ["MAX_PORT", "TOLERANCES", "Description", "Settings", "Tolerance", "de
 
 MAX_PORT = 65_535
 MOST = 1e15
-"""No number is above it: larger ones would overflow somewhere, in columns of 64 bits or in a database."""
+"""The upper bound of every number: larger ones could overflow in 64-bit columns or in a database."""
 MOST_S = 1e9
-"""Nor a duration above this: 30 years."""
+"""The upper bound of every duration: 30 years."""
 
 
 class Settings(Advising, Reshaping, Shedding, Balancing, Load, Running, HttpLimits, Place, BaseSettings):
@@ -79,11 +79,11 @@ class Settings(Advising, Reshaping, Shedding, Balancing, Load, Running, HttpLimi
 
     @property
     def margin_s(self) -> float:
-        """What the leader waits beyond V: at least 100 ms, and enough for clocks that drift apart."""
+        """How long the leader waits beyond V: at least 100 ms, and enough for clocks that drift apart."""
         return max(0.1, self.clock_drift * self.proof_validity_s)
 
 
 @cache
 def descriptions() -> Mapping[str, Description]:
-    """What is known of each setting, by its name, section by section."""
+    """The description of each setting by its name, section by section."""
     return {name: described(name, field) for name, field in Settings.model_fields.items()}

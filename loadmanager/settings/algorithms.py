@@ -1,4 +1,4 @@
-"""The names of the algorithms by which a bundle is cut: `split_algorithm` is one of them."""
+"""The names of the split algorithms, for `split_algorithm`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Algorithm(StrEnum):
-    """How cuts are found."""
+    """The algorithms that choose cuts."""
 
     RANGE = "range_equally_divide"
     TOPIC_COUNT = "topic_count_equally_divide"
@@ -17,7 +17,7 @@ class Algorithm(StrEnum):
 
 
 BY_KEYS = frozenset({Algorithm.TOPIC_COUNT, Algorithm.FLOW_OR_QPS, Algorithm.LOAD, Algorithm.HOT_KEY})
-"""Those that only the owner can work out: its service knows where the keys are, and what they carry."""
+"""Algorithms that only the owner can run: its service knows the positions and loads of keys."""
 
 AUTOMATIC = tuple(each.value for each in Algorithm if each is not Algorithm.SPECIFIED)
-"""Those that need nobody to say where."""
+"""Algorithms that need no given positions."""

@@ -1,8 +1,7 @@
-"""What is known of a setting beside its type: whether it can change while brokers run, why it has its default, and what
-Pulsar calls it.
+"""The metadata of a setting: whether it can change while brokers run, the reason of its default, its names in Pulsar.
 
-`fixed` and `live` make fields. A fixed setting is a broker's own and is given where it is started; a live one holds for
-the whole cluster once somebody sets it there (`loadmanager.settings.dynamic`), and until then each broker has its own.
+`fixed` and `live` make fields. A fixed setting belongs to one broker and is given when it starts. A live one holds for
+the whole cluster once somebody sets it there (`loadmanager.settings.dynamic`); until then each broker has its own.
 """
 
 from __future__ import annotations
@@ -28,9 +27,10 @@ _UNITS = (
 
 
 class Description(msgspec.Struct, frozen=True):
-    """One setting, for people. `pulsar`: Pulsar's names for it, with the factor that makes our unit of theirs.
+    """One setting, for people.
 
-    `words`: Pulsar's names of its values, where those differ. `bounds` are words as `> 0`, `<= 1`.
+    `pulsar`: Pulsar's names for it, with the factor that converts their unit to ours. `words`: Pulsar's names of its
+    values, if they differ. `bounds` are words as `> 0`, `<= 1`.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Description(msgspec.Struct, frozen=True):
 
 
 def fixed(default: Any, meaning: str, why: str = "", *, pulsar: str | Mapping[str, float] = "", **bounds: Any) -> Any:
-    """A setting that takes a restart."""
+    """A setting that changes only with a restart."""
     return _field(default, meaning, why, pulsar, {}, bounds, live=False)
 
 
@@ -80,7 +80,7 @@ def _field(
 
 
 def described(name: str, field: FieldInfo) -> Description:
-    """What is known of a field that `fixed` or `live` made."""
+    """The description of a field that `fixed` or `live` made."""
     extra = cast("dict[str, Any]", field.json_schema_extra)
     return Description(
         name=name,

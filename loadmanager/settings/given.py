@@ -1,6 +1,6 @@
-"""Settings by name, as `Broker(log=…, advertised=…)` takes them: what editors complete and type checkers check.
+"""Settings by name, as `Broker(log=…, advertised=…)` takes them, for editors and type checkers.
 
-And what is wrong with them, in words: pydantic's stay inside.
+Also explains errors in our words instead of pydantic's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from loadmanager.settings.balancing import Tolerance
 
 
 def settings_of(given: Mapping[str, Any]) -> Settings:
-    """These settings over those of the environment. Raises Invalid."""
+    """The settings with these values over the environment's. Raises Invalid."""
     try:
         return Settings(**given)
     except SettingsError as error:  # a variable of the environment that should be JSON
@@ -28,7 +28,7 @@ def settings_of(given: Mapping[str, Any]) -> Settings:
 
 
 def wrong(kind: str, place: tuple[int | str, ...], message: str) -> str:
-    """What is wrong with one setting, in our words where pydantic's are about its insides."""
+    """An error of one setting, in our words if pydantic's are about its internals."""
     name = ".".join(str(part) for part in place) or "settings"
     if kind == "extra_forbidden":
         near = get_close_matches(name, list(Settings.model_fields), n=3)
@@ -37,7 +37,7 @@ def wrong(kind: str, place: tuple[int | str, ...], message: str) -> str:
 
 
 class Given(TypedDict, total=False):
-    """Every setting, in the order of `Settings`: `descriptions()` says what each is for."""
+    """Every setting, in the order of `Settings`; `descriptions()` explains each."""
 
     cluster: str
     advertised: str

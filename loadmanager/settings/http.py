@@ -1,4 +1,4 @@
-"""The endpoints: how much of a broker those may take who can reach its port. Fixed; each broker has its own."""
+"""Limits of the endpoints: how much of a broker its clients may use. Fixed; each broker has its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured of the load, and when it is reported."""
+"""How load is measured, and when it is reported."""
 
 from __future__ import annotations
 

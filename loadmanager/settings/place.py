@@ -1,4 +1,4 @@
-"""Where a broker runs, who it is, and its stores. All of this is fixed while it runs."""
+"""A broker's place, identity and stores; all fixed while it runs."""
 
 from __future__ import annotations
 

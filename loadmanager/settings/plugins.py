@@ -1,7 +1,7 @@
-"""Strategies by name: the built-in ones, and those that installed packages bring by entry point.
+"""Strategies by name: the built-in ones, and those that installed packages provide by entry point.
 
-A package brings one with, in its `pyproject.toml`, `[project.entry-points."GROUP"]` and a line
-`its-name = "package.module:Class"`; the class is called without arguments. A built-in name can't be taken.
+A package provides one with `[project.entry-points."GROUP"]` in its `pyproject.toml` and a line `its-name =
+"package.module:Class"`; the class is called without arguments. Built-in names take precedence.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Names:
-    """What a setting may name: the built-in strategies, and those of an entry point group."""
+    """The names that a setting may have: the built-in strategies, and those of an entry point group."""
 
     def __init__(self, setting: str, group: str, *built_in: str) -> None:
         self.setting = setting
@@ -22,7 +22,7 @@ class Names:
         self.built_in = frozenset(built_in)
 
     def all(self) -> list[str]:
-        """Every name there is, sorted."""
+        """Every available name, sorted."""
         return sorted({*self.built_in, *entry_points(group=self.group).names})
 
 
@@ -35,7 +35,7 @@ BALANCING_NAMES = Names(
 
 
 class Plugins(Generic[T]):
-    """The strategies that go by these names. Raises ValueError unless `built_in` has just the built-in ones."""
+    """The strategies behind these names. Raises ValueError if `built_in` differs from the built-in names."""
 
     def __init__(self, names: Names, built_in: Mapping[str, Callable[[], T]]) -> None:
         if names.built_in != frozenset(built_in):
@@ -45,7 +45,7 @@ class Plugins(Generic[T]):
         self._built_in = built_in
 
     def make(self, name: str) -> T:
-        """The strategy of this name. Raises ValueError with the names there are; whatever a foreign package raises."""
+        """A new strategy of this name. Raises ValueError with the available names, and what its package raises."""
         built_in = self._built_in.get(name)
         if built_in is not None:
             return built_in()

@@ -1,5 +1,8 @@
-"""Proofs and failures, snapshots, lookups, the service's hooks, what is kept. Mostly fixed: safety hangs on them, and
-brokers must not change them one after the other while they rely on each other's."""
+"""Proofs and failures, snapshots, lookups, the service's hooks, retention.
+
+Mostly fixed: safety depends on them, and brokers must not change them one by one while they rely on each other's
+values.
+"""
 
 from __future__ import annotations
 

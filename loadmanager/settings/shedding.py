@@ -1,4 +1,4 @@
-"""What Pulsar's strategies are tuned by; `plan` reads none of these."""
+"""The settings of Pulsar's strategies; `plan` reads none of them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Where bundles go: placement, rebalancing, splits, and the playground in which strategies play. Pure."""
+"""Where bundles go: placement, rebalancing, splits, and the playground that compares strategies. Pure."""

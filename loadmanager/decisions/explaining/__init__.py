@@ -1,1 +1,1 @@
-"""Why a bundle moved or stayed, and what another setting would have decided."""
+"""Explains why a bundle moved or stayed, and what other settings would have decided."""

@@ -1,4 +1,4 @@
-"""What an explanation says: sentences for people with the numbers beside them. Values only; JSON as they are."""
+"""The contents of explanations: sentences for people, with the numbers beside them. Values only, encoded as JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Obstacle(msgspec.Struct, frozen=True):
-    """One reason why a bundle does not move: the rule, a sentence with the numbers, and what would lift it."""
+    """One reason why a bundle does not move: the rule, a sentence with the numbers, and what would remove it."""
 
     rule: str
     sentence: str
@@ -14,9 +14,9 @@ class Obstacle(msgspec.Struct, frozen=True):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A broker that a bundle might go to, with its fullest resource before and after as fractions.
+    """A possible destination, with its fullest resource before and after as fractions.
 
-    `rule` says why it may not, empty if it may. None instead of a usage: nothing is known of its load.
+    `rule` says why it may not take the bundle, empty if it may. A usage of None: its load is not known.
     """
 
     broker: str
@@ -26,8 +26,10 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A change after which the strategy was run again: what it is, and where the bundle would go then (empty: it would
-    stay all the same). `tried` is false where nobody ran it, as the model is too large or gone."""
+    """A change, and where the strategy would then move the bundle (empty: the bundle would still stay).
+
+    `tried` is False if the strategy was not run, since the model is too large or missing.
+    """
 
     change: str
     goes_to: str = ""
@@ -35,7 +37,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something that brought a bundle where it is, from the channel."""
+    """An event that brought a bundle to its place, from the channel."""
 
     at_ms: int
     text: str
@@ -45,7 +47,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Load(msgspec.Struct, frozen=True):
-    """Of one resource: natural units, and the weighted part of the broker's capacity (None: without a capacity)."""
+    """The load of one resource: in natural units, and as the weighted fraction of capacity (None: no capacity)."""
 
     resource: str
     load: float
@@ -53,11 +55,11 @@ class Load(msgspec.Struct, frozen=True):
     usage: float | None = None
     capacity: float | None = None
     foreign: float | None = None
-    """Of a broker: what no reported bundle explains."""
+    """For a broker: the load that no reported bundle explains."""
 
 
 class RoundSaid(msgspec.Struct, frozen=True):
-    """The round that an explanation rests on."""
+    """The round that an explanation is about."""
 
     id: str
     at_ms: int
@@ -68,7 +70,10 @@ class RoundSaid(msgspec.Struct, frozen=True):
 
 
 class BundleAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """`explain BUNDLE`. `answer` is the whole in one sentence; what is not known is empty, and `notes` say why."""
+    """The answer of `explain BUNDLE`; `answer` is the summary in one sentence.
+
+    Unknown fields are empty, and `notes` say why.
+    """
 
     bundle: str
     at_ms: int
@@ -76,25 +81,25 @@ class BundleAnswer(msgspec.Struct, frozen=True, kw_only=True):
     state: str = ""
     owner: str = ""
     because: tuple[Event, ...] = ()
-    """What brought it where it is, newest first."""
+    """The events that brought it to its place, newest first."""
     round: RoundSaid | None = None
     obstacles: tuple[Obstacle, ...] = ()
-    """Why it did not move; the first one decided. Empty if it did."""
+    """Why it did not move, the decisive reason first. Empty if it did."""
     moved: str = ""
-    """What the round did with it, if it moved it."""
+    """What the round did with the bundle, if it moved it."""
     rest_left_s: float = 0.0
     loads: tuple[Load, ...] = ()
     targets: tuple[Target, ...] = ()
-    """Where it might go, the best first."""
+    """The possible destinations, the best first."""
     next_best: Target | None = None
     changes: tuple[Change, ...] = ()
-    """What would have to change for it to move."""
+    """Changes that would make it move."""
     policies: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 class Held(msgspec.Struct, frozen=True):
-    """A reported bundle of a broker, hottest first: its part of the broker, and why it stays."""
+    """A reported bundle of a broker: its part of the broker, and why it stays."""
 
     bundle: str
     usage: float
@@ -103,7 +108,7 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class BrokerAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """`explain BROKER`."""
+    """The answer of `explain BROKER`."""
 
     broker: str
     at_ms: int
@@ -116,10 +121,10 @@ class BrokerAnswer(msgspec.Struct, frozen=True, kw_only=True):
     max_bundles: int | None = None
     held: tuple[Held, ...] = ()
     taken: tuple[str, ...] = ()
-    """Moves of the round away from it."""
+    """The round's moves away from it."""
     given: tuple[str, ...] = ()
     not_taken: tuple[Obstacle, ...] = ()
-    """Why nothing (more) was taken from it."""
+    """Why nothing (more) was moved away from it."""
     not_given: tuple[Obstacle, ...] = ()
     in_flight: tuple[str, ...] = ()
     policies: tuple[str, ...] = ()
@@ -127,12 +132,12 @@ class BrokerAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def percent(usage: float) -> str:
-    """`58.3 %`, as the plan's own sentences have it."""
+    """`58.3 %`, formatted as in the plan's sentences."""
     return f"{usage * 100:.1f} %" if usage < 1 else f"{usage * 100:.0f} %"
 
 
 def span(seconds: float) -> str:
-    """12 s, 5 min, 3 h, 2 days."""
+    """A duration such as 12 s, 5 min, 3 h, 2 days."""
     for unit, length in ((" days", 86_400), (" h", 3_600), (" min", 60)):
         if seconds >= 2 * length or (unit == " min" and seconds >= 120):
             return f"{seconds / length:.0f}{unit}"

@@ -1,4 +1,4 @@
-"""`explain BROKER`: how full it is and of what, and why nothing (more) was taken from it or given to it. Pure."""
+"""Answers `explain BROKER`: how full it is and of what, and why no (more) bundles were moved from or to it. Pure."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from loadmanager.strategies.rebalancing.decision import Candidate, Decision
 
 HELD_TOLD = 10
 EQUAL = 1e-9
-"""Sums of floating point numbers differ in their last digits."""
+"""Usages within this are equal: sums of floating point numbers differ in their last digits."""
 
 
 def explain_broker(situation: Situation, name: str) -> BrokerAnswer | None:
-    """The answer; None if the situation knows no such broker."""
+    """The answer; None if the situation has no such broker."""
     model, at = situation.model, situation.names.get(name)
     if model is None:
         return _by_decision_alone(situation, name)
@@ -75,7 +75,7 @@ def _by_decision_alone(situation: Situation, name: str) -> BrokerAnswer:
 
 
 def _moves(situation: Situation, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What the round took from the broker, and gave to it."""
+    """The round's moves from the broker, and those to it."""
     if situation.round is None:
         return (), ()
     moves = situation.round.decision.moves
@@ -124,7 +124,7 @@ def _loads(model: ClusterModel, settings: Settings, at: int) -> tuple[Load, ...]
 
 
 def _held(situation: Situation, model: ClusterModel, at: int) -> tuple[Held, ...]:
-    """Its hottest bundles, each with the firmest reason why it stays."""
+    """Its hottest bundles, each with the strongest reason why it stays."""
     rows = np.flatnonzero(model.bundles.owner == at)
     weight = usages(model.brokers, situation.settings)[at]
     used = model.brokers.used[at]
@@ -202,7 +202,7 @@ def _said_of(decision: Decision, name: str) -> Iterator[Obstacle]:
 
 
 def _in_balance(situation: Situation, model: ClusterModel, at: int, *, above: bool) -> Iterator[Obstacle]:
-    """How it stands to the others, where that alone says that there is nothing to do."""
+    """Compare it with the others; yields an obstacle if that alone shows that there is nothing to do."""
     if not taking_part(model.brokers)[at]:
         return
     full, mean = float(fullness(model.brokers, situation.settings)[at]), mean_usage(model.brokers, situation.settings)
@@ -217,7 +217,7 @@ def _in_balance(situation: Situation, model: ClusterModel, at: int, *, above: bo
 
 
 def _barring(model: ClusterModel, at: int) -> dict[str, int]:
-    """For each rule the reported bundles that it keeps from the broker."""
+    """How many reported bundles each rule keeps from the broker."""
     column = model.constraints.forbidden[:, at][model.constraints.kind] if len(model.bundles) else np.zeros(0, np.int16)
     rules, counts = np.unique(column[column >= 0], return_counts=True)
     return {rule_text(model, int(rule)): int(count) for rule, count in zip(rules, counts, strict=True)}

@@ -1,5 +1,6 @@
-"""`explain BUNDLE`: why a bundle is where it is, why it did not move, what would have to change, and where it would go
-then. Pure: from a situation and what the channel says of the bundle.
+"""Answers `explain BUNDLE`: why a bundle is at its place, why it did not move, what would make it move, and where to.
+
+Pure: from a situation and the bundle's records in the channel.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ NO_ROUND = "no round has been recorded for this moment: this is what one would s
 
 
 class Whereabouts(msgspec.Struct, frozen=True):
-    """What the channel says of a bundle at that moment. `exists` is false where there is no such bundle (any more)."""
+    """A bundle at one moment, by the channel. `exists` is False if there is no such bundle (any more)."""
 
     exists: bool
     state: str = ""
@@ -40,8 +41,10 @@ class Whereabouts(msgspec.Struct, frozen=True):
 def explain_bundle(
     situation: Situation, bundle: Bundle, whereabouts: Whereabouts, may_try: Callable[[], bool] | None
 ) -> BundleAnswer:
-    """The answer. The strategy is also run on changes, which may take as long as a dozen rounds, as long as `may_try`
-    says so; None: not at all."""
+    """The answer. The strategy also runs on changes, for the time of up to a dozen rounds, while `may_try` says so.
+
+    None: do not run it.
+    """
     row, notes = situation.rows.get(bundle), list(_notes(situation, bundle, whereabouts))
     model = situation.model
     judged = judgement_of(situation, row) if row is not None else None
@@ -74,7 +77,7 @@ def explain_bundle(
 
 
 def round_said(situation: Situation) -> RoundSaid | None:
-    """The round that a situation is of."""
+    """The round of a situation."""
     taken = situation.round
     if taken is None:
         return None
@@ -102,7 +105,7 @@ def _answer(whereabouts: Whereabouts, moved: str, why: Sequence[Obstacle]) -> st
 
 
 def stand_in(situation: Situation) -> list[str]:
-    """What to know where the numbers are not those of the round."""
+    """A note if the numbers are not those of the round."""
     if not situation.model_of:
         return []
     return [
@@ -128,7 +131,7 @@ def _notes(situation: Situation, bundle: Bundle, whereabouts: Whereabouts) -> li
 
 
 def _strategy(situation: Situation, notes: list[str]) -> tuple[Strategy | None, object]:
-    """The strategy and what it had been given; notes what cannot be had."""
+    """The strategy and its memory; notes what is missing."""
     try:
         strategy = STRATEGIES.make(situation.strategy)
     except ValueError as error:
@@ -142,7 +145,7 @@ def _strategy(situation: Situation, notes: list[str]) -> tuple[Strategy | None, 
 
 
 def _loads(model: ClusterModel, situation: Situation, row: int) -> tuple[Load, ...]:
-    """Of the resources of which it uses something."""
+    """Its load, by resource that it uses."""
     owner, weights = int(model.bundles.owner[row]), weights_of(situation.settings).row
     found: list[Load] = []
     for resource, (name, unit) in enumerate(zip(RESOURCES, UNITS, strict=True)):
@@ -156,7 +159,7 @@ def _loads(model: ClusterModel, situation: Situation, row: int) -> tuple[Load, .
 
 
 def _policies(model: ClusterModel, situation: Situation, row: int) -> tuple[str, ...]:
-    """The rules that bind it, each with the brokers that it bars."""
+    """The rules that apply to it, each with the brokers that it excludes."""
     constraints = model.constraints
     found: dict[str, list[str]] = {}
     if constraints.fixed[row] != FREE:

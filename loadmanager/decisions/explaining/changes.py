@@ -1,7 +1,7 @@
-"""What would have to change for a bundle to move: changes that are tried by running the strategy on them. Pure.
+"""Finds changes that would make a bundle move, by running the strategy on them. Pure.
 
-First everything is lifted that keeps the bundle by a hard rule. If it stays all the same, a few changes are tried on
-top of that: a heavier bundle, a fuller broker, a tighter tolerance, a larger budget.
+First every hard rule that keeps the bundle is lifted. If it still stays, a few changes are tried in addition: a heavier
+bundle, a fuller broker, a tighter tolerance, a larger budget.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from loadmanager.strategies.rebalancing.strategy import Strategy
 
 TRIED_BUNDLES = 3_000
 TRIED_BROKERS = 300
-"""Above these the strategy takes too long to be run a dozen times for one question."""
+"""Above these sizes the strategy is too slow to run a dozen times for one question."""
 
 _TIMES = (1.25, 1.5, 2.0, 3.0, 5.0, 8.0)
 _FULLER = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8)
 
 
 class OutOfPatience(Exception):
-    """The strategy takes too long to be asked once more."""
+    """There is no time to run the strategy once more."""
 
 
 class Trial:
-    """Asks the strategy where it would move one bundle, for as long as it `may_try`."""
+    """Asks the strategy where it would move one bundle, while `may_try` says so."""
 
     def __init__(self, strategy: Strategy, memory: object, row: int, may_try: Callable[[], bool]) -> None:
         self._may_try = may_try
@@ -62,7 +62,7 @@ class Trial:
 def changes(
     model: ClusterModel, settings: Settings, row: int, obstacles: Sequence[Obstacle], trial: Trial
 ) -> tuple[Change, ...]:
-    """The changes that would move it, the least first; those that are certain not to are left out."""
+    """The changes that would move it, the smallest first; without those that certainly would not."""
     if len(model.bundles) > TRIED_BUNDLES or len(model.brokers) > TRIED_BROKERS:
         return tuple(Change(text, tried=False) for obstacle in obstacles for text in obstacle.lifted_by)
     found: list[Change] = []
@@ -86,7 +86,7 @@ def _tried(model: ClusterModel, settings: Settings, row: int, rules: Sequence[st
 
 
 def _lifted(model: ClusterModel, row: int, rules: Sequence[str]) -> tuple[ClusterModel, list[str]]:
-    """The model without these hard rules for the bundle, and what that is in words."""
+    """The model without these hard rules for the bundle, and the change in words."""
     owner, said = int(model.bundles.owner[row]), list[str]()
     if IN_FLIGHT in rules:
         model = landed(model, row)
@@ -121,7 +121,7 @@ Question = tuple[str, ClusterModel, Settings]
 
 
 def _first(questions: Sequence[Question] | Iterator[Question], trial: Trial) -> Iterator[tuple[str, str]]:
-    """The first of a row of growing changes that moves the bundle."""
+    """The first of a series of growing changes that moves the bundle."""
     for text, model, settings in questions:
         goes_to = trial.goes_to(model, settings)
         if goes_to:

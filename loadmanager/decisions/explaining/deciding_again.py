@@ -1,4 +1,4 @@
-"""Runs a strategy on a situation: what it would decide, and whether a recorded decision comes out again. Pure."""
+"""Runs a strategy on a situation: what it would decide, and whether a recorded decision is reproduced. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLOSE = 1e-9
 
 
 class Again(msgspec.Struct, frozen=True):
-    """Whether the recorded decision came out again. `same` None: it could not be tried, `why` says why not."""
+    """Whether the recorded decision was reproduced; `same` None: it could not be tried, for the reason in `why`."""
 
     id: str
     same: bool | None
@@ -26,7 +26,7 @@ class Again(msgspec.Struct, frozen=True):
 
 
 def decide(situation: Situation) -> Decision:
-    """What the strategy decides in this situation. Raises BadDecision where something for that is missing."""
+    """The strategy's decision in this situation. Raises BadDecision if an input is missing."""
     if situation.model is None:
         raise BadDecision(situation.without_model or "the round recorded no model")
     try:
@@ -38,7 +38,7 @@ def decide(situation: Situation) -> Decision:
 
 
 def decide_again(record: DecisionRecord) -> Again:
-    """Run the strategy on exactly what it had, and compare."""
+    """Run the strategy on exactly its recorded input, and compare."""
     if record.model is not None and record.model.digest != record.digest:
         return Again(record.id, None, "the model in the record is not the one that was decided from")
     try:
@@ -64,7 +64,7 @@ def _differences(then: Decision, now: Decision) -> list[str]:
 
 
 def _close(one: object, other: object) -> bool:
-    """Equal, but for the last digits of numbers."""
+    """Whether two values are equal apart from the last digits of numbers."""
     if isinstance(one, float) and isinstance(other, float):
         return one == other or abs(one - other) <= CLOSE * max(1.0, abs(one), abs(other))
     a, b = msgspec.to_builtins(one), msgspec.to_builtins(other)

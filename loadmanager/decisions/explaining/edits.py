@@ -1,4 +1,4 @@
-"""Models that differ from a given one in one respect: the questions "what if" and "what would have to change". Pure."""
+"""Changes one aspect of a model, for "what if" and "what would have to change". Pure."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from loadmanager.settings import Settings
 
 
 def with_brokers(model: ClusterModel, **columns: Any) -> ClusterModel:
-    """The same with other columns of its brokers."""
+    """The model with other columns of its brokers."""
     return msgspec.structs.replace(model, brokers=msgspec.structs.replace(model.brokers, **columns))
 
 
 def with_bundles(model: ClusterModel, **columns: Any) -> ClusterModel:
-    """The same with other columns of its bundles."""
+    """The model with other columns of its bundles."""
     return msgspec.structs.replace(model, bundles=msgspec.structs.replace(model.bundles, **columns))
 
 
 def with_constraints(model: ClusterModel, **columns: Any) -> ClusterModel:
-    """The same with other hard rules."""
+    """The model with other hard rules."""
     return msgspec.structs.replace(model, constraints=msgspec.structs.replace(model.constraints, **columns))
 
 
 def with_settings(settings: Settings, changes: Mapping[str, Any]) -> Settings:
-    """Other settings, checked; the environment has no say. Raises pydantic.ValidationError."""
+    """Changed settings, validated. Raises pydantic.ValidationError."""
     return Settings(**{**settings.model_dump(), **changes})
 
 
@@ -76,7 +76,7 @@ def resumed(model: ClusterModel, at: int) -> ClusterModel:
 
 
 def multiplied(model: ClusterModel, rows: Any, times: float) -> ClusterModel:
-    """These bundles (rows, or a mask) with so many times their load, their brokers used accordingly."""
+    """The model with the load of these bundles (rows, or a mask) multiplied, and their brokers' usage accordingly."""
     bundles, brokers = model.bundles, model.brokers
     factor = np.ones(len(bundles))
     factor[rows] = times
@@ -100,7 +100,7 @@ def _moved_on(totals: Any, owner: Any, more: Any) -> Any:
 
 
 def burdened(model: ClusterModel, at: int, resource: int, used: float) -> ClusterModel:
-    """As if this broker used so much of a resource, the difference by work that cannot be moved."""
+    """As if this broker used `used` of a resource, the difference by immovable work."""
     column = model.brokers.used.copy()
     column[at, resource] = used
     return with_brokers(model, used=column)

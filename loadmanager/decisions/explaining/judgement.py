@@ -1,6 +1,6 @@
-"""What the plan itself says of a bundle that it did not move, judged again from the model. Pure.
+"""The plan's reasons for a bundle that it did not move, judged again from the model. Pure.
 
-For other strategies it is not asked: they weigh by other measures. What they say is in their decisions.
+Only for the strategy `plan`: other strategies weigh differently, and give their reasons in their decisions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OTHERS_FIRST = "others came first"
 
 
 def judgement(situation: Situation, judged: Judgement) -> Iterator[Obstacle]:
-    """What the plan weighed against the bundle's best move; nothing where a rule keeps it anyway."""
+    """The plan's reason against the bundle's best move; nothing if a rule keeps the bundle anyway."""
     if situation.strategy != PLAN or judged.rule:
         return
     if judged.best is not None:

@@ -1,4 +1,4 @@
-"""Why a bundle stays where it is: the hard rules that hold for it whatever the strategy. Pure.
+"""Why a bundle stays: the hard rules that apply to it whatever the strategy. Pure.
 
 What a strategy weighed beyond these (gain, budget, tolerance) is in its decision, or in `judgement.py`.
 """
@@ -23,7 +23,7 @@ __all__ = ["IN_FLIGHT", "KEPT", "NOWHERE_TO_GO", "PAUSED", "RESTING", "TOO_LARGE
 
 
 def rest_left_s(model: ClusterModel, row: int) -> float:
-    """How long a bundle still rests after its last planned move; 0 if it does not."""
+    """How long a bundle still rests after its last planned move; 0 if it does not rest."""
     bundles = model.bundles
     if bundles.changed[row]:
         return 0.0
@@ -31,7 +31,7 @@ def rest_left_s(model: ClusterModel, row: int) -> float:
 
 
 def must_go(model: ClusterModel, row: int) -> bool:
-    """Whether its broker drains, or a hard rule forbids it there: then it moves whatever that gains."""
+    """Whether its broker drains, or a hard rule forbids its broker: then it moves whatever the gain."""
     owner = int(model.bundles.owner[row])
     if owner == NOWHERE:
         return False
@@ -40,7 +40,7 @@ def must_go(model: ClusterModel, row: int) -> bool:
 
 
 def obstacles(model: ClusterModel, settings: Settings, row: int, targets: tuple[Target, ...]) -> Iterator[Obstacle]:
-    """Every hard rule that keeps a bundle, the firmest first. `targets` are the bundle's."""
+    """Every hard rule that keeps a bundle, the strongest first. `targets` are the bundle's."""
     yield from _of_the_bundle(model, settings, row)
     yield from _of_the_owner(model, row)
     yield from _of_the_targets(model, settings, row, targets)
@@ -103,7 +103,7 @@ def _of_the_targets(
 
 
 def _too_large(model: ClusterModel, settings: Settings, row: int, targets: tuple[Target, ...]) -> Iterator[Obstacle]:
-    """Its broker is too full, and wherever it may go that one would be fuller still: moving it moves the problem."""
+    """An obstacle if its broker is too full, but every allowed one would be at least as full with the bundle."""
     owner = int(model.bundles.owner[row])
     if owner == NOWHERE or not model.brokers.known[owner] or not np.any(model.bundles.load[row]):
         return

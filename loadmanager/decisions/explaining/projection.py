@@ -1,4 +1,4 @@
-"""A decision as people and programs are shown it: moves by name, and every broker before and after. Pure."""
+"""Presents a decision: moves by name, and every broker before and after. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loadmanager.strategies.rebalancing.decision import Certificate, Decision, M
 
 
 class MoveShown(msgspec.Struct, frozen=True):
-    """One move; usages as in `balancing.decision.Move`. `destination` is empty where a lookup chooses."""
+    """One move; usages as in `rebalancing.decision.Move`. `destination` is empty if a lookup chooses it."""
 
     bundle: str
     source: str
@@ -35,7 +35,7 @@ class MoveShown(msgspec.Struct, frozen=True):
 
 
 class CandidateShown(msgspec.Struct, frozen=True):
-    """A move that was not made, and the rule that refused it."""
+    """A refused move, and the rule that refused it."""
 
     bundle: str
     source: str
@@ -46,7 +46,7 @@ class CandidateShown(msgspec.Struct, frozen=True):
 
 
 class CertificateShown(msgspec.Struct, frozen=True):
-    """`ratio` None: nothing had to move, and something did; or a better plan may exist."""
+    """A certificate; `ratio` None: nothing had to move but something did, or a better plan may exist."""
 
     bound: float
     moved: float
@@ -56,7 +56,7 @@ class CertificateShown(msgspec.Struct, frozen=True):
 
 
 class DecisionShown(msgspec.Struct, frozen=True):
-    """What was, or would be, decided."""
+    """A decision, real or hypothetical."""
 
     reason: str
     moves: tuple[MoveShown, ...]
@@ -97,7 +97,7 @@ class BrokerShown(msgspec.Struct, frozen=True):
 
 
 class Projection(msgspec.Struct, frozen=True):
-    """A decision, and what it makes of a model. `mean` is that of the brokers that take part, after the moves."""
+    """A decision, and its effect on a model. `mean` is over the brokers that take part, after the moves."""
 
     decision: DecisionShown
     mean: float
@@ -109,7 +109,7 @@ class Projection(msgspec.Struct, frozen=True):
 
 
 def projection(model: ClusterModel, settings: Settings, decision: Decision) -> Projection:
-    """What the decision's moves make of the model."""
+    """The effect of the decision's moves on the model."""
     after = moved(model, decision.moves)
     before_full, after_full = fullness(model.brokers, settings), fullness(after.brokers, settings)
     part = taking_part(model.brokers)
@@ -138,7 +138,7 @@ def projection(model: ClusterModel, settings: Settings, decision: Decision) -> P
 
 
 def moved(model: ClusterModel, moves: Sequence[Move]) -> ClusterModel:
-    """The model with the moves done; what goes to nobody in particular is gone."""
+    """The model after the moves; the load of moves without a destination is removed."""
     rows = {bundle: row for row, bundle in enumerate(model.bundles.ids)}
     used, at = model.brokers.used.copy(), model.brokers.rows
     for move in moves:
@@ -153,7 +153,7 @@ def moved(model: ClusterModel, moves: Sequence[Move]) -> ClusterModel:
 
 
 def decision_shown(decision: Decision, outcomes: Sequence[Outcome] = ()) -> DecisionShown:
-    """By names."""
+    """The decision with names in place of ids."""
     known = [*outcomes, *[None] * (len(decision.moves) - len(outcomes))]
     return DecisionShown(
         reason=decision.reason,
@@ -171,7 +171,7 @@ def decision_shown(decision: Decision, outcomes: Sequence[Outcome] = ()) -> Deci
 
 
 def record_shown(record: DecisionRecord) -> RecordShown:
-    """The record for people."""
+    """The record without the columns of its model."""
     model = record.model
     return RecordShown(
         id=record.id,
@@ -209,6 +209,6 @@ def _move(move: Move, outcome: Outcome | None) -> MoveShown:
 
 
 def certificate_shown(found: Certificate) -> CertificateShown:
-    """With a ratio only where there is one."""
+    """The certificate, with a ratio only if it is finite."""
     ratio = found.ratio if np.isfinite(found.ratio) else None
     return CertificateShown(found.bound, found.moved, ratio, found.resource, found.text)

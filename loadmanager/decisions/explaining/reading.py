@@ -1,6 +1,6 @@
-"""What the channel said of a bundle at a moment: its place, and the last records that brought it there.
+"""Reads a bundle's place at a moment, and its last records, from the channel.
 
-Folds the channel again, from the newest snapshot that covers enough, and further back only if that tells nothing.
+Replays the channel from the newest snapshot that covers enough, and from further back only if that shows nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LOOKED_BACK_MS = 3_600_000
 
 
 class ChannelReader:
-    """Of one channel; `desk` says when it may fold."""
+    """Reads one channel; `replays` says when it may replay."""
 
     def __init__(self, log: Log, topic: str, partitions: int, replays: ReplayQueue) -> None:
         self._log = log
@@ -30,7 +30,7 @@ class ChannelReader:
         self._replays = replays
 
     async def whereabouts(self, bundle: Bundle, at_ms: int | None) -> Whereabouts:
-        """As of a time of the log's clock, None: now. Raises Unavailable, Gone (trimmed), LogUnavailable."""
+        """The bundle at a time of the log's clock, None: now. Raises Unavailable, Gone (trimmed), LogUnavailable."""
         partition = OwnershipTable(self._partitions).partition_of(bundle.namespace)
         try:
             async with self._replays.turn():
@@ -50,7 +50,7 @@ class ChannelReader:
         return await self._log.offset_at(self._topic, partition, max(0, at_ms - LOOKED_BACK_MS))
 
     async def _folded(self, bundle: Bundle, partition: int, until: int | None, begin: int | None) -> Whereabouts:
-        """`begin`: where to begin at the latest; None: at the beginning of the log."""
+        """Replay and collect. `begin`: the latest offset to begin at; None: the beginning of the log."""
         replay = self._replays.replay(partition, self._partitions, bundle.namespace)
         collector = Collector(bundle, RECORDS_READ)
         await replay.open(before=begin)

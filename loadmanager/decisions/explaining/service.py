@@ -1,5 +1,6 @@
-"""Answers `explain`, `what-if` and the dry run: finds the situation of the moment that is asked about, and hands it to
-the pure parts. From the log's topics alone; what a leader would see now only where there is a living broker.
+"""Answers `explain`, `what-if` and the dry run: finds the situation in question, and calls the pure parts.
+
+Needs only the log's topics; but what a leader would see now needs a living broker.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from loadmanager.strategies.rebalancing.decision import Decision
 from statechannel.law.bundle import Bundle
 
 TRIALS_S = 8.0
-"""For changes that are tried, of one answer."""
+"""The time limit for trying changes, per answer."""
 
 
 class Live(Protocol):
-    """What a living broker knows beside the log."""
+    """What a living broker knows besides the log."""
 
     async def now(self) -> Situation:
-        """What a round would see now; without a round."""
+        """The situation that a round would see now; it has no round."""
         ...
 
     def documents(self) -> Mapping[str, Policy]:
@@ -46,13 +47,15 @@ class Live(Protocol):
         ...
 
     def evidence(self, bundle: Bundle) -> tuple[str, ...]:
-        """What speaks for and against a bundle with which brokers were lost; empty if none was."""
+        """The evidence on a bundle with which brokers were lost; empty if there is none."""
         ...
 
 
 class Explainer:
-    """`documents_at` gives the policies of a revision, None where they cannot be had. `run_blocking` runs what takes
-    long."""
+    """Answers questions. `documents_at` gives the policies of a revision, None if they are not known.
+
+    `run_blocking` runs slow work.
+    """
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class Explainer:
     # --- each raises Unavailable, LogUnavailable, and what it says besides
 
     async def bundle(self, bundle: Bundle, at_ms: int | None = None, *, trying: bool = True) -> BundleAnswer:
-        """Why a bundle is where it is. Raises NotFound for one that nobody ever heard of, Gone."""
+        """Explain a bundle. Raises NotFound for one that never existed, Gone."""
         situation = await self.situation(at_ms)
         whereabouts = await self._channel.whereabouts(bundle, at_ms)
         if not whereabouts.exists and not whereabouts.events:
@@ -86,7 +89,7 @@ class Explainer:
         return msgspec.structs.replace(answer, notes=(*answer.notes, *self._live.evidence(bundle)))
 
     async def broker(self, name: str, at_ms: int | None = None) -> BrokerAnswer:
-        """Why a broker has what it has. Raises NotFound for one that took no part, Gone."""
+        """Explain a broker. Raises NotFound for one that took no part, Gone."""
         situation = await self.situation(at_ms)
         found: BrokerAnswer | None = await self._run(partial(explain_broker, situation, name))
         if found is None:
@@ -95,7 +98,7 @@ class Explainer:
         return found
 
     async def what_if(self, edits: Edits, at_ms: int | None = None) -> WhatIf:
-        """What would be decided if something were different. Raises Invalid, Conflict, Gone."""
+        """The decision if something were different. Raises Invalid, Conflict, Gone."""
         if at_ms is None and self._live is not None:
             situation, documents = await self._remembering(await self._live.now()), self._live.documents()
         else:
@@ -104,13 +107,13 @@ class Explainer:
         return await self._run(partial(what_if, situation, edits, documents))
 
     async def preview(self) -> Preview:
-        """What a round would do now. Raises Invalid without a living broker, Conflict."""
+        """The decision of a round now. Raises Invalid without a living broker, Conflict."""
         if self._live is None:
             raise Invalid("what a round would do now only a living broker knows: ask one, or see the last decision")
         return await self._run(partial(preview, await self._remembering(await self._live.now())))
 
     async def decision(self, decision_id: str) -> DecisionRecord:
-        """A recorded decision. Raises Invalid for an id that is none, NotFound."""
+        """A recorded decision. Raises Invalid for an invalid id, NotFound."""
         try:
             found = await self.decisions.get(decision_id)
         except ValueError as error:
@@ -120,7 +123,7 @@ class Explainer:
         return found.record
 
     async def decide_again(self, decision_id: str) -> Again:
-        """Whether a recorded decision comes out again. Raises what `decision` raises."""
+        """Whether a recorded decision is reproduced. Raises what `decision` raises."""
         return await self._run(partial(decide_again, await self.decision(decision_id)))
 
     async def listed(self, count: int, before: int | None) -> list[Summary]:
@@ -128,7 +131,7 @@ class Explainer:
         return await self.decisions.newest(count, before)
 
     async def situation(self, at_ms: int | None) -> Situation:
-        """The last round at or before a time; now, if there was none yet, what one would see. Raises Gone."""
+        """The situation of the last round at or before a time; without one what a round would see now. Raises Gone."""
         found = await self.decisions.at(2**53 if at_ms is None else at_ms)
         if found is not None:
             return await self._with_a_model(situation_of(found.record), at_ms)
@@ -139,7 +142,7 @@ class Explainer:
         )
 
     async def _with_a_model(self, situation: Situation, at_ms: int | None) -> Situation:
-        """Where the round has no model, another stands in: the one of now, or of the last round before that has one."""
+        """If the round has no model, use another: the present one, or that of the last round before that has one."""
         if situation.model is not None:
             return situation
         if at_ms is None and self._live is not None:
@@ -151,8 +154,10 @@ class Explainer:
         return msgspec.structs.replace(situation, model=found.record.model, model_of=found.record.id)
 
     async def _remembering(self, now: Situation) -> Situation:
-        """With what the strategy remembers, where it remembers anything and this broker does not lead: what it made of
-        the last round."""
+        """The situation with the strategy's memory, if it has any and this broker does not lead.
+
+        The memory is reproduced from the last round.
+        """
         if now.strategy == PLAN or now.memory != NOTHING_KEPT:
             return now
         found = await self.decisions.at(2**53)
@@ -165,6 +170,6 @@ class Explainer:
         return msgspec.structs.replace(now, memory=kept_memory(again.memory))
 
     async def _run(self, work: Callable[[], Any]) -> Any:
-        """One such piece of work at a time: each may keep a processor busy for seconds. Raises Unavailable."""
+        """Run one such task at a time, since each may use a processor for seconds. Raises Unavailable."""
         async with self._replays.turn():
             return await self._run_blocking(work)

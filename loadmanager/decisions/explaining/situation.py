@@ -1,4 +1,4 @@
-"""What an explanation rests on: a model, the settings and strategy, and the round that decided from them. Values only.
+"""The input of an explanation: a model, settings and strategy, and the round that decided from them. Values only.
 
 A situation comes from a decision record, of any past moment, or from what a leader would see now; then it has no round.
 """
@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 
 
 class Round(msgspec.Struct, frozen=True):
-    """The decision that was taken, as its record tells it."""
+    """A decision as its record has it."""
 
     id: str
     at_ms: int
@@ -34,7 +34,7 @@ class Round(msgspec.Struct, frozen=True):
 
 
 class Situation(msgspec.Struct, frozen=True, dict=True):
-    """`model` None: the round had none, or its record could not keep it; `without_model` says why."""
+    """A situation. `model` None: the round had none, or its record omits it; `without_model` says why."""
 
     at_ms: int
     settings: Settings
@@ -43,14 +43,14 @@ class Situation(msgspec.Struct, frozen=True, dict=True):
     without_model: str = ""
     round: Round | None = None
     memory: Memory = NOTHING_KEPT
-    """What the strategy was, or would be, given."""
+    """The memory that the strategy was, or would be, given."""
     policies_revision: int = -1
     model_of: str = ""
-    """Where the model is that of an earlier round: its id."""
+    """The id of the earlier round whose model this is, if it is not the round's own."""
 
     @cached_property
     def draft(self) -> Draft | None:
-        """The model as the plan looks at it: by it hard rules are judged, whatever the strategy."""
+        """The plan's view of the model; hard rules are judged by it, whatever the strategy."""
         return None if self.model is None else Draft(self.model, self.settings)
 
     @cached_property
@@ -65,7 +65,7 @@ class Situation(msgspec.Struct, frozen=True, dict=True):
 
 
 def situation_of(record: DecisionRecord) -> Situation:
-    """As of the round that is recorded."""
+    """The situation of a recorded round."""
     return Situation(
         at_ms=record.at_ms,
         settings=record.restored_settings(),
@@ -89,18 +89,18 @@ def fullness(brokers: Brokers, settings: Settings) -> Floats:
 
 
 def taking_part(brokers: Brokers) -> NDArray[np.bool_]:
-    """(n,): the brokers whose load is known, and that may take bundles."""
+    """(n,): whether the broker's load is known, and it may take bundles."""
     return brokers.known & ~brokers.draining & ~brokers.paused
 
 
 def mean_usage(brokers: Brokers, settings: Settings) -> float:
-    """Of those that take part; 0 if none does."""
+    """The mean over brokers that take part; 0 if none does."""
     chosen = fullness(brokers, settings)[taking_part(brokers)]
     return float(chosen.mean()) if len(chosen) else 0.0
 
 
 def spread(brokers: Brokers, settings: Settings) -> float:
-    """max/mean - 1 over those that take part."""
+    """max/mean - 1 over brokers that take part."""
     chosen = fullness(brokers, settings)[taking_part(brokers)]
     mean = float(chosen.mean()) if len(chosen) else 0.0
     return float(chosen.max()) / mean - 1 if mean > 0 else 0.0

@@ -1,4 +1,4 @@
-"""How a bundle came to be where it is: what the channel's records about it say, in sentences. Pure."""
+"""Tells how a bundle came to its place: the channel's records about it, in sentences. Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _DECISION = re.compile(r"\d{1,18}\.\d{1,18}", re.ASCII)
 
 
 def story(entries: Iterable[Entry]) -> tuple[Event, ...]:
-    """The last things that happened to it, newest first, from its history, newest first."""
-    # `return` and `ready` only say that a step which others asked for is done
+    """Its last events, newest first, from its history, newest first."""
+    # `return` and `ready` only complete a step that others asked for
     told = [each for each in entries if each.accepted and each.action in _TOLD]
     return tuple(_event(each) for each in told[:EVENTS_TOLD])
 
 
 def decision_behind(cause: str) -> str:
-    """The id of the decision that a record's cause names, empty if it names none."""
+    """The id of the decision in a record's cause, empty if it has none."""
     return cause if _DECISION.fullmatch(cause) else ""
 
 

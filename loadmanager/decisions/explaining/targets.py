@@ -1,7 +1,7 @@
-"""Where a bundle might go: every other broker of the model, its usage before and after, the hard rule against it.
+"""The possible destinations of a bundle: every other broker, its usage before and after, and the rule against it.
 
-Pure. The hard rules are the plan's reading of them; they hold for every strategy. The order is the plan's too: by what
-would be gained, then by how full the broker would be.
+Pure. The hard rules are as the plan reads them; they hold for every strategy. The order is the plan's too: by gain,
+then by the broker's usage after the move.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from loadmanager.model.cluster import NOWHERE, ClusterModel
 from loadmanager.strategies.rebalancing.plan.judging import NO_GAIN, NO_ROOM, WITHIN_TOLERANCE, Judgement, judge_in
 
 SOFT = frozenset({"", WITHIN_TOLERANCE, NO_ROOM, NO_GAIN})
-"""What the plan weighs; everything else is a hard rule."""
+"""Results that the plan weighs; all others are hard rules."""
 
 
 def judgement_of(situation: Situation, row: int) -> Judgement | None:
@@ -21,7 +21,7 @@ def judgement_of(situation: Situation, row: int) -> Judgement | None:
 
 
 def targets(situation: Situation, judged: Judgement) -> tuple[Target, ...]:
-    """All brokers but its own, those that may take it first."""
+    """All other brokers, those that may take it first."""
     model, draft = situation.model, situation.draft
     if model is None or draft is None:
         return ()

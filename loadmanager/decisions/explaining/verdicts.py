@@ -1,4 +1,4 @@
-"""What a round did with a bundle, and why no more: from its decision where that says it, else worked out. Pure."""
+"""What a round did with a bundle, and why no more: from its decision if that says it, else computed. Pure."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ NOTHING_DECIDED = "nothing decided"
 
 
 def move_of(decision: Decision, bundle: Bundle) -> int | None:
-    """The place of the bundle's move among the decision's, None if it has none."""
+    """The index of the bundle's move in the decision, None if it has none."""
     return next((at for at, move in enumerate(decision.moves) if move.bundle == bundle), None)
 
 
 def moved_text(round_: Round, at: int) -> str:
-    """What the round did with the bundle that its move `at` is about, and what came of it."""
+    """The move with this index, and its outcome, in words."""
     move = round_.decision.moves[at]
     outcome = round_.outcomes[at] if at < len(round_.outcomes) else None
     after = "" if outcome is None or outcome.outcome == BEGUN else f" ({outcome.outcome}: {outcome.detail})"
@@ -37,7 +37,7 @@ def whither(move: Move) -> str:
 
 
 def why_not(situation: Situation, bundle: Bundle, judged: Judgement | None) -> tuple[Obstacle, ...]:
-    """Why the bundle did not move in the round, or would not now: the firmest reason first, each rule once."""
+    """Why the bundle did not move in the round, or would not now: the strongest reason first, each rule once."""
     found: dict[str, Obstacle] = {}
     for obstacle in _reasons(situation, bundle, judged):
         found.setdefault(obstacle.rule, obstacle)
@@ -74,7 +74,7 @@ def _candidates(decision: Decision, bundle: Bundle) -> Iterator[Obstacle]:
 
 
 def refused_candidate(each: Candidate) -> Obstacle:
-    """A move that was weighed and not made."""
+    """A refused candidate as an obstacle."""
     gain = f", which would have gained {each.gain:.3g}" if each.gain > 0 else ""
     return Obstacle(each.rule, f"not to {each.destination.name}{gain}: {each.rule}{_behind(each.detail)}")
 

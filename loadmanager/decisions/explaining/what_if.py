@@ -1,7 +1,7 @@
-"""What would be decided if something were different: brokers, settings, loads, policies. Pure.
+"""What would be decided if brokers, settings, loads or policies were different. Pure.
 
-The strategy runs on the model as it is, and on the changed one. A broker that is taken away is drained in the model: so
-its bundles find a place. New brokers are like the median one, or as large as is said.
+The strategy runs on the model and on the changed one. A removed broker drains in the model, so that its bundles find a
+place. New brokers are like the median one, or have the given capacity.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ NEW_NAME = "new-{}:0"
 
 
 class Edits(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What is different. `capacity` is that of each new broker (`cpu` in cores, …; default: the median of all).
+    """The changes.
 
-    `loads` multiplies the loads of namespaces. `policies` are documents as they would be, by `kind/name`, as JSON has
-    them; None: deleted. `rested`: as if no bundle had moved lately.
+    `capacity` is that of each new broker (`cpu` in cores, …; default: the median of all). `loads` multiplies the loads
+    of namespaces. `policies` are changed documents by `kind/name`, as in JSON; None: deleted. `rested`: as if no bundle
+    had moved lately.
     """
 
     add_brokers: int = 0
@@ -51,7 +52,7 @@ class Edits(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
 
 class WhatIf(msgspec.Struct, frozen=True):
-    """The answer: what would be decided as it is, and what with the changes."""
+    """The decision without and with the changes."""
 
     at_ms: int
     strategy: str
@@ -71,16 +72,16 @@ class Preview(msgspec.Struct, frozen=True):
 
 
 def preview(situation: Situation) -> Preview:
-    """What would be decided. Raises Conflict where that cannot be worked out."""
+    """The decision in this situation. Raises Conflict if it cannot be computed."""
     model = _model_of(situation)
     return Preview(situation.at_ms, situation.strategy, model.digest, _projected(situation))
 
 
 def what_if(situation: Situation, edits: Edits, documents: Mapping[str, Policy] | None) -> WhatIf:
-    """Both decisions. `documents` are the policies in force; None where nobody knows them: then the hard rules stay as
-    they are, and new brokers are under none.
+    """Both decisions. `documents` are the policies in force.
 
-    Raises Invalid for what makes no sense, Conflict where there is nothing to work with.
+    None if they are not known: then the hard rules stay, and none apply to new brokers. Raises Invalid for impossible
+    changes, Conflict if there is nothing to work with.
     """
     model, notes = _model_of(situation), list[str]()
     settings = _settings(situation.settings, edits.settings)
@@ -211,7 +212,7 @@ def _without(model: ClusterModel, names: Iterable[str], notes: list[str]) -> Clu
 
 
 def _policies(documents: Mapping[str, Policy], edits: Mapping[str, Any]) -> Policies:
-    """Those that would be in force."""
+    """The policies after the changes."""
     values = dict(documents)
     for key, raw in edits.items():
         try:
@@ -228,15 +229,17 @@ def _policies(documents: Mapping[str, Policy], edits: Mapping[str, Any]) -> Poli
 
 
 def _under(model: ClusterModel, policies: Policies, settings: Settings) -> ClusterModel:
-    """The model under these policies; what brokers declared stays."""
+    """The model under these policies; values that brokers declared stay."""
     brokers = with_policies(policies, model.brokers)
     rules = constraints_for(policies, brokers, model.bundles, _holdings(model, policies), settings)
     return msgspec.structs.replace(model, brokers=brokers, constraints=rules)
 
 
 def _holdings(model: ClusterModel, policies: Policies) -> Holdings:
-    """How many bundles of grouped namespaces each broker holds: by the whole table as far as the model says it, else by
-    the bundles that were reported."""
+    """How many bundles of grouped namespaces each broker holds.
+
+    By the whole table as far as the model has it, else by the reported bundles.
+    """
     bundles, here, found = model.bundles, model.constraints.namespace_here, dict[str, dict[BrokerId, int]]()
     for at, name in enumerate(bundles.namespaces):
         if name not in grouped(policies.namespaces):

@@ -1,7 +1,7 @@
-"""The leader follows advice of the load history: it runs approved plans that have some, measures, keeps or undoes them.
+"""The leader follows advice of the load history: it runs approved plans, measures their effect, keeps or undoes them.
 
-`publishing.py` makes advice a plan. `judging.py` says what the leader does next, `measured_rounds.py` gives the rounds
-by which the effect is measured, `appliers/` change settings, cut bundles and move them, `following.py` runs it all
-while a broker leads. Nothing runs unless an administrator approved it or the setting `advice_apply` is on, and never
-beyond its bounds. Brokers import all of it after their start.
+`publishing.py` turns advice into a plan. `judging.py` decides what the leader does next. `measured_rounds.py` reads the
+rounds that show the effect. `appliers/` change settings, cut bundles and move them. `following.py` runs all of this
+while a broker leads. Advice runs only within its bounds, and only if an administrator approved it or the setting
+`advice_apply` is on. Brokers import this package after their start.
 """

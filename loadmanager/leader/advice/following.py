@@ -1,9 +1,8 @@
-"""The leader's work on plans with advice, while a term lasts: what is approved runs, is measured, and kept or undone;
-and on every plan that is to be undone.
+"""One term's work on plans with advice, from approval to kept or undone; and on every plan that is to be undone.
 
-Decides nothing itself: `judging.py` says what there is to do, appliers do it, `effect.py` says what came of it. Each
-step is written to the plan before and after the act; all that the next leader needs stands there and in the thing
-itself.
+Decides nothing itself: `judging.py` chooses the next act, appliers perform it, `effect.py` judges the result. Each step
+is written to the plan before and after the act. The next leader finds all it needs in the plan and in the changed
+object.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from loadmanager.settings import Settings
 
 LOOK_S = 0.5
 AUTOMATIC = "advice_apply"
-"""Who lets run what nobody approved: the setting."""
+"""The author of a run that nobody approved: the setting."""
 CLOCK_BEHIND_MS = 86_400_000
-"""Data that end later than this by a leader's clock are of the future by anybody's."""
+"""If the data end further ahead of a leader's clock than this, they are wrong by any clock."""
 LOOKS = 20
-"""How often within the measured time the rounds are counted, where there are too few."""
+"""How often rounds are counted within the measured time, if there are too few."""
 
 
 class Following:
@@ -51,7 +50,7 @@ class Following:
         waiting: dict[str, str],
     ) -> None:
         self.waiting = waiting
-        """Why plans are not further on, by id; this leader's knowledge."""
+        """Why plans make no progress, by id; only this leader knows."""
         self._store = store
         self._appliers = appliers
         self._rounds = rounds
@@ -64,7 +63,7 @@ class Following:
         self._looked_ms: dict[str, int] = {}
 
     async def follow(self) -> None:
-        """Until cancelled. Nothing that goes wrong here ends the term."""
+        """Tick until cancelled. No failure here ends the term."""
         while True:
             await asyncio.sleep(LOOK_S)
             if not await survives("a look at advice", self.tick(), self._note):
@@ -81,7 +80,7 @@ class Following:
             open_advice = plan.advice is not None and plan.state in UNDECIDED
             if open_advice and plan.id not in late and await self._is_obsolete(plan):
                 ended.add(plan.id)
-        # what is refused replaces nothing, so it is known first
+        # refused advice supersedes nothing, so refusals come first
         this = self._turn(self._store.all() if ended else plans)
         for ending in this.endings:
             if ending.plan.id not in ended:
@@ -106,7 +105,7 @@ class Following:
     # --- beginning
 
     async def _is_obsolete(self, plan: Plan) -> bool:
-        """Whether it can never run any more, which is written down; else why it waits is noted."""
+        """Whether the plan can never run any more (then its end is written); else note why it waits."""
         now_ms, advice, settings = self._wall_ms(), advice_of(plan), self._settings()
         ahead_ms = advice.provenance.data_to_ms - now_ms
         found: Obstacle | None
@@ -123,7 +122,7 @@ class Following:
         return False
 
     def _obstacle(self, plan: Plan, now_ms: int) -> Obstacle | None:
-        """What stands against it; a leader whose clock is behind ends nobody's advice for that."""
+        """What prevents the plan from beginning. A leader whose clock is behind makes advice wait, never ends it."""
         ahead_ms = advice_of(plan).provenance.data_to_ms - now_ms
         if ahead_ms <= CLOCKS_APART_MS:
             return self._applier(plan).obstacle(plan)
@@ -131,7 +130,7 @@ class Following:
         return Obstacle(None, why)
 
     async def _begin(self, plan: Plan) -> bool:
-        """Write that it runs now, and begin; unless something stands against it."""
+        """Write that the plan runs, then begin it; unless something prevents that."""
         settings = self._settings()
         now_ms, ruler = self._wall_ms(), ruler_of(settings, advice_of(plan).change)
         if self._is_held_up(plan, now_ms):
@@ -147,10 +146,10 @@ class Following:
                 "needed: a round counts that looked at the cluster (balancing is on, nothing paused)",
             )
             return False
-        # again: the rounds took their time, and somebody may have changed something
+        # check again: reading the rounds took time, and somebody may have changed something
         if self._is_held_up(plan, now_ms):
             return False
-        before = self._applier(plan).noted(plan)  # before the next line reads what another leader has begun since
+        before = self._applier(plan).noted(plan)  # first: the next line then reads what another leader has begun since
         await self._unchanged(plan)
         if any(each.advice is not None and each.state in UNDER_WAY for each in self._store.all()):
             return False
@@ -163,7 +162,7 @@ class Following:
         return True
 
     def _is_held_up(self, plan: Plan, now_ms: int) -> bool:
-        """Why it cannot be begun now is noted; what is for good is written down at the next look."""
+        """Whether something prevents beginning now, and note why; `_is_obsolete` writes down what is final."""
         found = self._obstacle(plan, now_ms)
         why = self._held_up() or ("" if found is None else found.reason)
         self._waits(plan, why)
@@ -183,7 +182,7 @@ class Following:
                 pass
 
     async def _apply(self, plan: Plan) -> None:
-        await self._unchanged(plan)  # a leader that was held up may have read this long ago
+        await self._unchanged(plan)  # a leader that was stalled may have read this long ago
         match await self._applier(plan).apply(plan):
             case Done(detail, outcomes):
                 await self._advance(plan, PlanAction.FINISH, self._leader, detail, outcomes)
@@ -242,8 +241,10 @@ class Following:
         return period(await self._rounds(begin_ms, end_ms, ruler), begin_ms, end_ms, ruler.tolerance)
 
     def _is_due(self, plan: Plan, now_ms: int, measure_ms: int) -> bool:
-        """Rounds are not read at each look: that is work, and they do not come faster for it. A clock that was set back
-        makes nobody wait until it has come so far again."""
+        """Whether to read the rounds now. Each look would be too often: reading costs work and yields no new rounds.
+
+        If the clock is set back, the plan is due at once.
+        """
         last_ms = self._looked_ms.get(plan.id)
         if last_ms is not None and last_ms <= now_ms < last_ms + measure_ms // LOOKS:
             return False
@@ -251,9 +252,9 @@ class Following:
         return True
 
     async def _unchanged(self, plan: Plan) -> None:
-        """Read all that anybody has written by now. Raises Conflict if the plan has changed.
+        """Read what others have written. Raises Conflict if the plan has changed.
 
-        What a leader was to change it has written down before, so whoever sees the change and then reads, knows why.
+        A leader writes a step down before it acts, so whoever sees its act and then reads finds the step.
         """
         await self._store.refresh()
         now = self._store.get(plan.id)
@@ -269,7 +270,7 @@ class Following:
         outcomes: tuple[PieceOutcome, ...] = (),
         noted: Mapping[str, object] | None = None,
     ) -> Plan:
-        """Write a step down, if the plan still is as it was read. Raises Conflict."""
+        """Write a step, if the plan is still as it was read. Raises Conflict."""
         after = await self._store.go_on(plan, action, author, reason, outcomes, noted)
         self.waiting.pop(plan.id, None)
         self._looked_ms.pop(plan.id, None)
@@ -282,16 +283,16 @@ class Following:
 
 
 def _measured_from_ms(plan: Plan, measure_ms: int) -> int:
-    """When what was applied has settled; of pre-moves, when the peak begins that they are for."""
+    """When the change has settled; for pre-moves not before their peak begins."""
     change, settled_ms = advice_of(plan).change, plan.steps[-1].at_ms + settling_ms(measure_ms)
     return max(settled_ms, change.not_after_ms) if isinstance(change, MoveBundles) else settled_ms
 
 
 def _ahead(plan: Plan) -> bool:
-    """Of a predicted peak there is no time before to compare with."""
+    """Whether the plan is ahead of a predicted peak: then no earlier period can serve as a baseline."""
     return isinstance(advice_of(plan).change, MoveBundles)
 
 
 def _is_taken_back(plan: Plan) -> bool:
-    """Somebody has withdrawn a plan without advice."""
+    """Whether an operator has withdrawn a plan without advice."""
     return plan.advice is None and plan.state is PlanState.UNDOING

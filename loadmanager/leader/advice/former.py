@@ -1,7 +1,7 @@
-"""Advice in the topic `advice`, where releases kept it that knew no plans with advice: it becomes plans, once.
+"""Turns advice in the topic `advice`, where earlier releases kept it, into plans, once.
 
-What waits for a decision goes on waiting, approved or not. What was under way stays as it is, which is said. Nothing
-that stands in the topic can stop a broker.
+Advice that waits for a decision goes on waiting, approved or not. Advice under way stays as it is, with a note. No
+content of the topic can stop a broker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ADVICE_TOPIC = "advice"
 
 
 class Review(msgspec.Struct, frozen=True, tag="review"):
-    """The last thing that an administrator said."""
+    """An administrator's last decision."""
 
     id: str
     verdict: str
@@ -33,7 +33,7 @@ class Review(msgspec.Struct, frozen=True, tag="review"):
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
-    """How far a leader came."""
+    """How far a leader got."""
 
     id: str
     epoch: int
@@ -47,7 +47,7 @@ _read = msgspec.json.Decoder(Advice | Review | Progress).decode
 async def carry_over(
     log: Log, plans: PlanStore, cluster: str, wall_ms: Callable[[], int], note: Callable[[str], None]
 ) -> None:
-    """Make plans of it, and empty the topic. Raises LogUnavailable; may be tried again."""
+    """Make plans of the topic's advice, and empty the topic. Raises LogUnavailable; can be repeated."""
     await log.open_topic(TopicSpec(ADVICE_TOPIC, 1, compacted=True))
     entries = await _entries(log)
     reviews: dict[str, Review] = {}

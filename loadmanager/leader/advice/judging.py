@@ -1,5 +1,6 @@
-"""What the leader does about plans that have advice now: which ones end by themselves, which one is under way, and
-which ones may be begun. Pure; what appliers find (bounds, changes by others) comes on top.
+"""Decides what the leader does now about plans with advice: which end, which is under way, which may begin.
+
+Pure. Appliers add what they find: bounds, and changes by others.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from loadmanager.leader.plans.model import Plan, PlanState
 from loadmanager.leader.plans.table import OVER, UNDECIDED, UNDER_WAY, PlanAction
 
 KEPT_MS = 30 * 86_400_000
-"""How long a plan with advice is kept once it is over: longer than any advice lives, so it cannot come again."""
+"""How long a finished plan with advice is kept: longer than advice lives, so the same advice cannot come again."""
 GIVEN_UP = OVER - {PlanState.DONE, PlanState.VERIFIED}
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """A plan that is over by itself, how, and why."""
+    """A plan that ends without an operator, how, and why."""
 
     plan: Plan
     action: PlanAction
@@ -27,19 +28,19 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """What there is to do, in this order: write the endings, go on with what is under way; else begin one of `next`."""
+    """What to do, in this order: write the endings, continue what is under way; else begin one of `next`."""
 
     endings: tuple[Ending, ...]
     under_way: tuple[Plan, ...]
-    """One, but for what another leader began at the same moment: the next one waits for all of them."""
+    """One plan, or more if another leader began one at the same moment; the next plan waits for all of them."""
     next: tuple[Plan, ...]
-    """That may run as far as approval and time go, the most urgent first."""
+    """Plans that may run, by approval and time; the most urgent first."""
     forgotten: tuple[Plan, ...]
-    """Over for so long that nobody asks."""
+    """Plans that ended so long ago that they can be deleted."""
 
 
 def turn(plans: Sequence[Plan], now_ms: int, *, enabled: bool, review: bool = False) -> Turn:
-    """For the plans as they stand. `enabled`: advice is followed without approval; `review`: but for moves."""
+    """The turn for these plans. `enabled`: advice needs no approval; `review`: except for moves."""
     advised = [plan for plan in plans if plan.advice is not None]
     endings = [ending for plan in advised if (ending := _ending(plan, advised, now_ms)) is not None]
     ended = {ending.plan.id for ending in endings}
@@ -59,13 +60,13 @@ def turn(plans: Sequence[Plan], now_ms: int, *, enabled: bool, review: bool = Fa
 
 
 def advice_of(plan: Plan) -> Advice:
-    """Of a plan that has some."""
+    """The advice of a plan that has some."""
     assert plan.advice is not None, f"plan {plan.id} has no advice"
     return plan.advice
 
 
 def waits_for(plan: Plan, now_ms: int, *, enabled: bool, review: bool = False) -> str:
-    """What has to happen before an undecided plan can run, as far as approval and time go."""
+    """Which approval or time an undecided plan waits for; empty if none."""
     change = advice_of(plan).change
     if plan.state is PlanState.PROPOSED and not (enabled and not (review and isinstance(change, MoveBundles))):
         return "it waits for approval"

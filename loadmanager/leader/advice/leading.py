@@ -1,4 +1,4 @@
-"""Advice in an incarnation: wires the leader's work on it when a term begins. Imports what that needs only then."""
+"""Wires the leader's work on advice when a term begins, and only then imports the modules for it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class AdviceDependencies(Protocol):
-    """What is needed of the process; see `incarnation.IncarnationDependencies`."""
+    """The dependencies on the process; see `incarnation.IncarnationDependencies`."""
 
     live: LiveSettings
     world: Dependencies
@@ -39,7 +39,7 @@ class AdviceDependencies(Protocol):
 
 
 async def follow_advice(deps: AdviceDependencies, rebalancer: Rebalancer, operations: Operations, term: Term) -> None:
-    """Follow the cluster's advice, and undo what is to be undone, until cancelled."""
+    """Follow the cluster's advice, and undo withdrawn plans, until cancelled."""
     await deps.world.run_blocking(_import)
     from loadmanager.leader.advice.following import Following
     from loadmanager.leader.advice.former import carry_over
@@ -67,7 +67,7 @@ async def follow_advice(deps: AdviceDependencies, rebalancer: Rebalancer, operat
 
 
 def _import() -> None:
-    """What is imported below: on a thread, since it takes twenty milliseconds."""
+    """Import the modules on a thread first, since that takes twenty milliseconds."""
     for name in ("following", "former", "measured_rounds", "appliers.moves", "appliers.settings", "appliers.splits"):
         import_module(f"loadmanager.leader.advice.{name}")
 
@@ -85,7 +85,7 @@ def _appliers(deps: AdviceDependencies, rebalancer: Rebalancer, operations: Oper
 
 
 def _held_up(deps: AdviceDependencies) -> str:
-    """Why nothing is to be begun now; empty if it may be."""
+    """Why no plan may begin now; empty if one may."""
     safe_mode = deps.membership.safe_mode(deps.world.clock_s())
     if safe_mode is not None:
         return safe_mode

@@ -1,7 +1,7 @@
-"""The leaders' rounds as the decision log has them, measured by one ruler: also where a leader or a setting changed.
+"""Rounds from the decision log, measured by one ruler, although leaders and settings changed in between.
 
-A round that looked at nothing (balance is off or paused) says nothing. Where a round's model was kept the spread is
-worked out anew by the ruler; else what the round said itself counts, if it had the same weights.
+A round without a decision (balancing is off or paused) does not count. If the round's model was kept, the spread is
+recomputed with the ruler; else the recorded spread counts, if the weights were the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WEIGHTS = ("weight_cpu", "weight_memory", "weight_bandwidth", "weight_message_ra
 
 
 class Rounds(Protocol):
-    """Gives the rounds of a time. `MeasuredRounds` is one."""
+    """Gives the rounds of a period. `MeasuredRounds` is one implementation."""
 
     async def __call__(self, begin_ms: int, end_ms: int, ruler: Ruler) -> Sequence[Sample]:
         """Oldest first. Raises LogUnavailable."""
@@ -42,8 +42,7 @@ class MeasuredRounds:
 
 
 def ruler_of(settings: Settings, change: Change) -> Ruler:
-    """The tolerance of before; and the weights of before, or those that are advised: that they are the right ones is
-    just what such advice says."""
+    """The present tolerance and weights; but advised weights, since such advice claims that they are the right ones."""
     weights: dict[str, float] = {name: getattr(settings, name) for name in WEIGHTS}
     if isinstance(change, ChangeSettings):
         weights |= {each.name: as_number(each.name, each.to) for each in change.changes if each.name in WEIGHTS}
@@ -51,7 +50,7 @@ def ruler_of(settings: Settings, change: Change) -> Ruler:
 
 
 def sample(record: DecisionRecord, ruler: Ruler) -> Sample | None:
-    """What one round says; None if nothing."""
+    """The sample of one round; None if it has none."""
     if not record.digest:
         return None
     weights = {name: getattr(ruler, name) for name in WEIGHTS}

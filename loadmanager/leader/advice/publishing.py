@@ -1,4 +1,4 @@
-"""Advice becomes a plan that waits for a decision. Anybody may publish: nothing is done because it was published."""
+"""Turns advice into a plan that waits for a decision. Anybody may publish: publishing alone changes nothing."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from loadmanager.leader.plans.table import OVER
 from loadmanager.settings import Settings
 
 OPEN_AT_MOST = 100
-"""Plans with advice that are not over; a job that advises more than people can look at is a mistake."""
+"""The most open plans with advice; a job that advises more than people can review is a mistake."""
 
 
 async def publish(store: PlanStore, advice: Advice, cluster: str, now_ms: int, present: Settings | None = None) -> Plan:
-    """Propose it; the same advice again changes nothing. Raises Invalid, Conflict, LogUnavailable.
+    """Propose the advice; the same advice again changes nothing. Raises Invalid, Conflict, LogUnavailable.
 
-    `present` are the cluster's settings, where they are known: steps from these that are too large are refused.
+    `present` are the cluster's settings, if known: changes that are too large a step from them are refused.
     """
     advice = advice if advice.id else sealed(advice)
     check_seal(advice)

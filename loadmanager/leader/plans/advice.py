@@ -1,6 +1,6 @@
-"""Advice: what a job of the load history proposes to change, and the effect that it promises. Values, and their digest.
+"""Advice: a change that a job of the load history proposes, and the effect that it promises. Values, and their digest.
 
-A plan carries it (`model.Plan.advice`) and is called by its id, the digest of what it says: the same data make the same
+A plan carries its advice (`model.Plan.advice`) and has its id, the digest of the content: the same data make the same
 plan, and nobody can change what somebody else has approved.
 """
 
@@ -16,14 +16,14 @@ from loadmanager.errors import Invalid
 
 FORMAT = 1
 MAX_BYTES = 65_536
-"""Of one piece of advice; 100 moves with long names are a third of it."""
+"""The size limit of one piece of advice; 100 moves with long names take a third of it."""
 ID_BYTES = 8
 
 Scalar = bool | int | float | str | None
 
 
 class SettingChange(msgspec.Struct, frozen=True):
-    """One of the cluster's settings, by our name: what it was in the data, and what it should be; in our unit."""
+    """One of the cluster's settings, by our name and in our unit: its value in the data, and the proposed value."""
 
     name: str
     was: Scalar
@@ -37,7 +37,7 @@ class ChangeSettings(msgspec.Struct, frozen=True, tag="settings"):
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """A bundle to be cut into so many equal ranges."""
+    """A bundle to split into `parts` equal ranges."""
 
     bundle: str
     parts: int
@@ -60,7 +60,7 @@ class PreMove(msgspec.Struct, frozen=True):
 
 
 class MoveBundles(msgspec.Struct, frozen=True, tag="moves"):
-    """Moves that make sense from one time to another: the peak that they are for begins at `not_after_ms`. UTC ms."""
+    """Moves ahead of a peak that begins at `not_after_ms`; none before `not_before_ms`. UTC ms."""
 
     moves: tuple[PreMove, ...]
     not_before_ms: int
@@ -71,18 +71,18 @@ Change = ChangeSettings | CutBundles | MoveBundles
 
 
 class Measure(StrEnum):
-    """What advice promises to lower, and is judged by."""
+    """The measure that advice promises to lower, and is judged by."""
 
     SPREAD = "spread"
     """max/mean - 1 of the brokers' fullest resource, time-weighted mean over rounds."""
     ABOVE_TOLERANCE = "above_tolerance"
-    """The part of the time in which the spread is above the tolerance, 0 to 1."""
+    """The fraction of the time in which the spread is above the tolerance, 0 to 1."""
 
 
 class Expected(msgspec.Struct, frozen=True):
     """The promised effect. The improvement is `before - after`; [low, high] is its interval of 95 % confidence.
 
-    Of pre-moves `before` is the prediction of what would be without them: there is no earlier time to compare with.
+    For pre-moves `before` is the prediction without them: no earlier time can be compared with.
     """
 
     measure: Measure
@@ -93,7 +93,7 @@ class Expected(msgspec.Struct, frozen=True):
 
 
 class Provenance(msgspec.Struct, frozen=True):
-    """Where advice comes from: whose data of what time, which job of which release, which versions of which tables."""
+    """The origin of advice: cluster and time of the data, job and release, versions of the tables."""
 
     cluster: str
     data_from_ms: int
@@ -105,7 +105,7 @@ class Provenance(msgspec.Struct, frozen=True):
 
 
 class Advice(msgspec.Struct, frozen=True, tag="advice"):
-    """What a job advises. `reason` is a sentence or two with the numbers; after `expires_ms` it is of no use."""
+    """What a job advises. `reason` is a sentence or two with the numbers; after `expires_ms` the advice is useless."""
 
     change: Change
     reason: str
@@ -123,7 +123,7 @@ class Advice(msgspec.Struct, frozen=True, tag="advice"):
 
     @property
     def size(self) -> int:
-        """How many settings, bundles to cut, or moves."""
+        """How many settings, splits or moves."""
         match self.change:
             case ChangeSettings():
                 return len(self.change.changes)
@@ -134,13 +134,13 @@ class Advice(msgspec.Struct, frozen=True, tag="advice"):
 
     @property
     def until_ms(self) -> int:
-        """When it is of no use any more: moves ahead of a peak are not once that has begun."""
+        """When the advice becomes useless; moves ahead of a peak do so when the peak begins."""
         change = self.change
         return min(self.expires_ms, change.not_after_ms) if isinstance(change, MoveBundles) else self.expires_ms
 
     @property
     def targets(self) -> frozenset[str]:
-        """What it would change: two pieces of advice with a target in common are about the same thing."""
+        """What the advice would change: two pieces of advice with a common target compete."""
         match self.change:
             case ChangeSettings():
                 return frozenset(f"setting {each.name}" for each in self.change.changes)
@@ -151,8 +151,7 @@ class Advice(msgspec.Struct, frozen=True, tag="advice"):
 
 
 class Held(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How something was when the leader began: a setting with its document's version and value (`is_set` False: the
-    cluster had none), or a bundle with its revision."""
+    """The state before the change: a setting with its document's version and value (`is_set` False: it had none)."""
 
     name: str
     version: int
@@ -161,7 +160,7 @@ class Held(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Ruler(msgspec.Struct, frozen=True):
-    """By what both periods are measured: the tolerance of before, and the weights; see `measured_rounds.py`."""
+    """The ruler for both periods: the tolerance of before, and the weights; see `measured_rounds.py`."""
 
     weight_cpu: float
     weight_memory: float
@@ -171,7 +170,7 @@ class Ruler(msgspec.Struct, frozen=True):
 
 
 class Period(msgspec.Struct, frozen=True):
-    """What the leaders' rounds of a time say; means over time, with the standard error of each."""
+    """The leaders' rounds of a period: means over time, each with its standard error."""
 
     begin_ms: int
     end_ms: int
@@ -189,7 +188,7 @@ class Period(msgspec.Struct, frozen=True):
 
 
 class Effect(msgspec.Struct, frozen=True):
-    """What came of it. `change` is after - before (negative: better); worse by more than `bound` is harm."""
+    """The result. `change` is after - before (negative: better); more than `bound` is harm."""
 
     measure: Measure
     before: float
@@ -204,12 +203,12 @@ _ordered = msgspec.json.Encoder(order="sorted").encode
 
 
 def sealed(advice: Advice) -> Advice:
-    """The advice with its id: the same content has the same one, in whichever process."""
+    """The advice with its id: the same content has the same id in every process."""
     return msgspec.structs.replace(advice, id=_digest(advice))
 
 
 def check_seal(advice: Advice) -> None:
-    """Raises Invalid if the format is newer, the id is not that of the content, or there is too much of it."""
+    """Raises Invalid if the format is newer, the id is not the digest of the content, or the content is too large."""
     if advice.format > FORMAT:
         raise Invalid(f"advice of format {advice.format}: this release reads {FORMAT}")
     if advice.id != (expected := _digest(advice)):

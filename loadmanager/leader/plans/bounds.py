@@ -1,6 +1,6 @@
-"""Which advice may be followed at all: what it may change, by how much at once, from whose data, until when. Pure.
+"""The bounds of advice: what it may change, by how much at once, from whose data, until when. Pure.
 
-Checked when advice is published, and again by the leader before it acts: advice may come over the log as well.
+Checked when advice is published, and again before the leader acts, since advice may also come over the log.
 """
 
 from __future__ import annotations
@@ -36,17 +36,19 @@ NUMBERS = frozenset(
         *("split_max_keys", "split_max_sessions", "split_max_rate_msg_s", "split_max_bandwidth_bytes_s"),
     }
 )
-"""Settings that advice may change, by `advice_step_factor` at a time. No switches, no limits of moves under way, no
-times that safety hangs on, and not what advice itself goes by."""
+"""Numeric settings that advice may change, by at most the factor `advice_step_factor` at a time.
+
+Excluded are switches, limits of moves under way, times that safety depends on, and settings that control advice.
+"""
 
 NAMES = frozenset({"balancing_strategy", "placement"})
-"""Settings that advice may change to another name that is installed."""
+"""Settings that advice may change to the name of another installed strategy."""
 
 FROM_ZERO = dict.fromkeys(("weight_cpu", "weight_memory", "weight_bandwidth", "weight_message_rate"), 1.0) | {
     "shedder_hit_count": 1.0,
     "placement_margin_percent": 5.0,
 }
-"""What a number that is 0 may become in one step; of the others 0 means that there is no limit, and they stay."""
+"""What a 0 may become in one step. For the other numbers 0 means no limit, and advice must not change it."""
 
 MOST_SETTINGS = 8
 MOST_CUTS = 64
@@ -54,14 +56,14 @@ MOST_MOVES = 100
 MOST_REASON = 2_000
 MOST_TABLES = 64
 MOST_LIFE_MS = 14 * 86_400_000
-"""From the end of the data to `expires_ms`: what was seen a fortnight ago says little of the cluster."""
+"""The longest time from the end of the data to `expires_ms`: older data say little about the cluster."""
 MOST_WINDOW_MS = 86_400_000
-"""In which pre-moves make sense: a day's peak."""
+"""The longest window of pre-moves: a day's peak."""
 CLOCKS_APART_MS = 300_000
 
 
 def check(advice: Advice, cluster: str, now_ms: int) -> None:
-    """Whether it could be advice for this cluster at this time. Raises Invalid, which says what is wrong."""
+    """Check that the advice may be for this cluster at this time. Raises Invalid, which says what is wrong."""
     _check_text(advice.reason)
     _check_provenance(advice.provenance, cluster, now_ms)
     _check_expected(advice.expected)
@@ -80,7 +82,7 @@ def check(advice: Advice, cluster: str, now_ms: int) -> None:
 
 
 def check_steps(change: ChangeSettings, present: Settings) -> None:
-    """Whether these settings may become what is advised in one step. Raises Invalid."""
+    """Check that one step may change the settings as advised. Raises Invalid."""
     for each in change.changes:
         if each.name in NUMBERS:
             _check_step(each, getattr(present, each.name), present.advice_step_factor)
@@ -91,14 +93,14 @@ def check_steps(change: ChangeSettings, present: Settings) -> None:
 
 
 def step_towards(name: str, present: float, wanted: float, factor: float) -> float:
-    """The value nearest to `wanted` that advice may ask for now."""
+    """The value nearest to `wanted` that one step allows."""
     if present <= 0:
         return min(wanted, FROM_ZERO.get(name, 0.0))
     return min(max(wanted, present / factor), present * factor)
 
 
 def as_number(name: str, value: object) -> float:
-    """A tolerance's word as its fraction. Raises Invalid for what is no number."""
+    """The value as a number; a named tolerance becomes its fraction. Raises Invalid if it is no number."""
     if name == "balancing_tolerance" and isinstance(value, str) and value in TOLERANCES:
         return TOLERANCES[value]
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):

@@ -1,8 +1,8 @@
-"""What came of advice: the spread in the leaders' rounds before and after, by one ruler. Pure.
+"""The effect of advice: the spread in the leaders' rounds before and after, by one ruler. Pure.
 
-A round counts until the next one. Rounds that follow each other are alike, so the standard error counts fewer of them
-than there are (first-order autocorrelation). Harm is a mean that is worse by more than chance explains, and by more
-than `advice_harm_percent`.
+A round counts until the next one. Consecutive rounds are alike, so the standard error counts fewer of them than there
+are (first-order autocorrelation). Harm is a mean that is worse by more than chance explains, and by more than
+`advice_harm_percent`.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ import msgspec
 from loadmanager.leader.plans.advice import Effect, Expected, Measure, Period
 
 MIN_ROUNDS = 5
-"""Fewer say nothing about noise."""
+"""Fewer rounds say nothing about noise."""
 DEVIATIONS = 2.0
-"""How many standard errors of the difference chance explains."""
+"""How many standard errors of the difference count as chance."""
 LEAST = 0.01
-"""Differences of a percentage point are nobody's harm."""
+"""Differences up to a percentage point are never harm."""
 MOST_ALIKE = 0.95
 GAP = 3.0
-"""A round counts for so many usual ones at most."""
+"""A round weighs at most as much as this many median rounds."""
 SETTLING = 0.1
-"""Of the measured time: as long after the change rounds don't count yet."""
+"""The fraction of the measured time in which, after the change, rounds do not count yet."""
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One round: when, and the spread by the ruler."""
+    """One round: its time, and its spread by the ruler."""
 
     at_ms: int
     spread: float
 
 
 def settling_ms(measure_ms: int) -> int:
-    """Between the change and the time that is measured."""
+    """The time between the change and the measured period."""
     return round(SETTLING * measure_ms)
 
 
 def period(samples: Sequence[Sample], begin_ms: int, end_ms: int, tolerance: float) -> Period:
-    """The rounds of this time, in order of time."""
+    """Summarise the rounds of a period; `samples` are in order of time."""
     inside = [sample for sample in samples if begin_ms <= sample.at_ms < end_ms]
     weights = _weights(inside, end_ms)
     spreads = [sample.spread for sample in inside]
@@ -51,13 +51,12 @@ def period(samples: Sequence[Sample], begin_ms: int, end_ms: int, tolerance: flo
 
 
 def measured(found: Period) -> bool:
-    """Whether it has rounds enough."""
+    """Whether the period has enough rounds."""
     return found.rounds >= MIN_ROUNDS
 
 
 def effect(expected: Expected, before: Period, after: Period, harm_percent: float, *, ahead: bool) -> Effect:
-    """What came of it, by the measure that was promised. `ahead`: of a predicted peak, where what would have been
-    without it is the prediction, and not the time before."""
+    """The effect by the promised measure; `ahead`: compare with the predicted peak, not with the time before."""
     measure = expected.measure
     earlier, earlier_error = (expected.before, 0.0) if ahead else before.mean(measure)
     later, later_error = after.mean(measure)
@@ -70,7 +69,7 @@ def effect(expected: Expected, before: Period, after: Period, harm_percent: floa
 
 
 def told(found: Effect) -> str:
-    """In a sentence."""
+    """The effect in a sentence."""
     name = "spread" if found.measure is Measure.SPREAD else "time above tolerance"
     way = "worse" if found.change > 0 else "better"
     more = f"{name} {found.before:.1%} → {found.after:.1%} over {found.period.rounds} rounds"
@@ -79,7 +78,7 @@ def told(found: Effect) -> str:
 
 
 def _weights(samples: Sequence[Sample], end_ms: int) -> list[float]:
-    """How long each counts: until the next one, but a gap (no leader) counts as no more than a few rounds."""
+    """How long each sample counts: until the next one, but a gap (no leader) counts for at most `GAP` median rounds."""
     if not samples:
         return []
     times = [*(sample.at_ms for sample in samples), end_ms]

@@ -1,8 +1,8 @@
-"""A plan: moves, settings or splits that somebody looks at before they are made, and what became of them. Values only.
+"""A plan: moves, settings or splits that can be reviewed before they are made, and their outcomes. Values only.
 
-A plan is one document of the topic `plans`. What it is made of never changes; its state does, by the rows of
-`table.py`. Where its bundles are at a moment follows from the ownership table (`progress.py`), so a running plan writes
-nothing until it is over: then `outcomes` says what became of each piece, for ever.
+A plan is one document of the topic `plans`. Its content never changes; its state changes by the rows of `table.py`. The
+ownership table shows where its bundles are (`progress.py`), so a running plan writes nothing until its end: then
+`outcomes` keeps the outcome of each piece.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
 
 MOVES_A_PLAN = 4_000
-"""Nobody looks at more."""
+"""Nobody reviews more moves."""
 EXPLAINED_MOVES_A_PLAN = 1_000
-"""The same, where each move has figures and a reason of its own."""
+"""The same limit for moves with figures and a reason of their own."""
 MOVES_BYTES = 700_000
-"""More do not fit into one record of the log (1 MiB), with what else a plan says. Names may be long."""
+"""The size limit of all moves: with the rest of the plan they must fit into one record of the log (1 MiB)."""
 PROPOSAL_LIFE_MS = 3_600_000
-"""The loads by which a plan was made tell little of the cluster after that."""
+"""How long a proposal is valid: after that its loads say little about the cluster."""
 
 
 class PlanState(StrEnum):
-    """Where a plan is in its life."""
+    """The states of a plan."""
 
     PROPOSED = "proposed"
     APPROVED = "approved"
     RUNNING = "running"
     MEASURING = "measuring"
-    """The effect that it promises is measured."""
+    """The leader measures the promised effect."""
     DONE = "done"
     FAILED = "failed"
     VERIFIED = "verified"
@@ -42,7 +42,7 @@ class PlanState(StrEnum):
     REJECTED = "rejected"
     EXPIRED = "expired"
     SUPERSEDED = "superseded"
-    """Somebody has changed what its advice is about, or there is newer advice."""
+    """Somebody has changed the target of its advice, or newer advice exists."""
     REFUSED = "refused"
     """Its advice is out of bounds."""
     UNDOING = "undoing"
@@ -53,24 +53,24 @@ class PlanKind(StrEnum):
     """What a plan is for."""
 
     BALANCE = "balance"
-    """What the strategy would have done."""
+    """The moves that the strategy would have made."""
     UNLOAD = "unload"
     """All bundles of a namespace or broker, as an administrator asked."""
     UNDO = "undo"
-    """Takes back another plan."""
+    """Undoes another plan."""
     ADVICE = "advice"
-    """What a job of the load history advises."""
+    """The change that a job of the load history advises."""
 
 
 class PlannedMove(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One move of a plan, as `balancing.decision.Move`; `seen` is the bundle's revision when the plan was made."""
+    """One move of a plan, as `rebalancing.decision.Move`; `seen` is the bundle's revision when the plan was made."""
 
     bundle: Bundle
     source: BrokerId
     destination: BrokerId | None
     seen: int
     reason: str = ""
-    """Empty: the plan's."""
+    """Empty: the plan's reason applies."""
     stage: Stage = Stage.BALANCE
     load: float = 0.0
     gain: float = 0.0
@@ -82,16 +82,16 @@ class PlannedMove(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class MoveStatus(StrEnum):
-    """What became of a planned move, or of another piece of a plan."""
+    """The status of a planned move, or of another piece of a plan."""
 
     WAITING = "waiting"
-    """The bundle is where the plan found it."""
+    """The bundle is unchanged since the plan was made."""
     UNDER_WAY = "under way"
     DONE = "done"
     SKIPPED = "skipped"
-    """The bundle was not where the plan found it: left alone."""
+    """The bundle was not where the plan expects it, and was left alone."""
     FAILED = "failed"
-    """It was begun, or could not be begun, and the bundle is not where it should be."""
+    """The move failed to begin or to end, and the bundle is not at its destination."""
 
     @property
     def settled(self) -> bool:
@@ -99,28 +99,28 @@ class MoveStatus(StrEnum):
 
 
 class PieceOutcome(msgspec.Struct, frozen=True, array_like=True):
-    """What became of one piece, and in words where the bundle is if it is not done."""
+    """The outcome of one piece; `detail` says where the bundle is if the piece is not done."""
 
     status: MoveStatus
     detail: str = ""
 
 
 class Figures(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Usages of the brokers that a plan touches (their fullest resource, as a fraction), and the spread of all."""
+    """Usages of the brokers in a plan (their fullest resource, as a fraction), and the spread over all brokers."""
 
     usages: Mapping[str, float] = msgspec.field(default_factory=dict)
     spread: float = 0.0
 
 
 class Verification(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A later look: which of the moves still hold, and what came of the figures."""
+    """A later check: which moves still hold, and the present figures."""
 
     at_ms: int
     holding: int
     moved_on: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Bundles that are not where the plan put them, and where they are."""
+    """Bundles that have left the place where the plan put them, with their present place."""
     actual: Figures | None = None
-    """None where nothing is known of the load."""
+    """None if no load is known."""
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -133,7 +133,7 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`id` is the document's name. `outcomes` has one entry a piece (move, setting, cut), once the plan is over."""
+    """A plan; `id` is the document's name, and `outcomes` has one entry for each piece once the plan is over."""
 
     id: str
     kind: PlanKind
@@ -144,27 +144,27 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str = ""
     strategy: str = ""
     settings: Mapping[str, float | str] = msgspec.field(default_factory=dict)
-    """Those that were given for this plan only."""
+    """Settings that apply to this plan only."""
     policies: int = -1
-    """The revision of the policies by which it was made."""
+    """The revision of the policies under which the plan was made."""
     cause: str = ""
     """The round that proposed it."""
     wave: int = 0
-    """At most so many moves at once, each such wave waiting for the one before; 0: only the cluster's limits count."""
+    """How many moves a wave has; each wave waits for the one before. 0: only the cluster's limits apply."""
     before: Figures = Figures()
     predicted: Figures = Figures()
     certificate: Certificate | None = None
     left_out: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Bundles that somebody may expect here, and why they are not in it."""
+    """Bundles that a reader may expect in the plan, and why they are not in it."""
     advice: Advice | None = None
-    """What it is made of, and promises. Moves of advice become `moves` when the leader lets it run."""
+    """The proposed change and its promised effect. Advised moves become `moves` when the leader begins the plan."""
     held: tuple[Held, ...] = ()
-    """How the settings were that it changes; as `ruler` and `baseline`, written when the leader lets it run."""
+    """The settings before the change. The leader writes this, `ruler` and `baseline` when it begins the plan."""
     ruler: Ruler | None = None
     baseline: Period | None = None
     effect: Effect | None = None
     undoes: str = ""
-    """The plan that this one takes back."""
+    """The plan that this one undoes."""
     steps: tuple[Step, ...] = ()
     outcomes: tuple[PieceOutcome, ...] = ()
     verification: Verification | None = None
@@ -176,9 +176,9 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def until_ms(self) -> int:
-        """When it expires, if nobody has let it run."""
+        """When the plan expires, unless it has begun."""
         return self.proposed_ms + PROPOSAL_LIFE_MS if self.advice is None else self.advice.until_ms
 
     def pairs(self, outcomes: Sequence[PieceOutcome]) -> Iterator[tuple[PlannedMove, PieceOutcome]]:
-        """Each move with what became of it; none where a plan has no moves (yet)."""
+        """Each move with its outcome; nothing if the plan has no moves (yet)."""
         return zip(self.moves, outcomes if self.moves else (), strict=True)

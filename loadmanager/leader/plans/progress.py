@@ -1,8 +1,7 @@
-"""What has become of a plan's moves, by the ownership table alone: so any broker can say it, and the next leader too.
-What became of settings and splits says their applier once it is done.
+"""The progress of a plan's moves, from the ownership table alone: any broker and the next leader can compute it. Pure.
 
-Pure. A bundle's revision tells whether anything happened to it since the plan was made, its fencing token whether it
-has changed hands.
+For settings and splits their applier gives the outcome once it is done. A bundle's revision shows whether it changed
+since the plan was made, its fencing token whether it changed hands.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ GONE = "there is no such bundle any more: it was split, merged or deleted"
 def progress(
     plan: Plan, table: OwnershipTable, refused: Mapping[Bundle, str] | None = None
 ) -> tuple[PieceOutcome, ...]:
-    """One outcome a piece, in order; of a plan whose run is over what was written down then.
+    """One outcome for each piece, in order; the recorded outcomes if the plan's run is over.
 
-    `refused` are moves that the leader tried in vain to begin, and why.
+    `refused` are moves that the leader failed to begin, and why.
     """
     if plan.outcomes:
         return plan.outcomes
@@ -35,7 +34,7 @@ def progress(
 
 
 def look_again(plan: Plan, table: OwnershipTable) -> tuple[PieceOutcome, ...]:
-    """Where the bundles of a plan are now, whatever was written down when it ended."""
+    """The present state of a plan's moves, whatever was recorded when it ended."""
     return tuple(_outcome(move, table.get(move.bundle), True, None) for move in plan.moves)
 
 
@@ -51,7 +50,7 @@ def _outcome(move: PlannedMove, entry: Ownership | None, ran: bool, refused: str
 
 
 def _before(move: PlannedMove, entry: Ownership) -> PieceOutcome:
-    """While the broker that had it when the plan was made still has it."""
+    """The outcome while the bundle has not changed hands since the plan was made."""
     match entry.state:
         case State.TRANSFERRING | State.RELEASING if _name(entry.target) == _name(move.destination):
             return PieceOutcome(MoveStatus.UNDER_WAY, where(entry))
@@ -64,7 +63,7 @@ def _before(move: PlannedMove, entry: Ownership) -> PieceOutcome:
 
 
 def _after(move: PlannedMove, entry: Ownership) -> PieceOutcome:
-    """Once it has changed hands. A bundle that was only to be taken from its broker is done wherever it is."""
+    """The outcome once the bundle has changed hands; a move without a destination is then done."""
     if move.destination is None:
         return PieceOutcome(MoveStatus.DONE)
     if _name(entry.holder) != move.destination.name:
@@ -80,7 +79,7 @@ def _name(broker: BrokerId | None) -> str | None:
 
 
 def where(entry: Ownership) -> str:
-    """In words."""
+    """The bundle's state in words."""
     at = "" if entry.holder is None else f" at {entry.holder}"
     to = "" if entry.target is None else f" to {entry.target}"
     return f"{entry.state}{at}{to} since {entry.action} by {entry.by}"

@@ -1,9 +1,9 @@
-"""How plans are written down: what never changes any more only once. Each step with a plan is a new version of its
-document, and repeating thousands of moves in each would fill the topic, and the memory of every broker.
+"""Encodes plans so that what never changes is written only once.
 
-A plan's moves, its advice, and what it was made of, stand in the first version that has them; what became of them in
-the one that ends the run. Versions of a document are read in order by everybody, so a reader has seen what a later one
-leaves out.
+Each step with a plan is a new version of its document. To repeat thousands of moves in each would fill the topic and
+the memory of every broker. The moves, the advice and their origin are in the first version that has them; the outcomes
+in the version that ends the run. Everybody reads the versions of a document in order, so a reader has already seen what
+a later version omits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from loadmanager.leader.plans.model import Figures, PieceOutcome, Plan
 
 DETAIL_CHARACTERS = 300
 DETAILS_CHARACTERS = 200_000
-"""Of all outcomes of a plan: they must fit into one record, too, or it would never end."""
+"""The limit for all outcomes of a plan: they must fit into one record too, or the plan could never end."""
 
 _ABSENT: dict[str, object] = {
     "moves": (),
@@ -34,19 +34,19 @@ _ABSENT: dict[str, object] = {
     "effect": None,
     "outcomes": (),
 }
-"""What of a plan is written once, and what stands there before."""
+"""Fields that are written once, with the value that stands there before."""
 _read = msgspec.json.Decoder(Plan).decode
 _write = msgspec.json.Encoder().encode
 
 
 class Shortened:
-    """Writes and reads the versions of plans; one for each reader of the topic."""
+    """Encodes and decodes the versions of plans; one instance for each reader of the topic."""
 
     def __init__(self) -> None:
         self._known: defaultdict[str, dict[str, object]] = defaultdict(dict)
 
     def encode(self, plan: Plan) -> bytes:
-        """Without what was read of it already."""
+        """The plan without the fields that earlier versions have."""
         known = self._known[plan.id]
         short = msgspec.structs.replace(plan, **{name: _ABSENT[name] for name in known})
         if short.outcomes:
@@ -54,8 +54,10 @@ class Shortened:
         return _write(short)
 
     def decode(self, data: bytes) -> Plan:
-        """With what an earlier version said. Raises msgspec.MsgspecError if the bytes are no such value, and Invalid if
-        its advice is not what its id says."""
+        """The plan with the fields of earlier versions.
+
+        Raises msgspec.MsgspecError if the bytes are no plan, and Invalid if the id of its advice is wrong.
+        """
         plan = _read(data)
         if plan.advice is not None:
             check_seal(plan.advice)
@@ -68,12 +70,12 @@ class Shortened:
         return msgspec.structs.replace(plan, **known)
 
     def forget(self, plan_id: str) -> None:
-        """It is deleted."""
+        """The plan was deleted."""
         self._known.pop(plan_id, None)
 
 
 def _brief(outcomes: Sequence[PieceOutcome]) -> tuple[PieceOutcome, ...]:
-    """With details that fit: thousands of failures have one cause."""
+    """Outcomes with details cut to fit; thousands of failures usually share one cause."""
     each = min(DETAIL_CHARACTERS, DETAILS_CHARACTERS // len(outcomes))
     return tuple(
         outcome

@@ -1,5 +1,6 @@
-"""The plans of the cluster, kept as documents: any broker shows them and takes an operator's steps, the leader takes
-its own. Two who act at once are told apart by the document's version.
+"""Keeps the cluster's plans as documents: any broker shows them and takes an operator's steps, the leader its own.
+
+If two act at once, the document's version decides: one of them gets Conflict.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from statechannel.law.table import OwnershipTable
 from statechannel.ports import Log
 
 REASON = 200
-"""Characters of a reason that go into the document's history; the plan has all of it."""
+"""How many characters of a reason go into the document's history; the plan has all of it."""
 
 
 class PlanStore:
-    """Belongs to the loop that runs its documents. `nonce` must differ between any two processes that ever write."""
+    """The store of plans, on the loop of its documents. `nonce` must differ between any two writing processes."""
 
     def __init__(self, log: Log, table: Callable[[], OwnershipTable], wall_ms: Callable[[], int], nonce: str) -> None:
         self._short = Shortened()
@@ -42,7 +43,7 @@ class PlanStore:
     # --- looking
 
     def all(self) -> list[Plan]:
-        """Every plan, the newest first; not to be changed."""
+        """Every plan, the newest first; do not change the list."""
         revision = self.documents.revision
         if self._sorted[0] != revision:
             found = self.documents.values().values()
@@ -50,7 +51,7 @@ class PlanStore:
         return self._sorted[1]
 
     def open(self) -> list[Plan]:
-        """Those from which something may still be moved, the oldest first."""
+        """Plans that may still move something, the oldest first."""
         return [plan for plan in reversed(self.all()) if plan.state in OPEN]
 
     def get(self, plan_id: str) -> Plan:
@@ -58,22 +59,22 @@ class PlanStore:
         return self._at(plan_id)[0]
 
     def progress(self, plan: Plan) -> tuple[PieceOutcome, ...]:
-        """What has become of each of its moves by now."""
+        """The present outcome of each of its pieces."""
         return progress(plan, self._table())
 
-    # --- changing; each raises Conflict (somebody was faster, or the table of plans forbids it), LogUnavailable
+    # --- changing: each raises Conflict (somebody was faster, or the table of plans forbids it) and LogUnavailable
 
     def new_id(self) -> str:
-        """One that no plan has."""
+        """An id that no plan has."""
         self._made += 1
         return blake2b(f"{self._nonce}.{self._made}".encode(), digest_size=4).hexdigest()
 
     async def refresh(self) -> None:
-        """Read what others have written by now: an operator may go from broker to broker. Raises LogUnavailable."""
+        """Read what others have written: an operator may use several brokers in turn. Raises LogUnavailable."""
         await self.documents.catch_up()
 
     async def add(self, plan: Plan) -> Plan:
-        """Keep a new plan. Raises RecordTooLarge too."""
+        """Keep a new plan. Also raises RecordTooLarge."""
         await self.documents.put(plan.id, plan, seen=ABSENT, author=plan.author, reason=plan.reason[:REASON])
         return plan
 
@@ -86,7 +87,7 @@ class PlanStore:
         reason: str = "",
         refused: Mapping[Bundle, str] | None = None,
     ) -> Plan:
-        """Take a step with a plan. `refused`: see `progress`. Raises NotFound too."""
+        """Take a step with a plan. `refused`: see `progress`. Also raises NotFound."""
         plan, version = self._at(plan_id)
         facts = Facts(progress(plan, self._table(), refused), self._wall_ms())
         after = advance(plan, action, by, self._step(action, author, reason), facts)
@@ -101,9 +102,11 @@ class PlanStore:
         outcomes: tuple[PieceOutcome, ...] = (),
         noted: Mapping[str, object] | None = None,
     ) -> Plan:
-        """The leader's step with a plan that has advice, or is to be undone; with what it notes, all in one write.
-        `outcomes` are its pieces', where its applier knows them. Raises Conflict too if the plan has changed since it
-        was read."""
+        """The leader's step with a plan that has advice or is to be undone; the same write sets the fields in `noted`.
+
+        `outcomes` come from the applier, if it knows them. Also raises Conflict if the plan has changed since it was
+        read.
+        """
         now, version = self._at(plan.id)
         if now != plan:
             raise Conflict(f"plan {plan.id} is {now.state} meanwhile")
@@ -113,11 +116,11 @@ class PlanStore:
         return await self._replace(after, version, author, f"{action}: {reason}" if reason else action.value)
 
     async def delete(self, plan: Plan, author: str) -> None:
-        """For everybody; its history stays in the topic."""
+        """Delete a plan for all brokers; its history stays in the topic."""
         await self.documents.delete(plan.id, seen=self._at(plan.id)[1], author=author, reason="it is long over")
 
     async def verify(self, plan_id: str, author: str, verification: Verification) -> Plan:
-        """Note what a later look found. Raises NotFound too."""
+        """Write the result of a later check into the plan. Also raises NotFound."""
         plan, version = self._at(plan_id)
         facts = Facts(look_again(plan, self._table()), self._wall_ms())
         step = self._step(PlanAction.VERIFY, author, f"{verification.holding} hold")
@@ -126,14 +129,14 @@ class PlanStore:
         return await self._replace(after, version, author, PlanAction.VERIFY.value)
 
     def check_undoable(self, plan: Plan) -> None:
-        """Raises Conflict if it is not over, or another plan takes it back already."""
+        """Raises Conflict if the plan is not over, or an open plan undoes it already."""
         advance(plan, PlanAction.UNDO, By.LEADER, self._step(PlanAction.UNDO, ""), Facts((), self._wall_ms()))
         other = next((each for each in self.open() if each.undoes == plan.id), None)
         if other is not None:
             raise Conflict(f"plan {other.id} ({other.state}) is to take back {plan.id} already")
 
     def undone(self) -> list[tuple[Plan, Plan]]:
-        """Plans that another one has taken back, and that one, where this is not noted yet."""
+        """Plans that another plan has undone, with that plan, while this is not recorded yet."""
         by_id = {plan.id: plan for plan in self.all()}
         return [
             (plan, each)

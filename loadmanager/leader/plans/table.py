@@ -1,12 +1,14 @@
-"""THE TABLE OF PLANS: what may be done to a plan, in which state, by whom. Pure.
+"""THE TABLE OF PLANS: which steps are legal for a plan, in which state, by whom. Pure.
 
-Theory of operation. A plan is proposed by an operator, by the leader where the setting `balancing_review` is on, or by
-a job of the load history, whose advice it then carries. Somebody approves it; an operator lets it run, or the leader
-where it has advice. The leader makes its changes and says how it ended; what promises an effect is measured, and undone
-if it did harm. Each step is a compare-and-set on the plan's document, so of two who act at once one is told what the
-other did; each act is a compare-and-set on the thing itself (a setting's version, a bundle's revision), so a leader
-that takes over acts again without harm. A leader keeps nothing of a plan in memory that the next one would miss.
-Invariants: docs/decisions/0031-one-life-of-a-plan.md.
+Theory of operation. A plan is proposed by an operator, by the leader if the setting `balancing_review` is on, or by a
+job of the load history, whose advice it then carries. Somebody approves it. Then an operator runs it, or the leader if
+it has advice. The leader makes its changes and records how it ended. A promised effect is measured, and undone if it
+did harm.
+
+Each step is a compare-and-set on the plan's document, so if two act at once, one is told what the other did. Each act
+is a compare-and-set on the changed object (a setting's version, a bundle's revision), so a new leader can safely repeat
+it. A leader keeps nothing about a plan in memory that the next leader would miss. Invariants:
+docs/decisions/0031-one-life-of-a-plan.md.
 
 `docs/plans.md` shows these rows; a test fails when it does not.
 """
@@ -51,13 +53,13 @@ class By(StrEnum):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What guards look at: what has become of each piece by now, and the time."""
+    """The input of guards: the present outcome of each piece, and the time."""
 
     outcomes: tuple[PieceOutcome, ...]
     now_ms: int
 
     def count(self, *status: MoveStatus) -> int:
-        """How many pieces became one of these."""
+        """How many pieces have one of these statuses."""
         return sum(outcome.status in status for outcome in self.outcomes)
 
 
@@ -125,8 +127,10 @@ def _all_settled(facts: Facts) -> bool:
 
 
 class PlanRow(msgspec.Struct, frozen=True):
-    """One legal step. Of the rows for a state, action and actor the first counts whose guard holds; `only_if` is what
-    the leader sees to besides."""
+    """One legal step; of the rows for a state, action and actor the first whose guard holds counts.
+
+    The leader checks `only_if` itself, besides the guard.
+    """
 
     state: PlanState
     action: PlanAction
@@ -138,7 +142,7 @@ class PlanRow(msgspec.Struct, frozen=True):
 
     @property
     def condition(self) -> str:
-        """In words."""
+        """The condition in words."""
         guard = "" if self.guard is None else (self.guard.__doc__ or "").strip().rstrip(".")
         return "; ".join(part for part in (guard, self.only_if) if part)
 
@@ -211,12 +215,12 @@ PLAN_TABLE: tuple[PlanRow, ...] = (
 )  # fmt: skip
 
 OPEN = frozenset({_S.PROPOSED, _S.APPROVED, _S.RUNNING})
-"""States from which something may still be moved."""
+"""States in which a plan may still move something."""
 UNDECIDED = frozenset({_S.PROPOSED, _S.APPROVED})
 UNDER_WAY = frozenset({_S.RUNNING, _S.MEASURING, _S.UNDOING})
-"""Of all advice one plan may be in these states."""
+"""At most one plan with advice may be in these states."""
 OVER = frozenset(PlanState) - UNDECIDED - UNDER_WAY
-"""Nothing more happens to it by itself."""
+"""Nothing more happens to the plan unless somebody acts."""
 
 _ENDS = frozenset({_A.FINISH, _A.FAIL, _A.SETTLE})
 UNDOABLE = frozenset(row.state for row in PLAN_TABLE if row.action is _A.UNDO) - {_S.UNDOING}
@@ -225,7 +229,7 @@ UNDOABLE = frozenset(row.state for row in PLAN_TABLE if row.action is _A.UNDO) -
 def advance(plan: Plan, action: PlanAction, by: By, step: Step, facts: Facts) -> Plan:
     """The plan after a legal step. Raises Conflict, which says what may be done instead.
 
-    A leader's step that ends the run writes down what became of each piece.
+    A leader's step that ends the run records the outcome of each piece.
     """
     row = _row(plan, action, by, facts)
     outcomes = facts.outcomes if action in _ENDS else plan.outcomes
@@ -233,12 +237,12 @@ def advance(plan: Plan, action: PlanAction, by: By, step: Step, facts: Facts) ->
 
 
 def allowed(state: PlanState, by: By) -> list[str]:
-    """What such a one may do to a plan in this state."""
+    """The actions of this actor on a plan in this state."""
     return sorted({row.action.value for row in PLAN_TABLE if row.state is state and row.by is by})
 
 
 def offered(plan: Plan) -> list[str]:
-    """What an operator may do with a plan as it stands: its steps, and to propose one that takes back its moves."""
+    """What an operator may do with this plan: its steps, and `undo`, which proposes a plan that reverses it."""
     actions = allowed(plan.state, By.OPERATOR) + (["undo"] if plan.state in UNDOABLE else [])
     never = {"reject"} if plan.advice is None and plan.state is _S.APPROVED else set[str]()
     if plan.advice is not None:
@@ -261,6 +265,6 @@ def _row(plan: Plan, action: PlanAction, by: By, facts: Facts) -> PlanRow:
 
 
 def summary(outcomes: Sequence[PieceOutcome]) -> str:
-    """In words: "3 done, 1 failed"."""
+    """The outcomes in words: "3 done, 1 failed"."""
     counts = Counter(outcome.status for outcome in outcomes)
     return ", ".join(f"{counts[status]} {status}" for status in MoveStatus if counts[status]) or "it has no moves"

@@ -1,20 +1,20 @@
-"""How much the deaths of its holders speak against a bundle: a running likelihood ratio. Pure.
+"""Weighs the deaths of a bundle's holders against the bundle: a running likelihood ratio. Pure.
 
-Two hypotheses for each time that a broker was given the bundle. *Deadly*: it kills its holder with probability
-`KILLS`, at a time after it was given that may as well be a second as minutes (its logarithm is uniform, up to the
-window). *Chance*: brokers are lost at the rate at which they were lost around then (after a calm of `c` seconds the
-next one is lost with the hazard `1/c`), this one with its `share` of that; and its other bundles may be to blame, each
-as far as it is suspected itself. A death multiplies the odds by `survival + density / (chance + others)`; a holder that
-lived with the bundle for some time multiplies them by `survival`, which is less than 1.
+It compares two hypotheses each time a broker was given the bundle. *Deadly*: the bundle kills its holder with
+probability `KILLS`, after a time whose logarithm is uniform up to the window: a second is as likely as minutes.
+*Chance*: brokers are lost at the recent rate (after a calm of `c` seconds the hazard of the next loss is `1/c`), this
+broker with its `share` of it; or another of its bundles is to blame, as far as that one is suspected. A death
+multiplies the odds by `survival + density / (chance + others)`. A holder that lived with the bundle multiplies them by
+`survival`, which is less than 1.
 
-Chance is not always what it is taken for, so there are three limits. No single death counts for more than `MOST`. Who
-kills brokers *because* all is served again kills soon after the last bundle was given out: a part of chance
-(`PROVOKED`) does that. And a broker may die again and again by itself: the deaths of no one name count for more than
-`MOST` times what they would count if its turn were always next.
+Three limits apply, since this model of chance may be wrong. No single death counts for more than `MOST`. Somebody who
+kills brokers *because* all bundles are served again kills soon after the last one was given out: `PROVOKED` is the part
+of chance for that. And a broker may die repeatedly by itself: the deaths under one broker name count for at most `MOST`
+times what they would count if that broker were always the next to be lost.
 
-The score is the logarithm (base 10) of the odds, and never below 0: a CUSUM. So between two verdicts against an
-innocent bundle there are, in the mean, at least 10**bar times that it is given to somebody (Lorden 1971), if chance is
-what it is taken for here. A verdict needs `quarantine_deaths` deaths and a score of one more than that.
+The score is the logarithm (base 10) of the odds, never below 0: a CUSUM. If the model of chance is right, the mean
+number of times that an innocent bundle is given out between two verdicts is at least 10**bar (Lorden 1971). A verdict
+needs `quarantine_deaths` deaths and a score of one more than that.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from statechannel.law.record import BrokerId
 KILLS = 0.8
 MOST = 100.0
 PROVOKED = 0.05
-"""How often chance waits for a bundle to be given out: who kills brokers because all is served again does it then."""
+"""The fraction of chance losses soon after a bundle was given out: some kill brokers as soon as all is served again."""
 PRIOR = 0.001
-"""Of a bundle that nothing speaks against."""
+"""The prior odds of a bundle without evidence."""
 AT_ONCE_S = 0.5
-"""Brokers that are lost within so long are lost together."""
+"""Brokers that are lost within this time are lost together."""
 WATCHED_SCORE, WATCHED_IN_A_ROW = 1.0, 3
 FIRST_PAUSE, PAUSE_GROWS = 60, 5
-"""The first pause is that part of the window, each further one so many times as long; none is longer than it."""
+"""The first pause is the window divided by 60, each further one 5 times longer, up to the window."""
 TIMES_HELD = (1, 3, 10)
-"""The first pauses are at least so many times as long as the last broker lived with the bundle."""
+"""The first three pauses are at least this many times as long as the last broker lived with the bundle."""
 
 
 class Death(msgspec.Struct, frozen=True, gc=False):
-    """A broker that was lost with the bundle, and how long it had had it. `danger`: its part of `Loss.danger`."""
+    """A broker that was lost `held_ms` after it was given the bundle; `danger`: the bundle's part of `Loss.danger`."""
 
     broker: BrokerId
     at_ms: int
@@ -54,7 +54,7 @@ class Death(msgspec.Struct, frozen=True, gc=False):
 
 
 class Lived(msgspec.Struct, frozen=True, gc=False):
-    """A broker had the bundle for so long, and gave it away alive or was lost of something else."""
+    """A broker that had the bundle for `held_ms`, and gave it away alive or was lost for another reason."""
 
     broker: BrokerId
     at_ms: int
@@ -65,29 +65,29 @@ Step = Death | Lived
 
 
 def density(held_s: float, window_s: float) -> float:
-    """With which probability a deadly bundle kills at that time, per second."""
+    """The probability per second that a deadly bundle kills after that time."""
     return KILLS / ((1 + held_s) * log1p(window_s)) if held_s <= window_s else 0.0
 
 
 def survival(held_s: float, window_s: float) -> float:
-    """With which probability a holder outlives that time with a deadly bundle."""
+    """The probability that a holder of a deadly bundle lives longer than that."""
     return 1 - KILLS * log1p(min(held_s, window_s)) / log1p(window_s)
 
 
 def guilt(score: float) -> float:
-    """How likely a bundle of that score is deadly."""
+    """The probability that a bundle with that score is deadly."""
     odds = PRIOR * 10**score
     return odds / (1 + odds)
 
 
 class Weighed(msgspec.Struct, frozen=True):
-    """One step, what became of the broker, and by how much it multiplies the odds."""
+    """One step, the broker's fate, and the factor for the odds."""
 
     step: Step
     fate: Fate
     times: float
     if_ill: float
-    """The same, if that broker dies again and again by itself."""
+    """The same factor, if that broker dies repeatedly by itself."""
     calm_s: float = 0.0
     share: float = 1.0
 
@@ -107,20 +107,23 @@ class Weighed(msgspec.Struct, frozen=True):
 
 
 class Sum(msgspec.Struct, frozen=True):
-    """A score, and the deaths since it was 0 last."""
+    """A score, and the deaths since it was last 0."""
 
     score: float = 0.0
     deaths: int = 0
 
     def plus(self, times: float, deaths: int) -> Sum:
-        """After another step."""
+        """The sum after another step."""
         score = self.score + log10(times)
         return Sum(score, self.deaths + deaths) if score > 0 else Sum()
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """What is held against a bundle. `feared`: if all crashed whose fate is open; `proven`: of those who did.
-    `in_a_row`: the losses since anybody lived with it."""
+    """The evidence against a bundle.
+
+    `feared` assumes that brokers with an open fate crashed; `proven` counts known crashes. `in_a_row` counts the losses
+    since a broker last lived with the bundle.
+    """
 
     bundle: Bundle
     steps: tuple[Weighed, ...]
@@ -128,21 +131,24 @@ class Standing(msgspec.Struct, frozen=True):
     proven: Sum
     in_a_row: int
     last: Weighed | None = None
-    """The newest loss that may count."""
+    """The newest loss that may count against the bundle."""
 
     @property
     def watched(self) -> bool:
-        """Whether the leader alone gives it out, by itself, so that the next death tells."""
+        """Whether only the leader gives the bundle out, and nothing else with it, so that the next death tells."""
         return self.in_a_row >= 2 and (self.feared.score >= WATCHED_SCORE or self.in_a_row >= WATCHED_IN_A_ROW)
 
     def is_to_be_locked(self, least: int) -> bool:
-        """Whether it is to be locked up, with `quarantine_deaths` being `least`."""
+        """Whether to lock up the bundle; `least` is `quarantine_deaths`."""
         return least > 0 and self.proven.deaths >= max(least, 2) and self.proven.score >= bar(least) <= self.odds
 
     @property
     def odds(self) -> float:
-        """The logarithm of the odds that it kills. The deaths of no one name count for more than `MOST` times what they
-        would count if that broker died again and again by itself."""
+        """The logarithm of the odds that the bundle kills.
+
+        The deaths under one broker name count for at most `MOST` times what they would if that broker died repeatedly
+        by itself.
+        """
         names = {each.step.broker.name for each in self.steps if isinstance(each.step, Death)}
         return min([self.proven.score, *(self._odds_if_ill(name) + log10(MOST) for name in names)])
 
@@ -166,7 +172,7 @@ def bar(least: int) -> float:
 
 
 def standing(bundle: Bundle, steps: Sequence[Step], losses: Losses, window_s: float) -> Standing:
-    """Add up what is known by now."""
+    """Add up the evidence so far."""
     own = frozenset(step.broker for step in steps if isinstance(step, Death))
     feared, proven, weighed, in_a_row = Sum(), Sum(), list[Weighed](), 0
     for step in steps:
@@ -201,8 +207,11 @@ def _weigh(death: Death, losses: Losses, after_s: Callable[[int], float], window
 
 
 def pause_s(found: Standing, window_s: float, dice: float) -> float:
-    """How long a watched bundle is held back after the last death: the longer, the more died, and the longer the last
-    one lived with it, so that the next death cannot well be chance. `dice` are in [0, 1)."""
+    """How long a watched bundle is held back after the last death; `dice` are in [0, 1).
+
+    The pause grows with the deaths, and with the time that the last broker lived with it, so that the next death is
+    unlikely to be chance.
+    """
     last = found.last
     assert last is not None
     again = found.in_a_row - 2

@@ -1,9 +1,9 @@
-"""What became of a lost broker: whether its *process* crashed, by the registrations of its name. Pure.
+"""Finds out whether the *process* of a lost broker crashed, by the registrations of its name. Pure.
 
-A process says when it started (`Registration.started_ms`). If its name registers again with another start, the process
-of before crashed; with the same start it was paused, cut off or fenced, and lives. A name that does not register again
-within `gone_s` is gone for good, until it does. Who was draining left on purpose. Brokers that held nothing leave no
-trace in the channel when they are lost; the leader writes that down as well, for it tells what chance does.
+A process registers its start time (`Registration.started_ms`). If its name registers again with another start time, the
+earlier process crashed. With the same start time it was paused, cut off or fenced, and lives. A name that does not
+register again within `gone_s` counts as gone until it does. A draining broker left on purpose. A lost broker that held
+nothing leaves no trace in the channel; the leader records it too, as evidence about chance.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from statechannel.law.record import BrokerId
 KNOWN_KEPT = 20_000
 UNNOTED_KEPT = 1_000
 NOTED_AFTER_MS = 2_000
-"""The leader revokes what a lost broker held well within this time."""
+"""The leader revokes a lost broker's bundles well within this time."""
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What became of a lost broker, and how that is known."""
+    """The fate of a lost broker, and how it is known."""
 
     broker: BrokerId
     fate: Fate
@@ -40,7 +40,7 @@ class Processes:
         self._unnoted: dict[BrokerId, int] = {}
 
     def saw(self, peers: Mapping[str, Peer], now_ms: int) -> None:
-        """The registered brokers, after a change."""
+        """Take the registered brokers after a change."""
         for name, before in self._present.items():
             peer = peers.get(name)
             if (peer is None or peer.broker != before.broker) and not before.registration.draining:
@@ -54,11 +54,11 @@ class Processes:
 
     @property
     def watches(self) -> bool:
-        """Whether brokers have vanished that no record may say anything about yet."""
+        """Whether brokers have vanished that no record may mention yet."""
         return bool(self._unnoted)
 
     def unnoted(self, losses: Losses, now_ms: int) -> list[Found]:
-        """Brokers that are not registered any more, and that no record says anything about."""
+        """Brokers that are no longer registered, and that no record mentions."""
         self._unnoted = {broker: at_ms for broker, at_ms in self._unnoted.items() if broker not in losses}
         return [
             Found(broker, Fate.OPEN, "it is not registered any more, and held nothing")
@@ -67,7 +67,7 @@ class Processes:
         ]
 
     def fate(self, loss: Loss, peers: Mapping[str, Peer], now_ms: int, gone_s: float) -> Found | None:
-        """What is known by now that was not known before."""
+        """The broker's fate if it is newly known, else None."""
         known, name = self._known.get(loss.broker), loss.broker.name
         peer = peers.get(name)
         if known is not None and known.draining:
@@ -84,7 +84,7 @@ class Processes:
         return Found(loss.broker, Fate.CRASHED, f"another process runs as {peer.broker}")
 
     def _is_same(self, loss: Loss, known: Registration | None, now: Registration, gone_s: float) -> bool:
-        """Whether the process that was lost is the one that is registered now; in doubt it is."""
+        """Whether the lost process is the one that is registered now; True in doubt."""
         if known is not None:
             return known.started_ms == now.started_ms
         return not loss.alive_ms < now.started_ms <= loss.at_ms + gone_s * 1000

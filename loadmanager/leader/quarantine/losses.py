@@ -1,8 +1,8 @@
-"""Brokers that were lost, by the channel's records, and what became of each. Pure; the same for all who read them.
+"""Lost brokers, by the channel's records, and the fate of each. Pure; the same for all who read the records.
 
-A leader's `revoke` of an orphan, or its `cancel` of a transfer whose target was lost, says that a broker was *lost*:
-killed, stopped, cut off. Whether its process crashed shows later, when its name registers again or does not; the leader
-finds that out (`fates.py`) and writes it into the channel as a no-op that names the incarnation: its *fate*.
+A leader's `revoke` of an orphan, or its `cancel` of a transfer whose target was lost, shows that a broker was *lost*:
+killed, stopped or cut off. Whether its process crashed shows later, when its name registers again or does not. The
+leader finds that out (`fates.py`) and writes it into the channel as a no-op that names the incarnation: its *fate*.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ import msgspec
 from statechannel.law.record import Action, BrokerId, Record, Role
 
 FATE = "fate"
-"""The `cause` of the no-op that tells one; its reason begins with the fate's word."""
+"""The `cause` of the no-op that tells a fate; its reason begins with the fate's word."""
 
 CALM_S = 3_600.0
-"""A cluster that was calm for longer counts as calm for so long; and how far back other losses are counted."""
+"""The longest calm that counts; and how far back other losses are counted."""
 RESTLESS = 3
-"""Losses in a row of one name: who kills brokers in turn kills none so often before the others."""
+"""Losses in a row under one name: somebody who kills brokers in turn does not hit one this often in a row."""
 KEPT_MS = 6 * 3_600_000
 LOSSES_KEPT = 5_000
 
 
 class Fate(StrEnum):
-    """What became of a broker's process after it was lost."""
+    """The fate of a broker's process after it was lost."""
 
     OPEN = "open"
     CRASHED = "crashed"
     GONE = "gone"
-    """Nobody has registered under its name since; so it counts as crashed, until it comes back."""
+    """No process has registered under its name since, so it counts as crashed until one does."""
     LIVES = "lives"
-    """It came back, or left on purpose: nothing killed it."""
+    """It came back, or left on purpose; nothing killed it."""
 
     @property
     def is_death(self) -> bool:
@@ -43,14 +43,17 @@ class Fate(StrEnum):
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """A lost broker. `calm_s`: for how long before nobody else had been lost. `share`: how likely it was to be the next
-    one, if chance chose among the brokers by the losses of the last hour; those of others make it no less likely.
-    `danger`: how much its bundles then were expected to kill it, per second."""
+    """A lost broker.
+
+    `calm_s`: for how long no other broker had been lost. `share`: the probability that chance chooses this broker
+    next, by the losses of the last hour; losses of others do not lower it. `danger`: the expected rate at which its
+    bundles would kill it, per second.
+    """
 
     broker: BrokerId
     at_ms: int
     alive_ms: int
-    """It was alive then, by its own clock where it wrote anything itself."""
+    """When it was last known alive, by its own clock if it wrote a record itself."""
     calm_s: float
     share: float
     danger: float
@@ -59,7 +62,7 @@ class Loss(msgspec.Struct, frozen=True):
 
 
 class Losses:
-    """Those of the last hours, by incarnation."""
+    """The losses of the last hours, by incarnation."""
 
     def __init__(self) -> None:
         self._all: dict[BrokerId, Loss] = {}
@@ -72,12 +75,12 @@ class Losses:
     # --- feeding
 
     def watch(self, at_ms: int) -> None:
-        """Records are read from this time on."""
+        """Records are known from this time on."""
         if self._since_ms is None:
             self._since_ms = at_ms
 
     def lost(self, broker: BrokerId, at_ms: int, alive_ms: int, brokers: int, danger: float) -> None:
-        """A broker was lost, one of so many; what is known of it already is kept."""
+        """A broker was lost, one of `brokers`; a loss that is known already stays as it is."""
         if broker in self._all:
             return
         calm_s = (at_ms - max(self._before(at_ms), self._since_ms or at_ms)) / 1000
@@ -89,7 +92,7 @@ class Losses:
         self.version += 1
 
     def take_fate(self, record: Record) -> None:
-        """A no-op that tells a fate (`fate_record`)."""
+        """Take a no-op that tells a fate (`fate_record`)."""
         loss = self._all.get(record.to) if record.to is not None else None
         word = record.reason.partition(":")[0]
         if loss is None or word not in list(Fate):
@@ -106,24 +109,24 @@ class Losses:
         return broker in self._all
 
     def get(self, broker: BrokerId) -> Loss | None:
-        """What is known of a lost incarnation; None for one that was not lost, or too long ago."""
+        """The loss of an incarnation; None if it was not lost, or too long ago."""
         return self._all.get(broker)
 
     def undecided(self) -> list[Loss]:
-        """Those whose fate is open, or may change yet."""
+        """Losses whose fate is open or may still change."""
         return [self._all[broker] for broker in self._undecided]
 
     def newest_ms(self) -> int:
-        """When a broker was lost last; from when on records were read, if none was."""
+        """When a broker was last lost; the start of the records if none was."""
         return self._times[-1][0] if self._times else self._since_ms or 0
 
     def restless(self) -> str:
-        """The name of the broker that the last losses were all of, if any: it may well be the next one."""
+        """The name that all of the last `RESTLESS` losses have in common, else empty: it may well be lost next."""
         names = {broker.name for _, broker in self._times[-RESTLESS:]}
         return names.pop() if len(names) == 1 and len(self._times) >= RESTLESS else ""
 
     def calm_after_s(self, at_ms: int, but: Collection[BrokerId]) -> float:
-        """How long after a time the next one was lost that is none of these; `CALM_S` if none was."""
+        """The time from `at_ms` to the next loss of a broker not in `but`, at most `CALM_S`."""
         for at in range(bisect_left(self._times, at_ms, key=_time_of), len(self._times)):
             later_ms, broker = self._times[at]
             if broker not in but:
@@ -152,7 +155,7 @@ class Losses:
 
 
 def fate_record(leader: BrokerId, epoch: int, broker: BrokerId, fate: Fate, why: str) -> Record:
-    """What a leader writes into the channel about a lost broker."""
+    """The record by which a leader tells the fate of a lost broker."""
     return Record("", Action.NOOP, leader, Role.LEADER, epoch, to=broker, cause=FATE, reason=f"{fate}: {why}")
 
 

@@ -1,14 +1,14 @@
-"""Which bundles kill the brokers that take them: the evidence, from the channel's accepted records alone. Pure.
+"""Collects evidence which bundles kill the brokers that take them, from the channel's accepted records alone. Pure.
 
-A broker is *lost* with a leader's `revoke` of an orphan (`leader.core.ORPHAN`), or its `cancel` of a transfer whose
-target was lost. That speaks against the bundles that it had been given within `quarantine_window_s`, or prepared for,
-once its process is known to have crashed (`losses.py`), and by as much as `evidence.py` says. Whoever keeps a bundle
-for the window, or gives it away alive, speaks for it.
+A leader's `revoke` of an orphan (`leader.core.ORPHAN`), or its `cancel` of a transfer whose target was lost, shows that
+a broker is *lost*. This counts against the bundles that the broker was given within `quarantine_window_s`, or prepared
+for, once its process is known to have crashed (`losses.py`), with the weight that `evidence.py` computes. A broker that
+keeps a bundle for the window, or gives it away alive, counts for the bundle.
 
-Every broker collects for itself, by the records and their times: all come to the same result, and a new leader goes on
-where the old one was. A broker that has just started has read the log from its newest snapshot on; what lies before, it
-does not know. That is accepted: to write it into the snapshots would make it part of the law, the brokers that did not
-die remember, and a verdict is a policy, which is kept.
+Every broker collects this itself, by the records and their times: all get the same result, and a new leader continues
+where the old one was. A broker that has just started knows only what came after its newest snapshot. That is
+acceptable: in snapshots the evidence would become part of the law, brokers that did not die remember, and a verdict is
+a policy, which is kept.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership, Transition
 
 GIVEN_KEPT = 100_000
-"""So many times that a bundle was given out; of a whole cluster's start the oldest are forgotten."""
+"""How often giving out a bundle is remembered; when a whole cluster starts, the oldest are forgotten."""
 NAMESPACES_KEPT = 1_000
 STEPS_KEPT = 40
 BROKERS_KEPT = 20_000
 BY_THE_LEADER_S = 60.0
-"""So much longer than four pauses the others leave it to the leader to give out a bundle that is watched."""
+"""Other brokers leave a watched bundle to the leader for four pauses and this time."""
 
 
 class Given(msgspec.Struct, frozen=True, gc=False):
-    """Who was given a bundle, and when, by the wall clock of whoever gave it."""
+    """Who was given a bundle, and when, by the writer's wall clock."""
 
     to: BrokerId
     at_ms: int
     number: int = 0
-    """Counts them."""
+    """A sequence number."""
 
 
 class Quarantine:
-    """What one broker has seen. Feed it every accepted change, in order, with those read at the start.
+    """One broker's evidence. Feed it every accepted change in order, from the first one that is read at the start.
 
-    `brokers` says how many there are at that moment.
+    `brokers` gives the present number of brokers.
     """
 
     def __init__(self, brokers: Callable[[], int] = lambda: 1) -> None:
@@ -59,15 +59,17 @@ class Quarantine:
         self._last_given: deque[tuple[Bundle, Given]] = deque()
         self._given_so_far = 0
         self._began_anew: dict[str, int] = {}
-        """Namespaces that came or went as a whole, with how many had been given till then: those of it count no more,
-        and are dropped with the oldest."""
+        """Namespaces that were created or deleted as a whole, with the `number` reached then.
+
+        Earlier entries of such a namespace no longer count, and are dropped with the oldest.
+        """
         self._promised: dict[Bundle, Given] = {}
         self._holds: dict[BrokerId, set[Bundle]] = {}
-        """What was given to whom lately."""
+        """The bundles that each broker was given lately."""
         self._alive_ms: dict[BrokerId, int] = {}
         self._steps: dict[Bundle, tuple[Step, ...]] = {}
         self._repeated: dict[Bundle, None] = {}
-        """Those with which several were lost."""
+        """Bundles with which several brokers were lost."""
         self._pardons: dict[Bundle, int] = {}
         self._standings: dict[Bundle, Standing] = {}
         self._pauses: dict[Bundle, tuple[Standing, float]] = {}
@@ -105,7 +107,7 @@ class Quarantine:
                 self._follow(transition.before, transition.after, record.at_ms)
 
     def _judge(self, record: Record, before: Ownership) -> None:
-        """Whether the record says how it went for the holder of before, or for the target."""
+        """Note what the record says about the former holder, or about the target."""
         if record.action is Action.REVOKE and record.reason.startswith(ORPHAN) and before.holder is not None:
             given = self._given_of(before.bundle)
             taking = before.state is State.ASSIGNING
@@ -117,7 +119,7 @@ class Quarantine:
             self._lose(before.bundle, before.target, promised, record.at_ms, taking=True)
 
     def _follow(self, before: Ownership, after: Ownership, at_ms: int) -> None:
-        """Who has been given what."""
+        """Note who has been given the bundle."""
         self._promised.pop(after.bundle, None)
         if after.state is State.TRANSFERRING and after.target is not None:
             self._promised[after.bundle] = Given(after.target, at_ms)
@@ -145,7 +147,7 @@ class Quarantine:
                 del self._holds[given.to]
 
     def _begin_anew(self, namespace: str) -> None:
-        """A namespace came or went with all its bundles: too many to look at each that was given."""
+        """A namespace was created or deleted with all bundles: too many to visit each."""
         self._began_anew[namespace] = self._given_so_far
         if len(self._began_anew) > NAMESPACES_KEPT:
             since = self._last_given[0][1].number if self._last_given else self._given_so_far
@@ -169,7 +171,7 @@ class Quarantine:
             self.losses.lost(broker, at_ms, alive_ms, self._brokers(), self._danger(broker, at_ms))
 
     def _danger(self, broker: BrokerId, at_ms: int) -> float:
-        """How much all that a broker was given lately was expected to kill it at that time."""
+        """The expected rate at which the bundles that a broker was given lately kill it at that time, per second."""
         found = ((bundle, self._given_of(bundle)) for bundle in self._holds.get(broker, ()))
         return sum(self._danger_of(bundle, max(0, at_ms - given.at_ms)) for bundle, given in found if given is not None)
 
@@ -178,12 +180,12 @@ class Quarantine:
         return guilt(score) * density(held_ms / 1000, self._window_s)
 
     def _gave_away(self, before: Ownership, at_ms: int) -> None:
-        """The holder itself wrote this `release`: it lives. One that declined had not taken it."""
+        """The holder wrote this `release` itself, so it lives. A holder that declined had not taken the bundle."""
         given, steps = self._given_of(before.bundle), self._steps.get(before.bundle)
         if steps is None or before.holder is None or before.state is State.ASSIGNING:
             return
         if before.state is State.REVOKING and steps[-1].broker == before.holder:
-            self._keep(before.bundle, steps[:-1])  # it was taken for dead, wrongly
+            self._keep(before.bundle, steps[:-1])  # it was wrongly taken for dead
             return
         held_ms = self._window_s * 1000 if given is None else max(0, at_ms - given.at_ms)
         self._add(before.bundle, Lived(before.holder, at_ms, round(held_ms)), begin=False)
@@ -205,7 +207,7 @@ class Quarantine:
             self._repeated[bundle] = None
 
     def _reshape(self, transitions: Iterable[Transition]) -> None:
-        """What was born takes over what is known of what it took the place of."""
+        """New bundles inherit the evidence against the bundles that they replace."""
         gone = [t.bundle for t in transitions if t.after is None]
         born = [t.after.bundle for t in transitions if t.before is None and t.after is not None]
         given = [each for bundle in gone if (each := self._given_of(bundle)) is not None]
@@ -226,8 +228,7 @@ class Quarantine:
         self._keep(bundle, ())
 
     def pardon(self, bundle: Bundle, at_ms: int) -> None:
-        """This part of the ring was let go at this time: deaths from before count no more, nor will they when they are
-        read later."""
+        """Somebody unlocked this range: deaths up to this time no longer count, even if they are read later."""
         self._pardons[bundle] = max(at_ms, self._pardons.get(bundle, at_ms))
         for each in [each for each in self._steps if _overlap(each, bundle)]:
             self._keep(each, tuple(step for step in self._steps[each] if step.at_ms > at_ms))
@@ -238,7 +239,7 @@ class Quarantine:
     # --- asking
 
     def standing(self, bundle: Bundle) -> Standing:
-        """What is held against a bundle."""
+        """The evidence against a bundle."""
         if self._standing_at != (self.losses.version, self._window_s):
             self._standing_at = self.losses.version, self._window_s
             self._standings.clear()
@@ -251,11 +252,11 @@ class Quarantine:
         return found
 
     def __contains__(self, bundle: Bundle) -> bool:
-        """Whether a broker was lost with it lately."""
+        """Whether a broker was lately lost with the bundle."""
         return bundle in self._steps
 
     def __iter__(self) -> Iterator[Bundle]:
-        """Those with which several brokers were lost."""
+        """Bundles with which several brokers were lost."""
         return iter(tuple(self._repeated))
 
     def __len__(self) -> int:
@@ -267,7 +268,7 @@ class Quarantine:
         return given.at_ms if given is not None and given.to == holder else None
 
     def pause_s(self, found: Standing) -> float:
-        """How long a watched bundle is held back after the last death, the same for everybody who asks."""
+        """How long a watched bundle is held back after the last death; the same at every broker."""
         assert found.last is not None
         known, pause = self._pauses.get(found.bundle, (None, 0.0))
         if known is not found:
@@ -276,17 +277,17 @@ class Quarantine:
         return pause
 
     def is_held_back(self, bundle: Bundle, least: int, now_ms: int) -> bool:
-        """Whether a lookup gives the bundle to nobody now."""
+        """Whether lookups must not give out the bundle now."""
         if least <= 0 or bundle not in self._repeated:
             return False
         found = self.standing(bundle)
         if not found.watched or found.last is None:
             return False
-        # Else there is no leader that does it, or a clock is far from ours.
+        # later than that no leader gives it out, or a clock is far from ours
         return 0 <= now_ms - found.last.step.at_ms < (4 * self.pause_s(found) + BY_THE_LEADER_S) * 1000
 
     def held_back(self, bundle: Bundle, least: int, now_ms: int) -> str:
-        """Why a lookup gives the bundle to nobody now, empty if it may. Cheap for what is no suspect."""
+        """Why lookups must not give out the bundle now, empty if they may. Cheap for bundles without evidence."""
         if not self.is_held_back(bundle, least, now_ms):
             return ""
         found = self.standing(bundle)
@@ -297,7 +298,7 @@ class Quarantine:
 
 
 def _lost_its_target(record: Record, before: Ownership) -> bool:
-    """Whether a transfer was called off because the broker died that prepared for it."""
+    """Whether a transfer was called off because its target died."""
     called_off = record.action is Action.CANCEL and record.role is Role.LEADER and before.state is State.TRANSFERRING
     return called_off and not record.reason.startswith(STUCK)
 

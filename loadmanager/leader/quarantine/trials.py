@@ -1,10 +1,10 @@
-"""What a leader does about bundles that brokers died with: finds out fates, locks up, tries again, lets go. Pure.
+"""Decides what a leader does about bundles that brokers died with: finds fates, locks, retries, unlocks. Pure.
 
-A bundle that is *watched* (`evidence.Standing.watched`) is given out by the leader alone, when it was held back for its
-pause and no broker was lost for as long; where many are watched, an eighth of those that wait goes to each broker at a
-time, the least suspicious first. A bundle that was *locked up* is tried again after `quarantine_retry_s`, then after
-twice as long each time: given to the emptiest broker that may take it and has no other one on trial. Who lives with it
-for `quarantine_window_s` has cleared it; so has the return of brokers that were taken for dead.
+Only the leader gives out a *watched* bundle (`evidence.Standing.watched`), after its pause and an equally long time
+without a lost broker. If many are watched, each broker gets an eighth of those that wait at a time, the least
+suspicious first. A *locked* bundle is tried again after `quarantine_retry_s`, then after twice as long each time: on
+the emptiest broker that may take it and has no other bundle on trial. A broker that lives with it for
+`quarantine_window_s` clears it; so does the return of brokers that were taken for dead.
 """
 
 from __future__ import annotations
@@ -28,23 +28,25 @@ from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
 
 LOCKED = "brokers died of it"
-"""Begins the reason of a policy's version by which a leader locks up a bundle: who else does that means it so."""
+"""Begins the reason of the policy version with which a leader locks a bundle; anybody may write it to ask for that."""
 TRIED = "; tried again "
 DOUBLED_AT_MOST = 6
 WAITS_AT_MOST = 3.0
-"""A watched bundle waits for so many of its pauses for a calm, then it is given out all the same."""
+"""For how many of its pauses a watched bundle waits for a calm; then it is given out all the same."""
 CALM_BEFORE_TRIAL_S = 60.0
 SETTLED, SETTLED_HELD, SETTLED_AT_MOST = 60, 2.0, 10
-"""Who lived with a watched bundle for a 60th of the window, and twice as long as the last one that was lost with it (at
-most a tenth of the window), may be given the next one."""
+"""When a holder counts as living with a watched bundle, and may be given the next one.
+
+After a 60th of the window, and twice the time that the last lost holder had it, but at most a tenth of the window.
+"""
 GROUPS = 8
 GIVEN_AT_ONCE = 50
 LOOKED_AT_ONCE = 50
-"""Bundles that are weighed in one step."""
+"""How many bundles are weighed in one step."""
 
 
 class Lock(msgspec.Struct, frozen=True):
-    """A bundle that a leader has locked up: why, when, and how often it was tried again before."""
+    """A bundle that a leader has locked: why, since when, and how often it was tried again before."""
 
     bundle: Bundle
     why: str
@@ -52,12 +54,12 @@ class Lock(msgspec.Struct, frozen=True):
     tries: int
 
     def due_ms(self, retry_s: float) -> float:
-        """When it is tried again."""
+        """When the bundle is tried again."""
         return self.since_ms + retry_s * 1000 * 2 ** min(self.tries, DOUBLED_AT_MOST)
 
 
 def lock_of(bundle: Bundle, history: Sequence[Version[Policy]]) -> Lock | None:
-    """The lock that holds by the versions of its policy, oldest first; None if none does, or a person laid it down."""
+    """The lock by the versions of the bundle's policy, oldest first; None if there is none, or it is a person's."""
     locks: list[Version[Policy]] = []
     before = ""
     for version in history:
@@ -77,7 +79,7 @@ def lock_of(bundle: Bundle, history: Sequence[Version[Policy]]) -> Lock | None:
 
 
 class Give(msgspec.Struct, frozen=True):
-    """Give a bundle that nobody has to this broker."""
+    """Give a bundle without an owner to this broker."""
 
     bundle: Bundle
     seen: int
@@ -86,7 +88,7 @@ class Give(msgspec.Struct, frozen=True):
 
 
 class LockUp(msgspec.Struct, frozen=True):
-    """Lock up a bundle, or again for longer."""
+    """Lock a bundle, or lock it again for longer."""
 
     bundle: Bundle
     why: str
@@ -103,9 +105,11 @@ Deed = Give | LockUp | LetGo
 
 
 class Situation(msgspec.Struct, frozen=True):
-    """What a leader knows at one instant besides the evidence. `least` is a bundle's `quarantine_deaths`; `barred` says
-    whether nobody may be given a bundle, by a lock or a person; `choose` finds the emptiest broker that may take a
-    bundle, lock or not, but for some names."""
+    """What a leader knows at one instant besides the evidence.
+
+    `least` is a bundle's `quarantine_deaths`. `barred` says whether a lock or a person keeps a bundle from all brokers.
+    `choose` finds the emptiest broker that may take a bundle, ignoring locks, except the given names.
+    """
 
     now_ms: int
     peers: Mapping[str, Peer]
@@ -120,7 +124,7 @@ class Situation(msgspec.Struct, frozen=True):
 
 
 class Trials:
-    """One broker's part in it as a leader; what it has seen of processes it has seen before it led."""
+    """The trials of one broker as leader; it watches processes also before it leads."""
 
     def __init__(self, quarantine: Quarantine) -> None:
         self.processes = Processes()
@@ -128,12 +132,12 @@ class Trials:
         self._seen_ms: dict[Bundle, tuple[int, int]] = {}
 
     def fates(self, peers: Mapping[str, Peer], now_ms: int, gone_s: float) -> list[Found]:
-        """What became of lost brokers, and is not written down yet."""
+        """Fates of lost brokers that are not in the channel yet."""
         found = (self.processes.fate(loss, peers, now_ms, gone_s) for loss in self._quarantine.losses.undecided())
         return [*(each for each in found if each is not None), *self.processes.unnoted(self._quarantine.losses, now_ms)]
 
     def look(self, now: Situation) -> Iterator[Deed | None]:
-        """What is to be done now. None ends a step that took a millisecond: the next one may be taken later."""
+        """The deeds that are due now. None ends a step of about a millisecond: the caller may pause there."""
         busy, waiting = Counter[str](), list[Standing]()
         for looked_at, bundle in enumerate(self._quarantine, 1):
             if looked_at % LOOKED_AT_ONCE == 0:
@@ -157,15 +161,14 @@ class Trials:
         yield from self._hand_out(waiting, now, busy)
 
     def _busy(self, entry: Ownership, settled_s: float, now: Situation) -> Iterator[str]:
-        """The name of the broker that has the bundle, as long as it is not known whether it lives with it."""
+        """The name of the bundle's holder, while it is unknown whether it lives with the bundle."""
         if settled_s > 0 and entry.holder is not None:
             given_ms = self._quarantine.given_ms(entry.bundle, entry.holder)
             if given_ms is not None and now.now_ms - given_ms < settled_s * 1000:
                 yield entry.holder.name
 
     def _choose(self, entry: Ownership, but: set[str], now: Situation) -> BrokerId | None:
-        """The emptiest, which is the one that was lost last; but for one that is lost again and again, if any other may
-        take the bundle."""
+        """The emptiest broker, usually the last one lost; one that is lost repeatedly only if no other may take it."""
         restless = self._quarantine.losses.restless()
         elsewhere = now.choose(entry, but | {restless}) if restless else None
         return elsewhere or now.choose(entry, but)
@@ -203,7 +206,7 @@ class Trials:
         if failed is not None:
             if failed.fate.is_death:
                 yield LockUp(lock.bundle, _failed(lock, failed))
-            return  # else it is not known yet
+            return  # if it is no death, its fate is not known yet
         if any(_acquitted(each, now.least(lock.bundle)) for each in found):
             yield LetGo(lock.bundle, "brokers that were taken for dead came back")
         elif parts and all(self._outlived(entry, now) for entry in parts):
@@ -224,7 +227,7 @@ class Trials:
                 yield Give(entry.bundle, entry.revision, to, f"trial {lock.tries + 1} of a locked bundle, alone")
 
     def _outlived(self, entry: Ownership, now: Situation) -> bool:
-        """Whether its holder has it for the whole window."""
+        """Whether the holder has had the bundle for the whole window."""
         if entry.holder is None or entry.state is not State.ASSIGNED:
             return False
         token, seen_ms = self._seen_ms.get(entry.bundle, (-1, 0))
@@ -236,7 +239,7 @@ class Trials:
 
 
 def _parts(bundle: Bundle, table: OwnershipTable) -> list[Ownership]:
-    """What there is of a bundle by now: itself, or what became of it."""
+    """The present bundles of this range: the bundle itself, or those that overlap it."""
     entry = table.get(bundle)
     if entry is not None:
         return [entry]
@@ -246,20 +249,20 @@ def _parts(bundle: Bundle, table: OwnershipTable) -> list[Ownership]:
 
 
 def settles_after_s(found: Standing, window_s: float) -> float:
-    """For how long it is open whether the holder of a watched bundle lives with it."""
+    """How long it stays unknown whether the holder of a watched bundle lives with it."""
     if not found.watched or found.last is None:
         return 0.0
     return min(window_s / SETTLED_AT_MOST, max(window_s / SETTLED, SETTLED_HELD * found.last.step.held_ms / 1000))
 
 
 def _lost_since(found: Standing, at_ms: int) -> Weighed | None:
-    """The last broker that was lost with it since then, unless it lives."""
+    """The last loss with the bundle since then, unless that broker lives."""
     last = found.last
     return last if last is not None and last.step.at_ms > at_ms else None
 
 
 def _acquitted(found: Standing, least: int) -> bool:
-    """Whether it would not have been locked up with what is known now of those who were taken for dead."""
+    """Whether the bundle would not be locked, given that brokers taken for dead came back."""
     lives = any(isinstance(each.step, Death) and each.fate is Fate.LIVES for each in found.steps)
     return lives and not found.is_to_be_locked(max(least, 1))
 

@@ -1,5 +1,5 @@
-"""What the leader does about balance, round by round: decide, begin moves under limits, run approved plans.
+"""Rebalancing by the leader: rounds decide, begin moves under limits, and run approved plans.
 
-`rebalancer.py` is the shell, one for a term. `limits.py` says which moves may begin now, `planning.py` what a plan of
-moves says, `running.py` makes its moves.
+`rebalancer.py` is the shell of one term. `limits.py` says which moves may begin now, `planning.py` makes plans,
+`running.py` makes their moves.
 """

@@ -1,4 +1,4 @@
-"""Asks a strategy, which may raise, answer nonsense, or never answer: the leader goes on and says so."""
+"""Asks a strategy, which may raise, answer nonsense, or never answer; the leader continues with a StrategyFailed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loadmanager.strategies.rebalancing.decision import Decision
 from loadmanager.strategies.rebalancing.strategy import Strategy
 
 ANSWER_S = 30.0
-"""A million bundles take three seconds. A thread cannot be stopped: one that takes longer is left to itself."""
+"""A million bundles take three seconds. A thread cannot be stopped: a slower answer is abandoned."""
 
 
 class StrategyFailed(Conflict):
@@ -22,7 +22,7 @@ class StrategyFailed(Conflict):
 
 
 class Asking:
-    """Of a strategy that did not answer in time nothing more is asked until it has: each question keeps a thread."""
+    """Asks strategies; one that is overdue gets no other question until it has answered, as each occupies a thread."""
 
     def __init__(self, run_blocking: Blocking) -> None:
         self._run_blocking = run_blocking
@@ -47,7 +47,7 @@ class Asking:
     def _ended(self, answer: asyncio.Future[Decision]) -> None:
         self._asked.discard(answer)
         if not answer.cancelled():
-            answer.exception()  # it may be that nobody waits for it any more
+            answer.exception()  # retrieved, as perhaps nobody waits for it any more
 
 
 def _question(

@@ -1,6 +1,6 @@
-"""The leader's moves, begun: each only if the bundle still is where it was decided on, and nothing paused meanwhile.
+"""Begins the leader's moves, each only if the bundle is still where the decision saw it, and nothing is paused.
 
-Moves of one group are begun one after the other; when one of them does not come off, those before it are called off.
+Moves of one group begin one after the other; if one fails, those before it are called off.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ CALLED_OFF = "called off"
 NO_DESTINATION = "no destination"
 FORBIDDEN = "forbidden"
 DEPOSED = "deposed"
-"""Another broker leads: nothing is said about the move, which is for that one now."""
+"""Another broker leads: the move is now its business, so nothing is recorded."""
 
 GROUPS_AT_ONCE = 16
 
 
 class Beginning:
-    """Begins moves with the hands of one term."""
+    """Begins moves with the executor of one term."""
 
     def __init__(self, deciding: Deciding, executor: DutyExecutor) -> None:
         self._deciding = deciding
@@ -47,8 +47,11 @@ class Beginning:
         seen: Mapping[Bundle, int] | None = None,
         decided_under: int | None = None,
     ) -> dict[Bundle, Outcome]:
-        """What became of each. `seen` are the revisions that the bundles must still have, where that matters;
-        `decided_under` is the revision of the policies by which the moves were decided, if they were not just now."""
+        """Begin the moves, and return the outcome of each.
+
+        `seen` are revisions that the bundles must still have. `decided_under` is the revision of the policies of the
+        decision; None if it was made just now.
+        """
         changed = decided_under is not None and decided_under != self._deciding.policies().revision
         forbidden = self._forbidden(moves) if changed else {}
         outcomes: dict[Bundle, Outcome] = {}
@@ -95,7 +98,7 @@ class Beginning:
                 assert_never(verdict)
 
     def _forbidden(self, moves: Sequence[Move]) -> dict[Bundle, Outcome]:
-        """Moves that rules refuse which were laid down after the moves were decided."""
+        """Moves that are forbidden by rules younger than the decision."""
         return {
             move.bundle: Outcome(FORBIDDEN, f"since it was decided a policy has changed: {rule}")
             for move in moves
@@ -103,7 +106,7 @@ class Beginning:
         }
 
     def _refusal(self, move: Move, seen: Mapping[Bundle, int]) -> Outcome | None:
-        """Why the move is not to be begun now, by what is known here."""
+        """Why the move must not begin now, as far as this broker knows."""
         entry = self._deciding.table.get(move.bundle)
         if entry is None or entry.state is not State.ASSIGNED or entry.holder != move.source:
             return Outcome(MOVED_ON, f"{move.bundle} is not at {move.source} any more")

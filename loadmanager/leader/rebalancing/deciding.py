@@ -1,6 +1,6 @@
-"""What a round would do now: looks at the cluster, and asks the strategy that the settings name. Begins nothing.
+"""Decides what a round would do now: builds the model and asks the configured strategy. Begins nothing.
 
-The strategy is made anew when its name changes; what it remembers from round to round is kept here, for one term.
+A new strategy is made when the setting changes. What it remembers from round to round is kept here, for one term.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SHOWN_MS = 1_000
 
 
 class Deciding:
-    """`settings` and `policies` are asked for whenever they are needed: they change while this runs."""
+    """Decides for rounds and previews; calls `settings` and `policies` each time, since both change meanwhile."""
 
     def __init__(
         self,
@@ -52,24 +52,26 @@ class Deciding:
         self.policies = policies
         self.wall_ms = wall_ms
         self.forbids = forbids
-        """The hard rule that keeps a bundle off a broker; empty if none does."""
+        """The hard rule that keeps a bundle off a broker; empty if there is none."""
         self._views = views
         self.run_blocking = run_blocking
-        """Runs what takes long where it does not hold up the loop."""
+        """Runs slow work off the loop."""
         self._asking = Asking(run_blocking)
         self._recent: tuple[ClusterModel, Settings, Policies] | None = None
         self._strategy: tuple[str, Strategy] | None = None
         self.memory: object = None
-        """What the strategy will be given next."""
+        """The memory that the strategy gets next."""
 
     def forget(self) -> None:
         """A new term begins."""
         self._strategy, self.memory = None, None
 
     async def model(self, settings: Settings | None = None, policies: Policies | None = None) -> ClusterModel:
-        """The cluster at this moment, of the brokers that take part; with other settings or policies than it has, to
-        see what they would do. It is put together apart, from a picture of the table: of a thousand brokers that takes
-        a fifth of a second, and this loop writes the proofs of ownership as well."""
+        """The present cluster model of the brokers that take part; other settings or policies show what they would do.
+
+        It is built off the loop, from a frozen copy of the table: a thousand brokers take a fifth of a second, and the
+        loop also writes the proofs of ownership.
+        """
         peers = tuple(peer for peer in self.membership.peers.values() if self.takes_part(peer))
         observed = Observed(
             peers=peers,
@@ -85,7 +87,7 @@ class Deciding:
         return found
 
     async def recent_model(self) -> ClusterModel:
-        """As `model`, at most SHOWN_MS old: for those who only look, who may be many and look often."""
+        """As `model`, up to SHOWN_MS old: for readers, who may be many and ask often."""
         now_ms, settings, policies = self.wall_ms(), self.settings(), self.policies()
         at = self._recent
         if at is None or at[1] is not settings or at[2] is not policies or abs(now_ms - at[0].at_ms) > SHOWN_MS:
@@ -93,7 +95,7 @@ class Deciding:
         return at[0]
 
     async def decide(self, model: ClusterModel, settings: Settings) -> Decision:
-        """The strategy's next decision, which it remembers. Raises ValueError for an unknown name, StrategyFailed."""
+        """The strategy's next decision; keeps its memory. Raises ValueError for an unknown name, StrategyFailed."""
         if self._strategy is None or self._strategy[0] != settings.balancing_strategy:
             self._strategy = (settings.balancing_strategy, STRATEGIES.make(settings.balancing_strategy))
             self.memory = None
@@ -102,13 +104,13 @@ class Deciding:
         return decision
 
     async def would_decide(self, model: ClusterModel, settings: Settings) -> Decision:
-        """As `decide`, for a look at what would be: nothing is remembered. Raises the same."""
+        """As `decide`, but a preview: nothing is remembered. Raises the same."""
         same = self._strategy is not None and self._strategy[0] == settings.balancing_strategy
         memory = self.memory if same else None
         return await self._asking.ask(STRATEGIES.make(settings.balancing_strategy), model, settings, memory)
 
     def takes_part(self, peer: Peer) -> bool:
-        """Whether a broker may give or take."""
+        """Whether a broker may give or take bundles."""
         return peer.broker not in self.membership.suspected and not peer.registration.behind
 
     def taking(self, name: str) -> BrokerId | None:
@@ -117,11 +119,11 @@ class Deciding:
         return None if peer is None or self.drains(name) or not self.takes_part(peer) else peer.broker
 
     def drains(self, name: str) -> bool:
-        """Whether a broker takes nothing because somebody wants it so."""
+        """Whether a broker is draining on request."""
         peer, policy = self.membership.peers.get(name), self.policies().brokers.get(name)
         return (peer is not None and peer.registration.draining) or (policy is not None and policy.drain)
 
 
 def _of(peers: Iterable[Peer], view: Mapping[str, T]) -> Mapping[str, T]:
-    """What is in a view about them now: it goes on changing."""
+    """A copy of the view's entries for these brokers, since the view goes on changing."""
     return {peer.broker.name: found for peer in peers if (found := view.get(peer.broker.name)) is not None}

@@ -1,7 +1,7 @@
-"""Which of the decided moves may begin now, and what holds the others back: moves under way, and pauses. Pure.
+"""Which decided moves may begin now, and what holds the others back: limits of moves under way, and pauses. Pure.
 
-Everything on its way counts, whoever sent it: rounds, plans, administrators and brokers that drain. Moves of one group
-begin together or not at all. What is held back is not lost: the leader tries again while the round lasts.
+Every move under way counts, whoever began it: rounds, plans, administrators, draining brokers. Moves of one group begin
+together or not at all. A move that is held back is not lost: the leader tries again while the round lasts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from statechannel.law.verdict import Ownership
 
 
 class Rule(StrEnum):
-    """What holds a move back. The three limits are named as their settings are."""
+    """What holds a move back. The three limits are named after their settings."""
 
     CLUSTER_PAUSED = "cluster paused"
     NAMESPACE_PAUSED = "namespace paused"
@@ -29,9 +29,9 @@ class Rule(StrEnum):
     BROKER = "moves_in_flight_per_broker"
     NAMESPACE = "moves_in_flight_per_namespace"
     WAVE = "wave"
-    """The moves of a plan's wave are not all over yet."""
+    """The plan's earlier wave is not over yet."""
     DESTINATION = "destination away"
-    """The destination of a plan's move takes nothing at this moment: it may come back."""
+    """The destination of a plan's move takes no bundles at this moment, but may come back."""
     GROUP = "group"
     """Another move of its group is held back."""
 
@@ -69,7 +69,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class UnderWay:
-    """Counts of moves under way, by broker (as source or destination) and by namespace."""
+    """Counts the moves under way, by broker (as source or destination) and by namespace."""
 
     def __init__(self, entries: Iterable[Ownership] = ()) -> None:
         self.total = 0
@@ -79,7 +79,7 @@ class UnderWay:
             self._count_entry(entry)
 
     def _count_entry(self, entry: Ownership) -> None:
-        """A bundle on its way. One that a lookup gives away, or that is being split or revoked, is no move."""
+        """Count a bundle in a planned move; an assignment by a lookup, a split or a revocation is none."""
         names = [broker.name for broker in (entry.holder, entry.target) if broker is not None]
         if entry.state in (State.TRANSFERRING, State.RELEASING) or (
             entry.state is State.ASSIGNING and entry.action.value == "release"
@@ -87,7 +87,7 @@ class UnderWay:
             self.add(entry.bundle.namespace, names)
 
     def add(self, namespace: str, brokers: Iterable[str], count: int = 1) -> None:
-        """One more; with -1 one less."""
+        """Count one more move; with -1 one less."""
         self.total += count
         self.namespaces[namespace] += count
         for name in brokers:
@@ -100,9 +100,9 @@ class UnderWay:
 
 
 def allow(moves: Sequence[Move], under_way: UnderWay, limits: Limits, policies: Policies) -> Allowed:
-    """Those that may begin now; `under_way` counts them from then on.
+    """The moves that may begin now; `under_way` counts them from then on.
 
-    Earlier ones come first; a later one may pass one that has no room at its brokers.
+    Earlier moves have priority; a later move may overtake one whose brokers have no room.
     """
     begun: list[Move] = []
     held: list[HeldBack] = []
@@ -118,7 +118,7 @@ def allow(moves: Sequence[Move], under_way: UnderWay, limits: Limits, policies: 
 
 
 def paused_by(move: Move, policies: Policies) -> HeldBack | None:
-    """The pause that stops this move, None if none does. Plans stop for it as well as rounds."""
+    """The pause that stops this move, None if there is none. Pauses stop plans as well as rounds."""
     if policies.cluster.paused:
         why = f": {policies.cluster.reason}" if policies.cluster.reason else ""
         return HeldBack(move, Rule.CLUSTER_PAUSED, f"the cluster is paused{why}")
@@ -133,7 +133,7 @@ def paused_by(move: Move, policies: Policies) -> HeldBack | None:
 
 
 def _refusal(move: Move, with_it: UnderWay, limits: Limits, policies: Policies) -> HeldBack | None:
-    """What stands against the move; `with_it` counts it, and the others of its group."""
+    """What holds the move back; `with_it` already counts the move and its group."""
     paused = paused_by(move, policies)
     if paused is not None:
         return paused
@@ -153,7 +153,7 @@ def _numbers(where: str, would_be: int, limit: int) -> str:
 
 
 def grouped(moves: Sequence[Move]) -> Iterable[list[Move]]:
-    """Moves that only make sense together, in the order of their first ones; the others by themselves."""
+    """The groups of moves, in the order of their first moves; a move without a group is one by itself."""
     found: dict[int, list[Move]] = {}
     for position, move in enumerate(moves):
         key = -1 - position if move.group == 0 else move.group

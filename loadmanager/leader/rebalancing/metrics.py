@@ -1,4 +1,4 @@
-"""What Prometheus sees of balance at one broker: counters of its own rounds, and the last one's figures."""
+"""Prometheus metrics of balance at one broker: counters of its own rounds, and figures of the last one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PREFIX = "loadmanager_"
 
 
 def balance_metrics(rebalancer: Rebalancer, now_s: float) -> Iterator[Metric]:
-    """All of them; those of the last round only while this broker leads. `now_s` is on the broker's own clock."""
+    """All metrics; those of the last round only while this broker leads. `now_s` is the broker's own clock."""
     counts = rebalancer.counts
     yield _counter("balancing_rounds", "Rounds that this broker led", counts.rounds)
     yield _counter("balancing_failures", "Rounds in which a strategy or we ourselves failed", counts.rounds_failed)
@@ -43,7 +43,7 @@ def balance_metrics(rebalancer: Rebalancer, now_s: float) -> Iterator[Metric]:
 
 
 def _plans(rebalancer: Rebalancer) -> Iterator[Metric]:
-    """All of them, and those that have advice, by state."""
+    """All plans, and plans with advice, by state."""
     plans = rebalancer.plans.all()
     advised = [plan for plan in plans if plan.advice is not None]
     told = "Advice of the load history: plans that have some"

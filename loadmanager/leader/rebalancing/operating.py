@@ -1,7 +1,7 @@
-"""What an operator can do about balance at any broker: see where it stands, propose plans and take steps with them.
+"""An operator's actions on balance, at any broker: look, propose plans, take steps with them.
 
-A bulk unload is a plan too, approved by being asked for: so it has waves, progress, an end, a list of what failed, and
-outlives the leader that began it.
+A bulk unload is a plan too, approved because an operator asked for it: so it has waves, progress, an end and a list of
+failures, and outlives the leader that began it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ DEFAULT_WAVE = 10
 
 
 class Unload(msgspec.Struct, frozen=True):
-    """Everything of a namespace or of a broker (exactly one is given), `wave` at a time; to one broker, or to nobody:
-    then lookups place it."""
+    """Unload all bundles of either a namespace or a broker, `wave` at a time; without `to` lookups place them."""
 
     namespace: str | None = None
     broker: str | None = None
@@ -43,7 +42,7 @@ class Unload(msgspec.Struct, frozen=True):
 
 
 class Operating:
-    """What an operator does with plans, at one broker."""
+    """An operator's actions on plans, at one broker."""
 
     def __init__(self, rebalancer: Rebalancer) -> None:
         self._deciding = rebalancer.deciding
@@ -53,28 +52,28 @@ class Operating:
     # --- looking
 
     def plans(self) -> list[Plan]:
-        """Every plan as far as it is known here, the newest first."""
+        """Every plan that this broker knows, the newest first."""
         return self._plans.all()
 
     async def plan(self, plan_id: str) -> Plan:
-        """As it is now, whoever changed it. Raises NotFound, LogUnavailable."""
+        """The plan as it is now, whoever changed it. Raises NotFound, LogUnavailable."""
         await self._plans.refresh()
         return self._plans.get(plan_id)
 
     def progress(self, plan: Plan) -> tuple[PieceOutcome, ...]:
-        """What has become of each piece by now."""
+        """The present outcome of each piece."""
         return self._plans.progress(plan)
 
     def waiting(self, plan: Plan) -> str:
-        """Why it is not further on, as far as it is known here: the leader knows."""
+        """Why the plan makes no progress; only the leader knows."""
         return self._waiting.get(plan.id, "")
 
     # --- making plans
 
     async def propose(self, author: str, reason: str, overrides: Mapping[str, str | float]) -> Plan:
-        """What the strategy would do now, to be approved; `overrides` may have `strategy` and `tolerance`.
+        """Propose what the strategy would do now; `overrides` may have `strategy` and `tolerance`.
 
-        Raises Invalid, Conflict (there is nothing to do, with the reason), LogUnavailable.
+        Raises Invalid, Conflict (nothing to do, with the reason), LogUnavailable.
         """
         deciding = self._deciding
         settings = _with(deciding.settings(), overrides)
@@ -93,9 +92,9 @@ class Operating:
         )
 
     async def unload(self, what: Unload, author: str, reason: str, *, review: bool = False) -> Plan:
-        """Empty a namespace or broker in waves; it runs at once, or with `review` waits for approval.
+        """Unload a namespace or broker in waves, at once or with `review` after approval.
 
-        Raises Invalid, NotFound, Conflict (nothing can go, the destination takes nothing), LogUnavailable.
+        Raises Invalid, NotFound, Conflict (nothing can go, or the destination takes nothing), LogUnavailable.
         """
         entries = self._entries(what)
         to = None if what.to is None else self._destination(what.to)
@@ -105,7 +104,7 @@ class Operating:
         return await self._plans.add(plan if review else running(plan, self._deciding.table, why))
 
     async def undo(self, plan_id: str, author: str, reason: str) -> Plan:
-        """A plan that takes this one back, to be approved. Raises NotFound, Conflict, LogUnavailable."""
+        """Propose a plan that undoes this one. Raises NotFound, Conflict, LogUnavailable."""
         plan = await self.plan(plan_id)
         if plan.state not in UNDOABLE:
             raise Conflict(f"plan {plan_id} is {plan.state}: only what has run can be undone")
@@ -123,7 +122,7 @@ class Operating:
         return await self._plans.act(plan_id, action, By.OPERATOR, author, reason)
 
     async def verify(self, plan_id: str, author: str) -> Plan:
-        """Look what has come of it, and note that in the plan. Raises NotFound, Conflict, LogUnavailable."""
+        """Check the plan's present effect, and record it in the plan. Raises NotFound, Conflict, LogUnavailable."""
         plan, deciding = await self.plan(plan_id), self._deciding
         if not plan.outcomes:
             raise Conflict(f"plan {plan_id} is {plan.state}: there is nothing to verify until it has run to its end")
@@ -158,7 +157,7 @@ class Operating:
 
 
 def _with(settings: Settings, overrides: Mapping[str, str | float]) -> Settings:
-    """The settings with what was given for one plan. Raises Invalid."""
+    """The settings with the overrides of one plan. Raises Invalid."""
     changed: dict[str, str | float] = {}
     strategy = overrides.get("strategy")
     if strategy is not None:

@@ -1,7 +1,7 @@
-"""Pause and resume: of the cluster, a namespace or a broker. A pause is a field of the subject's policy, so it outlives
-leaders and restarts, and is kept with who wrote it and why.
+"""Pause and resume the cluster, a namespace or a broker.
 
-It stops rounds and running plans at once; what is under way arrives. What administrators move one by one still moves.
+A pause is a field of the subject's policy: it outlives leaders and restarts, and keeps its author and reason. It stops
+rounds and running plans at once; moves under way finish. Administrators can still move single bundles.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from loadmanager.model.policies.model import (
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """What is paused: a namespace, a broker, or neither of them: the cluster."""
+    """What to pause: a namespace, a broker, or (if neither is given) the cluster."""
 
     namespace: str | None = None
     broker: str | None = None
 
     @property
     def kind_and_name(self) -> tuple[Kind, str]:
-        """Of its policy. Raises Invalid if both are given."""
+        """Kind and name of its policy. Raises Invalid if both are given."""
         if self.namespace is not None and self.broker is not None:
             raise Invalid("pause a namespace or a broker, one at a time")
         if self.namespace is not None:
@@ -49,7 +49,7 @@ class Paused(msgspec.Struct, frozen=True):
 
 
 async def pause(store: PolicyStore, subject: Subject, author: str, reason: str) -> bool:
-    """Whether that changed anything. Raises Invalid, NotFound (such a namespace), Conflict, LogUnavailable."""
+    """Pause; whether that changed anything. Raises Invalid, NotFound (no such namespace), Conflict, LogUnavailable."""
     return await _set(store, subject, True, author, reason)
 
 

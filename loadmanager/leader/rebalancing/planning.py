@@ -1,6 +1,4 @@
-"""What a plan says: made of a strategy's decision, of an administrator's wish to empty something, or to take another
-plan back; and what a later look at it finds. Pure.
-"""
+"""Makes plans: of a strategy's decision, to unload bundles, or to undo another plan; and verifies them later. Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ from statechannel.law.verdict import Ownership
 
 
 class Occasion(msgspec.Struct, frozen=True):
-    """Who makes a plan, when, and as which."""
+    """The origin of a plan: its id, author, time, reason and cause."""
 
     id: str
     author: str
@@ -51,13 +49,13 @@ NEXT = "it does not fit into this plan any more: it is for the next one"
 
 
 class Room:
-    """What still fits into a plan of at most `most` moves."""
+    """The room in a plan of at most `most` moves and MOVES_BYTES."""
 
     def __init__(self, most: int) -> None:
         self._moves, self._bytes = most, MOVES_BYTES
 
     def takes(self, move: PlannedMove, *, whatever: bool = False) -> bool:
-        """Whether there is room for the move, which takes it; `whatever`: there must be."""
+        """Whether there is room for the move, and take it; `whatever`: take it in any case."""
         size = len(msgspec.json.encode(move))
         if not whatever and (self._moves < 1 or self._bytes < size):
             return False
@@ -68,7 +66,7 @@ class Room:
 def of_decision(
     occasion: Occasion, decision: Decision, model: ClusterModel, settings: Settings, table: OwnershipTable
 ) -> Plan:
-    """The moves that the strategy decided. Raises Conflict if there are none, with the decision's reason."""
+    """A plan of the strategy's moves. Raises Conflict if there are none, with the decision's reason."""
     moves, left_out = _planned(decision.moves, table)
     if not moves:
         raise Conflict(f"there is nothing to move: {decision.reason}")
@@ -96,7 +94,7 @@ def of_bundles(
     wave: int,
     forbids: Callable[[Bundle, BrokerId], str],
 ) -> Plan:
-    """All these bundles to one broker, or to nobody (lookups place them). Raises Conflict if none can go."""
+    """A plan that moves all these bundles to one broker, or to nobody. Raises Conflict if none can go."""
     moves: list[PlannedMove] = []
     left_out: dict[str, str] = {}
     room = Room(MOVES_A_PLAN)
@@ -127,10 +125,10 @@ def of_bundles(
 
 
 def undoing(occasion: Occasion, plan: Plan, table: OwnershipTable, present: Callable[[str], BrokerId | None]) -> Plan:
-    """A plan that takes back what still is where the plan put it; the others are listed with where they are.
+    """A plan that moves back the bundles that are still where the plan put them; it lists the others with their place.
 
-    `present` gives the incarnation of a broker that takes bundles now, None if it does not. Raises Conflict if nothing
-    can be taken back.
+    `present` gives the incarnation of a broker that takes bundles now, else None. Raises Conflict if no bundle can go
+    back.
     """
     moves: list[PlannedMove] = []
     left_out: dict[str, str] = {}
@@ -186,7 +184,7 @@ def _no_way_back(move: PlannedMove, entry: Ownership | None, back: BrokerId | No
 
 
 def running(plan: Plan, table: OwnershipTable, why: str = "") -> Plan:
-    """The plan, approved by being asked for: whoever made it lets it run at once."""
+    """The plan, approved and running because its author asked for it."""
     for action in (PlanAction.APPROVE, PlanAction.RUN):
         facts = Facts(progress(plan, table), plan.proposed_ms)
         plan = advance(plan, action, By.OPERATOR, Step(action.value, plan.proposed_ms, plan.author, why), facts)
@@ -194,7 +192,7 @@ def running(plan: Plan, table: OwnershipTable, why: str = "") -> Plan:
 
 
 def verified(plan: Plan, table: OwnershipTable, at_ms: int, actual: Figures | None) -> Verification:
-    """A look at what the plan did: what of it holds."""
+    """Check how much of the plan's effect still holds."""
     moved_on: dict[str, str] = {}
     holding = 0
     for move, then, now in zip(plan.moves, plan.outcomes, look_again(plan, table), strict=True):
@@ -208,7 +206,7 @@ def verified(plan: Plan, table: OwnershipTable, at_ms: int, actual: Figures | No
 
 
 def figures(model: ClusterModel, settings: Settings, names: Iterable[str]) -> Figures:
-    """Of these brokers, as far as their load is known; and the spread over all whose load is."""
+    """Usages of these brokers, if their load is known; and the spread over all brokers with known load."""
     weights = weights_of(settings).row
     brokers = model.brokers
     fullest = (brokers.used / brokers.capacity * weights).max(axis=1, initial=0.0)
@@ -222,13 +220,13 @@ def figures(model: ClusterModel, settings: Settings, names: Iterable[str]) -> Fi
 
 
 def as_move(plan: Plan, move: PlannedMove) -> Move:
-    """For the limits, which know moves."""
+    """The planned move as a Move, for the limits."""
     why = move.reason or plan.reason
     return Move(move.bundle, move.source, move.destination, why, move.stage, move.load, move.gain, group=move.group)
 
 
 def wave_of(plan: Plan, waiting: Sequence[int], settled: Sequence[bool]) -> list[int]:
-    """Of the moves that wait (their places in the plan), those of the wave that is on."""
+    """The waiting moves that belong to the present wave; by their places in the plan."""
     if not plan.wave:
         return list(waiting)
     first = next((place for place, over in enumerate(settled) if not over), len(settled))
@@ -237,7 +235,7 @@ def wave_of(plan: Plan, waiting: Sequence[int], settled: Sequence[bool]) -> list
 
 
 def _planned(moves: Sequence[Move], table: OwnershipTable) -> tuple[tuple[PlannedMove, ...], Mapping[str, str]]:
-    """Groups whole, or not at all."""
+    """Moves that fit, each group completely or not at all; and the others with the reason."""
     planned: list[PlannedMove] = []
     left_out: dict[str, str] = {}
     room = Room(EXPLAINED_MOVES_A_PLAN)
@@ -279,7 +277,7 @@ def _as_planned(move: Move, entry: Ownership | None) -> PlannedMove:
 
 
 def _predicted(moves: Sequence[PlannedMove]) -> Mapping[str, float]:
-    """The usages after the last move that touches each broker."""
+    """The usage of each broker after the last move that touches it."""
     usages: dict[str, float] = {}
     for move in moves:
         usages[move.source.name] = move.source_after
@@ -293,7 +291,7 @@ def _touched(moves: Sequence[PlannedMove]) -> set[str]:
 
 
 def _finite(value: float) -> float:
-    """JSON has no infinity."""
+    """A finite number in place of infinity and NaN, which JSON lacks."""
     return value if math.isfinite(value) else math.copysign(1e12, value) if math.isinf(value) else 0.0
 
 

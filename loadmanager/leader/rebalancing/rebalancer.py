@@ -1,6 +1,6 @@
-"""The leader's work on balance beside its duties: rounds, running plans, sweeping old load data. For a term at a time.
+"""The leader's balance work, beside its duties: rounds, running plans, removal of old load data. One term at a time.
 
-Nothing that goes wrong here ends the term: it is noted and counted, and the next look goes on.
+No failure here ends the term: it is noted and counted, and the next look continues.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from loadmanager.strategies.rebalancing.decision import Decision
 from statechannel.errors import LogError
 
 LOOK_S = 0.5
-"""Between two looks at plans, and at whether what was held back may begin."""
+"""The time between two looks at plans, and at moves that were held back."""
 
 
 class Rebalancer:
-    """Rebalances while a term lasts; `decide` answers at any time, at any broker."""
+    """Rebalances during a term; `decide` works at any time, at any broker."""
 
     def __init__(
         self,
@@ -42,11 +42,11 @@ class Rebalancer:
         self.plans = plans
         self.counts = Counts()
         self.rounds: Rounds | None = None
-        """While this broker leads, and of its last term."""
+        """The rounds of the present term, or of this broker's last one."""
         self.running: Running | None = None
         """While this broker leads."""
         self.waiting: dict[str, str] = {}
-        """Why plans with advice are not further on, by id; while this broker leads."""
+        """Why plans with advice make no progress, by id; while this broker leads."""
         self._views = views
         self._records = records
         self._clock_s = clock_s
@@ -54,17 +54,19 @@ class Rebalancer:
 
     @property
     def last(self) -> Round | None:
-        """The last round of this broker's own."""
+        """The last round that this broker led."""
         return None if self.rounds is None else self.rounds.last
 
     async def decide(self) -> Decision:
-        """What a round would do now; changes nothing, and no memory. Raises ValueError for an unknown strategy, and
-        whatever a foreign one raises."""
+        """What a round would do now; changes nothing, not even the memory.
+
+        Raises ValueError for an unknown strategy, StrategyFailed, and what a foreign package raises when it is loaded.
+        """
         settings = self.deciding.settings()
         return await self.deciding.would_decide(await self.deciding.model(settings), settings)
 
     async def rebalance(self, term: Term) -> None:
-        """A round every `balancing_interval_s`, until cancelled."""
+        """Run a round every `balancing_interval_s`, until cancelled."""
         leader = term.leadership.leader
         self.deciding.forget()
         beginning = Beginning(self.deciding, term.executor)
@@ -98,7 +100,7 @@ class Rebalancer:
         recording.keep(await rounds.next(round_id))
 
     async def _swept(self) -> bool:
-        """Whether the log answers: while it does not, there is nothing to decide on."""
+        """Remove old load data; whether the log answers. Without it there is nothing to decide on."""
         try:
             await self._views.sweep()
         except (LogError, TimeoutError):

@@ -1,4 +1,4 @@
-"""Hands finished rounds to the decision log, behind the rounds' back: a log that does not answer holds up no move."""
+"""Writes finished rounds to the decision log in the background: a log that does not answer delays no move."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Records(Protocol):
     """Where decision records go; `loadmanager.decisions.log.DecisionLog` is one."""
 
     async def append(self, record: DecisionRecord) -> None:
-        """Keep it. Raises whatever the log does."""
+        """Keep the record. Raises whatever the log raises."""
         ...
 
 
 class Recording:
-    """Keeps the rounds of one term, in order. Run `run()` beside them."""
+    """Records the rounds of one term, in order. Run `run()` beside them."""
 
     def __init__(
         self, records: Records, counts: Counts, note: Callable[[str], None], run_blocking: Blocking = at_once
@@ -37,7 +37,7 @@ class Recording:
         self._queue: asyncio.Queue[Round] = asyncio.Queue(WAITING_AT_MOST)
 
     def keep(self, this: Round) -> None:
-        """Keep it soon; if the log is too far behind, don't."""
+        """Queue the round; drop it if the log is too far behind."""
         try:
             self._queue.put_nowait(this)
         except asyncio.QueueFull:

@@ -1,4 +1,4 @@
-"""One round of the leader, and what the rounds of this broker add up to. Values only."""
+"""One round of the leader, and the counts over this broker's rounds. Values only."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from statechannel.law.bundle import Bundle
 
 
 class Round(msgspec.Struct, frozen=True):
-    """What was decided, from what, and what has become of the moves so far. `id` is `epoch.round`.
+    """A decision with its input, and the outcomes of its moves so far. `id` is `epoch.round`.
 
-    `memory` is what the strategy had been given. `model` is None where nothing was looked at; `why_no_model` says why.
+    `memory` is what the strategy was given. `model` is None if the round looked at nothing; `why_no_model` says why.
     """
 
     id: str
@@ -32,24 +32,24 @@ class Round(msgspec.Struct, frozen=True):
     outcomes: Mapping[Bundle, Outcome] = msgspec.field(default_factory=dict)
     held: tuple[HeldBack, ...] = ()
     plan: str = ""
-    """The proposal that the moves wait in, where moves are reviewed."""
+    """The id of the proposed plan, if moves are reviewed."""
 
 
 class Counts:
-    """What has happened since this incarnation began."""
+    """Counts since this incarnation began."""
 
     def __init__(self) -> None:
         self.rounds = 0
         self.rounds_failed = 0
         self.records_failed = 0
         self.plans = 0
-        """Proposed by rounds, where moves are reviewed."""
+        """Plans that rounds proposed, if moves are reviewed."""
         self.moves: Counter[str] = Counter()
-        """Begun by rounds and plans, by stage."""
+        """Moves that rounds and plans began, by stage."""
         self.held_back: Counter[str] = Counter()
         """Moves that a round could not begin at once, by rule."""
         self.advice: Counter[str] = Counter()
-        """What was done with plans that have advice: run, kept, harmed, undone."""
+        """Acts on plans with advice, by kind; see `balance_metrics`."""
         self.advice_failures = 0
         self.last_round_s: float | None = None
-        """When the last one began, on the clock of this broker."""
+        """When the last round began, on this broker's clock."""

@@ -1,5 +1,6 @@
-"""A round: asks the strategy once, and begins what the limits allow; while the round lasts, more as room appears. Where
-moves are reviewed it proposes a plan instead.
+"""A round: asks the strategy once, begins what the limits allow, and begins more as room appears.
+
+If moves are reviewed, it proposes a plan instead.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ IN_A_PLAN = "in a plan"
 WAITS_FOR_APPROVAL = "waits for approval"
 NOT_PROPOSED = "not proposed"
 URGENT = frozenset({Stage.POLICY, Stage.DRAIN, Stage.OVERLOAD})
-"""What a proposal is added for although another one still waits."""
+"""Stages for which another plan is proposed although one still waits."""
 _log = logging.getLogger(__name__)
 
 Outcomes = dict[Bundle, Outcome]
 
 
 class Rounds:
-    """The rounds of one term. `last` is the last one, with what has become of its moves so far."""
+    """The rounds of one term; `last` is the last one, with the outcomes of its moves so far."""
 
     def __init__(
         self,
@@ -56,12 +57,12 @@ class Rounds:
         self._leader = leader
         self._note = note
         self._waiting: tuple[Move, ...] = ()
-        """Of the last round, what the limits held back."""
+        """Moves of the last round that the limits held back."""
         self._seen: dict[Bundle, int] = {}
-        """The revisions of bundles when the last round decided: what has happened to one since it did not know."""
+        """The revisions of bundles when the last round decided, to detect later changes."""
 
     async def next(self, round_id: str) -> Round:
-        """Decide, and begin or propose. Raises what the channel and the plans' topic do."""
+        """Decide, and begin or propose moves. Raises what the channel and the topic of plans raise."""
         self._waiting = ()
         self._counts.rounds += 1
         self.last = this = await self._decide(round_id)
@@ -71,7 +72,7 @@ class Rounds:
         return this
 
     async def begin_more(self) -> None:
-        """Of what was held back, begin what has room now; nothing if moves are not to be made like this any more."""
+        """Begin held-back moves that have room now; drop them if the settings no longer make such moves."""
         this, settings = self.last, self._deciding.settings()
         if this is None or not settings.balancing or settings.balancing_review or _other(this.settings, settings):
             self._waiting = ()
@@ -132,7 +133,7 @@ class Rounds:
     # --- reviewing
 
     async def _propose(self, this: Round) -> Round:
-        """One proposal at a time; while it waits, another one only for what is urgent."""
+        """Propose a plan; while another one waits, only for urgent moves."""
         taken = {**self._turned_down(this), **self._in_plans()}
         outcomes = _in_a_plan(this, taken)
         new = [move for move in this.decision.moves if move.bundle not in outcomes]
@@ -167,7 +168,7 @@ class Rounds:
         return plan
 
     def _turned_down(self, this: Round) -> dict[Bundle, str]:
-        """Bundles of moves that somebody rejected within the last hour, and in which plan: not to ask again at once."""
+        """Bundles whose move somebody rejected within the last hour, with that plan: do not ask again so soon."""
         rejected = {
             (move.bundle, move.destination): plan.id
             for plan in self._plans.all()
@@ -178,7 +179,7 @@ class Rounds:
         return {m.bundle: rejected[m.bundle, m.destination] for m in moves if (m.bundle, m.destination) in rejected}
 
     def _in_plans(self, *states: PlanState) -> dict[Bundle, str]:
-        """Bundles of open plans (in these states), and in which; but for those that a plan has given up."""
+        """Bundles of open plans (in these states), with their plan; without moves that the plan has given up."""
         return {
             move.bundle: plan.id
             for plan in self._plans.open()
@@ -193,7 +194,7 @@ def _idle(this: Round, why: str) -> Round:
 
 
 def _in_a_plan(this: Round, plans: Mapping[Bundle, str]) -> Outcomes:
-    """Of the moves whose bundles are in these plans; and of those that only make sense together with them."""
+    """Outcomes for moves whose bundles are in these plans, and for the rest of their groups."""
     found = {
         move.bundle: Outcome(IN_A_PLAN, plans[move.bundle]) for move in this.decision.moves if move.bundle in plans
     }
@@ -206,12 +207,12 @@ def _in_a_plan(this: Round, plans: Mapping[Bundle, str]) -> Outcomes:
 
 
 def _other(then: Settings, now: Settings) -> bool:
-    """Whether a round would go by another strategy now."""
+    """Whether the strategy has changed since the round."""
     return then.balancing_strategy != now.balancing_strategy
 
 
 def _remember(this: Round, deciding: Deciding, moves: Sequence[Move]) -> None:
-    """The loads of what moves: by them it is told later whether a bundle's load has really changed since."""
+    """Remember the loads of moving bundles: they show later whether a bundle's load has really changed."""
     if this.model is None or not moves:
         return
     bundles = this.model.bundles

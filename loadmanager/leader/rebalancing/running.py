@@ -1,7 +1,7 @@
-"""Runs the plans that somebody has let run, under the usual limits; and keeps the others up to date. The leader's work.
+"""Runs the plans that were started, under the usual limits, and keeps the others up to date.
 
-All that it needs stands in the plans and the ownership table, so the next leader goes on where this one stopped. Only
-why a move could not be begun is its own, and found out again.
+All that the leader needs is in the plans and the ownership table, so the next leader continues. It keeps only the
+reasons why moves could not begin, and the next leader finds them again.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from statechannel.errors import RecordTooLarge
 from statechannel.law.bundle import Bundle
 
 WAITING_TOLD = 20
-"""Moves of later waves that are named as held back; a plan may have thousands of them."""
+"""How many moves of later waves are reported as held back; a plan may have thousands."""
 ATTEMPTS = 3
-"""How often a move that the channel refuses, though the bundle has not changed, is begun before it counts as failed."""
+"""How many attempts a move gets, if the channel refuses it although the bundle has not changed."""
 
 
 class Running:
-    """The plans in one term. `tick` is called again and again."""
+    """Runs the plans of one term; call `tick` again and again."""
 
     def __init__(
         self,
@@ -63,10 +63,10 @@ class Running:
         self._attempts: dict[tuple[str, Bundle], int] = {}
         self._away_since_ms: dict[str, int] = {}
         self.held: dict[str, tuple[HeldBack, ...]] = {}
-        """What holds moves of running plans back at this moment, by plan."""
+        """What now holds back moves of running plans, by plan."""
 
     async def tick(self) -> None:
-        """One look at every plan. Raises LogUnavailable."""
+        """Look at every plan once. Raises LogUnavailable."""
         taking = self._deciding.taking
         self._away_since_ms = {name: since for name, since in self._away_since_ms.items() if taking(name) is None}
         for plan in self._plans.all():
@@ -104,7 +104,7 @@ class Running:
             self._note_outcome(plan, move, outcomes[move.bundle])
 
     def _allowed(self, plan: Plan, facts: Facts) -> Allowed:
-        """The moves of it that may begin now."""
+        """The moves of the plan that may begin now."""
         waiting = [place for place, outcome in enumerate(facts.outcomes) if outcome.status is MoveStatus.WAITING]
         wave = set(wave_of(plan, waiting, [outcome.status.settled for outcome in facts.outcomes]))
         later = islice((place for place in waiting if place not in wave), WAITING_TOLD)
@@ -130,7 +130,7 @@ class Running:
         return Allowed(allowed.moves, (*allowed.held, *held))
 
     def _aimed(self, plan: Plan, move: PlannedMove) -> Move | HeldBack | None:
-        """The move with the present incarnation of its destination; None if it has failed for want of one."""
+        """The move with the present incarnation of its destination; None if it has failed without one."""
         if move.destination is None:
             return as_move(plan, move)
         name = move.destination.name
@@ -148,7 +148,7 @@ class Running:
         return now_ms - self._away_since_ms.setdefault(name, now_ms)
 
     def _patience_ms(self) -> float:
-        """A restart should not make a plan fail; what has been away for longer is not waited for."""
+        """How long to wait for a destination: a restart should not make a plan fail."""
         return self._deciding.settings().in_flight_timeout_s * 1000
 
     def _note_outcome(self, plan: Plan, move: Move, outcome: Outcome) -> None:
@@ -175,7 +175,7 @@ class Running:
         try:
             after = await self._plans.act(plan.id, action, By.LEADER, self._leader, reason, self._refused.get(plan.id))
         except (Conflict, NotFound):
-            return  # an operator was faster: the next tick sees what he did
+            return  # an operator was faster: the next tick sees the new state
         if after.state is not plan.state:
             self._note(f"plan {plan.id} is {after.state}")
         self._forget(after)

@@ -1,6 +1,6 @@
-"""Where balance stands, as any broker can tell it: the last round, what is under way, limits, pauses, spread.
+"""The status of balance, at any broker: the last round, moves under way, limits, pauses, spread.
 
-The leader knows of its last round what has become of each move since; the others read the round's decision record.
+The leader knows the present outcome of each move of its last round; other brokers read the round's decision record.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class LastRound(msgspec.Struct, frozen=True):
 
     @property
     def moves(self) -> tuple[tuple[Move, Outcome], ...]:
-        """Each move, and what has become of it as far as is known."""
+        """Each move with its outcome as far as known."""
         missing = len(self.decision.moves) - len(self.outcomes)
         return tuple(zip(self.decision.moves, (*self.outcomes, *(NOTHING_BECAME,) * missing), strict=True))
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """`spread` is max/mean - 1 of the brokers' fullest resource at this moment, a fraction, as `tolerance` is."""
+    """The status of balance. `spread` is max/mean - 1 of the brokers' fullest resource, a fraction as `tolerance`."""
 
     balancing: bool
     review: bool
@@ -59,13 +59,13 @@ class Standing(msgspec.Struct, frozen=True):
     in_flight_by_broker: Mapping[str, int]
     in_flight_by_namespace: Mapping[str, int]
     held: tuple[str, ...]
-    """What holds moves of the last round and of running plans back, one line each; the leader's knowledge."""
+    """What holds back moves of the last round and of running plans, one line each; only the leader knows."""
     last: LastRound | None
-    """None if there was none, or the log does not answer."""
+    """None if there was no round, or the log does not answer."""
 
 
 async def standing(rebalancer: Rebalancer, decisions: DecisionLog, leader: str) -> Standing:
-    """As of now."""
+    """The present status."""
     deciding = rebalancer.deciding
     settings, policies = deciding.settings(), deciding.policies()
     model = await deciding.recent_model()

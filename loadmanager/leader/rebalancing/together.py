@@ -1,4 +1,4 @@
-"""Which moves of a running plan may begin, of those that only make sense together: all of a group, or none. Pure."""
+"""Which moves of a running plan may begin: all of a group, or none. Pure."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from statechannel.law.bundle import Bundle
 
 
 class Blocking(msgspec.Struct, frozen=True):
-    """Moves that would be made without the others of their group: for good, and for now."""
+    """Moves that would be made without the rest of their group: failed for good, or held back for now."""
 
     refused: Mapping[Bundle, str]
     held: Sequence[HeldBack]
 
 
 def whole_groups(plan: Plan, facts: Facts, moves: Sequence[Move]) -> tuple[list[Move], Blocking]:
-    """Of the plan's moves that could begin now those whose group is whole, and the others.
+    """Split the moves that could begin now into those whose group is complete, and the others.
 
-    A group of which something has moved already is gone on with: half of it is what nobody wanted.
+    A group that has begun continues even if it is incomplete: nobody wants half of it.
     """
     ready = {move.bundle for move in moves}
     missing: dict[int, tuple[Bundle, str]] = {}

@@ -1,8 +1,8 @@
-"""What of a strategy's answer may be acted on. A strategy may come from anywhere, and what it owes (see
-`strategies/rebalancing/strategy.py`) is checked here: an answer of another type is none, a move that must not be is not
-made, with all of its group, and stands in the decision as refused. Pure.
+"""Checks a strategy's answer against what every strategy owes (`strategies/rebalancing/strategy.py`). Pure.
 
-Whether a bundle still is where the strategy saw it is not looked at: that is asked when a move begins.
+Any plug-in may be a strategy. An answer of another type is rejected; an illegal move is removed with its whole group,
+and the decision lists it as refused. Whether the bundle is still where the strategy saw it is checked when the move
+begins.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from statechannel.law.bundle import Bundle
 
 RULE = "owed by every strategy"
 TOLD = 20
-"""Moves not made that a decision names."""
+"""How many removed moves a decision names."""
 
 _NUMBERS = ("load", "gain", "source_before", "source_after", "destination_before", "destination_after")
 
 
 def vetted(answer: object, model: ClusterModel) -> Decision:
-    """The decision that it is, with the moves that may be made. Raises ValueError, TypeError if it is none."""
+    """The decision with its legal moves. Raises ValueError, TypeError if the answer is no decision."""
     if not isinstance(answer, Decision):
         raise TypeError(f"it answered with {type(answer).__name__}, which is no decision")
     memory = answer.memory
@@ -43,7 +43,7 @@ def vetted(answer: object, model: ClusterModel) -> Decision:
 
 
 def _wrong(moves: Iterable[Move], model: ClusterModel) -> dict[int, str]:
-    """Places of moves that must not be made, and why."""
+    """Places of illegal moves, and why."""
     rows: dict[Bundle, int] | None = None
     seen: set[Bundle] = set()
     wrong: dict[int, str] = {}
@@ -93,7 +93,7 @@ def _without(decision: Decision, wrong: dict[int, str]) -> Decision:
 
 
 def _number(value: object) -> object:
-    """Numbers of NumPy are as good as ours."""
+    """A NumPy scalar as a plain number."""
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"it answered with a {type(value).__name__}, where a plain value is wanted")

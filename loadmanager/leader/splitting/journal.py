@@ -1,4 +1,4 @@
-"""What was decided about splits and merges, kept for people and counted: what happened, and why the rest did not."""
+"""Keeps and counts decisions on splits and merges, for people: what happened, and why the rest did not."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class What(StrEnum):
     NOT_MERGED = "not merged"
     SPREAD = "spread"
     KEPT = "kept"
-    """A child of a split that stays with its owner."""
+    """A child of a split stays with its owner."""
     QUARANTINED = "quarantined"
     TRIED = "given out alone"
-    """A bundle that brokers died with: held back until now, or locked up and tried again."""
+    """A bundle that brokers died with is tried again, after it was held back or locked."""
     LET_GO = "let go"
-    """It was locked up, and harms nobody any more."""
+    """Its lock has ended: it harms nobody any more."""
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One thing that happened, to which bundle, by the wall clock, and why in words."""
+    """One event: its time by the wall clock, the bundle, and why in words."""
 
     at_ms: int
     what: What
@@ -41,7 +41,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Journal:
-    """Of one incarnation. `splits` counts by label and reason, as Pulsar's `SplitCounter` does."""
+    """The journal of one incarnation. `splits` counts by label and reason, as Pulsar's `SplitCounter` does."""
 
     def __init__(self, wall_ms: Callable[[], int], note: Callable[[str], None]) -> None:
         self.events: deque[Event] = deque(maxlen=EVENTS_KEPT)
@@ -50,7 +50,7 @@ class Journal:
         self.looks = 0
         self.looked_ms = 0
         self.idle = "nobody has looked yet"
-        """Why the last look decided nothing at all; empty if it did look."""
+        """Why the last look decided nothing; empty if it did decide."""
         self.split_decision: SplitDecision | None = None
         self.merge_decision: MergeDecision | None = None
         self._wall_ms = wall_ms
@@ -64,13 +64,13 @@ class Journal:
         self.split_decision, self.merge_decision = splits, merges
 
     def did_not_look(self, why: str) -> None:
-        """A look was due, and there was nothing to look at."""
+        """A look was due, but could not decide anything."""
         self.looked_ms = self._wall_ms()
         self.idle = why
         self.split_decision = self.merge_decision = None
 
     def happened(self, what: What, bundle: object, why: str, *, quietly: bool = False) -> None:
-        """Keep an event; unless `quietly`, people are told at once."""
+        """Keep an event; unless `quietly`, also note it at once."""
         self.counts[what] += 1
         self.events.append(Event(self._wall_ms(), what, str(bundle), why))
         if not quietly:

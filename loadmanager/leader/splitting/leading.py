@@ -1,8 +1,7 @@
-"""The leader's part in splits: places for the children that owners ask it for, and a look at deadly bundles.
+"""The leader's part in splits: finds places for children that owners report as `spread`, and runs the quarantine.
 
-Runs beside the rounds of a term. It looks often and finds nothing to do nearly always: at what owners report as
-`spread`, and at what `Locking` finds due. What it has answered it remembers for its term; the next leader may
-answer once more, with the same moves or none.
+Runs beside the rounds of a term. It looks often and mostly finds nothing to do. It remembers its answers for its term;
+the next leader may answer once more, with the same moves or none.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class Tending:
-    """Run `tend(term)` while a term lasts."""
+    """The leader's work on splits and the quarantine; run `tend(term)` while a term lasts."""
 
     def __init__(
         self,
@@ -49,7 +48,7 @@ class Tending:
         self._journal = journal
         self._note = note
         self._answered: dict[Bundle, int] = {}
-        """By the token of the ownership for which a child was asked about."""
+        """The children answered for, each with the token of its ownership at that time."""
 
     async def tend(self, term: Term) -> None:
         """Look until cancelled."""
@@ -81,7 +80,7 @@ class Tending:
             self._ended(move, outcomes[move.bundle].outcome == BEGUN, outcomes[move.bundle].detail)
 
     def _asked(self) -> list[Bundle]:
-        """Children that still are where they were born, and that we have not answered for."""
+        """Children that are still with the owner that asked, and have no answer yet."""
         table, peers = self._deciding.table, self._deciding.membership.peers
         asked: list[Bundle] = []
         for name, top in self._views.bundles.items():

@@ -1,5 +1,4 @@
-"""A leader's hands for bundles that brokers died with: tells fates, locks up, tries again, lets go. What is to be done
-says `trials.py`."""
+"""The leader's shell for bundles that brokers died with: tells fates, locks, retries, unlocks; see `trials.py`."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from statechannel.law.verdict import Change, Ownership
 
 REASON_CHARACTERS = 900
 GONE_SESSIONS = 10
-"""A lost broker that has not registered again for so many session time-outs is gone for good."""
+"""A lost broker that has not registered again for this many session time-outs counts as gone."""
 
 Emptiest = Callable[[Ownership, Collection[str]], BrokerId | None]
 
@@ -84,7 +83,7 @@ class Locking:
         )
 
     def _current_locks(self) -> list[Lock]:
-        """Those that leaders laid down; people's are theirs."""
+        """The locks that leaders set; people's locks are left alone."""
         policies = self._deciding.policies()
         if self._locks is None or self._locks[0] is not policies:
             names = (bundle for bundle, policy in policies.bundles.items() if policy.quarantined)

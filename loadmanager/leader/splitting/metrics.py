@@ -1,4 +1,4 @@
-"""What Prometheus sees of splits, merges and quarantine at one broker, since its incarnation began."""
+"""Prometheus metrics of splits, merges and quarantine at one broker, since its incarnation began."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PREFIX = "loadmanager_"
 
 
 def splitting_metrics(journal: Journal, quarantine: Quarantine) -> Iterator[Metric]:
-    """All of them."""
+    """All metrics."""
     splits = CounterMetricFamily(PREFIX + "splits", "Splits of this broker's bundles", labels=("result", "reason"))
     for result in ("Success", "Failure"):
         for cause in Cause:

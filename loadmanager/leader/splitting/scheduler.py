@@ -1,8 +1,8 @@
-"""An owner's looks at its own bundles: splits the hot ones, merges cold neighbours. The shell around what decides that.
+"""The shell of an owner's splits and merges: looks at its bundles, splits hot ones, merges cold neighbours.
 
-What becomes of a split is read off the channel like everything else, whoever asked for it: the children inherit the
-load of what they were, and, where the owner split by itself, the leader is asked to spread them. Nothing here is lost
-with the incarnation but counts of looks, and since when bundles are cold: both begin anew, which only makes it patient.
+The channel shows the result of a split, whoever asked for it: children inherit the load of their parent, and if the
+owner split by itself, it asks the leader to spread them. A new incarnation loses only the counts of hits and since when
+bundles are cold; it starts them anew, which only delays its next splits and merges.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from statechannel.law.verdict import Change, Ownership, Refusal, Transition, Unk
 from statechannel.runtime.service import Channel
 
 REPORTS_AWAITED = 3
-"""Children keep what they inherited for so many reports at least, so that the leader hears of them."""
+"""For how many reports at least children keep their inherited load, so that the leader hears of it."""
 
 Survey = Callable[[Bundle, str, BundleLoad], Awaitable[list[KeyRate] | NoCuts]]
-"""Asks the service for a bundle's keys, for cuts by an algorithm; see `agent.hooks`."""
+"""Asks the service for a bundle's keys, from which cuts are chosen; see `agent.hooks`."""
 
 
 class Loads(Protocol):
-    """What is measured of this broker's bundles; `load.service.LoadService` is one."""
+    """The measured loads of this broker's bundles; `load.service.LoadService` provides them."""
 
     @property
     def loads(self) -> Mapping[Bundle, BundleLoad]: ...
@@ -58,7 +58,7 @@ class Begun(msgspec.Struct, frozen=True):
 
 
 class Reshaper:
-    """Run `run()` for one incarnation. `idle` says why nothing may be done at present, empty if it may."""
+    """Run `run()` for one incarnation. `idle` says why nothing may be done now, empty if it may."""
 
     def __init__(
         self,
@@ -99,10 +99,10 @@ class Reshaper:
         finally:
             self._channel.unlisten(self._changed)
 
-    # --- what the load report takes from here
+    # --- input of the load report
 
     def inherited(self, measured: Mapping[Bundle, BundleLoad]) -> Mapping[Bundle, BundleLoad]:
-        """What the service measured, with what young children inherited in place of less."""
+        """The measured loads; a young child has at least its inherited load."""
         self._measured = frozenset(measured)
         return self._inheritance.applied(measured, self._clock_s())
 
@@ -113,7 +113,7 @@ class Reshaper:
     # --- looking
 
     async def look(self) -> None:
-        """Judge every bundle that is held, and begin what follows from it."""
+        """Judge every bundle of this broker, and begin the splits and merges that follow."""
         idle = self._idle() or ("" if self._settings().balancing else "the setting balancing is off")
         if idle:
             self._hits = {}
@@ -140,12 +140,12 @@ class Reshaper:
         return Ruling(self._settings(), self._policies(), self._me.name)
 
     def _judged(self, near: Iterable[Bundle]) -> Mapping[Bundle, BundleLoad]:
-        """The loads of all that is held: the mean of those near a limit."""
+        """The loads of all held bundles; for those near a limit their mean."""
         loads = dict(self._loads().loads)
         return loads | {bundle: self._loads().mean_of(bundle) for bundle in near if bundle in loads}
 
     def _view(self, ruling: Ruling, loads: Mapping[Bundle, BundleLoad], splitting: Collection[Bundle]) -> View:
-        """Any thread: it asks for all that is held."""
+        """The input for splits; called on any thread, since it visits every held bundle."""
         return View(
             loads=loads,
             assigned={bundle for bundle in loads if self._at_rest(bundle) is not None},
@@ -155,7 +155,7 @@ class Reshaper:
         )
 
     def _merge_view(self, ruling: Ruling) -> MergeView:
-        """Any thread, as `_view`."""
+        """The input for merges; called on any thread."""
         held = [entry for bundle in self._loads().loads if (entry := self._at_rest(bundle)) is not None]
         return MergeView(
             tokens={entry.bundle: entry.token for entry in held},
@@ -175,7 +175,7 @@ class Reshaper:
         return {name: len(known.lower_bounds) for name in names if (known := table.namespace(name)) is not None}
 
     def explain(self, bundle: Bundle) -> tuple[str, str] | None:
-        """Why a bundle of ours would not be split, and not be merged, now; None if it is not held here."""
+        """Why a bundle of this broker is not split, and not merged, now; None if it is not held here."""
         if bundle not in self._loads().loads:
             return None
         ruling = self._ruling()
@@ -212,7 +212,7 @@ class Reshaper:
     async def _merge(self, merge: Merge) -> None:
         entries = [entry for bundle in merge.bundles if (entry := self._at_rest(bundle)) is not None]
         if len(entries) < len(merge.bundles):
-            return  # the next look sees what came in between
+            return  # the next look sees what changed
         why = await self._publish(Action.MERGE, entries, merge.reason)
         if why:
             self.journal.happened(What.NOT_MERGED, merge.whole, f"{merge.reason}; {why}")
@@ -222,7 +222,7 @@ class Reshaper:
     async def _publish(
         self, action: Action, entries: Sequence[Ownership], reason: str, boundaries: tuple[int, ...] = ()
     ) -> str:
-        """Why the channel did not take it, empty if it did."""
+        """Publish; why the channel did not accept the record, empty if it did."""
         subjects = tuple(Subject(entry.bundle, entry.revision) for entry in entries)
         record = Record("", action, self._me, subjects=subjects, boundaries=boundaries, reason=reason, cause="load")
         try:
@@ -239,7 +239,7 @@ class Reshaper:
         self.journal.splits["Failure", hot.measure.cause] += 1
         self.journal.happened(What.NOT_SPLIT, hot.bundle, why)
 
-    # --- what became of it
+    # --- results
 
     def _changed(self, change: Change) -> None:
         if change.whole is not None:

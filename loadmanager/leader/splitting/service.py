@@ -1,4 +1,4 @@
-"""Everything about splits, merges and quarantine that lives with one incarnation, wired together."""
+"""Wires splits, merges and quarantine for one incarnation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from statechannel.runtime.service import Channel
 
 
 class SplittingDependencies(Protocol):
-    """What is needed of the process; see `incarnation.IncarnationDependencies`."""
+    """The dependencies on the process; see `incarnation.IncarnationDependencies`."""
 
     world: Dependencies
     channel: Channel
@@ -44,7 +44,7 @@ class SplittingDependencies(Protocol):
 
 
 class Splitting:
-    """`reshaper` is to be run by every incarnation; `tending()` gives what a leader runs."""
+    """Every incarnation runs `reshaper`; a leader also runs what `tending()` returns."""
 
     def __init__(
         self,
@@ -71,13 +71,13 @@ class Splitting:
         )
 
     def tending(self, deciding: Deciding, emptiest: Callable[[Ownership, Collection[str]], BrokerId | None]) -> Tending:
-        """The leader's part; `deciding` knows the cluster, `emptiest` where to try what brokers died with."""
+        """The leader's part; `emptiest` chooses a broker on which to try bundles that brokers died with."""
         deps = self._deps
         locking = Locking(deciding, deps.policies, deps.quarantine, deps.trials, emptiest, self.ruling, self.journal)
         return Tending(deciding, deps.views, locking, self._safe_mode, self.journal, deps.note)
 
     def held_back(self, bundle: Bundle) -> str:
-        """Why nobody is to be given the bundle at present, empty if it may be: brokers died of it."""
+        """Why nobody may be given the bundle now because brokers died with it; empty if it may be given."""
         deps = self._deps
         if bundle not in deps.quarantine:
             return ""
@@ -85,18 +85,18 @@ class Splitting:
         return deps.quarantine.held_back(bundle, deaths, deps.world.wall_ms())
 
     def named(self, namespace: str, hash_range: str) -> Bundle:
-        """The bundle of this range, or the one that LARGEST or HOT stands for. Raises InvalidName, Conflict."""
+        """The bundle of this range, or the one that LARGEST or HOT selects. Raises InvalidName, Conflict."""
         if hash_range not in list(Extreme):
             return Bundle.of(namespace, hash_range)
         deps = self._deps
         return choose(Extreme(hash_range), namespace, deps.channel.table, deps.views.bundles, self._loads().loads)
 
     def bounds_of(self, bundle: Bundle) -> Bounds:
-        """What cuts by load go by."""
+        """The limits for cuts by load."""
         return Bounds.of(self.ruling().settings_of(bundle))
 
     def ruling(self) -> Ruling:
-        """What settings and policies say at this moment; the same object until they change."""
+        """The ruling of the present settings and policies; the same object until they change."""
         settings, policies = self._deps.settings, self._deps.policies.current()
         if self._ruled is None or self._ruled.settings is not settings or self._ruled.policies is not policies:
             self._ruled = Ruling(settings, policies)

@@ -1,4 +1,4 @@
-"""Feeds a node's evidence on deadly bundles: from the channel, what is read at the start too, and from pardons."""
+"""Feeds a node's evidence on deadly bundles: from the channel, including the replay at the start, and from unlocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from statechannel.runtime.service import Channel
 def collect_evidence(
     channel: Channel, policies: PolicyStore, membership: Membership, settings: Callable[[], Settings]
 ) -> Quarantine:
-    """What follows both for as long as they run; call it before either does."""
+    """The evidence, which follows channel and policies; call this before either of them runs."""
     quarantine = Quarantine(lambda: max(len(membership.peers), len(channel.table.holders())))
 
     def changed(key: str, old: Version[Policy] | None, new: Version[Policy]) -> None:

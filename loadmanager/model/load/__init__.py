@@ -1,1 +1,1 @@
-"""Loads: what a broker reports, means over time, and usage as a part of what a broker can carry."""
+"""Loads: a broker's reports, means over time, and usage as a fraction of capacity."""

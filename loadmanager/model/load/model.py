@@ -1,7 +1,8 @@
-"""What brokers tell each other about load: `BrokerLoadData`, for all, and `TopBundlesLoadData`, for the leader.
+"""The load data that brokers publish: `BrokerLoadData` for all, `TopBundlesLoadData` for the leader.
 
-Both are values of table views, keyed by the broker's name; the incarnation inside tells whether they still mean the
-broker that now runs under it. JSON, so that people and Spark read them; unknown fields are ignored (PIP-192).
+Both are values of table views, keyed by the broker's name; the incarnation inside shows whether they are still about
+the broker that now has this name. They are JSON, so that people and Spark can read them; unknown fields are ignored
+(PIP-192).
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class Figures(msgspec.Struct, frozen=True):
 class BrokerLoadData(msgspec.Struct, frozen=True, omit_defaults=True):
     """One broker's load. Percentages are 0 to 100 of what the process may use; rates are per second.
 
-    `capacity` is what the broker has: `cpu` in cores always, and what was declared of `memory_bytes`,
-    `in_rate_bytes_s`, `out_rate_bytes_s`, `rate_msg_s`. `sampled_ms` is the broker's wall clock.
+    `capacity` always has `cpu` in cores, and what was declared of `memory_bytes`, `in_rate_bytes_s`,
+    `out_rate_bytes_s`, `rate_msg_s`. `sampled_ms` is the broker's wall clock.
     """
 
     broker: BrokerId
@@ -63,18 +64,18 @@ class BrokerLoadData(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LoadedBundle(msgspec.Struct, frozen=True, array_like=True):
-    """A bundle and what it costs."""
+    """A bundle and its load."""
 
     bundle: Bundle
     load: BundleLoad
 
 
 class TopBundlesLoadData(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A broker's hottest bundles, hottest first, and the sum over all that it holds, so that shares can be told.
+    """A broker's hottest bundles, hottest first, and the sum over all its bundles, to compute shares.
 
-    Hottest by the largest of the bundle's shares of the broker's CPU, message rate and bytes; then by keys and
-    sessions, then by name. So a bundle that is heavy in one respect only is not hidden by many that are light in all.
-    Pulsar compares bytes first, in steps of 100 KB/s, and is blind to CPU.
+    A bundle's heat is the largest of its shares of the broker's CPU, message rate and bytes; ties go by keys and
+    sessions, then by name. So many bundles that are light in everything do not hide one that is heavy in one respect.
+    Pulsar compares bytes first, in steps of 100 KB/s, and ignores CPU.
     """
 
     broker: BrokerId
@@ -83,11 +84,11 @@ class TopBundlesLoadData(msgspec.Struct, frozen=True, omit_defaults=True):
     total: BundleLoad = msgspec.field(default_factory=BundleLoad)
     count: int = 0
     spread: tuple[Bundle, ...] = ()
-    """Children of splits, in `bundles` whether hot or not, that the leader is asked to find places for."""
+    """Children of splits for which the leader should find places; `bundles` has them whether hot or not."""
 
 
 def credible(load: BundleLoad) -> BundleLoad:
-    """The load itself, with 0 for what a service cannot mean: negative figures, infinite ones and no numbers."""
+    """The load, with 0 in place of impossible figures: negative, infinite or not a number."""
     if all(0 <= value < inf for value in msgspec.structs.astuple(load)[:7]):
         return load
     fixed = [value if 0 <= value < inf else 0 for value in msgspec.structs.astuple(load)[:7]]
@@ -95,7 +96,7 @@ def credible(load: BundleLoad) -> BundleLoad:
 
 
 def total_of(loads: Iterable[BundleLoad]) -> BundleLoad:
-    """The sum of several bundles' loads, without their hottest keys."""
+    """The sum of several bundles' loads, without hottest keys."""
     keys = sessions = 0
     in_msg = out_msg = in_bytes = out_bytes = cpu = 0.0
     for load in loads:
@@ -119,15 +120,15 @@ def heat(load: BundleLoad, total: BundleLoad) -> float:
 
 
 def part_of(bundle: BundleLoad, total: BundleLoad, cpu_percent: float, cores: float) -> float:
-    """How much of its broker's CPU a bundle makes, in the percent in which `cpu_percent` is given.
+    """A bundle's part of its broker's CPU, in percent as `cpu_percent` is.
 
-    Where the service measures it per bundle, that, but never more than the bundle's share of what the broker uses; else
-    in proportion to messages, else to bytes. `total` is the sum over all bundles of the broker.
+    If the service measures CPU per bundle, that figure, but never more than the bundle's share of what the broker uses;
+    else in proportion to messages, else to bytes. `total` is the sum over all bundles of the broker.
     """
     used = max(0.0, cpu_percent)
     if total.cpu_percent > 0:
         in_proportion = used * share(bundle.cpu_percent, total.cpu_percent)
-        # Below its proportion where the broker also has work that no bundle causes: that part does not move.
+        # less than its proportion if the broker also has work that no bundle causes: that part does not move
         return min(in_proportion, bundle.cpu_percent / cores) if cores > 0 else in_proportion
     if total.rate_msg_s > 0:
         return used * share(bundle.rate_msg_s, total.rate_msg_s)
@@ -135,7 +136,7 @@ def part_of(bundle: BundleLoad, total: BundleLoad, cpu_percent: float, cores: fl
 
 
 def share(part: float, whole: float) -> float:
-    """`part / whole`, 0 where there is nothing to share."""
+    """`part / whole`, 0 if `whole` is 0."""
     return part / whole if whole > 0 else 0.0
 
 

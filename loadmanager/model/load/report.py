@@ -1,9 +1,9 @@
-"""Decides when a broker reports its load, and what the report says. Pure: it is given samples and the time.
+"""Decides when a broker reports its load, and the content of the report. Pure: samples and the time come in.
 
-A broker reports at once when it starts; then, at most every `min_interval_s`, when something changed that matters to
-others, and at least every `max_interval_s` (PIP-192's thresholds; Pulsar: 5 s, 10 %, 15 min). Beyond Pulsar's triggers
-it also reports when it holds other bundles than it said, when its hottest bundles' shares shifted, and when its own
-report has vanished from the view: somebody swept it away, or the topic was lost.
+A broker reports at once when it starts; then, at most every `min_interval_s`, when a relevant change occurred, and at
+least every `max_interval_s` (PIP-192's thresholds; Pulsar: 5 s, 10 %, 15 min). Beyond Pulsar's triggers it also reports
+when its set of bundles changed, when the shares of its hottest bundles shifted, and when its own report has vanished
+from the view (somebody deleted it, or the topic was lost).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from statechannel.law.record import BrokerId
 _UNWEIGHTED = Weights(memory=1.0)
 _MSG_FLOOR = 1.0
 _BYTES_FLOOR = 1024.0
-"""Below these rates no relative change is worth a report: from 0.1 to 0.2 messages a second is +100 %."""
+"""Below these rates relative changes do not matter: from 0.1 to 0.2 messages a second is +100 %."""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -53,11 +53,11 @@ class Reporter:
         self._window = LoadWindow(0)
         self._last: tuple[int, Report] | None = None
         self.spread: tuple[Bundle, ...] = ()
-        """Children of splits to ask the leader's word for: reported as far as they are held, hot or not."""
+        """Children of splits for the leader to place: reported while held, hot or not."""
         self.set(settings)
 
     def set(self, settings: Settings) -> None:
-        """Go by these from now on."""
+        """Apply these settings from now on."""
         self._min_ms = settings.load_report_min_interval_s * 1000
         self._max_ms = settings.load_report_max_interval_s * 1000
         self._threshold = settings.load_report_threshold_percent / 100
@@ -66,15 +66,15 @@ class Reporter:
         self._window.window_ms = settings.load_window_s * 1000
 
     def observe(self, sample: Sample, now_ms: int) -> None:
-        """Take a sample. What is reported are means over `load_window_s`, for the bundles that are held now."""
+        """Take a sample. Reports give means over `load_window_s`, for the bundles that are held now."""
         self.take(self.measured(sample, now_ms))
 
     def measured(self, sample: Sample, now_ms: int) -> Measured:
-        """What is to be taken of a sample; changes nothing, and may take long."""
+        """The input of `take` for a sample; changes nothing, and may take long."""
         return self._window.measured(sample, now_ms)
 
     def take(self, measured: Measured) -> None:
-        """The next one. Quick."""
+        """Add the next sample. Quick."""
         self._window.take(measured)
 
     def published(self, report: Report, now_ms: int) -> None:
@@ -113,7 +113,7 @@ class Reporter:
         )
 
     def mean_of(self, bundle: Bundle, latest: BundleLoad) -> BundleLoad:
-        """A held bundle's mean over the window, with what cannot be averaged as in `latest`; that if it is not held."""
+        """A held bundle's mean over the window, with `latest`'s hottest keys; `latest` itself if it is not held."""
         last = self._window.last
         if last is None or bundle not in last.held:
             return latest
@@ -140,7 +140,7 @@ class Reporter:
 
 
 def what_changed(last: Report, now: Report, threshold: float) -> str | None:
-    """The first change that others should know of, in words; None if there is none. `threshold` is a fraction."""
+    """The first change that others should know, in words; None if there is none. `threshold` is a fraction."""
     if last.held != now.held:
         return f"bundles: {len(now.held - last.held)} came, {len(last.held - now.held)} went, {len(now.held)} held"
     if set(now.top.spread) - set(last.top.spread):

@@ -1,10 +1,10 @@
-"""What a broker and a bundle use of each resource, in natural units, and how full that makes a broker. Pure.
+"""Computes what brokers and bundles use of each resource, in natural units, and how full a broker is. Pure.
 
-Loads are rows in the order of RESOURCES: cores, bytes of memory, bytes/s in and out, messages/s. A usage is
-load / capacity times the resource's weight: 1.0 is a full broker. CPU always counts. The others count where a broker
-declares a capacity for them (memory is measured, but has weight 0 by default: it doesn't fall when a bundle goes): the
-speed of a network cannot be read reliably from inside a container or a virtual machine, and a guess would steer every
-decision.
+Loads are rows in the order of RESOURCES: cores, bytes of memory, bytes/s in and out, messages/s. A usage is load /
+capacity times the resource's weight: 1.0 is a full broker. CPU always counts. Another resource counts only if the
+broker declares a capacity for it: a network's speed cannot be read reliably inside a container or virtual machine, and
+a guess would distort every decision. Memory is measured, but has weight 0 by default: it does not fall when a bundle
+goes.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from loadmanager.settings import Settings
 
 RESOURCES = ("cpu", "memory", "bandwidth in", "bandwidth out", "message rate")
 CAPACITIES = ("cpu", "memory_bytes", "in_rate_bytes_s", "out_rate_bytes_s", "rate_msg_s")
-"""How a broker declares what it has, in the same order."""
+"""The names under which brokers declare capacities, in the order of RESOURCES."""
 
 Row = tuple[float, float, float, float, float]
 
 
 class Weights(msgspec.Struct, frozen=True):
-    """What a resource counts, 1 = fully; 0 leaves it out."""
+    """The weights of the resources, 1 = fully; 0 leaves one out."""
 
     cpu: float = 1.0
     memory: float = 0.0
@@ -48,7 +48,7 @@ def weights_of(settings: Settings) -> Weights:
 
 
 def capacity_row(capacity: Mapping[str, float]) -> Row:
-    """What a broker has; infinite where it doesn't say, one core if it doesn't even say that."""
+    """A broker's capacities; infinite if not declared, but one core if CPU is not."""
     cpu, memory, in_bytes, out_bytes, messages = map(capacity.get, CAPACITIES)
     return (
         cpu if cpu and cpu > 0 else 1.0,
@@ -60,12 +60,12 @@ def capacity_row(capacity: Mapping[str, float]) -> Row:
 
 
 def broker_row(load: BrokerLoadData) -> Row:
-    """What a broker uses."""
+    """A broker's load."""
     return _used(load, capacity_row(load.capacity))
 
 
 def _used(load: BrokerLoadData, capacity: Row) -> Row:
-    """`capacity` is what the broker says that it has."""
+    """A broker's load; `capacity` is as the broker declares it."""
     return (
         max(0.0, load.cpu_percent) / 100 * capacity[0],
         0.0 if capacity[1] == inf else max(0.0, load.memory_percent) / 100 * capacity[1],
@@ -76,7 +76,7 @@ def _used(load: BrokerLoadData, capacity: Row) -> Row:
 
 
 def bundle_row(bundle: BundleLoad, total: BundleLoad, broker: BrokerLoadData) -> Row:
-    """What goes when the bundle goes; `total` is the sum over all bundles of its broker. Memory does not fall."""
+    """The load that leaves with the bundle, but no memory; `total` is the sum over all bundles of its broker."""
     said = broker.capacity.get("cpu", 0.0)
     cores = said if said > 0 else 1.0  # as in `capacity_row`
     cpu_percent = part_of(bundle, total, broker.cpu_percent, said)
@@ -84,7 +84,7 @@ def bundle_row(bundle: BundleLoad, total: BundleLoad, broker: BrokerLoadData) ->
 
 
 def usages(load: BrokerLoadData, weights: Weights = DEFAULT_WEIGHTS, laid_down: Mapping[str, float] = {}) -> Row:
-    """How full a broker is, resource by resource; capacities that are `laid_down` stand above what it says itself."""
+    """How full a broker is, by resource; capacities in `laid_down` override what it declares."""
     said = capacity_row(load.capacity)
     cpu, memory, in_bytes, out_bytes, messages = _used(load, said)
     has_cpu, has_memory, has_in, has_out, has_messages = (

@@ -1,9 +1,9 @@
-"""The mean load of what a broker holds now, over a window of samples that may be about other bundles. Pure.
+"""The mean load of the bundles that a broker holds now, over a window of samples with other bundles. Pure.
 
-A plain mean lies for as long as the window after each move: the bundle that went still counts, the one that came counts
-in part. So each older sample is restated for the bundles of now: less what has gone since, plus what the newcomers have
-cost since they came. A bundle's own load is its mean over the samples that it was in. (Pulsar weighs the past with 0.9
-for ever, and goes on unloading a broker that is already balanced.)
+After each move a plain mean is wrong for a whole window: it still counts the bundle that left, and only part of the one
+that came. So each older sample is restated for the present bundles: less those that left since, plus the mean cost of
+those that came. A bundle's own load is its mean over the samples that have it. (Pulsar always weighs the past with 0.9,
+and goes on unloading a broker that is already balanced.)
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from loadmanager.model.load.model import Figures, credible, part_of, total_of
 from statechannel.law.bundle import Bundle
 
 SAMPLES_KEPT = 10
-"""Of a window, about: of a broker with ten thousand bundles each sample takes a megabyte. The newest is always kept."""
+"""About how many samples of a window are kept, always with the newest: 10,000 bundles take a megabyte each."""
 
 _RATES = ("in_rate_msg_s", "out_rate_msg_s", "in_rate_bytes_s", "out_rate_bytes_s", "cpu_percent")
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """What was measured at one moment: `at_ms` by the wall clock, the process, and each bundle that is held."""
+    """One measurement: `at_ms` by the wall clock, the process, and each held bundle."""
 
     at_ms: int
     figures: Figures
@@ -33,7 +33,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """A sample with what is needed of it again and again."""
+    """A sample with values that are needed repeatedly."""
 
     now_ms: int
     sample: Sample
@@ -42,7 +42,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class Means(msgspec.Struct, frozen=True):
-    """Of the window: the process's figures, and the sum over the bundles that are held now."""
+    """Means over the window: the process's figures, and the sum over the bundles that are held now."""
 
     figures: Figures
     total: BundleLoad
@@ -56,11 +56,11 @@ class LoadWindow:
         self._measured: deque[Measured] = deque()
 
     def observe(self, sample: Sample, now_ms: int) -> None:
-        """Take a sample. Figures of bundles that cannot be meant count as 0."""
+        """Take a sample. Impossible figures of bundles count as 0."""
         self.take(self.measured(sample, now_ms))
 
     def measured(self, sample: Sample, now_ms: int) -> Measured:
-        """What is to be taken of a sample; changes nothing."""
+        """The input of `take` for a sample; changes nothing."""
         loads = {bundle: credible(load) for bundle, load in sample.loads.items()}
         held = (
             self._measured[-1].held if self._measured and self._measured[-1].held == loads.keys() else frozenset(loads)
@@ -68,7 +68,7 @@ class LoadWindow:
         return Measured(now_ms, msgspec.structs.replace(sample, loads=loads), total_of(loads.values()), held)
 
     def take(self, measured: Measured) -> None:
-        """The next one. Quick, whatever the number of bundles."""
+        """Add the next sample. Quick, whatever the number of bundles."""
         self._thin()
         self._measured.append(measured)
         while self._measured[0].now_ms < measured.now_ms - self.window_ms:
@@ -86,7 +86,7 @@ class LoadWindow:
         return self._measured[-1] if self._measured else None
 
     def means(self) -> Means:
-        """The means for what is held now. Needs a sample."""
+        """The means for the bundles that are held now. Needs a sample."""
         last = self._measured[-1]
         came = {held: self._came_since(last.held - held) for held in {each.held for each in self._measured}}
         restated = [_restated(each, last.held, *came[each.held]) for each in self._measured]
@@ -104,12 +104,12 @@ class LoadWindow:
         )
 
     def mean_of(self, bundle: Bundle) -> BundleLoad:
-        """A held bundle's mean over the samples that it was in; keys and sessions as of the last one."""
+        """A held bundle's mean over the samples that have it; keys and sessions as of the last one."""
         loads = [each.sample.loads[bundle] for each in self._measured if bundle in each.held]
         return _mean(loads, loads[-1])
 
     def _came_since(self, newcomers: frozenset[Bundle]) -> tuple[float, BundleLoad]:
-        """What these have cost on average since they came: points of CPU, and rates."""
+        """The mean cost of these bundles since they came: points of CPU, and rates."""
         points, loads = 0.0, list[BundleLoad]()
         for bundle in newcomers:
             since = [each for each in self._measured if bundle in each.held]
@@ -119,7 +119,7 @@ class LoadWindow:
 
 
 def _restated(measured: Measured, held: frozenset[Bundle], points: float, came: BundleLoad) -> tuple[float, BundleLoad]:
-    """A sample's CPU and total as if the broker had held then what it holds now."""
+    """A sample's CPU and total, as if the broker had then held its present bundles."""
     if measured.held is held:
         return measured.sample.figures.cpu_percent, measured.total
     gone = measured.held - held
@@ -134,13 +134,13 @@ def _restated(measured: Measured, held: frozenset[Bundle], points: float, came: 
 
 
 def _points(measured: Measured, bundle: Bundle) -> float:
-    """The points of CPU that a bundle made of the process's in a sample."""
+    """A bundle's part of the process's CPU in a sample, in points of percent."""
     cpu_percent, cores = measured.sample.figures.cpu_percent, measured.sample.figures.cores
     return part_of(measured.sample.loads[bundle], measured.total, cpu_percent, cores)
 
 
 def _mean(loads: Iterable[BundleLoad], counts: BundleLoad) -> BundleLoad:
-    """The mean of the rates, with the counts of one of them."""
+    """The mean of the rates, with these counts."""
     every = list(loads)
     in_msg, out_msg, in_bytes, out_bytes, cpu = (fmean(getattr(load, name) for load in every) for name in _RATES)
     return BundleLoad(counts.keys, counts.sessions, in_msg, out_msg, in_bytes, out_bytes, cpu)

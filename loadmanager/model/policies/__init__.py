@@ -1,1 +1,1 @@
-"""Policies: documents that say which broker may hold which bundle, and what they allow at a moment."""
+"""Policies: documents that say which broker may hold which bundle, and what they permit at a given moment."""

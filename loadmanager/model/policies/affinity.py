@@ -17,7 +17,7 @@ Holdings = Mapping[str, Mapping[BrokerId, int]]
 
 
 class Spread(msgspec.Struct, frozen=True, eq=False):
-    """`of_namespace`: (namespaces,), the group of each, FREE if none. The others are those of `Constraints`."""
+    """The groups as columns; `of_namespace`: (namespaces,), the group of each or FREE; the rest as in `Constraints`."""
 
     groups: tuple[str, ...]
     of_namespace: NDArray[np.int64]

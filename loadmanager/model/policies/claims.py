@@ -1,7 +1,7 @@
-"""Which bundle policies hold for a bundle: those whose part of the ring it shares. Pure.
+"""Finds the bundle policies that hold for a bundle: those whose range overlaps it. Pure.
 
-A policy is written for a bundle, but holds for its range: the children of a split have it too, and so has what their
-merge becomes. Where several hold, the one of the smallest range has the first word.
+A policy is written for a bundle, but holds for its range: the children of a split inherit it, and so does the result of
+a merge. If several hold, the one with the smallest range takes precedence.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from loadmanager.model.policies.model import BundlePolicy
 from statechannel.law.bundle import Bundle
 
 Named = tuple[tuple[Bundle, BundlePolicy], ...]
-"""Policies with the bundles that they were written for, the smallest range first."""
+"""Policies with their bundles, the smallest range first."""
 
 
 class Claims:
-    """Bundle policies by namespace. Asking costs little, however many there are."""
+    """Bundle policies by namespace; look-ups are cheap, however many there are."""
 
     def __init__(self, policies: Mapping[Bundle, BundlePolicy]) -> None:
         by_namespace: dict[str, list[tuple[Bundle, BundlePolicy]]] = {}
@@ -28,21 +28,21 @@ class Claims:
 
     @property
     def namespaces(self) -> Mapping[str, Named]:
-        """All of them."""
+        """All policies by namespace."""
         return {name: tuple(sorted(ring.named, key=_size)) for name, ring in self._rings.items()}
 
     def __contains__(self, namespace: str) -> bool:
-        """Whether the namespace has any."""
+        """Whether the namespace has bundle policies."""
         return namespace in self._rings
 
     def on(self, bundle: Bundle) -> Named:
-        """Those that hold for the bundle."""
+        """The policies that hold for the bundle."""
         ring = self._rings.get(bundle.namespace)
         return () if ring is None else ring.on(bundle)
 
 
 class _Ring:
-    """The policies of one namespace, lowest first; `reach`: how far any up to there goes."""
+    """The policies of one namespace, lowest range first; `reach` is the highest end of any range so far."""
 
     def __init__(self, named: list[tuple[Bundle, BundlePolicy]]) -> None:
         self.named = named
@@ -64,5 +64,5 @@ def _size(named: tuple[Bundle, BundlePolicy]) -> tuple[int, int]:
 
 
 def intersects(one: Bundle, other: Bundle) -> bool:
-    """Whether they share a part of the ring of one namespace."""
+    """Whether the bundles overlap."""
     return one.namespace == other.namespace and one.lo < other.hi and other.lo < one.hi

@@ -1,7 +1,7 @@
-"""What the policies mean for the rows of a model: broker columns, and the hard rules in columns. Pure.
+"""Applies the policies to the rows of a model: columns of brokers, and the hard rules as columns. Pure.
 
-Bundles with the same permissions share a kind. They have to share the isolation of their namespace, the policies for
-their part of the ring, and whether their own broker is one where they are merely tolerated.
+Bundles with the same permissions share a kind: they have the same isolation of their namespace and the same bundle
+policies, and their own broker either tolerates each of them or none.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from loadmanager.model.policies.terms import BundleRows, terms_of
 from loadmanager.settings import Settings
 
 CAPACITIES = ("cpu", "memory_bytes", "in_rate_bytes_s", "out_rate_bytes_s", "rate_msg_s")
-"""Names of capacities, in the order of a model's resources."""
+"""The names of capacities, in the order of a model's resources."""
 
 Ints = NDArray[np.int64]
 
 
 def with_policies(policies: Policies, brokers: Brokers) -> Brokers:
-    """The brokers with what is laid down about them: drains, pauses, limits, capacities, failure domains."""
+    """The brokers with their policies applied: drains, pauses, limits, capacities, failure domains."""
     domain_of = {name: domain for domain, each in policies.failure_domains.items() for name in each.brokers}
     if not (policies.brokers or domain_of or policies.cluster.paused):
         return brokers
@@ -54,7 +54,7 @@ def with_policies(policies: Policies, brokers: Brokers) -> Brokers:
 def constraints_for(
     policies: Policies, brokers: Brokers, bundles: BundleRows, holdings: Holdings, settings: Settings
 ) -> Constraints:
-    """The hard rules for these rows; `brokers` are those of `with_policies`.
+    """The hard rules for these rows; `brokers` come from `with_policies`.
 
     `holdings` says, for namespaces in anti-affinity groups, how many bundles each broker holds by the whole table.
     """
@@ -80,14 +80,14 @@ def constraints_for(
 
 
 def fleet_of(brokers: Brokers, settings: Settings) -> Fleet:
-    """The brokers of a model as the rules look at them: as full as a placement sees them."""
+    """A model's brokers as the rules look at them, with the usage that placement sees."""
     usage = (brokers.used / brokers.capacity * weights_of(settings).row).max(axis=1, initial=0.0)
     usage[~brokers.known] = 0.0
     return Fleet(tuple(each.name for each in brokers.ids), brokers.versions, brokers.draining, usage)
 
 
 def _claimed(policies: Policies, bundles: BundleRows) -> tuple[Ints, list[Claimed]]:
-    """(m,) which combination of bundle policies holds for each bundle, 0 for none; and the combinations."""
+    """(m,), which combination of bundle policies holds for each bundle, 0 for none; and the combinations."""
     combination, combinations = np.zeros(len(bundles.ids), np.int64), list[Claimed]([()])
     if not policies.bundles:
         return combination, combinations

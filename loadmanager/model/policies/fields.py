@@ -1,5 +1,4 @@
-"""What can never be right in a policy document, whatever there is in the cluster: raises Invalid, naming the field.
-Pure."""
+"""Checks a policy document by itself, whatever the cluster has: raises Invalid, which names the field. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ PATTERN_CHARACTERS = 1_000
 PATTERNS = 1_000
 REASON_CHARACTERS = 1_000
 LEAST, MOST = 1e-6, 1e18
-"""Beyond these, sums and quotients of weights and capacities would overflow in somebody's strategy."""
+"""Beyond these bounds, sums and quotients of weights and capacities could overflow in a strategy."""
 _DEFAULTS = Settings.model_construct()
 _NAME = re.compile(r"[\w.=:-]{1,200}", re.ASCII)
 _BROKER = re.compile(r"[^\s/#]+:\d{1,5}", re.ASCII)
@@ -51,7 +50,7 @@ def read(kind: Kind, data: bytes) -> Policy:
 
 
 def patched(kind: Kind, before: Policy | None, patch: Mapping[str, object]) -> Policy:
-    """The document with some fields changed; null takes one away. Raises Invalid."""
+    """The document with some fields changed; null removes a field. Raises Invalid."""
     fields: dict[str, object] = {} if before is None else dict(msgspec.to_builtins(before))
     for name, value in patch.items():
         if name not in TYPES[kind].__struct_fields__:
@@ -90,7 +89,7 @@ def check_name(kind: Kind, name: str) -> None:
 
 
 def check_fields(policy: Policy, settings: Settings | None = None) -> None:
-    """Raises Invalid. Without settings: whether it can be worked with at all, whoever wrote it."""
+    """Raises Invalid. Without settings it only checks that the document is usable, whoever wrote it."""
     match policy:
         case IsolationPolicy():
             _isolation(policy)

@@ -1,4 +1,4 @@
-"""What a check of a policy document finds, and what it is checked against. Values only."""
+"""The findings of a check of a policy document, and what it is checked against. Values only."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from statechannel.law.bundle import Bundle
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What there is in the cluster at present."""
+    """The present cluster."""
 
     brokers: Collection[str]
-    """Names of the registered ones."""
+    """The names of the registered brokers."""
     namespaces: Collection[str]
     bundles_of: Callable[[str], Sequence[Bundle]]
     """The bundles of a namespace; none if there is no such namespace."""
@@ -23,16 +23,16 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class Findings(msgspec.Struct, frozen=True):
-    """`refused`: rules that nothing satisfies at present, each a sentence that names the rule. `notes`: remarks."""
+    """The result: `refused` names rules that nothing can satisfy at present, one sentence each; `notes` are remarks."""
 
     refused: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def refuse(self, *, force: bool) -> None:
-        """Raises Conflict with what is refused, unless it is forced."""
+        """Raises Conflict with the refused rules, unless forced."""
         if self.refused and not force:
             raise Conflict(f"{'; '.join(self.refused)}. Change it, or insist (?force=true, --force)")
 
     def plus(self, other: Findings) -> Findings:
-        """Both."""
+        """Both findings together."""
         return Findings((*self.refused, *other.refused), (*self.notes, *other.notes))

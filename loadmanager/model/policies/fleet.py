@@ -1,4 +1,4 @@
-"""The brokers as rules look at them: names, releases, which are there to take bundles, how full. Values only."""
+"""The brokers as rules look at them: names, releases, draining, usage. Values only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NUMBER = re.compile(r"\d+|[^\d.]+")
 
 
 class Fleet(msgspec.Struct, frozen=True, eq=False):
-    """The live brokers, n rows. `usage` is the fullest resource as a fraction, 0 where it is not known."""
+    """The live brokers, n rows. `usage` is the fullest resource as a fraction, 0 if unknown."""
 
     names: tuple[str, ...]
     versions: tuple[str, ...]
@@ -21,12 +21,12 @@ class Fleet(msgspec.Struct, frozen=True, eq=False):
     usage: NDArray[np.float64]
 
     def row(self, name: str) -> int:
-        """The broker's row, -1 if it is not there."""
+        """The broker's row, -1 without one."""
         return self.names.index(name) if name in self.names else -1
 
 
 def older(versions: Sequence[str], among: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """(n,): whose release is older than the newest one of those in `among`."""
+    """(n,): whether the broker's release is older than the newest release in `among`."""
     keys = {version: _release(version) for version in set(versions)}
     newest = max((keys[versions[row]] for row in np.flatnonzero(among).tolist()), default=None)
     if newest is None:
@@ -36,7 +36,7 @@ def older(versions: Sequence[str], among: NDArray[np.bool_]) -> NDArray[np.bool_
 
 
 def _release(version: str) -> tuple[tuple[int, int, str], ...]:
-    """Sorts 0.9 before 0.10, and 1.0rc1 before 1.0."""
+    """A sort key: 0.9 comes before 0.10, and 1.0rc1 before 1.0."""
     parts = _NUMBER.findall(version)
     key = [(1, int(part), "") if part.isdigit() else (-1, 0, part) for part in parts]
     return (*key, (0, 0, ""))

@@ -1,12 +1,12 @@
-"""Namespace isolation as Pulsar means it: who may hold a namespace, given who is there. Pure.
+"""Namespace isolation as in Pulsar: which brokers may hold a namespace, given the live brokers. Pure.
 
-A namespace goes to the primary brokers of its policy, and to secondary ones too while fewer than `min_available`
-primaries are there. Where several policies match a namespace, all of them hold. A namespace that none matches goes to
-brokers that are no policy's primary; where there is no such broker it has no place, as in Pulsar: brokers that were set
-apart for somebody do not become everybody's because the others are gone.
+A namespace goes to the primary brokers of its policy, and also to secondary ones while fewer than `min_available`
+primaries are available. If several policies match a namespace, all of them hold. A namespace without a policy goes to
+brokers that are no policy's primary; without such a broker it has no place, as in Pulsar: brokers that are reserved for
+somebody do not become everybody's because the others are gone.
 
-Secondaries that were opened because the primaries were full are closed only when the primaries are well below the
-threshold (`RELIEF`): what moved there relieved them, and would be called back at once else.
+Secondaries that opened because the primaries were full close only when the primaries are well below the threshold
+(`RELIEF`): the bundles that moved there relieved the primaries, and would otherwise be called back at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from loadmanager.model.policies.pattern import Pattern, compiled
 from loadmanager.model.policies.rules import Rules
 
 RELIEF = 0.8
-"""Of the usage threshold: what is on a secondary stays there until the primaries are below this part of it."""
+"""A fraction of the usage threshold: bundles stay on a secondary until the primaries are below it."""
 
 NAMESPACES_KEPT = 100_000
 
@@ -36,7 +36,7 @@ Matched = tuple[str, ...]
 
 
 class Claim(msgspec.Struct, frozen=True, eq=False):
-    """One policy among these brokers: `open` takes newcomers; what is on one of `tolerated` may stay there."""
+    """One policy applied to these brokers: `open` ones take newcomers; bundles on `tolerated` ones may stay there."""
 
     primary: Flags
     open: Flags
@@ -44,7 +44,7 @@ class Claim(msgspec.Struct, frozen=True, eq=False):
 
 
 class Isolation:
-    """All isolation policies, worked out for the brokers of a fleet."""
+    """All isolation policies, applied to the brokers of a fleet."""
 
     def __init__(self, policies: Mapping[str, IsolationPolicy], fleet: Fleet) -> None:
         self._policies = dict(sorted(policies.items()))
@@ -53,7 +53,7 @@ class Isolation:
         self._n = len(fleet.names)
 
     def matched(self, namespace: str) -> Matched:
-        """The policies that hold for the namespace."""
+        """The names of the policies that hold for the namespace."""
         return self._asked.matched(namespace)
 
     def row(self, matched: Matched, rules: Rules) -> NDArray[np.int16]:
@@ -67,7 +67,7 @@ class Isolation:
         return row
 
     def tolerated(self, matched: Matched) -> Flags:
-        """(n,): where newcomers are refused, but what is there may stay."""
+        """(n,): brokers that refuse newcomers, but may keep what they have."""
         stay, open_ = np.ones(self._n, np.bool_), np.ones(self._n, np.bool_)
         for name in matched:
             each = self._claims[name]
@@ -77,7 +77,7 @@ class Isolation:
 
 
 def claim(policy: IsolationPolicy, fleet: Fleet) -> Claim:
-    """Which brokers a policy gives to its namespaces at present."""
+    """The brokers that a policy gives to its namespaces at present."""
     primary = matching_brokers(policy.primary, fleet.names)
     secondary = matching_brokers(policy.secondary, fleet.names) & ~primary
     limit = policy.usage_threshold_percent / 100
@@ -94,7 +94,7 @@ def claim(policy: IsolationPolicy, fleet: Fleet) -> Claim:
 
 
 class _Asked:
-    """Which policies match a namespace. Most patterns begin with a tenant: those of other tenants are not tried."""
+    """Finds the policies that match a namespace; most patterns name a tenant, and are not tried for other tenants."""
 
     def __init__(self, policies: tuple[tuple[str, tuple[str, ...]], ...]) -> None:
         self._of_tenant: dict[str, list[tuple[str, Pattern]]] = {}
@@ -119,12 +119,12 @@ class _Asked:
 
 @lru_cache(16)
 def _asked_of(policies: tuple[tuple[str, tuple[str, ...]], ...]) -> _Asked:
-    """With what was asked before: most rounds ask the same again."""
+    """A cached `_Asked`: most rounds ask the same again."""
     return _Asked(policies)
 
 
 def brokers_of(policies: Mapping[str, IsolationPolicy], namespace: str, brokers: tuple[str, ...]) -> tuple[str, ...]:
-    """The brokers that the namespace may ever be on, primary or secondary, whoever is there at present."""
+    """The brokers that may ever hold the namespace, primary or secondary, whichever are available now."""
     named = [each for each in policies.values() if matches_namespace(each.namespaces, namespace)]
     if not named:
         reserved = tuple(pattern for each in policies.values() for pattern in each.primary)

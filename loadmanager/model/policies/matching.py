@@ -1,6 +1,6 @@
-"""Patterns of policies against the names of namespaces and brokers. Pure.
+"""Matches patterns of policies against the names of namespaces and brokers. Pure.
 
-A pattern matches a broker if it matches its whole name `host:port`, or its host alone, as Pulsar's do.
+A pattern matches a broker if it matches its whole name `host:port`, or its host alone, as in Pulsar.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from loadmanager.model.policies.pattern import PATTERNS_KEPT, any_of
 
 FLEETS_KEPT = 4_096
-"""Lookups ask the same again and again: patterns and brokers change far less often than the table."""
+"""Lookups repeat the same questions: patterns and brokers change far less often than the table."""
 
 NAMES_KEPT = 3
-"""Times as many names as the fleet has are remembered: who was gone for a while need not be matched again."""
+"""How many names are remembered, as a multiple of the fleet: a broker that returns need not be matched again."""
 
 
 def host_of(broker: str) -> str:
@@ -38,10 +38,9 @@ def matches_broker(patterns: Iterable[str], broker: str) -> bool:
 
 @lru_cache(FLEETS_KEPT)
 def matching_brokers(patterns: tuple[str, ...], brokers: tuple[str, ...]) -> NDArray[np.bool_]:
-    """(n,): which of the brokers any pattern matches. Not to be written to: it is remembered.
+    """(n,): which brokers match any pattern. Cached and read-only.
 
-    Names that were asked about with the same patterns before are not matched again: where one broker comes or goes,
-    that is all of the others.
+    Names that the same patterns met before are not matched again: when one broker comes or goes, only its name is new.
     """
     tried, matching = _tried_with(patterns), np.zeros(len(brokers), np.bool_)
     for row, broker in enumerate(brokers):
@@ -52,7 +51,7 @@ def matching_brokers(patterns: tuple[str, ...], brokers: tuple[str, ...]) -> NDA
 
 
 def try_names(patterns: tuple[str, ...], brokers: Iterable[str]) -> Iterator[None]:
-    """Match names one by one, so that `matching_brokers` knows them already when it is asked."""
+    """Match names one by one, to prepare a later call of `matching_brokers`."""
     tried = _tried_with(patterns)
     for broker in brokers:
         tried.matches(broker)
@@ -60,7 +59,7 @@ def try_names(patterns: tuple[str, ...], brokers: Iterable[str]) -> Iterator[Non
 
 
 class _Tried:
-    """The names that some patterns were matched against. Any thread: each step leaves it whole."""
+    """Results of matching some patterns. Safe on any thread: each step leaves the object consistent."""
 
     def __init__(self, patterns: tuple[str, ...]) -> None:
         self._patterns = patterns
@@ -73,7 +72,7 @@ class _Tried:
         return found
 
     def forget_others(self, brokers: Sequence[str]) -> None:
-        """If most names are of brokers that are not there any more."""
+        """Forget other names, if most of them are of brokers that are gone."""
         if len(self._known) > NAMES_KEPT * len(brokers) + NAMES_KEPT:
             self._known = {broker: self.matches(broker) for broker in brokers}
 

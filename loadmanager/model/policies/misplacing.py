@@ -1,7 +1,6 @@
-"""Which bundles are where the policies do not want them, of all that the table knows: the difference that a changed
-policy makes. Pure.
+"""Finds all bundles in the table whose broker the policies forbid, e.g. after a policy has changed. Pure.
 
-A model holds the hottest bundles of each broker, and a cold one may be misplaced as well.
+A model has only the hottest bundles of each broker, but a cold bundle may be misplaced as well.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from statechannel.law.verdict import Ownership
 def misplaced(
     policies: Policies, brokers: Brokers, table: OwnershipTable, settings: Settings
 ) -> Iterator[tuple[Bundle, BrokerId]]:
-    """Assigned bundles that must leave their broker, which is one of `brokers` (those of `with_policies`), each once.
+    """Assigned bundles that must leave their broker, each once; `brokers` come from `with_policies`.
 
-    Not the ones that are kept there by a pause or a quarantine.
+    Bundles that a pause or a quarantine keeps there are not among them.
     """
     seen: set[Bundle] = set()
     claims = Claims(policies.bundles)
@@ -44,7 +43,7 @@ def misplaced(
 
 
 def kept_apart(policies: Policies, brokers: Brokers, table: OwnershipTable) -> Iterator[tuple[Bundle, BrokerId]]:
-    """Assigned bundles of namespaces that share an anti-affinity group: to keep them apart all must be looked at."""
+    """Assigned bundles of namespaces that share an anti-affinity group: a model needs all to keep them apart."""
     groups = grouped(policies.namespaces)
     sizes = Counter(groups.values())
     for name, group in groups.items():

@@ -1,7 +1,7 @@
-"""What operators lay down about placement: one document a subject, each with a version of its own. Values only.
+"""The policies that operators write: one document for each subject, each with its own version. Values only.
 
-Documents are checked when they are written (`validation.py`); what they mean for a model is in `constraining.py`.
-Names of brokers are advertised `host:port`s. Patterns are regular expressions that must match as a whole.
+`validation.py` checks documents when they are written; `constraining.py` applies them to a model. Names of brokers are
+advertised `host:port`s. Patterns are regular expressions that must match as a whole.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from statechannel.law.bundle import Bundle
 
 
 class Kind(StrEnum):
-    """What a document is about; its key in the topic is `kind/name`."""
+    """The subject of a document; its key in the topic is `kind/name`."""
 
     ISOLATION = "isolation"
     FAILURE_DOMAIN = "failure-domain"
@@ -26,9 +26,12 @@ class Kind(StrEnum):
 
 
 class IsolationPolicy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Namespaces that match go to primary brokers, and to secondary ones while fewer than `min_available` primaries
-    are there (live, not draining, below `usage_threshold_percent`). Namespaces under no policy go to brokers that no
-    policy claims as primary (Pulsar's shared brokers). Name: of the policy."""
+    """Matching namespaces go to primary brokers; to secondary ones too while too few primaries are available.
+
+    That is: while fewer than `min_available` primaries are live, not draining and below `usage_threshold_percent`.
+    Namespaces without a policy go to brokers that are no policy's primary (Pulsar's shared brokers). Name: of the
+    policy.
+    """
 
     namespaces: tuple[str, ...]
     primary: tuple[str, ...]
@@ -38,60 +41,63 @@ class IsolationPolicy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
 
 
 class FailureDomain(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Brokers that fail together; overrides what they registered themselves. Name: of the domain."""
+    """Brokers that fail together; overrides what they registered. Name: of the domain."""
 
     brokers: tuple[str, ...]
 
 
 class NamespacePolicy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Name: `tenant/namespace`. None: as in the cluster."""
+    """Policy of a namespace. Name: `tenant/namespace`. None: as in the cluster."""
 
     anti_affinity_group: str = ""
     balancing: bool | None = None
-    """False: its bundles are neither moved, split nor merged by themselves."""
+    """False: its bundles are not moved, split or merged automatically."""
     paused: bool = False
-    """As `balancing=False`, for the time being (`pause` and `resume`)."""
+    """As `balancing=False`, but temporary (`pause` and `resume`)."""
     exclusive: bool = True
-    """False: a broker that is cut off from everything goes on serving it; it may have two owners for that time."""
+    """False: a broker that is cut off from everything goes on serving it; it may then have two owners for a while."""
     eager: bool = False
-    """True: the leader gives its bundles to brokers without a first lookup."""
+    """True: the leader places its bundles without a first lookup."""
     weight: float = 1.0
     settings: Mapping[str, float | int | str | bool] = msgspec.field(default_factory=dict)
-    """Settings of the cluster that have another value here; see `validation.NAMESPACE_SETTINGS`."""
+    """Cluster settings with another value here; see `overriding.NAMESPACE_SETTINGS`."""
 
 
 class BundlePolicy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Name: the bundle. It holds for the part of the ring, so a split's children have it too."""
+    """Policy of a bundle. Name: the bundle. It holds for the range, so the children of a split inherit it."""
 
     pin: str = ""
-    """A broker's name: it goes there and stays there, as long as that broker lives. `*`: stays wherever it is."""
+    """The broker where the bundle goes and stays while that broker lives. `*`: it stays where it is."""
     exclude: tuple[str, ...] = ()
-    """Brokers that it does not go to."""
+    """Brokers that must not get the bundle."""
     balancing: bool | None = None
     quarantined: str = ""
-    """Why nobody may take it any more: brokers died of it. What a leader has written here it tries again, and ends, by
-    itself (`leader/quarantine/trials.py`); what a person has written stays."""
+    """Why no broker may take the bundle: brokers died with it.
+
+    A leader retries what a leader wrote here, and ends it itself (`leader/quarantine/trials.py`); a person's entry
+    stays.
+    """
     weight: float = 1.0
     settings: Mapping[str, float | int | str | bool] = msgspec.field(default_factory=dict)
 
 
 class BrokerPolicy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Name: the broker. It outlives restarts of the broker, unlike what the broker says of itself."""
+    """Policy of a broker. Name: the broker. It outlives restarts, unlike what the broker declares itself."""
 
     drain: bool = False
-    """It gives everything away and takes nothing."""
+    """The broker gives everything away and takes nothing."""
     paused: bool = False
-    """Automatic decisions leave it alone: they move nothing to it nor from it."""
+    """Automatic decisions move nothing to or from the broker."""
     max_bundles: int | None = None
     capacity: Mapping[str, float] = msgspec.field(default_factory=dict)
-    """What it counts as, by resource (`cpu` in cores, `in_rate_bytes_s`, …); above what it declared itself."""
+    """Its capacity by resource (`cpu` in cores, `in_rate_bytes_s`, …); overrides what the broker declares."""
 
 
 class ClusterPolicy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Name: `cluster`. There is one."""
+    """Policy of the cluster. Name: `cluster`; there is only one."""
 
     paused: bool = False
-    """No automatic decision at all; unlike the setting `balancing` meant to be ended soon."""
+    """No automatic decisions; unlike the setting `balancing`, meant to end soon."""
     reason: str = ""
 
 
@@ -109,7 +115,7 @@ TYPES: Mapping[Kind, type[Policy]] = {
 
 
 class Policies(msgspec.Struct, frozen=True):
-    """All that hold at one moment, by name. `revision` grows with each accepted change of any."""
+    """All policies at one moment, by name. `revision` grows with each accepted change of any of them."""
 
     isolation: Mapping[str, IsolationPolicy] = msgspec.field(default_factory=dict)
     failure_domains: Mapping[str, FailureDomain] = msgspec.field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Numbers for the combinations that occur, out of all that might. Pure."""
+"""Numbers the combinations that occur, out of all possible ones. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 
 DENSE = 1 << 24
-"""Up to so many possible keys a table of all of them is quicker than sorting those that occur."""
+"""Up to this many possible keys, a table of all is quicker than sorting those that occur."""
 
 
 def numbered(keys: Ints, possible: int) -> tuple[Ints, Ints]:
-    """The distinct keys, ascending, and for each key its place among them. Keys are 0 up to below `possible`."""
+    """The distinct keys, ascending, and each key's index among them. Keys are from 0 to below `possible`."""
     if possible > DENSE:
         distinct, places = np.unique(keys, return_inverse=True)
         return distinct, places.astype(np.int64)

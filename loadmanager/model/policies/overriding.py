@@ -1,4 +1,4 @@
-"""Settings that have another value in a namespace or for a bundle. Pure; the values were checked when written."""
+"""Settings that a namespace or a bundle overrides. Pure; the values were checked when written."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ NAMESPACE_SETTINGS = frozenset(
         "split_max_sessions",
     }
 )
-"""What a namespace's policy may set otherwise."""
+"""Settings that a namespace's policy may override."""
 
 BUNDLE_SETTINGS = NAMESPACE_SETTINGS - {"namespace_max_bundles", "namespace_min_bundles"}
-"""What a bundle's policy may set otherwise."""
+"""Settings that a bundle's policy may override."""
 
 Overrides = Mapping[str, float | int | str | bool]
 
 
 def overrides_for(policies: Policies, namespace: str, claimed: tuple[BundlePolicy, ...] = ()) -> Overrides:
-    """Settings that have another value there: the namespace's, and over them the bundle's."""
+    """The overrides: the namespace's, and over them the bundle's."""
     named = policies.namespaces.get(namespace)
     overrides = dict(named.settings) if named is not None else {}
-    for each in reversed(claimed):  # the smallest range has the last word
+    for each in reversed(claimed):  # the smallest range takes precedence
         overrides.update(each.settings)
     return overrides
 
@@ -47,15 +47,15 @@ def overrides_for(policies: Policies, namespace: str, claimed: tuple[BundlePolic
 def settings_for(
     settings: Settings, policies: Policies, namespace: str, claimed: tuple[BundlePolicy, ...] = ()
 ) -> Settings:
-    """The settings as they hold for a namespace, or for a bundle of it with these policies of its own."""
+    """The settings for a namespace, or for a bundle in it with these policies."""
     overrides = overrides_for(policies, namespace, claimed)
     return settings.model_copy(update=dict(overrides)) if overrides else settings
 
 
 def balances(policies: Policies, namespace: str, claimed: tuple[BundlePolicy, ...] = ()) -> bool:
-    """Whether automatic moves, splits and merges concern it: the bundle's word, else the namespace's, else yes.
+    """Whether automatic moves, splits and merges apply: the bundle's value, else the namespace's, else yes.
 
-    The cluster's switches come on top of it, and so do pauses.
+    The cluster's switches and pauses apply in addition.
     """
     for each in claimed:
         if each.balancing is not None:
@@ -65,7 +65,7 @@ def balances(policies: Policies, namespace: str, claimed: tuple[BundlePolicy, ..
 
 
 def why_paused(policies: Policies, namespace: str, claimed: tuple[BundlePolicy, ...] = ()) -> str:
-    """The quarantine or pause that keeps everything automatic off a bundle, drains included; empty if none does."""
+    """The quarantine or pause that stops all automatic decisions on a bundle, drains included; empty if none."""
     quarantined = next((each.quarantined for each in claimed if each.quarantined), "")
     if quarantined:
         return f"quarantined: {quarantined}"
@@ -76,7 +76,7 @@ def why_paused(policies: Policies, namespace: str, claimed: tuple[BundlePolicy, 
 
 
 def why_left_alone(policies: Policies, namespace: str, claimed: tuple[BundlePolicy, ...] = ()) -> str:
-    """The rule that keeps automatic splits, merges and moves off a bundle; empty if none does."""
+    """The rule that stops automatic splits, merges and moves of a bundle; empty if there is none."""
     return why_paused(policies, namespace, claimed) or (
         "" if balances(policies, namespace, claimed) else "balancing is off for it"
     )

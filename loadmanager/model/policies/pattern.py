@@ -1,7 +1,6 @@
-"""Regular expressions that come from outside, in RE2's syntax: matching takes time in proportion to the name, whatever
-the expression. Pure.
+"""Users' regular expressions in RE2's syntax: matching takes time linear in the name, whatever the expression. Pure.
 
-Every broker's loop matches them, so a backtracking matcher would let one policy stop the cluster. What RE2 has not
+Every broker's loop matches them, so with a backtracking matcher one policy could stop the cluster. What RE2 lacks
 (look-around, backreferences, atomic groups, more than 1,000 repetitions) is refused, and so is what is too large.
 """
 
@@ -15,25 +14,28 @@ from typing import Any
 import re2
 
 MEMORY_BYTES = 1 << 18
-"""Of one expression, for its program and for what RE2 remembers of matching it."""
+"""The memory limit of one expression: its program, and RE2's cache of matching it."""
 
 STEPS = 1_500
-"""Instructions of an expression's program, at most: a name costs no more than its length times as many."""
+"""The most instructions of an expression's program; a match costs at most this times the length of the name."""
 
 PATTERNS_KEPT = 4_096
 RANGE_BYTES = 256
 QUOTED = r"\Q"
 _NO_REPETITION = re.compile(r"\{(?:,\d*|\d{5,}(?:,\d*)?|\d*,\d{5,})\}", re.ASCII)
-"""RE2 takes it for plain characters."""
+"""RE2 takes these for plain characters."""
 
 
 class Unmatchable(ValueError):
-    """The text is no expression that can be matched here; says why."""
+    """The text is no expression that can be matched here; the message says why."""
 
 
 class Pattern:
-    """One expression. Raises Unmatchable. `tenant`: that of every namespace that it matches, None if there may be
-    several; `steps`: the instructions of its program."""
+    """One expression. Raises Unmatchable.
+
+    `tenant`: the only tenant whose namespaces it can match, None if there may be several; `steps`: the instructions of
+    its program.
+    """
 
     __slots__ = ("_expression", "steps", "tenant")
 
@@ -66,13 +68,13 @@ class Pattern:
 
 @lru_cache(PATTERNS_KEPT)
 def compiled(pattern: str) -> Pattern:
-    """The pattern, which is compiled once. Raises Unmatchable."""
+    """The pattern, compiled only once. Raises Unmatchable."""
     return Pattern(pattern)
 
 
 @lru_cache(PATTERNS_KEPT)
 def any_of(patterns: tuple[str, ...]) -> tuple[Pattern, ...]:
-    """As few patterns that match, between them, what any of these matches: a name is tried against all in one go.
+    """As few patterns as possible that together match the same names: fewer tries for each name.
 
     Raises Unmatchable.
     """
@@ -89,8 +91,8 @@ def any_of(patterns: tuple[str, ...]) -> tuple[Pattern, ...]:
 
 
 def _joined(texts: list[str]) -> tuple[Pattern, ...]:
-    if len(texts) > 1 and not any(QUOTED in text for text in texts):  # what is not closed would reach into the next
-        with suppress(Unmatchable):  # two groups of one name, or too large together
+    if len(texts) > 1 and not any(QUOTED in text for text in texts):  # an unclosed quote would include the next text
+        with suppress(Unmatchable):  # two groups with the same name, or too large together
             return (Pattern("|".join(f"(?:{text})" for text in texts)),)
     return tuple(map(compiled, texts))
 
@@ -103,7 +105,7 @@ def _words(error: Exception) -> str:
 def _options() -> Any:
     options = re2.Options()
     options.max_mem = MEMORY_BYTES
-    options.log_errors = False  # else RE2 writes what it refuses to standard error
+    options.log_errors = False  # else RE2 writes errors to standard error
     options.never_capture = True
     return options
 

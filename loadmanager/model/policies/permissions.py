@@ -1,8 +1,8 @@
-"""Who may hold what, for the brokers of one moment: rows that bundles with the same permissions share. Pure.
+"""Which brokers may hold a bundle at one moment: rows that bundles with the same permissions share. Pure.
 
-The most particular rule wins: a quarantine over everything, then a pin, then the bundle's exclusions on top of the
-isolation of its namespace, then the preference for newer releases. A pin binds while its broker is there and not
-draining; until then the other rules hold.
+The most specific rule wins: a quarantine over everything, then a pin, then the bundle's exclusions together with the
+isolation of its namespace, then the preference for newer releases. A pin binds while its broker is live and not
+draining; otherwise the other rules hold.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from loadmanager.model.policies.model import BundlePolicy, Policies
 from loadmanager.model.policies.rules import Rules
 
 WHEREVER = "*"
-"""As the pin: stays wherever it is."""
+"""The pin of a bundle that stays where it is."""
 
 Row = NDArray[np.int16]
 Claimed = tuple[BundlePolicy, ...]
 
 
 class Permissions:
-    """The rows. `rules` gains words as rows are asked for."""
+    """The rows of permissions; `rules` grows as rows are requested."""
 
     def __init__(self, policies: Policies, fleet: Fleet, *, newest_only: bool) -> None:
         self.rules = Rules()
@@ -41,7 +41,7 @@ class Permissions:
         return self._matched[namespace]
 
     def of_namespace(self, matched: Matched) -> tuple[Row, NDArray[np.bool_]]:
-        """(n,) ALLOWED or the rule that refuses newcomers; and where what is there already may stay all the same."""
+        """(n,), ALLOWED or the rule that refuses newcomers; and where present bundles may stay nevertheless."""
         found = self._rows.get(matched)
         if found is None:
             row = self._isolation.row(matched, self.rules)
@@ -54,8 +54,7 @@ class Permissions:
         return found
 
     def row(self, matched: Matched, claimed: Claimed = (), stays: int = -1) -> Row:
-        """(n,) for a bundle of such a namespace with these policies of its own; `stays`: the row of its broker, where
-        it is tolerated."""
+        """(n,), for a bundle with this isolation and these policies; `stays`: the row of its broker, if tolerated."""
         row = self.of_namespace(matched)[0].copy()
         if stays >= 0:
             row[stays] = ALLOWED
@@ -74,7 +73,7 @@ class Permissions:
         return row
 
     def pinned_to(self, claimed: Claimed) -> int:
-        """The row of the broker that a pin binds the bundle to at present, -1 if none does."""
+        """The row of the broker to which a pin now binds the bundle, -1 if there is none."""
         for policy in claimed:
             at = self._fleet.row(policy.pin) if policy.pin not in ("", WHEREVER) else -1
             if at >= 0 and not self._fleet.draining[at]:

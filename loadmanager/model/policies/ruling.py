@@ -1,4 +1,4 @@
-"""What settings and policies say of bundles that may be split or merged: for one look, once for each kind. Pure."""
+"""The settings and policies for bundles that may be split or merged, computed once for each kind of bundle. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Kind = tuple[str, tuple[Bundle, ...]]
 
 
 class Ruling:
-    """The settings and policies of one moment, asked by an owner of this name about its bundles."""
+    """The settings and policies of one moment, for the bundles of this owner."""
 
     def __init__(self, settings: Settings, policies: Policies, owner: str = "") -> None:
         self.settings = settings
@@ -26,7 +26,7 @@ class Ruling:
         self._alone: dict[_Kind, str] = {}
 
     def settings_of(self, bundle: Bundle) -> Settings:
-        """The settings as they hold for this bundle."""
+        """The settings for this bundle."""
         kind, claimed = self._kind(bundle)
         found = self._settings.get(kind)
         if found is None:
@@ -34,7 +34,7 @@ class Ruling:
         return found
 
     def why_left_alone(self, bundle: Bundle) -> str:
-        """The policy that keeps automatic splits and merges off it, empty if none does."""
+        """The policy that stops automatic splits and merges of the bundle, empty if there is none."""
         kind, claimed = self._kind(bundle)
         if kind not in self._alone:
             owner = self.policies.brokers.get(self._owner)
@@ -43,11 +43,11 @@ class Ruling:
         return self._alone[kind]
 
     def quarantined(self, bundle: Bundle) -> str:
-        """Why nobody may be given the bundle, empty if somebody may."""
+        """Why no broker may be given the bundle, empty if one may."""
         return next((policy.quarantined for policy in self._kind(bundle)[1] if policy.quarantined), "")
 
     def policies_of(self, bundle: Bundle) -> Hashable:
-        """Equal for bundles of a namespace that are under the same policies."""
+        """A value that is equal for bundles of a namespace under the same policies."""
         return self._kind(bundle)[0][1]
 
     def _kind(self, bundle: Bundle) -> tuple[_Kind, tuple[BundlePolicy, ...]]:

@@ -1,6 +1,6 @@
-"""Whether a policy document can be satisfied by the brokers, namespaces and other policies that there are. Pure.
+"""Checks that brokers, namespaces and other policies can satisfy a policy document. Pure.
 
-Each refusal is a sentence that names the rule and what it collides with.
+Each refusal is a sentence that names the rule and what it conflicts with.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SHOWN = 5
 
 
 def of_isolation(name: str, policy: IsolationPolicy, others: Policies, known: Known) -> Findings:
-    """An isolation policy beside the other ones."""
+    """Check an isolation policy against the other policies."""
     refused: list[str] = []
     brokers = sorted(known.brokers)
     if not any(matches_broker((*policy.primary, *policy.secondary), broker) for broker in brokers):
@@ -41,7 +41,7 @@ def of_isolation(name: str, policy: IsolationPolicy, others: Policies, known: Kn
 def _disjoint(
     name: str, policy: IsolationPolicy, rest: dict[str, IsolationPolicy], claimed: list[str], brokers: list[str]
 ) -> list[str]:
-    """Another policy that claims a namespace as well, with no primary broker in common."""
+    """Refuse if another policy claims the same namespace, and they have no primary broker in common."""
     refused: list[str] = []
     mine = {broker for broker in brokers if matches_broker(policy.primary, broker)}
     for other, each in rest.items():
@@ -57,7 +57,7 @@ def _disjoint(
 def _homeless(
     name: str, policy: IsolationPolicy, rest: dict[str, IsolationPolicy], known: Known, brokers: list[str]
 ) -> list[str]:
-    """Namespaces under no policy, once every broker is somebody's primary."""
+    """Refuse if every broker becomes a primary, but some namespaces have no policy."""
     homeless = _sharing_nothing({**rest, name: policy}, known, brokers)
     if not homeless:
         return []
@@ -74,7 +74,7 @@ def _sharing_nothing(policies: Mapping[str, IsolationPolicy], known: Known, brok
 
 
 def of_isolation_gone(name: str, others: Policies, known: Known) -> Findings:
-    """What stays when an isolation policy goes."""
+    """Check the deletion of an isolation policy."""
     rest = {key: each for key, each in others.isolation.items() if key != name}
     before = _sharing_nothing(others.isolation, known, tuple(known.brokers))
     homeless = [each for each in _sharing_nothing(rest, known, tuple(known.brokers)) if each not in before]
@@ -85,7 +85,7 @@ def of_isolation_gone(name: str, others: Policies, known: Known) -> Findings:
 
 
 def of_failure_domain(name: str, domain: FailureDomain, others: Policies, known: Known) -> Findings:
-    """A failure domain beside the other ones."""
+    """Check a failure domain against the others."""
     refused = [
         f"failure domain '{other}' has {broker} already, and a broker is in one domain"
         for other, each in sorted(others.failure_domains.items())
@@ -96,7 +96,7 @@ def of_failure_domain(name: str, domain: FailureDomain, others: Policies, known:
 
 
 def of_bundle(bundle: Bundle, policy: BundlePolicy, others: Policies, known: Known) -> Findings:
-    """A bundle's policy beside the isolation of its namespace and the policies of overlapping ranges."""
+    """Check a bundle's policy against the isolation of its namespace and the policies of overlapping ranges."""
     refused: list[str] = []
     pin = policy.pin if policy.pin != WHEREVER else ""
     if pin and brokers_of(others.isolation, bundle.namespace, (pin,)) == ():
@@ -116,7 +116,7 @@ def of_bundle(bundle: Bundle, policy: BundlePolicy, others: Policies, known: Kno
 
 
 def of_broker(name: str, policy: BrokerPolicy, others: Policies, known: Known) -> Findings:
-    """A broker's policy beside those of the other brokers."""
+    """Check a broker's policy against those of the other brokers."""
     staying = [
         broker
         for broker in known.brokers
@@ -129,7 +129,7 @@ def of_broker(name: str, policy: BrokerPolicy, others: Policies, known: Known) -
 
 
 def _only_there(name: str, others: Policies, known: Known, staying: tuple[str, ...]) -> list[str]:
-    """Isolation policies whose namespaces may be on this broker, and on none of those that stay."""
+    """Refuse if this broker is the only one that namespaces of some isolation policy may use."""
     refused: list[str] = []
     for policy, each in others.isolation.items():
         patterns = (*each.primary, *each.secondary)
@@ -142,7 +142,7 @@ def _only_there(name: str, others: Policies, known: Known, staying: tuple[str, .
 
 
 def why_isolated(policies: Policies, namespace: str, broker: str) -> str:
-    """The isolation policy that keeps a namespace off a broker for good, in words; empty if none does."""
+    """The isolation policy that permanently keeps a namespace off a broker, in words; empty if there is none."""
     for name, each in policies.isolation.items():
         named = matches_namespace(each.namespaces, namespace)
         if named and not matches_broker((*each.primary, *each.secondary), broker):
@@ -155,7 +155,7 @@ def why_isolated(policies: Policies, namespace: str, broker: str) -> str:
 
 
 def unregistered(named: Sequence[str], known: Known) -> tuple[str, ...]:
-    """Notes on brokers that are not there at present."""
+    """Notes on brokers that are not registered."""
     absent = [broker for broker in dict.fromkeys(named) if broker not in known.brokers]
     return tuple(f"{broker} is not registered at present: this holds as soon as it is" for broker in absent)
 

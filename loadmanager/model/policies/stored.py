@@ -1,7 +1,7 @@
-"""Policies as documents: their keys and values in the topic, and what all documents together lay down. Pure.
+"""Policies as documents: their keys and values in the topic, and the result of all documents together. Pure.
 
-What cannot be worked with (written past the checks of this release, by another one or by hand) is not in force: the
-version before it stays, if there was one. All brokers of a release decide that alike, from the document alone.
+An unusable document (written by another release or by hand, past this release's checks) is not in force: its previous
+version stays, if there was one. All brokers of a release decide this alike, from the document alone.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def named(key: str) -> tuple[Kind, str]:
 
 
 def fold(documents: Mapping[str, Policy], revision: int) -> Policies:
-    """The documents, by kind and name. One whose key and kind do not fit each other holds for nothing."""
+    """The documents, by kind and name. A document whose key and kind differ is ignored."""
     by_kind: dict[Kind, dict[str, Policy]] = {kind: {} for kind in Kind}
     bundles: dict[Bundle, BundlePolicy] = {}
     for key, policy in sorted(documents.items()):
@@ -75,11 +75,11 @@ def fold(documents: Mapping[str, Policy], revision: int) -> Policies:
 
 
 _bundle = lru_cache(1 << 16)(Bundle.parse)
-"""Every change folds all documents again: their names are parsed once."""
+"""Cached: every change folds all documents again, but their names are parsed once."""
 
 
 def decode(data: bytes) -> Policy:
-    """The inverse of `encode`. Raises for what cannot be worked with: the document's former value stays then."""
+    """The inverse of `encode`. Raises for unusable documents; the previous version then stays in force."""
     stored = msgspec.json.decode(data, type=Stored)
     policy = msgspec.json.decode(stored.policy, type=TYPES[stored.kind])
     check_fields(policy)

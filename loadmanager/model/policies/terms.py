@@ -1,6 +1,6 @@
-"""What the policies say of each bundle by itself: whether it is held where it is, how long it rests, what a move costs.
+"""What the policies say about single bundles: whether a bundle must stay, how long it rests, what a move costs. Pure.
 
-Worked out once for each pair of a namespace and a combination of bundle policies. Pure.
+Computed once for each pair of a namespace and a combination of bundle policies.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from statechannel.law.bundle import Bundle
 
 Ints = NDArray[np.int64]
 Combined = tuple[Ints, Sequence[Claimed]]
-"""(m,) which combination of bundle policies holds for each bundle, and the combinations."""
+"""(m,), which combination of bundle policies holds for each bundle; and the combinations."""
 
 _NOTHING = NamespacePolicy()
 _UNPINNED = -2
 
 
 class BundleRows(Protocol):
-    """What is asked of a model's bundles."""
+    """The columns of a model's bundles that are needed here."""
 
     @property
     def ids(self) -> Sequence[Bundle]:
@@ -62,13 +62,13 @@ class Terms(msgspec.Struct, frozen=True, eq=False):
 
 
 class _Columns:
-    """(pairs,) each, as if nothing were said."""
+    """(pairs,) each, with the values that hold without any policy."""
 
     def __init__(self, pairs: int, rest_s: float) -> None:
         self.firm = np.full(pairs, FREE, np.int16)
-        """Rules that hold even for a broker that drains."""
+        """Rules that hold even if the broker drains."""
         self.soft = np.full(pairs, FREE, np.int16)
-        """Rules that a drain overrules."""
+        """Rules that a drain overrides."""
         self.pinned = np.full(pairs, _UNPINNED, np.int64)
         self.pin = np.full(pairs, FREE, np.int16)
         self.rest_s = np.full(pairs, rest_s)
@@ -83,7 +83,7 @@ def terms_of(
     combined: Combined,
     settings: Settings,
 ) -> Terms:
-    """The terms of each bundle. A drain of its broker overrules pins and `balancing`, but no pause."""
+    """The terms of each bundle. A drain of its broker overrides pins and `balancing`, but no pause."""
     combination, combinations = combined
     key = bundles.namespace * len(combinations) + combination
     pairs, pair = numbered(key, len(bundles.namespaces) * len(combinations))

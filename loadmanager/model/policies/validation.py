@@ -1,8 +1,8 @@
-"""What a policy document must be before it is written. Pure.
+"""Validates a policy document before it is written. Pure.
 
-Three kinds of findings: what can never be right is Invalid; what is about something that is not there, NotFound; a
-rule that nothing satisfies at present is a Conflict that names it, and may be forced (brokers may be about to come).
-Whatever else its author should know is a note: unknown brokers are, they may come later.
+What can never be right raises Invalid; a reference to something that does not exist raises NotFound. A rule that
+nothing satisfies at present becomes a Conflict that names it and can be forced (brokers may be about to come).
+Everything else the author should know is a note, e.g. unknown brokers, which may come later.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from statechannel.law.bundle import Bundle
 
 
 def check(kind: Kind, name: str, policy: Policy, others: Policies, known: Known) -> Findings:
-    """What is to be said of a document; `others` are the policies that hold now. Raises Invalid, NotFound."""
+    """Check a document; `others` are the present policies. Raises Invalid, NotFound."""
     check_name(kind, name)
     check_fields(policy, known.settings)
     match policy:
@@ -43,7 +43,7 @@ def check(kind: Kind, name: str, policy: Policy, others: Policies, known: Known)
             return of_broker(name, policy, others, known)
         case BundlePolicy():
             bundle = Bundle.parse(name)
-            if bundle not in others.bundles:  # one that was split or merged since keeps what it has
+            if bundle not in others.bundles:  # a bundle that was split or merged since keeps its policy
                 _exists(bundle, known)
             return of_bundle(bundle, policy, others, known)
         case _:
@@ -53,7 +53,7 @@ def check(kind: Kind, name: str, policy: Policy, others: Policies, known: Known)
 
 
 def check_deletion(kind: Kind, name: str, others: Policies, known: Known) -> Findings:
-    """What is to be said of the deletion of a document that holds now."""
+    """Check the deletion of a present document."""
     return of_isolation_gone(name, others, known) if kind is Kind.ISOLATION else Findings()
 
 

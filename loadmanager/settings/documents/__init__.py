@@ -1,1 +1,1 @@
-"""Versioned documents on a topic, under policies, plans and live settings: the first valid one wins."""
+"""Versioned documents in a topic, the basis of policies, plans and live settings: the first valid write wins."""

@@ -1,9 +1,8 @@
-"""What a reader makes of the entries of a document topic. Pure: the same entries in the same order give the same
-documents to every reader, of whichever release.
+"""Replays a document topic: the same entries give the same documents to every reader of any release. Pure.
 
-The law: an attempt counts if it names the present version of its document (`seen`), else it is refused. Whether its
-value can be read is no part of the law: a value that only a newer release can read moves the version on for us as well,
-and the value of before stays in force here.
+The law: an attempt is accepted if it names the present version of its document (`seen`), else refused. Whether its
+value can be read is not part of the law: a value that only a newer release can read still moves the version on, and the
+previous value stays in force here.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _read_entry = msgspec.json.Decoder(Entry).decode
 
 
 class Accepted(msgspec.Struct, Generic[T], frozen=True):
-    """An attempt that counts: what was before, and what is now."""
+    """An accepted attempt: the version before, and the new one."""
 
     id: str
     old: Version[T] | None
@@ -35,20 +34,20 @@ class Accepted(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Refused(msgspec.Struct, Generic[T], frozen=True):
-    """An attempt that named another version than the present one, which stays."""
+    """A refused attempt, which named another version than the present one."""
 
     id: str
     present: Version[T] | None
 
 
 class Skipped(msgspec.Struct, frozen=True):
-    """Not an entry of ours, and why."""
+    """An entry that is no document entry, and why."""
 
     detail: str
 
 
 class DocumentFold(Generic[T]):
-    """The documents that the entries applied so far make, with their history."""
+    """The documents after the entries applied so far, with their history."""
 
     def __init__(self, decode: Callable[[bytes], T]) -> None:
         self._decode = decode
@@ -70,7 +69,7 @@ class DocumentFold(Generic[T]):
         return Accepted(attempt.id, old, new)
 
     def value_in(self, entry: LogEntry) -> T | None:
-        """The value that an entry would set, whether it will count or not; None if it sets none that can be read."""
+        """The value that an entry would set, accepted or not; None if it sets none that can be read."""
         try:
             raw = bytes(_read(entry).value)
             return None if raw == DELETED else self._decode(raw)
@@ -113,7 +112,7 @@ class DocumentFold(Generic[T]):
         }
 
     def unreadable(self) -> Sequence[Version[T]]:
-        """The newest versions that this release cannot work with, by name."""
+        """The newest versions that this release cannot read, by name."""
         newest = (versions[-1] for _, versions in sorted(self._by_name.items()))
         return tuple(each for each in newest if not each.readable)
 
@@ -133,7 +132,7 @@ class DocumentFold(Generic[T]):
 
 
 def _read(entry: LogEntry) -> Entry:
-    """Raises what the decoder does, and CorruptRecord where it depends on the reader how deep it gets."""
+    """Raises what the decoder raises, and CorruptRecord for nesting that only some readers could decode."""
     value = entry.value or b""
     if nests_too_deep(value):
         raise CorruptRecord("nested too deep")

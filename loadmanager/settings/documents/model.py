@@ -1,10 +1,9 @@
-"""Documents with versions, in a topic: the record format, and what a reader makes of it. Values only.
+"""Documents with versions, in a topic: the record format and its result. Values only.
 
-Each change is an entry in a topic of one partition that keeps everything, so the history is kept (a compacted topic
-would not do: of an append that the log took twice it keeps the later copy, which may have lost meanwhile). Entries are
-folded in order by the law of the state channel: the first
-that names the present version wins, later ones are refused by every reader alike. So nobody overwrites what he has
-not seen, and a last-value table could not do this (it would keep the loser).
+Each change is an entry in a topic of one partition that keeps everything. (A compacted topic would not do: if the log
+took an append twice it keeps the later copy, which may be refused by then.) As in the state channel, the first entry
+that names the present version wins, and every reader refuses the later ones. So nobody overwrites what they have not
+seen; a table of last values would keep the loser.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ import msgspec
 T = TypeVar("T")
 
 ABSENT = 0
-"""The version of a document that was never written; a deletion counts as a version as well."""
+"""The version of a document that was never written; a deletion is a version as well."""
 
 DELETED = b"null"
-"""What stands in place of a value to delete a document; no document's value is null."""
+"""The value that deletes a document; no document's value is null."""
 
 
 POLICIES_TOPIC, SETTINGS_TOPIC, PLANS_TOPIC = "policies", "settings", "plans"
@@ -27,7 +26,7 @@ DOCUMENT_TOPICS = (POLICIES_TOPIC, SETTINGS_TOPIC, PLANS_TOPIC)
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One attempt to change a document. `seen` is the version that its author had before him; `value` null deletes."""
+    """One attempt to change a document. `seen` is the version that its author saw; `value` null deletes."""
 
     id: str
     name: str
@@ -39,10 +38,10 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Version(msgspec.Struct, Generic[T], frozen=True):
-    """One accepted state of a document. `value` None: it was deleted. `offset`: where in the topic.
+    """One accepted version of a document. `value` None: it was deleted. `offset`: its place in the topic.
 
-    Not `readable`: this release cannot work with it, for the `defect` that it has here (a newer release wrote it in a
-    form that this one does not know, or an older one took what is refused now); the value is the one before it.
+    If not `readable`, `defect` says why this release cannot use it (a newer release wrote it in an unknown form, or an
+    older one accepted what is now refused); `value` is then that of the version before.
     """
 
     name: str

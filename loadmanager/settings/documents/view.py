@@ -1,8 +1,8 @@
-"""Documents on a topic, as a service: reads what everybody wrote, and writes with compare-and-set on the version.
+"""The shell of documents: reads everybody's entries, and writes with compare-and-set on the version.
 
-Decides nothing: which attempts count says `fold.py`. The topic keeps everything (it is not compacted: a log may take an
-append twice, and compaction would keep the later copy, so that readers of before and after would disagree about who was
-first). Settings and policies are such documents.
+`fold.py` decides which attempts count. The topic is not compacted: a log may take an append twice, and compaction would
+keep the later copy, so that readers before and after it would disagree about who was first. Settings, policies and
+plans are such documents.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ Listener = Callable[[str, Version[T] | None, Version[T]], None]
 Check = Callable[[str, T | None, Mapping[str, T]], None]
 
 ATTEMPTS = 5
-"""How often a change that names no version is tried against others that are faster."""
+"""How often a change without a named version is retried against faster writers."""
 _log = logging.getLogger(__name__)
 
 
 def _fine(_name: str, _value: Any, _present: Mapping[str, Any]) -> None:
-    """Everything goes."""
+    """Accept every value."""
 
 
 class Documents(Generic[T]):
     """Named documents, each with a version that counts its changes.
 
-    `start()`, then `run()` for as long as they are needed. Reads never fail and never wait: while the log does not
-    answer they show what was read. `decode` and `encode` turn a value from and to JSON. `check(name, value, present)`
-    raises Invalid before anything is written; `value` None is a deletion, `present` all documents as they are now.
-    `nonce` must differ between any two processes that ever write. `prepare` is awaited with each value before it is in
-    force here: for what is long about it, in steps.
+    Call `start()`, then `run()` for as long as they are needed. Reads never fail and never wait: while the log does not
+    answer they show what was read. `decode` and `encode` convert a value from and to JSON. `check(name, value,
+    present)` raises Invalid before anything is written; `value` None is a deletion, `present` all present documents.
+    `nonce` must differ between any two writing processes. `prepare` is awaited with each value before it takes effect
+    here, for slow work in steps.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Documents(Generic[T]):
 
     @property
     def ready(self) -> bool:
-        """Whether everything that was in the topic at the start has been read."""
+        """Whether all entries that the topic had at the start have been read."""
         return self._reader.ready
 
     async def wait_ready(self, timeout_s: float) -> bool:
@@ -98,7 +98,7 @@ class Documents(Generic[T]):
         return self._fold.values()
 
     def unreadable(self) -> Sequence[Version[T]]:
-        """The newest versions that this release cannot work with, by name: what was before each is in force."""
+        """The newest versions that this release cannot read, by name; their previous versions are in force."""
         return self._fold.unreadable()
 
     def history(self, name: str | None = None) -> Sequence[Version[T]]:
@@ -106,25 +106,25 @@ class Documents(Generic[T]):
         return self._fold.history(name)
 
     def at(self, offset: int) -> Mapping[str, T]:
-        """The documents that existed once the entry at `offset` had been read (a `revision` of then)."""
+        """The documents that existed after the entry at `offset` (an earlier `revision`)."""
         return self._fold.at(offset)
 
     def on_change(self, listener: Listener[T]) -> Callable[[], None]:
         """Call `listener(name, old, new)` on the loop for each accepted version, also those from before the start.
 
-        Returns what ends it. A listener that raises is logged and stops nothing.
+        Returns a function that unsubscribes. A listener that raises is logged and stops nothing.
         """
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     async def catch_up(self) -> None:
-        """Read all that anybody has written by now. Raises LogUnavailable."""
+        """Read everything written so far. Raises LogUnavailable."""
         await self._reader.catch_up()
 
     # --- writing
 
     async def put(self, name: str, value: T, *, seen: int | None, author: str, reason: str) -> Version[T]:
-        """Set a document, if its version still is `seen` (0: it was never written); None: whatever it is.
+        """Set a document if its version still is `seen` (0: never written), or in any case if `seen` is None.
 
         Returns the new version once this process has read it back. Raises Invalid (nothing was written), Conflict
         (somebody was faster; says who), LogUnavailable (it may or may not be written: look before trying again).
@@ -151,7 +151,7 @@ class Documents(Generic[T]):
         raise _conflict(name, seen, self.get(name))
 
     async def _know(self, name: str, seen: int | None) -> None:
-        """Read what the caller has seen: he may have seen it at another broker that reads faster."""
+        """Read what the caller has seen, perhaps at another broker that reads faster."""
         if not await self.wait_ready(self._timeout_s):
             raise LogUnavailable(f"{self.topic} is not read yet: try again")
         now = self.get(name)
@@ -164,7 +164,7 @@ class Documents(Generic[T]):
         return Entry(f"{self._nonce}.{self._written}", name, seen, raw, author, self._wall_ms(), reason)
 
     async def _attempt(self, entry: Entry) -> Accepted[T] | Refused[T]:
-        """Write, and wait until it is read back. Raises LogUnavailable, RecordTooLarge."""
+        """Write an entry, and wait until it is read back. Raises LogUnavailable, RecordTooLarge."""
         read_back: asyncio.Future[Accepted[T] | Refused[T]] = asyncio.get_running_loop().create_future()
         self._awaited[entry.id] = read_back
         try:
@@ -182,11 +182,11 @@ class Documents(Generic[T]):
     # --- running
 
     async def start(self) -> None:
-        """Create or check the topic and note its end. Raises LogUnavailable or TopicMismatch; may be tried again."""
+        """Create or check the topic and note its end. Raises LogUnavailable or TopicMismatch; can be repeated."""
         await self._reader.start()
 
     async def run(self) -> None:
-        """Read until cancelled. Starts if that has not been done."""
+        """Read until cancelled; starts first if needed."""
         if not self._reader.started:
             await self.start()
         await self._reader.run()

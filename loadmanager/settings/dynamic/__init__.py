@@ -1,1 +1,1 @@
-"""Settings of the whole cluster, changed while its brokers run: names, values, the topic, and what they act on."""
+"""Settings of the whole cluster, which change while its brokers run: names, values, the topic, the result."""

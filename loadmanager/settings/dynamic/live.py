@@ -1,7 +1,7 @@
-"""The settings of one broker as they are at this moment, and the endpoint through which the cluster's are changed.
+"""Keeps one broker's settings current, and changes those of the cluster.
 
-`LiveSettings` reads the topic `settings` and keeps `current`: the settings of the start under those of the cluster.
-Whoever acts on a setting asks for it each time, or listens. A document that does not fit is noted once and left out.
+`LiveSettings` reads the topic `settings` and keeps `current`: the cluster's settings over those of the start. Code that
+uses a setting reads it each time, or listens. A document that does not fit is noted once and ignored.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _log = logging.getLogger(__name__)
 
 
 class LiveSettings:
-    """`open()`, then `run()`. Reads never wait."""
+    """The live settings: call `open()`, then `run()`. Reads never wait."""
 
     def __init__(
         self, start: Settings, log: Log, *, wall_ms: Callable[[], int], nonce: str, note: Callable[[str], None]
     ) -> None:
         self.start = start
-        """What this broker was started with."""
+        """The settings that this broker was started with."""
         self._overlay = Overlay(start, {}, {})
         self._in_force = False
         self._note = note
@@ -54,17 +54,17 @@ class LiveSettings:
 
     @property
     def current(self) -> Settings:
-        """The settings that hold now."""
+        """The settings in force now."""
         return self._overlay.settings
 
     @property
     def ignored(self) -> Mapping[str, str]:
-        """The cluster's settings that are left out here, and why."""
+        """The cluster's settings that are ignored here, and why."""
         return self._overlay.ignored
 
     @property
     def revision(self) -> int:
-        """The offset of the last change that was read; -1 if there was none. `at` takes it."""
+        """The offset of the last change that was read, for `at`; -1 if there was none."""
         return self._documents.revision
 
     @property
@@ -81,16 +81,16 @@ class LiveSettings:
         return self._documents.history(None if name is None else named(name).setting.name)
 
     def at(self, offset: int) -> Settings:
-        """The settings that held here after the change at `offset` (a `revision` of then)."""
+        """The settings that were in force here after the change at `offset` (an earlier `revision`)."""
         return overlaid(self.start, standing(self._documents.history(), offset)).settings
 
     def on_change(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener(old, new)` on the loop whenever the settings that hold here change; returns what ends it."""
+        """Call `listener(old, new)` on the loop when the settings in force change; the result unsubscribes."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     def restart_with(self, values: Mapping[str, float]) -> None:
-        """As if this broker had been started with these values too. Raises ValueError if they do not fit."""
+        """Apply these values as if this broker had been started with them. Raises ValueError if they do not fit."""
         self.start = combined(self.start, values)
         self._changed()
 
@@ -99,10 +99,10 @@ class LiveSettings:
     async def set(
         self, name: str, given: object, *, seen: int | None, author: str, reason: str
     ) -> Version[ClusterValue]:
-        """Set it for the whole cluster. `name` ours or Pulsar's, `given` in the unit of that name, text is read.
+        """Set a value for the whole cluster. `name` is ours or Pulsar's, `given` a value in its unit, or text.
 
-        `seen`: the version that is to be replaced (0: it was never set), None: whatever it is. Raises NotFound, Invalid
-        (with what would be allowed), Conflict (somebody was faster), LogUnavailable (it may or may not be written).
+        `seen`: the version to replace (0: never set); None: any. Raises NotFound, Invalid (with the allowed values),
+        Conflict (somebody was faster), LogUnavailable (it may or may not be written).
         """
         found = changeable(name)
         ours = found.setting.name
@@ -115,19 +115,19 @@ class LiveSettings:
         return await self._documents.put(ours, value, seen=seen, author=author, reason=reason)
 
     async def unset(self, name: str, *, seen: int | None, author: str, reason: str) -> Version[ClusterValue]:
-        """Leave it to each broker again, as it was started. Raises what `set` raises."""
+        """Return to each broker's own value. Raises what `set` raises."""
         ours = changeable(name).setting.name
         await self._all_read()
         return await self._documents.delete(ours, seen=seen, author=author, reason=reason)
 
     async def _all_read(self) -> None:
-        """What others have set by now counts: two that don't go together are not both to be accepted."""
+        """Read what others have set, so that two values that conflict are not both accepted."""
         if not await self.wait_ready(WRITE_TIMEOUT_S):
             raise LogUnavailable("the cluster's settings are not read yet: try again")
         await self._documents.catch_up()
 
     def _check(self, name: str, value: ClusterValue | None, _present: Mapping[str, ClusterValue]) -> None:
-        """What is left out here already must not stand in the way of a change."""
+        """Check the change with the present values; values that are already ignored here must not block it."""
         others = {each: held for each, held in self._overlay.applied.items() if each != name}
         try:
             combined(self.start, others if value is None else {**others, name: value.value})
@@ -137,11 +137,11 @@ class LiveSettings:
     # --- running
 
     async def open(self) -> None:
-        """Create or check the topic. Raises LogUnavailable, TopicMismatch; may be tried again."""
+        """Create or check the topic. Raises LogUnavailable, TopicMismatch; can be repeated."""
         await self._documents.start()
 
     async def wait_ready(self, timeout_s: float) -> bool:
-        """Wait until what the topic held at the start is in force here, at most `timeout_s`; whether it is."""
+        """Wait until the topic's content at the start is in force here, at most `timeout_s`; whether it is."""
         if await self._documents.wait_ready(timeout_s) and not self._in_force:
             self._in_force = True
             self._changed()

@@ -1,4 +1,4 @@
-"""A setting as the cluster has it: the value of a document whose name is the setting's. Values only."""
+"""The cluster's value of a setting: the value of a document with the setting's name. Values only."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ Scalar = bool | int | float | str | None
 
 
 class ClusterValue(msgspec.Struct, frozen=True):
-    """In our unit. None is a value (no limit); a document that is deleted leaves each broker its own setting."""
+    """The value in our unit. None is a value (no limit); deleting the document returns to each broker's own setting."""
 
     value: Scalar

@@ -1,6 +1,6 @@
-"""What a setting may be called, and in which unit: our names, Pulsar's with theirs converted, and advice for the rest.
+"""Names and units of settings: ours, Pulsar's with their units converted, and advice for the rest. Pure.
 
-Pure. Which values are allowed says the settings object itself (`overlay.py`).
+The settings object itself checks values (`overlay.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from loadmanager.settings import Description, descriptions
 from loadmanager.settings.dynamic.model import Scalar
 
 DIGITS, THEIR_DIGITS = 9, 12
-"""To which a converted value is rounded: 0.001 times 5,000 is to be 5, and there and back the same."""
+"""Digits of converted values: 0.001 times 5,000 must be 5, and must survive conversion there and back."""
 
 _DECIDED = "every decision is recorded with its reasons: see `loadmanager explain`"
 ELSEWHERE: Mapping[str, str] = {
@@ -40,18 +40,18 @@ ELSEWHERE: Mapping[str, str] = {
     "loadBalancerBrokerUnderloadedThresholdPercentage": "it belongs to Pulsar's first manager: balancing_tolerance",
     "loadBalancerBrokerComfortLoadLevelPercentage": "it belongs to Pulsar's first manager: balancing_tolerance",
 }
-"""Pulsar's names that mean nothing here, and what to do instead."""
+"""Pulsar's names without a counterpart here, and what to do instead."""
 
 
 class Named(msgspec.Struct, frozen=True):
-    """A setting as somebody called it. `factor` makes our unit of his."""
+    """A setting under one of its names; `factor` converts that name's unit to ours."""
 
     setting: Description
     called: str
     factor: float = 1.0
 
     def ours(self, given: object) -> Scalar:
-        """What was given, as text or as it is, in our unit and words. Raises Invalid for what is no single value."""
+        """The given value or text, in our unit and words. Raises Invalid if it is no single value."""
         if not isinstance(given, str | int | float | None):
             raise Invalid(f"{self.called} takes a single value ({self.setting.type}), not {given!r}")
         if isinstance(given, str):
@@ -64,7 +64,7 @@ class Named(msgspec.Struct, frozen=True):
             raise Invalid(f"{self.called}={given}: give a number") from None
 
     def theirs(self, value: Scalar) -> Scalar:
-        """A value of ours, in the unit and words of this name."""
+        """Our value in the unit and words of this name."""
         if isinstance(value, str):
             return next((word for word, ours in self.setting.words.items() if ours == value), value)
         if value is None or isinstance(value, bool) or self.factor == 1.0:
@@ -83,7 +83,7 @@ def names_of(setting: Description) -> list[Named]:
 
 
 def named(name: str) -> Named:
-    """The setting of a name, ours or Pulsar's. Raises NotFound with what might be meant."""
+    """The setting with this name, ours or Pulsar's. Raises NotFound with similar names."""
     ours = descriptions().get(name)
     if ours is not None:
         return Named(ours, name)
@@ -97,7 +97,7 @@ def named(name: str) -> Named:
 
 
 def changeable(name: str) -> Named:
-    """As `named`, for a setting that can be changed while brokers run. Raises Invalid for the others."""
+    """As `named`, but raises Invalid for settings that cannot change while brokers run."""
     found = named(name)
     if not found.setting.live:
         ours = found.setting.name

@@ -1,7 +1,7 @@
-"""The settings that hold: those a broker was started with, under those of the cluster. Pure.
+"""The settings in force: the cluster's over those that a broker was started with. Pure.
 
-A value that does not fit here (a broker of another release, started with other settings, or without the package that
-brings a strategy) is left out with its reason; the rest holds. Later changes are left out before earlier ones.
+A value that does not fit here (a broker of another release, with other start settings, or without the package of a
+strategy) is ignored with its reason; the rest holds. Later changes are ignored before earlier ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from loadmanager.settings.plugins import BALANCING_NAMES, PLACEMENT_NAMES
 
 
 class Overlay(msgspec.Struct, frozen=True):
-    """The settings that hold, the cluster's values in them, and those that were left out, with the reason."""
+    """The settings in force, the applied values of the cluster, and the ignored ones with the reason."""
 
     settings: Settings
     applied: Mapping[str, Scalar]
@@ -36,12 +36,12 @@ def overlaid(start: Settings, values: Mapping[str, Scalar]) -> Overlay:
     try:
         return Overlay(combined(start, known), known, ignored)
     except ValueError:
-        pass  # one of them does not fit: which?
+        pass  # at least one value does not fit: find it below
     return _one_by_one(start, known, ignored)
 
 
 def _one_by_one(start: Settings, values: Mapping[str, Scalar], ignored: Mapping[str, str]) -> Overlay:
-    """Those that fit, again and again: one may need another that was changed later."""
+    """Apply the values that fit, repeatedly, as a value may need one that was changed later."""
     settings, applied = start, dict[str, Scalar]()
     refused: dict[str, str] = {}
     left: Sequence[str] = list(values)
@@ -61,7 +61,7 @@ def _one_by_one(start: Settings, values: Mapping[str, Scalar], ignored: Mapping[
 
 
 def standing(history: Iterable[Version[ClusterValue]], offset: int | None = None) -> Mapping[str, Scalar]:
-    """What the cluster had set after an offset (None: at the end of this history), in the order of the changes."""
+    """The cluster's values after an offset (None: at the end of this history), in the order of the changes."""
     values: dict[str, Scalar] = {}
     for version in history:
         if offset is not None and version.offset > offset:
@@ -73,7 +73,7 @@ def standing(history: Iterable[Version[ClusterValue]], offset: int | None = None
 
 
 def combined(start: Settings, values: Mapping[str, Scalar]) -> Settings:
-    """`start` with these values. Raises ValueError, in words, if one is out of its bounds or they don't go together."""
+    """`start` with these values. Raises ValueError, in words, if one is out of bounds or they conflict."""
     for name, value in values.items():
         if isinstance(value, bool) and "yes or no" not in descriptions()[name].type:
             raise ValueError(f"{name} takes a {descriptions()[name].type}, not {str(value).lower()}")

@@ -1,4 +1,4 @@
-"""Placing many bundles at one instant: the interface, and the plain way for placements that have no faster one."""
+"""Places many bundles at one instant: the interface, and a default for placements without a faster way."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from statechannel.law.record import BrokerId
 
 
 class Batch(Protocol):
-    """A sitting over the same candidates. Answers as `Placement.choose` does with all that was given so far."""
+    """A batch of placements over the same candidates; answers as `Placement.choose` with all bundles given so far."""
 
     def foresee(self, bundles: Sequence[Bundle]) -> None:
-        """These will be asked for next: a hint."""
+        """Hint which bundles come next."""
         ...
 
     def choose(
         self, bundle: Bundle, declined_by: BrokerId | None = None, preferred: str | None = None
     ) -> BrokerId | None:
-        """The broker for this bundle, None if nobody may take it. Whoever acts on it says `gave`."""
+        """The broker for this bundle, None if nobody may take it. A caller that gives it the bundle calls `gave`."""
         ...
 
     def gave(self, broker: BrokerId, change: int = 1) -> None:
-        """The broker was given one more bundle, or one less (-1), that the table does not show yet."""
+        """The broker was given one more bundle, or one less (-1), which the table does not show yet."""
         ...
 
 
 @runtime_checkable
 class Batching(Protocol):
-    """A placement that has a way of its own to place many."""
+    """A placement that has its own way to place many bundles."""
 
     def batch(self, candidates: Sequence[Candidate], given: Mapping[BrokerId, int]) -> Batch:
-        """Begin a sitting; `given` as in `Given.bundles`, copied."""
+        """Begin a batch; `given` is as `Given.bundles`, and is copied."""
         ...
 
 
@@ -64,7 +64,7 @@ class OneByOne:
 
 
 def begin(placement: Placement, candidates: Sequence[Candidate], given: Given) -> Batch:
-    """A sitting with this placement, the fast way if it has one; of `given`, the bundles and the margin count."""
+    """Begin a batch with this placement, in its own way if it has one; uses the bundles and the margin of `given`."""
     if isinstance(placement, Batching):
         return placement.batch(candidates, given.bundles)
     return OneByOne(placement, candidates, given)

@@ -1,7 +1,7 @@
-"""Placement by rendezvous hashing alone: every asker gives the same answer, whatever it knows of load.
+"""Placement by rendezvous hashing alone: every caller gets the same answer, whatever it knows of load.
 
-For services whose bundles cost about the same, or that look for what they cached before: a broker that comes or goes
-changes the place of its own bundles only.
+For services whose bundles cost about the same, or that want to find what they cached before: a broker that comes or
+goes affects only its own bundles.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from statechannel.law.bundle import Bundle
 
 
 class Rendezvous:
-    """See the module. Who had the bundle before has no advantage: if it had the lowest rank, it has it again."""
+    """Rendezvous hashing. The former owner has no advantage: if it had the lowest rank, it gets the bundle again."""
 
     name = "rendezvous"
 

@@ -1,9 +1,9 @@
-"""Placement on the least loaded eligible broker, counting what was just given.
+"""Placement on the least loaded eligible broker, counting the bundles that it was just given.
 
-Load reports are seconds old, and many lookups come at once: whoever trusts a report alone buries the coldest broker.
+Load reports are seconds old, and many lookups come at once: by the reports alone, all would go to the coldest broker.
 So each bundle that a broker got since its report counts as a mean one of that broker. Brokers within a margin of the
-least loaded count as equal; among them the fewest bundles decide, and where counts are close a hash of bundle and
-broker, on which all askers agree.
+least loaded count as equal. Among them the fewest bundles decide, and if counts are close a hash of bundle and broker,
+on which all callers agree.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
 
 BLUR = 1 / 32
-"""Counts this close, relatively, are told apart by the bundle's hash as well: askers whose views are 30 records old
-would otherwise all fill the same broker until they notice (3.4 % off even; so 1.9 %, 1,024 bundles on 3 brokers)."""
+"""Counts within this fraction are told apart by the bundle's hash as well.
+
+Else callers whose views are 30 records old would all fill the same broker until they notice (3.4 % off even; so 1.9 %,
+with 1,024 bundles on 3 brokers).
+"""
 
 
 class LeastLoaded:
-    """See the module."""
+    """The least loaded broker."""
 
     name = "least-loaded"
 
@@ -42,12 +45,12 @@ class LeastLoaded:
         return Placed(chosen.broker, _why(chosen, expected[chosen.broker], equal, chosen_from, given), refused)
 
     def batch(self, candidates: Sequence[Candidate], given: Mapping[BrokerId, int]) -> LeastLoadedBatch:
-        """As `choose` for one bundle after another, each counting as given for the next."""
+        """Begin a batch: as `choose` for one bundle after another, each counting as given for the next."""
         return LeastLoadedBatch(self.choose, candidates, given, blur)
 
 
 def blur(fewest: int) -> float:
-    """By which part of a bundle a rank counts where the fewest have so many."""
+    """How much a rank counts, in bundles, if the smallest count is `fewest`."""
     return max(1, fewest) * BLUR / RANKS
 
 

@@ -1,7 +1,7 @@
-"""Many bundles placed on the least loaded brokers, with the same outcome as one after the other, in columns.
+"""Places many bundles on the least loaded brokers, with the same result as one after the other, but in columns.
 
-After the loss of many brokers tens of thousands of bundles need a place among hundreds of brokers. Asked singly, the
-placement looks at all brokers for each of them, in Python. Here the figures of each broker are kept in arrays, and only
+After the loss of many brokers tens of thousands of bundles need a place among hundreds of brokers. Singly, the
+placement would look at all brokers for each bundle, in Python. Here arrays hold the figures of each broker, and only
 those of the broker that was just chosen change.
 """
 
@@ -20,13 +20,13 @@ from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
 
 FORESEEN = 512
-"""Bundles whose ranks are worked out together: so many that numpy's calls don't count, so few that they fit a cache."""
+"""How many bundles are ranked together: enough that numpy's calls don't count, few enough to fit into a cache."""
 
 Floats = NDArray[np.float64]
 
 
 class LeastLoadedBatch:
-    """One sitting over the same candidates. `choose` must be the placement's own, for the rare cases."""
+    """A batch over the same candidates. `choose` must be the placement's own; it serves the rare cases."""
 
     def __init__(
         self,
@@ -43,14 +43,14 @@ class LeastLoadedBatch:
         self._begin()
 
     def foresee(self, bundles: Sequence[Bundle]) -> None:
-        """These will be asked for next, if nothing changes."""
+        """Rank the bundles that come next, unless figures change before."""
         some = bundles[:FORESEEN]
         self._foreseen = dict(zip(some, ranks(some, self._seeds), strict=True))
 
     def choose(
         self, bundle: Bundle, declined_by: BrokerId | None = None, preferred: str | None = None
     ) -> BrokerId | None:
-        """The broker for this bundle, None if nobody may take it. Whoever acts on it says `gave`."""
+        """The broker for this bundle, None if nobody may take it. A caller that gives it the bundle calls `gave`."""
         if not self._eligible:
             return None
         if declined_by in self._rows:
@@ -68,8 +68,7 @@ class LeastLoadedBatch:
         return self._eligible[int(self._scratch.argmin())].broker
 
     def gave(self, broker: BrokerId, change: int = 1) -> None:
-        """The broker was given one more bundle, or one less (-1), by this batch or by others; the table does not show
-        it yet."""
+        """The broker was given one more bundle, or one less (-1), by anybody, which the table does not show yet."""
         if broker not in self._given:
             return
         self._given[broker] += change
@@ -82,7 +81,7 @@ class LeastLoadedBatch:
             return
         now, most = self._counts[row] + 1, self._most[row]
         if most is not None and now >= most:
-            self._begin()  # that changes what a mean bundle is
+            self._begin()  # a full broker drops out, which changes the mean bundle
             return
         self._counts[row] = now
         if self._known[row] and (usage := self._estimate(row)) != (before := self._expected[row]):
@@ -98,14 +97,14 @@ class LeastLoadedBatch:
                     self._count()
 
     def _take_back(self, row: int) -> None:
-        """One that takes bundles has one less: what a mean bundle is does not change by that."""
+        """An eligible broker has one bundle less; that does not change the mean bundle."""
         self._counts[row] -= 1
         if self._known[row]:
             self._expected[row] = self._estimate(row)
         self._compare()
 
     def _begin(self) -> None:
-        """All figures anew."""
+        """Compute all figures again."""
         held = {each.broker: each.bundles + self._given[each.broker] for each in self._candidates}
         self._eligible = [
             each
@@ -125,12 +124,12 @@ class LeastLoadedBatch:
         self._compare()
 
     def _estimate(self, row: int) -> float:
-        """What is expected of a broker whose usage is known, with what it holds by now."""
+        """The expected usage of a broker with known usage, with its present bundles."""
         usage, reported, per_bundle = self._slopes[:, row].tolist()
         return estimate((usage, reported, per_bundle), int(self._counts[row]))
 
     def _compare(self) -> None:
-        """Who counts as equal to the least loaded: whoever does not has an infinite place in the order."""
+        """Find the brokers that count as equal to the least loaded; the others get an infinite place in the order."""
         if not self._eligible:
             return
         self._least = float(self._expected.min())

@@ -1,8 +1,9 @@
-"""Placement as Pulsar's extensible load manager does it (LeastResourceUsageWithWeight). A baseline: ours does better.
+"""Placement as in Pulsar's extensible load manager (LeastResourceUsageWithWeight); a baseline that ours improves on.
 
-One of the brokers whose usage is well below the mean, or of all if there is none, however full or unknown. What a
-broker was just given does not count, so a burst of lookups lands on the few that were low a moment ago; and one full
-broker can lift the mean so little that nobody is well below it. Where Pulsar throws dice, the bundle's hash decides.
+Chooses one of the brokers whose usage is well below the mean, or if there is none, of all brokers, however full or
+unknown. Bundles that a broker was just given do not count, so a burst of lookups lands on the few that were low a
+moment ago; and one full broker can lift the mean so little that nobody is well below it. Pulsar chooses at random, here
+the bundle's hash decides.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from statechannel.law.bundle import Bundle
 
 
 class LeastResourceUsage:
-    """See the module. Its margin is `Given.margin`, the setting `placement_margin_percent`."""
+    """Pulsar's placement. Its margin is `Given.margin`, the setting `placement_margin_percent`."""
 
     name = "least-resource-usage"
 

@@ -1,7 +1,7 @@
-"""What a placement is asked and what it answers. Values only.
+"""The input and output of a placement. Values only.
 
-A candidate is a registered, live broker as the asking one knows it: what the ownership table, the load view and the
-registrations said when it looked. `Given` is what only the asker knows: what it gave away since then.
+A candidate is a registered, live broker as the caller sees it in the ownership table, the load view and the
+registrations. `Given` is what only the caller knows: the bundles that it gave away since then.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from statechannel.law.verdict import Ownership
 class Candidate(msgspec.Struct, frozen=True):
     """A broker that might take a bundle.
 
-    `usage` is a fraction, None without fresh load data; `reported_bundles` is what the broker held when that was
-    measured, and `traffic` whether these bundles had any. `bundles` is what it holds by the table, with what is on its
-    way to it and without what is leaving.
+    `usage` is a fraction, None without fresh load data; `reported_bundles` is how many bundles the broker then had, and
+    `traffic` whether they had any. `bundles` is how many it has by the table, plus those that arrive, less those that
+    leave.
     """
 
     broker: BrokerId
@@ -37,11 +37,11 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Given(msgspec.Struct, frozen=True):
-    """What the asker knows about this one question.
+    """What the caller knows about this one question.
 
-    `bundles`: how many it gave to each broker that the table doesn't show yet. `declined_by`: who just refused the
-    bundle. `preferred`: the name of a broker that should get it back, as after its restart. `margin`: the setting
-    `placement_margin_percent` as a fraction.
+    `bundles`: how many bundles it gave to each broker that the table does not show yet. `declined_by`: the broker that
+    just refused the bundle. `preferred`: the name of a broker that should get it back, as after its restart. `margin`:
+    the setting `placement_margin_percent` as a fraction.
     """
 
     bundles: Mapping[BrokerId, int] = msgspec.field(default_factory=dict)
@@ -54,7 +54,7 @@ NOTHING_GIVEN = Given()
 
 
 class RefusedCandidate(msgspec.Struct, frozen=True):
-    """A candidate that was not eligible, the rule that said so, and its numbers."""
+    """A candidate that was not eligible, with the rule and its numbers."""
 
     broker: BrokerId
     rule: str
@@ -62,7 +62,7 @@ class RefusedCandidate(msgspec.Struct, frozen=True):
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """The broker to give the bundle to, why, and who was not eligible."""
+    """The chosen broker, why, and which brokers were not eligible."""
 
     broker: BrokerId
     reason: str
@@ -70,7 +70,7 @@ class Placed(msgspec.Struct, frozen=True):
 
 
 class NoPlace(msgspec.Struct, frozen=True):
-    """Nobody may take the bundle, and what refused each."""
+    """No broker may take the bundle, with the rule that refused each."""
 
     reason: str
     refused: tuple[RefusedCandidate, ...] = ()
@@ -82,15 +82,15 @@ Measure = Callable[[BrokerLoadData], float]
 def candidates(
     peers: Iterable[Peer], loads: Mapping[str, BrokerLoadData], table: OwnershipTable, measure: Measure = usage
 ) -> tuple[Candidate, ...]:
-    """The live brokers as candidates, in the order of `peers`. Load data of another incarnation don't count.
+    """The live brokers as candidates, in the order of `peers`; load data of another incarnation do not count.
 
-    `measure` says how full a broker is. A broker limits itself by declaring a capacity `bundles`.
+    `measure` computes how full a broker is. A broker limits itself by declaring a capacity `bundles`.
     """
     return Roster().candidates(peers, loads, table, measure)
 
 
 class Roster:
-    """Remembers the candidates of the last look: only those of whom something changed are worked out anew."""
+    """Remembers the last candidates: only those of brokers with a change are computed again."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[Peer, BrokerLoadData | None, Candidate]] = {}
@@ -99,7 +99,7 @@ class Roster:
     def candidates(
         self, peers: Iterable[Peer], loads: Mapping[str, BrokerLoadData], table: OwnershipTable, measure: Measure
     ) -> tuple[Candidate, ...]:
-        """As `candidates`. What is remembered counts as long as `measure` is the same function."""
+        """As `candidates`; the memory is valid only while `measure` is the same function."""
         before = self._known if measure is self._measure else {}
         self._known, self._measure = {}, measure
         found: list[Candidate] = []
@@ -133,16 +133,16 @@ def _candidate(peer: Peer, load: BrokerLoadData | None, bundles: int, measure: M
 
 
 def _with_bundles(of: Candidate, bundles: int) -> Candidate:
-    """The candidate with another count: during a mass recovery that of every broker changes between two looks."""
+    """The candidate with another count; during a mass recovery every broker's count changes between two looks."""
     return Candidate(
         of.broker, bundles, of.usage, of.reported_bundles, of.traffic, of.draining, of.max_bundles
     )  # by place: `msgspec.structs.replace` takes four times as long
 
 
 def declined_by(entry: Ownership) -> BrokerId | None:
-    """Who just refused this bundle: the author of the `release` that left it unassigned, if that was its last record.
+    """The broker that just refused this bundle: the author of a `release` that left it unassigned as its last record.
 
-    A bundle that was unloaded on purpose looks the same; its former holder then is passed over once, which is what an
-    unload without a destination asks for. So is a leader that released the bundle of a dead broker to nobody.
+    A bundle that was unloaded on purpose looks the same; its former holder is then passed over once, as an unload
+    without a destination wants. So is a leader that released the bundle of a dead broker to nobody.
     """
     return entry.by if entry.state is State.UNASSIGNED and entry.action is Action.RELEASE else None

@@ -1,8 +1,8 @@
-"""Who may take an unassigned bundle: the same hard rules as for moves, for the candidates of a placement. Pure.
+"""Which candidates may take an unassigned bundle: the same hard rules as for moves. Pure.
 
 Anti-affinity is Pulsar's filter: of the candidates with room, those in the failure domains with the fewest namespaces
-of the group, and of these those that hold the fewest themselves. A pause is no matter here: a bundle without an owner
-needs one.
+of the group, and of these the ones with the fewest themselves. Pauses do not count: a bundle without an owner needs
+one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SHOWN = 3
 
 
 class Permitted(msgspec.Struct, frozen=True):
-    """Who may take a bundle, and who may not by which rule. Bundles with the same permissions share one object."""
+    """The candidates that may take a bundle, and the refused ones; shared by bundles with the same permissions."""
 
     candidates: tuple[Candidate, ...]
     refused: tuple[RefusedCandidate, ...] = ()
@@ -50,10 +50,10 @@ class Permitted(msgspec.Struct, frozen=True):
 
 
 class Permitting:
-    """Answers for the candidates of one moment; `peers` are theirs, in the same order.
+    """The permissions of one moment; `peers` are those of the candidates, in the same order.
 
-    `holdings` tells how many bundles of a namespace each broker holds; it is asked for namespaces in groups only.
-    `claims` are those of the policies, where they have been worked out already.
+    `holdings` gives how many bundles of a namespace each broker holds; it is called only for namespaces in groups.
+    `claims` are those of the policies, if they are computed already.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class Permitting:
 
     @property
     def groups(self) -> bool:
-        """Whether there are anti-affinity groups, so that it matters what was given to whom."""
+        """Whether there are anti-affinity groups, so that the bundles just given matter."""
         return bool(self._groups)
 
     def of(self, bundle: Bundle) -> Permitted:
-        """Who may take the bundle."""
+        """The permissions of the bundle."""
         group = self._groups.get(bundle.namespace)
         found = self._everybody if self._anywhere else self._by_rules(bundle)
         return found if group is None else self._apart(found, bundle.namespace, group)
@@ -99,7 +99,7 @@ class Permitting:
         return found
 
     def closed(self, broker: BrokerId) -> str:
-        """The rule by which the broker takes nothing at all: drained, or full; empty if none does."""
+        """Why the broker takes nothing at all: drained, or full; empty if neither."""
         for each in self.candidates:
             if each.broker == broker:
                 if each.draining:
@@ -109,12 +109,12 @@ class Permitting:
         return ""
 
     def gave(self, bundle: Bundle, broker: BrokerId) -> None:
-        """Count a bundle that was just given away, and that the table does not show yet."""
+        """Count a bundle that was just given away, which the table does not show yet."""
         if bundle.namespace in self._groups:
             self._held(bundle.namespace)[broker.name] += 1
 
     def _apart(self, permitted: Permitted, namespace: str, group: str) -> Permitted:
-        """Of the permitted, those over which the group is spread best."""
+        """The permitted candidates on which the group is spread best."""
         with_room = [each for each in permitted.candidates if not each.draining and has_room(each)]
         best = set(self._fewest(with_room, namespace, group))
         crowded = tuple(
@@ -160,7 +160,7 @@ def holdings_of(table: OwnershipTable, namespace: str) -> Mapping[BrokerId, int]
 
 
 def laid_down(policies: Policies, settings: Settings, candidate: Candidate) -> Candidate:
-    """The candidate with what policies and settings say about the broker: drain, most bundles."""
+    """The candidate with the drain and limit that policies and settings give it."""
     policy = policies.brokers.get(candidate.broker.name)
     most = candidate.max_bundles if candidate.max_bundles is not None else settings.broker_max_bundles
     if policy is not None and policy.max_bundles is not None:
@@ -197,7 +197,7 @@ def _domains(policies: Policies, peers: Sequence[Peer]) -> dict[str, str]:
 
 
 def has_room(candidate: Candidate) -> bool:
-    """Whether it holds fewer bundles than it may."""
+    """Whether it holds fewer bundles than its limit."""
     return candidate.max_bundles is None or candidate.bundles < candidate.max_bundles
 
 

@@ -1,6 +1,6 @@
-"""The interface of every placement strategy: where an unassigned bundle goes. Pure: no clock, no I/O, no chance.
+"""The interface of placement strategies: where an unassigned bundle goes. Pure: no clock, no I/O, no randomness.
 
-Third-party ones come in by an entry point of group `loadmanager.placements` (see `registry.py`).
+Third-party strategies are installed by an entry point of group `loadmanager.placements` (see `registry.py`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from statechannel.law.bundle import Bundle
 
 
 class Placement(Protocol):
-    """Chooses a broker. The same question gets the same answer, on every broker that asks it."""
+    """Chooses a broker. The same question gets the same answer on every broker."""
 
     @property
     def name(self) -> str:
-        """What the setting `placement` says."""
+        """Its name in the setting `placement`."""
         ...
 
     def choose(self, bundle: Bundle, candidates: Sequence[Candidate], given: Given) -> Placed | NoPlace:
-        """Where the bundle goes. Changes nothing: who acts on the answer adds it to the next question's `given`."""
+        """Where the bundle goes. Changes nothing: a caller that acts on it adds it to the next `given`."""
         ...

@@ -1,7 +1,7 @@
 """Placement by two choices: the bundle's hash names two brokers, the emptier one gets it.
 
-Looks at hardly anything, and is hard to mislead: where load data are old, or many ask at once, nobody's favourite is
-buried, since each broker is one of the two for few bundles only. What it cannot do is even out precisely.
+It needs little data and is robust: if load data are old, or many ask at once, no broker is flooded, since each is one
+of the two only for few bundles. It cannot balance precisely.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from statechannel.law.bundle import Bundle
 
 
 class PowerOfTwo:
-    """See the module. Who had the bundle before is one of the two."""
+    """The better of two brokers; the former owner is one of them."""
 
     name = "power-of-two"
 

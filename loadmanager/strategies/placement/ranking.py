@@ -1,7 +1,7 @@
-"""The rank of each broker for each bundle: what looks like chance, and is the same for all who ask. Pure.
+"""The rank of each broker for each bundle: pseudo-random, but the same for every caller. Pure.
 
-Rendezvous hashing: the lowest rank wins, so that a broker that comes or goes changes its own bundles only. 32 bits,
-mixed as in MurmurHash3's finalizer, in a form that numpy works out for many bundles and brokers together.
+Rendezvous hashing: the lowest rank wins, so that a broker that comes or goes affects only its own bundles. 32 bits,
+mixed as in MurmurHash3's finalizer, in a form that numpy computes for many bundles and brokers together.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def rendezvous(bundle: Bundle, broker: BrokerId) -> int:
 
 
 def seeds(brokers: Sequence[BrokerId]) -> NDArray[np.uint32]:
-    """(n,), for `ranks`."""
+    """(n,), the input of `ranks`."""
     return np.array([_of_broker(each.name) for each in brokers], np.uint32)
 
 
 def ranks(bundles: Sequence[Bundle], brokers: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """(m, n), what `rendezvous` says of each; `brokers` are their `seeds`."""
+    """(m, n), `rendezvous` of each pair; `brokers` are their `seeds`."""
     rank = np.array([_of_bundle(each) for each in bundles], np.uint32)[:, np.newaxis] ^ brokers
     rank ^= rank >> np.uint32(16)
     rank *= np.uint32(_FIRST)
@@ -53,5 +53,5 @@ def _of_bundle(bundle: Bundle) -> int:
 
 @lru_cache(_NAMES_KEPT)
 def _of_broker(name: str) -> int:
-    """Of another kind than the bundle's, so that names of the same pattern don't cancel each other out."""
+    """Another hash than the bundle's, so that names of the same pattern don't cancel each other out."""
     return int.from_bytes(blake2b(name.encode(), digest_size=4).digest(), "big")

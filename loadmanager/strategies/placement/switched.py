@@ -1,4 +1,4 @@
-"""The placement that the settings name at this moment, as one placement. Decides nothing itself."""
+"""The placement that the settings name at this moment. Decides nothing itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from statechannel.law.record import BrokerId
 
 
 class SwitchedPlacement:
-    """Asks another strategy as soon as the setting `placement` names another one."""
+    """Delegates to the placement that the setting `placement` names now."""
 
     def __init__(self, settings: Callable[[], Settings]) -> None:
         self._settings = settings
@@ -24,16 +24,16 @@ class SwitchedPlacement:
 
     @property
     def name(self) -> str:
-        """Of the strategy that is asked now."""
+        """The name of the present strategy."""
         return self._now().name
 
     def choose(self, bundle: Bundle, candidates: Sequence[Candidate], given: Given) -> Placed | NoPlace:
-        """As that strategy does, with the margin that the settings name."""
+        """As that strategy, with the margin of the settings."""
         margin = self._settings().placement_margin_percent / 100
         return self._now().choose(bundle, candidates, msgspec.structs.replace(given, margin=margin))
 
     def batch(self, candidates: Sequence[Candidate], given: Mapping[BrokerId, int]) -> Batch:
-        """A sitting with that strategy."""
+        """Begin a batch with that strategy."""
         settings = self._settings()
         return begin(self._now(), candidates, Given(given, margin=settings.placement_margin_percent / 100))
 

@@ -1,1 +1,1 @@
-"""Strategies at play over workloads, in a modelled cluster without brokers: what they reach and cost."""
+"""Runs strategies on workloads in a modelled cluster without brokers: their results and costs."""

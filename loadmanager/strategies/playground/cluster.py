@@ -1,7 +1,7 @@
-"""A cluster for strategies to play with: who holds what, which moves are under way, what was moved lately.
+"""A modelled cluster for strategies: owners of bundles, moves under way, recent moves.
 
-It keeps what a live leader has from the channel and its history, and changes by moves and by brokers that come and go.
-It decides nothing: destinations come from the strategy, or from the placement that it is given.
+It has the state that a live leader gets from the channel and its history, and changes by moves and by brokers that come
+and go. It decides nothing: destinations come from the strategy or the given placement.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from loadmanager.strategies.playground.scenario import BYTES_IN, BYTES_OUT, MESS
 from statechannel.law.record import BrokerId
 
 LEAST_PART = 0.01
-"""A change of less than this part of what the broker does is none, as in the live leader."""
+"""Changes below this fraction of the broker's load do not count, as in the live leader."""
 ASKED = [BYTES_IN, BYTES_OUT, MESSAGES]
-"""What a bundle is asked for, whatever that costs where it is. Every profile has some of it."""
+"""The demand on a bundle, independent of its cost on a machine. Every profile has some of it."""
 
 
 class SimulatedCluster:
@@ -39,12 +39,12 @@ class SimulatedCluster:
 
     @property
     def broker_ids(self) -> list[BrokerId]:
-        """The present incarnation under each name, running or not."""
+        """The present incarnation of each name, running or not."""
         names = broker_names(self.scenario.brokers)
         return [BrokerId(name, number) for name, number in zip(names, self._incarnation, strict=True)]
 
     def begin(self, at: int) -> list[int]:
-        """Begin round `at`: moves end, brokers come and go. Returns the bundles that lost their owner by that."""
+        """Begin round `at`: moves end, brokers come and go. Returns the bundles that lost their owner."""
         self.at = at
         landed = (self.lands != NOWHERE) & (self.lands <= at)
         self.holder[landed] = self.place[landed]
@@ -53,7 +53,7 @@ class SimulatedCluster:
         if at > 0:
             for row in np.flatnonzero(present & ~self.scenario.present[at - 1]):
                 self._incarnation[row] += 1
-        # a move from or to a broker that is gone has ended there too
+        # a move from or to a broker that is gone ends as well
         orphans = (self.place >= 0) & ~present[self.place]
         dead_source = (self.lands != NOWHERE) & ~present[self.holder]
         self.holder[dead_source] = self.place[dead_source]
@@ -61,7 +61,7 @@ class SimulatedCluster:
         return np.flatnonzero(orphans).tolist()
 
     def move(self, bundle: int, destination: int, delay_rounds: int = 0) -> None:
-        """A planned move: it is remembered, and under way for so many rounds."""
+        """Make a planned move: it is remembered, and under way for `delay_rounds`."""
         self._left.setdefault(bundle, []).append((self.at, int(self.place[bundle])))
         self.moved_at[bundle] = self.at
         self._asked_when_moved[bundle] = self.scenario.asked(self.at)[bundle]
@@ -72,15 +72,15 @@ class SimulatedCluster:
             self.holder[bundle] = destination
 
     def adopt(self, bundle: int, owner: int) -> None:
-        """A bundle whose owner is gone gets a new one. No planned move: nobody rests for it."""
+        """Give a new owner to a bundle whose owner is gone. This is no planned move, so the bundle does not rest."""
         self.place[bundle] = self.holder[bundle] = owner
 
     def loads(self, owners: Ints) -> Floats:
-        """(m, DIMENSIONS): what bundles cost now, if they are there."""
+        """(m, DIMENSIONS): the present cost of bundles with these owners."""
         return self.scenario.loads(self.at, owners)
 
     def broker_loads(self, owners: Ints) -> Floats:
-        """(n, DIMENSIONS): what brokers carry now, if bundles are there; foreign load as well."""
+        """(n, DIMENSIONS): the present load of brokers with these owners, foreign load included."""
         return summed(self.loads(owners), owners, self.scenario.brokers) + self.scenario.foreign[self.at]
 
     def moved_s(self) -> Floats:
@@ -113,7 +113,7 @@ class SimulatedCluster:
 
 
 def summed(loads: Floats, owners: Ints, brokers: int) -> Floats:
-    """(brokers, DIMENSIONS): the sum over each broker's bundles; those without an owner count nowhere."""
+    """(brokers, DIMENSIONS): the sum over each broker's bundles; bundles without an owner do not count."""
     owned = owners >= 0
     sums: Floats = np.zeros((brokers, loads.shape[1]))
     for each in range(loads.shape[1]):

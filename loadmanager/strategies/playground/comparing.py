@@ -1,4 +1,4 @@
-"""Plays many games, every strategy against the same scenarios, and sums up what came out over the seeds."""
+"""Plays many games, each strategy on the same scenarios, and summarises them over the seeds."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from loadmanager.strategies.rebalancing.registry import STRATEGIES
 
 PULSAR = frozenset({"transfer", "threshold", "uniform", "overload", "avg"})
 PULSARS_PLACEMENT = "least-resource-usage"
-"""What serves the unloads of Pulsar's strategies, as in Pulsar."""
+"""The placement for unloads of Pulsar's strategies, as in Pulsar."""
 
 
 class Game(msgspec.Struct, frozen=True, eq=False):
-    """The figures of a run, and the run."""
+    """A run and its figures."""
 
     measures: Measures
     run: Run
@@ -46,10 +46,10 @@ class Summary(msgspec.Struct, frozen=True):
     moved_percent_p99: float
     moved_percent_worst: float
     ratio: float
-    """Load moved over what had to move, both summed over the seeds."""
+    """Load moved / load that had to move, both summed over the seeds."""
     ratio_worst: float
     over_hindsight: float
-    """Load moved over the least that anybody had to move, both summed over the seeds; NaN in several resources."""
+    """Load moved / the least that anybody had to move, both summed over the seeds; NaN with several resources."""
     moves: float
     returns: int
     rounds_to_balance: float
@@ -59,7 +59,7 @@ class Summary(msgspec.Struct, frozen=True):
     overloaded_broker_s: float
     gap_s: float
     ends_within: int
-    """In how many of the seeds."""
+    """The number of seeds with this result."""
 
 
 def placement_for(strategy: str, settings: Settings) -> str:
@@ -95,7 +95,7 @@ def games(
 
 
 def check_names(given: Sequence[str], known: Sequence[str], what: str) -> None:
-    """Raises Invalid with the names there are, if one is none of them."""
+    """Raises Invalid with the known names if one is unknown, or none is given."""
     unknown = [name for name in given if name not in known]
     if unknown or not given:
         told = f"no {what} is called {', '.join(map(repr, unknown))}" if unknown else f"give at least one {what}"
@@ -103,7 +103,7 @@ def check_names(given: Sequence[str], known: Sequence[str], what: str) -> None:
 
 
 def summaries(measures: Iterable[Measures]) -> list[Summary]:
-    """One row for each workload and strategy, in the order in which they first come."""
+    """One row for each workload and strategy, in the order of their first game."""
     grouped: dict[tuple[str, str], list[Measures]] = {}
     for each in measures:
         grouped.setdefault((each.workload, each.strategy), []).append(each)
@@ -149,7 +149,7 @@ def _summary(group: list[Measures]) -> Summary:
 
 
 def over(moved: float, bound: float) -> float:
-    """moved / bound, 1 where both are nothing, infinite where only the bound is; NaN without a bound."""
+    """moved / bound; 1 if both are 0, infinite if only the bound is; NaN without a bound."""
     if np.isnan(bound) or bound > 1e-12:
         return moved / bound
     return float("inf") if moved > 1e-12 else 1.0

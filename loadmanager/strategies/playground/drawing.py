@@ -1,4 +1,4 @@
-"""Altair and vl-convert, imported when a picture is drawn: they take long, and come with an extra only."""
+"""Imports Altair and vl-convert when a picture is drawn: the import is slow, and they come only with an extra."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from loadmanager.errors import needs_extra
 
 
 def altair(extra: str) -> Any:
-    """Altair, for pictures of any number of rows. Raises MissingExtra where `extra` was not installed."""
+    """Altair, for pictures of any number of rows. Raises MissingExtra if `extra` is not installed."""
     with needs_extra(extra, "drawing"):
         importlib.import_module("vl_convert")
         library = importlib.import_module("altair")

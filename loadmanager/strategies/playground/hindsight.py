@@ -1,8 +1,8 @@
-"""The least load that anybody had to move in a whole game, knowing all of it in advance: a lower bound, by an LP.
+"""The least load that anybody had to move in a whole game, with full foresight: a lower bound, by an LP.
 
-What was at home on a broker before the first round has to leave it until what is left fits, in each of some rounds. The
-bound lets bundles be cut, doesn't ask where they go or whether that is full, and lets each leave when it is lightest
-since the round before. So no strategy that keeps the cluster within tolerance in those rounds moves less.
+In each of some sampled rounds, enough of a broker's home bundles must have left that the rest fits. The bound lets
+bundles be cut, ignores their destinations, and lets each leave when it is lightest since the round before. So no
+strategy that keeps the cluster within tolerance in those rounds moves less.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from loadmanager.strategies.playground.level import Ruler, allowed_usage, even_u
 from loadmanager.strategies.playground.scenario import CPU, Scenario
 
 GRACE_ROUNDS = 10
-"""Until these have passed nobody needs to have balanced anything."""
+"""In these first rounds nobody needs to have balanced anything."""
 SAMPLES = 12
 
 
 def hindsight_bound(scenario: Scenario, ruler: Ruler) -> float:
-    """The bound, in shares of the mean broker; 0 where nothing had to move. NaN where several resources count, and
-    where no broker runs all the time: then this says nothing."""
+    """The bound, in shares of the mean broker; 0 if nothing had to move.
+
+    NaN, which proves nothing, if several resources count, or no broker runs all the time.
+    """
     here = scenario.present & ~scenario.draining
     if not scenario.one_dimension or not here.all(axis=0).any():
         return float("nan")
@@ -40,14 +42,14 @@ def hindsight_bound(scenario: Scenario, ruler: Ruler) -> float:
 
 
 def _excess(scenario: Scenario, ruler: Ruler, at: int, resource: int) -> Floats:
-    """(n,): what has to be away in this round of what was at home."""
+    """(n,): the home load that must be elsewhere in this round."""
     capacity, foreign = scenario.capacity, scenario.foreign[at]
     active = scenario.present[at] & ~scenario.draining[at]
     worth = capacity.copy()
     worth[:, CPU] /= scenario.slowness[at]
     even = even_usage(ruler, worth[active], foreign[active], scenario.total(at))
     load = scenario.loads(at, scenario.home)[:, resource]
-    # Its own largest bundle may stay. One that comes from elsewhere raises what is allowed by less than it brings.
+    # Its own largest bundle may stay. One from elsewhere raises the allowed usage by less than it adds.
     largest = np.zeros(scenario.brokers)
     np.maximum.at(largest, scenario.home, ruler.weights[resource] * load / capacity[scenario.home, resource])
     allowed = allowed_usage(ruler, even, foreign, largest, capacity) * capacity[:, resource] / ruler.weights[resource]
@@ -58,7 +60,7 @@ def _excess(scenario: Scenario, ruler: Ruler, at: int, resource: int) -> Floats:
 def _least(
     scenario: Scenario, resource: int, rounds: NDArray[np.int64], mine: Ints, excess: Floats, broker: int
 ) -> float:
-    """One broker's LP. away[k, i] is which part of bundle i is away in sample k; leaves[k, i] ≥ its growth."""
+    """One broker's LP. away[k, i] is the fraction of bundle i that is away in sample k; leaves[k, i] ≥ its growth."""
     with needs_extra("playground", "the least that had to move"):
         from scipy.optimize import linprog  # takes a moment to import
         from scipy.sparse import block_diag, csr_matrix, eye, hstack, vstack

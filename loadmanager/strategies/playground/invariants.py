@@ -1,4 +1,4 @@
-"""What every strategy owes, checked on each decision before it is carried out. Pure."""
+"""Checks each decision, before it is carried out, against the rules for all strategies. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from loadmanager.strategies.rebalancing.decision import Decision, Move
 from statechannel.law.bundle import Bundle
 
 RESTS = frozenset({"plan"})
-"""Strategies that promise that a bundle does not return within its rest time unless its load has really changed."""
+"""Strategies that promise not to return a bundle within its rest time unless its load has really changed."""
 
 
 class InvariantViolation(AssertionError):
@@ -18,8 +18,10 @@ class InvariantViolation(AssertionError):
 
 
 def check(model: ClusterModel, decision: Decision, strategy: str, where: str) -> None:
-    """Raises InvariantViolation for what no strategy may do, and for an unwarranted return by one that promises none,
-    by what it knew: the model. `where` tells the game and the round."""
+    """Raises InvariantViolation if a decision breaks a rule for all strategies, or the promise of a strategy in RESTS.
+
+    Judges by the model that the strategy had. `where` names the game and the round.
+    """
     broken = next(_violations(model, decision), None)
     if broken is None and strategy in RESTS:
         broken = next(_returns(model, decision), None)
@@ -82,8 +84,10 @@ def _returns(model: ClusterModel, decision: Decision) -> Iterator[str]:
 
 
 def no_other_way(model: ClusterModel, bundle: int) -> bool:
-    """Whether the bundle in this row has to leave its broker, and has left all others that may take it: then it may
-    come back, whatever was promised."""
+    """Whether the bundle must leave its broker and has already left all others that may take it.
+
+    Then it may return, whatever was promised.
+    """
     brokers, constraints = model.brokers, model.constraints
     source, forbidden = int(model.bundles.owner[bundle]), constraints.forbidden[constraints.kind[bundle]] != ALLOWED
     if not (brokers.draining[source] or forbidden[source]):

@@ -1,4 +1,4 @@
-"""What a run was worth, in figures that don't depend on how its strategy works."""
+"""Figures of a run that don't depend on how its strategy works."""
 
 from __future__ import annotations
 
@@ -11,52 +11,52 @@ from loadmanager.model.cluster import Flags
 from loadmanager.strategies.playground.playing import Run
 
 TRANSFER_GAP_S = 0.027
-"""For how long a bundle is not served in a transfer: p99 under load, docs/benchmarks.md."""
+"""The time that a bundle is not served in a transfer: p99 under load, docs/benchmarks.md."""
 UNLOAD_GAP_S = 1.0
-"""For how long in an unload without destination: clients come back, and ask. A round figure, not measured."""
+"""The same for an unload without destination: clients come back and ask. A round figure, not measured."""
 LAST_ROUNDS = 10
 
 
 class Measures(msgspec.Struct, frozen=True):
-    """One run. Usages are fractions, loads are shares of the mean broker's capacity, times are of the simulation."""
+    """The figures of one run. Usages are fractions, loads shares of the mean broker's capacity, times simulated."""
 
     workload: str
     strategy: str
     seed: int
     max_over_mean: float
-    """The mean over the rounds of the fullest broker's usage over the mean one's."""
+    """The fullest broker's usage over the mean, averaged over the rounds."""
     max_over_mean_worst: float
     std: float
     """The mean over the rounds of the standard deviation of usages."""
     moved: float
-    """Load that was moved on purpose: transfers, unloads, hand-overs of brokers that stopped."""
+    """Load that was moved on purpose: by transfers, unloads, and brokers that stopped."""
     moved_percent: float
-    """The same in percent of all load (its mean over the game)."""
+    """The same as a percentage of all load (its mean over the game)."""
     bound: float
-    """What had to move for the same outcome, summed over the rounds: see `load_that_had_to_move`."""
+    """The load that had to move for the same outcome, summed over the rounds: see `load_that_had_to_move`."""
     moves: int
     returns: int
     """Moves back within the rest time of a bundle whose load had not changed."""
     rounds_to_balance: float
-    """How many rounds in a row the cluster was beyond tolerance, in the mean over such times; 0 if it never was."""
+    """The mean number of consecutive rounds in which the cluster was beyond tolerance; 0 if it never was."""
     rounds_to_balance_worst: int
     above_tolerance_percent: float
-    """Of the rounds: some broker is beyond tolerance after the round's moves."""
+    """The rounds in which some broker is beyond tolerance after the moves."""
     overloaded_broker_s: float
-    """Summed over brokers."""
+    """The time that brokers are overloaded, summed over brokers."""
     gap_s: float
-    """Summed over bundles."""
+    """The time that bundles are not served, summed over bundles."""
     ends_within: bool
-    """In most of the last rounds nobody is beyond tolerance."""
+    """Whether no broker is beyond tolerance in most of the last rounds."""
     one_dimension: bool
     certificate_ratio: float
-    """The strategy's own claim: what it moved over its bound, both summed; NaN if it makes none."""
+    """The strategy's own claim: load moved / its bound, both summed; NaN if it makes none."""
     hindsight: float = float("nan")
-    """The least that anybody had to move in the whole game to stay within tolerance; NaN if that was not asked."""
+    """The least load that anybody had to move in the whole game to stay within tolerance; NaN if not computed."""
 
     @property
     def ratio(self) -> float:
-        """moved / bound; 1 where nothing had to move and nothing did, infinite if something did then."""
+        """moved / bound; 1 if both are 0, infinite if only the bound is."""
         if self.bound <= 1e-12:
             return 1.0 if self.moved <= 1e-12 else float("inf")
         return self.moved / self.bound
@@ -97,7 +97,7 @@ def measure(run: Run, seed: int, hindsight: float = float("nan")) -> Measures:
 
 
 def lengths(flags: Flags) -> list[int]:
-    """How long each time was in which the flag was up."""
+    """The lengths of the runs of True."""
     return [len(list(group)) for up, group in itertools.groupby(flags.tolist()) if up]
 
 

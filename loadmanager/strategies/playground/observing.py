@@ -1,6 +1,6 @@
-"""What a leader sees of the simulated cluster: builds the `ClusterModel` of a round, from reports that may be stale.
+"""Builds the `ClusterModel` of a round, as a leader sees the simulated cluster: from reports that may be stale.
 
-As in the live leader, moves under way count as done, and a broker's load that no reported bundle explains is foreign.
+As in the live leader, moves under way count as done, and load that no reported bundle explains is foreign.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from loadmanager.strategies.playground.scenario import BYTES_IN, BYTES_OUT, MESS
 
 
 class Conditions(msgspec.Struct, frozen=True):
-    """What makes life hard for a leader."""
+    """Impairments of what a leader sees and does."""
 
     delay_rounds: int = 0
-    """How long moves take; with 0 they are done before the next round."""
+    """How many rounds moves take; with 0 they are done before the next round."""
     stale_rounds: int = 0
-    """By how many rounds a broker's report may be behind, at most; drawn for each broker and round."""
+    """The most rounds by which a broker's report lags; drawn for each broker and round."""
     missing: float = 0.0
-    """The chance that a broker's load is not known in a round."""
+    """The probability that a broker's load is unknown in a round."""
     top_bundles: int | None = None
     """How many bundles a broker reports; None: all."""
 
 
 class View(msgspec.Struct, frozen=True, eq=False):
-    """A model, and what its rows are in the scenario."""
+    """A model, with the scenario's rows of its brokers and bundles."""
 
     model: ClusterModel
     broker_rows: Ints
@@ -78,7 +78,7 @@ def _reported(cluster: SimulatedCluster, conditions: Conditions, rng: np.random.
 
 
 def _top(cluster: SimulatedCluster, settings: Settings, conditions: Conditions, loads: Floats) -> Ints:
-    """The bundles that their brokers report: all, or of each broker those with the largest share of what it carries."""
+    """The bundles that brokers report: all, or each broker's with the largest shares of its load."""
     everything = np.arange(len(loads))
     if conditions.top_bundles is None:
         return everything

@@ -1,6 +1,6 @@
-"""Pictures of games, as PNG and as a page that needs no network: brokers over time, fullest over mean, load moved.
+"""Draws games, as PNG and as a page that needs no network: brokers over time, fullest over mean, load moved.
 
-Needs the extra `playground` (Altair and vl-convert); it is imported when a picture is drawn.
+Needs the extra `playground` (Altair and vl-convert), imported when a picture is drawn.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from loadmanager.strategies.playground.playing import Run
 
 WIDTH = 640
 SCALE = 1.1
-"""Pixels of the PNG for one of the page."""
+"""PNG pixels for each pixel of the page."""
 COLOURS = ("#1b6ca8", "#e07b39", "#3a9a5b", "#a23e8c", "#8a8d91", "#c7a008", "#5d4bb0", "#b23a3a")
 
 
 def draw(games: Sequence[Game], directory: Path) -> list[Path]:
-    """Draw one game of each strategy on the same scenario; returns the files. Raises Invalid without the extra, or if
-    the directory cannot be written."""
+    """Draw one game of each strategy on the same scenario; returns the files.
+
+    Raises Invalid without the extra, or if the directory cannot be written.
+    """
     altair = drawing.altair("playground")
     name = games[0].run.scenario.name
     chart = _page(altair, [game.run for game in games], games)
@@ -59,7 +61,7 @@ def _page(altair: Any, runs: Sequence[Run], games: Sequence[Game]) -> Any:
 
 
 def _lines(altair: Any, runs: Sequence[Run], scale: Any) -> Any:
-    """The fullest broker over the mean one, with a mark where something was moved."""
+    """The fullest broker over the mean one, with a mark in rounds with moves."""
     data = altair.Data(values=[row for run in runs for row in _over_time(run)])
     top = max(1.5, float(np.percentile([row["over"] for run in runs for row in _over_time(run)], 99)) * 1.05)
     x = altair.X("minutes:Q", title="minutes", axis=altair.Axis(tickCount=8), scale=altair.Scale(nice=False))
@@ -86,7 +88,7 @@ def _lines(altair: Any, runs: Sequence[Run], scale: Any) -> Any:
 
 
 def _bars(altair: Any, games: Sequence[Game], order: Sequence[str], scale: Any) -> Any:
-    """How much of all load was moved; the tick is what had to move for that outcome."""
+    """The fraction of all load that was moved; the tick is what had to move for that outcome."""
     values = [
         {
             "strategy": game.measures.strategy,
@@ -110,7 +112,7 @@ def _bars(altair: Any, games: Sequence[Game], order: Sequence[str], scale: Any) 
 
 
 def _maps(altair: Any, runs: Sequence[Run]) -> Iterator[Any]:
-    """For each strategy brokers against time, the colour how full they are."""
+    """A heat map for each strategy: brokers against time, coloured by usage."""
     domain, colours = [0, 0.7, 0.78, 0.85, 1.0], ["#f4f8fb", "#4f94c4", "#f5dd9d", "#e8963a", "#a61c1c"]
     scale = altair.Scale(domain=domain, range=colours, clamp=True, interpolate="rgb")
     for run in runs:

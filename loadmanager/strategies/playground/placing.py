@@ -15,7 +15,7 @@ from statechannel.law.record import BrokerId
 
 
 class Placer:
-    """One round's placements: what brokers reported when it began, and what was given away since."""
+    """One round's placements: by the brokers' reports at its beginning, and the bundles given since."""
 
     def __init__(self, cluster: SimulatedCluster, ruler: Ruler, name: str) -> None:
         self._placement = PLACEMENTS.make(name)
@@ -40,7 +40,7 @@ class Placer:
         ]
 
     def place(self, bundle: int, declined_by: int) -> int:
-        """The row of the broker that gets it; not the one that gives it away, if there is another."""
+        """The row of the broker that gets the bundle; the declining one only if there is no other."""
         given = Given(bundles=self._given, declined_by=self._ids[declined_by] if declined_by >= 0 else None)
         answer = self._placement.choose(self._bundles[bundle], self._candidates, given)
         if not isinstance(answer, Placed):

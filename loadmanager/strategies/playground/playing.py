@@ -1,7 +1,7 @@
-"""Plays one game: a strategy against a scenario, round by round, and records what happened.
+"""Plays one game: a strategy on a scenario, round by round, and records it.
 
-In a round brokers come and go, a leader looks, decides, and its moves are carried out before the next one (unless the
-conditions say that they take longer). The same arguments give the same run.
+In each round brokers come and go, a leader observes and decides, and its moves are carried out before the next round
+(unless the conditions make them take longer). The same arguments give the same run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from loadmanager.strategies.rebalancing.strategy import Strategy
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """One bundle that went from a broker to another. `share` is its load as a share of the mean broker's capacity."""
+    """One bundle that changed its broker. `share` is its load as a share of the mean broker's capacity."""
 
     round: int
     bundle: int
@@ -31,15 +31,15 @@ class Moved(msgspec.Struct, frozen=True):
     destination: int
     share: float
     how: str
-    """`transfer`; `unload` (placed after it was closed); `hand over` (a broker that stopped); `death` (it was gone)."""
+    """`transfer`; `unload` (then placed); `hand over` (its broker stopped); `death` (its broker died)."""
     stage: str = ""
     reason: str = ""
     returned: bool = False
-    """It came back within its rest time, and its load had not changed."""
+    """The bundle came back within its rest time, although its load had not changed."""
 
 
 class Run(msgspec.Struct, frozen=True, eq=False):
-    """What happened: T rounds, n brokers. Usages are those after the round's moves, NaN for brokers that don't run."""
+    """A record of T rounds with n brokers. Usages are after the round's moves, NaN for brokers that don't run."""
 
     scenario: Scenario
     strategy: str
@@ -52,13 +52,13 @@ class Run(msgspec.Struct, frozen=True, eq=False):
     even: Floats
     """(T,)"""
     taking_part: Flags
-    """(T, n): runs, and is not about to stop."""
+    """(T, n): the broker runs, and is not about to stop."""
     had_to_move: Floats
     """(T,), as a share."""
     certified: Floats
     """(T, 2): bound and moved of the strategy's own certificates, NaN where it gave none."""
     load: Floats
-    """(T,): of all bundles, as a share."""
+    """(T,): the load of all bundles, as a share."""
 
     @property
     def above(self) -> Flags:
@@ -78,7 +78,7 @@ def play(
     """Play a game. `placement` serves unloads and orphans, by default that of the settings.
 
     Raises ValueError if there is no strategy or placement of that name, InvariantViolation if the strategy breaks a
-    rule that every strategy owes to keep.
+    rule for all strategies.
     """
     settings = (settings or Settings()).model_copy(update={"balancing_interval_s": scenario.interval_s})
     chosen = STRATEGIES.make(strategy) if isinstance(strategy, str) else strategy
@@ -128,7 +128,7 @@ class _Game:
         self._record(before, decision)
 
     def _give_away(self, orphans: list[int]) -> Flags:
-        """Places bundles whose owner is gone; those of one that stopped on purpose are planned moves."""
+        """Place bundles whose owner is gone; if it stopped on purpose, they count as planned moves."""
         cluster, at = self._cluster, self._cluster.at
         handed = np.zeros(len(cluster.place), np.bool_)
         if not orphans:
@@ -185,7 +185,7 @@ class _Game:
         loads = cluster.loads(cluster.holder)
         self._usage[at, present] = ruler.usage(cluster.broker_loads(cluster.holder), scenario.capacity)[present]
         foreign, capacity = scenario.foreign[at], scenario.capacity
-        # five times slower is a fifth of the cores
+        # a machine that is five times slower has a fifth of the cores
         worth = capacity.copy()
         worth[:, CPU] /= scenario.slowness[at]
         self._even[at] = even_usage(ruler, worth[active], foreign[active], scenario.total(at))
@@ -200,7 +200,7 @@ class _Game:
             self._certified[at] = decision.certificate.bound, decision.certificate.moved
 
     def _had_to_move(self, before: Ints, present: Flags, leaving: Flags) -> float:
-        """What had to move from `before` to where bundles are going now; loads as they were at their sources."""
+        """The load that had to move from `before` to the present places; loads as at their sources."""
         scenario, cluster, at = self._scenario, self._cluster, self._cluster.at
         loads, foreign = cluster.loads(before), scenario.foreign[at]
         was = summed(loads, before, scenario.brokers) + foreign
@@ -215,7 +215,7 @@ class _Game:
         )  # fmt: skip
 
     def run(self) -> Run:
-        """What happened so far."""
+        """The run so far."""
         scenario = self._scenario
         return Run(
             scenario=scenario,

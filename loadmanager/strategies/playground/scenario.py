@@ -1,8 +1,8 @@
-"""What happens to a cluster in one game of the playground: machines, bundles and their loads, round by round. Values.
+"""The world of one game: machines, bundles and their loads, round by round. Values only.
 
-Everything is settled before the first round, so that all strategies play against the same world; only who holds what
-is theirs to decide. A bundle's load is its activity of the round times its profile; on a broker whose CPU is slow it
-costs that much more CPU. Nothing saturates: a broker above 100 % is one that is asked for more than it has.
+Everything is fixed before the first round, so that all strategies get the same world and decide only the owners. A
+bundle's load is its activity in the round times its profile; a broker with a slow CPU needs that much more CPU for it.
+Nothing saturates: a broker above 100 % has more demand than it can serve.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from statechannel.law.bundle import Bundle, even_boundaries, tile
 CPU, MEMORY, BYTES_IN, BYTES_OUT, MESSAGES = range(DIMENSIONS)
 
 CORES = 8.0
-"""Of a usual broker."""
+"""The cores of a usual broker."""
 MEAN_USAGE = 0.5
-"""Of the cluster, unless the workload says otherwise."""
+"""The mean usage of the cluster, unless the workload has another one."""
 MESSAGES_PER_CORE = 20_000.0
-"""In and out. With the next figure, a usual broker at half load moves 80,000 messages and 80 MB a second."""
+"""Messages in and out. With the next figure, a usual broker at half load moves 80,000 messages and 80 MB a second."""
 BYTES_PER_MESSAGE = 1_000.0
 NAMESPACES = 8
 
 
 class Size(msgspec.Struct, frozen=True):
-    """How large a game is."""
+    """The size of a game."""
 
     brokers: int = 12
     bundles: int = 600
@@ -37,10 +37,10 @@ class Size(msgspec.Struct, frozen=True):
 
 
 class Scenario(msgspec.Struct, frozen=True, eq=False):
-    """One game: n brokers, m bundles, T rounds. Arrays are not to be changed.
+    """One game: n brokers, m bundles, T rounds. Do not change the arrays.
 
-    Rows of brokers are names, for the whole game; `present` says when each runs. One that was away comes back as a new
-    incarnation. `draining` ones are about to stop.
+    A row of brokers is a name, for the whole game; `present` says when it runs. After an absence it is a new
+    incarnation. `draining` brokers are about to stop.
     """
 
     name: str
@@ -50,23 +50,23 @@ class Scenario(msgspec.Struct, frozen=True, eq=False):
     namespace: Ints
     """(m,), index into `namespaces`."""
     profile: Floats
-    """(m, DIMENSIONS): what one unit of activity costs, in natural units. Usually activity is in cores."""
+    """(m, DIMENSIONS): the cost of one unit of activity, in natural units. Usually activity is in cores."""
     activity: Floats
     """(T, m)"""
     capacity: Floats
-    """(n, DIMENSIONS), infinite where a resource does not count."""
+    """(n, DIMENSIONS), infinite if a resource does not count."""
     home: Ints
-    """(m,): who holds each bundle before the first round."""
+    """(m,): the owner of each bundle before the first round."""
     foreign: Floats
-    """(T, n, DIMENSIONS): load of the machine that no bundle causes."""
+    """(T, n, DIMENSIONS): load that no bundle causes."""
     slowness: Floats
-    """(T, n): 1, or by how much more CPU the same work takes there."""
+    """(T, n): the factor of CPU for the same work; usually 1."""
     present: Flags
     """(T, n)"""
     draining: Flags
     """(T, n)"""
     fixed: Flags
-    """(m,): pinned where they are."""
+    """(m,): whether the bundle is pinned to its broker."""
 
     @property
     def rounds(self) -> int:
@@ -82,19 +82,19 @@ class Scenario(msgspec.Struct, frozen=True, eq=False):
         return bool((np.isfinite(self.capacity).any(axis=0)).sum() == 1)
 
     def asked(self, at: int) -> Floats:
-        """(m, DIMENSIONS): what each bundle costs in round `at` on a sound machine. The caller's own array."""
+        """(m, DIMENSIONS): the cost of each bundle in round `at` on a sound machine. The caller owns the array."""
         asked: Floats = self.activity[at][:, None] * self.profile
         return asked
 
     def loads(self, at: int, owner: Ints) -> Floats:
-        """(m, DIMENSIONS): what each bundle costs in round `at` where it is; nothing where it has no owner."""
+        """(m, DIMENSIONS): the cost of each bundle in round `at` at its owner; 0 without an owner."""
         load = self.asked(at)
         load[:, CPU] *= self.slowness[at][owner]
         load[owner < 0] = 0.0
         return load
 
     def total(self, at: int) -> Floats:
-        """(DIMENSIONS,): what all bundles cost in round `at` on sound machines."""
+        """(DIMENSIONS,): the cost of all bundles in round `at` on sound machines."""
         total: Floats = self.activity[at] @ self.profile
         return total
 
@@ -110,11 +110,11 @@ def scenario(
     usage: float = MEAN_USAGE,
     interval_s: float = 60.0,
 ) -> Scenario:
-    """A game in which only CPU counts, on brokers that all run all the time.
+    """A game in which only CPU counts, on brokers that run all the time.
 
     `activity` (T, m) in any unit: it is scaled so that the bundles use the fraction `usage` of all cores in the mean.
-    `cores` (n,): of each broker, CORES by default. `home` (m,): drawn by default, with equal counts, as a cluster looks
-    that placed its bundles before it knew their loads.
+    `cores` (n,): the cores of each broker, CORES by default. `home` (m,): by default random with equal counts, as in a
+    cluster that placed its bundles before it knew their loads.
     """
     capacity = np.full((size.brokers, DIMENSIONS), np.inf)
     capacity[:, CPU] = CORES if cores is None else cores
@@ -147,11 +147,11 @@ def _plain() -> Floats:
 
 
 PLAIN = _plain()
-"""The profile of a usual bundle: messages and bytes in proportion to CPU, so that who steers by either is not wrong."""
+"""The profile of a usual bundle: messages and bytes in proportion to CPU, so that either can guide a strategy."""
 
 
 def tiled(bundles: int, namespaces: int = NAMESPACES) -> tuple[tuple[Bundle, ...], tuple[str, ...], NDArray[np.int64]]:
-    """So many bundles in namespaces of about equal size, the namespaces' names, and the namespace of each bundle."""
+    """Bundles in namespaces of about equal size, the namespaces' names, and the namespace of each bundle."""
     names = [f"play/ns-{number}" for number in range(min(namespaces, bundles))]
     counts = [bundles // len(names) + (number < bundles % len(names)) for number in range(len(names))]
     made: list[Bundle] = []

@@ -1,7 +1,7 @@
-"""How much load data travels in a run: real reports, encoded as brokers send them, when brokers would send them.
+"""Computes the traffic of load data in a run: real reports, encoded and timed as brokers send them.
 
-Two ways: all load data of all bundles to all brokers through a store (Pulsar's modular manager), or each broker's load
-to all, and its hottest bundles to the leader only (PIP-192). Each report is written once, and read by each who follows.
+Compares two ways: all load data to all brokers through a store (Pulsar's modular manager), or each broker's load to all
+and its hottest bundles only to the leader (PIP-192). Each report is written once, and read by each of its readers.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
 
 KEYS, SESSIONS = 40, 20
-"""Of each bundle: topics and connections, as reports say them."""
+"""Topics and connections of each bundle in the reports."""
 STARTED_MS = 1_790_000_000_000
 
 
 class Traffic(msgspec.Struct, frozen=True):
-    """Load data of a run, in bytes; `*_read` is summed over all who read."""
+    """Load data of a run, in bytes; `*_read` is summed over all readers."""
 
     reports: int
     everything_written: int
     everything_read: int
-    """All load data to all brokers."""
+    """With all load data to all brokers."""
     top_written: int
     top_read: int
-    """Brokers' loads to all brokers, hottest bundles to the leader."""
+    """With brokers' loads to all brokers, and hottest bundles to the leader."""
     hours: float
 
 
 def owners_by_round(run: Run) -> Ints:
-    """(T, m): who has each bundle after the round's moves."""
+    """(T, m): the owner of each bundle after the round's moves."""
     scenario = run.scenario
     owners = np.tile(scenario.home.astype(np.int64), (scenario.rounds, 1))
     for each in run.moved:
@@ -48,7 +48,7 @@ def owners_by_round(run: Run) -> Ints:
 
 
 def traffic(run: Run, settings: Settings) -> Traffic:
-    """The load data that brokers sent in a run; both ways with the same triggers, which are those of live brokers."""
+    """The load data that brokers sent in a run; both ways with the triggers of live brokers."""
     scenario = run.scenario
     owners = owners_by_round(run)
     brokers = [BrokerId(name, 1) for name in broker_names(scenario.brokers)]
@@ -69,7 +69,7 @@ def traffic(run: Run, settings: Settings) -> Traffic:
 
 
 def _reported(few: Reporter, every: Reporter, sample: Sample, now_ms: int, readers: int) -> Ints:
-    """Reports, bytes written and read with everything, bytes written and read with the hottest."""
+    """Reports; bytes written and read with everything; bytes written and read with the hottest bundles."""
     counted = np.zeros(5, np.int64)
     few.observe(sample, now_ms)
     every.observe(sample, now_ms)

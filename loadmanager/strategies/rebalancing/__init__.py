@@ -1,1 +1,1 @@
-"""Which bundles move, and where to: our `plan`, and the strategies of Pulsar. Pure."""
+"""Which bundles move, and where: our `plan`, and Pulsar's strategies. Pure."""

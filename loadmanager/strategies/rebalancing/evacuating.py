@@ -1,8 +1,8 @@
-"""A strategy that knows neither drains nor policies, with those ahead of it: first what must move, then what it likes.
+"""Adds drains and policies to a strategy that knows neither: first the moves that must be, then the strategy's.
 
-Pulsar's shedders only ask whether a bundle may go somewhere; that it must leave where it is is nobody's matter there (a
-changed policy unloads whole namespaces). A round that has something to evacuate does nothing else, so that what the
-strategy decides, it decides in a cluster at rest, exactly as it would by itself.
+Pulsar's shedders only ask whether a bundle may go somewhere, never whether it must leave its broker (there a changed
+policy unloads whole namespaces). A round with bundles to evacuate does nothing else, so that the strategy decides in a
+cluster at rest, exactly as it would by itself.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from loadmanager.strategies.rebalancing.strategy import Strategy
 
 
 class Evacuating:
-    """`strategy`, and its name; see the module."""
+    """Wraps `strategy` under its name."""
 
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
 
     @property
     def name(self) -> str:
-        """The strategy's."""
+        """The wrapped strategy's name."""
         return self._strategy.name
 
     def decide(self, model: ClusterModel, settings: Settings, memory: object = None) -> Decision:
-        """What must move; where nothing must, the strategy's decision."""
+        """The moves that must be; if there are none, the strategy's decision."""
         must = evacuation(model, settings)
         if must.moves:
             return msgspec.structs.replace(must, memory=memory)

@@ -1,1 +1,1 @@
-"""Which bundles are split or merged, and where they are cut. Pure."""
+"""Which bundles are split or merged, and where to cut them. Pure."""

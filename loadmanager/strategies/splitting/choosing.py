@@ -1,4 +1,4 @@
-"""Pulsar's names for a bundle that nobody wants to look up: LARGEST has the most keys, HOT the most load. Pure."""
+"""Resolves Pulsar's shorthands for a bundle: LARGEST has the most keys, HOT the most load. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from statechannel.law.transitions import State
 
 
 class Extreme(StrEnum):
-    """Which bundle of a namespace is meant."""
+    """A shorthand for one bundle of a namespace."""
 
     LARGEST = "LARGEST"
     HOT = "HOT"
@@ -27,10 +27,10 @@ def choose(
     tops: Mapping[str, TopBundlesLoadData],
     own: Mapping[Bundle, BundleLoad],
 ) -> Bundle:
-    """The bundle, of those of the namespace whose load is known here: what brokers report as hottest, and our own.
+    """The chosen bundle of those with known load: the ones that brokers report as hottest, and our own.
 
-    Raises Conflict if none has any keys, or load. A bundle that is neither among its owner's hottest ones nor ours is
-    not seen, be it ever so large; the setting `load_top_bundles` says how many are.
+    Raises Conflict if none has any keys, or load. A bundle that is neither among its owner's hottest nor ours is not
+    seen, however large; the setting `load_top_bundles` says how many are reported.
     """
     loads = {
         each.bundle: each.load

@@ -1,7 +1,7 @@
-"""When a bundle is too hot, and when it is cold, by the limits of the settings. Pure.
+"""When a bundle is too hot, and when it is cold, by the limits in the settings. Pure.
 
 The conditions and their order are Pulsar's (`DefaultNamespaceBundleSplitStrategyImpl`): topics, sessions, message rate,
-bandwidth; the first that holds gives the cause. A limit of 0 is none.
+bandwidth; the first that holds is the cause. A limit of 0 means none.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from loadmanager.model.host import BundleLoad
 from loadmanager.settings import Settings
 
 FILL_AIMED_AT = 0.75
-"""Of a limit: a split makes so many parts that each stays below it if the load divides evenly. Room to grow, so that
-the children of a bundle a little above its limit are two, and those of one at its eightfold not eight that are full."""
+"""A split makes enough parts that each stays below this fraction of its limit, if the load divides evenly.
+
+That leaves room to grow: a bundle a little above its limit gets two children, one at eight times the limit more than
+eight full ones.
+"""
 
 
 class Cause(StrEnum):
@@ -39,7 +42,7 @@ _IN_WORDS = {
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What one bundle may carry; infinite where the setting says 0."""
+    """The limits of one bundle; infinite if the setting is 0."""
 
     keys: float
     sessions: float
@@ -93,7 +96,7 @@ def exceeded(load: BundleLoad, limits: Limits) -> Measure | None:
 
 
 def fullest(load: BundleLoad, limits: Limits) -> Measure | None:
-    """The quantity nearest to (or farthest above) its limit; None where there are no limits."""
+    """The quantity nearest to (or farthest above) its limit; None without limits."""
     return max(measures(load, limits), key=lambda measure: measure.fill, default=None)
 
 
@@ -103,7 +106,7 @@ def is_cold(load: BundleLoad, limits: Limits, below: float) -> bool:
 
 
 def parts_for(load: BundleLoad, limits: Limits) -> int:
-    """Into how many parts a hot bundle goes, if its load divides evenly."""
+    """Into how many parts to split a hot bundle, if its load divides evenly."""
     hottest = fullest(load, limits)
     wanted = 0 if hottest is None else math.ceil(min(hottest.fill / FILL_AIMED_AT, MOST_PARTS))
     return min(max(FEWEST_PARTS, wanted), MOST_PARTS)

@@ -1,11 +1,12 @@
-"""Where to cut a hot bundle, by what its keys carry. Pure; cuts that need no loads are in
-`loadmanager.model.boundaries`.
+"""Chooses where to cut a hot bundle, by the load of its keys. Pure.
 
-* `flow_or_qps_equally_divide` is Pulsar's: it walks the keys upwards and cuts wherever a limit would be passed. It can
+`loadmanager.model.boundaries` has the cuts that need no loads.
+
+* `flow_or_qps_equally_divide` is Pulsar's: it walks the keys upwards and cuts where a limit would be exceeded. It can
   yield several cuts, which Pulsar's extensible manager refuses (its issue 22254); here they make several parts.
 * `load_equally_divide`: the weighted median of the load, or its n-quantiles.
-* `hot_key_divide`: the hottest key gets a bundle of its own, [position, position + 1). Equal ranges would chase it
-  through up to 32 splits and fill the namespace with empty bundles on the way.
+* `hot_key_divide`: the hottest key gets its own bundle, [position, position + 1). Equal ranges would need up to 32
+  splits to isolate it, and would fill the namespace with empty bundles on the way.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from statechannel.errors import InvalidName
 from statechannel.law.bundle import Bundle, Key, position_of
 
 DOMINATES = 0.5
-"""A key that carries at least this part of its bundle's messages or bytes stays the hotter half wherever one cuts."""
+"""A key with at least this fraction of its bundle's messages or bytes keeps its half hot wherever one cuts."""
 
 
 class Cuts(msgspec.Struct, frozen=True):
-    """Where to cut, how that was found, and in words why so."""
+    """Where to cut, by which algorithm, and why."""
 
     positions: tuple[int, ...]
     algorithm: Algorithm
@@ -46,7 +47,7 @@ class Cuts(msgspec.Struct, frozen=True):
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """What cuts by load go by: a bundle's limits, and the part beyond them from which Pulsar's algorithm cuts."""
+    """The limits for cuts by load: a bundle's limits, and the margin above them from which Pulsar's algorithm cuts."""
 
     limits: Limits
     margin: float
@@ -60,9 +61,9 @@ UNBOUNDED = Bounds(Limits(math.inf, math.inf, math.inf, math.inf), 0.0)
 
 
 def merged(bundle: Bundle, keys: Iterable[KeyRate]) -> list[KeyRate]:
-    """The bundle's keys by position, those at one position as one; no idle ones, no negative rates.
+    """The bundle's keys by position, one entry for each; without idle keys and negative rates.
 
-    The ring's last position cannot have a bundle of its own: its keys stay with those of the one before.
+    The ring's last position cannot have a bundle of its own: its keys stay with those of the position before.
     """
     found: dict[int, tuple[float, float]] = {}
     for key in keys:
@@ -74,7 +75,7 @@ def merged(bundle: Bundle, keys: Iterable[KeyRate]) -> list[KeyRate]:
 
 
 def by_flow(bundle: Bundle, keys: Iterable[KeyRate], limits: Limits, margin: float) -> tuple[int, ...] | NoCuts:
-    """Pulsar's `flow_or_qps_equally_divide`: below both limits times (1 + margin) there is nothing to cut."""
+    """Pulsar's `flow_or_qps_equally_divide`; no cuts while both rates are below their limits times (1 + margin)."""
     busy = merged(bundle, keys)
     messages, rate = sum(key.rate_msg_s for key in busy), sum(key.rate_bytes_s for key in busy)
     if len(busy) < FEWEST_PARTS:
@@ -100,9 +101,9 @@ def by_flow(bundle: Bundle, keys: Iterable[KeyRate], limits: Limits, margin: flo
 
 
 def by_load(bundle: Bundle, keys: Iterable[KeyRate], parts: int) -> tuple[int, ...] | NoCuts:
-    """The cuts that share out the load most evenly into `parts`, or into as many as there are keys with load.
+    """The cuts that divide the load most evenly into `parts`, or into as many as there are keys with load.
 
-    What a key weighs is the larger of its shares of the bundle's messages and bytes.
+    A key's weight is the larger of its shares of the bundle's messages and bytes.
     """
     refusal = check_parts(parts)
     if refusal is not None:
@@ -125,7 +126,7 @@ def weights_of(keys: Sequence[KeyRate]) -> list[float]:
 
 
 def around(bundle: Bundle, position: int) -> tuple[int, ...] | NoCuts:
-    """The cuts that give one position a bundle of its own; at the bundle's edge one cut does."""
+    """The cuts that give one position its own bundle; at the bundle's edge one cut is enough."""
     if position not in bundle:
         return NoCuts(f"0x{position:08x} does not lie in {bundle}")
     alone = min(position, bundle.hi - 1)
@@ -134,15 +135,17 @@ def around(bundle: Bundle, position: int) -> tuple[int, ...] | NoCuts:
 
 
 def hottest_of(bundle: Bundle, keys: Iterable[KeyRate]) -> KeyRate | None:
-    """The key that weighs most, the lowest of equal ones; None if none has traffic."""
+    """The key with the largest weight, the lowest of equal ones; None if none has traffic."""
     busy = merged(bundle, keys)
     weights = weights_of(busy)
     return max(zip(weights, busy, strict=True), key=lambda pair: pair[0], default=(0.0, None))[1]
 
 
 def estimated(bundle: Bundle, load: BundleLoad, positions: Iterable[int] = ()) -> list[KeyRate]:
-    """What the keys carry as far as a service without `rates` tells it: the hottest keys of its load, and the rest of
-    the load shared by all other positions alike."""
+    """An estimate of the keys' load for a service without `rates`.
+
+    The hottest keys have their own rates; all other positions share the rest equally.
+    """
     by_position: dict[int, float] = {}
     for name, rate in load.hottest_keys:
         position = position_of_key(name)
@@ -157,7 +160,7 @@ def estimated(bundle: Bundle, load: BundleLoad, positions: Iterable[int] = ()) -
 
 
 def position_of_key(name: str) -> int:
-    """Where a key of `hottest_keys` is: a topic, in its long or short form, or any other key, taken as it is."""
+    """The position of a key in `hottest_keys`: in Pulsar's or our spelling, or any other string as it is."""
     try:
         return Key.parse(name).position
     except InvalidName:
@@ -165,7 +168,7 @@ def position_of_key(name: str) -> int:
 
 
 def dominant(hot: Hot, keys: Iterable[KeyRate]) -> KeyRate | None:
-    """The key without which the bundle would not be hot: it carries at least half of what is above the limit."""
+    """The key that carries at least half of the quantity above the limit, so that the bundle is hot because of it."""
     whole = {Cause.MSG_RATE: hot.load.rate_msg_s, Cause.BANDWIDTH: hot.load.throughput_bytes_s}.get(hot.measure.cause)
     if not whole:
         return None
@@ -179,7 +182,7 @@ def dominant(hot: Hot, keys: Iterable[KeyRate]) -> KeyRate | None:
 def cuts_of(
     bundle: Bundle, algorithm: str, parts: int, keys: Sequence[KeyRate], bounds: Bounds
 ) -> tuple[int, ...] | NoCuts:
-    """The cuts by an algorithm of `BY_KEYS`."""
+    """The cuts by an algorithm in `BY_KEYS`."""
     match algorithm:
         case Algorithm.TOPIC_COUNT:
             return by_count(bundle, (key.position for key in keys), parts)
@@ -195,10 +198,10 @@ def cuts_of(
 
 
 def automatic_cuts(hot: Hot, algorithm: str, keys: Sequence[KeyRate] | NoCuts, bounds: Bounds) -> Cuts | NoCuts:
-    """Where an owner cuts a hot bundle by itself. `keys` may be a refusal: the service does not tell.
+    """Where an owner cuts a hot bundle automatically. `keys` may be a refusal of the service.
 
-    A dominant key is isolated whatever the algorithm. Where the algorithm finds no cuts, equal ranges serve: a bundle
-    above its limits is better cut anywhere than not at all.
+    A dominant key is isolated, whatever the algorithm. If the algorithm finds no cuts, equal ranges serve: any cut of a
+    bundle above its limits is better than none.
     """
     known = [] if isinstance(keys, NoCuts) else keys
     bundle = hot.bundle

@@ -1,10 +1,10 @@
-"""Which of its bundles an owner splits now, and why not the others. Pure; what lasts from round to round is `memory`.
+"""Decides which of its bundles an owner splits now, and why not the others. Pure; the memory goes in and out.
 
-Pulsar's rule (`DefaultNamespaceBundleSplitStrategyImpl`), read off its code: a bundle of two or more keys that is above
-a limit in more than `split_hits` looks in a row is split, as long as its namespace stays within `namespace_max_bundles`
-and no bundle beside it is being split, at most `split_bundles_per_round` at a time. What differs: of several the
-fullest goes first (Pulsar: as its map has them), one split may make more than two parts, and those that the round has
-no room for keep their hits.
+The rule is Pulsar's (`DefaultNamespaceBundleSplitStrategyImpl`), taken from its code: a bundle of two or more keys that
+is above a limit in more than `split_hits` looks in a row is split, if its namespace stays within
+`namespace_max_bundles` and no neighbour is being split, at most `split_bundles_per_round` at a time. Differences: the
+fullest goes first (Pulsar: in map order), one split may make more than two parts, and bundles that the round has no
+room for keep their hits.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from loadmanager.strategies.splitting.conditions import Limits, Measure, exceede
 from statechannel.law.bundle import Bundle
 
 WORTH_AVERAGING = 0.5
-"""From this part of a limit on a bundle is judged by its mean over the window; below, the last sample does."""
+"""From this fraction of a limit on, a bundle is judged by its mean over the window; below, by the last sample."""
 FEWEST_KEYS = 2
-"""What has fewer does not become cooler by a cut."""
+"""A bundle with fewer keys does not become cooler by a cut."""
 
 SettingsOf = Callable[[Bundle], Settings]
-"""The settings as they hold for a bundle: policies may replace some for a namespace or a bundle."""
+"""The settings of a bundle: policies may override some for a namespace or a bundle."""
 
 
 def nothing_said(_bundle: Bundle) -> str:
-    """No policy at all."""
+    """Say that no policy applies."""
     return ""
 
 
@@ -53,10 +53,10 @@ class Rule(StrEnum):
 
 
 class View(msgspec.Struct, frozen=True):
-    """What an owner knows of its own bundles.
+    """What an owner knows of its bundles.
 
-    `loads`: of all that it holds. `assigned`: those at rest. `counts`: bundles of each namespace. `splitting`: all of
-    these namespaces that are being split. `left_alone`: the policy that keeps a bundle from being split, or nothing.
+    `loads`: of all its bundles. `assigned`: those at rest. `counts`: bundles of each namespace. `splitting`: all
+    bundles that are being split. `left_alone`: the policy that forbids splitting a bundle, else empty.
     """
 
     loads: Mapping[Bundle, BundleLoad]
@@ -67,7 +67,7 @@ class View(msgspec.Struct, frozen=True):
 
 
 class Hot(msgspec.Struct, frozen=True):
-    """A bundle to split: what is above which limit, since how many looks, and into how many parts (at most `room`)."""
+    """A bundle to split: the measure above its limit, for how many looks, and how many parts (at most `room`)."""
 
     bundle: Bundle
     load: BundleLoad
@@ -81,7 +81,7 @@ class Hot(msgspec.Struct, frozen=True):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """A bundle that is not split, the rule that says so, and its numbers."""
+    """A bundle that is not split, with the rule and its numbers."""
 
     bundle: Bundle
     rule: Rule
@@ -89,11 +89,11 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class SplitDecision(msgspec.Struct, frozen=True):
-    """What to split, fullest first; the hot bundles that stay, and how many stay by which rule."""
+    """What to split, fullest first; the hot bundles that stay, and how many stay by each rule."""
 
     splits: tuple[Hot, ...]
     kept: tuple[Kept, ...]
-    """Those above a limit. `why_not` tells of any other."""
+    """The kept bundles that are above a limit. `judge` explains any other."""
     counts: Mapping[Rule, int]
     hits: Mapping[Bundle, int]
     """The memory: looks in a row in which a bundle was above a limit."""
@@ -128,7 +128,7 @@ def decide_splits(view: View, settings_of: SettingsOf, hits: Mapping[Bundle, int
 def worth_averaging(
     loads: Mapping[Bundle, BundleLoad], settings_of: SettingsOf, hits: Mapping[Bundle, int]
 ) -> list[Bundle]:
-    """The bundles that come near a limit, or were above one the last time: to be judged by more than one sample."""
+    """The bundles near a limit, or above one the last time: to be judged by more than one sample."""
     return [
         bundle
         for bundle, load in loads.items()
@@ -141,7 +141,7 @@ _NOT_HOT = frozenset({Rule.BELOW_LIMITS, Rule.NO_LIMIT, Rule.TOO_FEW_KEYS, Rule.
 
 
 def judge(view: View, bundle: Bundle, settings: Settings, hits: int) -> Hot | Kept:
-    """One bundle by itself, in its `hits`-th look in a row if it is hot; without the caps on all together."""
+    """Judge one bundle by itself, in its `hits`-th hot look in a row; ignores the caps on all bundles together."""
     load, limits = view.loads[bundle], Limits.of(settings)
     if not settings.balancing or not settings.split:
         return Kept(bundle, Rule.SWITCHED_OFF, "`balancing` or `split` is off")
@@ -164,7 +164,7 @@ def judge(view: View, bundle: Bundle, settings: Settings, hits: int) -> Hot | Ke
 
 
 def _within_caps(view: View, hot: list[Hot], settings_of: SettingsOf) -> tuple[list[Hot], list[Kept]]:
-    """Those that the namespaces and the round have room for, in this order, and why the others wait."""
+    """The bundles that the namespaces and the round have room for, in this order, and why the others wait."""
     splits: list[Hot] = []
     kept: list[Kept] = []
     more: Counter[str] = Counter()

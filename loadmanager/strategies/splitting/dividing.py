@@ -1,7 +1,7 @@
-"""What each child of a split carries, before anybody has measured it; and what the owner says of it until then. Pure.
+"""Estimates the load of each child of a split until it is measured, and what its owner reports until then. Pure.
 
-A service measures rates over a window of its own, in which a child that has just begun shows too little. So an owner
-reports for a child what it has inherited, until `until_s`, or until more is measured.
+A service measures rates over its own window, in which a new child shows too little. So an owner reports for a child its
+inherited load, until `until_s`, or until more is measured.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from statechannel.law.bundle import FULL_UPPER, Bundle
 
 
 def divide(load: BundleLoad, children: Sequence[Bundle], keys: Iterable[KeyRate] = ()) -> dict[Bundle, BundleLoad]:
-    """The load, shared out over the children that take the place of one bundle: by what is known of its keys, and what
-    that does not explain by the width of the ranges. The parts add up to the whole."""
+    """The load divided over the children of one bundle: by its known keys, and the rest by the width of the ranges.
+
+    The parts add up to the whole.
+    """
     known = list(keys)
     messages = _parts(children, [(key.position, key.rate_msg_s) for key in known], load.rate_msg_s)
     rates = _parts(children, [(key.position, key.rate_bytes_s) for key in known], load.throughput_bytes_s)
@@ -56,7 +58,7 @@ def _lies_in(position: int, child: Bundle) -> bool:
 
 
 def _whole_numbers(shares: Sequence[float], total: int) -> list[int]:
-    """`total` in whole numbers by these shares; the remainder goes where most is missing."""
+    """`total` in whole numbers by these shares; the remainder goes to the largest rounding errors."""
     exact = [share * total for share in shares]
     found = [int(part) for part in exact]
     missing = sorted(range(len(shares)), key=lambda i: found[i] - exact[i])
@@ -66,28 +68,28 @@ def _whole_numbers(shares: Sequence[float], total: int) -> list[int]:
 
 
 class Inherited(msgspec.Struct, frozen=True):
-    """What a child carries by its parent's measure, and until when that counts."""
+    """A child's load by its parent's measurement, and until when it counts."""
 
     load: BundleLoad
     until_s: float
 
 
 class Inheritance:
-    """An owner's young children. `spread` are those that it asks the leader to give a place to."""
+    """An owner's young children; `spread` are those for which it asks the leader to find a place."""
 
     def __init__(self) -> None:
         self._loads: dict[Bundle, Inherited] = {}
         self._spread: dict[Bundle, float] = {}
 
     def give(self, loads: Mapping[Bundle, BundleLoad], until_s: float, *, spread: bool) -> None:
-        """Children were born with these loads."""
+        """Add children with these loads."""
         for bundle, load in loads.items():
             self._loads[bundle] = Inherited(load, until_s)
             if spread:
                 self._spread[bundle] = until_s
 
     def applied(self, measured: Mapping[Bundle, BundleLoad], now_s: float) -> dict[Bundle, BundleLoad]:
-        """What was measured, with what is inherited in place of less."""
+        """The measured loads; a child that shows less than it inherited has the inherited load."""
         self._forget(now_s)
         loads = dict(measured)
         for bundle, inherited in list(self._loads.items()):
@@ -102,16 +104,16 @@ class Inheritance:
         return loads
 
     def spread(self, now_s: float) -> tuple[Bundle, ...]:
-        """The children that still wait for the leader's word."""
+        """The children that still wait for the leader."""
         self._forget(now_s)
         return tuple(sorted(self._spread))
 
     def bundles(self) -> tuple[Bundle, ...]:
-        """The children that it knows."""
+        """All known children."""
         return (*self._loads, *self._spread)
 
     def settle(self, bundle: Bundle) -> None:
-        """The leader has moved it, or it is gone."""
+        """Forget a bundle: the leader has moved it, or it is gone."""
         self._loads.pop(bundle, None)
         self._spread.pop(bundle, None)
 

@@ -1,15 +1,15 @@
-"""Which cold neighbours an owner makes one bundle of, and why not the others. Pure; what lasts is `memory`.
+"""Decides which cold neighbours an owner merges, and why not the others. Pure; the memory goes in and out.
 
-Both (or all) are the owner's, touch, are under the same policies, and together stay below `merge_below_percent` of
-every split limit; each has been cold, under the same ownership, for `merge_rest_s`. So two things are certain,
+The neighbours belong to one owner, touch, are under the same policies, and together stay below `merge_below_percent` of
+every split limit; each has been cold, under the same ownership, for `merge_rest_s`. Two things are therefore certain,
 whatever the load does:
 
-* a merged bundle meets no condition of a split: it is at most half full in every respect (the setting's bound is 50 %);
-* what was split is not merged within `merge_rest_s`: its parts have not been what they are for so long. A load that
-  swings with any period so costs one split and one merge in `merge_rest_s` at most, of each range.
+* A merged bundle meets no condition of a split: it is at most half full in every respect (the setting's bound is 50 %).
+* The parts of a split are not merged within `merge_rest_s`, since they have not existed for so long. So an oscillating
+  load, of any period, costs each range at most one split and one merge in `merge_rest_s`.
 
-A bundle whose service reports no load of it is not cold but unmeasured, and stays. Neighbours of different owners are
-not brought together for it: that would be a move for nothing but tidiness.
+A bundle whose service reports no load for it is not cold but unmeasured, and stays. Neighbours of different owners are
+not brought together: that move would gain nothing but tidiness.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from statechannel.law.bundle import Bundle
 
 
 class MergeRule(StrEnum):
-    """Why a bundle is not merged with the one behind it."""
+    """Why a bundle is not merged with its right neighbour."""
 
     SWITCHED_OFF = "switched off"
     NOT_MEASURED = "not measured"
@@ -53,11 +53,11 @@ class Cold(msgspec.Struct, frozen=True):
 
 
 class MergeView(msgspec.Struct, frozen=True):
-    """What an owner knows of its own bundles at rest.
+    """What an owner knows of its bundles at rest.
 
-    `tokens`: the ownership of each, at rest only. `loads`: what its service measured, without those it says nothing of.
-    `counts`: bundles of each namespace. `left_alone`: the policy that keeps a bundle from being merged, or nothing.
-    `policies`: equal for bundles under the same policies.
+    `tokens`: the ownership of each bundle at rest. `loads`: those that its service measured. `counts`: bundles of each
+    namespace. `left_alone`: the policy that forbids merging a bundle, else empty. `policies`: equal for bundles under
+    the same policies.
     """
 
     tokens: Mapping[Bundle, int]
@@ -68,7 +68,7 @@ class MergeView(msgspec.Struct, frozen=True):
 
 
 class Merge(msgspec.Struct, frozen=True):
-    """Neighbours to make one of, lowest first, and what they carry together."""
+    """Neighbours to merge, lowest first, and their load together."""
 
     bundles: tuple[Bundle, ...]
     load: BundleLoad
@@ -80,7 +80,7 @@ class Merge(msgspec.Struct, frozen=True):
 
 
 class MergeDecision(msgspec.Struct, frozen=True):
-    """What to merge, how many bundles stay by which rule, and the memory."""
+    """What to merge, how many bundles stay by each rule, and the memory."""
 
     merges: tuple[Merge, ...]
     counts: Mapping[MergeRule, int]
@@ -114,7 +114,7 @@ def decide_merges(view: MergeView, settings_of: SettingsOf, cold: Mapping[Bundle
 def why_not_merged(
     view: MergeView, bundle: Bundle, settings: Settings, cold: Mapping[Bundle, Cold], now_s: float
 ) -> str:
-    """In words, what keeps a bundle from being merged, by itself or with the one behind it."""
+    """Why a bundle is not merged, in words."""
     refused = _not_cold(view, bundle, settings)
     load = view.loads.get(bundle)
     if refused is MergeRule.NOT_COLD and load is not None:
@@ -141,7 +141,7 @@ def _not_cold(view: MergeView, bundle: Bundle, settings: Settings) -> MergeRule 
 
 
 def _runs(view: MergeView, ready: set[Bundle], counts: Counter[MergeRule]) -> Iterator[list[Bundle]]:
-    """Neighbours without a gap, all of them ready, under one policy."""
+    """Runs of adjacent bundles that are all ready and under the same policies."""
     run: list[Bundle] = []
     for bundle in sorted(ready):
         if run and _touch(run[-1], bundle) and view.policies(run[-1]) == view.policies(bundle):
@@ -168,7 +168,7 @@ def _of_run(
     counts: Counter[MergeRule],
     decided: int,
 ) -> list[Merge]:
-    """Merges within one run, from its low end: as many bundles each as stay cold together."""
+    """Merges within one run, from its low end: each of as many bundles as stay cold together."""
     merges: list[Merge] = []
     settings, namespace = settings_of(run[0]), run[0].namespace
     begin = 0
@@ -188,7 +188,7 @@ def _of_run(
 
 
 def _cold_together(view: MergeView, run: Sequence[Bundle], begin: int, settings: Settings, most: int) -> int:
-    """Behind the last bundle that can go with the one at `begin`."""
+    """The end (exclusive) of the bundles that can merge with the one at `begin`."""
     limits, below = Limits.of(settings), settings.merge_below_percent / 100
     end, total = begin + 1, view.loads[run[begin]]
     for bundle in itertools.islice(run, begin + 1, begin + max(1, most)):

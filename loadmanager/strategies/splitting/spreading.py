@@ -1,10 +1,10 @@
-"""Where the children of a split go: over the brokers, by what each carries. Pure.
+"""Spreads the children of a split over the brokers, by their load. Pure.
 
-The owner that split a bundle asks for this in its `TopBundlesLoadData`. Splitting alone makes nobody cooler, and a
-round of the strategy acts only on a broker that is too full. So children get their places by a rule of their own, at
-once: the hottest first, each to the broker that is least full with it, of equal ones to that with the fewest siblings.
-Nobody is made fuller than the owner was; where nobody else can take a child, it stays. A child owes no rest: the
-channel's memory of moves is by bundle, and it has none yet.
+The owner that split a bundle asks for this in its `TopBundlesLoadData`. A split alone relieves nobody, and a round of
+the strategy acts only on a broker that is too full. So children are placed at once by their own rule: the hottest
+first, each on the broker that is least full with it, of equal ones on that with the fewest siblings. No broker becomes
+fuller than the owner was; a child that nobody else can take stays. A child need not rest: the channel's memory of moves
+is by bundle, and has none of it yet.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _AS_FULL = 1e-9
 
 
 class Spreading(msgspec.Struct, frozen=True):
-    """Moves to make now, and why the other children stay where they are."""
+    """Moves to make now, and why the other children stay."""
 
     moves: tuple[Move, ...]
     stays: Mapping[Bundle, str]
 
 
 def spread(model: ClusterModel, children: Iterable[Bundle], settings: Settings) -> Spreading:
-    """Places for these children, as far as the model knows them; those of one owner are each other's siblings."""
+    """Places for these children, if the model has them; the children of one owner are siblings."""
     rows = {bundle: row for row, bundle in enumerate(model.bundles.ids)}
     placing = _Placing(model, np.array(weights_of(settings).row))
     moves: list[Move] = []
@@ -55,7 +55,7 @@ def spread(model: ClusterModel, children: Iterable[Bundle], settings: Settings) 
 
 
 class _Placing:
-    """One pass over a model; what was decided counts for what follows."""
+    """One pass over a model; each decision counts for the next."""
 
     def __init__(self, model: ClusterModel, weights: Floats) -> None:
         brokers = model.brokers
@@ -66,7 +66,7 @@ class _Placing:
         self._open = brokers.known & ~brokers.draining & ~brokers.paused
 
     def why_fixed(self, row: int) -> str:
-        """What keeps a child from being moved at all, empty if nothing does."""
+        """Why a child cannot move at all, empty if it can."""
         bundles, constraints = self._model.bundles, self._model.constraints
         owner = int(bundles.owner[row])
         if bundles.in_flight[row]:
@@ -78,7 +78,7 @@ class _Placing:
         return ""
 
     def siblings(self, owner: int, rows: list[int]) -> list[tuple[int, Move | str]]:
-        """The place of each, the hottest first."""
+        """The place of each sibling, the hottest first."""
         loads = self._model.bundles.load
         as_it_was = self._usage()[owner]
         rows = sorted(rows, key=lambda row: (-float((loads[row] * self._scale[owner]).max()), row))
@@ -90,7 +90,7 @@ class _Placing:
             after = ((self._used + loads[row]) * self._scale).max(axis=1)
             allowed = self._allowed(row, owner) & (after <= as_it_was + _AS_FULL)
             allowed[owner] = True
-            elsewhere = np.arange(len(after)) != owner  # of equals the owner: what stays costs nothing
+            elsewhere = np.arange(len(after)) != owner  # among equals the owner: to stay costs nothing
             order = np.lexsort((self._bundles, elsewhere, siblings, np.round(after, 6)))
             chosen = int(next(each for each in order if allowed[each]))
             self._used[chosen] += loads[row]

@@ -1,1 +1,1 @@
-"""What applies and undoes the changes of plans: one module for each kind, with one contract (`contract.py`)."""
+"""Apply and undo the changes of plans: one module for each kind of change, one contract (`contract.py`)."""

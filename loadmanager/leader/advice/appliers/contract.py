@@ -1,7 +1,7 @@
-"""What a kind of change must be able to do so that the leader can run, watch and undo plans of it.
+"""The contract of a kind of change: the leader can begin, watch and undo plans of it.
 
-Each act may be tried again, also by another leader after the first one died in the middle: it finds out from the thing
-itself what is done already. All of them raise LogUnavailable where the log does not answer: then it is tried again.
+Each act can be repeated, also by another leader after the first one died halfway: the applier reads from the changed
+object itself what is done already. Each act raises LogUnavailable if the log does not answer; the leader then retries.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ T = TypeVar("T")
 
 
 class Obstacle(msgspec.Struct, frozen=True):
-    """Why advice cannot be begun. `action` REFUSE or SUPERSEDE ends it; None: it waits."""
+    """Why advice cannot begin. `action` REFUSE or SUPERSEDE ends the plan; with None the plan waits."""
 
     action: PlanAction | None
     reason: str
 
 
 class Done(msgspec.Struct, frozen=True):
-    """All of it is done; with what became of each piece, where it was applied."""
+    """The change is complete; `outcomes` has the result of each piece, if it was applied."""
 
     detail: str
     outcomes: tuple[PieceOutcome, ...] = ()
 
 
 class Waits(msgspec.Struct, frozen=True):
-    """Not yet: look again."""
+    """Not complete yet: look again."""
 
     reason: str
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """It cannot be done, and what had been done of it is undone; `action` REFUSE or SUPERSEDE."""
+    """The change failed and its completed part is undone; `action` is REFUSE or SUPERSEDE."""
 
     action: PlanAction
     reason: str
@@ -48,28 +48,28 @@ class Applier(Protocol):
     """One kind of change."""
 
     def obstacle(self, plan: Plan) -> Obstacle | None:
-        """What stands against beginning now, by what is known here."""
+        """What prevents the plan from beginning now, as far as this broker knows."""
         ...
 
     def noted(self, plan: Plan) -> Mapping[str, object]:
-        """Fields of the plan that are written when it begins: how everything is now, which undoing goes by."""
+        """Fields to write into the plan when it begins: the present state, which `undo` restores."""
         ...
 
     async def apply(self, plan: Plan) -> Done | Waits | Lost:
-        """Do it, or what is left to do."""
+        """Apply the change, or the rest of it."""
         ...
 
     def changed_since(self, plan: Plan) -> str:
-        """Who has changed since then what was applied; empty if nobody has."""
+        """Who changed the same thing after it was applied; empty if nobody did."""
         ...
 
     async def undo(self, plan: Plan) -> Done | Waits:
-        """Undo what nobody else has changed since; the detail says what was left, and why."""
+        """Undo what nobody else has changed since; the detail says what stays changed, and why."""
         ...
 
 
 def advised(plan: Plan, kind: type[T]) -> T:
-    """The change that the plan's advice is about."""
+    """The change that the plan's advice proposes."""
     assert plan.advice is not None, "only advice changes settings and splits"
     assert isinstance(plan.advice.change, kind)
     return plan.advice.change

@@ -1,5 +1,7 @@
-"""Moves of bundles: advised ones are aimed when they begin, and made under the usual limits as those of any plan
-(`leader/rebalancing/running.py`); undone by the plan `ID-undo`, which there is once, whichever leader makes it.
+"""Moves of bundles: the plan chooses sources and destinations when it begins.
+
+`leader/rebalancing/running.py` makes the moves under the usual limits, as for any plan. The plan `ID-undo` undoes them;
+it exists once, whichever leader makes it.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ class MovesApplier:
         self._deciding = deciding
 
     def obstacle(self, plan: Plan) -> Obstacle | None:
-        """No bundle is where the advice has it, or no destination takes bundles."""
+        """An obstacle if no bundle is where the advice expects it, or no destination takes bundles."""
         there = [move for move in advised(plan, MoveBundles).moves if self._at(move.bundle, move.source) is not None]
         if not there:
             return Obstacle(PlanAction.SUPERSEDE, "no bundle of it is where it was any more")
@@ -36,7 +38,7 @@ class MovesApplier:
         return None
 
     def noted(self, plan: Plan) -> Mapping[str, object]:
-        """The moves, from where the bundles are to who takes them now. Raises Conflict if there are none."""
+        """The moves, from the present holders to brokers that take bundles now. Raises Conflict if there are none."""
         moves: list[PlannedMove] = []
         left_out: dict[str, str] = {}
         for move in advised(plan, MoveBundles).moves:
@@ -53,15 +55,15 @@ class MovesApplier:
         return {"moves": tuple(moves), "left_out": left_out}
 
     async def apply(self, plan: Plan) -> Waits:
-        """Rounds of running plans make them, and end the run."""
+        """Nothing to do here: `Running` makes the moves and ends the run."""
         return Waits(f"its moves: {summary(self._store.progress(plan))}")
 
     def changed_since(self, plan: Plan) -> str:  # noqa: ARG002 - see the contract
-        """Bundles go on moving, as balance needs it: that is no objection."""
+        """Always empty: later moves of the bundles for balance are no objection."""
         return ""
 
     async def undo(self, plan: Plan) -> Done | Waits:
-        """Has taken back what still is where the plan put it, once what is under way has arrived."""
+        """Once the moves under way have arrived, move back the bundles that are still where the plan put them."""
         if not plan.outcomes:
             return Waits("what is under way arrives")
         if not any(outcome.status is MoveStatus.DONE for outcome in plan.outcomes):
@@ -81,7 +83,7 @@ class MovesApplier:
         return Done(f"plan {back.id}: {summary(back.outcomes)}{left}")
 
     def _at(self, bundle: str, source: str) -> tuple[BrokerId, int] | None:
-        """The holder and revision of a bundle that rests at this broker."""
+        """The holder and revision of a bundle if it is assigned to this broker."""
         entry = self._deciding.table.get(Bundle.parse(bundle))
         if entry is None or entry.holder is None or entry.state is not State.ASSIGNED:
             return None

@@ -1,7 +1,7 @@
 """Settings of the cluster, changed as advised, each by compare-and-set on its document's version.
 
-What became of a change says the history of the setting: the version behind the one that the leader had noted is ours,
-or somebody was faster.
+The history of the setting shows the result. The version after the one that the leader noted is either ours, or somebody
+else was faster.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from loadmanager.settings.dynamic.model import ClusterValue
 
 
 class Found(StrEnum):
-    """What the history of a setting says of a change."""
+    """The state of a change, by the history of its setting."""
 
     UNTOUCHED = "untouched"
     OURS = "ours"
@@ -38,7 +38,7 @@ class SettingsApplier:
         self._live = live
 
     def obstacle(self, plan: Plan) -> Obstacle | None:
-        """Out of bounds, or not what it was in the data."""
+        """An obstacle if the change is out of bounds, or the setting has another value than in the data."""
         assert plan.advice is not None
         for change in _changes(plan):
             moved_on = self._moved_on(change, plan.advice.provenance.data_to_ms)
@@ -70,7 +70,7 @@ class SettingsApplier:
         return Held(name, last.version, last.value.value, is_set=True)
 
     async def apply(self, plan: Plan) -> Done | Waits | Lost:
-        """One after the other; where one cannot be changed those before it are undone."""
+        """Change one setting after the other; if one cannot be changed, undo those before it."""
         changes = _changes(plan)
         for change, held in zip(changes, plan.held, strict=True):
             try:
@@ -90,7 +90,7 @@ class SettingsApplier:
         found, last = self._found(plan.id, change, held)
         if found is Found.UNTOUCHED:
             reason = f"advice {plan.id}: {plan.reason}"[:REASON]
-            with suppress(Conflict):  # somebody was faster: who, says the history, which has been read now
+            with suppress(Conflict):  # somebody was faster: the history, which is read again now, says who
                 await self._live.set(change.name, change.to, seen=held.version, author=_author(plan.id), reason=reason)
             found, last = self._found(plan.id, change, held)
         return found, last
@@ -104,7 +104,7 @@ class SettingsApplier:
         return ""
 
     async def undo(self, plan: Plan) -> Done | Waits:
-        """The last one first; settings that are not as advised any more stay as they are."""
+        """Undo the last change first; a setting that somebody changed since stays as it is."""
         told: list[str] = []
         for change, held in reversed(list(zip(_changes(plan), plan.held, strict=True))):
             found, last = await self._take_back(plan, change, held)
@@ -125,7 +125,7 @@ class SettingsApplier:
         found, last = self._found(plan.id, change, held)
         if found is Found.OURS and last is not None:
             author, reason = _undoer(plan.id), f"plan {plan.id} is undone"
-            with suppress(Conflict, Invalid):  # changed at this moment, or out of bounds by now: the history says which
+            with suppress(Conflict, Invalid):  # changed at this moment, or out of bounds now: the history says which
                 if held.is_set:
                     await self._live.set(change.name, held.value, seen=last.version, author=author, reason=reason)
                 else:
@@ -134,7 +134,7 @@ class SettingsApplier:
         return found, last
 
     def _found(self, plan_id: str, change: SettingChange, held: Held) -> tuple[Found, Version[ClusterValue] | None]:
-        """What has become of a setting since the leader noted how it was, and the version that says so."""
+        """The state of a setting since the leader noted it, and the version that shows it."""
         since = [version for version in self._live.history(change.name) if version.version > held.version]
         if not since:
             return Found.UNTOUCHED, None

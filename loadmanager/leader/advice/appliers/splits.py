@@ -1,6 +1,6 @@
-"""More bundles for a namespace: bundles cut into equal ranges, as an administrator would; undone by merging them again.
+"""More bundles for a namespace: split bundles into equal ranges, as an administrator would; undo by merging them.
 
-A range is cut once by its nature. What became of it says the namespace: the bundle is there, or exactly its parts are.
+A range can be split only once. The namespace shows the result: it has either the bundle, or exactly its parts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SplitsApplier:
         self._settings = settings
 
     def obstacle(self, plan: Plan) -> Obstacle | None:
-        """There are other bundles by now, or there would be too many."""
+        """An obstacle if the namespace has other bundles by now, or would have too many."""
         change, settings = advised(plan, CutBundles), self._settings()
         known = self._table.namespace(change.namespace)
         if known is None or not known.exists:
@@ -55,11 +55,11 @@ class SplitsApplier:
         return None
 
     def noted(self, plan: Plan) -> Mapping[str, object]:  # noqa: ARG002 - see the contract
-        """Nothing: the parts of a range are known by its name."""
+        """Nothing: the bundle's range determines its parts."""
         return {}
 
     async def apply(self, plan: Plan) -> Done | Waits | Lost:
-        """One cut at a time; what cannot be cut, or others have reshaped meanwhile, stays."""
+        """Make one split at a time; a bundle that cannot be split, or that others have reshaped, stays as it is."""
         refusals: dict[str, str] = {}
         for cut in advised(plan, CutBundles).cuts:
             bundle = Bundle.parse(cut.bundle)
@@ -83,11 +83,11 @@ class SplitsApplier:
         return Done(detail, tuple(done if cut.bundle in cut_up else left[cut.bundle] for cut in cuts))
 
     def changed_since(self, plan: Plan) -> str:
-        """All parts are cut further, or glued together."""
+        """Not empty if others have split or merged parts of every cut."""
         return "" if any(map(self._is_cut, advised(plan, CutBundles).cuts)) else "none of its bundles is as it was cut"
 
     async def undo(self, plan: Plan) -> Done | Waits:
-        """Merges the parts that still are at one owner; the others stay, and are named."""
+        """Merge the parts that still have one owner; the detail names the others, which stay."""
         left: list[str] = []
         merged = 0
         for cut in filter(self._is_cut, advised(plan, CutBundles).cuts):

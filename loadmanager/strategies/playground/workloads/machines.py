@@ -1,4 +1,4 @@
-"""Machines that differ, get worse, come and go; a bundle that is too large for them; loads in several resources."""
+"""Workloads of machines: unequal, degraded, coming and going; too large a bundle; several resources."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from loadmanager.strategies.playground.scenario import (
 )
 
 NEIGHBOUR = (0.3, 0.5)
-"""Of a broker's cores, taken by what is none of ours."""
+"""The fraction of a broker's cores that a foreign process takes."""
 SLOWER = 5.0
 DRAIN_ROUNDS = 4
 AWAY_ROUNDS = 2
 BIG = 0.6
-"""Of a broker's cores, in one bundle."""
+"""The fraction of a broker's cores that one bundle needs."""
 
 
 def _calm(size: Size, rng: np.random.Generator) -> Floats:
-    """Loads that differ, and stay as they are but for noise of 2 %."""
+    """Loads that differ between bundles, constant in time but for noise of 2 %."""
     noise = rng.normal(1.0, 0.02, (size.rounds, size.bundles)).clip(0.9, 1.1)
     return rng.lognormal(0.0, 0.6, size.bundles) * noise
 
@@ -52,7 +52,7 @@ def noisy(size: Size, rng: np.random.Generator) -> Scenario:
 
 
 def grey(size: Size, rng: np.random.Generator) -> Scenario:
-    """One broker's CPU becomes five times slower in the middle third, and says nothing of it."""
+    """One broker's CPU becomes five times slower in the middle third, without any report of it."""
     made = scenario("grey", size, rng, _calm(size, rng), usage=0.4)
     slowness = made.slowness.copy()
     slowness[size.rounds // 3 : size.rounds * 2 // 3, rng.integers(size.brokers)] = SLOWER
@@ -60,8 +60,10 @@ def grey(size: Size, rng: np.random.Generator) -> Scenario:
 
 
 def restart(size: Size, rng: np.random.Generator) -> Scenario:
-    """A rolling restart: each broker drains, is away, and comes back empty, before the next one begins. In a game that
-    is too short for all, the last ones stay as they are."""
+    """A rolling restart: each broker drains, is away, and comes back empty, before the next one begins.
+
+    In a game that is too short for all, the last ones stay as they are.
+    """
     made = scenario("restart", size, rng, _calm(size, rng), usage=0.45)
     present, draining = made.present.copy(), made.draining.copy()
     step = max(3, size.rounds // (size.brokers + 2))

@@ -1,7 +1,6 @@
-"""Loads as they were: a trace of `time, key, rate` (CSV), whose keys fall into bundles as topics do.
+"""Recorded loads: a trace of `time, key, rate` (CSV), whose keys fall into bundles as an application's do.
 
-The format is that of the counter service's `--trace`: `time` in seconds, not falling; `rate` in requests per second
-from then on, until a later line of the same key says otherwise. Lines that begin with # are comments.
+The format is that of the counter service's `--trace`: `time` in seconds, not falling; `rate` in requests per second.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from statechannel.law.bundle import position_of
 
 COLUMNS = ("time", "key", "rate")
 USAGE = 0.35
-"""Of the cluster in the mean: a recorded day has quiet hours, and peaks."""
+"""The cluster's mean usage: a recorded day has quiet hours, and peaks."""
 
 
 def recorded(path: Path, size: Size, rng: np.random.Generator) -> Scenario:
-    """The whole trace, in so many rounds. Raises Invalid, naming the line, if the file is no trace."""
+    """The whole trace, in `size.rounds` rounds. Raises Invalid, which names the line, if the file is no trace."""
     lines = list(_lines(path))
     first_s, last_s = lines[0][0], lines[-1][0]
     times = sorted({time_s for time_s, _, _ in lines})
@@ -48,7 +47,7 @@ def bundles_a_namespace(bundles: int) -> tuple[int, ...]:
 
 
 def _row(key: str, counts: tuple[int, ...]) -> int:
-    """The bundle of a key: its namespace by its hash, and in it the range that its topic falls into."""
+    """The bundle of a key: a namespace by its hash, and there the range of its position."""
     number = position_of(key) % len(counts)
     position = position_of(f"persistent://play/ns-{number}/{key}")
     inside = min(position * counts[number] >> 32, counts[number] - 1)

@@ -1,4 +1,4 @@
-"""The workloads by name, and how one becomes a scenario from a seed."""
+"""The workloads by name; makes a scenario of one from a seed."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ WORKLOADS: Mapping[str, Workload] = {
     "mixed": mixed,
 }
 TRACE = "trace"
-"""The name of the workload that a file brings."""
+"""The name of the workload from a file."""
 
 
 def make(name: str, size: Size, seed: int, trace: Path | None = None) -> Scenario:
-    """The scenario of a workload: the same arguments, the same scenario. Raises Invalid for a name that is none."""
+    """The scenario of a workload; the same arguments give the same scenario. Raises Invalid for an unknown name."""
     rng = np.random.default_rng((seed, zlib.crc32(name.encode())))
     if name == TRACE:
         if trace is None:

@@ -1,4 +1,4 @@
-"""Loads that change at once: a flash crowd, a deployment, a batch at the full hour."""
+"""Loads that change suddenly: a flash crowd, a deployment, a batch at the full hour."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from loadmanager.strategies.playground.scenario import Scenario, Size, scenario,
 
 CROWDS = 3
 CROWD = (10.0, 30.0)
-"""By how much the crowd multiplies a bundle's load at its peak."""
+"""The factor of a bundle's load at the crowd's peak."""
 RAMP_S = 120.0
 HALF_LIFE_S = 600.0
 CROWDED_BUNDLES = 4
@@ -18,10 +18,10 @@ BATCH = 2.5
 
 
 def flash(size: Size, rng: np.random.Generator) -> Scenario:
-    """Crowds on a few bundles of one namespace: up ten- to thirtyfold within two minutes, then down by half in ten.
+    """Crowds on a few bundles of one namespace: up ten- to thirtyfold within two minutes, then half every ten minutes.
 
     The height of a crowd is 1 + (peak - 1) · min(1, s / RAMP_S) · 2^(-max(0, s - RAMP_S) / HALF_LIFE_S), s seconds
-    after its begin.
+    after it begins.
     """
     weights = rng.lognormal(0.0, 0.5, size.bundles)
     _, names, namespace = tiled(size.bundles)
@@ -38,8 +38,7 @@ def flash(size: Size, rng: np.random.Generator) -> Scenario:
 
 
 def steps(size: Size, rng: np.random.Generator) -> Scenario:
-    """A tenant is deployed (its bundles start from nearly nothing), one grows for a backfill, and a third runs a batch
-    at every full hour."""
+    """One tenant is deployed (from nearly no load), one grows for a backfill, one runs a batch at every full hour."""
     weights = rng.lognormal(0.0, 0.8, size.bundles)
     _, names, namespace = tiled(size.bundles)
     deployed, backfilled, hourly = rng.permutation(len(names))[:3] if len(names) >= 3 else (0, 0, 0)

@@ -1,4 +1,4 @@
-"""Loads of which a few bundles have the most: Zipf with drifting ranks, heavy tails, bursts."""
+"""Skewed loads: Zipf with drifting ranks, heavy tails, bursts."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from loadmanager.model.cluster import Floats
 from loadmanager.strategies.playground.scenario import Scenario, Size, scenario
 
 EXPONENTS = (0.6, 0.9)
-"""Of Zipf's law; drawn between. Above 1 the first bundle alone would fill a broker: that is the workload `big`."""
+"""The range of Zipf exponents. Above 1 the first bundle alone would fill a broker: that is the workload `big`."""
 DRIFT = 1 / 4800
-"""By which part of all ranks the order turns in a round."""
+"""The fraction of all ranks by which the order turns in a round."""
 BURST = 5.0
-"""By how much a bundle in a burst has more than when calm."""
+"""The factor of a bundle's load in a burst."""
 TO_BURST, TO_CALM = 0.01, 0.2
-"""Chances a round: a bundle bursts every 100 rounds, for 5."""
+"""Probabilities per round: a bundle bursts every 100 rounds, for 5."""
 TAIL = 1.5
-"""Of the Pareto part: a finite mean, no finite variance."""
+"""The exponent of the Pareto part: a finite mean, no finite variance."""
 LARGEST = 30.0
-"""Times the mean; the tail is cut there, because what no broker can carry is nobody's merit."""
+"""The largest load as a multiple of the mean; what no broker can carry would not compare strategies."""
 
 
 def zipf_weights(bundles: int, exponent: float) -> Floats:
@@ -28,14 +28,14 @@ def zipf_weights(bundles: int, exponent: float) -> Floats:
 
 
 def zipf(size: Size, rng: np.random.Generator) -> Scenario:
-    """Zipf weights whose ranks turn slowly: what is hot cools down, and something else gets hot.
+    """Zipf weights whose ranks turn slowly: hot bundles cool down, and others get hot.
 
-    Bundle i has in round t the weight of the place `(rank_i + t · DRIFT · m) mod m` of the ring, taken between
+    In round t bundle i has the weight at the place `(rank_i + t · DRIFT · m) mod m` of the ring, interpolated between
     neighbouring ranks.
     """
     weights = zipf_weights(size.bundles, rng.uniform(*EXPONENTS))
     ranks = rng.permutation(size.bundles)
-    # a triangle over the ring of ranks, so that a bundle rises and falls and does not jump from the last to the first
+    # a triangle over the ring of ranks: a bundle rises and falls, and never jumps from the last rank to the first
     hill = np.concatenate([weights[::2], weights[1::2][::-1]])
     places = ranks[None, :] + np.arange(size.rounds)[:, None] * DRIFT * size.bundles
     low = np.floor(places).astype(np.int64)
@@ -45,7 +45,7 @@ def zipf(size: Size, rng: np.random.Generator) -> Scenario:
 
 
 def heavy(size: Size, rng: np.random.Generator) -> Scenario:
-    """Log-normal and Pareto bundles that stay as they are, but for noise of a few per cent."""
+    """Log-normal and Pareto bundles, constant but for noise of a few per cent."""
     body = rng.lognormal(0.0, 1.0, size.bundles)
     tail = rng.pareto(TAIL, size.bundles) + 1.0
     weights = np.where(rng.random(size.bundles) < 0.8, body, tail)
@@ -55,7 +55,7 @@ def heavy(size: Size, rng: np.random.Generator) -> Scenario:
 
 
 def bursty(size: Size, rng: np.random.Generator) -> Scenario:
-    """Markov-modulated: each bundle is calm or bursts, and changes over by chance (MMPP, its rates as loads)."""
+    """Markov-modulated: each bundle is calm or bursts, and switches at random (MMPP, its rates as loads)."""
     weights = rng.lognormal(0.0, 0.7, size.bundles)
     stationary = TO_BURST / (TO_BURST + TO_CALM)
     bursts = rng.random(size.bundles) < stationary

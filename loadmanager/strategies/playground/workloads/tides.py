@@ -1,4 +1,4 @@
-"""Loads that come and go in time: days with phases, and a swing that beats at the balancer's own pace."""
+"""Periodic loads: days with phases, and an oscillation at the balancer's own period."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from loadmanager.strategies.playground.scenario import NAMESPACES, Scenario, Siz
 
 DAY_S = 86_400.0
 SWING = 0.6
-"""Of a day: the peak is (1 + SWING) times the mean."""
+"""The amplitude of a day: the peak is (1 + SWING) times the mean."""
 SECOND_HARMONIC = 0.2
 BEAT = 0.25
-"""Of the swing with the balancer's period: below what counts as a real change of a bundle's load."""
+"""The amplitude of the oscillation at the balancer's period: too small to count as a real change of load."""
 BEAT_ROUNDS = 2
 
 
 def diurnal(size: Size, rng: np.random.Generator) -> Scenario:
-    """One day, whatever the number of rounds: a mean, its first and second harmonic, and a phase per namespace.
+    """One day, whatever the number of rounds: a mean, two harmonics, and a phase for each namespace.
 
-    The first half of the namespaces are regions, spread around the clock; the others come in pairs of tenants that are
-    awake when the other sleeps. 1 + SWING·cos(2π(t - φ)) + SECOND_HARMONIC·cos(4π(t - φ)), t in days.
+    The first half of the namespaces are regions around the clock; the others are pairs of tenants with opposite phases.
+    1 + SWING·cos(2π(t - φ)) + SECOND_HARMONIC·cos(4π(t - φ)), t in days.
     """
     weights = rng.lognormal(0.0, 0.8, size.bundles)
     _, names, namespace = tiled(size.bundles, NAMESPACES)
@@ -33,8 +33,10 @@ def diurnal(size: Size, rng: np.random.Generator) -> Scenario:
 
 
 def oscillation(size: Size, rng: np.random.Generator) -> Scenario:
-    """Two halves of the bundles swing against each other, up in one round and down in the next, and each broker holds
-    bundles of one half only. Who runs after it never arrives."""
+    """Two halves of the bundles oscillate in opposite phase, up in one round and down in the next.
+
+    Each broker holds bundles of one half only. A strategy that chases the oscillation never settles.
+    """
     weights = rng.uniform(0.8, 1.2, size.bundles)
     home = np.arange(size.bundles, dtype=np.int64) % size.brokers
     half = home % 2

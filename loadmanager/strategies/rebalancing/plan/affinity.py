@@ -1,6 +1,6 @@
-"""Anti-affinity: where other namespaces of a bundle's group are, with the moves of the plan so far.
+"""Anti-affinity: where other namespaces of a bundle's group are, after the plan's moves so far.
 
-A broker stands for itself and for its failure domain. One without a domain is a domain of its own.
+A broker counts by itself and by its failure domain. Without a domain it is a domain of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from loadmanager.model.constraints import FREE
 
 
 class Affinity:
-    """Counts of *other* namespaces of the group: by broker, and in its domain. Mutable: follows the plan's moves."""
+    """Counts of *other* namespaces of the group, by broker and by domain. Mutable: follows the plan's moves."""
 
     def __init__(self, model: ClusterModel) -> None:
         self._model = model
@@ -24,8 +24,10 @@ class Affinity:
         self._domain: Ints = np.unique(np.array(names), return_inverse=True)[1] if names else np.zeros(0, np.int64)
 
     def others(self, row: int) -> tuple[Ints, Ints]:
-        """(n,), (n,): other namespaces of the bundle's group in the broker's domain (0 if that doesn't count), and on
-        the broker. Only for bundles in a group."""
+        """(n,), (n,): other namespaces of the bundle's group in the broker's domain, and on the broker itself.
+
+        The first is 0 if domains don't count. Only for bundles in a group.
+        """
         group, namespace = int(self._model.constraints.group[row]), int(self._model.bundles.namespace[row])
         if self._presence is None or self._here is None or group == FREE:
             nobody = np.zeros(len(self._domain), np.int64)
@@ -37,13 +39,13 @@ class Affinity:
         return sums[self._domain], on_broker
 
     def refused(self, row: int, source: int) -> Flags:
-        """(n,): where more others are than on the source, by domain first."""
+        """(n,): brokers where anti-affinity would get worse than on the source, by domain first."""
         in_domain, on_broker = self.others(row)
         equal = in_domain == in_domain[source]
         return (in_domain > in_domain[source]) | (equal & (on_broker > on_broker[source]))
 
     def better(self, row: int, source: int) -> Flags:
-        """(n,): where fewer others are than on the source, by domain first."""
+        """(n,): brokers where anti-affinity would get better than on the source, by domain first."""
         in_domain, on_broker = self.others(row)
         equal = in_domain == in_domain[source]
         return (in_domain < in_domain[source]) | (equal & (on_broker < on_broker[source]))
@@ -53,11 +55,11 @@ class Affinity:
         return 0 if self._here is None else int(self._here[self._model.bundles.namespace[row], broker])
 
     def held_by(self, row: int) -> Ints:
-        """(n,): the same for every broker."""
+        """(n,): as `held`, for every broker."""
         return np.zeros_like(self._domain) if self._here is None else self._here[self._model.bundles.namespace[row]]
 
     def fewest(self, row: int, after: Floats) -> Floats:
-        """(n,): `after`, but infinite where others are that needn't be; what is infinite is out of the question."""
+        """(n,): `after`, but infinite on brokers with more others than necessary; infinite entries stay excluded."""
         kept = np.isfinite(after)
         for counts in self.others(row):
             kept &= counts == counts[kept].min(initial=np.iinfo(np.int64).max)

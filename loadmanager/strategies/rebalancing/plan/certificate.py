@@ -1,10 +1,10 @@
-"""The least load that had to move, whatever the algorithm: a lower bound for every plan that does as well as this one.
+"""A lower bound of the load that any plan had to move that does as well as this one.
 
-What the whole plan attains is the measure, not what a limit on the round's moves leaves of it. A placement does as well
-if it leaves no more bundles where they may not be, no more usage above the ceilings and, of one resource, no more
-idleness, each summed over brokers. So the best placement there is does as well, and the bound holds for it. A ceiling
-is the broker's limit, or what can't be taken from it at all if that is more. Of rules the bound knows where bundles may
-go and which may never move; whoever keeps more of them (rest times, groups) moves no less. The proof is in
+The measure is the whole plan, not the part that a limit on the round's moves leaves of it. A placement does as well if
+it has no more misplaced bundles, no more usage above the ceilings and (with one resource) no more idleness, each summed
+over brokers. The best placement does as well, so the bound also holds for it. A ceiling is the broker's limit, or the
+load that cannot be taken from it, if that is more. The bound knows only the rules where bundles may go and which may
+never move; a plan that keeps more rules (rest times, groups) moves no less. The proof is in
 docs/decisions/0026-an-honest-planner.md.
 """
 
@@ -26,7 +26,7 @@ from loadmanager.strategies.rebalancing.plan.wording import Attained, certified
 def certificate_of(whole: Draft, rows: Ints, *, cut_short: bool) -> Certificate | None:
     """The bound for the draft's model, in the resource where it is largest; None if no resource counts.
 
-    `whole` is the plan as if nothing limited a round, `rows` are the bundles that this round moves.
+    `whole` is the plan without a limit on the round, `rows` are the bundles that this round moves.
     """
     scale = whole.scale
     if not scale.resources:
@@ -44,7 +44,7 @@ def certificate_of(whole: Draft, rows: Ints, *, cut_short: bool) -> Certificate 
 
 
 def attained_by(whole: Draft) -> Attained:
-    """How far the plan gets, and how far any could."""
+    """The results of the plan, and limits of what any plan could reach."""
     eligibility, scale = whole.eligibility, whole.scale
     may = _places(whole)
     somewhere: Flags = np.logical_or.reduce(may, axis=1)
@@ -61,14 +61,15 @@ def attained_by(whole: Draft) -> Attained:
 
 
 def _places(draft: Draft) -> Flags:
-    """(kinds, n): the brokers that may take such bundles."""
+    """(kinds, n): the brokers that may take bundles of each kind."""
     return (draft.model.constraints.forbidden == ALLOWED) & draft.scale.takes_part
 
 
 def _giants(draft: Draft, at: int, may: Flags) -> float:
-    """The excess that bundles cause which are too large for every broker, each at the one where it causes least.
+    """The excess of bundles that are too large for every broker, each at the broker where it is least.
 
-    Two on one broker cause no less than the sum, as a broker's ceiling is not below what can't be taken from it.
+    Two on one broker cause no less than the sum, since a broker's ceiling is not below the load that cannot be taken
+    from it.
     """
     scale, model, eligibility = draft.scale, draft.model, draft.eligibility
     kind, owner, load = model.constraints.kind, model.bundles.owner, model.bundles.load[:, scale.resources[at]]
@@ -88,7 +89,7 @@ def _giants(draft: Draft, at: int, may: Flags) -> float:
 
 
 def _bound(draft: Draft, at: int, attained: Attained) -> float:
-    """In mean brokers: what has to go because of where it is, and what brokers have to lose beside it."""
+    """In mean brokers: the load that must leave its place, and what brokers must lose in addition."""
     scale, must = draft.scale, attained.must
     load = draft.model.bundles.load[:, scale.resources[at]]
     if attained.stay:
@@ -107,7 +108,7 @@ def _bound(draft: Draft, at: int, attained: Attained) -> float:
 
 
 def _at_least(usage: Floats, per_load: Floats, waived: float) -> float:
-    """The least load that makes up these usages but for what is waived of their sum: largest brokers are waived."""
+    """The least load that adds up to these usages, less `waived` of their sum; waives at the largest brokers."""
     order = np.argsort(per_load, kind="stable")
     before = np.cumsum(usage[order]) - usage[order]
     kept = usage[order] - np.clip(waived - before, 0.0, usage[order])
@@ -115,7 +116,7 @@ def _at_least(usage: Floats, per_load: Floats, waived: float) -> float:
 
 
 def _lacking(draft: Draft, left: float) -> float:
-    """What idle brokers have to get, in mean brokers; of one resource."""
+    """The load that idle brokers must get, in mean brokers; for one resource."""
     scale = draft.scale
     lacking = np.maximum(0.0, scale.idle - scale.usage[0])
     brokers = np.flatnonzero(scale.takes_part & (lacking > EPSILON) & (scale.per_load[0] > 0))
@@ -123,7 +124,7 @@ def _lacking(draft: Draft, left: float) -> float:
 
 
 def _least(draft: Draft, brokers: Ints, at: int, excess: Floats) -> list[float]:
-    """What each of these must lose in natural units: bundles can't be cut."""
+    """The load that each of these brokers must lose, in natural units: bundles can't be cut."""
     holdings = draft.settled_holdings
     load = draft.model.bundles.load[:, draft.scale.resources[at]]
     least: list[float] = []
@@ -139,6 +140,9 @@ def _least(draft: Draft, brokers: Ints, at: int, excess: Floats) -> list[float]:
 
 
 def _relaxed(ascending: Floats, need: float) -> float:
-    """Of many bundles: the need, or as many of the smallest as of the largest it takes. All, if they aren't enough."""
+    """A bound for many bundles: the need, or the sum of as many smallest bundles as it takes largest ones.
+
+    All of them, if they are not enough.
+    """
     count = int(np.searchsorted(np.cumsum(ascending[::-1]), need * (1 - EPSILON))) + 1
     return max(min(need, float(ascending.sum())), float(ascending[:count].sum()))

@@ -1,7 +1,7 @@
-"""Which bundles together make up a need at the least cost: the smallest sum that is enough, with few moves. Pure.
+"""Chooses bundles that together meet a need at the least cost: the smallest sufficient sum, with few moves. Pure.
 
-Exact up to EXACT bundles (what a top-n report holds). Beyond that sums lie so close together that the largest ones and
-a last pair that fits come within a hundredth of the need.
+Exact up to EXACT bundles (as many as a top-n report has). Beyond that sums lie so close together that the largest
+bundles and a fitting last pair come within a hundredth of the need.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from loadmanager.model.cluster import Floats, Ints
 
 EXACT = 14
 CLOSE = 0.003
-"""A cover that costs so little more than the need itself is not improved any further."""
+"""A cover whose cost is within this fraction of the minimum is not improved further."""
 _NONE = np.zeros(0, np.int64)
 
 
 def cover(relief: Floats, cost: Floats, need: float) -> Ints:
-    """Positions of the bundles to move, the largest first: what they relieve adds up to `need`; all if it can't.
+    """Positions of the bundles to move, the largest first: their relief adds up to `need`; all if it can't.
 
     `relief` and `cost` are above 0, (k,).
     """
@@ -33,7 +33,7 @@ def _largest_first(chosen: Ints, relief: Floats) -> Ints:
 
 
 def _cheapest(relief: Floats, cost: Floats, need: float) -> Ints:
-    """The bundles that relieve most for what they cost, three times as many as needed; all if they cost alike."""
+    """The bundles with the most relief per cost, three times as many as needed; all if their ratios are alike."""
     worth = relief / cost
     if len(worth) <= EXACT or worth.min() > 0.8 * worth.max():
         return np.arange(len(relief))
@@ -43,7 +43,7 @@ def _cheapest(relief: Floats, cost: Floats, need: float) -> Ints:
 
 
 def _exact(relief: Floats, cost: Floats, need: float) -> Ints:
-    """Every subset."""
+    """The best of all subsets."""
     sums, costs = np.zeros(1), np.zeros(1)
     for r, c in zip(relief.tolist(), cost.tolist(), strict=True):
         sums, costs = np.concatenate((sums, sums + r)), np.concatenate((costs, costs + c))
@@ -52,7 +52,7 @@ def _exact(relief: Floats, cost: Floats, need: float) -> Ints:
 
 
 def _close(relief: Floats, cost: Floats, need: float) -> Ints:
-    """The largest that fit into the need, then one or two that make up the rest; the cheapest such cover."""
+    """The largest that fit into the need, then one or two for the rest; the cheapest such cover."""
     order = np.argsort(relief, kind="stable")
     good = need * float((cost / relief).min()) * (1 + CLOSE)
     chosen, rest, best, best_cost = _bulk(relief, order, need)
@@ -75,7 +75,7 @@ def _close(relief: Floats, cost: Floats, need: float) -> Ints:
 
 
 def _bulk(relief: Floats, order: Ints, need: float) -> tuple[Ints, float, Ints, float]:
-    """What is needed in any case: the largest ones, as long as much more is needed than one of them gives."""
+    """The largest bundles, while the need is much more than one of them gives."""
     fits = order[: int(np.searchsorted(relief[order], need, side="right"))][::-1]
     sums = np.cumsum(relief[fits])
     taken = fits[: int(np.searchsorted(sums, need - 3 * float(relief[fits[0]])))] if fits.size else _NONE
@@ -83,7 +83,7 @@ def _bulk(relief: Floats, order: Ints, need: float) -> tuple[Ints, float, Ints, 
 
 
 def _finish(relief: Floats, cost: Floats, need: float) -> Ints:
-    """The cheapest one or two that are enough; `relief` ascends. Empty if no two are."""
+    """The cheapest sufficient one or two; `relief` ascends. Empty if no two suffice."""
     single = int(np.searchsorted(relief, need))
     options: list[tuple[float, Ints]] = []
     if single < len(relief):

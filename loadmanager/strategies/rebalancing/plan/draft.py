@@ -1,6 +1,6 @@
-"""A plan while it is made: the model with the moves so far, the hard rules that depend on them, and what may still go.
+"""A plan in the making: the model with the moves so far, the rules that depend on them, and the remaining budget.
 
-The only mutable part of the strategy. Every move of every stage is made by `make`, which refuses none: the stages ask
+The only mutable part of the strategy. Every move of every stage is made by `make`, which refuses none: the stages call
 `destination` and `gain` first. Brokers and bundles are rows of the model.
 """
 
@@ -22,17 +22,17 @@ from loadmanager.strategies.rebalancing.plan.scale import Scale, scale_of
 from loadmanager.strategies.rebalancing.plan.step import Allowance, Step
 
 FULL = 1.0
-"""No broker is filled beyond its capacity for the sake of balance."""
+"""Balance never fills a broker beyond its capacity."""
 
 
 BUDGETED = frozenset((Stage.BALANCE, Stage.SWAP, Stage.EXACT))
-"""Stages whose moves count against the round's budget of load; emergencies don't wait."""
+"""Stages whose moves use the round's budget of load; emergencies don't wait."""
 
 PATIENCE = 3.0
 
 
 class Draft:
-    """`usage` is (r, n), `peak` (n,) its maximum; both with the moves so far."""
+    """The draft; `usage` is (r, n), `peak` (n,) its maximum; both with the moves so far."""
 
     def __init__(self, model: ClusterModel, settings: Settings) -> None:
         self.model = model
@@ -82,11 +82,11 @@ class Draft:
 
     @property
     def cut_short(self) -> bool:
-        """Whether the round's allowance kept the plan from a move."""
+        """Whether the round's allowance prevented a move."""
         return self._left.refused or self._left.moves == 0
 
     def affords(self, size: float, moves: int = 1) -> bool:
-        """Whether the round's budget has room for it; a first move always fits, or a large bundle never went."""
+        """Whether the round's budget allows it; a first move always fits, or a large bundle could never move."""
         return self._left.affords(size, moves)
 
     def load_of(self, row: int) -> Floats:
@@ -98,7 +98,7 @@ class Draft:
         return self._load[rows].T
 
     def over(self, broker: int) -> float:
-        """By how much the broker is out of tolerance; 0 if it isn't."""
+        """By how much the broker is above its limit; 0 if it isn't."""
         excess = float(self.peak[broker] - self.scale.limit[broker])
         return excess if excess > EPSILON else 0.0
 
@@ -109,21 +109,21 @@ class Draft:
         return rows[np.argsort(-excess[rows], kind="stable")].tolist()
 
     def above(self) -> Ints:
-        """The brokers that use more than their ceiling: some of it could be taken from them."""
+        """The brokers above their ceiling: some of their load could be taken away."""
         return np.flatnonzero(self.scale.takes_part & (self.peak - self.scale.ceiling > EPSILON))
 
     def idle(self) -> list[int]:
-        """The brokers that idle, the emptiest first."""
+        """The idle brokers, the emptiest first."""
         lacking = self.scale.idle - self.peak
         rows = np.flatnonzero(self.scale.takes_part & (lacking > EPSILON))
         return rows[np.argsort(-lacking[rows], kind="stable")].tolist()
 
     def open_to(self, row: int, source: int, *, returning: bool = False) -> Floats:
-        """(n,): 0 where the hard rules let the bundle go, else infinite."""
+        """(n,): 0 where the hard rules allow the bundle, else infinite."""
         return self.rules_for(row, source, returning=returning) + self._no_room
 
     def rules_for(self, row: int, source: int, *, returning: bool = False) -> Floats:
-        """(n,): the same, were there room for one bundle more everywhere."""
+        """(n,): as `open_to`, but as if every broker had room for one more bundle."""
         barrier = self._barrier_of(int(self.model.constraints.kind[row])).copy()
         barrier[source] = np.inf
         if not returning:
@@ -134,29 +134,29 @@ class Draft:
         return barrier
 
     def forbids(self, row: int, source: int, destination: int, *, freed: int = 0) -> bool:
-        """Whether a hard rule keeps the bundle from the destination, where so many bundles are about to leave."""
+        """Whether a hard rule forbids the destination, from which `freed` bundles are about to leave."""
         if self.bundles[destination] - freed >= self.model.brokers.max_bundles[destination]:
             return True
         return bool(self.rules_for(row, source, returning=False)[destination] > 0)
 
     def peaks_with(self, row: int) -> Floats:
-        """(n,): each broker's fullest resource, had it the bundle too."""
+        """(n,): each broker's fullest resource if it also had the bundle."""
         return np.maximum.reduce(self.scale.per_load * self.load_of(row)[:, None] + self.usage, axis=0)
 
     def destination(self, row: int, source: int, *, returning: bool = False) -> tuple[int, float]:
-        """The allowed broker that will be least full with the bundle, and how full; NOWHERE if there is none."""
+        """The allowed broker that is least full with the bundle, and how full; NOWHERE if there is none."""
         after = self.peaks_with(row) + self.open_to(row, source, returning=returning)
         best = int(after.argmin()) if after.size else NOWHERE
         return (best, float(after[best])) if best != NOWHERE and np.isfinite(after[best]) else (NOWHERE, np.inf)
 
     def coldest(self, source: int, count: int) -> list[int]:
-        """The least full other brokers of a broker's pool."""
+        """The least full other brokers in the broker's pool."""
         mine = np.flatnonzero((self.scale.pool == self.scale.pool[source]) & self.scale.takes_part)
         mine = mine[mine != source]
         return mine[np.argsort(self.peak[mine], kind="stable")[:count]].tolist()
 
     def untaken(self, rows: Ints) -> Ints:
-        """Those of these bundles that this plan has not moved yet."""
+        """The bundles of these that this plan has not moved yet."""
         return rows[~self.taken[rows]]
 
     def peak_without(self, broker: int, row: int) -> float:
@@ -164,7 +164,7 @@ class Draft:
         return float((self.usage[:, broker] - self.load_of(row) * self.scale.per_load[:, broker]).max())
 
     def gain(self, row: int, source: int, destination: int, after: float | None = None) -> float:
-        """By how much the objective falls if the bundle goes; `after` is how full the destination will be, if known."""
+        """By how much the objective falls if the bundle goes; `after`: how full the destination will be, if known."""
         if after is None:
             load = self.load_of(row) * self.scale.per_load[:, destination]
             after = float((self.usage[:, destination] + load).max())
@@ -182,21 +182,21 @@ class Draft:
         return self.costs.move(float(self.size[row]), weight, float(self.scale.target[destination]))
 
     def costs_of(self, rows: Ints, brokers: Ints) -> Floats:
-        """(k, b): the same of many bundles to many brokers."""
+        """(k, b): as `cost_of`, for many bundles and brokers."""
         fixed = self.costs.move(0.0, 1.0, 1.0) * self.scale.target[brokers]
         return self.model.constraints.weight[rows][:, None] * (self.size[rows][:, None] + fixed)
 
     def worth(self, broker: int, size: float, relief: float) -> bool:
-        """Whether it is right to move so much to make what is out of tolerance so much less, for this broker's sake.
+        """Whether moving `size` is justified if it reduces the excess by `relief`, for this broker.
 
-        As long as bundles of it only rest, waiting for these is cheaper than to move many times what is too much.
+        While some of its bundles only rest, waiting for them is cheaper than moving many times the excess.
         """
         if size <= PATIENCE * relief or self.peak[broker] > self.scale.overloaded:
             return True
         return bool(self.eligibility.rested[self.settled_holdings.of(broker)].all())
 
     def relief(self, row: int, source: int, destination: int) -> float:
-        """By how much less brokers are out of tolerance, in sum, if the bundle goes."""
+        """By how much the brokers' excess falls, in sum, if the bundle goes."""
         limit = self.scale.limit
         after = float(self.peaks_with(row)[destination])
         fall = self.over(source) - max(0.0, self.peak_without(source, row) - float(limit[source]))
@@ -204,7 +204,7 @@ class Draft:
 
     @property
     def total(self) -> float:
-        """The objective with the moves so far, but for groups."""
+        """The objective with the moves so far, without groups."""
         peak, held = self.peak.tolist(), self.bundles.tolist()
         usage = sum(self.costs.usage(broker, peak[broker], held[broker]) for broker in range(len(peak)))
         left = (self.eligibility.misplaced | self.eligibility.drained) & ~self.taken
@@ -217,7 +217,7 @@ class Draft:
         return set(self.scale.pool[self.above()].tolist())
 
     def anew(self) -> Draft:
-        """A draft of the same model, under the same limits, without a move."""
+        """An empty draft of the same model, under the same limits."""
         other = Draft(self.model, self.settings)
         if self._lifted:
             other.lift()
@@ -225,7 +225,7 @@ class Draft:
         return other
 
     def lift(self) -> None:
-        """From now on nothing limits what a round may move."""
+        """Lift the limits of the round."""
         self._left, self._lifted = Allowance(np.inf, UNLIMITED), True
 
     def group(self) -> int:

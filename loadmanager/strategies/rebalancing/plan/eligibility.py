@@ -1,7 +1,7 @@
-"""Which bundles may move and where to: the hard rules as filters, and each refusal in words. Decides nothing else.
+"""Which bundles may move, and where: the hard rules as filters, and each refusal in words. Decides nothing else.
 
-Rest times are shortened in an overload, and yield to drains and policies. That a bundle does not go back where a plan
-took it from yields only where its load has really changed, and to drains and policies that leave no other place.
+Rest times are shorter in an overload, and yield to drains and policies. A bundle may return to a broker that a plan
+took it from only if its load has really changed, or if drains and policies leave no other place.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ SPREAD = "anti-affinity"
 ITS_OWN = "is there already"
 
 URGENT_REST = 0.1
-"""The part of its rest time after which a bundle may leave an overloaded broker. Until then too little is known of its
-load there."""
+"""The fraction of its rest time after which a bundle may leave an overloaded broker.
+
+Until then too little is known of its load there.
+"""
 
 _NO_OWNER, _IN_FLIGHT, _KEPT, _PAUSED, _UNKNOWN, _RESTING, _FREE = range(7)
 STATES = (NO_OWNER, IN_FLIGHT, KEPT, PAUSED, UNKNOWN, RESTING, "")
-"""What keeps a bundle, by the number in `Eligibility.state`; the first that holds. Empty: nothing does."""
+"""What keeps a bundle in place, by the number in `Eligibility.state`; the first that holds. Empty: nothing."""
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -44,32 +46,32 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Eligibility(msgspec.Struct, frozen=True, eq=False, dict=True):
-    """Of one model. Flags are by bundle; what depends on other moves of the same plan is in `draft.py`."""
+    """The filters of one model. Flags are by bundle; rules that depend on other moves of the plan are in `draft.py`."""
 
     model: ClusterModel
     settled: Flags
-    """It has an owner that isn't paused, is not in flight and no rule keeps it: it can be moved at all."""
+    """It has an owner that isn't paused, is not in flight, and no rule keeps it: it can move at all."""
     rested: Flags
     misplaced: Flags
-    """Settled where a hard rule forbids it to be."""
+    """Settled, but a hard rule forbids its broker."""
     drained: Flags
     """Settled on a draining broker."""
 
     @cached_property
     def urgent(self) -> Flags:
-        """May be moved off an overloaded broker, though not fully rested."""
+        """It may leave an overloaded broker, though not fully rested."""
         bundles = self.model.bundles
         rested = bundles.changed | (bundles.moved_s >= self.model.constraints.rest_s * URGENT_REST)
         return self._known & rested
 
     @cached_property
     def free(self) -> Flags:
-        """May be moved for balance."""
+        """It may move for balance."""
         return self._known & self.rested
 
     @cached_property
     def _known(self) -> Flags:
-        """Settled, and nothing sends it away."""
+        """Settled on a broker with known load, and nothing forces it away."""
         return self.settled & ~self.misplaced & ~self.drained & self.model.brokers.known[self.model.bundles.owner]
 
     @cached_property
@@ -92,7 +94,7 @@ class Eligibility(msgspec.Struct, frozen=True, eq=False, dict=True):
         ).astype(np.int8)
 
     def keeps(self, row: int) -> Refusal | None:
-        """Why the bundle can't be moved for balance, None if it can."""
+        """Why the bundle can't move for balance, None if it can."""
         state = int(self.state[row])
         if state == _FREE:
             return None
@@ -115,7 +117,7 @@ class Eligibility(msgspec.Struct, frozen=True, eq=False, dict=True):
         return f"moved {moved_s:.0f} s ago, rests for another {rest_s - moved_s:.0f} s of {rest_s:.0f} s"
 
     def rejects(self, row: int, broker: int) -> Refusal | None:
-        """Why the bundle can't go to a broker whatever the loads; None if it can. Not: limits and anti-affinity."""
+        """Why the bundle can't go to a broker whatever the loads; None if it can. Ignores limits and anti-affinity."""
         brokers, constraints = self.model.brokers, self.model.constraints
         name = brokers.ids[broker].name
         rule = int(constraints.forbidden[constraints.kind[row], broker])
@@ -134,7 +136,7 @@ class Eligibility(msgspec.Struct, frozen=True, eq=False, dict=True):
         return None
 
     def barred(self, row: int) -> tuple[int, ...]:
-        """Brokers that a planned move took it from, unless its load has really changed since."""
+        """Brokers that planned moves took it from, unless its load has really changed since."""
         return () if self.model.bundles.changed[row] else self.model.bundles.left.get(row, ())
 
 

@@ -1,7 +1,7 @@
-"""What can't wait: bundles that a hard rule or a drain sends away, groups that sit together, overloaded brokers.
+"""Urgent moves: bundles that a hard rule or a drain sends away, groups that share a broker, overloaded brokers.
 
-Rest times yield here, except to anti-affinity. Nothing counts against the round's budget of load, but its number of
-moves is kept.
+Rest times yield here, except to anti-affinity. These moves do not use the round's budget of load, but count against its
+number of moves.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from loadmanager.strategies.rebalancing.plan.singles import press, relieve
 
 
 def evacuate(draft: Draft, chosen: Flags, stage: Stage) -> None:
-    """Move these bundles to where they are allowed, the largest first; back where they came from only if need be."""
+    """Move these bundles to allowed brokers, the largest first; back to a former owner only if necessary."""
     rows = draft.untaken(np.flatnonzero(chosen))
     for row in rows[np.argsort(-draft.size[rows], kind="stable")].tolist():
         if draft.moves_left == 0:
@@ -32,7 +32,7 @@ def evacuate(draft: Draft, chosen: Flags, stage: Stage) -> None:
 
 
 def relieve_overload(draft: Draft) -> None:
-    """Brokers above the overload threshold: with rested bundles first; as far as these don't do, with the others."""
+    """Relieve overloaded brokers: with rested bundles first, then if necessary with the others."""
     threshold = draft.scale.overloaded
     if not _overloaded(draft):
         return
@@ -50,7 +50,7 @@ def _overloaded(draft: Draft) -> bool:
 
 
 def spread_groups(draft: Draft) -> bool:
-    """Where namespaces of an anti-affinity group share a broker or a domain and needn't, move one away, as a whole."""
+    """If namespaces of an anti-affinity group unnecessarily share a broker or domain, move one away as a whole."""
     constraints = draft.model.constraints
     if constraints.presence is None:
         return False
@@ -72,7 +72,7 @@ def _by_namespace(draft: Draft, rows: Ints) -> list[Ints]:
 
 
 def _spread(draft: Draft, rows: Ints) -> bool:
-    """Moving a part of them would only put the namespace in two places; so all, or none."""
+    """Move all of a namespace's bundles or none: moving some would only put it in two places."""
     first, source = int(rows[0]), int(draft.model.bundles.owner[rows[0]])
     if draft.affinity.held(first, source) != len(rows) or len(rows) > draft.moves_left:
         return False
@@ -100,7 +100,7 @@ def _spread(draft: Draft, rows: Ints) -> bool:
 
 
 def _gain(draft: Draft, rows: Ints, source: int, destination: int, after: float) -> float:
-    """By how much the objective falls if all of them go."""
+    """By how much the objective falls if all of them move."""
     moved, usage = len(rows), draft.costs.usage
     there, here = int(draft.bundles[destination]), int(draft.bundles[source])
     load = draft.loads_of(rows).sum(axis=1)

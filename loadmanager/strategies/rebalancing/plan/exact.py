@@ -1,7 +1,7 @@
-"""The exact search over the few fullest brokers, and the emptiest ones of their pool: a mixed integer program.
+"""Exact search over the few fullest brokers and the emptiest ones of their pool: a mixed integer program.
 
-Only where the cheaper stages leave a broker out of tolerance. It takes what they did for given, and bundles in an
-anti-affinity group stay where they are.
+Used only if the cheaper stages leave a broker out of tolerance. It keeps their moves, and bundles in an anti-affinity
+group stay where they are.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from loadmanager.strategies.rebalancing.plan.program import Excerpt, excerpt_of,
 
 HOTTEST, BROKERS = 8, 20
 BUNDLES, CELLS = 200, 1000
-"""At most so many bundles, and bundles times brokers."""
+"""Limits of bundles, and of bundles times brokers."""
 NODES = 200
 
 
 def search(draft: Draft, holdings: Holdings) -> bool:
-    """Make the moves of a better placement, as one group; whether there is one."""
+    """Make the moves of a better placement, as one group; whether there was one."""
     hot = draft.hot()
     if not hot or draft.moves_left == 0:
         return False
@@ -35,7 +35,7 @@ def search(draft: Draft, holdings: Holdings) -> bool:
 
 
 def excerpt_around(draft: Draft, holdings: Holdings, hottest: int) -> Excerpt | None:
-    """The fullest broker with others of its pool that are out of tolerance, the emptiest, and their largest bundles."""
+    """The fullest brokers of a pool, its emptiest ones, and their largest bundles."""
     pool = draft.scale.pool[hottest]
     hot = [broker for broker in draft.hot() if draft.scale.pool[broker] == pool][:HOTTEST]
     cold = [broker for broker in draft.coldest(hottest, BROKERS) if broker not in hot][: BROKERS - len(hot)]
@@ -70,7 +70,7 @@ def excerpt_around(draft: Draft, holdings: Holdings, hottest: int) -> Excerpt | 
 
 
 def _movable(draft: Draft, holdings: Holdings, hot: list[int], cold: list[int], most: int) -> Ints:
-    """Bundles of the full brokers first, the largest of each side."""
+    """The largest bundles of the full brokers first, then those of the empty ones."""
     group = draft.model.constraints.group
 
     def largest(brokers: list[int], count: int) -> Ints:
@@ -93,7 +93,7 @@ def _make(draft: Draft, excerpt: Excerpt, places: Ints) -> bool:
     if _gain(draft, excerpt, places) <= EPSILON:
         return False
     group = draft.group()
-    # Those that leave the fullest brokers last: the others make room first.
+    # moves from the fullest brokers come last: the others make room first
     for at in sorted(changed.tolist(), key=lambda at: float(draft.peak[excerpt.brokers[excerpt.home[at]]])):
         row, source = int(excerpt.rows[at]), int(excerpt.brokers[excerpt.home[at]])
         destination = int(excerpt.brokers[places[at]])
@@ -102,7 +102,7 @@ def _make(draft: Draft, excerpt: Excerpt, places: Ints) -> bool:
 
 
 def _gain(draft: Draft, excerpt: Excerpt, places: Ints) -> float:
-    """By how much the whole objective falls; the program leaves the squares and the idle ones out."""
+    """By how much the whole objective falls; the program omits its squares and idle brokers."""
     k, b = excerpt.allowed.shape
     at = np.arange(k)
     shift = np.zeros((k, b))

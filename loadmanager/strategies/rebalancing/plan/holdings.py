@@ -1,4 +1,4 @@
-"""Which bundles each broker holds, without a scan of all of them for each broker."""
+"""The bundles of each broker, without a scan of all bundles for each."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from loadmanager.model.cluster import Flags, Ints
 
 
 class Holdings:
-    """Rows of the chosen bundles by the broker that holds them in the model, ascending."""
+    """Rows of the chosen bundles by their broker in the model, ascending."""
 
     def __init__(self, owner: Ints, chosen: Flags, brokers: int) -> None:
         rows = np.flatnonzero(chosen)
-        # A sort of 16-bit keys is a radix sort: linear.
+        # numpy sorts 16-bit keys by radix sort: linear
         small = owner[rows].astype(np.uint16 if brokers < 2**16 else np.int64)
         self._rows = rows[np.argsort(small, kind="stable")]
         self._ends = np.cumsum(np.bincount(owner[rows], minlength=brokers))

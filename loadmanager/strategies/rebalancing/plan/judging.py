@@ -1,7 +1,7 @@
-"""Judges a bundle or a broker by the rules of the plan: may it move, where to, what is in the way, what would help.
+"""Judges a bundle or a broker by the rules of the plan: whether and where it may move, and what would have to change.
 
-The same filters and the same objective as the plan, on the model as it is. It answers for the bundle alone: that the
-plan moves another bundle of the same broker instead, because that fits better, is in the plan's own decision.
+Uses the plan's filters and objective on the present model. It judges the bundle alone; if the plan moves another bundle
+of the same broker because that fits better, the plan's decision says so.
 """
 
 from __future__ import annotations
@@ -33,43 +33,43 @@ class Verdict(msgspec.Struct, frozen=True):
 
     destination: BrokerId
     allowed: bool
-    """No rule is against it, and the objective falls: the plan may do this."""
+    """No rule forbids it, and the objective falls: the plan may do this."""
     rule: str
-    """What refuses it; empty if allowed."""
+    """The rule that refuses it; empty if allowed."""
     detail: str
     gain: float
-    """By how much the objective falls, the rules aside; 0 or less: nothing is gained."""
+    """By how much the objective falls, rules ignored; not above 0: nothing is gained."""
     usage_after: float
-    """Of the destination's fullest resource, as a fraction."""
+    """The usage of the destination's fullest resource, as a fraction."""
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """A bundle. Usages are fractions of the fullest resource; `limit` is the owner's, beyond which it is to give."""
+    """The judgement of a bundle. Usages are fractions of the fullest resource; above `limit` its owner must give."""
 
     bundle: Bundle
     owner: BrokerId | None
     size: float
-    """The part of a mean broker that it takes."""
+    """The fraction of a mean broker that it needs."""
     owner_usage: float
     owner_without: float
     target: float
     limit: float
     must: str
-    """Why it must go wherever there is place ("… forbids a:6650", "a:6650 is draining"); empty if it need not."""
+    """Why it must leave its owner ("… forbids a:6650", "a:6650 is draining"); empty if it need not."""
     rule: str
-    """What keeps the bundle itself; empty if nothing does."""
+    """The rule that keeps the bundle in place; empty if there is none."""
     detail: str
     destinations: tuple[Verdict, ...]
-    """The allowed ones by gain, then the others by the usage they would have."""
+    """The allowed destinations by gain, then the others by the usage they would have."""
     best: Verdict | None
-    """The best allowed destination, None if nothing keeps from moving but there is none, or if the bundle is kept."""
+    """The best allowed destination; None without one, or if the bundle is kept."""
     changes: tuple[str, ...]
-    """What would have to change for it to move; empty if it may."""
+    """What would have to change for the bundle to move; empty if it may move."""
     summary: str
 
 
 class BrokerJudgement(msgspec.Struct, frozen=True):
-    """A broker. `usage` is by resource, weighted; `excess` must go, `room` may come, as usages."""
+    """The judgement of a broker. `usage` is by resource, weighted; `excess` must go, `room` may come, as usages."""
 
     broker: BrokerId
     takes_part: bool
@@ -89,12 +89,12 @@ class BrokerJudgement(msgspec.Struct, frozen=True):
 
 
 def judge(model: ClusterModel, settings: Settings, row: int) -> Judgement:
-    """The bundle in this row of the model, against every broker."""
+    """Judge the bundle in this row of the model, against every broker."""
     return judge_in(Draft(model, settings), row)
 
 
 def judge_in(draft: Draft, row: int) -> Judgement:
-    """The same with a draft at hand, for several bundles of one model."""
+    """As `judge`, with an existing draft, for several bundles of one model."""
     model = draft.model
     source = int(model.bundles.owner[row])
     kept = draft.eligibility.keeps(row)
@@ -132,7 +132,7 @@ def must_go(draft: Draft, row: int, source: int) -> str:
 
 
 def refusal(draft: Draft, row: int, source: int, destination: int) -> Refusal | None:
-    """The rule that keeps the bundle from this destination, loads aside; None if it may go."""
+    """The rule that forbids this destination, loads ignored; None if it is allowed."""
     hard = draft.eligibility.rejects(row, destination)
     if hard is not None:
         return hard
@@ -149,7 +149,7 @@ def refusal(draft: Draft, row: int, source: int, destination: int) -> Refusal | 
 
 
 def no_gain(draft: Draft, row: int, source: int, destination: int, after: float) -> Refusal:
-    """Why nothing is gained by a move that no rule is against."""
+    """Why a move gains nothing that no rule forbids."""
     name, owner = draft.model.brokers.ids[destination].name, draft.model.brokers.ids[source].name
     usage, limit = float(draft.peak[source]), float(draft.scale.limit[source])
     if not draft.over(source):
@@ -181,7 +181,7 @@ def _verdicts(draft: Draft, row: int, source: int) -> tuple[Verdict, ...]:
 
 
 def _changes(draft: Draft, row: int, source: int, kept: Refusal | None, verdicts: tuple[Verdict, ...]) -> list[str]:
-    """Each line alone is a condition; all that are named have to come true."""
+    """The conditions for a move, one line each; all of them must hold."""
     if source == NOWHERE:
         return ["it needs an owner first: look it up, or assign it"]
     lines = [] if kept is None else [f"{kept.rule}: {kept.detail}"]
@@ -199,7 +199,7 @@ def _changes(draft: Draft, row: int, source: int, kept: Refusal | None, verdicts
 
 
 def _if_the_owner_were_fuller(draft: Draft, row: int, source: int, verdicts: tuple[Verdict, ...]) -> list[str]:
-    """From which usage of its owner on the bundle would go to the best place that the hard rules leave."""
+    """The usage of its owner above which the bundle would go to its best allowed destination."""
     best = next((v for v in verdicts if v.rule in ("", WITHIN_TOLERANCE, NO_ROOM, NO_GAIN)), None)
     if best is None:
         return ["no broker is left that its rules allow"]
@@ -217,7 +217,7 @@ def _if_the_owner_were_fuller(draft: Draft, row: int, source: int, verdicts: tup
 
 
 def _extra_usage(draft: Draft, row: int, source: int, destination: int) -> float | None:
-    """What its owner must use more for the move to gain something; None if no usage does."""
+    """How much more usage its owner needs for the move to gain something; None if no usage suffices."""
     before, without = float(draft.peak[source]), draft.peak_without(source, row)
     count, usage = int(draft.bundles[source]), draft.costs.usage
     rest = draft.gain(row, source, destination) - (usage(source, before, count) - usage(source, without, count - 1))
@@ -248,7 +248,7 @@ def _summary(must: str, kept: Refusal | None, best: Verdict | None, verdicts: tu
 
 
 def judge_broker(model: ClusterModel, settings: Settings, row: int) -> BrokerJudgement:
-    """The broker in this row of the model."""
+    """Judge the broker in this row of the model."""
     draft = Draft(model, settings)
     scale, brokers = draft.scale, model.brokers
     mine = np.flatnonzero(model.bundles.owner == row)

@@ -27,11 +27,11 @@ FIXED_PART = 0.002
 BARRED = 1_000_000.0
 TOGETHER = 100.0
 EPSILON = 1e-9
-"""Usages that differ by less are equal: sums of floating point numbers."""
+"""Usages that differ by less count as equal: they are sums of floating point numbers."""
 
 
 class Costs:
-    """Costs of brokers and moves under one scale; plain numbers inside, as it is asked a broker at a time."""
+    """Costs of brokers and moves under one scale; plain Python numbers, as it is called for one broker at a time."""
 
     def __init__(self, scale: Scale) -> None:
         self._takes_part = scale.takes_part.tolist()
@@ -40,7 +40,7 @@ class Costs:
         self._idle = scale.idle.tolist()
 
     def usage(self, broker: int, usage: float, bundles: int) -> float:
-        """What it costs that a broker's fullest resource is used so far; 0 for one that takes no part."""
+        """The cost of this usage of a broker's fullest resource; 0 for a broker that takes no part."""
         if not self._takes_part[broker]:
             return 0.0
         over = usage - self._limit[broker]
@@ -53,7 +53,7 @@ class Costs:
         return UNDER * (idle - usage) + empty
 
     def usages(self, broker: int, usage: Floats) -> Floats:
-        """The same for many usages of a broker that holds bundles."""
+        """As `usage`, for many usages of a broker that holds bundles."""
         if not self._takes_part[broker]:
             return np.zeros_like(usage)
         over = np.maximum(0.0, usage - self._limit[broker])
@@ -61,5 +61,5 @@ class Costs:
         return cost + UNDER * np.maximum(0.0, self._idle[broker] - usage)
 
     def move(self, size: float, weight: float, target: float) -> float:
-        """What it costs to move a bundle, to or from a broker with this target."""
+        """The cost of moving a bundle to or from a broker with this target."""
         return weight * (size + FIXED_PART * target)

@@ -1,4 +1,4 @@
-"""The strategy `plan`: stages in order, until none finds anything more; then the decision with its reasons."""
+"""The strategy `plan`: runs its stages in order until none finds another move, then explains the decision."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from loadmanager.strategies.rebalancing.plan.swaps import exchange
 from loadmanager.strategies.rebalancing.plan.wording import move_of, percent, spread
 
 PASSES = 50
-"""No model was seen to need more than a few."""
+"""No known model needs more than a few."""
 
 NEARLY_IDLE = 0.05
 """Nobody wants to hear of tolerances below this usage."""
 
 
 class Plan:
-    """Few and small moves to within tolerance, the hard rules kept, each with its reason. Keeps nothing in between."""
+    """The fewest and smallest moves to reach tolerance under the hard rules, each with its reason. Keeps no memory."""
 
     name = "plan"
 
     def decide(self, model: ClusterModel, settings: Settings, memory: object = None) -> Decision:  # noqa: ARG002
-        """See `Strategy`."""
+        """Decide as `Strategy` says."""
         draft = Draft(model, settings)
         if draft.scale.takes_part.any():
             draft = _settled(_plan(draft))
@@ -45,7 +45,7 @@ class Plan:
 
 
 def evacuation(model: ClusterModel, settings: Settings) -> Decision:
-    """Only what hard rules and drains ask for, whatever it means for balance: for strategies that know neither."""
+    """Only the moves that hard rules and drains require, whatever the balance: for strategies that know neither."""
     draft = Draft(model, settings)
     if draft.scale.takes_part.any():
         evacuate(draft, draft.eligibility.misplaced, Stage.POLICY)
@@ -54,7 +54,7 @@ def evacuation(model: ClusterModel, settings: Settings) -> Decision:
 
 
 def _plan(draft: Draft) -> Draft:
-    """Cheaper stages first, all of them again after each that helped, until none does."""
+    """Run the cheaper stages first, and all of them again after each that helped, until none does."""
     for _ in range(PASSES):
         before = len(draft.steps)
         _emergencies(draft)
@@ -66,7 +66,7 @@ def _plan(draft: Draft) -> Draft:
 
 
 def _whole(draft: Draft) -> Draft:
-    """The plan gone on with as if nothing limited a round: what is attained in the end."""
+    """Continue the plan without the round's limits, to know its final result."""
     draft.lift()
     return _settled(_plan(draft))
 
@@ -88,7 +88,7 @@ def _balance(draft: Draft) -> None:
 
 
 def _settled(draft: Draft) -> Draft:
-    """With small pools as a whole; then the stages have the last word, so that a second round finds nothing."""
+    """Settle small pools as a whole, then run the stages again, so that a second round finds nothing."""
     if not draft.steps and not draft.hot() and not draft.idle():
         return draft
     other = settle(draft)
@@ -96,7 +96,7 @@ def _settled(draft: Draft) -> Draft:
 
 
 def _decision(draft: Draft, go_on: Callable[[Draft], Draft] | None = None) -> Decision:
-    """The draft in words. What limits cut short is gone on with at last, for the certificate alone."""
+    """The draft as a decision. A plan that limits cut short is continued last, for the certificate alone."""
     candidates, counts = candidates_of(draft)
     before = np.maximum.reduce(draft.scale.usage, axis=0, initial=0.0)
     decision = Decision(

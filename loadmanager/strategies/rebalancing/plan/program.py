@@ -1,8 +1,8 @@
-"""The objective of the plan as a mixed integer program (HiGHS), over all placements of some bundles on some brokers.
+"""The plan's objective as a mixed integer program (HiGHS), over all placements of some bundles on some brokers.
 
-All of the objective is in it but the square of the excess. It is limited by nodes, not by seconds, so that the same
-model gets the same answer everywhere. SciPy brings the solver; it takes its time to load, so it is loaded when it is
-needed. Where it is not installed nothing is searched.
+It has all of the objective but the square of the excess. Its limit is in nodes, not seconds, so that the same model
+gets the same answer everywhere. SciPy brings the solver; it is imported only when needed, since that is slow. Without
+SciPy nothing is searched.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ if TYPE_CHECKING:
 
 SOLVER_INSTALLED = find_spec("scipy") is not None
 GAP = 0.002
-"""A placement whose cost is so little above the proven bound is good enough."""
+"""A placement whose cost is within this fraction of the proven bound is good enough."""
 
 
 class Excerpt(msgspec.Struct, frozen=True, eq=False):
-    """What is searched: b brokers, k bundles, r resources."""
+    """The part of the model to search: b brokers, k bundles, r resources."""
 
     brokers: Ints
     rows: Ints
     home: Ints
     """(k,), position of the bundle's broker in `brokers`; NOWHERE if it is not among them."""
     part: Floats
-    """(r, k, b): the usage that each bundle makes of each broker."""
+    """(r, k, b): the usage by each bundle on each broker."""
     allowed: Flags
     """(k, b)"""
     cost: Floats
-    """(k, b): what moving there costs, 0 at home."""
+    """(k, b): the cost of moving there, 0 at home."""
     rest: Floats
-    """(r, b): what the brokers use without these bundles."""
+    """(r, b): the brokers' usage without these bundles."""
     most: Floats
-    """(b,): no broker may use more."""
+    """(b,): the most usage of each broker."""
     others: Ints
     """(b,): how many other bundles they hold."""
     room: Ints
     """(b,): how many of these bundles they may hold."""
     moves: int
-    """How many of these may move at most."""
+    """The most of these bundles that may move."""
     sizes: Floats
-    """(k, b): what of the round's budget it takes."""
+    """(k, b): the part of the round's budget that the move takes."""
     budget: float
 
 
@@ -69,8 +69,11 @@ def excerpt_of(
     moves: int,
     budget: float,
 ) -> Excerpt:
-    """These bundles on these brokers. `here` (k,): where the draft has them, a position, or NOWHERE among these;
-    `stays`: those of `rows` (by position) that may stay at home, for nothing."""
+    """The excerpt with these bundles and brokers.
+
+    `here` (k,): where the draft has them, as a position in `brokers`, or NOWHERE. `stays`: positions in `rows` of
+    bundles that may stay at home, at no cost.
+    """
     part = draft.loads_of(rows)[:, :, None] * draft.scale.per_load[:, None, brokers]
     cost = draft.costs_of(rows, brokers)
     allowed[stays, home[stays]], cost[stays, home[stays]], sizes[stays, home[stays]] = True, 0.0, 0.0
@@ -96,7 +99,7 @@ def excerpt_of(
 
 
 class _Columns:
-    """Where each kind of variable stands in the program."""
+    """The columns of each kind of variable in the program."""
 
     def __init__(self, excerpt: Excerpt) -> None:
         k, b = excerpt.allowed.shape
@@ -106,15 +109,17 @@ class _Columns:
         self.over, self.whether, self.lacking, self.empty, self.picks = (
             slice(begin, end) for begin, end in pairwise(ends)
         )
-        """(b,): how far over the limit, whether over, how far below idle, whether empty; (r, b): which resource counts
-        for idleness."""
+        """(b,): how far over the limit, whether over, how far below idle, whether empty.
+
+        The last one is (r, b): which resource counts for idleness.
+        """
         self.uneven = ends[-1]
         """Whether any broker is above its ceiling."""
         self.width = ends[-1] + 1
 
 
 def solve(draft: Draft, excerpt: Excerpt, nodes: int) -> Ints | None:
-    """(k,): the position of the broker each bundle should be on; None if the search found nothing, or has no solver."""
+    """(k,): the position of each bundle's best broker; None if the search found nothing, or there is no solver."""
     if not SOLVER_INSTALLED:
         return None
     from scipy.optimize import Bounds, milp
@@ -167,7 +172,7 @@ def _constraints(draft: Draft, excerpt: Excerpt, at: _Columns, most: Floats) -> 
     count = np.zeros((b, at.width))
     count[:, at.places] = np.tile(one, k)
     if (excerpt.room < k).any():
-        # A limit of 2**63 is none, but spoils what HiGHS calls equal.
+        # a limit of 2**63 means none, but spoils the tolerances of HiGHS
         yield LinearConstraint(count, -np.inf, cast(float, np.minimum(excerpt.room, k)))
     below = (excerpt.others == 0) & (excerpt.rest.max(axis=0) < idle)
     if below.any():

@@ -1,7 +1,7 @@
-"""What a finished draft did not do: the best candidates with the rule that refused each, the others counted by rule.
+"""Lists what a finished draft did not do: the best candidates with the rule that refused each; others counted by rule.
 
-Candidates are bundles of the brokers that are still out of tolerance, of the fullest one if none is. Each is held
-against its best destination: the one that would be least full with it, rules aside where they leave none.
+Candidates are bundles of the brokers that are still out of tolerance, else of the fullest one. Each is compared with
+its best destination: the one that would be least full with it, rules ignored if they leave none.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def refused_brokers(draft: Draft) -> tuple[Refused, ...]:
 
 
 def candidates_of(draft: Draft) -> tuple[tuple[Candidate, ...], Mapping[str, int]]:
-    """The best candidates that were not taken, and how many other bundles each rule kept."""
+    """The best candidates that were not moved, and how many other bundles each rule kept."""
     focus = _focus(draft)
     looked_at = _looked_at(draft, focus)
     candidates = [each for row in looked_at.tolist() if (each := _candidate(draft, row)) is not None]
@@ -94,7 +94,7 @@ def _not_taken(draft: Draft, row: int) -> Refusal:
 
 
 def _others(draft: Draft, focus: Flags, looked_at: Ints) -> list[tuple[str, int]]:
-    """Rules and counts of the bundles that were not looked at one by one."""
+    """Rules and counts of the bundles that were not examined one by one."""
     state = draft.eligibility.state
     rest = np.ones(len(state), np.bool_)
     rest[looked_at] = False

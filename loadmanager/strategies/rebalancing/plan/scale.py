@@ -1,11 +1,11 @@
-"""What counts as full, fair and idle in a model: usages by resource, and each broker's target and limits.
+"""Defines full, fair and idle in a model: usages by resource, and each broker's target and limits.
 
-Brokers that can take the same bundles make a pool (isolation policies cut the cluster into several); target and limits
-are those of the pool. The target is what every broker of the pool would use if load were a liquid: what can't flow
-(foreign load, fixed bundles) is where it is, a bundle too large for every broker that may hold it is where it does
-least harm, and brokers that are over the limit because of it are left out of the mean. How large a bundle is, is a
-matter of the broker: each is measured by the capacity of the one that would hold it. Nothing here depends on where the
-movable bundles are, so planning comes to an end.
+Brokers that can take the same bundles form a pool (isolation policies cut the cluster into several); target and limits
+are per pool. The target is the usage of every broker of the pool if load were a liquid. Load that can't flow (foreign
+load, fixed bundles) stays where it is; a bundle too large for every broker that may hold it is where it does least
+harm; brokers that are over the limit because of these are left out of the mean. A bundle's size is measured by the
+capacity of the broker that would hold it. Nothing here depends on where the movable bundles are, so planning
+terminates.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from loadmanager.model.constraints import ALLOWED, FREE
 from loadmanager.settings import Settings
 
 TOLERATED = 0.01
-"""Usage above the target that is never worth a move: a hundredth of a broker."""
+"""Usage above the target that never justifies a move: a hundredth of a broker."""
 IDLE_PART = 0.25
 IDLE_BELOW = 0.04
-"""Idle is what uses less than a quarter of its target, and 4 points less than it."""
+"""A broker idles below a quarter of its target, and 4 points below it."""
 
 
 class Scale(msgspec.Struct, frozen=True, eq=False):
-    """n brokers, r resources that count: those with a weight that a broker declares a capacity for.
+    """The scale of n brokers and r resources that count: those with a weight and a declared capacity.
 
     Usages are weighted fractions. A broker that takes no part has the target 0 and no limit.
     """
@@ -36,23 +36,23 @@ class Scale(msgspec.Struct, frozen=True, eq=False):
     usage: Floats
     """(r, n)"""
     unit: Floats
-    """(r,): the same for the mean broker; sizes of bundles are in it."""
+    """(r,): as `per_load`, for the mean broker; sizes of bundles are in it."""
     takes_part: Flags
     pool: Ints
     """(n,), NOWHERE for a broker that takes no part."""
     target: Floats
     limit: Floats
-    """(n,): more is out of tolerance."""
+    """(n,): the usage above which a broker is out of tolerance."""
     ceiling: Floats
-    """(n,): the limit, or what can't be taken from the broker if that is more."""
+    """(n,): the limit, or the usage that can't be taken from the broker if that is more."""
     kept: Floats
-    """(r, n): the usage that can't be taken from the broker: of bundles that may not move, and of nothing known."""
+    """(r, n): the usage that can't be taken from the broker: of immovable bundles, and of unknown origin."""
     idle: Floats
-    """(n,): less is a waste; 0 where the load is too small to matter."""
+    """(n,): the usage below which a broker idles; 0 if the load is too small to matter."""
     overloaded: float
 
     def sizes(self, load: Floats) -> Floats:
-        """(m,): how large bundles are: the part of a mean broker that each takes in the resource it needs most."""
+        """(m,): the sizes of bundles: the fraction of a mean broker in the resource that each needs most."""
         largest = np.zeros(len(load))
         for at, resource in enumerate(self.resources):
             np.maximum(largest, load[:, resource] * self.unit[at], out=largest)
@@ -60,8 +60,10 @@ class Scale(msgspec.Struct, frozen=True, eq=False):
 
 
 def scale_of(model: ClusterModel, settings: Settings, leaving: Flags, settled: Flags) -> Scale:
-    """The scale of a model. `leaving` (m,): bundles that must go, so their load is counted where it may go; `settled`:
-    those that may move at all."""
+    """The scale of a model.
+
+    `leaving` (m,): bundles that must go, so their load counts where it may go; `settled`: bundles that may move at all.
+    """
     brokers = model.brokers
     weights = np.array(
         (settings.weight_cpu, settings.weight_memory, *2 * (settings.weight_bandwidth,), settings.weight_message_rate)
@@ -112,14 +114,14 @@ def _by_owner(model: ClusterModel, columns: list[int], chosen: Flags) -> Floats:
 
 
 def _limit(target: Floats, settings: Settings) -> Floats:
-    """Out of tolerance; at high load the overload threshold comes first, but never at less than half the tolerance."""
+    """The limits: the tolerance, or at high load the overload threshold, but at least half the tolerance."""
     tolerated = np.maximum(target * (1 + settings.tolerance), target + TOLERATED)
     strict = np.maximum(settings.overloaded_percent / 100, target * (1 + settings.tolerance / 2))
     return np.minimum(tolerated, strict)
 
 
 def _pools(model: ClusterModel, takes_part: Flags) -> Ints:
-    """Brokers that a kind of movable bundles may all go to share a pool, and so do pools that overlap."""
+    """Brokers to which one kind of movable bundles may go share a pool; overlapping pools are joined."""
     constraints = model.constraints
     used = np.bincount(constraints.kind[constraints.fixed == FREE], minlength=len(constraints.forbidden)) > 0
     allowed = (constraints.forbidden[used] == ALLOWED) & takes_part
@@ -137,7 +139,7 @@ def _pools(model: ClusterModel, takes_part: Flags) -> Ints:
 
 
 class _Loads:
-    """Load by broker and resource: all of it, and the part that can't go. Worked out only as far as it is asked for."""
+    """Load by broker and resource: all of it, and the part that can't go. Computed on demand."""
 
     def __init__(self, model: ClusterModel, tolerance: float, takes_part: Flags, leaving: Flags) -> None:
         self._brokers, self._bundles, self._constraints = model.brokers, model.bundles, model.constraints
@@ -151,7 +153,7 @@ class _Loads:
         self._flow: dict[int, tuple[Floats, Floats]] = {}
 
     def level(self, resource: int, members: Ints) -> float:
-        """The part of their capacity that these brokers would all use if what can flow did."""
+        """The usage that all these brokers would have if all movable load flowed."""
         capacity = self._brokers.capacity[members, resource]
         declared = np.isfinite(capacity)
         if not declared.any():
@@ -166,7 +168,7 @@ class _Loads:
         return _without_the_stuck(total, capacity, self._stuck(resource, members, capacity, mean), self._tolerance)
 
     def _used_of(self, resource: int) -> Floats:
-        """(n,): what the brokers use once those bundles that must go are spread over where they may be."""
+        """(n,): the brokers' load once the bundles that must go are spread over where they may be."""
         if resource not in self._used:
             rows, n = self._leaving, len(self._brokers)
             load, kind = self._bundles.load[rows, resource], self._constraints.kind[rows]
@@ -185,8 +187,10 @@ class _Loads:
         return self._flow[resource]
 
     def _stuck(self, resource: int, members: Ints, capacity: Floats, mean: float) -> Floats:
-        """What each would use at least: what can't go from it, and the giants: bundles too large for every broker that
-        may hold them, each where it leaves the broker least full."""
+        """The least usage of each broker: load that can't go from it, and giants.
+
+        Giants are bundles too large for every broker that may hold them; each is where it leaves the broker least full.
+        """
         flow, by_owner = self._flow_of(resource)
         stuck = np.maximum(0.0, self._brokers.used[members, resource] - by_owner[members]) / capacity
         may_hold = self._open[:, members]
@@ -201,7 +205,7 @@ class _Loads:
         return stuck
 
     def _belongs(self, rows: Ints, members: Ints) -> Flags:
-        """Whether bundles are, or have to go, to these brokers."""
+        """Whether bundles are at these brokers, or must go to them."""
         here = np.isin(self._bundles.owner[rows], members)
         if not self._leaving.size:
             return here
@@ -210,7 +214,7 @@ class _Loads:
 
 
 def _without_the_stuck(total: float, capacity: Floats, stuck: Floats, tolerance: float) -> float:
-    """The level of the others, once each broker that must be over the limit is left out."""
+    """The level without the brokers that must be over the limit."""
     inside = np.ones(len(capacity), np.bool_)
     level = total / float(capacity.sum())
     while True:

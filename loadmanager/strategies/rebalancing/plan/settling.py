@@ -1,8 +1,7 @@
-"""Small pools as a whole: the least costly placement of all that may move, in place of what the stages found for them.
+"""Settles small pools as a whole: the cheapest placement of all movable bundles, in place of the stages' result.
 
-The stages choose one thing after another; where bundles are few, that is seen in what they move. The program starts
-from the model, not from the draft, and is held to the same rules, allowance and patience. What it finds replaces the
-draft's moves of the pool only if the objective is lower.
+The stages choose one move after another; with few bundles that shows in the result. The program starts from the pool
+before any move, and its result replaces the draft's moves of the pool only if the objective is lower.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from loadmanager.strategies.rebalancing.plan.objective import EPSILON
 from loadmanager.strategies.rebalancing.plan.program import GAP, Excerpt, excerpt_of, solve
 
 CELLS, ALL_CELLS = 400, 1200
-"""Bundles times brokers times resources: of a pool, and of all pools that are searched in a round."""
+"""Limits of bundles times brokers times resources: for one pool, and for all pools searched in a round."""
 NODES = 100
 
 
 def settle(draft: Draft) -> Draft:
-    """The draft, or a better one in its place."""
+    """The draft, or a better one."""
     cells = 0
     for pool in _worthwhile(draft):
         excerpt = excerpt_of_pool(draft, pool)
@@ -44,7 +43,7 @@ def settle(draft: Draft) -> Draft:
 
 
 def _worthwhile(draft: Draft) -> list[int]:
-    """The pools in which something is moved or is to move, and that are small enough."""
+    """The small enough pools with moves, or with brokers that are hot or idle."""
     scale, owner = draft.scale, draft.model.bundles.owner
     busy = {int(scale.pool[broker]) for broker in (*draft.hot(), *draft.idle())}
     busy |= {int(scale.pool[step.destination]) for step in draft.steps}
@@ -56,7 +55,7 @@ def _worthwhile(draft: Draft) -> list[int]:
 
 
 def excerpt_of_pool(draft: Draft, pool: int) -> Excerpt | None:
-    """The pool as it is before any move, with all that may move in it; None if that is too much, or nothing."""
+    """The pool before any move, with all its movable bundles; None if they are too many, or none."""
     brokers = np.flatnonzero(draft.scale.pool == pool)
     now = _places(draft)
     rows = _movable(draft, brokers, now)
@@ -96,7 +95,7 @@ def _places(draft: Draft) -> Ints:
 
 
 def _movable(draft: Draft, brokers: Ints, now: Ints) -> Ints:
-    """What may move for balance, what has to go and may come here, and what the draft moved all the same."""
+    """Bundles that may move for balance, those that must come here, and those that the draft moved anyway."""
     owner = draft.model.bundles.owner
     inside = np.zeros(len(draft.peak) + 1, np.bool_)
     inside[brokers] = True
@@ -121,8 +120,11 @@ def _allowed(draft: Draft, row: int) -> np.ndarray[tuple[int], np.dtype[np.bool_
 
 
 def _redraft(draft: Draft, chosen: Mapping[int, int], *, apart: bool = True) -> Draft | None:
-    """The draft with these places, by row, in place of its own; the moves one by one as far as each gains,
-    the others together. None if these gain nothing, though the places of what must go may be better."""
+    """The draft with these places, by row, in place of its own.
+
+    Moves that gain by themselves are made one by one, the others together. None if these gain nothing, although the
+    places of bundles that must go may be better.
+    """
     again = draft.anew()
     groups: dict[int, int] = {0: 0}
     for step in draft.steps:
@@ -143,7 +145,7 @@ def _redraft(draft: Draft, chosen: Mapping[int, int], *, apart: bool = True) -> 
 
 
 def _send_away(again: Draft, moving: dict[int, int]) -> None:
-    """Those that must go, the largest first."""
+    """Move the bundles that must go, the largest first."""
     for row in sorted(moving, key=lambda row: (-float(again.size[row]), row)):
         eligible, source = again.eligibility, int(again.model.bundles.owner[row])
         if eligible.misplaced[row] or eligible.drained[row]:
@@ -153,7 +155,7 @@ def _send_away(again: Draft, moving: dict[int, int]) -> None:
 
 
 def _one_by_one(again: Draft, moving: dict[int, int], draft: Draft) -> None:
-    """Those that gain by themselves, and leave nobody out of tolerance who wasn't, the largest first."""
+    """Make moves that gain by themselves and put no further broker out of tolerance, the largest first."""
     found = True
     while found:
         found = False
@@ -170,14 +172,14 @@ def _one_by_one(again: Draft, moving: dict[int, int], draft: Draft) -> None:
 
 
 def _stage(draft: Draft, row: int) -> Stage:
-    """What the draft moved in an overload is moved for that."""
+    """The stage of a move: OVERLOAD if the draft moved the bundle for that."""
     if draft.taken[row] and not draft.eligibility.rested[row]:
         return Stage.OVERLOAD
     return Stage.EXACT
 
 
 def _together(again: Draft, moving: Mapping[int, int]) -> None:
-    """The others as one group; those that make room first."""
+    """Make the other moves as one group; moves that make room come first."""
     group = again.group() if len(moving) > 1 else 0
     owner = again.model.bundles.owner
     for row in sorted(moving, key=lambda row: (float(again.peak[owner[row]]), row)):
@@ -187,7 +189,7 @@ def _together(again: Draft, moving: Mapping[int, int]) -> None:
 
 
 def _patient(draft: Draft, other: Draft, excerpt: Excerpt) -> bool:
-    """As long as bundles only rest, it is not right to move much more for their sake than is too much."""
+    """Whether the extra load moved is justified: while bundles only rest, it must not be many times the excess."""
     less = _moved(other) - _moved(draft)
     held = np.isin(draft.model.bundles.owner, excerpt.brokers) & draft.eligibility.settled
     if less <= EPSILON or draft.eligibility.rested[held].all():

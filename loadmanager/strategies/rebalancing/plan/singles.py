@@ -1,8 +1,8 @@
-"""Single moves: what lies above the limit of each broker goes to the emptiest brokers, and idle brokers get their part.
+"""Single moves: load above the limit of each broker goes to the emptiest brokers, and idle brokers get their part.
 
-Stage two of the plan, and the relief of overloaded brokers in stage one. It looks for the cheapest set of bundles that
-brings a broker within tolerance (`cover.py`), with destinations that stay within theirs. Only what that leaves may go
-to a broker beyond its limit, where the objective falls all the same (`press`).
+Stage two of the plan, and the relief of overloaded brokers in stage one. It finds the cheapest set of bundles that
+brings a broker within tolerance (`cover.py`), with destinations that stay within theirs. Only the rest may go to a
+broker beyond its limit, if the objective still falls (`press`).
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from loadmanager.strategies.rebalancing.plan.holdings import Holdings
 from loadmanager.strategies.rebalancing.plan.objective import EPSILON
 
 CONSIDERED = 4096
-"""Bundles of a broker that one look takes in, the largest that fit."""
+"""How many bundles of a broker are considered at once, the largest that fit."""
 COMPARED = 3
-"""Bundles of which the gain is worked out against every broker, the most promising."""
+"""For how many of the most promising bundles the gain is computed against every broker."""
 DONORS = 8
 SPECK = 0.005
-"""A bundle that is a smaller part of the target is not worth a move where the target can't be reached anyway."""
+"""A bundle below this fraction of the target is not worth a move if the target can't be reached anyway."""
 
 
 def relieve(draft: Draft, holdings: Holdings, stage: Stage, *, above: float = 0.0, down_to: float = 0.0) -> None:
-    """Bring brokers within tolerance, or down to a usage if that is more, the fullest first; only those `above`.
+    """Bring brokers within tolerance, or down to `down_to` if that is more, the fullest first; only those `above`.
 
-    The pieces of all of them are placed together, the largest first: small ones would take the room of large ones.
+    The bundles of all of them are placed together, the largest first: small ones would take the room of large ones.
     """
     ceilings = np.maximum(down_to, draft.scale.limit) + EPSILON
     sources = [b for b in draft.hot() if draft.peak[b] > max(above, ceilings[b])]
@@ -49,7 +49,7 @@ def relieve(draft: Draft, holdings: Holdings, stage: Stage, *, above: float = 0.
 
 
 def _placeable(draft: Draft, broker: int, rows: Ints) -> Ints:
-    """Without the bundles that are too large for every room there is, in the resource the broker lacks most."""
+    """The bundles that some broker has room for, in the resource that the broker lacks most."""
     resource = int(draft.usage[:, broker].argmax())
     per_load = draft.scale.per_load[resource]
     room = np.where(draft.scale.takes_part, np.minimum(FULL, draft.scale.limit) - draft.usage[resource], 0.0)
@@ -59,7 +59,7 @@ def _placeable(draft: Draft, broker: int, rows: Ints) -> Ints:
 
 
 def _pieces(draft: Draft, broker: int, rows: Ints, ceiling: float) -> list[int]:
-    """The cheapest set that is enough; without specks, if none is."""
+    """The cheapest sufficient set; if there is none, all bundles but specks."""
     resource = int(draft.usage[:, broker].argmax())
     need = float(draft.usage[resource, broker]) - ceiling
     if need <= 0 or not rows.size:
@@ -81,7 +81,7 @@ def _costs(draft: Draft, rows: Ints, broker: int) -> Floats:
 def _place_all(
     draft: Draft, pieces: list[tuple[int, int]], left: dict[int, Ints], stage: Stage, ceilings: Floats
 ) -> None:
-    """Move them where they fit. A broker of which one finds no place is looked at again, without that one."""
+    """Move the bundles where they fit. If one has no place, its broker is tried again without it."""
     given_up: set[int] = set()
     for broker, row in pieces:
         if broker in given_up or draft.peak[broker] <= ceilings[broker] or draft.moves_left == 0:
@@ -101,7 +101,7 @@ def _place_all(
 
 
 def _no_easier(draft: Draft, rows: Ints, unplaced: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """The bundle that found no place, and those under the same rules that are as large or larger in everything."""
+    """The bundle without a place, and those under the same rules that are at least as large in everything."""
     constraints, bundles = draft.model.constraints, draft.model.bundles
     larger = (draft.loads_of(rows) >= draft.load_of(unplaced)[:, None]).all(axis=0)
     same_rules = (constraints.kind[rows] == constraints.kind[unplaced]) & (constraints.group[rows] < 0)
@@ -110,7 +110,7 @@ def _no_easier(draft: Draft, rows: Ints, unplaced: int) -> np.ndarray[tuple[int]
 
 
 def press(draft: Draft, holdings: Holdings, stage: Stage, *, above: float = 0.0, down_to: float = 0.0) -> bool:
-    """Move what has no place within tolerance to where it does less harm; whether anything moved."""
+    """Move bundles without a place within tolerance to where they do less harm; whether anything moved."""
     moved = False
     for broker in draft.hot():
         if draft.peak[broker] <= above:
@@ -142,7 +142,7 @@ def _press(draft: Draft, broker: int, rows: Ints, stage: Stage) -> int:
 
 
 def _promising(draft: Draft, broker: int, rows: Ints) -> Ints:
-    """The bundles with most to gain if the emptiest brokers of the pool took them."""
+    """The bundles with the largest gain if the emptiest brokers of the pool took them."""
     if len(rows) <= COMPARED:
         return rows
     load = draft.loads_of(rows)
@@ -156,7 +156,7 @@ def _promising(draft: Draft, broker: int, rows: Ints) -> Ints:
 
 
 def fill(draft: Draft, holdings: Holdings) -> bool:
-    """Give idle brokers, the emptiest first, what they lack, from the fullest brokers of their pool."""
+    """Move load to idle brokers, the emptiest first, from the fullest brokers of their pool."""
     moved = False
     for broker in draft.idle():
         while (
@@ -169,7 +169,7 @@ def fill(draft: Draft, holdings: Holdings) -> bool:
 
 
 def _fill(draft: Draft, holdings: Holdings, broker: int) -> bool:
-    """Move the cheapest set that is enough; whether any of it could go."""
+    """Move the cheapest sufficient set; whether any of it could go."""
     donors = draft.coldest(broker, len(draft.peak))[::-1][:DONORS]
     rows = draft.untaken(
         np.concatenate([holdings.of(donor)[:CONSIDERED] for donor in donors] or [np.zeros(0, np.int64)])

@@ -1,4 +1,4 @@
-"""One move of a plan in rows of its model, and what a round may still spend. Values, but for the allowance."""
+"""One move of a plan in rows of its model, and the remaining allowance of a round. Values, except the allowance."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Step(msgspec.Struct, frozen=True):
     stage: Stage
     gain: float
     load: float
-    """As a fraction of the destination's capacity."""
+    """The load moved, as a fraction of the destination's capacity."""
     before: tuple[float, float]
     after: tuple[float, float]
     group: int
 
 
 class Allowance:
-    """What a round may still move, as load (in mean brokers) and as number."""
+    """What a round may still move: load (in mean brokers) and a number of moves."""
 
     def __init__(self, load: float, moves: int) -> None:
         self.load = load
@@ -32,13 +32,13 @@ class Allowance:
         self.moves = moves
 
     def affords(self, size: float, moves: int) -> bool:
-        """Whether so much more may be moved. The first always may, or a bundle above the budget never went."""
+        """Whether this may be moved as well. A first move always may, or a bundle above the budget could never move."""
         fits = self.moves >= moves and (size <= self.load or not self._spent)
         self.refused |= not fits
         return fits
 
     def spend(self, size: float) -> None:
-        """Take a move off."""
+        """Subtract a move."""
         self.load -= size
         self._spent |= size > 0
         self.moves -= 1

@@ -1,7 +1,7 @@
-"""Swaps and chains, where no single move helps: a bundle goes to a broker that gives another one back, or onward.
+"""Swaps and chains, if no single move helps: a bundle goes to a broker that gives another one back, or onward.
 
 For each broker out of tolerance, the emptiest brokers of its pool are tried as partners, and as third ones. All pairs
-of bundles are compared at once; of the best ones the first that the hard rules let through is made, both moves or none.
+of bundles are compared at once; of the best, the first that the hard rules allow is made, both moves or none.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from loadmanager.strategies.rebalancing.plan.holdings import Holdings
 from loadmanager.strategies.rebalancing.plan.objective import EPSILON
 
 GIVERS = 16
-"""Brokers out of tolerance that one look takes in."""
+"""How many brokers out of tolerance are considered at once."""
 PARTNERS, THIRD = 6, 3
 BUNDLES = 48
-"""Bundles of a broker that are compared, the largest and as many in between."""
+"""How many bundles of a broker are compared: the largest, and as many spread over the rest."""
 TRIED = 8
 
 
@@ -29,7 +29,7 @@ class _Exchange(msgspec.Struct, frozen=True):
     returned: int
     partner: int
     third: int
-    """Where the returned one goes: the giver itself in a swap."""
+    """The destination of the returned bundle: the giver itself in a swap."""
 
 
 def exchange(draft: Draft, holdings: Holdings) -> bool:
@@ -63,7 +63,7 @@ def _sample(draft: Draft, rows: Ints) -> Ints:
 
 
 def _best(draft: Draft, given: Ints, returned: Ints, giver: int, partner: int, third: int) -> list[_Exchange]:
-    """The best two pairs, as far as they gain anything."""
+    """The best two pairs that gain something."""
     per_load, usage = draft.scale.per_load, draft.usage
     going, coming = draft.loads_of(given)[:, :, None], draft.loads_of(returned)[:, None, :]
     back = coming if third == giver else 0.0
@@ -101,7 +101,7 @@ def _move_costs(draft: Draft, rows: Ints, destination: int) -> Floats:
 
 
 def _make(draft: Draft, each: _Exchange, giver: int) -> bool:
-    """Make it if the hard rules let both go and the round can afford it. The returned one goes first: it makes room."""
+    """Make the exchange if the hard rules and the budget allow it; the returned bundle goes first, to make room."""
     size = float(draft.size[each.given] + draft.size[each.returned])
     if not draft.worth(giver, size, draft.over(giver)) or not draft.affords(size, moves=2):
         return False

@@ -1,4 +1,4 @@
-"""The plan's numbers in words: each move with its reason. Decides nothing."""
+"""Formats the plan's numbers in words: each move with its reason. Decides nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loadmanager.strategies.rebalancing.plan.step import Step
 
 
 def percent(usage: float) -> str:
-    """`58.3 %`, and without the decimal from 100 on."""
+    """`58.3 %`; without the decimal from 100 % on."""
     return f"{usage * 100:.1f} %" if usage < 1 else f"{usage * 100:.0f} %"
 
 
@@ -27,24 +27,24 @@ class Attained(msgspec.Struct, frozen=True, eq=False):
     """What a whole plan leaves undone. Usages are summed over brokers."""
 
     must: Ints
-    """Bundles that have to go, and have a place to go to; `stay` of them stay."""
+    """Bundles that must go and have a possible place; `stay` of them stay."""
     stay: int
     above: int
     """Brokers above their ceiling."""
     excess: float
-    """By how much they are."""
+    """Their usage above their ceilings."""
     unavoidable: float
-    """No placement leaves less excess."""
+    """The excess that every placement leaves."""
     idleness: float
 
     @property
     def proven(self) -> bool:
-        """Whether no placement does better: nothing that must go stays, and excess is what can't be avoided."""
+        """Whether no placement does better: no bundle that must go stays, and the excess is unavoidable."""
         return not self.stay and self.excess <= self.unavoidable + EPSILON
 
 
 def certified(found: Certificate, attained: Attained, *, idle: int, cut_short: bool) -> str:
-    """What is proven, and how much the plan moves."""
+    """The proven statement, and how much the plan moves."""
     does, whole = _moves(found, cut_short=cut_short), found.moved if found.whole is None else found.whole
     left = f" ({idle} brokers stay idle)" if idle else ""
     if found.proven and not attained.above:

@@ -1,1 +1,1 @@
-"""Pulsar's shedders as strategies, so that they can be compared with ours and taken by who is used to them."""
+"""Pulsar's shedders as strategies, to compare with ours and for users who know them."""

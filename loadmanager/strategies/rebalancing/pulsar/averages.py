@@ -1,7 +1,7 @@
-"""What the shedders remember from round to round: moving averages of load, and when things were unloaded. Values only.
+"""The shedders' memory between rounds: moving averages of load, and times of unloads. Values only.
 
-A broker's first sample is its average; after that an average keeps the part `shedder_history` of itself and takes the
-rest from the new sample. Each round is one sample. A broker that restarted starts anew.
+A broker's first sample is its average; then an average keeps the fraction `shedder_history` of itself and takes the
+rest from the new sample. Each round is one sample. A restarted broker begins without an average.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from loadmanager.settings import Settings
 from statechannel.law.record import BrokerId
 
 Times = Mapping[str, int]
-"""When a broker or a bundle was last unloaded, by its name: wall clock of the leader, in milliseconds."""
+"""When a broker or bundle was last unloaded, by name: the leader's wall clock, in milliseconds."""
 
 
 class Average(msgspec.Struct, frozen=True):
-    """Of one incarnation: its fullest resource as a weighted fraction, and its throughput."""
+    """The averages of one incarnation: its fullest resource as a weighted fraction, and its throughput."""
 
     usage: float
     throughput_bytes_s: float
@@ -37,7 +37,7 @@ def fullest(used: Floats, capacity: Floats, settings: Settings) -> Floats:
 
 
 def folded(averages: Averages, model: ClusterModel, settings: Settings) -> Averages:
-    """The averages with this round's sample; those of brokers without fresh data as they were, of others gone."""
+    """The averages with this round's sample; unchanged without fresh data, dropped for other incarnations."""
     brokers = model.brokers
     usage = fullest(brokers.used, brokers.capacity, settings)
     kept = settings.shedder_history
@@ -58,11 +58,11 @@ def folded(averages: Averages, model: ClusterModel, settings: Settings) -> Avera
 
 
 def columns(averages: Averages, brokers: Iterable[BrokerId]) -> tuple[Floats, Floats]:
-    """(n,) usages and (n,) throughputs in bytes/s; 0 where there is no average."""
+    """(n,) usages and (n,) throughputs in bytes/s; 0 without an average."""
     rows = [averages.get(str(broker), Average(0.0, 0.0)) for broker in brokers]
     return np.array([each.usage for each in rows]), np.array([each.throughput_bytes_s for each in rows])
 
 
 def younger_than(times: Times, rest_s: float, at_ms: int) -> dict[str, int]:
-    """What was unloaded less than `rest_s` ago. A clock that was set back makes nothing rest for longer."""
+    """The unloads less than `rest_s` ago. A clock that was set back does not lengthen a rest."""
     return {name: ms for name, ms in times.items() if abs(at_ms - ms) < rest_s * 1000}

@@ -1,10 +1,9 @@
-"""Strategy `avg`: Pulsar's AvgShedder (PIP-364). Pairs the fullest with the emptiest, the next with the next.
+"""Strategy `avg`: Pulsar's AvgShedder (PIP-364). Pairs the fullest broker with the emptiest, and so on inwards.
 
-A pair acts when it was far apart for a few rounds in a row, or apart for some more. The destination is known when a
-bundle is unloaded, so that it does not land where it just came from; Pulsar remembers it for the placement, here it is
-in the move as well. What does not fit into the difference that is to go stays, so that nothing is overshot.
-
-Pulsar sorts brokers by whole percents, in no order within one; here they are sorted by their usage as it is.
+A pair acts after some rounds in a row far apart, or after more rounds apart. A bundle's destination is decided when it
+is unloaded, so that it does not return to its source; Pulsar remembers it for the placement, here the move has it too.
+Bundles that exceed the load to be moved stay, so nothing overshoots. Pulsar sorts brokers by whole percents, in no
+order within one; here they are sorted by exact usage.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
 
 Hits = Mapping[str, int]
-"""By incarnation, `host:port#7`: in how many rounds in a row it was in a pair that is apart."""
+"""In how many rounds in a row a broker was in a pair that is apart, by incarnation (`host:port#7`)."""
 
 
 class AvgMemory(msgspec.Struct, frozen=True):
-    """From round to round. `targets`: to which incarnation a bundle was last sent, by names."""
+    """The memory between rounds. `targets`: the incarnation to which each bundle was last sent, by names."""
 
     low: Hits = msgspec.field(default_factory=dict[str, int])
     high: Hits = msgspec.field(default_factory=dict[str, int])
@@ -37,7 +36,7 @@ class AvgMemory(msgspec.Struct, frozen=True):
 
 
 class Avg:
-    """See the module."""
+    """Pulsar's AvgShedder."""
 
     name = "avg"
 
@@ -68,7 +67,7 @@ class Avg:
 
 
 def _decision(moves: Moves, memory: AvgMemory, refused: tuple[Refused, ...], apart: int | None) -> Decision:
-    """`apart`: how many pairs are; None if there is no broker to pair."""
+    """The decision; `apart` is the number of pairs apart, None if no broker can be paired."""
     if moves.made:
         outcome, why = Outcome(Label.SUCCESS, Cause.OVERLOADED), f"{len(moves.made)} moves between {apart} pairs"
     elif apart is None:
@@ -84,7 +83,7 @@ def _decision(moves: Moves, memory: AvgMemory, refused: tuple[Refused, ...], apa
 
 
 def _even_out(model: ClusterModel, settings: Settings, moves: Moves, fuller: int, emptier: int) -> str | None:
-    """Send a part of what is between the two; why nothing goes, None if something does."""
+    """Move a part of the pair's difference; why nothing moves, None if something does."""
     brokers, bundles = model.brokers, model.bundles
     part = settings.unload_max_fraction
     messages = float(brokers.rate_msg_s[fuller] - brokers.rate_msg_s[emptier]) * part
@@ -115,15 +114,17 @@ def _stays(model: ClusterModel, moves: Moves, bundle: int, destination: int, fit
 
 
 def _targets(before: Mapping[str, str], model: ClusterModel, moves: Moves) -> Mapping[str, str]:
-    """What was remembered, of bundles that the model still shows, and this round's."""
+    """The remembered targets of bundles that are still in the model, and this round's."""
     shown = {str(bundle) for bundle in model.bundles.ids}
     kept = {bundle: target for bundle, target in before.items() if bundle in shown}
     return {**kept, **{str(move.bundle): str(move.destination) for move in moves.made}}
 
 
 def remembered(memory: AvgMemory, bundle: Bundle, brokers: Sequence[BrokerId]) -> BrokerId | None:
-    """AvgShedder's own placement: where the bundle was last sent if that broker is there; else by a hash, for which
-    Pulsar throws dice. None without brokers."""
+    """AvgShedder's own placement: the bundle's last target if that broker is there, else by a hash (Pulsar: at random).
+
+    None without brokers.
+    """
     target = memory.targets.get(str(bundle))
     ordered = sorted(brokers)
     for each in ordered:

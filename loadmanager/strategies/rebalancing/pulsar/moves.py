@@ -1,8 +1,8 @@
-"""The moves that a shedder has decided so far, the brokers as they will be then, and what the hard rules refuse.
+"""The moves that a shedder has decided so far, the brokers after them, and the refusals of the hard rules.
 
-Hard rules hold for Pulsar's strategies as for any other, in the place of Pulsar's broker filters. A bundle of an
-anti-affinity group goes where its domain, and then the broker, has the fewest namespaces of the group, as in Pulsar;
-but moves that were decided already count, so that not all of a group go to one broker in the same round.
+Hard rules hold for Pulsar's strategies as for any other, in place of Pulsar's broker filters. A bundle of an
+anti-affinity group goes where the domain, then the broker, has the fewest namespaces of the group, as in Pulsar; but
+moves that were decided already count, so that a group does not all go to one broker in the same round.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RESTING = "recently unloaded"
 
 
 class Moves:
-    """One decision in the making. Brokers and bundles are named by their rows."""
+    """A decision in the making. Brokers and bundles are given by their rows."""
 
     def __init__(self, model: ClusterModel, settings: Settings) -> None:
         self._model = model
@@ -34,7 +34,7 @@ class Moves:
         self.made: list[Move] = []
         self.counts: Counter[str] = Counter()
         self.taken: set[int] = set()
-        """Bundles that move already."""
+        """Bundles with a move."""
 
     @property
     def usage(self) -> Floats:
@@ -43,12 +43,12 @@ class Moves:
 
     @property
     def participants(self) -> Flags:
-        """(n,): the brokers that give and take."""
+        """(n,): whether a broker gives and takes bundles."""
         brokers = self._model.brokers
         return brokers.known & ~brokers.draining & ~brokers.paused
 
     def kept(self, bundle: int) -> str | None:
-        """The rule by which the bundle stays, whatever the destination; None if it may go."""
+        """The rule that keeps the bundle in place, whatever the destination; None if it may go."""
         fixed = int(self._model.constraints.fixed[bundle])
         if fixed != FREE:
             return self._model.constraints.rules[fixed]
@@ -58,7 +58,7 @@ class Moves:
         return None if owner != NOWHERE and self.participants[owner] else "its broker takes no part"
 
     def refusal(self, bundle: int, destination: int | None) -> str | None:
-        """The first hard rule against this move, None if there is none. Without destination: against all others."""
+        """The first hard rule against this move, None if there is none; without a destination: against all others."""
         kept = self.kept(bundle)
         if kept is not None:
             return kept
@@ -70,7 +70,7 @@ class Moves:
         return None if open_to[destination] else self._why_closed(bundle, destination)
 
     def make(self, bundle: int, destination: int | None, reason: str, stage: Stage, group: int = 0) -> None:
-        """Decide a move. `reason` is what comes before the numbers."""
+        """Decide a move. `reason` is the text before the numbers."""
         model = self._model
         source, load = int(model.bundles.owner[bundle]), model.bundles.load[bundle]
         before = self.usage
@@ -102,7 +102,7 @@ class Moves:
         )
 
     def decision(self, reason: str, refused: tuple[Refused, ...], memory: object) -> Decision:
-        """The decision over all moves made."""
+        """The decision with all moves."""
         brokers = self._model.brokers
         return Decision(
             moves=tuple(self.made),
@@ -115,7 +115,7 @@ class Moves:
         )
 
     def _open_to(self, bundle: int) -> Flags:
-        """(n,): who may hold the bundle, its own broker among them."""
+        """(n,): whether a broker may hold the bundle; True for its own."""
         constraints, brokers = self._model.constraints, self._model.brokers
         source = int(self._model.bundles.owner[bundle])
         room = self._held < brokers.max_bundles
@@ -148,7 +148,7 @@ class Moves:
         return "anti-affinity group"
 
     def _move_presence(self, bundle: int, source: int, destination: int | None) -> None:
-        """Count a move of a bundle of a group; a namespace may have others where it was and where it goes."""
+        """Count a move of a bundle in a group; its namespace may have other bundles at both ends."""
         group = int(self._model.constraints.group[bundle])
         if group == FREE or self._presence is None or self._here is None:
             return

@@ -1,4 +1,4 @@
-"""Pulsar's own words for what a round of shedding came to, with the figures it was judged by. Values only."""
+"""The result of a round of shedding in Pulsar's own words, with its figures. Values only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Label(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why. Of a round that moves something: why its first move is made."""
+    """The cause of a round's result; if it moves something, the cause of its first move."""
 
     OVERLOADED = "Overloaded"
     UNDERLOADED = "Underloaded"
@@ -30,14 +30,14 @@ class Cause(StrEnum):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """One round: what Pulsar's counters would count. Loads are fractions; 0 where nothing could be measured."""
+    """One round as Pulsar's counters would count it. Loads are fractions; 0 if nothing could be measured."""
 
     label: Label = Label.SKIP
     cause: Cause = Cause.NO_BROKERS
     load_avg: float = 0.0
     load_std: float = 0.0
     std_after: float = 0.0
-    """What the planner expects of its moves."""
+    """The expected deviation after the moves."""
 
     def __str__(self) -> str:
         return f"{self.label}/{self.cause}"

@@ -1,6 +1,6 @@
 """Strategy `overload`: Pulsar's OverloadShedder. A broker above a fixed usage unloads its largest bundles.
 
-It does not look at the others: where all brokers are full, all unload. Chooses no destination.
+It ignores the other brokers: if all are full, all unload. Chooses no destination.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from loadmanager.strategies.rebalancing.pulsar.shedding import MARGIN, Shedding
 
 
 class Overload:
-    """See the module."""
+    """Pulsar's OverloadShedder."""
 
     name = "overload"
 

@@ -1,7 +1,7 @@
-"""One pair of the transfer shedder, the fullest broker and the emptiest: which bundles go, and which come back.
+"""Chooses, for one pair of the transfer shedder, which bundles go to the emptiest broker and which come back.
 
-A bundle is judged by its bytes only. The walk goes from the smallest to the largest; where the next one would be too
-much, it goes all the same if others of the emptiest broker can come back in exchange.
+A bundle is judged by its bytes only, from the smallest to the largest. If the next one would be too much, it goes
+nevertheless if bundles of the emptiest broker can come back in exchange.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from loadmanager.strategies.rebalancing.pulsar.moves import RESTING, Moves
 from loadmanager.strategies.rebalancing.pulsar.outcome import Cause
 
 SWAPPED_BELOW = 0.75
-"""After a swap the fuller broker must have less than this part of its former throughput."""
+"""After a swap the fuller broker must be below this fraction of its former throughput."""
 
 POLICIES = "under an isolation policy or in an anti-affinity group"
 ZERO = "no traffic"
 _STEPS = (100_000.0, 100_000.0, 100.0)
-"""Differences of bytes in, bytes out and messages, each second, that tell bundles apart in a report's order."""
+"""Differences of bytes in, bytes out and messages per second that distinguish bundles in a report's order."""
 _COMPARED = (2, 3, 4)
 """The columns of a bundle's load in that order."""
 
 
 class Traffic(msgspec.Struct):
-    """Bytes/s of one pair: what is marked to go and to come back."""
+    """The bytes/s of one pair that are chosen to go and to come back."""
 
     going: float = 0.0
     coming: float = 0.0
@@ -51,7 +51,7 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 class Walk:
-    """Goes through the bundles of a pair. `resting`: rows of bundles that were unloaded not long ago."""
+    """Chooses the bundles of a pair. `resting`: rows of bundles that were unloaded recently."""
 
     def __init__(self, model: ClusterModel, settings: Settings, moves: Moves, resting: frozenset[int]) -> None:
         self._model = model
@@ -60,7 +60,7 @@ class Walk:
         self._resting = resting
 
     def reported(self, broker: int) -> list[int]:
-        """The bundles in the broker's report, as Pulsar lists them: from the smallest to the largest."""
+        """The bundles in the broker's report in Pulsar's order, from the smallest to the largest."""
         load = self._model.bundles.load
 
         def compare(one: int, other: int) -> int:
@@ -73,7 +73,7 @@ class Walk:
         return sorted(map(int, np.flatnonzero(self._model.bundles.owner == broker)), key=cmp_to_key(compare))
 
     def shed(self, pair: Pair) -> Traffic:
-        """Decides the moves of this pair; what they amount to."""
+        """Decide the moves of this pair; returns their traffic."""
         mine, back = self.reported(pair.full), iter(self.reported(pair.empty))
         traffic, remaining = Traffic(), len(mine)
         for bundle in mine:
@@ -115,9 +115,9 @@ class Walk:
         return self._moves.refusal(bundle, destination)
 
     def _swapped(self, pair: Pair, traffic: Traffic, bytes_s: float, back: Iterator[int]) -> list[int]:
-        """Bundles to come back for one of so many bytes/s; none if no choice of them makes the pair better.
+        """Bundles to come back for one of `bytes_s`; none if no choice improves the pair.
 
-        As in Pulsar, what is tried is used up for the whole pair, and nobody asks whether it was unloaded just now.
+        As in Pulsar, a tried bundle is used up for the whole pair, and recent unloads are ignored.
         """
         if not self._settings.shedder_transfer:
             return []
@@ -154,5 +154,5 @@ class Walk:
 
 
 def may_shed(settings: Settings, *, isolated: bool, grouped: bool) -> bool:
-    """Pulsar's policy gate: bundles under an isolation policy or in an anti-affinity group stay, unless it is set."""
+    """Pulsar's policy gate: bundles under isolation or in an anti-affinity group stay, unless the setting is on."""
     return settings.shedder_policy_bundles or not (isolated or grouped)

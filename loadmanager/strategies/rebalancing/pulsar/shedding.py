@@ -1,7 +1,7 @@
-"""What Pulsar's older shedders have in common: a broker gives its largest bundles first, and nobody says where to.
+"""The common part of Pulsar's older shedders: a broker gives its largest bundles first, without a destination.
 
-Their moves have no destination: the bundle is unloaded, and the next lookup places it by the setting `placement`, as it
-was with Pulsar's modular load manager. Where no other broker may take a bundle, it stays.
+A bundle is unloaded, and the next lookup places it by the setting `placement`, as in Pulsar's modular load manager. A
+bundle that no other broker may take stays.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from loadmanager.strategies.rebalancing.pulsar.moves import RESTING, Moves
 from loadmanager.strategies.rebalancing.pulsar.outcome import Cause, Label, Outcome
 
 MARGIN = 0.05
-"""How far below its limit an overloaded broker is to come."""
+"""How far below its limit an overloaded broker should get."""
 
 
 class SheddingMemory(msgspec.Struct, frozen=True):
-    """From round to round; `bundles_ms`: when bundles were unloaded, for as long as they rest."""
+    """The memory between rounds; `bundles_ms`: when bundles were unloaded, while they rest."""
 
     bundles_ms: Times = msgspec.field(default_factory=dict[str, int])
     averages: Averages = msgspec.field(default_factory=dict[str, Average])
@@ -45,7 +45,7 @@ class Shedding:
         return self.model.brokers.ids[row].name
 
     def may_give(self, row: int) -> bool:
-        """Whether the broker has more than one bundle; who has one only, or none, is noted."""
+        """Whether the broker has more than one bundle; if not, note why it gives none."""
         held = int(self.model.brokers.bundles[row])
         if held <= 1:
             detail = "its only bundle is its whole load" if held else "overloaded without any bundle"
@@ -53,7 +53,7 @@ class Shedding:
         return held > 1
 
     def largest(self, row: int, traffic: Floats) -> list[int]:
-        """The broker's bundles that are not resting, by their traffic, the largest first."""
+        """The broker's bundles that are not resting, by traffic, the largest first."""
         bundles, at_ms = self.model.bundles, self.memory.bundles_ms
         mine = [int(each) for each in np.flatnonzero(bundles.owner == row)]
         rest_s = self.model.constraints.rest_s
@@ -62,7 +62,7 @@ class Shedding:
         return sorted(free, key=lambda bundle: -traffic[bundle])
 
     def unload(self, bundle: int, why: str) -> bool:
-        """Decides to unload it unless a hard rule refuses that; whether it did."""
+        """Decide to unload the bundle unless a hard rule refuses it; whether it did."""
         rule = self.moves.refusal(bundle, None)
         if rule is not None:
             self.moves.counts[rule] += 1
@@ -71,7 +71,7 @@ class Shedding:
         return True
 
     def unload_bytes(self, row: int, wanted_bytes_s: float, why: str) -> None:
-        """The largest bundles of a broker until they make so many bytes/s, but one at least."""
+        """Unload the largest bundles of a broker until they add up to `wanted_bytes_s`, but at least one."""
         if not self.may_give(row):
             return
         bytes_s, going, chosen = self.model.bundles.throughput_bytes_s, 0.0, False
@@ -82,7 +82,7 @@ class Shedding:
                 chosen, going = True, going + float(bytes_s[bundle])
 
     def decision(self, skipped: Cause, why: str, averages: Averages | None = None) -> Decision:
-        """The decision; `skipped` and `why` are for the case that nothing moves."""
+        """The decision; `skipped` and `why` apply if nothing moves."""
         made = self.moves.made
         outcome = Outcome(cause=skipped)
         if made:

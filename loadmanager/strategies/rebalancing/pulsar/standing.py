@@ -1,6 +1,6 @@
-"""How the brokers stand to each other in a round of the transfer shedder: mean, deviation, who is fullest and emptiest.
+"""The figures of a round of the transfer shedder: mean, deviation, the fullest and the emptiest broker.
 
-The figures move as the planner expects its own decisions to work out.
+They follow the expected effect of the round's own decisions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from loadmanager.strategies.rebalancing.pulsar.outcome import Cause
 
 
 class Standing:
-    """Brokers by their rows, in the order of their average load. `highest` and `lowest` close in on each other."""
+    """Brokers by their rows, in the order of their average load; `highest` and `lowest` move towards each other."""
 
     def __init__(self, rows: list[int], load: Floats, throughput_bytes_s: Floats, settings: Settings) -> None:
         self._settings = settings
@@ -39,11 +39,11 @@ class Standing:
 
     @property
     def goes_on(self) -> bool:
-        """Whether there are two brokers left to pair, and another one may shed in this round."""
+        """Whether two brokers are left to pair, and another one may shed in this round."""
         return self._shed < self._settings.shedder_max_brokers and self._low < self._high
 
     def condition(self) -> Cause | None:
-        """Why something should move now, None if nothing has to."""
+        """Why bundles should move now, None if none should."""
         if self.deviation > self._settings.shedder_target_std:
             return Cause.OVERLOADED
         if self._is_underloaded(self.lowest):
@@ -51,16 +51,16 @@ class Standing:
         return Cause.OVERLOADED if self._is_overloaded(self.highest) else None
 
     def load(self, row: int) -> float:
-        """The average usage of a broker, before anything is moved."""
+        """The average usage of a broker before any move."""
         return float(self._load[row])
 
     def pass_highest(self) -> int:
-        """The fullest broker, which is not looked at again in this round, whether or not it sheds."""
+        """The fullest broker, which is not considered again in this round."""
         self._high -= 1
         return self._rows[self._high + 1]
 
     def moved(self, source: int, destination: int, load: float) -> None:
-        """So much load is expected to go from one to the other; the destination gets no more in this round."""
+        """Note load expected to move between the two; the destination gets no more in this round."""
         before, after = (self.load(source), self.load(destination)), (self.load(source) - load, 0.0)
         after = (max(0.0, after[0]), before[1] + load)
         self._squares += sum(each * each for each in after) - sum(each * each for each in before)
@@ -83,10 +83,10 @@ class Standing:
 
 
 def usable(model: ClusterModel, unloaded_ms: Times, settings: Settings) -> list[int] | Cause:
-    """The rows to compare, or why the whole round is left out.
+    """The rows to compare, or why the whole round is skipped.
 
-    One live broker that has never reported, or that shed and has not reported for `shedder_delay_s` since, stops the
-    round for all, as in Pulsar.
+    As in Pulsar, one live broker that has never reported, or that shed and has not reported for `shedder_delay_s`
+    since, stops the round for all.
     """
     brokers = model.brokers
     there = ~brokers.draining & ~brokers.paused
@@ -104,7 +104,7 @@ def usable(model: ClusterModel, unloaded_ms: Times, settings: Settings) -> list[
 
 
 def _ages_s(model: ClusterModel) -> Floats:
-    """(n,), how old the brokers' reports are; infinite where there is none."""
+    """(n,), the age of the brokers' reports; infinite without one."""
     if model.brokers.report_age_s is not None:
         return model.brokers.report_age_s
     known: Flags = model.brokers.known

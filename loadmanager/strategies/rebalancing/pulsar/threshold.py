@@ -1,7 +1,8 @@
 """Strategy `threshold`: Pulsar's ThresholdShedder, the default of its modular load manager.
 
-A broker whose average usage is so many points above the mean unloads its largest bundles. The average has a long memory
-(`shedder_history`): a broker that was just relieved still looks overloaded for many rounds. Chooses no destination.
+A broker whose average usage is more than `shedder_threshold_percent` points above the mean unloads its largest bundles.
+The average has a long memory (`shedder_history`): a broker that was just relieved still looks overloaded for many
+rounds. Chooses no destination.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from loadmanager.strategies.rebalancing.pulsar.outcome import Cause
 from loadmanager.strategies.rebalancing.pulsar.shedding import MARGIN, Shedding
 
 _BELOW_PART = 0.5
-"""Of the threshold: the part of its throughput that the fullest broker gives when others are far below the mean."""
+"""If others are far below the mean, the fullest broker gives this fraction of the threshold, of its throughput."""
 
 
 class Threshold:
-    """See the module."""
+    """Pulsar's ThresholdShedder."""
 
     name = "threshold"
 
@@ -49,7 +50,7 @@ class Threshold:
 
 
 def _shed(round_: Shedding, row: int, part: float, why: str) -> None:
-    """Unload this part of the broker's throughput, if that is worth it."""
+    """Unload this fraction of the broker's throughput, if that is enough to be worth it."""
     wanted = float(round_.model.brokers.throughput_bytes_s[row]) * part
     least = round_.settings.shedder_min_throughput_bytes_s
     if wanted < least:
@@ -60,7 +61,7 @@ def _shed(round_: Shedding, row: int, part: float, why: str) -> None:
 
 
 def _fill_the_low(round_: Shedding, usage: Floats, mean: float) -> None:
-    """Where a broker is far below the mean: the fullest one with more than one bundle gives something."""
+    """If a broker is far below the mean, the fullest one with more than one bundle gives something."""
     threshold = round_.settings.shedder_threshold_percent / 100
     low = [row for row in round_.rows if usage[row] < mean - threshold]
     givers = [r for r in round_.rows if usage[r] > mean - threshold and round_.model.brokers.bundles[r] > 1]

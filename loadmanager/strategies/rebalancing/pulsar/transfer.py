@@ -1,15 +1,16 @@
-"""Strategy `transfer`: Pulsar's TransferShedder, decision by decision. It is what ours is compared with.
+"""Strategy `transfer`: Pulsar's TransferShedder, decision by decision; the reference for ours.
 
-Brokers are sorted by the moving average of their fullest resource; the fullest gives to the emptiest until the standard
-deviation is below a target, after that was missed for some rounds in a row. Kept from Pulsar, though they are weak:
-bundles are chosen by bytes only and from the smallest up, so that many clients reconnect for little load; one broker
-that has not reported, or that shed a moment ago, stops the round for the whole cluster; destinations get no time to
-settle; what comes back in a swap may have been moved just now.
+Brokers are sorted by the moving average of their fullest resource. After the standard deviation has missed its target
+for some rounds in a row, the fullest gives to the emptiest until the target is met. These weaknesses of Pulsar are
+kept: bundles are chosen by bytes only and from the smallest up, so that many clients reconnect for little load; one
+broker that has not reported, or that has just shed, stops the round for the whole cluster; destinations get no time to
+settle; a bundle that comes back in a swap may have been moved just now.
 
-Not kept: that traffic that comes back in a swap counts only while a setting for log messages is on, so that what is
-expected after a swap is wrong; that brokers whose data is out of date can be chosen although they are left out of the
-mean (nothing is ever moved by old data here); that where nobody has any load, all goes: 0/0 is above nothing.
-Policies, pauses and drains hold as for every strategy; nothing is moved because of them.
+These are not kept: traffic that comes back in a swap counts only while a setting for log messages is on, so that the
+expected result is wrong; brokers with outdated data can be chosen although they are left out of the mean (here old data
+never moves anything); if no broker has any load, everything moves, since 0/0 is above nothing.
+
+Policies, pauses and drains hold as for every strategy; they cause no moves here.
 """
 
 from __future__ import annotations
@@ -37,19 +38,19 @@ _SKIPPED: Mapping[Cause, str] = {
 
 
 class TransferMemory(msgspec.Struct, frozen=True):
-    """From round to round. `hits`: rounds in a row in which something should have moved; times as in `Times`."""
+    """The memory between rounds. `hits`: rounds in a row in which something should have moved; times as in `Times`."""
 
     hits: int = 0
     averages: Averages = msgspec.field(default_factory=dict[str, Average])
     brokers_ms: Times = msgspec.field(default_factory=dict[str, int])
-    """When brokers, by incarnation, last gave something away."""
+    """When brokers last gave something away, by incarnation."""
     bundles_ms: Times = msgspec.field(default_factory=dict[str, int])
-    """When bundles were unloaded without a destination; the others' moves are in the model."""
+    """When bundles were unloaded without a destination; other moves are in the model."""
     outcome: Outcome = Outcome()
 
 
 class Transfer:
-    """See the module."""
+    """Pulsar's TransferShedder."""
 
     name = "transfer"
 
@@ -108,7 +109,7 @@ def _shed(
 
 
 def _gives_nothing(model: ClusterModel, walk: Walk, full: int) -> Refused | None:
-    """Why a broker is passed over before any of its bundles is looked at."""
+    """Why a broker is skipped before any of its bundles is considered."""
     reported, name = len(walk.reported(full)), model.brokers.ids[full].name
     if reported == 0:
         return Refused(name, Cause.NO_LOAD_DATA, "it reported no bundle")
@@ -128,7 +129,7 @@ def _told(memory: TransferMemory, outcome: Outcome) -> TransferMemory:
 
 
 def _after(moves: Moves, model: ClusterModel, memory: TransferMemory) -> TransferMemory:
-    """Counts from anew; whoever gave or got something has a new average, as its load data starts anew in Pulsar."""
+    """Reset the hits; brokers that gave or got something lose their average, as Pulsar resets their load data."""
     made = moves.made
     touched = {str(broker) for each in made for broker in (each.source, each.destination)}
     return msgspec.structs.replace(
@@ -154,5 +155,5 @@ def _hit_count(hits: int, measured: Outcome, settings: Settings) -> str:
 
 
 def _longest_s(settings: Settings) -> float:
-    """How long a broker's unload can matter: its report may be as old as data may get."""
+    """How long a broker's unload matters: until no usable report can be older."""
     return settings.shedder_delay_s + settings.load_ttl_s

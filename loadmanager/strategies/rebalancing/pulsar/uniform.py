@@ -1,7 +1,7 @@
 """Strategy `uniform`: Pulsar's UniformLoadShedder. The broker with the most messages, or bytes, unloads some of them.
 
-Rates, not resources: on machines of unequal size it makes the small ones suffer. One broker in each round, and bytes
-only where messages are even enough. Chooses no destination, so the emptiest one need not get anything.
+It compares rates, not resources, which overloads the small ones of unequal machines. It takes one broker in each round,
+and bytes only if messages are even enough. Chooses no destination, so the emptiest broker need not get anything.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from loadmanager.strategies.rebalancing.pulsar.outcome import Cause
 from loadmanager.strategies.rebalancing.pulsar.shedding import Shedding
 
 _SLACK = 1000
-"""By how much, in messages/s or bytes/s, a bundle may exceed what is still to go."""
+"""By how much, in messages/s or bytes/s, a bundle may exceed the rest to be moved."""
 
 
 class Extremes(msgspec.Struct, frozen=True):
-    """Who has the most of something each second, how much, and how little the one with the least has (1 for 0)."""
+    """The broker with the highest rate, that rate, and the lowest rate of any broker (1 for 0)."""
 
     row: int
     most: float
@@ -31,7 +31,7 @@ class Extremes(msgspec.Struct, frozen=True):
 
 
 class Uniform:
-    """See the module."""
+    """Pulsar's UniformLoadShedder."""
 
     name = "uniform"
 
@@ -61,7 +61,7 @@ def _extremes(rows: list[int], column: Floats, unit: str) -> Extremes:
 
 
 def _even_out(round_: Shedding, extremes: Extremes, traffic: Floats, least: float) -> None:
-    """Unload a part of the difference; each bundle must fit into what is left of it."""
+    """Unload a part of the difference; each bundle must fit into the rest of it."""
     remaining = extremes.wanted(round_.settings.unload_max_fraction)
     if not round_.may_give(extremes.row):
         return
