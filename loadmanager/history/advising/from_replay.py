@@ -31,7 +31,7 @@ READINGS: tuple[tuple[Measure, Callable[[WindowRow], float | None]], ...] = (
 
 
 def candidates(base: Settings) -> tuple[str, ...]:
-    """Candidates to replay, in the syntax of `replay`: what the cluster did, and every setting that one step reaches."""
+    """Candidates in the syntax of `replay`: what the cluster did, and every setting that one step reaches."""
     tolerances = [_rounded(base.tolerance * factor) for factor in _factors(base.advice_step_factor)]
     allowed = "|".join(f"{each:g}" for each in tolerances if 0 < each <= 1)
     here = base.balancing_strategy

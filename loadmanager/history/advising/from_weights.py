@@ -41,7 +41,7 @@ PER_MESSAGES = 1000.0
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """A kind of broker: what it declares, what a message costs (cores · s) with the standard error, and the model's R²."""
+    """A kind of broker: what it declares, what a message costs (cores · s) with its error, and the model's R²."""
 
     cores: float
     declared_msg_s: float

@@ -38,7 +38,8 @@ def over(part: Column, whole: Column) -> Column:
 
 
 def seconds_between(begin: Column, end: Column) -> Column:
-    """Seconds between two timestamps, exact to the microsecond; 0 where the log's clock ran back, null where either is."""
+    """Seconds between two timestamps, exact to the microsecond; 0 where the log's clock ran back, null where one is
+    null."""
     apart = (f.unix_micros(end) - f.unix_micros(begin)) / f.lit(1e6)
     return f.when(apart < 0, 0.0).otherwise(apart)
 

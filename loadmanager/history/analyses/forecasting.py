@@ -31,8 +31,7 @@ NINETY_PERCENT = 1.645
 
 
 class Forecast(msgspec.Struct, frozen=True, eq=False):
-    """Forecasts of b bundles, with errors of w methods (rows of WAYS). Errors are NaN where the series is too short to
-    tell."""
+    """Forecasts of b bundles, and errors of w methods (rows of WAYS); an error is NaN where the series is too short."""
 
     predicted: Floats
     """(b, horizon): by the chosen method."""

@@ -26,7 +26,7 @@ ORDER = ("offset", "ordinal")
 
 
 def until_end(transitions: DataFrame, window: Window) -> DataFrame:
-    """The transitions before the window's end, including those before its begin: they determine the state at its begin."""
+    """The transitions before the window's end; those before its begin say what held when it began."""
     return Window(None, window.end).cut(transitions, "appended_at")
 
 
@@ -52,7 +52,7 @@ def along() -> WindowSpec:
 
 
 def with_edges(transitions: DataFrame) -> DataFrame:
-    """Adds `edge` (START, STOP, OUTSIDE or null) and `begun`: the last record that asked the bundle to leave its
+    """Adds `edge` (START, STOP, OUTSIDE or null) and `begun`, the last record that asked the bundle to leave its
     holder."""
     was, now = f.col("state_before"), f.col("state")
     served_before, served = f.coalesce(was.isin(*SERVED), f.lit(False)), f.coalesce(now.isin(*SERVED), f.lit(False))

@@ -65,11 +65,8 @@ def shareable(make: Callable[[Tables, *Args], DataFrame]) -> Callable[[Tables, *
 
 @contextmanager
 def shared(tables: Tables) -> Generator[Tables]:
-    """The tables to give to analyses within this context: `shareable` results are computed once and persisted until its
-    end.
-
-    Spark itself recognises which part of a plan it keeps.
-    """
+    """The tables to give to analyses in this context: `shareable` results are computed once and persisted until its
+    end."""
     with ExitStack() as kept:
 
         def keep(rows: DataFrame) -> None:

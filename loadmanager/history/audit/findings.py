@@ -19,8 +19,10 @@ class Invariant(StrEnum):
     ENTRY = "entry"
     """Holder and target fit the state, the revision is the record's offset, tokens don't go back, nothing was lost."""
     OWNER = "owner"
-    """Exactly one owner: the owner changes only by accepted records, of itself or after it was revoked. The next owner
-    is the one that the record names; a revoked owner does not come back."""
+    """Exactly one owner: the owner changes only by accepted records, from itself or after it was revoked.
+
+    The next owner is the one that the record names; a revoked owner does not come back.
+    """
     TOKEN = "token"
     """A new owner, or a new bundle, has a higher token than there was."""
     ONCE = "once"
@@ -88,8 +90,11 @@ COUNTED = _columns(
     refusals=MapType(_TEXT, _LONG),
     digest=_TEXT,
 )
-"""What a segment held. `next_offset` is behind its last entry, `compared` counts the claims that it was compared with,
-`unjudged` the records before the first known state, or behind a record of a newer format."""
+"""What a segment held.
+
+`next_offset` is behind its last entry, `compared` counts the claims that it was compared with, `unjudged` the records
+before the first known state, or behind a record of a newer format.
+"""
 
 SUMMARY = _columns(
     partition=_INT,

@@ -1,8 +1,4 @@
-"""The audit as a DataFrame job: brings each segment and its claims to one task, in order, and streams it through
-Python.
-
-Segments of one partition run in parallel, as partitions do.
-"""
+"""The audit as a DataFrame job: streams each segment, with its claims and in order, through one Python task."""
 
 from __future__ import annotations
 
