@@ -17,7 +17,7 @@ import msgspec
 
 
 class LoadFigures(msgspec.Struct, frozen=True):
-    """The load generator's figures, four times a second; the last four fields only at its end."""
+    """The load generator's figures, four times a second; `stored`, `lost` and `doubled` only at its end."""
 
     ok: int = 0
     late: int = 0
