@@ -1,4 +1,4 @@
-"""Advice as JSON, and what a request about it may say. Its shapes are those of `plans/advice.py`."""
+"""JSON schemas of advice, and of requests about it. The shapes are those of `plans/advice.py`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A lookup's answer as Pulsar's clients expect it, and which topics are answered otherwise than by the table.
+"""A lookup's answer as Pulsar's clients expect it, and the topics whose owner is not in the table.
 
-Pure: from what was located to the bytes on the wire.
+Pure: from a located owner to the bytes on the wire.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CHANNEL_TOPICS = frozenset(
         "persistent://loadmanager/system/bundle-state",
     }
 )
-"""The channel's own topics, under Pulsar's name and under ours; the table that they carry cannot find them."""
+"""The channel's own topics, under Pulsar's name and under ours; the table has no owner for them."""
 
 _PARTITION = re.compile(r"-partition-([0-9]{1,9})$")
 
@@ -36,7 +36,7 @@ BROKER_HEADER = "X-Broker"
 
 
 def lookup_data(registration: Registration) -> LookupData:
-    """Where clients reach this broker's service; its admin URL stands in for what it did not register."""
+    """URLs of a broker's service; its admin URL stands in for those that it did not register."""
     urls = registration.urls
     http_url = urls.get("http", "") or registration.admin_url
     broker_url = urls.get("pulsar", "") or http_url
@@ -53,7 +53,7 @@ def known_peer(located: Located) -> Peer:
 
 
 def lookup_headers(located: Located) -> dict[str, str]:
-    """What Pulsar's answer has no field for."""
+    """Headers for what Pulsar's answer has no field for."""
     return {
         BUNDLE_HEADER: str(located.bundle),
         BROKER_HEADER: quote(located.owner.name, safe=":[]"),
@@ -62,14 +62,14 @@ def lookup_headers(located: Located) -> dict[str, str]:
 
 
 def lookup_body(peer: Peer) -> bytes:
-    """Pulsar's JSON."""
+    """The answer as Pulsar's JSON."""
     return msgspec.json.encode(lookup_data(peer.registration).model_dump())
 
 
 def channel_owner(node: Node, topic: Key) -> tuple[BrokerId, Peer]:
-    """Who answers for one of the channel's own topics: the owner of that partition, without one of partition 0.
+    """The owner for one of the channel's own topics: the owner of that partition, of partition 0 if none is named.
 
-    Raises NotFound if there is no such partition, Unavailable while nobody owns it.
+    Raises NotFound if there is no such partition, Unavailable while it has no owner.
     """
     partition, partitions = _partition_of(topic), node.channel.table.partitions
     if partition >= partitions:

@@ -1,10 +1,10 @@
-"""The endpoints of one broker: an ASGI application on a loop of their own (`crossing.py` says what runs where).
+"""The endpoints of one broker: an ASGI application on a loop of its own (`crossing.py` says which thread runs what).
 
-Behind it is one FastAPI application for all brokers of a process, since FastAPI takes a sixth of a second to lay out
-the routes of one; which broker a request is for, and what its endpoints keep, comes with the request (`kept.Kept`).
+All brokers of a process share one FastAPI application, since FastAPI takes a sixth of a second to set up the routes.
+Each request carries its broker and the endpoints' state (`kept.Kept`).
 
 There is no authentication yet: whoever reaches the port may do everything. `server.py` therefore binds loopback only,
-unless told otherwise, and `guard.py` keeps other people's web pages out.
+unless told otherwise, and `guard.py` rejects requests from other origins' web pages.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from loadmanager_api.routes import (
 
 
 def create_app(kept: Kept, unsent_bytes: Callable[[], int] = lambda: 0) -> tuple[ASGIApp, LookupPath]:
-    """The application of the broker that `kept` is of, to be served without a lifespan; and the lookups in it."""
+    """The application for the broker that `kept` belongs to, to be served without a lifespan; and its lookups."""
     app, settings = routes_of_all(), kept.node.settings
 
     async def kept_by_these_endpoints(scope: Any, receive: Any, send: Any) -> None:
@@ -61,11 +61,11 @@ def create_app(kept: Kept, unsent_bytes: Callable[[], int] = lambda: 0) -> tuple
 
 @cache
 def routes_of_all() -> FastAPI:
-    """Every route, for every broker of this process."""
+    """All routes, for every broker of this process."""
     app = FastAPI(
         title="loadmanager",
         version=VERSION,
-        docs_url=None,  # these pages would load their scripts from elsewhere
+        docs_url=None,  # these pages would load their scripts from other sites
         redoc_url=None,
         redirect_slashes=False,
     )
@@ -80,12 +80,12 @@ def routes_of_all() -> FastAPI:
 
 @cache
 def lay_out_routes() -> None:
-    """Do what FastAPI leaves to the first request, and what takes it a sixth of a second: in a thread, please."""
+    """Set up the routes now, not at the first request. Takes a sixth of a second: call it in a thread."""
     asyncio.run(_nothing_there())
 
 
 async def _nothing_there() -> None:
-    """A request that every route is compared with and none is for."""
+    """Send a request that is compared with every route and matches none."""
     path = "/nothing-is-there"
     scope = {
         "type": "http",

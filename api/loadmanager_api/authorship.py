@@ -1,4 +1,4 @@
-"""Who asks for a change, for the histories that people read. Nobody checks it: there is no authentication yet."""
+"""The author of a change, for histories. Nobody verifies it: there is no authentication yet."""
 
 from __future__ import annotations
 
@@ -18,4 +18,4 @@ async def _author(request: Request, said: Annotated[str, Header(alias=AUTHOR_HEA
 
 
 Author = Annotated[str, Depends(_author)]
-"""What the header `X-Author` says, else where the request came from."""
+"""The header `X-Author`, else the client's address."""

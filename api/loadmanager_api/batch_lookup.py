@@ -1,8 +1,8 @@
-"""Many lookups in one request: what can be answered at this moment is, in one go; only the rest waits, one by one.
+"""Many lookups in one request: those with an answer now are answered together; only the others wait, one by one.
 
-A client that starts, or has lost a broker, asks for all its topics at once: so this is about bytes a topic, not about
-requests. The answer is that of `LookupAnswers`, made without an object for each topic. Runs on the endpoints' loop:
-only what waits is asked of the control loop.
+A client that starts, or has lost a broker, asks for all its topics at once, so the cost per topic matters, not the cost
+per request. The answer is that of `LookupAnswers`, made without an object per topic. Runs on the endpoints' loop: only
+lookups that wait go to the control loop.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from statechannel.law.bundle import Bundle, Key
 
 
 class _Owner(msgspec.Struct, frozen=True):
-    """What an answer says besides the topic; the fields of `LocatedShown` in their order."""
+    """The fields of an answer besides the topic, in the order of `LocatedShown`."""
 
     bundle: str
     broker: str
@@ -35,7 +35,7 @@ class _Owner(msgspec.Struct, frozen=True):
 
 
 class _Unanswered(msgspec.Struct, frozen=True):
-    """The same where there is no owner to tell."""
+    """The same for a topic without a known owner."""
 
     error: object
     bundle: None = None
@@ -87,7 +87,7 @@ def _answer(name: str, owner: bytes) -> bytes:
 
 
 def _owner(located: Located) -> bytes:
-    """All of an answer's fields but the topic, without the opening brace."""
+    """All fields of an answer but the topic, without the opening brace."""
     registration = known_peer(located).registration
     owner = _Owner(
         str(located.bundle),

@@ -1,8 +1,8 @@
-"""One connection: uvicorn's HTTP protocol, with a bound on everything that its client may send, hold or delay.
+"""One connection: uvicorn's HTTP protocol, with bounds on what its client may send, hold or delay.
 
-Decides when a client has sent too much or takes too long, and says so in HTTP. What a request is and who answers it is
-uvicorn's, the application's and `lookup_protocol.py`'s business. No timer runs for a request: `listener.py` looks at
-all connections now and then (`look`).
+It decides when a client has sent too much or takes too long, and answers with an HTTP error. Uvicorn parses requests;
+the application and `lookup_protocol.py` answer them. There is no timer per request: `listener.py` checks all
+connections regularly (`look`).
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from loadmanager_api.errors import Problem, problem
 from loadmanager_api.http_counts import HttpCounts
 
 RESERVED = "loadmanager.reserved"
-"""The key in an ASGI scope that says whether the connection is one of the few beyond the limit."""
+"""The key in an ASGI scope that says whether the connection is a reserved one, beyond the limit."""
 
 LINGER_S = 1.0
 LINGER_BYTES = 1 << 20
-"""What is still read and thrown away behind a refusal, so that a client that is sending gets to read it."""
+"""Bytes that are still read and dropped after a refusal, so that a client that is sending can read the refusal."""
 
 PIECE_BYTES = 1_024
-"""Of what has come, as much is parsed before anybody looks whether there is room for its requests."""
+"""Bytes that are parsed between two checks for room for their requests."""
 
 WRITE_BUFFER_BYTES = 32_768
-"""Of an answer that a client does not take, before the next piece waits; the kernel's buffers are beside it."""
+"""Bytes of an answer that a client has not taken before more is held back; kernel buffers come on top."""
 
 CHUNKED_MARGIN_BYTES = 65_536
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """What one connection may do; the settings `door_…` say what each is."""
+    """Limits of one connection: the settings `http_…_limit_bytes` and `http_…_timeout_s`."""
 
     head_bytes: int
     body_bytes: int
@@ -74,7 +74,7 @@ class Reading(Enum):
 
 
 class Connection(HttpToolsProtocol):
-    """As uvicorn's, bounded. `reserved`: one of the few that are left for health, readiness and metrics."""
+    """Uvicorn's protocol with bounds. `reserved`: one of the few connections for health, readiness and metrics."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Connection(HttpToolsProtocol):
         self._unread = b""
         self._parsing = False
         self._read_bytes = 0
-        """Of the present head or body, as far as it is known to belong to it."""
+        """Bytes of the present head or body, as far as they are known to belong to it."""
         self._refused = False
         self._hung_up = False
 
@@ -124,7 +124,7 @@ class Connection(HttpToolsProtocol):
             self._read(data)
 
     def _read(self, data: bytes) -> None:
-        """In small pieces, and no further than somebody takes it: a chunk has room for thousands of requests."""
+        """Parse in small pieces, and stop where requests are not taken: a chunk has room for thousands of them."""
         self._parsing = True
         for at in range(0, len(data), PIECE_BYTES):
             if self._refused or self.transport.is_closing():
@@ -145,7 +145,7 @@ class Connection(HttpToolsProtocol):
             self._read(unread)
 
     def _count(self, size: int, before: Reading, begun: int) -> None:
-        """Add to what was read of the present head or body; a piece in which others ended before it is not counted."""
+        """Count bytes of the present head or body; a piece in which an earlier one ended is not counted."""
         alone = begun == 1 if before is Reading.NOTHING else begun == 0 and before is self._reading
         self._read_bytes = self._read_bytes + size if alone else 0
         if self._reading is Reading.HEAD:
@@ -179,7 +179,7 @@ class Connection(HttpToolsProtocol):
         self._read_bytes = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._reading is Reading.HEAD:  # else it is a trailer: nobody asks for these
+        if self._reading is Reading.HEAD:  # else it is a trailer, which nobody uses
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -188,7 +188,7 @@ class Connection(HttpToolsProtocol):
         self.begin_answer()
 
     def begin_answer(self) -> None:
-        """The head is there."""
+        """The head has arrived."""
         super().on_headers_complete()
         if self.reserved:
             cast("dict[str, Any]", self.scope)[RESERVED] = True
@@ -199,11 +199,11 @@ class Connection(HttpToolsProtocol):
         self.complete_request()
 
     def complete_request(self) -> None:
-        """The body is there."""
+        """The body has arrived."""
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """As uvicorn's, without a timer for each answer."""
+        """As uvicorn's, but without a timer per answer."""
         if self.transport.is_closing():
             return
         if self.pipeline:
@@ -225,14 +225,14 @@ class Connection(HttpToolsProtocol):
 
     @property
     def idle_since_s(self) -> float | None:
-        """Since when there has been no request, None if there is one."""
+        """Since when there has been no request; None while there is one."""
         if self._reading is not Reading.NOTHING or self.answering or self.transport.is_closing():
             return None
         return self._since_s
 
     @property
     def at_work_s(self) -> float:
-        """When its client was last seen to begin or end something; while it is answered, now."""
+        """When its client last began or ended something; now, while a request is answered."""
         return self.loop.time() if self.answering else self._since_s
 
     def pause_writing(self) -> None:
@@ -244,13 +244,13 @@ class Connection(HttpToolsProtocol):
         super().resume_writing()
 
     def unsent_bytes(self) -> int:
-        """Of answers that the client does not take."""
+        """Bytes of answers that the client has not taken."""
         return 0 if self._paused_s is None else self.transport.get_write_buffer_size()
 
     def look(self, now_s: float) -> None:
-        """End what takes too long."""
+        """End the connection if it takes too long."""
         bounds, waited_s = self.bounds, now_s - self._since_s
-        if self.transport.is_closing():  # it still has to take what was said last
+        if self.transport.is_closing():  # the client still has to read the last answer
             self._closing_s = self._closing_s or now_s
             if now_s - self._closing_s > (LINGER_S if self._refused else bounds.send_timeout_s):
                 self.hang_up()
@@ -275,7 +275,7 @@ class Connection(HttpToolsProtocol):
     # --- words
 
     def refuse(self, found: Problem) -> None:
-        """Say why, unless an answer is on its way; then only hang up. Read nothing more."""
+        """Answer with the problem, unless an answer is on its way; then only hang up. Read nothing more."""
         self._refused, self._read_bytes, self._since_s = True, 0, self.loop.time()
         if self.answering or self.pipeline:
             self.hang_up()
@@ -287,7 +287,7 @@ class Connection(HttpToolsProtocol):
             self.transport.write_eof()
 
     def hang_up(self) -> None:
-        """End it at once, whatever is still to be said."""
+        """Close at once, whatever is still to be sent."""
         for cycle in (self.cycle, *(cycle for cycle, _ in self.pipeline)):
             if cast("RequestResponseCycle | None", cycle) is not None:
                 cycle.disconnected = True
@@ -297,7 +297,7 @@ class Connection(HttpToolsProtocol):
 
 
 class _Flow(FlowControl):
-    """Tells when there is room to read again."""
+    """Calls `resumed` when there is room to read again."""
 
     def __init__(self, transport: asyncio.Transport, resumed: Callable[[], None]) -> None:
         super().__init__(transport)

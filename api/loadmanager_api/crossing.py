@@ -1,8 +1,7 @@
-"""Which thread runs a route: its request is parsed and its answer written by the endpoints, its endpoint is run by the
-loop that runs the node, unless it is marked `at_the_door`.
+"""Which thread runs a route: by default the control loop, unless the endpoint is marked `on_http_loop`.
 
-Such an endpoint may touch the node only as other threads may (`loadmanager/embedding/handover.py`); it answers whatever
-the control loop is doing.
+The endpoints' loop parses every request and writes every answer. A marked endpoint runs there too: it may touch the
+node only as other threads may (`loadmanager/embedding/handover.py`), and answers even while the control loop is busy.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from fastapi import APIRouter
 from loadmanager.embedding.handover import Handover
 
 HANDOVER: ContextVar[Handover] = ContextVar("loadmanager.handover")
-"""Of the broker whose endpoints the present request came through."""
+"""The handover of the broker whose endpoints received the present request."""
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Coroutine[Any, Any, Any]])
 
@@ -26,13 +25,13 @@ _as_they_are: set[Callable[..., Any]] = set()
 
 
 def on_http_loop(endpoint: Endpoint) -> Endpoint:
-    """Run this endpoint where its request was parsed."""
+    """Run this endpoint on the loop that parses its requests."""
     _as_they_are.add(endpoint)
     return endpoint
 
 
 class ControlRouter(APIRouter):
-    """A router whose endpoints run on the control loop; what is in them is parsed and checked before."""
+    """A router whose endpoints run on the control loop; requests are parsed and validated before."""
 
     def add_api_route(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().add_api_route(path, endpoint if endpoint in _as_they_are else _crossing(endpoint), **options)

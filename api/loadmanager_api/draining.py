@@ -1,4 +1,4 @@
-"""Keeps the drain that was asked for over REST running behind the request, at most one, until it is called off."""
+"""Runs the drain that was requested over REST, at most one at a time, until it is cancelled."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ class Draining:
 
     @property
     def running(self) -> bool:
-        """Whether bundles are being moved away at this moment, for at most the time that was given."""
+        """Whether bundles are being moved away now; False once the given time is over."""
         return self._task is not None and not self._task.done()
 
     def begin(self, timeout_s: float) -> None:
-        """Start, or go on with what runs already."""
+        """Start, unless a drain runs already."""
         if not self.running:
             self._task = asyncio.get_running_loop().create_task(self._run(timeout_s))
 
     async def end(self) -> None:
-        """Call it off: bundles are taken again, those that are gone stay where they are. Raises Fenced."""
+        """Cancel it: the broker accepts bundles again; those that are gone stay where they are. Raises Fenced."""
         await self.close()
         await self._node.undrain()
 
     async def close(self) -> None:
-        """Move nothing more away."""
+        """Stop moving bundles away."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
 
     def progress(self) -> DrainShown:
-        """As of now."""
+        """The present progress."""
         progress = self._node.current.drain.progress()
         return DrainShown(
             broker=self._node.settings.advertised,

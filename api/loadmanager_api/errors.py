@@ -1,7 +1,7 @@
-"""Every error in one shape: `application/problem+json` (RFC 9457), and `reason`, which pulsar-admin shows.
+"""All errors in one shape: `application/problem+json` (RFC 9457), and `reason`, which pulsar-admin shows.
 
-Decides which status an error of the lower packages gets. An error that nobody foresaw is a 500 that says nothing of the
-inside; its trace goes to the log.
+Maps errors of the lower packages to HTTP statuses. An unexpected error is a 500 without internals; its trace goes to
+the log.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from statechannel.errors import CoordinationUnavailable, Fenced, InvalidName, Lo
 RETRY_AFTER_S = 1.0
 
 UNREADABLE = "There was an error parsing the body"
-"""What FastAPI says of a body on which the parser gave up otherwise than by a syntax error."""
+"""FastAPI's message for a body on which the parser failed otherwise than by a syntax error."""
 
 _TITLES = {
     400: "Bad request",
@@ -43,7 +43,7 @@ _TITLES = {
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The body of every answer that is no success. `record_id` is given where a record's verdict is still open."""
+    """The body of every error. `record_id` is given where a record's verdict is still open."""
 
     type: str
     title: str
@@ -63,7 +63,7 @@ def problem(status: int, detail: str, *, record_id: str | None = None, retry_aft
 
 
 def problem_of(error: Exception) -> Problem:
-    """What to answer for an exception of the lower packages."""
+    """The problem for an exception of the lower packages."""
     match error:
         case Invalid() | InvalidName():
             return problem(412, str(error))

@@ -1,7 +1,6 @@
-"""An answer that does not end by itself: sends what comes, as long as the client reads and the endpoints are open.
+"""An answer without an end: sends events as long as the client reads and the endpoints are open.
 
-A client that takes nothing any more is cut off by its connection; when the endpoints close, what is left to say is said
-quickly or not.
+The connection cuts off a client that does not read. When the endpoints close, the rest is sent quickly or dropped.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from typing import Any
 from starlette.responses import Response
 
 SILENCE_S = 12.0
-"""Longer than a watch is quiet by itself, shorter than clients wait: for when the next event takes long to find out."""
+"""Silence before a keep-alive comment: longer than a watch is quiet by itself, shorter than clients wait."""
 
 LAST_WORDS_S = 0.3
 
 
 class EventStream(Response):
-    """Server-sent events; `events` are their bytes. Ends them however it ends itself."""
+    """Server-sent events; `events` yields their bytes, and is closed however the answer ends."""
 
     media_type = "text/event-stream"
 
@@ -57,7 +56,7 @@ class EventStream(Response):
 
 
 async def _coming(events: AsyncGenerator[bytes, None], send: Any) -> bytes | None:
-    """The next event, None behind the last; until then a comment now and then, for who takes silence for death."""
+    """The next event, None after the last; meanwhile a comment now and then, because clients take silence for death."""
     coming = asyncio.ensure_future(_next(events))
     try:
         while not (await asyncio.wait((coming,), timeout=SILENCE_S))[0]:

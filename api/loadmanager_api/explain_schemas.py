@@ -1,4 +1,4 @@
-"""What a request to `what-if` may say."""
+"""The schema of a request to `what-if`."""
 
 from __future__ import annotations
 

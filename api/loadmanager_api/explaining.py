@@ -1,4 +1,4 @@
-"""What a route needs to explain: the explainer of this broker, times in a query, and answers as JSON."""
+"""Helpers of routes that explain: this broker's explainer, times in a query, and answers as JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LATEST_MS = 2**53
 
 
 class LiveView:
-    """Of the broker that these belong to; nobody needs to lead here."""
+    """The live view of this broker; it need not lead."""
 
     def __init__(self, deciding: Deciding, policies: PolicyStore, quarantine: Quarantine) -> None:
         self._deciding = deciding
@@ -34,7 +34,7 @@ class LiveView:
         self._quarantine = quarantine
 
     async def now(self) -> Situation:
-        """Without a round: nobody has decided it."""
+        """The present situation. It has no round, because nobody has decided it."""
         settings = self._deciding.settings()
         return Situation(
             at_ms=self._deciding.wall_ms(),
@@ -50,7 +50,7 @@ class LiveView:
         return self._policies.documents.values()
 
     def evidence(self, bundle: Bundle) -> tuple[str, ...]:
-        """What speaks for and against a bundle with which brokers were lost; empty if none was."""
+        """Evidence for and against a bundle as the cause of lost brokers; empty if none was lost with it."""
         if bundle not in self._quarantine:
             return ()
         found = self._quarantine.standing(bundle)
@@ -58,7 +58,7 @@ class LiveView:
 
 
 def explainer_of(request: Request) -> Explainer:
-    """Of this broker. Raises Unavailable until it has read the channel."""
+    """This broker's explainer. Raises Unavailable until it has read the channel."""
     node = node_behind(request)
     if node.incarnation is None:
         raise Unavailable("this broker is starting: it has not read the channel yet; try again")
@@ -100,7 +100,7 @@ def moment(text: str) -> int:
         if text.isascii() and text.isdigit():
             found = int(text)
         else:
-            parsed = datetime.fromisoformat(text.replace(" ", "+"))  # what a `+` in a URL comes as
+            parsed = datetime.fromisoformat(text.replace(" ", "+"))  # a `+` in a URL arrives as a space
             found = round((parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp() * 1000)
     except (ValueError, OverflowError):
         raise Invalid(f"{text!r} is no time; write 2030-01-31T12:00:00Z, or milliseconds since 1970") from None
@@ -110,5 +110,5 @@ def moment(text: str) -> int:
 
 
 def shown(answer: Any) -> Response:
-    """The answer as JSON; what is infinite is null."""
+    """The answer as JSON; infinite numbers are null."""
     return Response(msgspec.json.encode(answer), media_type="application/json")

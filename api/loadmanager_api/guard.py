@@ -1,9 +1,11 @@
-"""Keeps browsers from being used against a broker: who asks must call it by a name of its own, and a page of another
-origin may change nothing. There is no authentication yet: being reachable from somebody's browser must not suffice.
+"""Protects a broker from requests that web pages make through a user's browser.
 
-A browser tells the truth about `Host`, `Origin` and `Sec-Fetch-Site`, whatever the page wants. A name that is not the
-broker's own is how a page gets at it by DNS rebinding; an address as `Host` is nobody's name, so it cannot be rebound.
-Other clients send neither of the last two and notice nothing.
+Requests must name the broker by one of its own names, and a page of another origin may change nothing. There is no
+authentication yet, so being reachable from somebody's browser must not suffice.
+
+A browser sends true `Host`, `Origin` and `Sec-Fetch-Site`, whatever the page wants. A foreign name in `Host` is a sign
+of DNS rebinding; an address in `Host` cannot be rebound. Other clients do not send the last two headers, and are not
+affected.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from loadmanager_api.connection import RESERVED
 from loadmanager_api.errors import Problem, problem, respond
 
 VITAL = frozenset({"/admin/v2/brokers/health", "/admin/v2/brokers/ready", "/metrics"})
-"""What is answered also where the limit of connections or requests is reached."""
+"""Paths that are answered even where the limit of connections or requests is reached."""
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 OWN_SITES = frozenset({b"same-origin", b"none"})
@@ -28,7 +30,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 class Names:
-    """By which names clients may call one broker; whatever port they add, for ports are forwarded."""
+    """The names by which clients may call one broker, with any port, because ports are forwarded."""
 
     def __init__(self, settings: Settings, bind: str = "") -> None:
         addresses = (each.rpartition(":")[0] for each in (settings.advertised, bind))
@@ -89,7 +91,7 @@ class Guard:
 
 
 def _foreign(headers: Headers) -> Problem | None:
-    """A page of somebody else's in a browser."""
+    """Refuses a change by a page of another origin."""
     sites, origins = _values(headers, b"sec-fetch-site"), _values(headers, b"origin")
     host = next(iter(_values(headers, b"host")), b"")
     for origin in origins:
@@ -104,7 +106,7 @@ _INSTEAD = "use the command line or another client that is no browser, or a page
 
 
 def _no_json(headers: Headers) -> Problem | None:
-    """A body of another kind: what a browser sends for a form, without asking first whether it may."""
+    """Refuses a body that is not JSON: browsers send forms without asking first whether they may."""
     kinds = _values(headers, b"content-type")
     if not _has_body(headers) or (len(kinds) == 1 and _is_json(kinds[0])):
         return None
@@ -131,7 +133,7 @@ def _without_port(host: str) -> str:
 
 
 def _name(host: str) -> str:
-    """As it is compared: an IPv6 address without brackets, a name without the dot behind it."""
+    """The name for comparison: an IPv6 address without brackets, a name without a trailing dot."""
     return host.lower().removeprefix("[").removesuffix("]").removesuffix(".")
 
 

@@ -1,4 +1,4 @@
-"""What the endpoints of one broker have seen of their clients, for `/metrics`; only the endpoints' loop counts.
+"""What one broker's endpoints have seen of their clients, for `/metrics`; only the endpoints' loop counts.
 
 Names and meanings are in docs/metrics.md.
 """
@@ -28,7 +28,7 @@ class HttpCounts(msgspec.Struct):
 
 
 def http_metrics(counts: HttpCounts, handover: Handover) -> Iterator[Metric]:
-    """On the endpoints' loop."""
+    """The metrics. Call it on the endpoints' loop."""
     yield GaugeMetricFamily(PREFIX + "http_connections", "Open at this moment", value=counts.connections)
     refused = CounterMetricFamily(PREFIX + "http_connections_refused", "Beyond the limit", labels=("how",))
     refused.add_metric(("vital_only",), counts.beyond)

@@ -1,7 +1,7 @@
-"""What a route may ask for: the node, its running incarnation, and what the endpoints of one broker keep. Answers 503
-while there is no incarnation yet.
+"""Dependencies of routes: the node, its running incarnation, and state of one broker's endpoints.
 
-All of it comes with the request: the application itself knows of no broker, and serves any number of them (`app.py`).
+They answer 503 while there is no incarnation yet. All of them come with the request: the application itself belongs to
+no broker, and serves any number of them (`app.py`).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from loadmanager_api.draining import Draining
 from loadmanager_api.http_counts import HttpCounts
 
 KEPT = "loadmanager.kept"
-"""The key in an ASGI scope of what the endpoints keep."""
+"""The key in an ASGI scope of the endpoints' state."""
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """What the endpoints of one broker keep from one request to the next. All but the first two and the counts is the
-    control loop's.
+    """State of one broker's endpoints between requests.
 
-    When `closing` is set, answers that do not end by themselves end.
+    All of it belongs to the control loop, except the first two fields and the counts. When `closing` is set, answers
+    without an end stop.
     """
 
     handover: Handover
@@ -45,7 +45,7 @@ class Kept(msgspec.Struct, frozen=True):
 
     @classmethod
     async def of(cls, handover: Handover, closing: asyncio.Event) -> Kept:
-        """On the control loop, whose `handover.at_end` closes it."""
+        """Make it on the control loop, whose `handover.at_end` closes it."""
         node = handover.node
         replays = ReplayQueue(node.world.log, node.channel.topic)
         kept = cls(
@@ -63,22 +63,22 @@ class Kept(msgspec.Struct, frozen=True):
 
     @property
     def node(self) -> Node:
-        """To be read as other threads may; the control loop does with it what it likes."""
+        """The node, to be read as other threads may: the control loop changes it at any time."""
         return self.handover.node
 
     async def close(self) -> None:
-        """End what runs behind requests."""
+        """Stop background work of requests."""
         self.watching.close()
         await self.draining.close()
 
 
 def kept(request: Request) -> Kept:
-    """What is kept by the endpoints that a request came through."""
+    """The state of the endpoints that received a request."""
     return cast("Kept", request.scope[KEPT])
 
 
 def node_behind(request: Request) -> Node:
-    """The node whose endpoints a request came through."""
+    """The node whose endpoints received a request."""
     return kept(request).node
 
 
@@ -105,7 +105,7 @@ def acting(node: Node) -> Incarnation:
 
 
 AnyNode = Annotated[Node, Depends(_any_node)]
-"""The node, in whichever condition."""
+"""The node, in any state."""
 
 TheNode = Annotated[Node, Depends(_caught_up_node)]
 """The node once its replica has been read to the end; its table may be read."""

@@ -1,7 +1,7 @@
-"""Bounds what one request may cost: the size of its body, the time it takes to arrive, how many run at once.
+"""Bounds the cost of requests: the size of a body, the time it takes to arrive, how many run at once.
 
-Heads and connections are bounded where they are read (`connection.py`, `listener.py`); deferred lookups bound
-themselves.
+Heads and connections are bounded where they are read (`connection.py`, `listener.py`); deferred lookups have a bound of
+their own.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from loadmanager_api.guard import CLOSE, VITAL
 from loadmanager_api.http_counts import HttpCounts
 
 UNSENT_AT_MOST_BYTES = 64 << 20
-"""Of answers that clients do not take; beyond it no further ones are made."""
+"""Bytes of answers that clients have not taken; beyond this no more answers are made."""
 
 
 class Limits:
-    """An ASGI application that guards another one. `unsent_bytes` tells how much of its answers is not taken."""
+    """An ASGI application that bounds another one. `unsent_bytes` gives the bytes of its answers that are not taken."""
 
     def __init__(
         self, app: Any, settings: Settings, counts: HttpCounts, unsent_bytes: Callable[[], int] = lambda: 0
@@ -63,9 +63,9 @@ class Limits:
         return f"the body may have at most {self._settings.http_body_limit_bytes:,} bytes; ask for less at once"
 
     def _bounded(self, receive: Any) -> Any:
-        """`receive`, with its messages counted, and timed as a whole. Waiting for a disconnection is not timed.
+        """`receive`, with its messages counted, and timed as a whole. Waiting for a disconnect is not timed.
 
-        What it raises goes through the application, whose handlers make a problem of it.
+        Its errors go through the application, whose handlers make a problem of them.
         """
         size, complete, timeout_s = 0, False, self._settings.http_body_timeout_s
         until_s = asyncio.get_running_loop().time() + timeout_s

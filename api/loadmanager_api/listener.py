@@ -1,9 +1,8 @@
-"""Accepts the connections of a broker's endpoints, so many that the process keeps descriptors for its log and
-coordination.
+"""Accepts connections to a broker's endpoints, and keeps enough descriptors free for the log and coordination.
 
-Decides who gets in: up to the limit anybody, beyond it a few for health, readiness and metrics. When few are left,
-those that wait for nothing are closed, the longest first. Looks at every connection now and then, ends what takes
-too long (`connection.py`), and counts what the process itself has opened meanwhile: so much less is left for clients.
+Up to the limit anybody gets in, beyond it only a few for health, readiness and metrics. When room is short, idle
+connections are closed, the longest idle first. It checks all connections regularly, ends slow ones (`connection.py`),
+and counts the descriptors that the process itself has open: these reduce the room for clients.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ from loadmanager_api.connection import Bounds, Connection
 from loadmanager_api.http_counts import HttpCounts
 
 RESERVED_CONNECTIONS = 16
-"""Beyond the limit, for paths that somebody must get through to; the oldest of them makes room for the next."""
+"""Connections beyond the limit, for paths that must stay reachable; the oldest of them makes room for the next."""
 
 ACCEPTED_A_TURN = 64
 LOOK_S = 1.0
-"""At the latest: clients see no older date."""
+"""At the latest after so long: clients see no older date."""
 
 CROWDED = 7 / 8
-"""Above this share of the limit, or when somebody was not let in, a quarter of the connections is closed if idle."""
+"""Above this share of the limit, or when a client was rejected, a quarter of the connections is closed if idle."""
 
 OWN_SHARE, OWN_AT_MOST = 1 / 8, 128
-"""Descriptors of the process that no client gets: this share of `ulimit -n`, but not more than so many.
+"""Descriptors of the process that no client gets: this share of `ulimit -n`, with an upper bound.
 
-A quarter of them is for the few beyond the limit, a quarter for what the process opens between two looks.
+A quarter of them is for reserved connections, a quarter for what the process opens between two checks.
 """
 
 AT_WORK_S = 1.0
@@ -74,19 +73,19 @@ class Listener:
         self._counts = counts
         self._ordinary = 0
         self._room = connections
-        """The limit, or less: what the process itself has open leaves so many."""
+        """The limit, or less if the process itself has many descriptors open."""
         self._reserved: dict[Connection, None] = {}
         self._full = False
         self._emptied = asyncio.Event()
 
     def start(self) -> None:
-        """Accept from now on."""
+        """Begin to accept."""
         self._listening.setblocking(False)
         self._look()
         self._loop.add_reader(self._listening, self._accept)
 
     async def close(self, timeout_s: float) -> None:
-        """Accept nobody any more; answers on their way have `timeout_s`."""
+        """Stop accepting; answers on their way have `timeout_s`."""
         self._loop.remove_reader(self._listening)
         self._listening.close()
         for connection in tuple(self._connections):
@@ -105,7 +104,7 @@ class Listener:
         self._looking.cancel()
 
     def unsent_bytes(self) -> int:
-        """Of answers that clients do not take."""
+        """Bytes of answers that clients have not taken."""
         return sum(connection.unsent_bytes() for connection in self._connections)
 
     # --- letting in
@@ -152,7 +151,7 @@ class Listener:
         return self._few(min(RESERVED_CONNECTIONS, own // 4))
 
     def _few(self, most: int) -> bool:
-        """Whether there are no more than so many beyond the limit; else the oldest without an answer under way goes."""
+        """Whether at most so many are beyond the limit; else the oldest without an answer under way is closed."""
         if len(self._reserved) <= most:
             return True
         oldest = next((each for each in self._reserved if not each.answering), next(iter(self._reserved)))
@@ -202,7 +201,7 @@ class Listener:
                 connection.hang_up()
 
     def _make_room(self) -> None:
-        """Close those that have waited longest for nothing; who was at work a moment ago stays."""
+        """Close the connections that have been idle longest; one that was active a moment ago stays."""
         self._full = False
         before_s = self._loop.time() - AT_WORK_S
         idle = [(since_s, each) for each in self._connections if (since_s := each.idle_since_s) is not None]
@@ -232,7 +231,7 @@ def _open_descriptors(most: int) -> int:
 
 
 def leaves(own: int, number: int) -> bool:
-    """Whether a connection with this descriptor leaves so many others: a new one has the lowest number that is free."""
+    """Whether so many descriptors are free beside this connection's: a new one gets the lowest free number."""
     return number < _descriptors() - own
 
 

@@ -1,10 +1,9 @@
-"""The fast path of `GET /lookup/v2/topic/…`: beside FastAPI, for what clients ask all the time.
+"""The fast path of `GET /lookup/v2/topic/…`, beside FastAPI, for the most frequent request.
 
-Every answer is what `Lookup.peek` says at that moment, on the endpoints' thread; only the bytes are kept, by bundle,
-and used again while owner, token and registration are what they were made from. `at_once` is for `lookup_protocol.py`,
-which needs no ASGI; as an ASGI application it answers what has to wait, by asking the control loop. Whatever is unusual
-(another method, a name that does not parse, `/bundle`, the channel's own topics, a broker that is not ready) is
-FastAPI's.
+Every answer is what `Lookup.peek` says at that moment, on the endpoints' thread. Only the bytes are cached, by bundle,
+and reused while owner, token and registration are unchanged. `at_once` is for `lookup_protocol.py`, which needs no
+ASGI; as an ASGI application it asks the control loop for lookups that have to wait. FastAPI gets everything unusual:
+another method, a name that does not parse, `/bundle`, the channel's own topics, a broker that is not ready.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ WHOLE = "loadmanager.whole"
 """The ASGI extension, a function, that takes an answer's headers and body in one piece; False if it cannot now."""
 
 KEPT = 65_536
-"""Parsed paths, and answers, that are kept; beyond it all are dropped and made anew as they are asked for."""
+"""The most cached paths, and answers; beyond it the whole cache is dropped and filled anew."""
 
 KEPT_PATH_BYTES = 512
-"""Longer paths are parsed each time, so that what is kept stays within some 40 MB whatever is asked."""
+"""Longer paths are not cached, so that the cache stays within some 40 MB."""
 
 
 class _Answer(msgspec.Struct, frozen=True, gc=False):
@@ -77,7 +76,7 @@ class LookupPath:
             await send(answer.body)
 
     def at_once(self, raw_path: bytes) -> bytes | None:
-        """Headers and body of the answer if there is one at this moment, None if somebody else must see to it."""
+        """Headers and body of the answer if there is one at this moment, else None."""
         topic = self._topic(raw_path)
         if topic is None or not self._node.ready.is_set():
             return None
@@ -89,7 +88,7 @@ class LookupPath:
         return self._answer(located).wire
 
     def _topic(self, raw_path: bytes) -> Key | None:
-        """The topic that is asked for, None if this is not for us."""
+        """The requested topic, None if FastAPI has to answer."""
         if not raw_path.startswith(PREFIX):
             return None
         try:
@@ -116,7 +115,7 @@ class LookupPath:
         return answer
 
     def _body(self, located: Located) -> bytes:
-        """The same for all bundles of an owner, as long as it is registered as it was."""
+        """The answer's body, the same for all bundles of an owner while its registration is unchanged."""
         peer = known_peer(located)
         kept = self._bodies.get(located.owner)
         if kept is None or kept[0] is not peer:

@@ -1,10 +1,10 @@
-"""A connection with a short cut: a lookup that has an answer at this moment gets it where it was parsed.
+"""A connection with a short cut: a lookup that has an answer now is answered where it was parsed.
 
-No task, no ASGI: that is most of what such a request costs (docs/decisions/0007 has the figures). A lookup that has to
-wait is uvicorn's, but its answer is written in one piece. The parser, flow control and everything that is not such a
-lookup stay uvicorn's, the bounds `connection.py`'s. Order is kept: nothing is answered here while an earlier request of
-the connection is still being answered. The table is looked at when the request has arrived as a whole: one that
-announces a body, or calls the broker by another name than its own, is not answered here.
+It uses no task and no ASGI, which are most of the cost of such a request (figures in docs/decisions/0007). Uvicorn
+handles a lookup that has to wait, but its answer is written in one piece. Uvicorn keeps the parser, flow control and
+all other requests; `connection.py` has the bounds. Order is kept: nothing is answered here while an earlier request of
+the connection is being answered. The table is read when the whole request has arrived. A request that announces a body,
+or calls the broker by a foreign name, is not answered here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LookupConnection(Connection):
         self._answer: bytes | None = None
 
     def begin_answer(self) -> None:
-        """The request line and the headers are there: answered here, or uvicorn's."""
+        """The request line and headers have arrived: decide whether to answer here or leave it to uvicorn."""
         self._answer = self._lookups.at_once(self.url.partition(b"?")[0]) if self._is_plain_lookup() else None
         if self._answer is None:
             super().begin_answer()
@@ -70,7 +70,7 @@ class LookupConnection(Connection):
         return hosts == 1
 
     def complete_request(self) -> None:
-        """The whole request is there: now it may be answered."""
+        """The whole request has arrived: now it may be answered."""
         answer, self._answer = self._answer, None
         if answer is None:
             super().complete_request()
@@ -83,7 +83,7 @@ class LookupConnection(Connection):
         self.transport.write(b"".join((_STATUS, *headers, answer)))
 
     def _write_whole(self, cycle: RequestResponseCycle, answer: bytes) -> bool:
-        """What two calls of `cycle.send` would do, on a connection that is healthy and goes on; else False."""
+        """Do what two calls of `cycle.send` would do, on a healthy connection that stays open; else return False."""
         if cycle.disconnected or cycle.response_started or not cycle.keep_alive or self.flow.write_paused:
             return False
         if self.transport.is_closing():

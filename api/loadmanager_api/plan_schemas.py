@@ -1,4 +1,4 @@
-"""Plans and where balance stands, as JSON; and what a request about them may say."""
+"""JSON schemas of plans and of the state of balancing, and of requests about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What policies look like as JSON: Pulsar's shapes for Pulsar's routes, and ours. Shapes only."""
+"""JSON schemas of policies: Pulsar's shapes for Pulsar's routes, and ours. Shapes only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns what a node knows into what is shown. Reads only; decides nothing but the words."""
+"""Turns a node's state into what is shown. Reads only; decides nothing but the words."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _bundle_load(node: Node, entry: Ownership) -> dict[str, Any] | None:
 
 
 def brokers_shown(node: Node) -> list[BrokerShown]:
-    """All registered brokers, and those that are gone but still hold something; by name."""
+    """All registered brokers, and those that are gone but still hold bundles; by name."""
     known = {peer.broker: peer for peer in node.membership.peers.values()}
     return [broker_shown(node, broker, known.get(broker)) for broker in sorted({*known, *node.channel.table.holders()})]
 
@@ -105,7 +105,7 @@ def _registered_fields(peer: Peer) -> dict[str, Any]:
 
 
 def leader_of(node: Node) -> BrokerId | None:
-    """Who leads, as last seen; nobody if that one is known to be dead."""
+    """The leader as last seen; None if it is known to be dead."""
     leadership = node.world.coordination.leadership
     if leadership is None or leadership.leader in node.membership.suspected:
         return None
@@ -115,9 +115,9 @@ def leader_of(node: Node) -> BrokerId | None:
 async def bundles_after(
     node: Node, namespace: str | None, after: Bundle | None, state: State | None, owner: str | None, most: int
 ) -> list[Ownership]:
-    """The first bundles that fit, in the order of their names, from behind `after` on.
+    """The first matching bundles in the order of their names, after `after`.
 
-    What fits may be rare, and the last of a million: the loop gets its turn meanwhile.
+    Matches may be rare, and the last of a million: the loop gets its turn meanwhile.
     """
     table, found, looked_at = node.channel.table, list[Ownership](), 0
     for name in table.namespaces() if namespace is None else [namespace]:
@@ -146,9 +146,9 @@ def _fits(entry: Ownership, state: State | None, owner: str | None) -> bool:
 
 
 def settings_shown(node: Node) -> dict[str, Any]:
-    """All settings; what is passed through to the clients of Kafka and ZooKeeper may be secret and is hidden.
+    """All settings; those that are passed to the clients of Kafka and ZooKeeper may be secret and are hidden.
 
-    So are secrets within addresses and properties, as far as they can be told by their form and name.
+    So are secrets within addresses and properties, as far as their form and name shows them.
     """
     shown: dict[str, Any] = node.settings.model_dump(mode="json")
     return hide(shown)

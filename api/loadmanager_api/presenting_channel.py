@@ -1,4 +1,4 @@
-"""Turns what a node knows of the channel into what is shown. Reads only; decides nothing but the words."""
+"""Turns a node's knowledge of the channel into what is shown. Reads only; decides nothing but the words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from statechannel.law.agreement import Agreement
 from statechannel.law.snapshot import SnapshotInfo
 
 Digested = Sequence[tuple[int, str]]
-"""By partition, of one cut of it: the next offset, and the digest."""
+"""By partition, the next offset and the digest of one cut of it."""
 
 
 def channel_shown(node: Node, outlook: Outlook, digested: Digested | None) -> ChannelShown:

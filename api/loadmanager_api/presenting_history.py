@@ -10,11 +10,11 @@ from statechannel.law.bundle import Bundle
 from statechannel.law.verdict import Ownership
 
 MAX_BOUNDARIES = 1_000
-"""Of a namespace's creation there may be 65,537."""
+"""The most boundaries that are shown: a namespace's creation may have 65,537."""
 
 
 def history_shown(found: History, present: Ownership | None, since_ms: int | None = None) -> HistoryShown:
-    """The history since a time, and what the bundle is now (None: it is gone)."""
+    """The history since a time, and the present state of the bundle (None: it is gone)."""
     return HistoryShown(
         bundle=str(found.bundle),
         partition=found.partition,
@@ -32,7 +32,7 @@ def _note(found: History, since_ms: int | None) -> str | None:
     if found.older or not found.log_begin:
         return None
     if since_ms is not None and found.log_begin_ms is not None and found.log_begin_ms <= since_ms:
-        return None  # nothing of what was asked for
+        return None  # nothing of the requested time
     when = f" of {_time(found.log_begin_ms)}" if found.log_begin_ms is not None else ""
     unjudged = f"; what lies below offset {found.begin} cannot be judged any more" * (found.begin > found.log_begin)
     return (

@@ -37,7 +37,7 @@ NAMED = 3
 
 
 def summary_shown(operating: Operating, plan: Plan) -> PlanSummary:
-    """In one line."""
+    """A plan in one line."""
     return PlanSummary(
         id=plan.id,
         kind=plan.kind,
@@ -55,7 +55,7 @@ def summary_shown(operating: Operating, plan: Plan) -> PlanSummary:
 
 
 def plan_shown(operating: Operating, plan: Plan) -> PlanShown:
-    """All of it."""
+    """A whole plan."""
     outcomes = operating.progress(plan)
     return PlanShown(
         **summary_shown(operating, plan).model_dump(),
@@ -173,7 +173,7 @@ def _round(last: LastRound) -> RoundShown:
 
 
 def _move(move: Move | PlannedMove, reason: str, outcome: str, detail: str) -> MoveShown:
-    """`reason` counts where the move has none of its own."""
+    """One move; `reason` is used where the move has none of its own."""
     return MoveShown(
         bundle=str(move.bundle),
         source=move.source.name,

@@ -1,4 +1,4 @@
-"""Turns what a broker knows of settings into what is shown. Reads only."""
+"""Turns a broker's settings into what is shown. Reads only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from loadmanager_api.schemas_settings import SettingChange, SettingShown
 
 
 def every_setting(node: Node) -> list[SettingShown]:
-    """All settings, section by section, less what may be secret."""
+    """All settings, section by section, without possible secrets."""
     now, start = settings_shown(node), _start(node)
     return [_shown(node.live, each, now[each.name], start[each.name]) for each in descriptions().values()]
 

@@ -1,4 +1,4 @@
-"""What a changed policy would move: the strategy on the model with the new policies. Changes nothing."""
+"""Previews the moves of a changed policy: runs the strategy on the model with the new policies. Changes nothing."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The names that Pulsar's namespace policies have (org.apache.pulsar.common.policies.data.Policies), but for `bundles`.
+"""The fields of Pulsar's namespace policies (org.apache.pulsar.common.policies.data.Policies), except `bundles`.
 
-Pulsar's tools may send any of them with a new namespace; they are taken, and mean nothing here.
+Pulsar's tools may send any of them with a new namespace; they are accepted and ignored.
 """
 
 from __future__ import annotations

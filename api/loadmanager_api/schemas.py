@@ -1,6 +1,6 @@
-"""What comes in and goes out as JSON. Pulsar's routes have Pulsar's names (camelCase), our own have ours.
+"""JSON schemas of requests and answers. Pulsar's routes use Pulsar's names (camelCase), our own routes ours.
 
-Only shapes: what fills them is in `presenting.py`.
+Shapes only: `presenting.py` fills them.
 """
 
 from __future__ import annotations

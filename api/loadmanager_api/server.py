@@ -1,6 +1,6 @@
-"""Serves a broker's endpoints: uvicorn's parser and ASGI on our own listener, on a socket that was bound before.
+"""Serves a broker's endpoints: uvicorn's parser and ASGI on our own listener, on a socket that is bound already.
 
-Knows of sockets and addresses; of the node only that its registration tells the others where its endpoints are.
+It handles sockets and addresses; of the node it uses only the registration, to announce the endpoints' address.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CLOSE_TIMEOUT_S = 3.0
 
 
 class NotLoopback(ValueError):
-    """An address that others can reach was given without saying that this is meant."""
+    """An address that others can reach was given without the setting `insecure`."""
 
 
 @asynccontextmanager
@@ -86,7 +86,7 @@ async def attach(handover: Handover, listening: socket.socket) -> AsyncGenerator
 
 
 def check_reach(address: str, *, insecure: bool) -> None:
-    """Raise NotLoopback if others may reach `host:port` and that was not said to be meant."""
+    """Raise NotLoopback if others may reach `host:port` and `insecure` is off."""
     if not insecure and not is_loopback(address.rpartition(":")[0].strip("[]")):
         raise NotLoopback(
             f"{address} can be reached from other machines, and there is no authentication: "

@@ -1,6 +1,6 @@
-"""How a watch looks on the wire: server-sent events, each with a JSON object as its data.
+"""The wire format of a watch: server-sent events, each with a JSON object as its data.
 
-What a watch tells is decided in `loadmanager/channel/history/watch.py`; docs/http.md describes the events.
+`loadmanager/channel/history/watch.py` decides what a watch sends; docs/http.md describes the events.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class WatchedChange(msgspec.Struct, frozen=True):
 
 
 def greeting() -> bytes:
-    """What comes first: how soon to come back."""
+    """The first event: after how long a client should reconnect."""
     return f"retry: {RETRY_MS}\n\n".encode()
 
 

@@ -1,7 +1,7 @@
-"""Runs the demo: sets the stage in a temporary directory, plays the script, shows it, and tells the figures at the end.
+"""Runs the demo: sets the stage in a temporary directory, plays the script, shows it, and prints the figures.
 
-However it ends (its time, an error, Ctrl-C), all processes that it started have ended and the directory is gone; only
-after a failure, or where the user says so, is it kept, with the processes' error output, and named.
+However it ends (time is up, an error, Ctrl-C), all its processes have ended and the directory is deleted. The directory
+is kept, with the processes' error output, only after a failure or where the user asks for it; its path is then printed.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ FRAME_S = 0.2
 
 
 def run(options: Options, console: Console | None = None) -> int:
-    """The exit code: 0 if nothing failed, nothing was lost or doubled, and the script was played to its end.
+    """Run the demo. Exit code 0 if nothing failed, was lost or doubled, and the script was played to its end.
 
-    Raises ValueError for options that make no sense. Ctrl-C gives 130.
+    Raises ValueError for invalid options. Ctrl-C gives 130.
     """
     options.check()
     console = console or Console()
@@ -111,7 +111,7 @@ async def _run(options: Options, directory: Path, console: Console) -> Summary:
 
 
 def _end_on(number: signal.Signals) -> None:
-    """This signal ends the demo in order, as Ctrl-C does."""
+    """Let this signal end the demo in order, as Ctrl-C does."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(number, task.cancel)

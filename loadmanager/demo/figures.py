@@ -1,11 +1,10 @@
 """What the demo measures, and how.
 
-* **gap** of a planned move: from the instant at which the old owner ceases to serve the bundle (before its `release`
-  hook begins) to the instant at which the new one begins to (after its `acquire` hook), both taken at the change
-  itself, on the one monotonic clock of the machine. Moves whose old owner was killed have no such instant; they are
-  failovers.
+* **gap** of a planned move: from the instant at which the old owner stops serving the bundle (before its `release` hook
+begins) to the instant at which the new one starts (after its `acquire` hook), both taken at the change itself, on the
+one monotonic clock of the machine. Moves from a killed owner have no such instant; they are failovers.
 * **failover**: from just before SIGKILL until every bundle that the dead broker held has answered a read of one of its
-  counters, asked through a client router like any other.
+counters, asked through a client router like any other.
 * **requests**: counted by the load generator, from the moment at which each was due.
 * **lost**, **doubled**: `loadmanager/demo/counter/audit.py`.
 """
@@ -18,7 +17,7 @@ import msgspec
 
 
 class LoadFigures(msgspec.Struct, frozen=True):
-    """What the load generator says of itself, four times a second; the last three only at its end."""
+    """The load generator's figures, four times a second; `stored`, `lost` and `doubled` only at its end."""
 
     ok: int = 0
     late: int = 0
@@ -35,7 +34,7 @@ class LoadFigures(msgspec.Struct, frozen=True):
 
 
 class Served(msgspec.Struct, frozen=True, order=True):
-    """A bundle began or ceased to be served by somebody."""
+    """A bundle began or stopped being served by a broker."""
 
     at_ns: int
     bundle: str
@@ -70,7 +69,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 def gaps_ms(served: Iterable[Served]) -> list[float]:
-    """The gaps of all planned moves, sorted: each beginning of service with the end of the same bundle's before it."""
+    """Gaps of all planned moves, sorted: from each stop of service to the next start of the same bundle."""
     gaps: list[float] = []
     last: dict[str, Served] = {}
     for event in sorted(served):
@@ -82,7 +81,7 @@ def gaps_ms(served: Iterable[Served]) -> list[float]:
 
 
 def percentile(values: list[float], share: float) -> float | None:
-    """Of sorted values; None if there are none."""
+    """A percentile of sorted values; None if there are none."""
     return round(values[min(len(values) - 1, int(len(values) * share))], 2) if values else None
 
 

@@ -1,7 +1,7 @@
-"""One broker of the demo, as a process: the counter service, and lines of JSON on standard output on what it does.
+"""One broker of the demo, as a process: the counter service, which reports events as JSON lines on standard output.
 
-When a bundle begins or ceases to be served here, the moment (CLOCK_MONOTONIC, which all processes of a machine share)
-is taken on the control thread, at the change itself. Dies with its parent: when standard input ends, it ends.
+When a bundle begins or stops being served here, the time (CLOCK_MONOTONIC, which all processes of a machine share) is
+taken on the control thread, at the change itself. The process ends with its parent: when standard input ends.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def tell(told: Told) -> None:
 
 
 def _die_with_parent() -> None:
-    while os.read(0, 4096):  # not through sys.stdin, whose lock would be in the way of an ordinary exit
+    while os.read(0, 4096):  # not through sys.stdin, whose lock would block an ordinary exit
         pass
     os._exit(0)
 

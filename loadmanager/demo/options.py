@@ -1,4 +1,4 @@
-"""What can be chosen for a demo, and the settings that its brokers get."""
+"""Options of a demo, and the settings that its brokers get."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loadmanager.broker.wiring import check_servers, file_of
 NAMESPACE = "demo/counters"
 BUNDLES = 48
 HEADROOM = 1.7
-"""How much more than its even share of the load a broker declares that it can take."""
+"""A broker's declared capacity, as a multiple of its even share of the load."""
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -22,7 +22,7 @@ class Options(msgspec.Struct, frozen=True):
     brokers: int = 3
     rate_s: float = 300.0
     budget_s: float = 10.0
-    """After which a request counts as failed."""
+    """Seconds after which a request counts as failed."""
     plain: bool = False
     json: Path | None = None
     log: str | None = None
@@ -55,7 +55,7 @@ def _check_address(option: str, address: str | None, *forms: str) -> None:
 
 
 def cluster_settings(options: Options, directory: Path) -> dict[str, object]:
-    """The settings that all brokers and the onlooker share: short intervals, so that there is something to see."""
+    """The settings that all brokers and the onlooker share; intervals are short, so that there is something to see."""
     run = secrets.token_hex(3)
     capacity = 2 * HEADROOM * options.rate_s / options.brokers  # a request is a message in and one out
     settings: dict[str, object] = {
@@ -77,6 +77,6 @@ def cluster_settings(options: Options, directory: Path) -> dict[str, object]:
 
 
 def onlooker_settings(settings: dict[str, object]) -> dict[str, object]:
-    """Those of the demo's own process: what Kafka's client would print goes into no picture."""
+    """Settings of the demo's own process: messages of Kafka's client would spoil the picture."""
     quiet = {"kafka": {"log_level": "0"}} if str(settings["log"]).startswith("kafka:") else {}
     return {**settings, **quiet}

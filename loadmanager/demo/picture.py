@@ -1,6 +1,6 @@
-"""The demo's live picture: who owns what and how full everybody is, what moves and why, what callers see.
+"""The demo's live picture: owners, usage, moves with their reasons, and what callers see.
 
-Pure: from the stage as it is to something that rich prints, for a given size. The whole picture fits into 80 x 24.
+Pure: from the stage to something that rich prints, for a given size. The whole picture fits into 80 x 24.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FAINT = "bright_black"
 
 
 class Pulse:
-    """The last samples of what callers saw, one for each frame."""
+    """The last latencies that callers saw, one per frame."""
 
     def __init__(self) -> None:
         self._samples: deque[float] = deque(maxlen=SAMPLES_KEPT)
@@ -132,7 +132,7 @@ def _bar(share: float, width: int, style: str) -> Text:
 
 
 def _ring(stage: Stage, width: int) -> Text:
-    """Every bundle in the order of the ring, in its owner's colour; one that is on its way is a hollow block."""
+    """Every bundle in ring order, in its owner's colour; one on its way is a hollow block."""
     bundles = stage.watch.bundles(NAMESPACE)
     cells = max(1, min(2, (width - 2) // max(1, len(bundles))))
     text = Text("  ")

@@ -15,7 +15,7 @@ STATUS_S = 3.0
 
 
 async def show_lines(stage: Stage, console: Console) -> None:
-    """Until cancelled; what came last is shown before it ends."""
+    """Print events until cancelled; the last ones are printed before it ends."""
     shown = 0.0
     status_s = time.monotonic() + STATUS_S
     try:

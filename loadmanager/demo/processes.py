@@ -1,7 +1,7 @@
-"""The demo's child processes: started, heard line by line, ended by the handle that started them, never by name.
+"""The demo's child processes: started, read line by line, and ended by handle, never by name.
 
-A child's standard input is a pipe that ends with this process, however it ends, and each child takes that as its end. A
-child is in a session of its own, so that Ctrl-C reaches only this process, which then ends them in order.
+A child's standard input is a pipe that ends with this process, however that ends; a child then ends too. Each child has
+a session of its own, so that Ctrl-C reaches only this process, which then ends the children in order.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Child:
             self._process.send_signal(signal.SIGTERM)
 
     def close_input(self) -> None:
-        """What the child takes as its end."""
+        """Close the child's standard input, which tells it to end."""
         if self._process.stdin is not None:
             self._process.stdin.close()
 

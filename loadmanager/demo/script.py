@@ -1,4 +1,4 @@
-"""What happens when: the acts of the demo, each at its share of the time, or later if the one before is not over."""
+"""The demo's script: each act begins at its share of the time, or later if the one before is not over."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TRANSFERS_BY_HAND = 6
 
 
 async def play(stage: Stage) -> None:
-    """The whole piece, from the first broker to the audit."""
+    """Play the whole script, from the first broker to the audit."""
     await overture(stage)
     begun_s = time.monotonic()
     seconds = stage.options.seconds
@@ -43,7 +43,7 @@ async def play(stage: Stage) -> None:
 
 
 async def overture(stage: Stage) -> None:
-    """Brokers, bundles, load."""
+    """Start brokers, bundles and load."""
     count = stage.options.brokers
     await stage.start_brokers(count)
     labels = ", ".join(sorted(m.label for m in stage.up()))
@@ -56,7 +56,7 @@ async def overture(stage: Stage) -> None:
 
 
 async def join(stage: Stage) -> Member:
-    """A broker more; the leader's balancing gives it its part."""
+    """Start one more broker; the leader's balancing gives it its part."""
     stage.note("one more broker is started", "act")
     member = await stage.start_broker()
     stage.note(f"{member.label} has joined; balancing will give it its part", "good")
@@ -64,7 +64,7 @@ async def join(stage: Stage) -> Member:
 
 
 async def by_hand(stage: Stage, to: Member) -> None:
-    """Some bundles of the broker that has most, one after the other."""
+    """Transfer some bundles of the broker with the most, one after the other."""
     source = max((m for m in stage.up() if m is not to), key=lambda m: len(stage.watch.held_by_name(m.name)))
     bundles = stage.watch.held_by_name(source.name)[:TRANSFERS_BY_HAND]
     stage.note(f"{len(bundles)} bundles go by hand from {source.label} to {to.label}", "act")
@@ -73,7 +73,7 @@ async def by_hand(stage: Stage, to: Member) -> None:
 
 
 async def kill_an_owner(stage: Stage) -> Member:
-    """The follower with most bundles."""
+    """Kill the follower with the most bundles."""
     leader = await stage.led_by()
     followers = [m for m in stage.up() if m is not leader]
     member = max(followers, key=lambda m: len(stage.watch.held_by_name(m.name)))
@@ -89,14 +89,14 @@ async def come_back(stage: Stage, member: Member) -> None:
 
 
 async def kill_the_leader(stage: Stage) -> Member:
-    """Whoever leads. Another one takes over the lead, then the bundles."""
+    """Kill the leader. Another broker takes over the lead, then the bundles."""
     leader = await stage.led_by()
     await stage.kill(leader, "leader")
     return leader
 
 
 async def drain(stage: Stage) -> None:
-    """A follower leaves in peace."""
+    """A follower drains and leaves."""
     leader = await stage.led_by()
     followers = [m for m in stage.up() if m is not leader]
     await stage.retire(max(followers, key=lambda m: len(stage.watch.held_by_name(m.name))))

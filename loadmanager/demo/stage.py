@@ -47,7 +47,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Life(msgspec.Struct):
-    """One process of a broker, in seconds of the demo. `end` says how it ended, before the demo did."""
+    """One process of a broker; times in seconds of the demo. `end` says how it ended, if before the demo's end."""
 
     label: str
     begun_s: float
@@ -78,7 +78,7 @@ class Member:
 
 
 class Stage:
-    """Everything that is shown. Use inside `async with TaskGroup` whose group it is given."""
+    """State and processes of the demo. Use it inside the TaskGroup that it is given."""
 
     def __init__(self, options: Options, directory: Path, tasks: asyncio.TaskGroup) -> None:
         self.options = options
@@ -89,7 +89,7 @@ class Stage:
         self.members: dict[str, Member] = {}
         self.load = LoadFigures()
         self.loads: list[tuple[float, LoadFigures]] = []
-        """What the load generator said, and when."""
+        """The load generator's figures, with their times."""
         self.lives: list[Life] = []
         self.events: deque[Event] = deque(maxlen=EVENTS_KEPT)
         self.served: list[Served] = []
@@ -108,7 +108,7 @@ class Stage:
         self.events.append(Event(self.now_s, text, tone))
 
     def problem(self, text: str) -> None:
-        """Something that must not happen: the demo has failed."""
+        """Record a failure of the demo."""
         self.problems.append(text)
         self.note(text, "bad")
 
@@ -131,7 +131,7 @@ class Stage:
         return f"{owned} of {BUNDLES} bundles have owners"
 
     def label(self, broker: str) -> str:
-        """The letter of a broker, its address if it is none of ours."""
+        """The letter of a broker; its address if it is not one of ours."""
         return next((m.label for m in self.members.values() if m.name == broker), broker)
 
     def words(self, text: str) -> str:
@@ -142,11 +142,11 @@ class Stage:
         return text
 
     def up(self) -> list[Member]:
-        """Those that serve."""
+        """The members that serve."""
         return [m for m in self.members.values() if m.state == "up"]
 
     def leader(self) -> Member | None:
-        """Whoever took the lead last, if it is still there."""
+        """The broker that took the lead last, if it is still up."""
         leader = self.watch.leader
         return next((m for m in self.up() if leader is not None and m.name == leader.name), None)
 
@@ -262,7 +262,7 @@ class Stage:
     # --- bundles
 
     async def first_owners(self) -> None:
-        """Have every bundle assigned, as first lookups do."""
+        """Assign every bundle by first lookups."""
         await self._until_answered(self.watch.bundles(NAMESPACE), READY_S)
 
     async def transfer(self, bundle: Bundle, to: Member) -> bool:

@@ -1,7 +1,7 @@
-"""The demo afterwards, as one SVG: how many bundles each broker served, what callers saw, and what happened when.
+"""The demo afterwards, as one SVG: bundles per broker, latencies that callers saw, and events.
 
-Pure: from what the stage remembers to text. What is drawn of a broker that was killed ends with its process; it could
-not say itself that it ceased to serve.
+Pure: from the stage's data to text. The lane of a killed broker ends with its process, because the broker could not
+report that it stopped serving.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An onlooker: follows the cluster by reading its log, as every broker does, and writes nothing.
 
-What it shows of ownership, moves, their reasons and leaders is therefore what was accepted, not what a process says of
-itself. Loads come from the brokers' reports.
+So ownership, moves, their reasons and leaders are those that were accepted, not what a process says of itself. Loads
+come from the brokers' reports.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ START_TIMEOUT_S = 60.0
 
 
 class Journey(msgspec.Struct):
-    """A bundle that changes hands: in the log at `begun_s`, arrived at `arrived_s` (monotonic), None on its way."""
+    """A move of a bundle: in the log at `begun_s`, arrived at `arrived_s` (monotonic; None on its way)."""
 
     bundle: Bundle
     source: str
@@ -43,7 +43,7 @@ class Journey(msgspec.Struct):
 
 
 class Watch:
-    """The cluster as its log tells it. `on_lead` is called with the broker that took the lead, and its epoch."""
+    """The cluster by its log. Calls `on_lead` with a broker that takes the lead, and its epoch."""
 
     def __init__(self, settings: Settings, on_lead: Callable[[BrokerId, int], None]) -> None:
         self._log = open_log(settings)
@@ -84,12 +84,12 @@ class Watch:
         return self._loads.get(broker)
 
     def bundles(self, namespace: str) -> tuple[Bundle, ...]:
-        """Those of a namespace, lowest first; none before it exists."""
+        """The bundles of a namespace, lowest first; none before it exists."""
         known = self.table.namespace(namespace)
         return known.bundles if known is not None else ()
 
     async def wait_for(self, holds: Callable[[], bool], timeout_s: float) -> None:
-        """Return when it holds, asked after each change. Raises TimeoutError."""
+        """Wait until the condition holds; checks it after each change. Raises TimeoutError."""
         async with asyncio.timeout(timeout_s):
             while not holds():
                 self._news.clear()

@@ -1,1 +1,1 @@
-"""Whether a broker would run well here, and a support bundle of a cluster that runs. Changes nothing."""
+"""Checks whether a broker would run well here, and collects support bundles of running clusters. Changes nothing."""

@@ -1,5 +1,6 @@
-"""Whether anything at all was recorded in a time. Where nothing was, an answer would be empty without saying anything:
-there were no moves, or nobody looked.
+"""Whether anything was recorded in a window.
+
+Without this check an empty answer could mean two things: there were no moves, or nothing was recorded.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from loadmanager.errors import NotFound
 from loadmanager.history.lake import ALWAYS, Lake, Window
 
 RECORDED = {"broker_minute": "minute", "broker_load": "at", "channel": "at", "decision": "at", "group_lag": "at"}
-"""Tables and their times. One of them has rows of any time in which a cluster was recorded; the first is the smallest,
-and the one that is kept for ever."""
+"""Tables and their time columns. A recorded cluster has rows of any time in one of them; the first table is the
+smallest, and the one that is kept for ever."""
 
 
 def check_recorded(lake: Lake, window: Window = ALWAYS) -> None:
-    """Raises NotFound where nothing of the window is recorded, with the time of which there is something."""
+    """Raises NotFound where nothing of the window is recorded; the message says which time is."""
     if all(lake.table(name, window).isEmpty() for name in RECORDED):
         raise NotFound(_nothing(lake, window))
 

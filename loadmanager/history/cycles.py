@@ -1,5 +1,8 @@
-"""Python's search for cycles, put off. A decoder makes some hundred thousand small objects at once, none of which is in
-a cycle, and each search walks over all of them: it took as long as the decoding."""
+"""Switches Python's cycle collector off during a task.
+
+A decoder makes some hundred thousand small objects at once, none of them in a cycle, and each collection walks over all
+of them: that took as long as the decoding.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def unsearched() -> Generator[None]:
-    """For the work of a task: what is dropped is freed all the same, by its reference count."""
+    """No cycle collection in this context; reference counts still free objects."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""What Spark says of an error, in one line: its own text is pages of Java. No Spark in it."""
+"""One line out of Spark's error text, which is pages of Java. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _CALLING = "An error occurred while calling"
 
 
 def gist(said: str) -> str:
-    """Spark's own words where it has a name for it, else the first line that says any."""
+    """Spark's named error condition if there is one, else the first line that says anything."""
     named = _CONDITION.search(said)
     lines = (line.strip().removeprefix(": ") for line in said.splitlines())
     words = named[0] if named else next((line for line in lines if line and not line.startswith(_CALLING)), "no reason")

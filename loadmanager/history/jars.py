@@ -1,7 +1,7 @@
-"""Brings the jars of `pom.xml` with Maven, once, and says where they are. Nothing is downloaded when a job runs.
+"""Downloads the jars of `pom.xml` with Maven, once, and says where they are. A running job downloads nothing.
 
-`loadmanager history jars` calls `bring()`; jobs call `present()`, which fails with that command if they are missing.
-They lie in `$LOADMANAGER_HISTORY_JARS`, by default in the user's cache, in a folder of the POM's own digest: two
+`loadmanager history jars` calls `bring()`; jobs call `present()`, which names that command if jars are missing. They
+are in `$LOADMANAGER_HISTORY_JARS`, by default in the user's cache, in a folder named by the POM's digest, so that two
 releases don't disturb each other.
 """
 
@@ -19,12 +19,12 @@ from loadmanager.errors import Invalid
 POM = Path(__file__).with_name("pom.xml")
 PLACE = "LOADMANAGER_HISTORY_JARS"
 COMPLETE = ".complete"
-"""Written last: the names of all jars. (That of an earlier release is empty.)"""
+"""Written last: the names of all jars; empty if an earlier release wrote it."""
 TIMEOUT_S = 600
 
 
 def folder() -> Path:
-    """Where the jars of this release lie, or will."""
+    """The folder for this release's jars, whether or not it exists."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     root = Path(os.environ.get(PLACE) or cache / "loadmanager" / "jars")
     return root / hashlib.sha256(POM.read_bytes()).hexdigest()[:16]
@@ -39,7 +39,7 @@ def present() -> tuple[Path, ...]:
 
 
 def _complete(where: Path) -> bool:
-    """Whether all that was brought is there still."""
+    """Whether everything that was downloaded is still there."""
     try:
         names = (where / COMPLETE).read_text().split()
     except OSError:

@@ -1,14 +1,14 @@
-"""The lakehouse: where each table lies, how it is read, and the three ways in which it is written.
+"""The lakehouse: where each table is, how it is read, and the three ways in which it is written.
 
-`Lake(spark, root)`; the root is a path or URI that Spark can write. Tables are Delta, each at a path of its own below
-`root/tables`. `table(name)` is a DataFrame of the schema of `schemas.py` also where the table is not there yet: empty
-then. How tables are made and brought up to date is in `layout.py`, who calls the writing side in `ingest/`.
+`Lake(spark, root)`; the root is a path or URI that Spark can write. Tables are Delta, each at its own path below
+`root/tables`. `table(name)` is a DataFrame with the schema of `schemas.py`; empty where the table does not exist yet.
+`layout.py` makes tables and brings them up to date; `ingest/` writes them.
 
-Each way of writing is one commit, and doing it twice is doing it once:
+Each way of writing is one commit, and idempotent:
 
-* `append`: under a writer's name and a number, and a number that was committed is passed over;
-* `add_new`: rows whose key is not there yet (an insert-only merge: nothing is rewritten);
-* `replace`: what matches a condition, by rows that match it.
+* `append`: under a writer's name and a number; a number that was committed is skipped;
+* `add_new`: only rows whose key is not there yet (an insert-only merge: nothing is rewritten);
+* `replace`: rows that match a condition replace all rows that match it.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ _NOT_THERE = frozenset(
 
 
 class Once(msgspec.Struct, frozen=True):
-    """Under which name and number an append is done once. Numbers of a name only grow."""
+    """The writer's name and number that make an append happen once. Numbers of a name only grow."""
 
     writer: str
     number: int
 
     def options(self) -> dict[str, str]:
-        """What Delta wants to know of it."""
+        """Delta's write options for it."""
         return {"txnAppId": self.writer, "txnVersion": str(self.number)}
 
 
@@ -73,13 +73,13 @@ class Lake:
         self._prepared: set[str] = set()
 
     def path(self, table: str) -> str:
-        """Where a table lies. Raises KeyError for a name that is none."""
+        """Path of a table. Raises KeyError for an unknown name."""
         if table not in TABLES:
             raise KeyError(table)
         return f"{self.root}/tables/{table}"
 
     def checkpoint(self, query: str, version: int) -> str:
-        """Where a streaming query keeps its progress; another version of the job's plan begins another one."""
+        """Checkpoint path of a streaming query; each version of the job's plan has its own."""
         return f"{self.root}/checkpoints/{query}/v{version}"
 
     def exists(self, table: str) -> bool:
@@ -87,10 +87,10 @@ class Lake:
         return self._read(table) is not None
 
     def table(self, name: str, window: Window = ALWAYS) -> DataFrame:
-        """The rows of a table, those of a window by `at` (or `minute`), with all columns that this release knows.
+        """The rows of a table, in a window by `at` (or `minute`), with all columns that this release knows.
 
-        A column that an older release did not write is null. Raises KeyError for a name that is none, Invalid where a
-        newer release wrote the lake in another format.
+        A column that an older release did not write is null. Raises KeyError for an unknown name, Invalid where a newer
+        release wrote the lake in another format.
         """
         schema = TABLES[name]
         found = self._read(name)
@@ -103,9 +103,9 @@ class Lake:
         return window.cut(rows, time)
 
     def prepare(self, table: str) -> None:
-        """Make the table if it is missing, and add the columns that an older release did not know.
+        """Make the table if it is missing, and add columns that an older release did not know.
 
-        Whatever writes does this first. Raises Invalid for a lake that this release must not write.
+        Every writer calls this first. Raises Invalid for a lake that this release must not write.
         """
         found = self._read(table)
         if found is None:
@@ -117,7 +117,7 @@ class Lake:
     def append(self, table: str, rows: DataFrame, once: Once, note: str = "") -> None:
         """Append `rows`, unless `once.writer` has appended a batch of this number or a higher one to this table.
 
-        Of two that append at the same time under one name one is refused: Conflict. `note` stands with the commit.
+        Raises Conflict in one of two concurrent appends under one name. `note` is stored with the commit.
         """
         self._writing(table, rows, "append", once.options() | ({"userMetadata": note} if note else {}))
 
@@ -127,17 +127,17 @@ class Lake:
         return not history.where(f.col("userMetadata") == note).isEmpty()
 
     def add_new(self, table: str, rows: DataFrame, key: Iterable[str]) -> None:
-        """Append those of `rows` whose `key` (columns, not null) is in the table not yet."""
+        """Append those of `rows` whose `key` (columns, not null) is not in the table yet."""
         columns = list(key)
         there = self.table(table).select(*columns)
         self._writing(table, rows.join(there, columns, "left_anti"), "append", {})
 
     def replace(self, table: str, rows: DataFrame, where: str) -> None:
-        """Put `rows`, all of which match the condition, in the place of all rows that match it."""
+        """Replace all rows that match the condition by `rows`, which must match it too."""
         self._writing(table, rows, "overwrite", {"replaceWhere": where})
 
     def remove(self, table: str, where: str) -> None:
-        """Delete the rows that match a condition. Raises Conflict where another job writes their files anew."""
+        """Delete the rows that match a condition. Raises Conflict where another job rewrites their files."""
         if self.exists(table):
             with self._alone(table):
                 self.spark.sql(f"DELETE FROM {layout.delta(self.path(table))} WHERE {where}")
@@ -162,7 +162,7 @@ class Lake:
         path = self.path(table)
         try:
             found = self.spark.read.format("delta").load(path)
-            _ = found.schema  # through Spark Connect nothing is looked at before
+            _ = found.schema  # Spark Connect checks nothing before this
         except AnalysisException as error:
             if error.getCondition() in _NOT_THERE:
                 return None

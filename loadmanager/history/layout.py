@@ -1,9 +1,10 @@
-"""How the tables of the lakehouse are made, and brought up to this release. Not what is in them (`schemas.py`).
+"""How the tables of the lakehouse are made, and brought up to this release. `schemas.py` says what is in them.
 
-A table is cut by `day`, bronze by topic too; statistics are kept only of the columns that are searched, because they
-cost as much as writing. A release adds columns at the end: an older lake gets them when a newer release first writes,
-and an older release passes over the columns that it does not know. What it could not pass over safely raises
-`FORMAT`, which stands in each table's properties: then an older release refuses the lake instead of misreading it.
+A table is partitioned by `day`, bronze by topic too. Statistics are kept only for columns that are searched, because
+they cost as much as writing. A release adds columns at the end: an older lake gets them when a newer release first
+writes, and an older release ignores columns that it does not know. A change that an older release could not safely
+ignore raises `FORMAT`, which is in each table's properties: the older release then refuses the lake instead of
+misreading it.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from loadmanager.errors import Invalid
 from loadmanager.history.schemas import TABLES
 
 FORMAT = 1
-"""Of the lake as a whole: what the tables mean together, beyond their columns."""
+"""Format of the lake as a whole: what the tables mean together, beyond their columns."""
 
 FORMAT_PROPERTY = "loadmanager.format"
 
 _SEARCHED = ("batch", "stage", "topic", "partition", "offset", "appended_at", "at", "minute")
 _BRIEF_HISTORY = {"delta.logRetentionDuration": "interval 2 days"}
-"""Of what is only the ingest's own: nobody asks what it was long ago."""
+"""For the ingest's own tables: nobody asks for their past."""
 _OWN = ("channel_state", "progress")
 _CHECKPOINTS = {table: 10 + place for place, table in enumerate(TABLES)}
-"""After how many commits Delta sums a table's log up. Tables get their commits together, and should not sum up together
-too: the batch in which all did took half as long again."""
+"""After how many commits Delta writes a checkpoint of a table's log. Tables get their commits together; different
+intervals avoid that all checkpoint in one batch, which then took half as long again."""
 
 
 def cut_by(table: str, schema: StructType) -> tuple[str, ...]:
-    """The columns by which a table's files lie in folders."""
+    """The columns by which a table is partitioned."""
     if "day" not in schema.names:
         return ()
     return ("topic", "day") if table == "bronze" else ("day",)
@@ -52,7 +53,7 @@ def properties(table: str, schema: StructType) -> dict[str, str]:
 
 
 def make(spark: SparkSession, path: str, table: str, schema: StructType) -> None:
-    """Make a table that is not there; one that another job makes at this moment is left as it is."""
+    """Make a missing table; one that another job makes at this moment is left as it is."""
     given = ", ".join(f"'{key}' = '{value}'" for key, value in properties(table, schema).items())
     folders = ", ".join(cut_by(table, schema))
     cut = f"PARTITIONED BY ({folders})" if folders else ""
@@ -92,5 +93,5 @@ def delta(path: str) -> str:
 
 
 def _listed(fields: Iterable[StructField]) -> str:
-    """As SQL lists columns. `StructType.toDDL` wants a session of this thread; with Spark Connect only one has it."""
+    """The columns as SQL. `StructType.toDDL` needs a session of this thread: with Spark Connect one thread has it."""
     return ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in fields)

@@ -1,15 +1,16 @@
-"""Keeps a lake small and quick: joins small files, removes what is old, deletes files that nothing needs. Beside a
-running ingest, at any time.
+"""Keeps a lake small and fast: joins small files, removes old rows, deletes files that nothing needs.
 
-* Joining changes no row, and appending goes on meanwhile. A day is joined when it has become many files: the running
-  one again and again, one before it again when something came late.
-* Old are rows of a day before the retention. Their offsets stay in `progress`: what the topics still have of them does
-  not come again. Gold stays. So does the fold's state, which needs no bronze (of older ones the ingest keeps one a day,
-  for as long as `progress` knows the day); but records of the channel that wait for
-  a newer release stay in bronze, and nothing of their partition behind them goes. Nor does a batch that is not
-  complete, however old its records are: silver is being made of them.
-* Files that no version of the last `history_days` names are deleted. A run never needs an older one: it reads the
-  newest version, and what it writes is younger.
+It may run at any time, beside a running ingest.
+
+* Joining changes no row, and appends go on meanwhile. A day is joined when it has many files: the present one again and
+again, an earlier one again when something came late.
+* Old rows are those of a day before the retention. Their offsets stay in `progress`: what the topics still have of them
+is not ingested again. Gold stays. So does the replay's state, which needs no bronze (the ingest keeps one older state a
+day, for as long as `progress` knows the day). Two kinds of old rows stay in bronze: records of the channel that wait
+for a newer release, with everything behind them in their partition; and those of an incomplete batch, because silver is
+being made from them.
+* Files that no version of the last `history_days` names are deleted. A run never needs older ones: it reads the newest
+version, and what it writes is younger.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from loadmanager.history.schemas import TABLES
 
 FILES_A_DAY = 4
 FILES_TODAY = 50
-"""A day of a table with fewer files than that is left as it is."""
+"""A day with fewer files than this is left as it is."""
 
 SHORTEST_HISTORY_DAYS = 1
 OWN_TABLES = ("progress", "channel_state")
@@ -38,7 +39,7 @@ _UNCHECKED = "spark.databricks.delta.retentionDurationCheck.enabled"
 
 
 class Retention(msgspec.Struct, frozen=True):
-    """For how many days rows are kept, by their `day`, and files of older versions, for time travel."""
+    """How many days rows are kept, by their `day`, and files of older versions, for time travel."""
 
     bronze_days: int = 30
     silver_days: int = 365
@@ -54,7 +55,7 @@ class Maintained(msgspec.Struct, frozen=True):
 
 
 def maintain(lake: Lake, now: datetime, retention: Retention = Retention()) -> list[Maintained]:  # noqa: B008 - frozen
-    """Do all of it for every table that there is. Raises Invalid for a retention that makes no sense."""
+    """Maintain every table that exists. Raises Invalid for a retention that makes no sense."""
     if retention.history_days < SHORTEST_HISTORY_DAYS or min(retention.bronze_days, retention.silver_days) < 1:
         raise Invalid(f"{retention} keeps less than a day: what a job reads could go while it reads")
     done: list[Maintained] = []
@@ -68,7 +69,7 @@ def maintain(lake: Lake, now: datetime, retention: Retention = Retention()) -> l
 
 
 def _remove_old(lake: Lake, table: str, now: datetime, retention: Retention) -> int:
-    """How many rows went."""
+    """Returns how many rows were removed."""
     if table == "progress":
         return _remove_superseded(lake, now, retention.bronze_days)
     if table in GOLD_TABLES or table in OWN_TABLES:
@@ -83,7 +84,7 @@ def _remove_old(lake: Lake, table: str, now: datetime, retention: Retention) -> 
 
 
 def _but_waiting(lake: Lake) -> str:
-    """What the fold still has to read."""
+    """An SQL condition that spares what the replay still has to read."""
     held = {
         n: at.next_offset for n, at in folding.positions(lake.table("channel_state")).items() if at.held is not None
     }
@@ -94,7 +95,7 @@ def _but_waiting(lake: Lake) -> str:
 
 
 def _remove_superseded(lake: Lake, now: datetime, days: int) -> int:
-    """Of `progress` each stage needs the last row of a partition only; the others are kept for their figures."""
+    """Remove old rows of `progress` except the last of each stage and partition; only their figures are lost."""
     last = f.max("batch").alias("batch")
     latest = lake.table("progress").groupBy("stage", "topic", "partition").agg(last).collect()
     if not latest:
@@ -115,7 +116,7 @@ def _remove(lake: Lake, table: str, where: str) -> int:
 
 
 def _join_files(lake: Lake, table: str, today: date) -> int:
-    """How many days had many files."""
+    """Join the files of days that have many; returns how many days."""
     path = layout.delta(lake.path(table))
     if "day" not in TABLES[table].names:
         lake.spark.sql(f"OPTIMIZE {path}")

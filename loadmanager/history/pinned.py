@@ -1,4 +1,4 @@
-"""A lake as a job reads it: every table as of one version, whatever others write meanwhile. For reading only."""
+"""A read-only lake that shows every table as of one version, whatever others write meanwhile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loadmanager.history.lake import Lake
 
 
 class Pinned(Lake):
-    """Reads a table as of the version that it had when this first looked at it; one that was not there stays away."""
+    """Reads a table as of the version at its first access; a table that was missing then stays missing."""
 
     def __init__(self, lake: Lake) -> None:
         super().__init__(lake.spark, lake.root)
@@ -20,9 +20,9 @@ class Pinned(Lake):
         self._turn = threading.Lock()
 
     def versions(self, tables: Iterable[str] | None = None) -> dict[str, int]:
-        """As of which version each of these tables is read, of those that are there: time travel goes back to it.
+        """The version as of which each of these tables is read, for time travel; tables that do not exist are left out.
 
-        Without `tables` of all that were read so far.
+        Without `tables`, those that were read so far.
         """
         found = {table: self._version(table) for table in (sorted(self._versions) if tables is None else tables)}
         return {table: version for table, version in found.items() if version is not None}
@@ -45,5 +45,5 @@ class Pinned(Lake):
 
 
 def pinned(lake: Lake) -> Pinned:
-    """The lake, pinned from now on; one that is already goes on as it is."""
+    """The lake, pinned from now on; one that is pinned already is returned as it is."""
     return lake if isinstance(lake, Pinned) else Pinned(lake)

@@ -1,7 +1,7 @@
-"""What people see while a job runs: how many steps are done, and how many of Spark's tasks.
+"""Shows the progress of a running job: how many steps are done, and how many of Spark's tasks.
 
-On a terminal two bars, elsewhere a line for each step, on standard error in both cases. Tasks are asked of the status
-tracker; a Spark Connect server tells of them by itself. Looking on costs a job nothing, and never fails it.
+On a terminal two bars, elsewhere a line per step, on standard error in both cases. Tasks come from the status tracker;
+a Spark Connect server reports them itself. Showing progress never fails a job.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 LOOK_S = 0.25
 
 Counts = tuple[int, int]
-"""Tasks that are done, and all of the stages that run."""
+"""Tasks that are done, and all tasks of the running stages."""
 
 
 class Steps:
-    """Tell it `begin(name)` for each step, and `end()` after the last one."""
+    """Call `begin(name)` for each step, and `end()` after the last one."""
 
     def __init__(self, total: int, console: Console, bars: Progress | None) -> None:
         self._total, self._console, self._bars = total, console, bars
@@ -78,7 +78,7 @@ def steps(spark: SparkSession, total: int, *, quiet: bool = False) -> Generator[
 
 @contextmanager
 def following(spark: SparkSession, tell: Callable[[Counts], None]) -> Generator[None]:
-    """Tell of tasks as they get done."""
+    """Report tasks as they get done."""
     from pyspark.sql.utils import is_remote
 
     if is_remote():
@@ -114,7 +114,7 @@ def _look(spark: SparkSession, tell: Callable[[Counts], None], stop: threading.E
 
 @contextmanager
 def batches(spark: SparkSession, *, every_s: float = 10.0) -> Generator[None]:
-    """Show how a streaming query goes: its last batch, every so often, on one line where that is a terminal."""
+    """Show a streaming query's last batch every `every_s`."""
     console = Console(stderr=True, highlight=False, markup=False)
     stop = threading.Event()
     looking = threading.Thread(target=_tell_batches, args=(spark, console, stop, every_s), daemon=True, name="progress")

@@ -1,9 +1,9 @@
-"""What the jobs found, as JSON files below one folder, with where it came from. No Spark in it: brokers read them.
+"""Published results of the jobs: JSON files below one folder, with provenance. No Spark: brokers read them.
 
     <root>/analyses/<name>.json   <root>/<job>.json   <root>/report.html   <root>/pictures/<name>.png
 
-By default the root is `published/` in the lake. A file is replaced whole or not at all; readers never see half of one.
-Sizes are bounded on both sides: a job publishes what people look at, the lake has the rest.
+By default the root is `published/` in the lake. A file is replaced atomically; readers never see half of one. Sizes are
+bounded for writer and reader: a job publishes what people look at, the lake has the rest.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ _PATH = re.compile(rf"({ANALYSES})?{_NAME.pattern}")
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
-    """How a result came about. `begin` and `end`: the time it is about (None: open). `at`: when it was made.
+    """How a result came about.
 
-    `lake_versions` are those of the tables that were read, for time travel. `truncated`: there were more rows than
-    these, of which the first in the job's own order were kept.
+    `begin` and `end`: the time it is about (None: open). `at`: when it was made. `lake_versions` are those of the
+    tables that were read, for time travel. `truncated`: there were more rows; the first in the job's own order were
+    kept.
     """
 
     job: str
@@ -52,7 +53,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Published(msgspec.Struct, frozen=True):
-    """One result: a table, and `facts` that are none (a verdict, the settings to apply)."""
+    """One result: a table, and `facts` beside it (a verdict, the settings to apply)."""
 
     name: str
     provenance: Provenance
@@ -79,7 +80,7 @@ def publish(
 ) -> Path:
     """Write a result over the one before. Raises Invalid for a bad name, or if it is too large.
 
-    `name` is a job's, or `analyses/<name>`. Floats that are no numbers become null.
+    `name` is a job's, or `analyses/<name>`. NaN and infinite floats become null.
     """
     path = _file(root, name)
     if len(rows) > MAX_ROWS:
@@ -99,13 +100,13 @@ def publish_picture(root: Path | str, name: str, png: bytes) -> Path:
 
 
 def read(root: Path | str, name: str) -> Published:
-    """A result. Raises NotFound, Invalid for a name that is none or a file of a later release."""
+    """A result. Raises NotFound, or Invalid for a bad name or a file of a later release."""
     with open_result(root, name) as file:
         return _decoded(file.read(MAX_BYTES), name, Published)
 
 
 def open_result(root: Path | str, name: str) -> BinaryIO:
-    """A result as it lies there, JSON; of bounded size. Raises NotFound, Invalid."""
+    """The file of a result, JSON, of bounded size. Raises NotFound, Invalid."""
     return _opened(_file(root, name), name)
 
 
@@ -130,7 +131,7 @@ def listed(root: Path | str) -> tuple[Listed, ...]:
                     data = file.read(MAX_BYTES)
                 head = _decoded(data, name, _Head)
             except (NotFound, Invalid):
-                continue  # a stranger's file, or it went just now
+                continue  # not one of ours, or just removed
             found.append(Listed(name, head.provenance, len(head.rows), len(data)))
     return tuple(sorted(found, key=lambda each: each.name))
 
@@ -183,7 +184,7 @@ class _Formatted(msgspec.Struct):
 
 
 class _Head(msgspec.Struct):
-    """A result whose rows are not looked at."""
+    """A result with undecoded rows."""
 
     provenance: Provenance
     rows: list[msgspec.Raw]

@@ -40,7 +40,7 @@ _RATE_NAMES = ("in_rate_msg_s", "out_rate_msg_s", "in_rate_bytes_s", "out_rate_b
 _RATES = dict.fromkeys(_RATE_NAMES, _DOUBLE)
 
 RAW = _columns(topic=_TEXT, partition=_INT, offset=_LONG, key=BinaryType(), value=BinaryType(), appended_at=_TIME)
-"""What every source yields, and bronze keeps as it is (with `day`, of `appended_at`). `topic` without any prefix."""
+"""What every source yields, and bronze keeps unchanged (plus `day`, of `appended_at`). `topic` has no prefix."""
 
 BRONZE = _with(RAW, day=DateType(), batch=_LONG)
 """`batch` of the ingest brought the record."""
@@ -191,13 +191,13 @@ AUDIT = _with(_ORIGIN, at=_TIME, actor=_TEXT, what=_TEXT, detail=_TEXT, day=Date
 GROUP_LAG = _with(
     _ORIGIN, at=_TIME, group=_TEXT, topic=_TEXT, queue=_INT, lag=_LONG, consumer=_TEXT, generation=_LONG, day=DateType()
 )
-"""These two join when their topics do."""
+"""AUDIT and GROUP_LAG get rows once their topics exist."""
 
 CHANNEL_STATE = _columns(
     partition=_INT, batch=_LONG, next_offset=_LONG, chunk=_INT, chunks=_INT, data=BinaryType(), held=_INT
 )
-"""The fold of each partition as of the end of a batch, in the chunks of `statechannel.law.snapshot`; `held` is the
-format of the record at `next_offset` where the fold could not read it and waits for a later release."""
+"""The replay's state of each partition at the end of a batch, in the chunks of `statechannel.law.snapshot`; `held` is
+the format of the record at `next_offset` where the replay could not read it and waits for a later release."""
 
 PROGRESS = _columns(stage=_TEXT, batch=_LONG, topic=_TEXT, partition=_INT, next_offset=_LONG, rows=_LONG, until=_TIME)
 """How far a stage (`silver`, or a gold table's name) is, one row for each partition that a batch moved on. `until` is

@@ -63,16 +63,20 @@ def session(spark: Spark = Spark()) -> SparkSession:  # noqa: B008 - a frozen va
 
 
 def fit_partitions(spark: SparkSession) -> None:
-    """On this machine as many partitions as cores; a cluster has what its configuration says, else Spark's default, of
-    which adaptive plans take as many as there is data for."""
+    """On this machine, set as many partitions as cores.
+
+    A cluster keeps its configuration, else Spark's default, of which adaptive plans use as many as there is data for.
+    """
     context = spark.sparkContext
     if str(context.master).startswith("local") and context.getConf().get(PARTITIONS) is None:
         spark.conf.set(PARTITIONS, str(context.defaultParallelism))
 
 
 def keep_stdout(spark: SparkSession) -> None:
-    """Standard output is for the answer of a program whose JVM this is: what is printed there by the JVM's libraries
-    (Delta's "Deleted 0 files …") is dropped. Their logs go to standard error."""
+    """Drop what the JVM's libraries print to standard output (Delta's "Deleted 0 files …").
+
+    It is for the answer of the program that runs this JVM. Logs go to standard error.
+    """
     java: Any = spark.sparkContext._jvm  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] # no other way
     nowhere = java.java.io.OutputStream.nullOutputStream()
     java.java.lang.System.setOut(java.java.io.PrintStream(nowhere))
@@ -90,7 +94,7 @@ _ON_THE_FLY = {
     "spark.sql.sources.partitionOverwriteMode": "static",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",  # by default VACUUM lists a folder in 10,000 tasks
 }
-"""What a session may set at any time."""
+"""Settings that a session may change at any time."""
 
 
 def configuration(memory: str = "2g") -> dict[str, str]:

@@ -1,1 +1,1 @@
-"""Whole clusters in virtual time, with every fault, and the invariants that must hold all along."""
+"""Whole clusters in virtual time, with every fault, and invariants that are checked after each step."""

@@ -1,4 +1,4 @@
-"""`python -m loadmanager.simulation`: simulated clusters from seeds, and what happened in those that broke a rule."""
+"""`python -m loadmanager.simulation`: runs simulated clusters from seeds, and prints the history of a failed one."""
 
 from __future__ import annotations
 

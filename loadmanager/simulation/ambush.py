@@ -1,7 +1,7 @@
-"""Faults that wait for somebody to reach a step of the work on snapshots, and strike then: in the middle of it.
+"""Faults that wait until a broker reaches a step of the work on snapshots, and strike in the middle of it.
 
-The steps are what the log server is asked for; a fault strikes as the request arrives, or in the few milliseconds
-after. Which fault it is, is `fault phase.py`'s.
+The steps are requests to the log server; a fault strikes as the request arrives, or in the few milliseconds after.
+`fault_phase.py` chooses the fault.
 """
 
 from __future__ import annotations
@@ -18,19 +18,18 @@ from loadmanager.simulation.log_server import Step
 from loadmanager.simulation.world import World
 
 MIDDLE_S = 0.006
-"""About as long as two or three requests take: what strikes in it may meet any step of the work after this one."""
+"""About as long as two or three requests: a fault within it may hit any step of the work after this one."""
 
 
 class Trap(msgspec.Struct, frozen=True):
-    """`strike` whoever reaches `step` next."""
+    """Calls `strike` with the life that reaches `step` next."""
 
     step: Step
     strike: Callable[[Life], None]
 
 
 class Ambush:
-    """Traps that are set. `schedule(delay_s, do, life)` does something unless the fault phase is over or the life
-    is."""
+    """Set traps. `schedule(delay_s, do, life)` calls `do(life)` unless the fault phase or the life is over."""
 
     def __init__(
         self,
@@ -49,7 +48,7 @@ class Ambush:
         world.log.on_step = self._reached
 
     def lay(self, strike: Callable[[Life], None]) -> None:
-        """Whoever reaches a step that is drawn now, is struck."""
+        """Set a trap at a step that is drawn now."""
         self.traps.append(Trap(self._random.choice(list(Step)), strike))
 
     def lift(self) -> None:

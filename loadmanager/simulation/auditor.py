@@ -1,7 +1,7 @@
-"""The auditor: the log's own truth, folded at the instant of each append, and the history that people read.
+"""The auditor: replays the log at the instant of each append, and writes the history that people read.
 
-It stands at the log's end, so it knows of every accepted record before any broker does; it never needs a snapshot, and
-what is trimmed it has seen. What brokers do is compared with it by `checks.py`, snapshots by `snapshot_audit.py`.
+It reads at the log's end, so it knows every accepted record before any broker does; it needs no snapshot, and has seen
+what is trimmed. `checks.py` compares brokers with it, `snapshot_audit.py` snapshots.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SNAPSHOTS_TOPIC = CHANNEL_TOPIC + SNAPSHOTS
 
 
 class Auditor:
-    """Folds the channel as it is written. `changed` is called after each accepted record that changed the table."""
+    """Replays the channel as it is written. Calls `changed` after each accepted record that changed the table."""
 
     def __init__(
         self,
@@ -76,15 +76,15 @@ class Auditor:
         return verdict if verdict.transitions else None
 
     def change_at(self, partition: int, offset: int) -> tuple[int, Change] | None:
-        """The accepted record of an offset, and the how-many-eth of its partition it is."""
+        """The accepted record at an offset, with its number among the accepted records of its partition, from 1."""
         return self._changes.get((partition, offset))
 
     def verdict_of(self, record_id: str) -> Change | Refusal | None:
-        """What became of a record: of its first copy, which alone can be accepted."""
+        """The verdict on a record: on its first copy, because no other copy can be accepted."""
         return self._verdicts.get(record_id)
 
     def overlapping(self, namespace: str, lo: int, hi: int) -> list[Ownership]:
-        """What the log says now of all bundles that share a part of the ring with `[lo, hi)`."""
+        """The log's present entries of all bundles that overlap `[lo, hi)`."""
         found = self.table.namespace(namespace)
         bundles = [b for b in found.bundles if b.lo < hi and lo < b.hi] if found is not None else []
         return [entry for bundle in bundles if (entry := self.table.get(bundle)) is not None]

@@ -1,14 +1,14 @@
-"""What must hold at every instant of a run, whatever happens to it. The first breach ends the run.
+"""Invariants that hold at every instant of a run, whatever faults happen. The first breach ends the run.
 
-* At most one process serves any place of the ring, paused ones included, each judged by its own clock.
-* Whoever serves is who the log names: nobody serves what the log's end has given to somebody else.
+* At most one process serves any place of the ring; paused ones count too, each judged by its own clock.
+* The process that serves a bundle is the owner at the log's end.
 * Nothing is served that the host has not acquired under the same token; tokens of a place only grow; the storage never
-  refuses a write of somebody who is serving.
-* Who is cut off from both servers serves nothing beyond the proofs it had.
+refuses a write of a process that is serving.
+* A process that is cut off from both servers serves nothing beyond the proofs it had.
 * Every replica accepts the same records with the same effects at the same offsets, each once and in order, or goes on
-  from a snapshot that says the same as they did; and it never goes back.
-* Every snapshot says what the whole log says, and the log is never trimmed beyond what the snapshots cover.
-* No decision on balance takes a bundle back to a broker that one took it from within its rest time.
+from a snapshot with the same state; and it never goes back.
+* Every snapshot equals the replay of the whole log, and the log is never trimmed beyond what the snapshots cover.
+* No decision on balance takes a bundle back, within its rest time, to a broker that a decision took it from.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _DECISION = re.compile(r"\d+\.\d+")
 
 
 class Violation(Exception):
-    """The system did what it must never do; the message says what, in words."""
+    """The system broke an invariant; the message says which."""
 
 
 class _Watch:
-    """What was seen of a life last."""
+    """The last observed state of a life."""
 
     def __init__(self, life: Life, node: Node) -> None:
         self.life = life
@@ -53,7 +53,7 @@ class _Watch:
         self.accepted = [0] * PARTITIONS
         self.loaded: list[SnapshotInfo | None] = []
         self.isolated_s: float | None = None
-        """Since when, on its own clock, it is cut off from both servers."""
+        """Since when, on its own clock, it has been cut off from both servers."""
 
 
 class Checks:
@@ -64,7 +64,7 @@ class Checks:
         self.loads = 0
         """How often a partition of a replica was loaded from a snapshot."""
         self.reloads = 0
-        """How often of these because it had fallen behind the trimmed log."""
+        """How many of these because the replica had fallen behind the trimmed log."""
         self.world = world
         table, write = OwnershipTable(PARTITIONS), partial(world.trace.write, "log")
         audit = SnapshotAudit(table, world.wall_ms, SETTINGS.log_retention_s, self.complain, write)
@@ -89,7 +89,7 @@ class Checks:
         del self._watches[process]
 
     def complain(self, what: str) -> None:
-        """Something must not have happened; the run ends at the next instant."""
+        """Report a breach; the run ends at the next instant."""
         if self.broken is None:
             self.broken = what
             self.world.trace.write("VIOLATION", what)
@@ -100,7 +100,7 @@ class Checks:
             raise Violation(self.broken)
 
     def after(self, process: Process) -> None:
-        """Look at a process after each of its steps: only a step of its own can make it serve more."""
+        """Check a process after each of its steps: only its own step can make it serve more."""
         watch = self._watches.get(process)
         if watch is not None:
             if watch.replica.loaded != watch.loaded:
@@ -114,7 +114,7 @@ class Checks:
             raise Violation(self.broken)
 
     def links_changed(self) -> None:
-        """Look who is cut off from both servers now."""
+        """Update which processes are cut off from both servers."""
         for process, watch in self._watches.items():
             if not self.cluster.is_isolated(process):
                 watch.isolated_s = None
@@ -190,7 +190,7 @@ class Checks:
                     self._check_named(watch.life, claim)
 
     def _check_rest(self, change: Change) -> None:
-        """Loads never change here, so no decision on balance takes a bundle back within its rest time."""
+        """No balancing decision takes a bundle back within its rest time: loads never change here."""
         record = change.record
         if record.action is not Action.TRANSFER or record.to is None or not _DECISION.fullmatch(record.cause):
             return
@@ -246,7 +246,7 @@ class Checks:
         watch.last_offset[partition] = offset
 
     def check_replicas(self) -> None:
-        """Replicas that stand at the log's end have its digest, and their tables keep their own law."""
+        """Check that replicas at the log's end have its digest, and that their tables keep their invariants."""
         self.auditor.snapshots.check_chunks()
         truth = self.auditor.table
         digests = [truth.digest(p) for p in range(PARTITIONS)]
@@ -266,7 +266,7 @@ class Checks:
     # --- the storage
 
     def write(self, life: Life, namespace: str, cell: int, claim: Claim) -> None:
-        """A request of a client, at this instant: whoever is serving can write."""
+        """A client's write at this instant: it must succeed at a process that serves the bundle."""
         if life.host.held.get(claim.bundle) != claim.token:
             self.complain(f"{life} serves {claim.bundle}, which its host does not hold under {claim.token}")
         try:

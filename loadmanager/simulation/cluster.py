@@ -1,7 +1,7 @@
-"""The real `Node`, once per simulated process, over simulated ports: its lives, its dependencies, its history.
+"""Runs the real `Node` in each simulated process, over simulated ports.
 
-A broker's name has one *life* after another, each a process of its own; two lives of one name may overlap, as when an
-operator starts a second process by mistake. What happens to them is decided by `fault phase.py` and `workload.py`.
+A broker's name has one *life* after another, each a process of its own. Two lives of one name may overlap, as when an
+operator starts a second process by mistake. `fault_phase.py` and `workload.py` decide what happens to them.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ SETTINGS = Settings.model_construct(
     snapshot_timeout_s=3.0,
     log_retention_s=4.0,
 )
-"""As in production, with the long waits cut short so that a run sees many of them. V and the drift are the defaults."""
+"""Production settings, with long waits cut short so that a run sees many of them. V and the drift are the defaults."""
 
 
 _A_DEFECT = re.compile(
     r"begins again|channel partition \d+: \w+\(|otherwise than it was written|than was written|lacks what"
 )
-"""Notes of what nobody expected: a part of a node raised something, and only its supervisor caught it."""
+"""Notes that show a defect: a part of a node raised something that only its supervisor caught."""
 
 
 class WatchedNode(Node):
@@ -100,7 +100,7 @@ class Life:
         self.node: Node | None = None
         self.leaving = False
         self.lied_about = False
-        """Its port refuses connections although it is well."""
+        """Whether its port refuses connections although it is well."""
 
     def __str__(self) -> str:
         return self.process.name
@@ -151,13 +151,13 @@ class Cluster:
         return [life for life in self.lives if life.ready and life.process.running]
 
     def change_drift(self, life: Life) -> None:
-        """Let its clock run at another rate from now on."""
+        """Change the rate of its clock from now on."""
         drift = self.draw_drift()
         self.world.trace.write(str(life), f"its clock now {drift:+.2%}")
         life.process.set_drift(drift)
 
     def draw_drift(self) -> float:
-        """Any two clocks' rates are within a factor of 1 + clock_drift, often just so."""
+        """A drift such that any two clocks' rates are within a factor of 1 + clock_drift, often at the limit."""
         most = (1 + SETTINGS.clock_drift) ** 0.5
         rate = self._random.choice((1 / most, most, self._random.uniform(1 / most, most)))
         return rate - 1
@@ -205,7 +205,7 @@ class Cluster:
 
 
 class SimulatedSensors:
-    """Figures that wander."""
+    """Sensors with random CPU figures."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -225,14 +225,14 @@ _FIGURES = Figures(
 
 
 def met_another_root(failure: BaseException | None) -> bool:
-    """Whether a process ended because the coordination root is not the log's: as it must where that one was lost."""
+    """Whether a process ended because the coordination root is not the log's, as it must where that root was lost."""
     if isinstance(failure, BaseExceptionGroup):
         return all(met_another_root(each) for each in failure.exceptions)
     return isinstance(failure, (ForeignCluster, ForeignRoot))
 
 
 def is_start_failure(failure: BaseException | None) -> bool:
-    """Whether a process ended because a server did not answer, or for a namesake: a supervisor starts it again."""
+    """Whether a process ended because a server did not answer, or its name was taken: a supervisor starts it again."""
     if isinstance(failure, BaseExceptionGroup):
         return all(is_start_failure(each) for each in failure.exceptions)
     return failure is None or isinstance(failure, (LogUnavailable, CoordinationUnavailable, NameTaken))

@@ -1,7 +1,7 @@
 """A simulated coordination server: sessions that expire by its clock, incarnations, liveness, one election, leases.
 
-Every public method that carries a request is one atomic transaction: it checks all it depends on, or changes
-nothing. What is current it decides; how a client keeps its session is `simulated_coordination.py`'s.
+Every public method that carries a request is one atomic transaction: it checks everything that it depends on, or
+changes nothing. The server decides what is current; `simulated_coordination.py` keeps a client's session.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Session:
 
 
 class SimulatedCoordinationServer:
-    """One coordination service. While it is down no session expires, and all get their full time when it returns."""
+    """One coordination service. While it is down no session expires; when it returns all get their full time."""
 
     def __init__(self, *, name: str = "root", trace: Callable[[str], None] | None = None) -> None:
         self.sessions_expired = 0
@@ -67,7 +67,7 @@ class SimulatedCoordinationServer:
 
     # --- sessions
     def open_session(self, timeout_s: float, link: Link, see: Callable[[Snapshot], None]) -> tuple[int, Snapshot]:
-        """A new session, which is shown every change by `see` (called outside of its process)."""
+        """A new session. Calls `see`, outside of its process, with every change."""
         self._opened += 1
         session = _Session(self._opened, timeout_s, link, see)
         session.heard_s = asyncio.get_running_loop().time()
@@ -84,7 +84,7 @@ class SimulatedCoordinationServer:
         session.heard_s = asyncio.get_running_loop().time()
 
     def close_session(self, number: int) -> None:
-        """End it, and with it its registrations, its leadership and its leases. Idempotent."""
+        """End a session with its registrations, leadership and leases. Idempotent."""
         if self._sessions.pop(number, None) is None:
             return
         for name in [name for name, (_, owner) in self._alive.items() if owner == number]:
@@ -99,7 +99,7 @@ class SimulatedCoordinationServer:
         self._changed()
 
     def expire_sessions_of(self, process: str) -> None:
-        """End every session of a process (by its name) as if it had not been heard."""
+        """End every session of a process (by its name), as if nothing had been heard from it."""
         for session in [session for session in self._sessions.values() if session.link.process == process]:
             self._expire(session)
 
@@ -242,7 +242,7 @@ class SimulatedCoordinationServer:
             self._show(session)
 
     def _show(self, session: _Session) -> None:
-        """Send the newest snapshot, one at a time, so that a slow link skips states as a real watch does."""
+        """Send the newest snapshot, one at a time: a slow link skips states, as a real watch does."""
         if session.sending or session.sent_version == self._version:
             return
         snapshot, session.sending, session.sent_version = self._snapshot(), True, self._version
@@ -275,4 +275,4 @@ class SimulatedCoordinationServer:
 
 
 def _no_trace(_line: str) -> None:
-    """Where nobody keeps a history."""
+    """For servers without a history."""

@@ -1,6 +1,6 @@
-"""How simulated administrators split and merge: what is cut where, and which neighbours are asked for. Draws only.
+"""Draws splits and merges for simulated administrators: where to cut, and which neighbours to join.
 
-Cuts fall between cells of the ring, however they are found, so that `storage.py` can keep one token for each cell.
+All cuts fall between cells of the ring, so that `storage.py` can keep one token per cell.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BAD_CHANCE = 0.05
 
 
 class Cut(TypedDict, total=False):
-    """What `Operations.split` is asked for."""
+    """Arguments of `Operations.split`."""
 
     parts: int
     positions: list[int]
@@ -29,7 +29,7 @@ class Cut(TypedDict, total=False):
 
 
 def draw_cut(random: Random, bundle: Bundle) -> Cut | None:
-    """One of the ways to split a bundle; None if it is a single cell. A few are not possible, and must be refused."""
+    """One of the ways to split a bundle; None if it is a single cell. A few are impossible, and must be refused."""
     cells = cells_of(bundle)
     if len(cells) < 2:
         return None
@@ -49,7 +49,7 @@ def _by_positions(random: Random, cells: range) -> Cut:
 
 
 def _by_count(random: Random, cells: range) -> Cut:
-    """The owner asks its service, which names the middle of each cell; what lies half-way between is a cell's edge."""
+    """By the service's positions: the middle of each cell, so that half-way between two of them is a cell's edge."""
     return Cut(parts=random.randint(2, min(MOST_PARTS, len(cells))), algorithm=Algorithm.TOPIC_COUNT)
 
 
@@ -59,7 +59,7 @@ def _by_range(random: Random, cells: range) -> Cut:
 
 
 def draw_neighbours(random: Random, entries: Iterable[Ownership]) -> list[Bundle]:
-    """Some bundles that touch, most often of one holder; fewer than two if there are none."""
+    """Some adjacent bundles, most often of one holder; empty if there are none."""
     alike = random.random() > BAD_CHANCE
     runs = list(_runs(sorted(entries, key=lambda entry: entry.bundle), alike))
     if not runs:

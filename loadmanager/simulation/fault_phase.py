@@ -1,4 +1,4 @@
-"""Faults, drawn from the run's dice: what happens to processes, to links, to servers and to the hosted services.
+"""Random faults of a run: to processes, links, servers and hosted services.
 
 Each fault undoes itself after a while, so several overlap; `end` undoes all at once and for good. Single faults seldom
 break a protocol: many of these are compounds, such as a broker that is wrongly suspected *and* cut off.
@@ -35,7 +35,7 @@ CALM = Latency()
 
 
 class FaultPhase:
-    """Draws and undoes faults. `links_changed` is called after each change of who reaches whom."""
+    """Draws and undoes faults. Calls `links_changed` after each change of connectivity."""
 
     def __init__(
         self,
@@ -83,14 +83,14 @@ class FaultPhase:
         """Faults a second in this run."""
 
     def strike(self) -> None:
-        """Let one fault happen to one broker."""
+        """Inject one fault into one broker."""
         alive = [life for life in self._cluster.current.values() if not life.process.dead]
         if alive:
             name = self._random.choices(list(self._weights), list(self._weights.values()))[0]
             self._faults[name][1](self._random.choice(alive))
 
     def end(self) -> None:
-        """Undo everything; the dead start again; of two lives of a name the older is killed."""
+        """Undo everything; dead brokers start again; of two lives of a name the older is killed."""
         self._over = True
         self._ambush.lift()
         world = self._world
@@ -118,7 +118,7 @@ class FaultPhase:
         self._later(RESTART_S, self._start_again, life.name)
 
     def _blackout(self, _life: Life) -> None:
-        """Nobody is left: what is known afterwards is what the log and its snapshots say."""
+        """All brokers crash: afterwards only the log and its snapshots know anything."""
         for life in self._cluster.alive():
             self._crash(life)
 
@@ -145,7 +145,7 @@ class FaultPhase:
             life.process.resume()
 
     def _hang(self, life: Life) -> None:
-        """Its control loop hangs for longer than its session lasts, while its watchdog does its work."""
+        """Its control loop hangs for longer than its session lasts; meanwhile its watchdog acts."""
         self._stop_process(life)
         self._in(SETTINGS.session_timeout_s, self._later, SHORT_S, self._wake_up, life)
 
@@ -188,7 +188,7 @@ class FaultPhase:
             self._cut(life, server)
 
     def _fall_behind(self, life: Life) -> None:
-        """It stays who it is, by its proofs to the other server; the others go on, and the log is trimmed meanwhile."""
+        """Cut off from the log alone: proofs to the other server keep its session, and the log is trimmed meanwhile."""
         if not any(self._world.network.is_cut(str(other), LOG_SERVER) for other in self._cluster.alive()):
             self._cut(life, LOG_SERVER, within_s=BEYOND_RETENTION_S)
 
@@ -237,7 +237,7 @@ class FaultPhase:
     # --- what all agree on
 
     def _lose_root(self, _life: Life) -> None:
-        """Nobody can be elected or revoked; after a while somebody comes and replaces the root."""
+        """Nobody can be elected or revoked until an operator replaces the root after a while."""
         self.replacing.lose_root()
         self._later(self._random.choice((SHORT_S, LONG_S)), self.replacing.replace_root)
 
@@ -247,7 +247,7 @@ class FaultPhase:
     # --- compounds
 
     def _suspect(self, life: Life) -> None:
-        """Its port refuses connections although it runs: everybody concludes that it is dead."""
+        """Its port refuses connections although it runs, so that all others conclude that it is dead."""
         self._world.trace.write(str(life), "refuses connections from now on")
         life.lied_about = True
         self._later(LONG_S, setattr, life, "lied_about", False)
@@ -260,7 +260,7 @@ class FaultPhase:
             self._random.choice((self._crash, self._pause, self._isolate, self._suspect, self._expire_session))(leader)
 
     def _lie_in_wait(self, _life: Life) -> None:
-        """Somebody is struck in the middle of the work on a snapshot."""
+        """A fault in the middle of the work on a snapshot."""
         faults = (self._crash, self._fall_asleep, self._cut_log, self._cut_log, self._isolate, self._depose)
         self._ambush.lay(self._random.choice(faults))
 
@@ -269,17 +269,17 @@ class FaultPhase:
         self._later(LONG_S, self._go_on, life)
 
     def _cut_log(self, life: Life) -> None:
-        """What it asks for may arrive late."""
+        """Cut the link to the log; requests may arrive late."""
         ways = ((True, True), (True, False), (False, True))
         self._cut(life, LOG_SERVER, *self._random.choice(ways))
 
     def _depose(self, life: Life) -> None:
-        """Its leases end with its session, and it hears of it late or at once."""
+        """Its leases end with its session; it learns of that at once or late."""
         self._expire_session(life)
         self._random.choice((self._nothing, self._pause, self._cut_log))(life)
 
     def _stutter(self, life: Life) -> None:
-        """It is taken for dead; at about that time answers reach it late, and then it reaches nobody any more."""
+        """It is suspected; at about that time answers reach it late, and then it reaches nobody any more."""
         self._world.trace.write(str(life), "refuses connections from now on, and hears late")
         life.lied_about = True
         self._later(LONG_S, setattr, life, "lied_about", False)
@@ -297,7 +297,7 @@ class FaultPhase:
         self._cut(life, COORDINATION_SERVER, answers=False)
 
     def _echo(self, _life: Life) -> None:
-        """Records come once more, as from a producer that did not hear that they were taken."""
+        """Records are appended again, as from a producer that did not hear that they were taken."""
         self._world.trace.write("network", "repeats old records")
         partition = self._random.randrange(PARTITIONS)
         log = self._world.log
@@ -311,7 +311,7 @@ class FaultPhase:
             self._world.log.append(CHANNEL_TOPIC, entry.partition, [Payload(entry.key, entry.value)])
 
     def _nothing(self, _life: Life) -> None:
-        """Only what the compound does anyway."""
+        """Nothing but the rest of the compound."""
 
     def _later(self, within_s: tuple[float, float], do: Callable[..., object], *args: Any) -> None:
         self._in(self._random.uniform(*within_s), do, *args)

@@ -1,4 +1,4 @@
-"""How often what happens in a run: drawn anew for each run, or given by name to look into a corner."""
+"""How often each fault and request happens: drawn anew for each run, or given by name to test a corner."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ SWARM = (0, 0, 1, 1, 5)
 
 
 class FaultProfile:
-    """Weights for what a run may draw. `given`: only these, with these weights; else each run has its own.
+    """Weights of a run's faults and requests. `given`: only these, with these weights; else each run draws its own.
 
-    Much of some things and nothing of others finds more than a little of everything (Groce et al., Swarm Testing,
-    ISSTA 2012).
+    Many of a few kinds and none of others finds more than a little of everything (Groce et al., Swarm Testing, ISSTA
+    2012).
     """
 
     def __init__(self, random: Random, given: Mapping[str, int] | None = None) -> None:

@@ -1,7 +1,7 @@
-"""What a simulated log server stores of one partition: entries by offset, and how they are trimmed and compacted.
+"""One partition of a simulated log server: entries by offset, and how they are trimmed and compacted.
 
-Offsets have gaps: where entries were superseded, where a transaction's marker stands, where one was aborted. Who may
-write, and when something is compacted, is `log_server.py`'s.
+Offsets have gaps where entries were superseded, at a transaction's marker, and where one was aborted. `log_server.py`
+decides who may write, and when to compact.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from statechannel.ports import LogEntry, Payload
 
 
 class LogPartition:
-    """Entries from `begin` on; the next one will stand at `end` at least."""
+    """Entries from `begin` on; the next one gets the offset `end` or a higher one."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -29,7 +29,7 @@ class LogPartition:
         return entry
 
     def skip(self, offsets: int) -> None:
-        """Use up offsets at which nobody will ever read anything."""
+        """Use up offsets without entries."""
         self.end += offsets
 
     def read(self, start: int, limit: int) -> Sequence[LogEntry]:

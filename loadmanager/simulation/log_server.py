@@ -1,8 +1,8 @@
-"""A simulated log server: topics in memory, exclusive writers with epochs, transactions, compaction now and then.
+"""A simulated log server: topics in memory, exclusive writers with epochs, transactions, random compaction.
 
-What it has taken it keeps, through outages too. It does as a Kafka broker does where that matters to readers: a
+It never loses what it has taken, through outages too. It behaves as a Kafka broker where readers can tell: a
 transaction's marker takes an offset that nobody reads, an aborted transaction leaves a gap, a compacted topic loses
-superseded entries at any time, and a writer's epoch is checked when its request *arrives*, however late that is.
+superseded entries at any time, and a writer's epoch is checked when its request *arrives*, however late.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ READ_SIZES = (2, 20, MAX_BATCH)
 
 
 class Step(StrEnum):
-    """What is asked of the server in the course of the work on snapshots."""
+    """Requests that belong to the work on snapshots."""
 
     BECOME_WRITER = "becoming the writer"
     COMMIT = "a commit"
@@ -60,9 +60,9 @@ class SimulatedLogServer:
         self.has_markers = True
         """Whether a commit uses up one more offset, so that `ends` points beyond what can be read."""
         self.compaction_chance = COMPACTION_CHANCE
-        """Of one write to a compacted topic, to be followed by a compaction."""
+        """Chance that a write to a compacted topic is followed by a compaction."""
         self.read_sizes = READ_SIZES
-        """How many entries one request of a `read` gets at most, drawn for each; between two of them things happen."""
+        """The most entries of one request of a `read`, drawn for each; other things happen between two requests."""
         self._random = random
         self._wall_ms = wall_ms
         self._default_partitions = default_partitions
@@ -71,11 +71,11 @@ class SimulatedLogServer:
         self._committed: dict[tuple[str, int], int] = {}
         self._tails: list[Tail] = []
         self.on_append: Callable[[str, LogEntry], None] | None = None
-        """If set, called with each entry at the instant at which the server took it, before anybody can read it."""
+        """If set, called with each entry as the server takes it, before anybody can read it."""
         self.on_step: Callable[[Step, str], None] | None = None
-        """If set, called with the name of the process whose request for such a step arrives, before it is done."""
+        """If set, called with the step and the process's name when its request arrives, before it is carried out."""
         self.on_trim: Callable[[str, int, int], None] | None = None
-        """If set, called with topic, partition and the new begin at the instant before entries below are forgotten."""
+        """If set, called with topic, partition and new begin just before the entries below are dropped."""
 
     def open_topic(self, spec: TopicSpec) -> int:
         topic = self._topics.get(spec.name)
@@ -113,7 +113,7 @@ class SimulatedLogServer:
     def commit(
         self, writer_id: str, epoch: int, number: int, topic: str, partition: int, payloads: Sequence[Payload]
     ) -> None:
-        """Take all payloads as the `number`th transaction of this writer; one that was taken before is not again."""
+        """Take all payloads as the `number`th transaction of this writer; a repeated one changes nothing."""
         self._check_writer(writer_id, epoch)
         if number <= self._committed.get((writer_id, epoch), 0) or not payloads:
             return
@@ -123,7 +123,7 @@ class SimulatedLogServer:
         self._show(topic, partition)
 
     def commit_torn(self, topic: str, partition: int, payloads: Sequence[Payload]) -> None:
-        """It was aborted on the way: nobody ever reads any of it, though some of it may have used up offsets."""
+        """An aborted transaction: none of it is ever read, though some of it may have used up offsets."""
         self._partition(topic, partition).skip(self._random.randint(0, len(payloads) + 1) * self.has_markers)
 
     def trim(self, topic: str, partition: int, before: int) -> None:
@@ -136,7 +136,7 @@ class SimulatedLogServer:
         stored.trim(before)
 
     def compact(self, topic: str, partition: int) -> None:
-        """Drop from a compacted topic what is superseded, but for some of the newest entries."""
+        """Drop superseded entries from a compacted topic, except among a random number of the newest ones."""
         active = self._random.randint(0, MOST_ACTIVE_ENTRIES)
         self._partition(topic, partition).compact(active, self._wall_ms() - TOMBSTONES_KEPT_MS)
 
@@ -178,7 +178,7 @@ class SimulatedLogServer:
         return stored.read(start, limit)
 
     def read_part(self, topic: str, partition: int, start: int, end: int | None) -> tuple[Sequence[LogEntry], int, int]:
-        """Some entries from `start` on but below `end` (None: the present end); where to go on, and that end."""
+        """Some entries from `start` on but below `end` (None: the present end); the next start, and that end."""
         limit = self._random.choice(self.read_sizes)
         found = self.read(topic, partition, start, limit)
         end = self._partition(topic, partition).end if end is None else end
@@ -186,11 +186,11 @@ class SimulatedLogServer:
         return [entry for entry in found if entry.offset < end], min(reached, end), end
 
     def partitions(self, topic: str) -> Sequence[LogPartition]:
-        """What is stored of each, to look at."""
+        """The stored partitions, for inspection."""
         return self._topic(topic).partitions
 
     def attach(self, tail: Tail) -> None:
-        """Serve a reader from now on. Idempotent; a reader that was closed meanwhile is left alone."""
+        """Serve a reader from now on. Idempotent; does nothing for a closed reader."""
         self._topic(tail.topic)
         if tail not in self._tails and not tail.closed:
             self._tails.append(tail)

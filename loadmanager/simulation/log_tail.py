@@ -15,8 +15,9 @@ _INBOX_BATCHES = 16
 
 
 class Tail:
-    """One batch is under way at a time, so batches grow with load; the inbox is bounded, so a paused reader holds the
-    server's position back.
+    """One reader: one batch is under way at a time, so batches grow with load.
+
+    The inbox is bounded, so a paused reader holds the server's position back.
     """
 
     def __init__(self, server: SimulatedLogServer, link: Link, topic: str, starts: Sequence[int]) -> None:
@@ -31,7 +32,7 @@ class Tail:
         self._arrival: asyncio.Future[None] | None = None
 
     def send_next(self) -> None:
-        """Send the next batch, of the partitions in turn, if there is one and room for it."""
+        """Send the next batch, from the partitions in turn, if there is one and room for it."""
         if self._link.closed:
             self.close()
         if self.closed or self._sending or len(self._inbox) >= _INBOX_BATCHES:
@@ -68,7 +69,7 @@ class Tail:
             if batch := self._server.read(self.topic, turn, self._next[turn]):
                 self._next[turn] = batch[-1].offset + 1
                 return batch
-            # Past a marker at the end, so that it does not stand below the begin when only the marker is trimmed.
+            # Skip a marker at the end: if only the marker is trimmed, the position must not be below the begin.
             self._next[turn] = partitions[turn].end
         return ()
 

@@ -2,12 +2,12 @@
 
 It decides what runs next and what time it is: ready callbacks first-in first-out, then the earliest timer by (time,
 sequence), to which virtual time jumps. Every callback belongs to the process in whose context it was scheduled;
-those of a paused process wait, those of a dead one vanish. Callbacks take no virtual time.
+callbacks of a paused process wait, those of a dead one are dropped. Callbacks take no virtual time.
 
-What a run does follows from its inputs alone, under three rules for the code that runs on it: take randomness from a
-seeded `random.Random`, take time from `loop.time()`, and never let the order of a set or an `id()` decide (string
-hashes differ between runs; dictionaries keep insertion order and are fine). Tasks are held until done, so garbage
-collection decides nothing; an async generator that is dropped without `aclose()` is the one thing it still times.
+A run depends on its inputs alone if the code on it keeps three rules: take randomness from a seeded `random.Random`,
+take time from `loop.time()`, and never depend on the order of a set or on an `id()` (string hashes differ between runs;
+dictionaries keep insertion order and are fine). Tasks are held until done, so garbage collection decides nothing, with
+one exception: when an async generator is closed that was dropped without `aclose()`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from loadmanager.simulation.timers import ScheduledCall, Timers
 T = TypeVar("T")
 
 DEFAULT_INSTANT_LIMIT = 500_000
-"""Callbacks at one instant of virtual time after which the loop takes the program for a runaway."""
+"""After so many callbacks at one instant of virtual time the loop reports a runaway."""
 
 
 class SimulationError(Exception):
-    """The simulation itself cannot go on; the message says what the simulated code did."""
+    """The simulation cannot go on; the message says what the simulated code did."""
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
@@ -139,8 +139,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def run_until_complete(self, future: Generator[Any, None, T] | Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:  # type: ignore[override]
         """Run until the future is done, and return its result.
 
-        Raises SimulationError when nothing is left that could ever complete it, or at a runaway; besides what the
-        future raises, what no code handled and what `after_callback` raised.
+        Raises SimulationError when nothing is left that could ever complete it, or at a runaway; also what the future
+        raises, exceptions that no code handled, and what `after_callback` raises.
         """
         main = asyncio.ensure_future(future, loop=self)  # type: ignore[arg-type]
         main.add_done_callback(self._stop_after)
@@ -178,7 +178,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.now_ns = due_ns
 
     def _run_instant(self) -> None:
-        """Run what is ready, and what that makes ready, at one instant."""
+        """Run ready calls, and those that they make ready, at one instant."""
         ready, outside, hook = self._ready, self.outside, self.after_callback
         executed = 0
         try:
@@ -224,7 +224,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return self._closed
 
     def close(self) -> None:
-        """End the simulation: every process dies, and what it had pending is let go of silently. Idempotent."""
+        """End the simulation: every process dies, and its pending work is dropped silently. Idempotent."""
         if self._closed:
             return
         outer = events._get_running_loop()  # noqa: SLF001
@@ -275,7 +275,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             await generator.aclose()
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """There is none."""
+        """Nothing to shut down: there is no executor."""
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> NoReturn:
         raise SimulationError(

@@ -1,4 +1,4 @@
-"""Many runs, spread over processes: reports come in the order of the seeds, as soon as they are there."""
+"""Many runs, spread over processes; reports come in the order of the seeds, as soon as they are ready."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SEEDS_A_TASK = 4
 
 
 def run_seeds(seeds: Iterable[int], *, jobs: int, fault_phase_s: float = FAULT_PHASE_S) -> Iterator[Report]:
-    """Run each seed once, `jobs` of them at a time. Closing the iterator gives up what has not begun."""
+    """Run each seed once, `jobs` at a time. Closing the iterator cancels runs that have not begun."""
     run = partial(run_seed, fault_phase_s=fault_phase_s)
     if jobs == 1:
         yield from map(run, seeds)

@@ -1,11 +1,10 @@
-"""The network between simulated processes and servers: delays, cuts, outages, and messages that are lost.
+"""The network between simulated processes and servers: delays, cuts, outages, and lost messages.
 
-A link carries messages between one process and one server in order, as a connection does: requests one way, answers
-and pushed messages the other. While it is cut, or its server is down, it holds what it carries; once it heals, what
-was held arrives, late. What a server does with a request is the server's module's.
+A link carries messages between one process and one server in order, as a connection does: requests one way, answers and
+pushed messages the other. While it is cut, or its server is down, it holds messages; once it heals, they arrive late.
 
-Messages travel outside of every process: a request that is under way outlives its sender, and an answer waits for a
-paused receiver. Only asyncio's timers are used, so a link works on any event loop, on a real one in real time.
+Messages travel outside of every process: a request under way outlives its sender, and an answer waits for a paused
+receiver. Only asyncio's timers are used, so a link works on any event loop, on a real one in real time.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ T = TypeVar("T")
 
 
 class NoAnswer(Exception):
-    """No answer came in time; what was asked for may or may not have happened, or may still happen."""
+    """No answer came in time; the request may or may not have been carried out, or may be later."""
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """How long one message takes: at least `least_s`, exponential with mean `mean_s` beyond; few spike by `spike_s`."""
+    """Delay of one message: `least_s` plus an exponential with mean `mean_s`; sometimes a spike of up to `spike_s`."""
 
     least_s: float = 0.0002
     mean_s: float = 0.0005
@@ -42,11 +41,11 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class Faults(msgspec.Struct, frozen=True):
-    """Chances, each of one request.
+    """Chances per request.
 
-    `lost_request`: it never arrives, or arrives torn (a prefix of it). `lost_answer`: it is carried out, the caller
-    never hears. `repeated`: one whose answer was lost is carried out again, up to `repeat_within_s` later, as by a
-    producer that was restarted. `late`: one whose caller gave up while the link was cut arrives when it heals.
+    `lost_request`: it never arrives, or arrives torn (a prefix of it). `lost_answer`: it is carried out, but the caller
+    never hears of it. `repeated`: one whose answer was lost is carried out again, up to `repeat_within_s` later, as by
+    a producer that was restarted. `late`: one whose caller gave up while the link was cut arrives when it heals.
     """
 
     lost_request: float = 0.0
@@ -107,7 +106,7 @@ class _Direction:
         Context().run(asyncio.get_running_loop().call_later, self._latency_s(), self._one_is_due)
 
     def set_open(self, is_open: bool, arrives_late: Callable[[], bool]) -> None:
-        """Close it, or open it and let arrive what was held; of what nobody waits for, only what `arrives_late`."""
+        """Close it, or open it and deliver held messages; abandoned ones only if `arrives_late` says so."""
         if is_open and not self._open:
             held = [self._under_way.popleft() for _ in range(self._due)]
             kept = [message for message in held if not message.given_up() or arrives_late()]
@@ -119,7 +118,7 @@ class _Direction:
         self._open = is_open
 
     def drop_held(self) -> None:
-        """Forget what waits for the direction to open."""
+        """Drop held messages."""
         for _ in range(self._due):
             self._under_way.popleft()
         self._due = 0
@@ -150,15 +149,15 @@ class Link:
         torn: Callable[[], object] | None = None,
         again: Callable[[], object] | None = None,
     ) -> T:
-        """Have the server `perform`, and return or raise what that gave. Raises NoAnswer after `timeout_s`.
+        """Have the server `perform`, and return or raise the result. Raises NoAnswer after `timeout_s`.
 
-        Where the network's faults say so, `torn` is performed instead, or `again` some time after.
+        Where the network's faults say so, `torn` is performed instead, or `again` some time later.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Callable[[], T]] = loop.create_future()
         request = _Request(perform, answer, torn, again)
         self._requests.carry(_Message(lambda: self._arrive(request), answer.done))
-        # Not asyncio.timeout: nearly all that a simulated run does waits here, and this costs half as much.
+        # Not asyncio.timeout: nearly all time of a simulated run is spent here, and this costs half as much.
         timer = loop.call_later(timeout_s, self._give_up, answer, timeout_s)
         try:
             give = await answer
@@ -192,7 +191,7 @@ class Link:
             self._answers.carry(_Message(lambda: None if self.closed else arrive(), _nobody_gave_up))
 
     def close(self) -> None:
-        """The process is gone: what is under way to the server still arrives, nothing comes back."""
+        """The process is gone: its requests under way still arrive, nothing comes back."""
         self.closed = True
         self._requests.drop_held()
         self._answers.drop_held()
@@ -208,10 +207,10 @@ def _nobody_gave_up() -> bool:
 
 
 class Network:
-    """All links; which are cut, which servers are down, and the dice of its faults.
+    """All links, cuts and outages, and the random faults.
 
-    `latency` and `faults` may be replaced at any time. Links are named by process name: a restarted process finds the
-    cut that its predecessor had.
+    `latency` and `faults` may be replaced at any time. Cuts belong to process names: a restarted process inherits its
+    predecessor's.
     """
 
     def __init__(self, random: Random, latency: Latency | None = None, faults: Faults = NO_FAULTS) -> None:
@@ -245,7 +244,7 @@ class Network:
         self._apply_all()
 
     def is_cut(self, process: str, server: str) -> bool:
-        """Whether nothing passes between the two in either direction, be it a cut or an outage."""
+        """Whether nothing passes between the two in either direction, because of a cut or an outage."""
         pair = (process, server)
         return server in self._down or (pair in self._no_requests and pair in self._no_answers)
 
@@ -267,7 +266,7 @@ class Network:
         return self.latency.draw(self._random)
 
     def perhaps_repeat(self, server: str, again: Callable[[], object]) -> None:
-        """Roll the dice for carrying out a second time what nobody heard of; a server that is down then does not."""
+        """Perhaps carry out a second time a request whose answer was lost, unless the server is down then."""
         if self.chance(self.faults.repeated):
             delay_s = self._random.uniform(0, self.faults.repeat_within_s)
             loop = asyncio.get_running_loop()

@@ -1,7 +1,7 @@
-"""A simulated operating-system process: what belongs to it, its clock, and how it stops.
+"""A simulated operating-system process: its tasks, its clock, and how it stops.
 
-Which process runs is carried in a context variable, so everything that a process spawns belongs to it without being
-told. Order and virtual time are `loop.py`'s, the network is `network.py`'s.
+A context variable says which process runs, so everything that a process spawns belongs to it automatically. Order and
+virtual time are in `loop.py`, the network is in `network.py`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Process:
 
     # --- faults
     def crash(self) -> None:
-        """As by SIGKILL: nothing of it ever runs again, no clean-up code either. Idempotent."""
+        """As by SIGKILL: none of its code ever runs again, no clean-up code either. Idempotent."""
         if self.dead:
             return
         self.dead, self.running = True, False
@@ -81,12 +81,12 @@ class Process:
             react()
 
     def pause(self) -> None:
-        """As by SIGSTOP: what falls due is deferred until `resume`; its clock runs on. Idempotent."""
+        """As by SIGSTOP: due callbacks are deferred until `resume`; its clock runs on. Idempotent."""
         if not self.dead:
             self.running = False
 
     def resume(self) -> None:
-        """Run on; what fell due meanwhile runs now, in the order in which it fell due. Idempotent."""
+        """Run on; deferred callbacks run now, in the order in which they fell due. Idempotent."""
         if self.dead or self.running:
             return
         self.running = True
@@ -124,7 +124,7 @@ class Process:
             self._sweep_at = max(_SWEEP_FLOOR, 2 * len(self._tasks))
 
     def unseen_failures(self) -> list[BaseException]:
-        """What tasks of it raised without anybody having looked."""
+        """Exceptions of its tasks that nobody has retrieved."""
         return [
             failure
             for task in self._tasks
@@ -132,7 +132,7 @@ class Process:
         ]
 
     def bury(self) -> None:
-        """Let go of everything silently. The simulation is over: clean-up code that runs now reaches nothing."""
+        """Drop everything silently. The simulation is over: clean-up code that runs now reaches nothing."""
         self.crash()
         while self._tasks:
             task = self._tasks.pop()
@@ -145,9 +145,9 @@ class Process:
 
 
 class _Over(BaseException):
-    """Thrown into what still waits when the simulation is over.
+    """Thrown into coroutines that still wait when the simulation is over.
 
-    Not GeneratorExit: where clean-up code of an inner coroutine awaits, closing ends the outer one only.
+    Not GeneratorExit: where clean-up code of an inner coroutine awaits, closing would end only the outer one.
     """
 
 

@@ -1,5 +1,4 @@
-"""After the fault phase: within a bound everything is served again, everybody says the same, and a graceful stop
-drains."""
+"""After the fault phase: everything is served again within a bound, all brokers agree, and a graceful stop drains."""
 
 from __future__ import annotations
 
@@ -56,7 +55,7 @@ class Recovery:
             await asyncio.sleep(ASK_EVERY_S)
 
     def _missing(self) -> str | None:
-        """What is still wrong, None if nothing is."""
+        """What must still come true, and what is instead; None if all is well."""
         for name, life in self._cluster.current.items():
             if life.process.dead:
                 self._cluster.start(name)
@@ -80,7 +79,7 @@ class Recovery:
         }
 
     def _ask_for_unassigned(self) -> None:
-        """What clients and operators do anyway: look up what nobody owns, let drained brokers take bundles again."""
+        """Act as clients and operators do: look up bundles without an owner, and undrain brokers."""
         ready = self._cluster.ready()
         for life in ready:
             if life.node is not None and life.node.registration.draining and not life.leaving:
@@ -103,7 +102,7 @@ class Recovery:
         return life.spawn(owner)
 
     async def _lookups_agree(self) -> None:
-        """Soon every broker names the same owner of every bundle, and that one serves it."""
+        """Soon every broker names the same owner of each bundle, and that owner serves it."""
         deadline_s = self._world.now_s + AGREE_BOUND_S
         while (wrong := await self._disagreement()) is not None:
             if self._world.now_s > deadline_s:
@@ -132,7 +131,7 @@ class Recovery:
 
     async def _one_leaves(self) -> None:
         staying = [life for life in self._cluster.ready() if not life.leaving and self._is_current(life)]
-        if not staying:  # all were asked already, or do not know yet that they are fenced, and then end at once
+        if not staying:  # all were asked to stop, or do not know yet that they are fenced, and will end at once
             return
         life = self._random.choice(staying)
         node = life.node

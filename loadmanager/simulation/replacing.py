@@ -1,7 +1,7 @@
-"""An operator who replaces what all brokers agree on, as `loadmanager channel agree` does: runs it until it is done.
+"""A simulated operator who replaces the agreement as `loadmanager channel agree` does, again until it succeeds.
 
-Each try is a process of its own, with a clock of its own; it may die anywhere, and the next one goes on. There is one
-at a time: two of them would refuse each other.
+Each try is a process with its own clock; it may die anywhere, and the next try goes on. Only one runs at a time: two
+would refuse each other.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ START_TIMEOUT_S = 5.0
 AGAIN_S = 1.0
 DEATH_CHANCE, LIVES_S = 0.3, (0.0, 6.0)
 VALIDITIES_S = (1.0, 1.5, 2.0, 2.5, 3.0)
-"""A session has to last as long at least."""
+"""Proof times to choose from; a session must last at least as long."""
 
 Later = Callable[[float, Callable[..., object]], None]
 
 
 class Replacing:
-    """`amend` and `lose_root` set something off, `go_on` sees to it that it is done; `later` is the fault phase's."""
+    """Starts replacements with `amend` and `lose_root`; `go_on` completes them. `later` is the fault phase's."""
 
     def __init__(self, world: World, cluster: Cluster, random: Random, later: Later) -> None:
         self.root_was_lost = False
-        """From then on a broker may meet a root that is not the log's, and end."""
+        """From then on a broker may find a root that is not the log's, and end."""
         self.roots_lost = 0
         self.replaced = 0
         self._world = world
@@ -45,28 +45,28 @@ class Replacing:
         self._random = random
         self._later = later
         self._wanted_s: float | None = None
-        """The proof time that is to hold; None: there is nothing to do."""
+        """The wanted proof time; None: there is nothing to do."""
         self._tries = 0
         self._at_work: Process | None = None
 
     def amend(self) -> None:
-        """Another proof time is wanted."""
+        """Begin to replace the proof time."""
         self._wanted_s = self._random.choice(VALIDITIES_S)
         self._begin()
 
     def lose_root(self) -> None:
-        """All data of the coordination service is deleted, as by an operator; `replace_root` mends that."""
+        """Delete all data of the coordination service, as an operator might; `replace_root` repairs that."""
         self.root_was_lost = True
         self.roots_lost += 1
         self._world.coordination.lose_everything()
 
     def replace_root(self) -> None:
-        """An empty root is made the log's, with the same proof time or another one."""
+        """Make an empty root the log's, with the same proof time or another one."""
         self._wanted_s = self._wanted_s or self._random.choice(VALIDITIES_S)
         self._begin()
 
     def go_on(self) -> None:
-        """Begin again if the last try died in the middle, or nobody has looked after the root."""
+        """Begin again if the last try died in the middle, or if the lost root was not replaced."""
         if self.root_was_lost and self._world.coordination.identity() is None:
             self.replace_root()
         elif self._wanted_s is not None:
@@ -108,7 +108,7 @@ class Replacing:
                 self._world.trace.write(process.name, f"runs it again: {error}")
                 await asyncio.sleep(AGAIN_S)
             else:
-                if (self._wanted_s, self.roots_lost) == (wanted_s, lost):  # else another root, or V, by now
+                if (self._wanted_s, self.roots_lost) == (wanted_s, lost):  # else another root or V is wanted by now
                     self._wanted_s = None
 
     async def _replace(self, place: Place, wanted_s: float, process: Process) -> None:

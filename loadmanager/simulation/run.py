@@ -1,5 +1,4 @@
-"""One run: a cluster from a seed, a fault phase, calm, and the proof that everything recovered. Many runs: one a
-process.
+"""One run: a cluster from a seed, a fault phase, calm, and the proof that everything recovered.
 
 `run_seed` is deterministic: the same seed gives the same history, whatever the hash seed and the machine.
 """
@@ -30,11 +29,11 @@ FAULT_PHASE_S = 25.0
 REQUESTS_PER_S = 8.0
 LEAST_BROKERS, MOST_BROKERS = 2, 5
 CHUNK_BUNDLES = 3
-"""In one chunk of a snapshot."""
+"""Bundles in one chunk of a snapshot."""
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What a run showed. `violation` is None if nothing was wrong; `history` is filled in if something was."""
+    """The result of a run. `violation` is None if no invariant broke; `history` is filled in if one did."""
 
     seed: int
     violation: str | None
@@ -60,8 +59,8 @@ def run_seed(
 ) -> Report:
     """Run one seed to its end, or to its first violation.
 
-    The fault phase takes `fault_phase_s` of virtual time. `fault_profile` names what may happen, with weights; by
-    default each seed draws its own (see `fault phase.py` and `workload.py` for the names).
+    The fault phase takes `fault_phase_s` of virtual time. `fault_profile` gives weights of faults and requests by name
+    (see `fault_phase.py` and `workload.py`); by default each seed draws its own.
     """
     with _quiet(), _small_chunks(), World(seed) as world:
         run = Run(world, fault_phase_s, fault_profile)
@@ -134,7 +133,7 @@ class Run:
         await asyncio.sleep(1.0)
 
     def look_after_the_dead(self) -> None:
-        """A process that ended by itself is started again, if it ended for a good reason."""
+        """Restart processes that ended by themselves, and report those that had no good reason to end."""
         for name, life in self.cluster.current.items():
             if life.process.dead:
                 self._judge_death(life)
@@ -148,7 +147,7 @@ class Run:
             self.checks.complain(f"{life} ended with {failure!r}: {_told(failure)}")
 
     def counts(self) -> Counter[str]:
-        """What was asked and how it was answered; what became of the channel's log."""
+        """Counts of requests and their answers, and of events of the channel's log."""
         audit = self.checks.auditor.snapshots
         return self.workload.counts + Counter(
             {
@@ -163,7 +162,7 @@ class Run:
         )
 
     def write_last_words(self) -> None:
-        """Who serves what at the end, into the history."""
+        """Write into the history who serves what at the end."""
         write = self.world.trace.write
         for life in self.cluster.alive():
             served = ", ".join(f"{c.bundle} under {c.token}" for c in self.checks.served(life)) or "nothing"
@@ -181,7 +180,7 @@ def _told(error: BaseException) -> str:
 
 @contextmanager
 def _small_chunks() -> Generator[None]:
-    """Snapshots of a few bundles that still have several chunks."""
+    """Small chunks, so that snapshots of a few bundles still have several."""
     usual, snapshot_columns.CHUNK_BUNDLES = snapshot_columns.CHUNK_BUNDLES, CHUNK_BUNDLES
     try:
         yield

@@ -1,7 +1,7 @@
 """A `Coordination` for one simulated process: a session kept by heartbeats, calls with a time-out, lagging watches.
 
-The heartbeat runs in the process: a paused one stops it, a crashed one ends it, and the server lets the session
-expire. What is true is `coordination_server.py`'s.
+The heartbeat runs in the process: pausing the process stops it, a crash ends it, and the server lets the session
+expire. `coordination_server.py` has the true state.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class SimulatedCoordination:
         self._listeners.append(changed)
 
     def abandon(self) -> None:
-        """On the loop, as everything here: it plays what a watchdog does to a client whose process goes on."""
+        """Plays what a watchdog does to a client whose process goes on; called on the loop, as everything here."""
         if self._session != _NO_SESSION:
             self._abandoned = True
             session, self._session = self._session, _NO_SESSION
@@ -187,7 +187,7 @@ class SimulatedCoordination:
                 return
             self._session, snapshot = await self._ask(
                 lambda: self._server.open_session(self.session_timeout_s, self.link, self._hear),
-                checked=False,  # a session is the service's, whatever stands in it
+                checked=False,  # a session belongs to the service, whatever data is in it
             )
             self._see(snapshot)
             self._set_connection(Connection.CONNECTED)
@@ -235,7 +235,7 @@ class SimulatedCoordination:
 
     # --- what it sees
     def _hear(self, snapshot: Snapshot) -> None:
-        """Called outside of the process; goes on inside, when the process runs."""
+        """Called outside of the process; continues inside it, when the process runs."""
         asyncio.get_running_loop().call_soon(self._see, snapshot, context=self._context.copy())
 
     def _see(self, snapshot: Snapshot) -> None:

@@ -1,8 +1,8 @@
-"""The service that a simulated broker hosts: hooks that take their time, raise, or hang, as its behaviour says.
+"""The service that a simulated broker hosts: hooks that take time, raise, or hang, as its behaviour says.
 
-It notes what it holds, so that a run can check that nothing is served that the host has not acquired, and that the
-contract of `loadmanager.model.host` is kept: no two hooks of one bundle at once, except `abandon` over a hook that
-hangs.
+It notes what it holds, so that a run can check two things: nothing is served that the host has not acquired, and the
+contract of `loadmanager.model.host` is kept, that is, no two hooks of one bundle run at once, except `abandon` over a
+hook that hangs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class HookRaised(Exception):
 
 
 class SimulatedHost:
-    """A `BundleHost`. `complain` is told of breaches of the contract."""
+    """A `BundleHost`. Calls `complain` at breaches of the contract."""
 
     def __init__(self, storage: Storage, random: Random, complain: Callable[[str], None]) -> None:
         self.behaviour = GOOD_BEHAVIOUR

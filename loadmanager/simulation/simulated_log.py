@@ -1,8 +1,8 @@
 """A `Log` for one simulated process, and its exclusive writers, with the delays and faults of its link.
 
-An append may be lost, torn (a prefix of it is taken), acknowledged to nobody, or taken twice; a transaction may be lost
-or acknowledged to nobody, and may arrive late, but it is never torn and never taken twice. How often that happens says
-`network.Faults`; what the server makes of it `log_server.py`.
+An append may be lost, torn (a prefix of it is taken), taken without an acknowledgement, or taken twice. A transaction
+may be lost, taken without an acknowledgement, or arrive late, but is never torn and never taken twice. `network.Faults`
+says how often; `log_server.py` implements the effects.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class SimulatedLog:
         await self._ask(self._step(Step.TRIM, partial(self._server.trim, topic, partition, before)))
 
     async def read(self, topic: str, partition: int, start: int) -> AsyncGenerator[Sequence[LogEntry], None]:
-        """In several requests: what is compacted or trimmed between two of them is not read."""
+        """Read in several requests: entries that are compacted or trimmed between two of them are not read."""
         at, end = start, None
         while end is None or at < end:
             read = partial(self._server.read_part, topic, partition, at, end)
@@ -86,7 +86,7 @@ class SimulatedLog:
         return SimulatedWriter(self._server, self._ask, self._step, writer_id, epoch)
 
     def _step(self, step: Step, perform: Callable[[], T]) -> Callable[[], T]:
-        """To be performed with an announcement."""
+        """Wrap a request so that the server announces the step when it arrives."""
         server, process = self._server, self.link.process
 
         def announce_and_perform() -> T:
@@ -143,7 +143,7 @@ class _Step(Protocol):
 
 
 class SimulatedWriter:
-    """An `ExclusiveWriter` of one epoch. After a commit whose outcome it does not know it takes no other one."""
+    """An `ExclusiveWriter` of one epoch. After a commit with an unknown outcome it accepts no other."""
 
     def __init__(self, server: SimulatedLogServer, ask: _Ask, step: _Step, writer_id: str, epoch: int) -> None:
         self._server = server
@@ -172,7 +172,7 @@ class SimulatedWriter:
 
     @contextlib.contextmanager
     def _heard(self) -> Generator[None]:
-        """What the server answered, be it a refusal, is no doubt."""
+        """An answer of the server, even a refusal, leaves no doubt."""
         try:
             yield
         except WriterFenced:

@@ -1,7 +1,7 @@
-"""The auditor of snapshots: compares what is written, loaded and trimmed with the fold of the whole log from offset 0.
+"""The auditor of snapshots: compares written, loaded and trimmed data with the replay of the whole log from offset 0.
 
-*Snapshot + tail = full replay*: a snapshot of an offset says what replaying everything below it says. It is looked at
-as the server takes it, and again as a replica loads it: what is right in the log may still be read wrongly.
+*Snapshot + tail = full replay*: a snapshot at an offset equals the replay of everything below it. It is checked as the
+server takes it, and again as a replica loads it, because a correct snapshot may still be read wrongly.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from statechannel.ports import LogEntry
 
 
 class _Stood(msgspec.Struct, frozen=True):
-    """What the log said below an offset: the fold, how many records were accepted, and when the last one came."""
+    """The state below an offset: the replay's, how many records were accepted, and when the last one came."""
 
     state: PartitionState
     accepted: int
@@ -26,9 +26,9 @@ class _Stood(msgspec.Struct, frozen=True):
 
 
 class SnapshotAudit:
-    """Remembers what the log said at each offset. `complain` is told in words what is wrong, `write` what happens.
+    """Remembers the state at each offset. Calls `complain` with violations, `write` with events.
 
-    `wall_ms` is the log's clock; what is younger than `retention_s` must not be trimmed.
+    `wall_ms` is the log's clock; records younger than `retention_s` must not be trimmed.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class SnapshotAudit:
         self._compare(f"snapshot {info.snapshot_id}", state)
 
     def check_chunks(self) -> None:
-        """Between two transactions: what is listed is there, and nothing else is."""
+        """Between two transactions: exactly the listed chunks are there."""
         for partition in range(self._table.partitions):
             self._check_chunks(partition)
 
@@ -132,7 +132,7 @@ class SnapshotAudit:
     # --- loaded
 
     def loaded(self, who: str, info: SnapshotInfo, state: PartitionState) -> None:
-        """A replica stands where it was loaded from a snapshot, before it has applied anything after it."""
+        """A replica was loaded from a snapshot, and has applied nothing after it yet."""
         if state.next_offset != info.next_offset:
             self._complain(f"the replica of {who} loaded {info.next_offset} and stands at {state.next_offset}")
         self._compare(f"the replica that {who} loaded from {info.snapshot_id}", state)
@@ -149,7 +149,7 @@ class SnapshotAudit:
     # --- trimmed
 
     def trimmed(self, partition: int, before: int) -> None:
-        """The log is about to forget what lies below an offset: each snapshot that is listed has to cover that."""
+        """The log is about to drop entries below an offset: each listed snapshot must cover them."""
         index = self._indices[partition]
         covered = index.snapshots[0].next_offset if index is not None else 0
         self.trims += 1

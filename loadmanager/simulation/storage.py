@@ -1,7 +1,7 @@
-"""The storage behind the simulated service: one counter a cell of the ring, guarded by fencing tokens.
+"""The storage behind the simulated service: one counter per cell of the ring, guarded by fencing tokens.
 
-It remembers tokens by place, never by bundle name, so a split forgets nothing. Time passes nowhere in it: what a broker
-does in one callback happens at one instant.
+It keeps tokens by place, never by bundle name, so a split loses none. No call takes time: what a broker does in one
+callback happens at one instant.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Storage:
         self.refused = 0
 
     def raise_tokens(self, bundle: Bundle, token: Token) -> None:
-        """Take the token for the whole bundle. Raises StaleToken, then nothing was changed."""
+        """Take the token for the whole bundle. Raises StaleToken and then changes nothing."""
         places = [(bundle.namespace, cell) for cell in cells_of(bundle)]
         for place in places:
             self._check(place, token)

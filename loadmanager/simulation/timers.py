@@ -15,7 +15,7 @@ _COMPACT_ABOVE = 512
 
 
 class ScheduledCall(asyncio.TimerHandle):
-    """A callback that is ready or due at a time: the virtual loop's handle, without asyncio's debugging baggage."""
+    """A callback that is ready or due at a time: the virtual loop's handle, without asyncio's debugging data."""
 
     __slots__ = ("args", "callback", "context", "due_s", "process", "timers")
 

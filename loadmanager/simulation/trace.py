@@ -10,9 +10,9 @@ DEFAULT_LINES = 2_000
 
 
 class Trace:
-    """Readable lines `time process what`. Only the last `limit` are kept; the digest covers every one.
+    """Readable lines `time process what`. Only the last `limit` are kept; the digest covers all.
 
-    `now_s` gives true time, `executed` the number of callbacks so far: it goes into the digest, so that two runs with
+    `now_s` gives true time. `executed` gives the number of callbacks so far, which is part of the digest: two runs with
     one digest took the same steps between any two lines.
     """
 
@@ -31,10 +31,10 @@ class Trace:
         self._hash.update(f"{self._executed()} {line}\n".encode())
 
     def lines(self) -> list[str]:
-        """What is kept, oldest first; the first line says how many earlier ones were dropped, if any were."""
+        """The kept lines, oldest first; if earlier ones were dropped, the first line says how many."""
         dropped = self.written - len(self._lines)
         return [f"… {dropped} earlier lines dropped", *self._lines] if dropped else list(self._lines)
 
     def digest(self) -> str:
-        """The same for two runs iff they wrote the same lines after the same steps."""
+        """Equal for two runs if, and only if, they wrote the same lines after the same steps."""
         return self._hash.hexdigest()

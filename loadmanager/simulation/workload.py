@@ -1,6 +1,6 @@
-"""What people and programs ask of the cluster during a run: lookups, writes, moves, splits, drains, stops.
+"""Requests to the cluster during a run: lookups, writes, moves, splits, drains, stops.
 
-Each request runs in the process that is asked. It may answer anything that `loadmanager.errors` names; any other
+Each request runs in the process that is asked. It may raise anything that `loadmanager.errors` names; any other
 exception is a defect and ends the run.
 """
 
@@ -28,7 +28,7 @@ FIRST_NAMESPACES = {"t/a": 4, "t/d": 4}
 PASSING_NAMESPACES = ("t/passing", "t/short")
 """These come and go, one in each partition too."""
 DIRECT_CHANCE = 0.3
-"""Of a split or merge to be one record of a broker's own, past the endpoints for administrators."""
+"""Chance that a split or merge is one record of a broker's own, not a call of the administrators' operations."""
 LOOKUP_TIMEOUT_S = 4.0
 
 _ASSIGNED = frozenset({State.ASSIGNED})
@@ -36,7 +36,7 @@ _CANCELLABLE = frozenset({State.TRANSFERRING, State.SPLITTING})
 
 
 class Workload:
-    """Draws requests. `counts` tells how many were answered, and how."""
+    """Draws requests. `counts` says how many were answered, and how."""
 
     def __init__(self, cluster: Cluster, checks: Checks, random: Random, fault_profile: FaultProfile) -> None:
         self.counts: Counter[str] = Counter()
@@ -69,7 +69,7 @@ class Workload:
             self._requests[name][1](self._random.choice(ready))
 
     def create_namespaces(self, life: Life) -> None:
-        """Ask for those that are there during the whole run."""
+        """Create the namespaces that exist during the whole run."""
         for name, bundles in FIRST_NAMESPACES.items():
             self._spawn(
                 life, "create", lambda now, n=name, b=bundles: now.operations.create_namespace(n, even_boundaries(b))
@@ -191,9 +191,10 @@ class Workload:
     # --- somebody who breaks in
 
     def _trespass(self, life: Life) -> None:
-        """A record that its author has no right to write, about a bundle as it really is: the law has to refuse it.
+        """A record that its author has no right to write, about a bundle in its true state: the law must refuse it.
 
-        Only what a broker says of itself cannot be refused: so it lies about bundles that it has nothing to do with.
+        The law cannot refuse what a broker says of itself, so the author lies about bundles that it has nothing to do
+        with.
         """
         me = _me(life)
         entry = self._entry(life, IN_FLIGHT) or self._entry(life, frozenset(State))
@@ -222,7 +223,7 @@ class Workload:
         return record.role is Role.LEADER and any(record.epoch >= lead.epoch for lead in leads)
 
     def check_late_verdicts(self) -> None:
-        """What a process says became of a record that had no verdict in time is what became of it."""
+        """Check what a process says about records whose verdict came too late: it must be their true verdict."""
         for life, record_id in self._unknown:
             if life.ready and life.node is not None:
                 said, truth = life.node.channel.settled(record_id), self._checks.auditor.verdict_of(record_id)

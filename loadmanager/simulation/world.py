@@ -1,7 +1,7 @@
-"""The world of one simulated run: the loop, the servers, the network, the dice and the history, all from one seed.
+"""The world of one simulated run: the loop, the servers, the network, random numbers and the history, from one seed.
 
-A driver makes processes, gives each its log and coordination clients, starts its main task, and then lets faults
-happen. What is a correct outcome is the driver's to check.
+A driver makes processes, gives each its log and coordination clients, starts its main task, and injects faults. The
+driver checks the outcome.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class World:
         return EPOCH_MS + self.loop.now_ns // 1_000_000
 
     def run(self, drive: Coroutine[Any, Any, T]) -> T:
-        """Run the driver, outside of every process, to its end; what tasks raised unseen is raised then."""
+        """Run the driver, outside of every process, to its end; then raise what tasks raised unseen."""
         result = self.loop.run_until_complete(drive)
         for process in (self.loop.outside, *self.processes.values()):
             for failure in () if process.dead else process.unseen_failures():
@@ -78,7 +78,7 @@ class World:
     def process(self, name: str, *, drift: float | None = None, offset_s: float | None = None) -> Process:
         """A new process in place of any earlier one of that name, which must be dead.
 
-        Unless given, its clock drifts by up to 2 % either way and shows something up to 1,000 s.
+        By default its clock drifts by up to 2 % either way and starts at up to 1,000 s.
         """
         earlier = self.processes.get(name)
         if earlier is not None and not earlier.dead:

@@ -1,12 +1,11 @@
-"""For the tests of a service that embeds a broker: whole clusters in one process, on a file in a temporary directory.
+"""For tests of a service that embeds a broker: whole clusters in one process, in a temporary directory.
 
     async with embedded_cluster(Shop, brokers=3) as cluster:
         await cluster.kill(cluster.owner("test/service/alice"))
         await cluster.settled()
 
-With pytest the fixture `loadmanager_cluster` is there as soon as this package is installed: it is the same, in the
-test's own `tmp_path`. This package needs neither pytest nor an event loop plugin.
-docs/testing-your-service.md tells it all.
+With pytest the fixture `loadmanager_cluster` exists as soon as this package is installed: it is the same, in the test's
+own `tmp_path`. This package needs neither pytest nor an event loop plugin. See docs/testing-your-service.md.
 """
 
 from __future__ import annotations

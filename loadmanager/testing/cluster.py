@@ -1,7 +1,7 @@
 """A whole cluster in this process: real brokers on one SQLite file, with short times, that can be killed one by one.
 
 Nothing is simulated: each broker has its control thread, its endpoints on a free port of the loopback and its own
-replica. What differs from production is that they share an interpreter, and the times in `QUICK`.
+replica. It differs from production in two ways: brokers share an interpreter, and the times in `QUICK`.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ async def embedded_cluster(
     """A running cluster whose bundles are spread evenly, for as long as the context is open.
 
     `make_host` is called for each broker, on this loop (it may be a coroutine function); a host with a method
-    `attached` is given its `Broker` before the start. `urls` are the service's, or what makes them of a host. The files
-    are in `directory`, by default a temporary one. Further settings replace those of `QUICK`. Whatever ended a broker
-    by itself is raised at the end.
+    `attached` gets its `Broker` before the start. `urls` are the service's, or a function from a host to them. The
+    files are in `directory`, by default a temporary one. Further settings replace those of `QUICK`. If a broker ended
+    by itself, the cause is raised at the end.
     """
     with ExitStack() as stack:
         if directory is None:
@@ -81,7 +81,7 @@ async def embedded_cluster(
                 await cluster.create_namespace(namespace, bundles)
             yield cluster
         except BaseException:
-            with suppress(Exception):  # what went wrong first is what matters
+            with suppress(Exception):  # the first error is what matters
                 await cluster.close()
             raise
         await cluster.close()
@@ -90,7 +90,7 @@ async def embedded_cluster(
 class EmbeddedCluster(Generic[H]):
     """Brokers of this process and what a test does to them. Belongs to the loop that makes it.
 
-    A bundle is named by itself or by a topic or key in it (`"test/service/alice"`).
+    Name a bundle by itself, or by a topic or key in it (`"test/service/alice"`).
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class EmbeddedCluster(Generic[H]):
         self.namespace = namespace
         self.directory = directory
         self.brokers: list[Broker] = []
-        """Those that live, oldest first."""
+        """The live brokers, oldest first."""
         self._make_host = make_host
         self._urls = urls
         self._settings = {**QUICK, "log": f"sqlite:{directory / 'cluster.db'}", **settings}
@@ -115,7 +115,7 @@ class EmbeddedCluster(Generic[H]):
     # --- brokers
 
     async def add(self, count: int = 1, **settings: Any) -> list[Broker]:
-        """Start so many more; returns when all know each other. `advertised` gives one a name, as to start it again."""
+        """Start `count` more brokers; returns when all know each other. `advertised` names one, to start it again."""
         added = [await self._prepare(settings) for _ in range(count)]
         first = added[: 0 if self.brokers else 1]  # makes the files, and leads
         self.brokers += added
@@ -144,7 +144,7 @@ class EmbeddedCluster(Generic[H]):
         """End it as SIGKILL would: no hook of its host is called any more, nothing is drained or handed over.
 
         The others notice at once (a real crash takes half a second) and take over when its proofs have run out:
-        `settled()` waits for that. The host object is yours to look at; what it runs besides (servers, tasks) goes on.
+        `settled()` waits for that. The host object stays accessible; servers or tasks that it runs go on.
         """
         self.brokers.remove(broker)
         if broker in self._mortal:
@@ -165,14 +165,14 @@ class EmbeddedCluster(Generic[H]):
         self.brokers.remove(broker)
 
     async def restart(self, broker: Broker) -> Broker:
-        """Start one of the same name again, with a new host, after it was stopped or killed."""
+        """Start a broker of the same name again, with a new host, after it was stopped or killed."""
         if broker in self.brokers:
             await self.stop(broker)
         [again] = await self.add(advertised=broker.name)
         return again
 
     def host(self, broker: Broker) -> H:
-        """What `make_host` made for it, also after its end."""
+        """The host that `make_host` made for it, also after its end."""
         return self._hosts[broker]
 
     # --- bundles
@@ -185,7 +185,7 @@ class EmbeddedCluster(Generic[H]):
         return self.bundles(namespace)
 
     def bundles(self, namespace: str | None = None) -> tuple[Bundle, ...]:
-        """Those of a namespace, lowest first. Raises NotFound."""
+        """The bundles of a namespace, lowest first. Raises NotFound."""
         known = _table(self._any).namespace(namespace or self.namespace)
         if known is None:
             raise NotFound(f"there is no namespace {namespace or self.namespace}")
@@ -206,9 +206,9 @@ class EmbeddedCluster(Generic[H]):
         return next((broker for broker in self.brokers if broker.serving(bundle)), None)
 
     async def settled(self, *namespaces: str, timeout_s: float = SETTLE_TIMEOUT_S) -> None:
-        """Return when each bundle (of these namespaces, by default of all) is served, and every broker knows by whom.
+        """Return when each bundle (of these namespaces, by default of all) is served, and every broker knows its owner.
 
-        Raises TimeoutError with what is not, and the last notes of each broker.
+        Raises TimeoutError with the bundles that are not, and the last notes of each broker.
         """
         wanted: Sequence[str] = namespaces
         try:
@@ -252,7 +252,7 @@ class EmbeddedCluster(Generic[H]):
 
     @property
     def admin_urls(self) -> list[str]:
-        """Of the brokers that live: for a `Router`, an `HttpRouter`, or the command line."""
+        """Admin URLs of the live brokers: for a `Router`, an `HttpRouter`, or the command line."""
         return [f"http://{broker.name}" for broker in self.brokers]
 
     def router(self) -> Router:
@@ -268,7 +268,7 @@ class EmbeddedCluster(Generic[H]):
                 await asyncio.sleep(POLL_S)
 
     async def close(self) -> None:
-        """End everything, without moving bundles away. Raises what ended a broker before."""
+        """End all brokers, without moving bundles away. Raises what ended a broker before."""
         for router in self._routers:
             await router.close()
         left, self.brokers = self.brokers, []
@@ -285,8 +285,8 @@ class EmbeddedCluster(Generic[H]):
         return self.brokers[0]
 
     async def _assign(self, bundle: Bundle) -> None:
-        """In turn, by its place in the namespace: the same however often it takes."""
-        with suppress(Conflict, NotFound, Unavailable):  # somebody else did, or it is gone: who waits looks again
+        """Assign bundles to brokers in turn, by place in the namespace: repeating it gives the same owner."""
+        with suppress(Conflict, NotFound, Unavailable):  # somebody else did, or it is gone: the caller looks again
             place = bisect_left(self.bundles(bundle.namespace), bundle)
             to = self.brokers[place % len(self.brokers)]
             await to.transfer(bundle, to.name)

@@ -1,4 +1,4 @@
-"""A host whose broker can be killed: from then on none of its hooks is called, as if the process had ended."""
+"""A host whose broker can be killed: after that none of its hooks is called, as if the process had ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from loadmanager.model.host import BundleHost
 
 
 class MortalHost:
-    """Passes every hook on as it is (a coroutine function, a plain one, one that is called at once) while it lives."""
+    """Passes every hook on unchanged (coroutine function, plain function or `at_once`) while it lives."""
 
     def __init__(self, host: BundleHost) -> None:
         self._host = host
@@ -42,7 +42,7 @@ class MortalHost:
         return self._alive_or(_no_load, self._host.load)
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever else a host may have."""
+        """Everything else that the host has."""
         return getattr(self._host, name)
 
     def _alive_or(self, dead: Callable[..., Any], hook: Callable[..., Any]) -> Callable[..., Any]:

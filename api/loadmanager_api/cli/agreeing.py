@@ -1,4 +1,4 @@
-"""`loadmanager channel agree`: what all brokers of a log agree on is replaced."""
+"""`loadmanager channel agree`: replaces the agreement of all brokers of a log."""
 
 from __future__ import annotations
 

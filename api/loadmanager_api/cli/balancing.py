@@ -1,4 +1,4 @@
-"""`loadmanager balancing`, `pause`, `resume`: where balance stands, and stopping it for a while."""
+"""`loadmanager balancing`, `pause`, `resume`: shows the state of balancing, and pauses it."""
 
 from __future__ import annotations
 

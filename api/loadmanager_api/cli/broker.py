@@ -1,6 +1,6 @@
 """`loadmanager broker`: runs one broker until SIGTERM or SIGINT, with the service's `BundleHost` or an empty one.
 
-Whatever keeps it from starting is told in one line, with the address, on stderr; exit code 1.
+If it cannot start, it prints the cause in one line, with the address, on stderr; exit code 1.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from loadmanager_api.cli.echoing import echo, one_line, visible
 from loadmanager_api.cli.options import DEFAULT_URL
 
 GC_THRESHOLDS = (20_000, 20, 50)
-"""A busy broker makes little garbage in cycles but many tasks and futures; with Python's own (700, 10, 10) looking
-through them took some 5 % of an assignment."""
+"""Thresholds for a busy broker: little garbage in cycles, many tasks and futures.
+
+With Python's default (700, 10, 10), collections took some 5 % of an assignment.
+"""
 
 ADDRESS = DEFAULT_URL.removeprefix("http://")
-"""Where a broker listens that was told nothing: where the other commands look for one."""
+"""The default address of a broker: the other commands look for one there."""
 
 HOOKS = ("prepare", "acquire", "release", "abandon", "load")
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -84,14 +86,14 @@ class Idle:
 
 
 class Plain(logging.Formatter):
-    """Lines without passwords, and without what a terminal would obey; each entry begins one line, whatever it says."""
+    """Log lines without passwords or characters that a terminal obeys; each entry starts one line."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class's name
         """The entry's own line."""
         return one_line(super().formatMessage(record))
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, and what belongs to it."""
+        """The line, with its traceback."""
         return hide_text(visible(super().format(record)))
 
 
@@ -99,7 +101,7 @@ def _log_to_stderr(verbose: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Plain(LOG_FORMAT))
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
-    if not verbose:  # it tells of each attempt to connect; our own adapter says what matters
+    if not verbose:  # it logs each attempt to connect; our own adapter logs what matters
         logging.getLogger("kazoo").setLevel(logging.ERROR)
 
 
@@ -107,7 +109,7 @@ def _host(name: str) -> Any:
     module, colon, factory = name.partition(":")
     if not colon:
         raise click.UsageError(f"--host {name}: write module:factory")
-    sys.path.insert(0, os.getcwd())  # as `python -m` does: the service's module is where one stands
+    sys.path.insert(0, os.getcwd())  # as `python -m` does: the service's module is in the working directory
     try:
         make = getattr(importlib.import_module(module), factory)
     except (ImportError, AttributeError) as error:
@@ -143,7 +145,7 @@ def _run(settings: Any, host: Any, urls: dict[str, str], listen: str | None) -> 
         parse_address(settings.advertised)
         check_reach(listen or settings.advertised, insecure=settings.insecure)
         member = Broker(host, settings, urls=urls, endpoint=attach, bind=listen)
-        gc.freeze()  # the modules live as long as the process: looking through them is half of what a search takes
+        gc.freeze()  # modules live as long as the process: scanning them is half of a collection's cost
         asyncio.run(_live(member, host))
     except (StateChannelError, OSError, ValueError) as error:
         raise Failed(_line(error)) from None
@@ -156,7 +158,7 @@ def _line(error: Exception) -> str:
 
 
 async def _live(member: Any, host: Any) -> None:
-    """From the start to the end of one broker. The first signal ends it gracefully, the second one at once."""
+    """Run one broker from start to end. The first signal ends it gracefully, the second one at once."""
     stopping = asyncio.Event()
 
     def stop(number: int) -> None:
@@ -179,7 +181,7 @@ async def _live(member: Any, host: Any) -> None:
 
 
 async def _first(*works: Any) -> None:
-    """Until one of them is done; the others are cancelled. Raises what the first one raised."""
+    """Wait until one is done, and cancel the others. Raises the error of the first one."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

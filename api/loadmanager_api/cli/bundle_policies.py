@@ -86,7 +86,7 @@ async def keep_drained(remote: Remote, broker: str, *, drain: bool, force: bool)
 
 
 def _quarantined(remote: Remote) -> list[Bundle]:
-    """What quarantines were written for: it may have been split or merged since."""
+    """The bundles of quarantine documents: they may have been split or merged since."""
     policies = run(ask(remote, "GET", "/v1/policies", query={"kind": "bundle"}))["policies"]
     return [Bundle.parse(each["name"]) for each in policies if each["policy"].get("quarantined")]
 

@@ -1,4 +1,4 @@
-"""`loadmanager bundles`: which bundles there are, in which state, and whose; calling off what is on its way."""
+"""`loadmanager bundles`: lists bundles with state and owner; cancels moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`loadmanager channel`: the bundle-state channel, as one broker has read it."""
+"""`loadmanager channel`: the channel as one broker has read it."""
 
 from __future__ import annotations
 

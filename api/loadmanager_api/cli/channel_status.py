@@ -1,4 +1,4 @@
-"""`loadmanager channel status`: the channel as one broker has read it, and how far all of them have."""
+"""`loadmanager channel status`: the channel as one broker has read it, and how far all brokers have read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from loadmanager_api.cli.printing import age, show, show_pairs
 
 BROKERS_AT_ONCE = 16
 MEMBER_TIMEOUT_S = 10.0
-"""A broker waits up to 3 s for the log; one that does not answer must not hide what the others said."""
+"""A broker waits up to 3 s for the log; one that does not answer must not hide the others' answers."""
 
 _UNITS = ("B", "KiB", "MiB", "GiB")
 
@@ -64,7 +64,7 @@ async def _ask(remote: Remote, digest: bool, everybody: bool) -> tuple[Any, list
 
 
 async def _member(remote: Remote, member: dict[str, Any], places: asyncio.Semaphore) -> dict[str, Any]:
-    """What a broker says of itself, or why it does not."""
+    """A broker's status, or why it gives none."""
     name = {"broker": member["broker"], "incarnation": member["incarnation"]}
     if not member["admin_url"]:
         return {**name, "error": "registered no admin URL" if member["registered"] else "is not registered"}
@@ -148,7 +148,7 @@ def _sum(partitions: Sequence[dict[str, Any]], name: str) -> int | None:
 
 
 def size(size_bytes: float) -> str:
-    """In the unit that says most."""
+    """A size in its natural unit."""
     for unit in _UNITS[:-1]:
         if size_bytes < 1024:
             return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
@@ -165,11 +165,11 @@ def _agreement_pairs(name: str, agreement: dict[str, Any] | None) -> list[tuple[
 
 
 USUAL = frozenset({"stale", "no-bundle", "not-unassigned", "foreign-cluster", "namespace-exists"})
-"""Reasons that say no more than that somebody else was first: with a change, or with the record that begins the log."""
+"""Normal reasons: somebody else was first, with a change, or with the record that begins the log."""
 
 
 def told_refusals(refused: dict[str, int]) -> str:
-    """How many by reason; what happens in a healthy cluster is said to be so."""
+    """Refusals by reason; normal ones are marked as such."""
     told = ", ".join(f"{count} {reason}" for reason, count in refused.items())
     if not told:
         return "none"

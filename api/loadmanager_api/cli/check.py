@@ -1,4 +1,4 @@
-"""`loadmanager check`: whether a broker with these settings would run well, before there is one. Changes nothing."""
+"""`loadmanager check`: checks whether a broker with these settings would run well. Changes nothing."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def check(ctx: click.Context, output: str | None, timeout_s: float | None, more:
 
 @contextmanager
 def quiet_clients() -> Generator[None]:
-    """What the clients of the stores would log is in the findings."""
+    """Silence the stores' clients: the findings say what they would log."""
     root = logging.getLogger()
     before = root.level
     root.setLevel(logging.CRITICAL)

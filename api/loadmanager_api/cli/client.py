@@ -1,4 +1,4 @@
-"""Asks a broker's REST endpoint, and turns its refusals into messages and exit codes."""
+"""Calls a broker's REST endpoints, and turns refusals into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from loadmanager_api.cli.options import Remote
 T = TypeVar("T")
 
 TIMEOUT_S = 65.0
-"""Beyond what an operation may take at the broker (`in_flight_timeout_s`), so that its own answer arrives."""
+"""Longer than an operation may take at the broker (`in_flight_timeout_s`), so that its own answer arrives."""
 
 CONNECT_TIMEOUT_S = 5.0
 EXIT_REFUSED = 1
@@ -25,13 +25,13 @@ EXIT_UNAVAILABLE = 3
 
 
 class Failed(click.ClickException):
-    """What was asked was not done; the message says why."""
+    """The request was not carried out; the message says why."""
 
     exit_code = EXIT_REFUSED
 
 
 class NotNow(Failed):
-    """What was asked was not done, or may not have been; trying again may help."""
+    """The request was not carried out, or perhaps was; trying again may help."""
 
     exit_code = EXIT_UNAVAILABLE
 
@@ -50,11 +50,11 @@ async def ask(
     body: Any = None,
     headers: Mapping[str, str] | None = None,
 ) -> Any:
-    """The parsed answer (text if it is no JSON, None if it is empty), redirects followed. Raises Failed.
+    """The parsed answer (text if it is not JSON, None if it is empty), following redirects. Raises Failed.
 
-    Queries whose value is None are left out. `path` is quoted already.
+    Query parameters that are None are left out. `path` is quoted already.
     """
-    import aiohttp  # takes longer to import than many a command to run
+    import aiohttp  # takes longer to import than many commands take to run
     from yarl import URL
 
     params = {name: value for name, value in (query or {}).items() if value is not None}
@@ -77,7 +77,7 @@ async def ask(
 
 
 def author() -> str:
-    """Who gives this command, for histories: `LOADMANAGER_AUTHOR`, else the user of this machine."""
+    """The author for histories: `LOADMANAGER_AUTHOR`, else the user of this machine."""
     try:
         name = os.environ.get("LOADMANAGER_AUTHOR") or getpass.getuser()
     except (KeyError, OSError):

@@ -1,7 +1,7 @@
-"""`loadmanager completion SHELL`: the script that teaches a shell to complete. The work is click's.
+"""`loadmanager completion SHELL`: prints the shell's completion script. Click does the work, except for bash.
 
-But not bash's part of it: bash breaks words at colons, and a broker's name has one. So its script hands over the line
-as it was typed, and takes away again what bash will put before.
+Bash breaks words at colons, and a broker's name has one. So bash's script passes the line as typed, and removes from
+the answers what bash will put before them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from loadmanager_api.cli.echoing import echo
 
 PROGRAM = "loadmanager"
 VARIABLE = "_LOADMANAGER_COMPLETE"
-"""Where click's own scripts, zsh's and fish's, put what they ask."""
+"""Where click's own scripts, for zsh and fish, put the question."""
 
 HOW = {
     "bash": "echo 'eval \"$(loadmanager completion bash)\"' >> ~/.bashrc",
@@ -45,13 +45,13 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 
 
 class BashLine(ShellComplete):
-    """Completes the line that bash hands over as it was typed, up to the cursor."""
+    """Completes the line that bash passes as typed, up to the cursor."""
 
     name = "bash"
     source_template = BASH
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """The words before the one that is being typed, and that one; empty if a new one begins."""
+        """The finished words, and the one being typed; empty if a new one begins."""
         line = os.environ.get("COMP_LINE", "")
         words = split_arg_string(line)
         incomplete = words.pop() if words and not line[-1:].isspace() else ""

@@ -1,6 +1,6 @@
 """A broker's settings on the command line: `--cluster`, `--log`, `--set NAME=VALUE` …
 
-What was not given comes from the environment, as everywhere.
+Settings that are not given come from the environment.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _OPTIONS = (
 
 
 def settings_options(command: F) -> F:
-    """Add them; the command gives what it got to `settings_of`."""
+    """Adds the options; the command passes their values to `settings_of`."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
 def settings_of(given: Mapping[str, Any], more: tuple[str, ...]) -> Settings:
-    """The settings that were given (None was not), over those of the environment. Raises UsageError."""
+    """The given settings (None: not given), over those of the environment. Raises UsageError."""
     from pydantic import ValidationError
     from pydantic_settings import SettingsError
 
@@ -62,9 +62,9 @@ def settings_of(given: Mapping[str, Any], more: tuple[str, ...]) -> Settings:
 
 
 def agreement_with(settings: Settings) -> Callable[[Agreement, str], Agreement]:
-    """What a log is to say that brokers agree on: what was given in these settings, the rest as it was before.
+    """A function that makes the new agreement: values given in these settings, the others as before.
 
-    What is returned raises Failed where the two do not go together.
+    It raises Failed where the two do not fit.
     """
     import msgspec
 
@@ -87,7 +87,7 @@ def agreement_with(settings: Settings) -> Callable[[Agreement, str], Agreement]:
 
 
 def of_the_old_side() -> dict[str, Any]:
-    """What a migration's old stores want to be given, where that is not what the new ones want. Raises UsageError."""
+    """Client settings for a migration's old stores, where they differ from the new ones'. Raises UsageError."""
     found: dict[str, Any] = {}
     for name in ("kafka", "zookeeper"):
         variable = f"{_PREFIX}FROM_{name.upper()}"
@@ -99,7 +99,7 @@ def of_the_old_side() -> dict[str, Any]:
 
 
 def _check_no_secret(option: str, name: str, value: Any) -> None:
-    """Everybody on this machine may see a command line. Raises UsageError."""
+    """Refuse secrets: everybody on this machine may see a command line. Raises UsageError."""
     from loadmanager.diagnostics.doctor.hiding import SECRET_NAME
 
     names = list(cast("dict[str, Any]", value)) if isinstance(value, dict) else []
@@ -112,7 +112,7 @@ def _check_no_secret(option: str, name: str, value: Any) -> None:
 
 
 def _unparsed(message: str) -> str:
-    """Which variable of the environment is no JSON; its value, which may be secret, is not told."""
+    """Names the environment variable that is not JSON, without its value, which may be secret."""
     found = re.search(r'field "(\w+)"', message)
     return _no_json(f"{_PREFIX}{found[1].upper()}" if found else f"a {_PREFIX}… variable")
 

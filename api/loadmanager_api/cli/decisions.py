@@ -1,4 +1,4 @@
-"""`loadmanager decisions`: the rounds of balancing, what each decided and why, also those that did nothing."""
+"""`loadmanager decisions`: the rounds of balancing, with what each decided and why, including idle ones."""
 
 from __future__ import annotations
 

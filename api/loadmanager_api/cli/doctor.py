@@ -108,7 +108,7 @@ async def _collect(admin_url: str, local: Settings, checking: bool) -> tuple[Col
 
 
 def _unknown_stores(local: Settings) -> str:
-    """The options that are missing to know both stores from the caller."""
+    """The options that are missing to check both stores from here."""
     log, coordination = "--log (or LOADMANAGER_LOG)", "--coordination (or LOADMANAGER_COORDINATION)"
     if "log" not in local.model_fields_set:
         return log if "coordination" in local.model_fields_set else f"{log} and {coordination}"
@@ -125,7 +125,7 @@ def _settings_seen(collected: Collected) -> dict[str, Any]:
 
 
 async def _check(collected: Collected, seen: Mapping[str, Any], local: Settings, known: frozenset[str]) -> None:
-    """What a broker with the settings seen would find from here, in the stores that the caller named."""
+    """Findings for a broker with these settings on this machine, at the stores that the caller named."""
     import msgspec
     from pydantic import ValidationError
 

@@ -1,5 +1,8 @@
-"""The one place where commands write to a terminal. What comes from outside (reasons, names, authors, what services
-answer) may hold characters that a terminal obeys instead of showing: they are shown as Python writes them, `\\x1b`."""
+"""The one place where commands write to a terminal, without control characters.
+
+Text from outside (reasons, names, authors, services' answers) may hold characters that a terminal obeys instead of
+showing: they are shown as Python writes them, `\\x1b`.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,10 @@ def echo(text: str = "", *, err: bool = False, nl: bool = True, bold: bool = Fal
 
 
 def visible(text: str) -> str:
-    """The text with characters to be seen in place of those that a terminal obeys. Tabs and line ends stay."""
+    """The text with escapes in place of characters that a terminal obeys. Tabs and line ends stay."""
     return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def one_line(text: str) -> str:
-    """The same, on one line: a line end in a name would begin a line that looks like ours."""
+    """The same, on one line: a line end in a name could fake a line of ours."""
     return visible(text).replace("\t", " ").replace("\n", "\\n")

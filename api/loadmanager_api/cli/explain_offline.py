@@ -1,6 +1,6 @@
-"""`explain`, `decisions` and `what-if` without a living broker: from a log's topics alone. Nothing is written.
+"""`explain`, `decisions` and `what-if` without a running broker: from a log's topics alone, without writing records.
 
-The topics are opened as brokers open them, so a log that has none of them yet may get them.
+The topics are opened as brokers open them, so they are created in a log that lacks them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def explained(log: str, more: tuple[str, ...], subject: Bundle | str, at_ms: int | None, *, trying: bool) -> Any:
-    """The answer about a bundle, or a broker by its name, as a broker would give it as JSON."""
+    """The explanation of a bundle, or of a broker by its name, as the JSON that a broker would send."""
 
     def ask(explainer: Explainer) -> Awaitable[Any]:
         if isinstance(subject, Bundle):
@@ -37,7 +37,7 @@ def explained(log: str, more: tuple[str, ...], subject: Bundle | str, at_ms: int
 
 
 def asked(log: str, more: tuple[str, ...], ask: Callable[[Explainer], Awaitable[Any]]) -> Any:
-    """What an explainer over this log answers, as JSON has it. Raises Failed, NotNow."""
+    """The answer of an explainer over this log, as JSON values. Raises Failed, NotNow."""
     settings = settings_of({"log": log}, more)
     check_there(settings.log, "--log")
     return msgspec.json.decode(msgspec.json.encode(working(_asked(settings, ask))))

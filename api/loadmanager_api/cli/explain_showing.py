@@ -1,4 +1,4 @@
-"""Explanations for people: the answer first, in one sentence; then what it rests on."""
+"""Prints explanations for people: the answer first, in one sentence; then its reasons."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OF_THE_WHOLE = ("nothing decided", "not chosen", "the round")
 
 
 def show_bundle(found: dict[str, Any]) -> None:
-    """Of a bundle."""
+    """Print a bundle's explanation."""
     _title(found["bundle"], found["answer"])
     _round(found)
     _section("why it is there", [_event(each) for each in found["because"]], "no record of it is kept any more")
@@ -33,7 +33,7 @@ def show_bundle(found: dict[str, Any]) -> None:
 
 
 def show_broker(found: dict[str, Any]) -> None:
-    """Of a broker."""
+    """Print a broker's explanation."""
     _title(found["broker"], found["answer"])
     _round(found)
     if found["loads"]:
@@ -84,7 +84,7 @@ def _section(name: str, rows: Sequence[tuple[str, str]], empty: str = "") -> Non
 
 
 def _reasons(obstacles: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
-    """What the round said of the whole stands above already: it is told again only if there is nothing else."""
+    """The reasons. The round's own reason is printed above already: it is repeated only if there is nothing else."""
     particular = [each for each in obstacles if each["rule"] not in OF_THE_WHOLE]
     return [(each["rule"], each["sentence"]) for each in particular or obstacles]
 
@@ -150,7 +150,7 @@ def natural(value: float, unit: str) -> str:
 
 
 def clock(at_ms: int) -> str:
-    """Local time; the day only if it is another one."""
+    """Local time; with the day only if it is not today."""
     at = datetime.fromtimestamp(at_ms / 1000).astimezone()
     today = at.date() == datetime.now().astimezone().date()
     return at.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S")

@@ -90,7 +90,7 @@ def _row(entry: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _time(entry: dict[str, Any]) -> str:
-    """The log's clock; its author's where the two are far apart."""
+    """The log's time, with the author's where the two are far apart."""
     taken = datetime.fromtimestamp(entry["appended_ms"] / 1000).astimezone()
     apart_s = (entry["written_ms"] - entry["appended_ms"]) / 1000
     shown = taken.strftime("%Y-%m-%d %H:%M:%S.") + f"{entry['appended_ms'] % 1000:03d}"

@@ -1,4 +1,4 @@
-"""A click group whose subcommands are modules that are imported when they are used: the command line starts at once."""
+"""A click group that imports a subcommand's module when it is used, so that the command line starts quickly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Table = Mapping[str, tuple[str, str, str]]
 
 
 class LazyGroup(click.Group):
-    """Imports a subcommand when it is asked for, and not to list them."""
+    """Imports a subcommand when it is used, not to list it."""
 
     def __init__(self, *args: Any, table: Table, **given: Any) -> None:
         super().__init__(*args, **given)

@@ -1,5 +1,7 @@
-"""Shows answers: as tables for people, as JSON for programs. A row is one line, however long: names stay whole.
-In a terminal nothing but a row wraps."""
+"""Prints answers: tables for people, JSON for programs. A row is one line, however long: names stay whole.
+
+In a terminal only rows don't wrap.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ _TRAILING_BLANKS = re.compile(r" +((?:\x1b\[[0-9;]*m)*)$")
 def show(
     remote: Remote, answer: Any, columns: Sequence[str], rows: Sequence[Sequence[object]], empty: str = "none"
 ) -> None:
-    """The answer as it came, or a table of the rows; `empty` says that there are none."""
+    """The answer as JSON, or a table of the rows; `empty` is printed if there are none."""
     if remote.output == "json":
         echo(json.dumps(answer, indent=2))
     elif not rows:
@@ -36,7 +38,7 @@ def show(
 
 
 def show_pairs(remote: Remote, answer: Any, pairs: Sequence[tuple[str, object]]) -> None:
-    """The answer as it came, or its parts below each other."""
+    """The answer as JSON, or its parts below each other."""
     if remote.output == "json":
         echo(json.dumps(answer, indent=2))
         return
@@ -46,7 +48,7 @@ def show_pairs(remote: Remote, answer: Any, pairs: Sequence[tuple[str, object]])
 
 
 def done(remote: Remote, text: str, **facts: object) -> None:
-    """Something was done: a sentence, or its facts."""
+    """Report success: a sentence, or its facts as JSON."""
     echo(json.dumps(facts) if remote.output == "json" else text)
 
 
@@ -75,7 +77,7 @@ def age(at_ms: int) -> str:
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    from rich import box  # takes longer to import than many a command to run
+    from rich import box  # takes longer to import than many commands take to run
     from rich.console import Console
     from rich.table import Table
 

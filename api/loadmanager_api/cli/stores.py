@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def working(work: Coroutine[Any, Any, T]) -> T:
-    """Run it; what refuses becomes a message and an exit code. Raises Failed, NotNow."""
+    """Run it, and turn errors into a message and an exit code. Raises Failed, NotNow."""
     from loadmanager.errors import LoadManagerError, Unavailable
     from statechannel.errors import CoordinationUnavailable, LogUnavailable, StateChannelError
 
@@ -34,7 +34,7 @@ def working(work: Coroutine[Any, Any, T]) -> T:
 
 
 def check_there(address: str, option: str) -> None:
-    """Raises Failed if this is a SQLite file that does not exist: what is only read is not created."""
+    """Raises Failed if this is a SQLite file that does not exist: reading must not create it."""
     from loadmanager.broker.wiring import file_of
 
     if address.startswith("sqlite:") and not (file := file_of(address)).is_file():
@@ -71,7 +71,7 @@ async def opened_coordination(settings: Settings) -> AsyncGenerator[Coordination
 
 @asynccontextmanager
 async def opened(settings: Settings) -> AsyncGenerator[Place]:
-    """Both."""
+    """The log and the coordination service, started."""
     from loadmanager.channel.migration.migrating import Place
 
     async with opened_log(settings) as log, opened_coordination(settings) as coordination:
@@ -79,7 +79,7 @@ async def opened(settings: Settings) -> AsyncGenerator[Place]:
 
 
 def log_of(settings: Settings) -> str:
-    """The log's address as one writes it behind `--log`: a prefix of topics that is not the usual one belongs to it."""
+    """The log's address in the form of `--log`, including a topic prefix that is not the default."""
     usual = type(settings).model_fields["topic_prefix"].default
     if settings.log.startswith("kafka:") and settings.topic_prefix != usual:
         return f"{settings.log} --set topic_prefix={settings.topic_prefix}"

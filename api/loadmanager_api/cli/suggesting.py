@@ -1,4 +1,4 @@
-"""Names for the shell's completion, asked of the cluster: quickly, or not at all. Never says why it has none."""
+"""Names for shell completion, asked of the cluster with a short time-out; failures are silent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 from loadmanager_api.cli.options import DEFAULT_URL
 
 TIMEOUT_S = 0.8
-"""Who presses the tab key waits for it."""
+"""Short, because the user waits for it."""
 SUGGESTIONS = 200
 _SAFE = "/:"
 
@@ -25,7 +25,7 @@ def brokers(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
 
 
 def namespaces(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    """`tenant/namespace`: those of the tenant as soon as it is written, before that of all."""
+    """`tenant/namespace`: those of the tenant once it is typed, before that all."""
     tenant, slash, _ = incomplete.partition("/")
     tenants = [tenant] if slash else [t for t in _ask(ctx, "/admin/v2/tenants") or () if t.startswith(tenant)]
     found: list[str] = []
@@ -40,7 +40,7 @@ def namespaces(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
 
 
 def bundles(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    """Bundles of the namespace that is written, and namespaces as long as none is."""
+    """Bundles of the namespace that is typed, and namespaces before one is."""
     if incomplete.count("/") < 2:
         return [CompletionItem(f"{item.value}/") for item in namespaces(ctx, incomplete)]
     namespace = incomplete.rpartition("/")[0]

@@ -16,7 +16,7 @@ from loadmanager_api.cli.names import NAMESPACE
 from loadmanager_api.cli.options import Remote, asks_a_broker
 
 SILENCE_S = 35.0
-"""A broker says something every 10 s: after that it is gone."""
+"""A broker sends something every 10 s: after this silence it is gone."""
 
 AGAIN_S = 1.0
 ATTEMPTS = 30
@@ -55,14 +55,14 @@ async def _print(remote: Remote, namespace: str | None, since: str | None, limit
 
 
 async def _events(remote: Remote, namespace: str | None, since: str | None) -> AsyncGenerator[Event, None]:
-    """For ever, over as many connections as it takes. Raises Failed."""
+    """Events without end, over as many connections as needed. Raises Failed."""
     failures = 0
     while True:
         try:
             async with aclosing(_connection(remote, namespace, since)) as events:
                 async for event in events:
                     if event[1] or event[0] not in ("", "end"):
-                        failures = 0  # a broker that can only greet, and end again, is not asked for ever
+                        failures = 0  # do not retry for ever with a broker that ends each connection after its greeting
                     since = event[1] or since
                     if event[0]:
                         yield event
@@ -77,8 +77,8 @@ async def _events(remote: Remote, namespace: str | None, since: str | None) -> A
 
 
 async def _connection(remote: Remote, namespace: str | None, since: str | None) -> AsyncGenerator[Event, None]:
-    """What one connection brings. Raises Failed, NotNow."""
-    import aiohttp  # takes longer to import than many a command to run
+    """Events of one connection. Raises Failed, NotNow."""
+    import aiohttp  # takes longer to import than many commands take to run
 
     query = {name: value for name, value in (("namespace", namespace), ("since", since)) if value is not None}
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=SILENCE_S)

@@ -1,7 +1,7 @@
 """`/admin/v2/brokers` and `/admin/v2/tenants`, as far as they mean something here.
 
-Tenants are nothing of their own: one exists as long as a namespace of it does. So creating one is answered with success
-and stores nothing, and one that still has namespaces cannot be deleted.
+Tenants are not stored: one exists as long as it has a namespace. So creating one succeeds without effect, and one that
+still has namespaces cannot be deleted.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ async def health(node: AnyNode) -> str:
 
 
 def _proved(node: Node) -> bool:
-    """Every partition in which something is claimed; any partition if nothing is."""
+    """Every partition in which this broker claims bundles; any partition if there are no claims."""
     assert node.serving is not None
     now_s = node.proof_clock.now_s()
     fresh = [now_s < until_s for until_s in node.serving.until_s()]

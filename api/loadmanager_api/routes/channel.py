@@ -43,7 +43,7 @@ async def show_channel(
 
 
 async def _digested(table: OwnershipTable) -> list[tuple[int, str]]:
-    """Of each partition the offset and digest of one cut; cutting takes no time, the digests are made elsewhere."""
+    """Offset and digest of one cut per partition; a cut is fast, the digests are computed on another thread."""
     digested: list[tuple[int, str]] = []
     for partition in range(table.partitions):
         state = table.cut(partition)

@@ -1,4 +1,4 @@
-"""`/v1/bundles/{…}/history`: every record about one bundle that the log still holds, judged again."""
+"""`/v1/bundles/{…}/history`: every record about one bundle that the log still holds, with its verdict."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def _draining(request: Request) -> Draining:
 
 
 def _elsewhere(request: Request, node: Node, broker: str) -> Response | None:
-    """The way to the broker itself, None if that is us."""
+    """A redirect to the broker itself, None if it is this one."""
     if broker == node.settings.advertised:
         return None
     peer = node.membership.peers.get(broker)

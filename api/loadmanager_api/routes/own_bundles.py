@@ -1,6 +1,6 @@
-"""`/v1/bundles`: which bundles there are, in which state, and whose; splitting, merging, calling off.
+"""`/v1/bundles`: list bundles with state and owner; split, merge, cancel.
 
-Each of the latter returns when the cluster has done it.
+Each change returns when the cluster has done it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""`/v1/tasks`: what this process is doing at this moment, for whoever looks for what hangs; `loadmanager doctor` does.
+"""`/v1/tasks`: what this process is doing now, to find what hangs; `loadmanager doctor` uses it.
 
-Names of functions and files only: no values, so nothing that could be secret.
+Names of functions and files only: no values, so no secrets.
 """
 
 from __future__ import annotations

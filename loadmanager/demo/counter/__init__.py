@@ -1,12 +1,11 @@
 """A small real service: counters by topic, kept in memory by the topic's owner and stored before they are answered.
 
-`ledger.py` is the storage and its fencing, `host.py` what the load manager calls, `web.py` the HTTP interface,
-`load.py` a load generator that drives it through the client router, `audit.py` the check that nothing was lost or
-doubled. Run:
+`ledger.py` is the storage and its fencing, `host.py` has the hooks for the load manager, `web.py` the HTTP interface,
+`load.py` a load generator that uses the client router, `audit.py` the check that nothing was lost or doubled. Run:
 
     mkdir -p counter-data
     python -m loadmanager.demo.counter --log sqlite:counter-data/cluster.db --store counter-data/counters.db
     python -m loadmanager.demo.counter.load --admin http://127.0.0.1:PORT --store counter-data/counters.db --seconds 10
 
-The first line as often as there are to be brokers.
+Run the line with `--log` once per broker.
 """

@@ -17,7 +17,7 @@ from statechannel.errors import StateChannelError
 
 NAMESPACE = "demo/counters"
 LINGER_S = 0.5
-"""After it has left, a broker still tells clients for a moment where their counters are now."""
+"""For so long after it has left, a broker still tells clients where their counters are now."""
 
 
 @asynccontextmanager

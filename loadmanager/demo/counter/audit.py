@@ -1,4 +1,4 @@
-"""Whether every increment that was acknowledged is stored, once: reads the counters' file when the load has ended."""
+"""Checks that every acknowledged increment is stored once: reads the counters' file after the load has ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Acknowledged(msgspec.Struct, frozen=True, gc=False):
 
 
 class Audit(msgspec.Struct, frozen=True):
-    """`lost` were acknowledged and not stored; `doubled` counted twice, or were told another value than is stored."""
+    """`lost` were acknowledged and not stored; `doubled` count twice, or differ from the acknowledged value."""
 
     stored: int
     lost: int
@@ -62,6 +62,6 @@ def _missing(stored: dict[tuple[str, str], int], acknowledged: Iterable[Acknowle
 
 
 def _counted_twice(rows: Iterable[tuple[str, str, int]]) -> list[str]:
-    """Each increment of a topic makes a value of its own: a value made twice counted two requests as one."""
+    """Values that two requests made: each increment of a topic must make a value of its own."""
     values = Counter((topic, value) for topic, _, value in rows)
     return [f"{topic}: {n} requests made {value}" for (topic, value), n in values.items() for _ in range(n - 1)]

@@ -1,4 +1,4 @@
-"""What the load manager calls: bundles of counters come and go, and every request is admitted before it counts."""
+"""The hooks that the load manager calls: bundles of counters come and go, and every request is admitted first."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Counters:
     # --- for clients
 
     async def increment(self, topic: str, request_id: str) -> tuple[Stored, Token]:
-        """Count one up; the answer, and the token under which it is given now (a repeated request has an old answer).
+        """Add one; returns the answer, and the present token (a repeated request gets its old answer).
 
         Raises Moved, NotServing, NotFound, InvalidName.
         """
@@ -54,15 +54,15 @@ class Counters:
     # --- for the load manager
 
     async def prepare(self, bundle: Bundle) -> None:
-        """Nothing to warm up: what there is comes with the hand-off."""
+        """Nothing to warm up: the counters come with the hand-off."""
 
     async def acquire(self, bundle: Bundle, token: Token, hand_off: bytes | None) -> None:
-        """The fence first, then the counters."""
+        """Raise the fence first, then load the counters."""
         handed = None if hand_off is None else _handed.decode(hand_off)
         self._held[bundle] = await self._ledger.open(bundle, token, handed)
 
     async def release(self, bundle: Bundle, to: Destination | None) -> bytes | None:
-        """Let requests in progress end, then hand the counters over; without that they are read from the file."""
+        """Let requests in progress end, then hand the counters over; if that fails the next owner reads the file."""
         await self.broker.quiesce(bundle)
         self._served.pop(bundle, None)
         held = self._held.pop(bundle, None)
@@ -74,12 +74,12 @@ class Counters:
         return hand_off if hand_off is not None and len(hand_off) <= MAX_HAND_OFF_BYTES else None
 
     async def abandon(self, bundle: Bundle) -> None:
-        """Forget it; the ledger refuses what is still under way as soon as somebody else has it."""
+        """Forget it; the ledger refuses writes that are still under way once somebody else owns it."""
         self._held.pop(bundle, None)
         self._served.pop(bundle, None)
 
     async def positions(self, bundle: Bundle) -> list[int]:
-        """Where its counters are, so that a hot bundle can be split into parts of equally many."""
+        """Positions of its counters, so that a hot bundle can be split into parts with equally many."""
         held = self._held.get(bundle)
         return [] if held is None else [Key.parse(name).position for name in list(held.values)]
 

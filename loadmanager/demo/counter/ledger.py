@@ -2,12 +2,12 @@
 
 Exactly once: an increment and its request id are one row, so a repeated request finds the first answer.
 
-Fenced: an owner that was replaced may not know it yet, and its writes must not count. `SqliteStore` sees to it: a new
+Fenced: an owner that was replaced may not know it yet, and its writes must not count. `SqliteStore` ensures that: a new
 owner raises the fence of its range before it reads a single counter, and each increment is checked in the transaction
 that stores it.
 
-A planned move need not read the file: `close` ends the old ownership in this process, after everything that was asked
-for before, and gives the counters to hand over.
+A planned move need not read the file: `close` ends the old ownership in this process, after all earlier requests, and
+returns the counters for the hand-off.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Held(msgspec.Struct):
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """What became of an increment: the value it made, by which broker, under which token."""
+    """A stored increment: its value, by which broker, under which token."""
 
     value: int
     broker: str
@@ -117,7 +117,7 @@ class Ledger:
         return await answer
 
     async def increment(self, held: Held, topic: Key, request_id: str) -> Stored:
-        """Count one up and return when that is stored; for a request id seen before, what was answered then.
+        """Add one and return when that is stored; a repeated request id gets its first answer.
 
         Raises FencedOut, LedgerUnavailable: then nothing was stored.
         """
@@ -126,7 +126,7 @@ class Ledger:
         return await answer
 
     async def close(self, held: Held) -> dict[str, int]:
-        """Write nothing more under this ownership; its counters, as they are stored. Raises LedgerUnavailable."""
+        """Write nothing more under this ownership; returns its counters as stored. Raises LedgerUnavailable."""
         answer: asyncio.Future[dict[str, int]] = self._loop.create_future()
         self._put(_Closing(held, answer))
         return await answer
@@ -155,7 +155,7 @@ class Ledger:
                 return
 
     def _commit(self, batch: Sequence[_Job]) -> list[Any]:
-        """One transaction for the batch; what each job gets: a value, or an exception."""
+        """Commit a batch in one transaction; returns each job's result: a value, or an exception."""
         made = _Made()
         writes = any(not isinstance(job, _Closing) for job in batch)
         try:
@@ -199,7 +199,7 @@ class Ledger:
 
 
 class _Made:
-    """What a transaction makes of the counters in memory, once it is committed."""
+    """Changes of a transaction to the counters in memory; applied once it is committed."""
 
     def __init__(self) -> None:
         self._new: dict[int, tuple[Held, dict[str, int]]] = {}
@@ -223,7 +223,7 @@ class _Made:
 def _answer(batch: Sequence[_Job], outcomes: Sequence[Any]) -> None:
     for job, outcome in zip(batch, outcomes, strict=True):
         if job.answer.done():
-            continue  # whoever asked does not wait any longer
+            continue  # the caller gave up
         if isinstance(outcome, Exception):
             job.answer.set_exception(outcome)
         else:

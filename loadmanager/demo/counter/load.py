@@ -32,7 +32,7 @@ REPORT_S = 0.25
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """Totals since the start; rates and latencies of the last seconds. `worst_ms` is of the whole run."""
+    """Totals since the start; rates and latencies over the last WINDOW_S. `worst_ms` is of the whole run."""
 
     ok: int
     late: int
@@ -49,10 +49,11 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Load:
-    """Drives the counters. `run()` until `stop()`, then `settle()`.
+    """Sends increments. `run()` until `stop()`, then `settle()`.
 
-    While `in_flight` requests are unanswered, those that fall due are not sent at all. The default is never reached in
-    health; a small number makes callers that wait for their answers, and cannot bury a machine that is slow for a time.
+    While `in_flight` requests are unanswered, requests that fall due are not sent at all. The default is never reached
+    in health; a small number simulates callers that wait for their answers, and cannot overload a machine that is slow
+    for a time.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class Load:
             self._recent.append((now_s, took_s))
 
     def snapshot(self) -> Snapshot:
-        """As of now."""
+        """The present figures."""
         now_s = time.monotonic()
         while self._recent and self._recent[0][0] < now_s - WINDOW_S:
             self._recent.popleft()
@@ -161,7 +162,7 @@ def _show(snapshot: Snapshot, *, json: bool) -> None:
 
 
 async def _until_stdin_ends() -> None:
-    """Whoever started us closes our standard input when it wants the end, and when it dies."""
+    """Wait until standard input ends: the parent closes it to end this process, or by its own death."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     await reader.read()

@@ -1,7 +1,7 @@
-"""Load as it was: replays a trace of `time, key, rate` (CSV), so that hot keys and quiet hours are somebody's own.
+"""Replays a recorded load, a CSV of `time, key, rate`, with its own hot keys and quiet hours.
 
-`time` is in seconds from the first line's, not falling; `rate` is the key's requests per second from then on, until a
-later line of the same key says otherwise. Keys become topics of the namespace.
+`time` is in seconds from the first line's, never falling; `rate` is the key's requests per second from then on, until a
+later line of the same key. Keys become topics of the namespace.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ COLUMNS = ("time", "key", "rate")
 
 
 class TraceError(Exception):
-    """The file is no trace; the message names the line and what to write."""
+    """The file is not a trace; the message names the line and what to write."""
 
 
 class _Step:
-    """From `begin_s` on these keys have these cumulated rates; `before` requests were due until then."""
+    """Cumulated rates of keys from `begin_s` on; `before` requests were due until then."""
 
     def __init__(self, begin_s: float, rates: dict[str, float], before: float) -> None:
         self.begin_s = begin_s
@@ -37,9 +37,9 @@ class _Step:
 
 
 class Trace:
-    """A trace under way. `speed` is how many of its seconds pass in one of ours; after its end it begins again.
+    """A trace in replay. `speed` is how many of its seconds pass in one of ours; at its end it begins again.
 
-    `rate_s` scales it so that it has this mean rate; None leaves the rates as they were recorded.
+    `rate_s` scales it to this mean rate; None leaves the rates as recorded.
     """
 
     def __init__(

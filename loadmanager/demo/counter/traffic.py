@@ -10,7 +10,7 @@ from bisect import bisect_left
 class Traffic:
     """`topics` topics of a namespace; the i-th hottest gets a share of about 1 / i ** `skew` of `rate_s` requests.
 
-    Every `drift_s` seconds what was second becomes first, and so on.
+    Every `drift_s` seconds the second hottest becomes the hottest, and so on.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""Whether a broker with these settings would run well here: looks, and changes nothing."""
+"""Checks whether a broker with these settings would run well here. Changes nothing."""

@@ -1,6 +1,6 @@
-"""Whether the settings agree with each other: what pydantic cannot refuse, because it is a matter of degree.
+"""Checks whether settings fit each other, where validation cannot refuse them because it is a matter of degree.
 
-Pure: settings in, findings out. What the stores say is looked at by their adapters.
+Pure: settings in, findings out. The stores' adapters check the stores.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from loadmanager.strategies.rebalancing.registry import STRATEGIES
 from statechannel.audit import Finding, Severity
 
 DETECTION_S = 0.5
-"""What noticing a crash takes at the default probing, beyond the probes themselves."""
+"""Time to notice a crash at the default probing, beyond the probes themselves."""
 SAFE_MIN_INSYNC = 2
 SHORT_RETENTION_S = 86_400.0
 LOOPBACK = ("127.", "localhost:", "[::1]:")
 
 
 def check_settings(settings: Settings) -> list[Finding]:
-    """What a person who knows the system would say about these settings."""
+    """What an expert would say about these settings."""
     return [
         *_sessions(settings),
         *_failover(settings),
@@ -33,7 +33,7 @@ def check_settings(settings: Settings) -> list[Finding]:
 
 
 def failover_s(settings: Settings) -> float:
-    """From a crash until somebody else may own its bundles: noticing it, then the proofs' time and the margin."""
+    """Seconds from a crash until another broker may own its bundles: detection, proof time and margin."""
     noticed_s = settings.probe_refusals * settings.probe_interval_s + DETECTION_S
     return noticed_s + settings.proof_validity_s + settings.margin_s
 

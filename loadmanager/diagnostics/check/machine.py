@@ -1,6 +1,6 @@
-"""What this machine brings: its clocks, and the versions of what is installed on it.
+"""Checks this machine's clocks, and the versions of what is installed.
 
-Gathering and judging are apart: `read_clocks` and `read_versions` look, the other functions say what it means.
+`read_clocks` and `read_versions` gather facts, the other functions judge them.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from statechannel.audit import Finding, Severity
 
 MIN_PYTHON = (3, 11)
 MIN_SQLITE = (3, 35, 0)
-"""`RETURNING`; the write-ahead log and upserts are older."""
+"""For `RETURNING`; the write-ahead log and upserts are older."""
 
 _TIMEX_BYTES = 512
 _UNSYNCHRONISED = 5
 
 
 class Clocks(msgspec.Struct, frozen=True):
-    """`boot` says whether there is a clock that runs on during suspend; `kept` is None where nobody tells."""
+    """`boot` says whether there is a clock that runs on during suspend; `kept` is None where it is unknown."""
 
     boot: bool
     kept: bool | None
     """Whether something (NTP, the hypervisor) keeps the wall clock right."""
     outside: tuple[str, ...] = ()
-    """What can be asked whether this machine was paused: see `docs/clocks.md`."""
+    """Sources that tell whether this machine was paused: see `docs/clocks.md`."""
 
 
 class Versions(msgspec.Struct, frozen=True):
-    """What is installed; None where it is not. `librdkafka` is the library inside confluent-kafka."""
+    """Installed versions; None where missing. `librdkafka` is the library inside confluent-kafka."""
 
     python: tuple[int, ...]
     sqlite: tuple[int, ...]
@@ -52,12 +52,12 @@ class Versions(msgspec.Struct, frozen=True):
 
 
 def read_clocks() -> Clocks:
-    """Looks at this machine."""
+    """Read this machine's clocks."""
     return Clocks(boot=hasattr(time, "CLOCK_BOOTTIME"), kept=_kept_right(), outside=tuple(clocks_outside()))
 
 
 def _kept_right() -> bool | None:
-    """What the kernel says of its wall clock; asking changes nothing (`modes` is 0)."""
+    """The kernel's state of its wall clock; asking changes nothing (`modes` is 0)."""
     try:
         state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
     except (OSError, AttributeError):
@@ -66,7 +66,7 @@ def _kept_right() -> bool | None:
 
 
 def read_versions() -> Versions:
-    """Looks at what is installed here."""
+    """Read the installed versions."""
     return Versions(
         python=tuple(sys.version_info[:3]),
         sqlite=sqlite3.sqlite_version_info,
@@ -92,7 +92,7 @@ def _librdkafka() -> str | None:
 
 
 def check_clocks(clocks: Clocks) -> Iterator[Finding]:
-    """Proofs are counted on a clock that must run on during suspend; the wall clock is for people and ages of loads."""
+    """Judge the clocks: proofs need one that runs on during suspend; the wall clock is for people and ages of loads."""
     if clocks.boot:
         yield Finding("clock", Severity.OK, "CLOCK_BOOTTIME is there")
     else:
@@ -111,7 +111,7 @@ def check_clocks(clocks: Clocks) -> Iterator[Finding]:
 
 
 def check_versions(found: Versions, settings: Settings) -> Iterator[Finding]:
-    """Ours, and of what these settings need."""
+    """Judge our version, and those that these settings need."""
     yield Finding("versions", Severity.OK, f"loadmanager {VERSION} on Python {_dotted(found.python)}")
     if found.python < MIN_PYTHON:
         yield Finding("versions", Severity.ERROR, f"Python {_dotted(found.python)}", "use Python 3.11 or newer")

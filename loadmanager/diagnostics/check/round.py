@@ -1,6 +1,6 @@
-"""One round of checks: settings, machine, and what the auditors of the stores find. A store that hangs delays no other.
+"""One round of checks: settings, machine, and the stores' auditors. A store that hangs delays no other.
 
-Which auditors there are is chosen in `wiring.py`; here is only how they are run and what their failures mean.
+`wiring.py` chooses the auditors; this module runs them and interprets their failures.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from statechannel.audit import Finding, Severity
 from statechannel.errors import StateChannelError
 
 Auditor = Callable[[], AsyncIterator[Finding]]
-"""Looks at one store; what it has found counts, even if it hangs or fails later."""
+"""Checks one store; its findings count, even if it hangs or fails later."""
 
 AUDIT_TIMEOUT_S = 20.0
 
@@ -25,7 +25,7 @@ AUDIT_TIMEOUT_S = 20.0
 async def check(
     settings: Settings, auditors: Mapping[str, Auditor], timeout_s: float = AUDIT_TIMEOUT_S
 ) -> list[Finding]:
-    """Everything there is to say, in the order: settings, machine, stores. Raises nothing that a store does."""
+    """All findings, in the order: settings, machine, stores. Raises no error of a store."""
     found = [*check_settings(settings), *check_clocks(read_clocks()), *check_versions(read_versions(), settings)]
     rounds = await asyncio.gather(*(_audited(name, audit, timeout_s) for name, audit in auditors.items()))
     return [*found, *(finding for findings in rounds for finding in findings)]
@@ -47,7 +47,7 @@ async def _audited(name: str, audit: Auditor, timeout_s: float) -> list[Finding]
 
 
 async def _closable(findings: AsyncIterator[Finding]) -> AsyncGenerator[Finding]:
-    """Ends what the auditor began, however it is left."""
+    """Closes the auditor's generator, however it is left."""
     try:
         async for finding in findings:
             yield finding
@@ -57,6 +57,6 @@ async def _closable(findings: AsyncIterator[Finding]) -> AsyncGenerator[Finding]
 
 
 def worst(findings: Sequence[Finding]) -> Severity:
-    """The most severe of them."""
+    """The highest severity."""
     order = list(Severity)
     return max((finding.severity for finding in findings), key=order.index, default=Severity.OK)

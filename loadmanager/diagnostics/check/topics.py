@@ -1,4 +1,4 @@
-"""Which topics a cluster has, as its brokers open them; a test compares the two."""
+"""The topics of a cluster; a test compares them with those that brokers open."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VIEW_TOPICS = (BROKERS_TOPIC, BUNDLES_TOPIC, SUSPICIONS_TOPIC, READERS_TOPIC, AD
 
 
 FOLLOWED_TOPICS = (BROKERS_TOPIC, BUNDLES_TOPIC)
-"""Of the views those that the load history reads entry by entry."""
+"""Views that the load history reads entry by entry."""
 
 
 def topics_of(settings: Settings) -> list[TopicSpec]:

@@ -1,1 +1,1 @@
-"""A support bundle: what the members of a running cluster say of themselves, without what is secret."""
+"""A support bundle: what the members of a running cluster say of themselves, without secrets."""

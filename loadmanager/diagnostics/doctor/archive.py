@@ -1,4 +1,4 @@
-"""Writes a support bundle: one `.tar.gz` that only its owner may read, with a page that says what is in it."""
+"""Writes a support bundle: one `.tar.gz` that only its owner may read, with a page about its contents."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ by ***. Names of brokers, namespaces and bundles are in it; records and keys of 
 
 
 def write_archive(path: Path, collected: Collected, at_ms: int, asked: str) -> None:
-    """Write it all. Raises FileExistsError rather than overwrite, OSError."""
+    """Write the archive. Raises FileExistsError instead of overwriting, OSError."""
     about = {
         "written_by": VERSION,
         "at_ms": at_ms,
@@ -46,7 +46,7 @@ def write_archive(path: Path, collected: Collected, at_ms: int, asked: str) -> N
 
 
 def default_name(cluster: str, at_ms: int) -> str:
-    """What a bundle is called if nobody says; its time is in UTC."""
+    """The default name of a support bundle; its time is in UTC."""
     return f"loadmanager-{cluster}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(at_ms / 1000))}.tar.gz"
 
 

@@ -1,6 +1,6 @@
-"""Asks every member of a cluster through its endpoints, and keeps the answers, less their secrets, as files by name.
+"""Asks every member of a cluster through its endpoints, and keeps the answers, without secrets, as files by name.
 
-Whoever does not answer is noted and holds up nobody. Reads only; of this machine it takes nothing.
+A member that does not answer is noted and delays no other. Reads only, and takes nothing from this machine.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ OF_A_MEMBER: Mapping[str, str] = {
     "health.txt": "/admin/v2/brokers/health",
 }
 IF_OFFERED: Mapping[str, str] = {"tasks.txt": "/v1/tasks", "config.json": "/v1/config"}
-"""What a release may have or not; its absence is not worth a word."""
+"""Files that some releases lack; a missing one is not noted."""
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """What should be in the bundle and is not, and why."""
+    """A file that is missing from the bundle, and why."""
 
     name: str
     reason: str
@@ -69,11 +69,11 @@ class _Member(msgspec.Struct):
 
 
 NO_USE = (_Refused, aiohttp.ClientError, OSError, ValueError, TypeError, LookupError)
-"""What an answer of no use raises, or that of something that is no broker."""
+"""Errors of unusable answers, also from something that is not a broker."""
 
 
 async def collect(admin_url: str, known_secrets: Collection[str] = ()) -> Collected:
-    """Everything, asked from one broker on. Raises Unavailable if that one does not answer, aiohttp.InvalidURL."""
+    """Collect everything, starting from one broker. Raises Unavailable if it does not answer, aiohttp.InvalidURL."""
     timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout) as session:
         collector = Collector(session, known_secrets)
@@ -91,13 +91,13 @@ class Collector:
         self.collected = Collected()
 
     async def cluster(self, admin_url: str) -> None:
-        """What the asked broker knows of the cluster, then each member of itself."""
+        """Ask the broker about the cluster, then each member about itself."""
         members: list[_Member] = []
         try:
             answer = json.loads(await self._ask(admin_url, "/v1/brokers"))
             members = msgspec.convert(answer, list[_Member])
             self._keep_json("cluster/brokers.json", answer)
-        except _Refused as error:  # it answers, but does not act (yet): what it says of itself matters all the more
+        except _Refused as error:  # it answers, but is not active (yet): what it says of itself matters all the more
             self.collected.lack("cluster/brokers.json", str(error))
         except aiohttp.InvalidURL:
             raise
@@ -153,7 +153,7 @@ class Collector:
             self._keep_json("cluster/bundles.json", found)
 
     async def _file(self, url: str, name: str, path: str, *, optional: bool = False) -> bool:
-        """One answer as one file; whether there was an answer of any kind."""
+        """Keep one answer as one file; returns whether there was an answer of any kind."""
         try:
             text = await self._ask(url, path)
         except _Refused as error:
@@ -194,7 +194,7 @@ class Collector:
 
 
 def _to_ask(members: list[_Member], admin_url: str) -> Iterable[tuple[str, str]]:
-    """Name of the directory and URL of each member; the asked one if it cannot say who they are."""
+    """Directory name and URL of each member; only the asked one if it cannot name the members."""
     if not members:
         yield file_name(admin_url.partition("://")[2]), admin_url
     for member in members:
@@ -207,7 +207,7 @@ def _without_url(members: list[_Member]) -> Iterable[str]:
 
 
 def file_name(broker: str) -> str:
-    """A broker's name, or whatever an endpoint says in its place, as the name of a directory or a part of one."""
+    """A broker's name, or what an endpoint gives as one, as a safe file name."""
     name = re.sub(r"[^\w.-]", "_", broker.rpartition("@")[2])
     return name.replace(".", "_") if name in DOTS else name
 

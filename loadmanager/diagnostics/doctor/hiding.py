@@ -1,8 +1,8 @@
-"""What must not leave the house with a support bundle, and how it is taken out. Pure.
+"""Removes secrets from a support bundle. Pure.
 
-Rather too much than too little: everything that is passed through to the clients of Kafka and ZooKeeper, every value of
-`properties` (people write what they like there), the user and the query in a URL, whatever stands behind a name that
-sounds like a secret, and literally every value that the asker knows to be one.
+It rather hides too much than too little: everything that is passed to the clients of Kafka and ZooKeeper, every value
+of `properties` (people write what they like there), the user and the query in a URL, every value behind a name that
+sounds like a secret, and every value that the caller knows to be one.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _BEHIND_A_NAME = re.compile(rf"""({_NAME}["']?\s*(?:[=:]|\bis\b)\s*)({_VALUE})""
 _USER_IN_URL = re.compile(
     r"""(?<![a-z0-9+.-])((?!(?:non-)?persistent:)[a-z][a-z0-9+.-]*://)[^\s"'<>]*@""", re.IGNORECASE
 )
-"""Topics are no URLs: people name them after addresses of theirs."""
+"""Topics are not URLs, though people name them after addresses."""
 _USER_AT_SERVER = re.compile(r"""[^\s"'<>/,@:=]+:[^\s"'<>/,@]+@(?=[\w.\[-]+)""")
 _QUERY_IN_URL = re.compile(r"""(?<!persistent)(://[^\s"'<>?]*\?)[^\s"'<>]+""")
 _PEM = re.compile(r"-----BEGIN [^-]+-----.*?(?:-----END [^-]+-----|\Z)", re.DOTALL)
 
 MIN_LENGTH = 4
-"""A shorter value that is known to be secret is not looked for in texts: it would hide half of them."""
+"""Shorter secrets are not searched for in texts: that would hide half of every text."""
 
 
 def hide(value: Any, known: Collection[str] = ()) -> Any:
-    """A JSON value without its secrets; the names stay. `known` are values that must not appear anywhere."""
+    """A JSON value without its secrets; names stay. `known` are values that must not appear anywhere."""
     match value:
         case dict():
             return {name: _hide_named(name, v, known) for name, v in cast("dict[str, Any]", value).items()}
@@ -61,9 +61,9 @@ def hide_text(text: str, known: Collection[str] = ()) -> str:
 
 
 def secrets_in(*mappings: Mapping[str, str]) -> frozenset[str]:
-    """Every value of settings that are passed through to a client: which of them are secret is not ours to know.
+    """Every value of settings that are passed to a client, because we cannot know which are secret.
 
-    What any cluster has (`SASL_SSL`, numbers, `true`) is no secret and would only hide other things.
+    Commonplace values (`SASL_SSL`, numbers, `true`) are left out: they are no secrets and would hide other things.
     """
     values = {value for mapping in mappings for value in mapping.values()}
     parts = {part for value in values for part in re.split(r"""[\s"',:;\[\](){}=]+""", value)}

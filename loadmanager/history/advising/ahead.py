@@ -1,7 +1,7 @@
-"""Which bundles to move before a peak, given what each will carry by the hour. Pure; all by rows of arrays.
+"""Which bundles to move before a peak, given the hourly forecast of each. Pure; works on arrays.
 
-Greedy: of the fullest broker the bundle, and the broker, that lower the fullest most, again and again. How sure the
-improvement is say draws of the loads from the forecast's errors, the same ones with and without the moves.
+Greedy: repeat the one move off the fullest broker that lowers its usage most. The improvement's interval comes from
+random draws of the forecast's errors, the same draws with and without the moves.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from loadmanager.model.cluster import Floats, Ints
 
 DRAWS = 1_000
 WORTH = 0.005
-"""Of the spread: a move that gains less is not worth its gap."""
+"""As a part of the mean usage: a move that gains less is not worth its gap."""
 
 
 class Ahead(msgspec.Struct, frozen=True):
-    """What is to come. m bundles, n brokers, h hours; loads in cores."""
+    """The forecast and the placement of now: m bundles, n brokers, h hours; loads in cores."""
 
     predicted: Floats
     """(m, h)"""
@@ -29,7 +29,7 @@ class Ahead(msgspec.Struct, frozen=True):
     capacity: Floats
     """(n,): cores."""
     rest: Floats
-    """(n,): cores in use that no bundle's forecast has."""
+    """(n,): cores in use that are in no bundle's forecast."""
 
 
 class Relief(msgspec.Struct, frozen=True):
@@ -43,8 +43,10 @@ class Relief(msgspec.Struct, frozen=True):
 
 
 def relief(ahead: Ahead, tolerance: float, most: int, seed: int = 0) -> Relief | None:
-    """For the hour with the most load in which the placement of now is beyond tolerance; None if there is none, or
-    moves do not help for sure."""
+    """Moves for the busiest hour in which the present placement is beyond tolerance.
+
+    None if there is no such hour, or if moves do not surely help.
+    """
     spreads = [_spread(ahead, ahead.predicted[:, hour], ahead.holder) for hour in range(ahead.predicted.shape[1])]
     totals = ahead.predicted.sum(axis=0)
     late = [hour for hour in np.argsort(-totals, kind="stable") if spreads[hour] > tolerance]
@@ -95,7 +97,7 @@ def _moves(ahead: Ahead, load: Floats, tolerance: float, most: int) -> list[tupl
 def _best(
     ahead: Ahead, load: Floats, holder: Ints, usage: Floats, fullest: int, moved: set[int]
 ) -> tuple[float, int, int] | None:
-    """The level of the fuller of the two after the best move of a bundle from the fullest to the least full."""
+    """The best move from the fullest to the least full broker, with the usage of the fuller of the two after it."""
     to = int(usage.argmin())
     rows = [int(row) for row in np.flatnonzero(holder == fullest) if int(row) not in moved and load[row] > 0]
     if to == fullest or not rows:

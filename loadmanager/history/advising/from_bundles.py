@@ -1,8 +1,8 @@
-"""More bundles for a namespace one of whose bundles is too large for its broker to be within tolerance.
+"""More bundles for a namespace that has a bundle too large for its broker to be within tolerance.
 
-What it promises is counted in the record: the minutes beyond tolerance in which the fullest broker had such a bundle.
-Where no bundle is larger than tolerance · even, nobody need be beyond tolerance (see `analyses/bundle_count.py`), so
-these minutes would not have been; the others are left as they were.
+The promise counts recorded minutes beyond tolerance in which the fullest broker had such a bundle. With no bundle
+larger than tolerance · even, no broker need be beyond tolerance (see `analyses/bundle_count.py`), so these minutes
+would have gone away; all others stay as recorded.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ METHOD = "right number of bundles"
 TABLES = ("bundle_minute", "broker_minute", "bundle_total", "transition")
 NAMESPACES = 10
 HOT = 500
-"""Bundles that are looked at; smaller ones are not too large."""
+"""The number of hottest bundles that are examined; smaller ones are not too large."""
 HOURS = 20_000
-"""Blocks of the interval; two years."""
+"""At most so many blocks (hours) for the interval: two years."""
 MINUTE_S, HOUR_S = 60, 3600
 
 
 class Namespace(msgspec.Struct, frozen=True):
-    """One that should be cut up: its bundles that are too large, with their size, as parts of the mean broker."""
+    """A namespace to split: its bundles that are too large, with their size as a part of the mean broker."""
 
     name: str
     bundles: int
@@ -59,7 +59,7 @@ def advised(tables: Tables, window: Window, options: Options, settings: Settings
 
 
 def cuts_of(namespace: Namespace, settings: Settings) -> tuple[Cut, ...]:
-    """The largest first, as many as the bounds of advice allow."""
+    """Splits of the largest bundles first, as many as the bounds of advice allow."""
     most = min(float(settings.namespace_max_bundles), namespace.bundles * settings.advice_step_factor)
     room, cuts = int(most) - namespace.bundles, list[Cut]()
     for bundle, size in sorted(namespace.large.items(), key=lambda item: (-item[1], item[0]))[:MOST_CUTS]:
@@ -91,7 +91,7 @@ def _too_large(bundle: Any, row: Any) -> bool:
 
 
 def _minutes(tables: Tables, window: Window, options: Options) -> DataFrame:
-    """Minutes with the fullest broker, and how long it was beyond tolerance."""
+    """Each minute's fullest broker, and how many seconds it was beyond tolerance."""
     rows = ANALYSES["imbalance"].run(tables, window, options).where(f.col("resource") == "fullest")
     return rows.select("minute", "broker", "above_s")
 
@@ -117,7 +117,8 @@ def _of(
 
 
 def _hours(minutes: DataFrame, tables: Tables, window: Window, bundles: Sequence[str]) -> list[tuple[float, float]]:
-    """Of each hour: the part of the time beyond tolerance, and of that with one of these bundles at the fullest."""
+    """Per hour: the part of the time beyond tolerance, and the part in which the fullest broker had one of these
+    bundles."""
     held = window.cut(tables("bundle_minute"), "minute").where(f.col("bundle").isin(list(bundles)))
     held = held.select("minute", "broker").distinct().withColumn("held", f.lit(1.0))
     rows = minutes.join(held, ["minute", "broker"], "left")

@@ -1,6 +1,6 @@
-"""Moves ahead of tomorrow's peak: where the forecast and the placement of now put some broker beyond tolerance.
+"""Moves ahead of tomorrow's peak: where the forecast puts some broker beyond tolerance under the present placement.
 
-They are to be made within the rest time of a bundle before the peak, so that the rounds leave them alone until then.
+The moves start at most one rest time of a bundle before the peak, so that rounds leave the bundles alone until then.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from loadmanager.settings import Settings
 METHOD = "forecast"
 TABLES = ("bundle_minute", "broker_minute", "bundle_total", "transition")
 BUNDLES = 2_000
-"""That are forecast to carry the most; the others stay where they are."""
+"""The bundles with the largest forecasts, at most so many; the others stay where they are."""
 BROKERS = 2_000
 NINETY_PERCENT = 1.645
-"""`low` and `high` of a forecast are so many standard deviations from what is predicted."""
+"""Standard deviations from `predicted` to a forecast's `low` and `high`."""
 SHORTEST_MS, LONGEST_MS = 600_000, 3_600_000
 HOUR_MS = 3_600_000
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What the driver takes of the record: rows of bundles and brokers, and the hours that are forecast, in ms."""
+    """What the driver collects: rows of bundles and brokers, and the forecast hours in ms."""
 
     bundles: list[str]
     brokers: list[str]
@@ -98,7 +98,7 @@ def _found(tables: Tables, window: Window, options: Options, origin: Origin) -> 
 
 
 def _brokers(tables: Tables, window: Window, origin: Origin) -> list[Any]:
-    """Those of the last hour: their cores, and how many they used."""
+    """Brokers of the last hour: their cores, and how many they used."""
     rows = window.cut(tables("broker_minute"), "minute").where(f.col("covered_s") > 0)
     rows = rows.where(f.unix_millis("minute") >= origin.data_to_ms - HOUR_MS)
     cores = f.coalesce(f.col("capacity")["cpu"], f.lit(1.0))
@@ -110,7 +110,7 @@ def _brokers(tables: Tables, window: Window, origin: Origin) -> list[Any]:
 
 
 def _bundles(tables: Tables, window: Window, options: Options) -> list[Any]:
-    """The bundles that will carry the most, where each is, and what it will carry by the hour."""
+    """The bundles with the largest forecasts, where each is now, and its load by the hour."""
     forecast = ANALYSES["forecast"].run(tables, window, msgspec.structs.replace(options, measure="cpu"))
     hour = f.struct(f.unix_millis("at").alias("at_ms"), "predicted", "high")
     heavy = forecast.groupBy("bundle").agg(f.sum("predicted").alias("total"), f.collect_list(hour).alias("ahead"))

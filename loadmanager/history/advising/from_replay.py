@@ -1,10 +1,9 @@
-"""Strategy and settings, by replay: the best candidate to which one step leads, if it surely beats what the cluster
-did, and what the present settings do in the same replay.
+"""Strategy and settings, by replay: the best candidate one step away that surely beats record and present settings.
 
-The second is what tells a better setting from a kinder game: a replay moves at once and knows what is moved, so that
-the present settings may do better in it than they did in life. Surely means: its cost is lower in the whole interval,
-and so is the spread, or the time above tolerance; what is promised is the smaller of the two gains. What lies beyond
-one step is not advised: the next advice may go on from there.
+"Record" is what the cluster did. The present settings are replayed too, because a replay is kinder than life: it moves
+at once and knows what is moved, so even the present settings may do better in it. "Surely" means: the whole interval of
+the cost difference is below zero, and so is that of the spread or of the time above tolerance; the smaller of the two
+gains is promised. A candidate more than one step away is not advised: later advice may go on from there.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ from loadmanager.strategies.rebalancing.registry import STRATEGIES
 METHOD = "replay"
 TABLES = ("broker_load", "bundle_load", "bundle_total", "transition", "decision", "bronze")
 DIGITS = 4
-"""Of an advised tolerance."""
+"""Decimal places of an advised tolerance."""
 READINGS: tuple[tuple[Measure, Callable[[WindowRow], float | None]], ...] = (
     (Measure.SPREAD, lambda row: None if row.max_over_mean is None else max(0.0, row.max_over_mean - 1)),
     (Measure.ABOVE_TOLERANCE, lambda row: None if row.above_percent is None else row.above_percent / 100),
 )
-"""What may be promised, the first that surely falls."""
+"""The measures that may be promised; the first one that surely falls is."""
 
 
 def candidates(base: Settings) -> tuple[str, ...]:
-    """What one step leads to, and what the cluster did: as `replay` takes it."""
+    """Candidates in the syntax of `replay`: what the cluster did, and every setting that one step reaches."""
     tolerances = [_rounded(base.tolerance * factor) for factor in _factors(base.advice_step_factor)]
     allowed = "|".join(f"{each:g}" for each in tolerances if 0 < each <= 1)
     here = base.balancing_strategy
@@ -41,7 +40,7 @@ def candidates(base: Settings) -> tuple[str, ...]:
 
 
 def advised(result: ReplayResult, base: Settings, origin: Origin) -> Advice | str:
-    """Advice, or why there is none: what speaks against the best. `base` are the settings that hold."""
+    """Advice, or why there is none: what speaks against the best candidate. `base` are the settings in force."""
     by_name = _candidates(result, base)
     present = _present(by_name, base)
     against: list[str] = []
@@ -61,7 +60,7 @@ def advised(result: ReplayResult, base: Settings, origin: Origin) -> Advice | st
 
 
 def _present(by_name: Mapping[str, Candidate], base: Settings) -> str | None:
-    """The candidate that is the settings as they are; None where it was not played."""
+    """The name of the candidate that equals the present settings; None where it was not replayed."""
     return next((name for name, each in by_name.items() if not each.is_recorded and not each.changes(base)), None)
 
 
@@ -84,7 +83,7 @@ def _candidates(result: ReplayResult, base: Settings) -> dict[str, Candidate]:
 
 
 def _change(candidate: Candidate, base: Settings) -> ChangeSettings | None:
-    """None if there is nothing to change, or it is too much for one step."""
+    """The change to the candidate's settings; None if there is nothing to change, or it is too much for one step."""
     changes = candidate.changes(base)
     if not changes or not changes.keys() <= NUMBERS | NAMES:
         return None
@@ -101,7 +100,7 @@ def _rows(result: ReplayResult, candidate: str) -> dict[str, WindowRow]:
 
 
 def _promise(result: ReplayResult, found: Ranked, present: str | None) -> Expected | str:
-    """The smaller of what it gains on the record and on the present settings, or why it surely gains nothing."""
+    """The smaller of its gains over the record and over the present settings, or why it surely gains nothing."""
     name, gain = found.candidate, found.against_recorded
     if gain is None or not gain.high < 0:
         return f"{name} may be no better than what the cluster did"

@@ -1,10 +1,10 @@
-"""The weight of messages, where what brokers declare they can take is not what they can: the capacity model knows.
+"""The weight of messages, corrected by the capacity model where declared capacities are wrong.
 
     weight = cores that a message costs · messages/s declared / cores declared
 
-With this weight a broker is as full of messages as its cores will be of their work. With another one the balancer evens
-out the wrong thing, or nothing. What it promises is the spread that the balancer reaches by its present weights,
-against the one that brokers had by the advised ones all the while.
+With this weight, a broker's usage by messages equals its cores' usage by them. With another weight the balancer evens
+out the wrong thing, or nothing. The promise compares the spread that the balancer reached by the present weights with
+the spread that brokers had by the advised weights in the same hours.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ TABLES = ("broker_minute",)
 NAME = "weight_message_rate"
 BEST_KINDS = 20
 EXPLAINED = 0.5
-"""R² below which the model says nothing."""
+"""Below this R² the model says nothing."""
 DEVIATIONS = 1.96
 WORTH = 1.2
-"""A weight that is nearer than this factor to the right one is right."""
+"""A present weight within this factor of the right one needs no change."""
 DIGITS = 3
 HOURS = 20_000
 HOUR_S = 3600
@@ -41,7 +41,7 @@ PER_MESSAGES = 1000.0
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """A kind of broker: what it declares, what a message costs it (cores · s), and how sure that is."""
+    """A kind of broker: what it declares, what a message costs (cores · s) with its error, and the model's R²."""
 
     cores: float
     declared_msg_s: float
@@ -52,7 +52,7 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 class Weight(msgspec.Struct, frozen=True):
-    """The right weight and its interval of 95 % confidence."""
+    """The right weight and its 95 % confidence interval."""
 
     value: float
     low: float
@@ -82,7 +82,7 @@ def advised(tables: Tables, window: Window, options: Options, settings: Settings
 
 
 def weight_of(kinds: Sequence[Kind]) -> Weight | None:
-    """Over all kinds, by how long they were seen; None where nothing can be said."""
+    """The mean over all kinds, weighted by minutes seen; None where no kind is explained well enough."""
     known = [kind for kind in kinds if kind.r2 >= EXPLAINED and kind.declared_msg_s > 0 < kind.cores and kind.cost > 0]
     total = sum(kind.minutes for kind in known)
     if not total:

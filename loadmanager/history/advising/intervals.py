@@ -1,7 +1,7 @@
-"""How sure a mean is: intervals of 95 % confidence by drawing blocks of time with replacement. Pure.
+"""How sure a mean is: 95 % confidence intervals by block bootstrap. Pure.
 
-A block must be long beside what goes on within it (an hour of minutes, a window of a replay): blocks count as
-independent of each other.
+A block must be long beside the events in it (an hour of minutes, a window of a replay): blocks count as independent of
+each other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 LEVEL_PERCENT = (2.5, 97.5)
 RESAMPLES = 2_000
 FEWEST = 5
-"""Blocks; fewer say nothing about how sure a mean is."""
+"""Fewer blocks than this say nothing about how sure a mean is."""
 
 
 class Mean(msgspec.Struct, frozen=True):
@@ -26,7 +26,7 @@ class Mean(msgspec.Struct, frozen=True):
 
 
 def mean(values: Sequence[float], weights: Sequence[float] | None = None, seed: int = 0) -> Mean | None:
-    """Of one value a block; None with fewer blocks than FEWEST."""
+    """The weighted mean of one value per block, and its interval; None with fewer blocks than FEWEST or no weight."""
     if len(values) < FEWEST:
         return None
     given = np.asarray(values, np.float64)

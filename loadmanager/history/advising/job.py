@@ -1,6 +1,6 @@
-"""The job: looks at the record of a window in each of the ways that there are, and collects what they advise.
+"""The job: examines the record of a window for each kind of advice, and collects what they advise.
 
-A kind that has too little to go on, or finds no improvement for sure, says why instead. Nothing here changes anything.
+A kind that has too little data, or finds no sure improvement, says why instead. Nothing here changes anything.
 """
 
 from __future__ import annotations
@@ -25,28 +25,32 @@ KINDS = ("replay", "bundles", "weights", "forecast")
 
 
 class Options(msgspec.Struct, frozen=True):
-    """How to advise. `cluster`: whose data it is, as its setting `cluster` says; brokers refuse advice of others."""
+    """How to advise.
+
+    `cluster` is whose data it is, as in the setting `cluster`: brokers refuse another cluster's advice.
+    """
 
     cluster: str = "standalone"
     settings: Settings | None = None
-    """The cluster's own; None: those that its last decision in the record says, over the defaults."""
+    """The cluster's settings; None: those of its last recorded decision, over the defaults."""
     kinds: tuple[str, ...] = KINDS
     life_s: float = 86_400.0
-    """From the end of the data: how long advice is of use."""
+    """How long advice is of use, counted from the end of the data."""
     replaying: Replaying = Replaying()
     result: ReplayResult | None = None
-    """Of a replay with `recorded` among its candidates, made before; None: advice has its own candidates replayed."""
+    """The result of an earlier replay with `recorded` among its candidates; None: the job replays its own candidates.
+    """
 
 
 class Considered(msgspec.Struct, frozen=True):
-    """What is advised; and by kind why there is none, or no more."""
+    """The advice; and for each kind without advice, why."""
 
     advice: tuple[Advice, ...]
     left_out: Mapping[str, str]
 
 
 def advise(lake: Lake, window: Window = ALWAYS, options: Options = Options()) -> list[Advice]:  # noqa: B008
-    """What the record of the window says should be changed; see `consider`."""
+    """The advice from the record of the window; see `consider`."""
     return list(consider(lake, window, options).advice)
 
 
@@ -56,7 +60,7 @@ def consider(
     options: Options = Options(),  # noqa: B008
     begin: Callable[[str], None] = lambda _kind: None,
 ) -> Considered:
-    """As `advise`, with the reasons. `begin(kind)` is told what is looked at next. Raises Invalid for unknown kinds."""
+    """As `advise`, with the reasons. Calls `begin(kind)` before each kind. Raises Invalid for unknown kinds."""
     unknown = set(options.kinds) - set(KINDS)
     if unknown:
         raise Invalid(f"there is no kind of advice {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")

@@ -1,4 +1,4 @@
-"""Where the data of advice comes from: whose, of which time, which versions of which tables."""
+"""Where the data of advice comes from: which cluster, time and versions of tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JOB = "history advise"
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """The data, and how long advice made of it is of use."""
+    """The origin of the data, and how long advice made of it is of use."""
 
     cluster: str
     data_from_ms: int
@@ -25,14 +25,14 @@ class Origin(msgspec.Struct, frozen=True):
     versions: dict[str, int]
 
     def advice(self, change: Change, reason: str, expected: Expected, method: str, tables: Iterable[str]) -> Advice:
-        """Advice with its provenance and its id; the same data make the same."""
+        """Advice with its provenance and its id; the same data give the same id."""
         read = {name: self.versions[name] for name in sorted(tables) if name in self.versions}
         provenance = Provenance(self.cluster, self.data_from_ms, self.data_to_ms, JOB, VERSION, method, read)
         return sealed(Advice(change, reason, expected, provenance, self.data_to_ms + self.life_ms))
 
 
 def origin_of(lake: Pinned, window: Window, cluster: str, life_s: float, tables: Iterable[str]) -> Origin | None:
-    """Of the brokers' reports in the window; None if there are none."""
+    """The origin of the brokers' reports in the window; None if it has fewer than two times of reports."""
     at = f.unix_millis("at")
     found = lake.table("broker_load", window).agg(f.min(at).alias("first"), f.max(at).alias("last")).collect()[0]
     if found["first"] is None or found["first"] == found["last"]:

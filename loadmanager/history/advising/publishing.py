@@ -1,6 +1,6 @@
-"""Puts advice where leaders look for it: among the plans, over the log itself or through a broker's endpoint.
+"""Publishes advice as proposed plans, over the log itself or through a broker's endpoint.
 
-Advice is its own name: publishing it twice is publishing it once. Whether anything is done with it is the cluster's.
+The id of advice is a digest of it, so publishing twice has the effect of once. The cluster decides what to do with it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ AUTHOR = "history advise"
 
 
 def publish(advice: Sequence[Advice], where: Settings | str) -> tuple[str, ...]:
-    """Propose each; their ids. `where`: the settings of the cluster's brokers (which name its log), or the admin URL of
-    any broker.
+    """Propose each; returns the ids of the plans.
 
-    Raises Invalid (stale, out of bounds, of another cluster: with what is wrong), Conflict (too much waits already),
-    Unavailable; those before the one that failed are published.
+    `where`: the settings of the cluster's brokers (which name its log), or the admin URL of any broker. Raises Invalid
+    (stale, out of bounds, of another cluster: with the details), Conflict (too many plans wait already), Unavailable.
+    Advice before the one that failed is published.
     """
     if isinstance(where, str):
         return tuple(_posted(each, where.rstrip("/")) for each in advice)

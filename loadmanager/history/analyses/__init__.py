@@ -1,6 +1,6 @@
-"""What can be asked of the load history: each analysis a file of its own, a function from DataFrames to a DataFrame.
+"""Analyses of the load history: one file each, a function from DataFrames to a DataFrame.
 
-`ANALYSES` has them by name; docs/analyses.md says of each what it asks, reads and answers, with its formulas.
+`ANALYSES` has them by name; docs/analyses.md gives the question, inputs, columns and formulas of each.
 """
 
 from __future__ import annotations

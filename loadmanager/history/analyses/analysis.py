@@ -1,8 +1,8 @@
-"""What an analysis is, and what it may be told: values only.
+"""What an analysis is, and its options: values only.
 
-`run(tables, window, options)` is given every row of a table by `tables(name)` and takes those of the window itself:
-who holds a bundle at its begin follows from records before it. It builds a plan and runs nothing, so the caller may
-write the answer, count it, or join it with more.
+`run(tables, window, options)` gets every row of a table from `tables(name)` and cuts the window itself, because earlier
+records say who holds a bundle at its begin. It builds a plan and runs nothing, so the caller may write the answer,
+count it, or join it with more.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from loadmanager.settings import Settings
 from loadmanager.strategies.splitting.conditions import Limits
 
 Tables = Callable[[str], DataFrame]
-"""All rows of a table of `schemas.py`; empty where it is not there yet. `Lake.table` is one."""
+"""All rows of a table of `schemas.py`; empty where the table does not exist yet. `Lake.table` is one."""
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What the analyses go by; production's settings, and how much to answer.
+    """Options of the analyses: production's settings, and how much to answer.
 
-    `measure` is what seasons and forecasts are of: a name of RESOURCES but memory.
+    `measure` is the resource of seasons and forecasts: a name of RESOURCES, except memory.
     """
 
     limits: Limits
@@ -46,7 +46,7 @@ class Options(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of(settings: Settings) -> Options:
-        """By the settings of a cluster."""
+        """From the settings of a cluster."""
         return Options(
             limits=Limits.of(settings),
             weights=weights_of(settings),
@@ -59,12 +59,15 @@ class Options(msgspec.Struct, frozen=True):
 
 
 DEFAULTS = Options.of(Settings.model_construct(None))
-"""By the defaults of this release; reads no environment."""
+"""From the defaults of this release; reads no environment."""
 
 
 class Analysis(msgspec.Struct, frozen=True):
-    """`needs` are the tables that it reads, by which a caller can tell why an answer is empty; `order` are the columns
-    by which people read it: `run` sorts nothing, `ordered` does."""
+    """One analysis.
+
+    `needs` are the tables that it reads, so that a caller can tell why an answer is empty. `order` are the columns to
+    sort by for people: `run` sorts nothing, `ordered` does.
+    """
 
     name: str
     title: str
@@ -73,5 +76,5 @@ class Analysis(msgspec.Struct, frozen=True):
     order: tuple[str, ...]
 
     def ordered(self, tables: Tables, window: Window, options: Options) -> DataFrame:
-        """The answer in its order: what to show or cut off is then the same each time."""
+        """The answer sorted by `order`, so that what is shown or cut off is the same each time."""
         return self.run(tables, window, options).orderBy(*self.order)

@@ -1,6 +1,6 @@
-"""What decisions promised, and what came of it: the spread of the brokers' usages, predicted against measured.
+"""What decisions promised, and what came of it: predicted against measured spread of the brokers' usages.
 
-The measured effect is that of everything that happened in those minutes, load that changed by itself as well.
+The measured effect includes everything that happened in those minutes, also load that changed by itself.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from loadmanager.history.analyses.figures import MINUTE_S, number_of
 from loadmanager.history.lake import Window
 
 SETTLING = 1
-"""Minutes after the decision's own that don't count: moves take a moment, and reports come on a change."""
+"""Minutes after the decision's own that don't count: moves take a moment, and reports follow a change."""
 ROUNDING = 1e-9
-"""What a decision promised is nothing below this."""
+"""A predicted gain below this counts as none."""
 
 
 def run(tables: Tables, window: Window, options: Options) -> DataFrame:
-    """One row a decision of the window that began a move.
+    """One row per decision of the window that began a move.
 
-    `predicted_before` and `predicted_after` are the decision's spreads (max/mean - 1 of the fullest resource),
-    `measured_…` the means of the same in the `settle_s` before its minute and after the one that follows it; null
-    where nothing is known of those minutes. `predicted` and `measured` are by how much it fell, `kept` is
-    measured / predicted, `gain` the sum of the moves' promised gains.
+    `predicted_before` and `predicted_after` are the decision's spreads (max/mean - 1 of the fullest resource);
+    `measured_…` the mean spreads in the `settle_s` before its minute and after the minute that follows it, null where
+    those minutes are unknown. `predicted` and `measured` are by how much the spread fell, `kept` is measured /
+    predicted, `gain` the sum of the moves' promised gains.
     """
     rows = window.cut(tables("decision")).where(f.col("begun") > 0)
     rows = rows.dropDuplicates(["id"]).withColumn("number", number_of(f.col("at"), MINUTE_S))
@@ -55,13 +55,13 @@ def run(tables: Tables, window: Window, options: Options) -> DataFrame:
 
 
 def _around(window: Window, options: Options) -> Window:
-    """The window, and as long before and after it as effects are measured."""
+    """The window, extended at both ends by the time over which effects are measured."""
     more = timedelta(seconds=options.settle_s + (SETTLING + 2) * MINUTE_S)
     return Window(window.begin and window.begin - more, window.end and window.end + more)
 
 
 def _spreads(tables: Tables, window: Window, options: Options) -> DataFrame:
-    """The spread of each minute, once for each minute whose decision it tells of: `number`, `before`, `spread`."""
+    """The spread of each minute, repeated for each decision minute that it informs: `number`, `before`, `spread`."""
     minutes = imbalance.run(tables, window, options).where(f.col("resource") == imbalance.FULLEST)
     count = max(1, round(options.settle_s / MINUTE_S))
     own = number_of(f.col("minute"), MINUTE_S)

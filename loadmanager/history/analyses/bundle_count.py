@@ -3,10 +3,10 @@
     parts of a bundle = the most of 1,  ⌈size / (tolerance · even)⌉ where its size is larger than that,
                         and ⌈fill / FILL_AIMED_AT⌉ where it is beyond a limit
 
-`size` is its mean load as a part of the mean broker, `even` the usage if all load were spread evenly: brokers that are
-filled one bundle after the other end within the largest bundle of each other, so with no bundle above tolerance · even
-nobody need be beyond tolerance. `fill` is its busiest hour's part of the split limits, whichever is fullest. Cold
-neighbours are counted as the planner merges them: below `merge_below` of every limit, alone and together.
+`size` is the bundle's mean load as a part of the mean broker, `even` the usage if all load were spread evenly. Filling
+brokers one bundle at a time leaves them within the largest bundle of each other; so with no bundle above tolerance ·
+even, no broker need be beyond tolerance. `fill` is the busiest hour's part of the split limits, for the fullest limit.
+Cold neighbours are counted as the planner merges them: below `merge_below` of every limit, alone and together.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ FILLS = ("keys", "sessions", "messages", "bytes")
 
 
 def run(tables: Tables, window: Window, options: Options) -> DataFrame:
-    """One row a namespace with a measured bundle that is there at the window's end.
+    """One row per namespace with a measured bundle that exists at the window's end.
 
-    `bundles` that it has (by the channel, else those measured), `measured` of them; `largest` size and which `bundle`;
-    `allowed` = tolerance · even (null while the cluster is idle); `too_large` and `over_limits`, how many; `parts` more
-    that splits would make and `merges` that would be possible; `advised` number of bundles, between
-    `namespace_min_bundles` and `namespace_max_bundles`; `advice`: split, merge or keep.
+    `bundles` that it has (by the channel, else those measured), `measured` of them; size of the `largest` and its name
+    in `bundle`; `allowed` = tolerance · even (null while the cluster is idle); how many are `too_large` and
+    `over_limits`; how many `parts` splits would add, and how many `merges` are possible; `advised` number of bundles,
+    between `namespace_min_bundles` and `namespace_max_bundles`; `advice`: split, merge or keep.
     """
     rows = _bundles(tables, window, options)
     rows = _with_merges(_with_parts(rows, options), options)
@@ -65,7 +65,7 @@ def run(tables: Tables, window: Window, options: Options) -> DataFrame:
 
 
 def _bundles(tables: Tables, window: Window, options: Options) -> DataFrame:
-    """Each bundle's load over the window, and of its busiest hour what limits are set for."""
+    """Each bundle's load over the window, and of its busiest hour the figures that have limits."""
     limited: dict[str, Column] = {
         "keys": f.col("keys"),
         "sessions": f.col("sessions"),

@@ -2,10 +2,9 @@
 
     cores used = base + a · messages in + b · messages out + c · bytes in + d · bytes out + e · bundles,  all ≥ 0
 
-Only the sums of its normal equations are worked out over the rows, in SQL; one small problem a kind remains. Loads that
-always go together (bytes in proportion to messages) can't be told apart: the sum of their costs is right then, its
-division is not, which `alone` shows. Minutes depend on those before, so true errors are larger. Minutes whose CPU is
-not known teach nothing.
+SQL computes only the sums of the normal equations; one small problem per kind remains. Loads that always go together
+(bytes in proportion to messages) can't be told apart: the sum of their costs is right then, its division is not, and
+`alone` shows that. Minutes depend on those before, so true errors are larger. Minutes without a known CPU are left out.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ TERMS: dict[str, str] = {
     "bytes out": "cores per MiB/s",
     "bundles": "cores per bundle",
 }
-"""What is regressed upon, and the unit of its coefficient."""
+"""The terms of the regression, and the unit of each coefficient."""
 FIGURES = ("coefficient", "standard_error", "alone", "r2", "deviation_cores")
 ANSWER = StructType(
     [
@@ -47,12 +46,12 @@ PAIRS = tuple(itertools.combinations_with_replacement(range(len(TERMS)), 2))
 
 
 def run(tables: Tables, window: Window, options: Options) -> DataFrame:
-    """One row for each kind of broker (its cores and GiB of memory) and term.
+    """One row per kind of broker (its cores and GiB of memory) and term.
 
-    `coefficient` in `unit`, its `standard_error` with those that are 0 held there (null where it is 0 itself), `alone`,
-    the part of the term's variance that no other term goes along with (null where it does not vary), and of the kind:
-    `r2`, `deviation_cores` of the residuals, `minutes` and `brokers` that it was seen in. A minute weighs as much as it
-    was covered.
+    `coefficient` in `unit`; its `standard_error`, with coefficients that are 0 held there (null where it is 0 itself);
+    `alone`, the part of the term's variance that no other term explains (null where it does not vary). Of the kind:
+    `r2`, `deviation_cores` of the residuals, `minutes` and `brokers` in which it was seen. A minute's weight is the
+    part of it that is covered.
     """
     rows = window.cut(tables("broker_minute"), "minute").where((f.col("covered_s") > 0) & known("cpu_percent"))
     terms = (
@@ -74,7 +73,7 @@ def run(tables: Tables, window: Window, options: Options) -> DataFrame:
     )
     w, y = f.col("w"), f.col("y")
     x = [f.col(f"x{number}") for number in range(len(TERMS))]
-    # by broker first, so that brokers are counted and not estimated
+    # group by broker first: counts brokers exactly, not by an estimate
     brokers = rows.groupBy("cores", "memory_gib", "broker").agg(
         *(f.sum(w * x[i] * x[j]).alias(f"g{i}_{j}") for i, j in PAIRS),
         *(f.sum(w * x[i] * y).alias(f"c{i}") for i in range(len(TERMS))),
@@ -96,7 +95,7 @@ def _solved(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def costs_of(kind: dict[str, float]) -> list[dict[str, object]]:
-    """The answer's rows for one kind, of its sums."""
+    """The answer's rows for one kind, from its sums."""
     gram = np.zeros((len(TERMS), len(TERMS)))
     for i, j in PAIRS:
         gram[i, j] = gram[j, i] = kind[f"g{i}_{j}"]

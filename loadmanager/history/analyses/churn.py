@@ -1,4 +1,4 @@
-"""How much moved, day by day: the price of balance in moves, returns and time without an owner."""
+"""How much moved, day by day: what balance costs in moves, returns and time without an owner."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from loadmanager.history.lake import Window
 
 
 def run(tables: Tables, window: Window, options: Options) -> DataFrame:
-    """One row a day (UTC) with a move.
+    """One row per day (UTC) with a move.
 
-    `planned` moves and `failovers`, the different `bundles` that they concerned, planned moves a moved bundle,
+    `planned` moves and `failovers`, the number of different `bundles` in them, planned moves per moved bundle,
     `returned` and their part of the planned moves, and `gap_s` summed over all.
     """
     rows = transfers.run(tables, window, options)

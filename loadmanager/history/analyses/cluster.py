@@ -1,5 +1,6 @@
-"""What the whole cluster carried and had, as one row, and what bundles carried hour by hour: what bundle analyses are
-made of. Minutes are read for nothing else about bundles, so that several analyses may share what was read.
+"""Load and capacity of the whole cluster as one row, and the load of bundles by the hour.
+
+Analyses of bundles are built on these two, so several of them can share one read of the minutes.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from loadmanager.history.lake import Window
 from loadmanager.model.load.usage import RESOURCES
 
 OF_BUNDLES = (CPU, BYTES_IN, BYTES_OUT, MESSAGES)
-"""What bundles have a load of; memory does not fall when a bundle goes."""
+"""The resources that are measured per bundle; memory is not, because it does not fall when a bundle goes."""
 TITLES = {number: RESOURCES[number] for number in OF_BUNDLES}
 SUMS = ("covered_s", *(f"load_{number}" for number in OF_BUNDLES), "keys", "sessions")
-"""The sums of `bundle_hours`; those of longer times are sums of them."""
+"""The sums in `bundle_hours`; add them up for longer times."""
 
 
 def bundle_load(number: int) -> Column:
@@ -43,8 +44,11 @@ def bundle_load(number: int) -> Column:
 
 @shareable
 def bundle_hours(tables: Tables, window: Window) -> DataFrame:
-    """Bundle minutes summed up: by `bundle` and `hour` (since 1970, UTC) `covered_s`, `load_N` in unit · seconds, and
-    `keys` and `sessions` times seconds. Minutes that cover no time are left out."""
+    """Bundle minutes summed up by `bundle` and `hour` (since 1970, UTC).
+
+    `covered_s`, `load_N` in unit · seconds, and `keys` and `sessions` times seconds. Minutes that cover no time are
+    left out.
+    """
     covered = f.col("covered_s")
     rows = window.cut(tables("bundle_minute"), "minute").where(covered > 0)
     sums = [f.sum(covered * bundle_load(number)).alias(f"load_{number}") for number in OF_BUNDLES]
@@ -60,8 +64,11 @@ def summed(hours: DataFrame, *by: Column | str) -> DataFrame:
 
 @shareable
 def cluster(tables: Tables, window: Window, options: Options) -> DataFrame:
-    """One row: `cluster_N` (all brokers' load in unit · seconds), `unit_N` (what a natural unit is of the mean broker;
-    null where not every broker declares a capacity, as `Ruler.per_resource`), `even` (the usage that would be even).
+    """One row about the whole cluster.
+
+    `cluster_N`: all brokers' load in unit · seconds; `unit_N`: one natural unit as a part of the mean broker, null
+    where not every broker declares a capacity, as in `Ruler.per_resource`; `even`: the usage if all load were spread
+    evenly; `measured`: whether the service measures CPU by bundle.
     """
     rows = window.cut(tables("broker_minute"), "minute").where(f.col("covered_s") > 0)
     covered = f.col("covered_s")
@@ -89,7 +96,7 @@ def cluster(tables: Tables, window: Window, options: Options) -> DataFrame:
 
 
 def _measured(tables: Tables, window: Window) -> DataFrame:
-    """Whether the service measures CPU by bundle; taken as so where no total is known."""
+    """Whether the service measures CPU by bundle; true where no total is known."""
     some = f.bool_or(sound("cpu_percent") > 0)
     return window.cut(tables("bundle_total")).agg(f.coalesce(some, f.lit(True)).alias("measured"))
 
@@ -99,8 +106,10 @@ def _unit(number: int, weight: float) -> Column:
 
 
 def with_cpu(loads: DataFrame, whole: DataFrame) -> DataFrame:
-    """Adds the columns of `whole`, one row of `cluster`, and fills in `load_0` where the service does not measure CPU
-    by bundle: the cluster's CPU by the bundle's part of the messages, else of the bytes (as `part_of`)."""
+    """Adds the columns of `whole`, the row of `cluster`, and fills in `load_0` where CPU is not measured by bundle.
+
+    A bundle then gets the cluster's CPU by its part of the messages, else of the bytes (as `part_of`).
+    """
     by_messages = over(f.col(f"load_{MESSAGES}"), f.col(f"cluster_{MESSAGES}"))
     bytes_of = f.col(f"load_{BYTES_IN}") + f.col(f"load_{BYTES_OUT}")
     by_bytes = over(bytes_of, f.col(f"cluster_{BYTES_IN}") + f.col(f"cluster_{BYTES_OUT}"))
@@ -110,6 +119,6 @@ def with_cpu(loads: DataFrame, whole: DataFrame) -> DataFrame:
 
 
 def size() -> Column:
-    """A bundle's mean load as a part of the mean broker, in the resource of which it takes most (`Ruler.shares`)."""
+    """A bundle's mean load as a part of the mean broker, in the resource that it uses most (`Ruler.shares`)."""
     parts = [f.col(f"load_{n}") / f.col("covered_s") * f.col(f"unit_{n}") for n in OF_BUNDLES]
     return f.coalesce(f.greatest(*parts), f.lit(0.0))

@@ -1,4 +1,4 @@
-"""Brokers that the leader took bundles from because they were dead or stuck: how many, and how soon others served."""
+"""Brokers from which the leader revoked bundles because they were dead or stuck, and how soon others served these."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ BROKER = ("broker", "incarnation")
 
 
 def run(tables: Tables, window: Window, options: Options) -> DataFrame:
-    """One row for each incarnation of a broker that bundles were revoked from, the first of them in the window.
+    """One row per incarnation of a broker whose bundles were revoked, if the first revocation is in the window.
 
-    `revoked_at`, the `leader` that did it, `bundles`, how many of them somebody serves again (`served`) and since when
-    (`restored_at`, the last of them), percentiles from revocation to service, and `back_at`: when a later incarnation
-    of that name was first given a bundle.
+    `revoked_at`; the `leader` that did it; `bundles`; how many of them have an owner again (`served`) and when the last
+    of these got it (`restored_at`); percentiles from revocation to service; `back_at`: when a later incarnation of that
+    name first got a bundle.
     """
     rows = with_edges(until_end(tables("transition"), window))
     later = along().rowsBetween(Over.currentRow, Over.unboundedFollowing)
-    # a bundle that is deleted meanwhile is served no more; what has its name later is another one
+    # a bundle that is deleted meanwhile is not served again; a later bundle of the same name is another one
     ending = f.when(f.col("edge").isin(START, OUTSIDE), f.struct("edge", f.col("appended_at").alias("at")))
     ended = f.first(ending, ignorenulls=True).over(later)
     rows = rows.withColumn("ended", ended)
@@ -51,7 +51,7 @@ def run(tables: Tables, window: Window, options: Options) -> DataFrame:
 
 
 def _back(rows: DataFrame, deaths: DataFrame) -> DataFrame:
-    """When a later incarnation of a dead broker's name was first given a bundle."""
+    """When a later incarnation of a dead broker first got a bundle."""
     starts = rows.where(f.col("holder").isNotNull()).groupBy("holder", "holder_incarnation")
     starts = starts.agg(f.min("appended_at").alias("since"))
     later = (f.col("holder") == f.col("broker")) & (f.col("holder_incarnation") > f.col("incarnation"))

@@ -1,7 +1,7 @@
-"""Columns that several analyses share: figures that can be trusted, what brokers use, how full that makes them.
+"""Columns that several analyses share: sound figures, what brokers use, and their usage.
 
-The formulas are those of `loadmanager.model.load.usage` in SQL: usage is weight · used / capacity, CPU always counts,
-another resource where a broker declares a capacity for it. Resources are numbered as in RESOURCES.
+The formulas are those of `loadmanager.model.load.usage` in SQL: usage is weight · used / capacity; CPU always counts,
+another resource counts where a broker declares a capacity for it. Resources are numbered as in RESOURCES.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ DAY_S = 86_400
 
 
 def sound(name: str | Column) -> Column:
-    """A figure; 0 for what no service can mean: null, negative, infinite, not a number (as `credible`)."""
+    """A figure; 0 for values that make no sense: null, negative, infinite, not a number (as `credible`)."""
     value = f.col(name) if isinstance(name, str) else name
     return f.when((value >= 0) & (value < inf), value).otherwise(0.0)
 
 
 def known(name: str) -> Column:
-    """Whether a figure is one that a service can mean."""
+    """Whether a figure makes sense: finite and not negative."""
     value = f.col(name)
     return f.coalesce((value >= 0) & (value < inf), f.lit(False))
 
@@ -38,7 +38,8 @@ def over(part: Column, whole: Column) -> Column:
 
 
 def seconds_between(begin: Column, end: Column) -> Column:
-    """From one timestamp to another, exact to the microsecond; 0 where a log's clock ran back, null where one is."""
+    """Seconds between two timestamps, exact to the microsecond; 0 where the log's clock ran back, null where one is
+    null."""
     apart = (f.unix_micros(end) - f.unix_micros(begin)) / f.lit(1e6)
     return f.when(apart < 0, 0.0).otherwise(apart)
 
@@ -59,7 +60,7 @@ def namespace_of(bundle: Column) -> Column:
 
 
 def declared(number: int) -> Column:
-    """What a row's broker has of a resource; null where it does not say, one core if it doesn't even say that."""
+    """The capacity of a row's broker; null where it declares none, but one core for CPU."""
     said = f.try_element_at(f.col("capacity"), f.lit(CAPACITIES[number]))
     finite = f.when((said > 0) & (said < inf), said)
     return f.coalesce(finite, f.lit(1.0)) if number == CPU else finite
@@ -82,12 +83,14 @@ def counted(weights: Weights) -> tuple[int, ...]:
 
 
 def with_usages(rows: DataFrame, weights: Weights) -> DataFrame:
-    """Adds `used_N`, `capacity_N`, `usage_N` for each resource that has a weight (usage null where the broker declares
-    no capacity), and `usage`, the largest of them: how full the broker is."""
+    """Adds `used_N`, `capacity_N`, `usage_N` for each resource that has a weight, and `usage`, the largest of them.
+
+    `usage_N` is null where the broker declares no capacity.
+    """
     numbers = counted(weights)
     rows = rows.withColumns({f"capacity_{n}": declared(n) for n in numbers} | {f"used_{n}": used(n) for n in numbers})
     rows = rows.withColumns(
         {f"usage_{n}": f.lit(weights.row[n]) * f.col(f"used_{n}") / f.col(f"capacity_{n}") for n in numbers}
     )
-    # twice a zero: `greatest` wants two columns, and what does not count is no reason to be full
+    # two zeros: `greatest` needs two columns, and a broker with no usage counts as empty
     return rows.withColumn("usage", f.greatest(f.lit(0.0), f.lit(0.0), *(f.col(f"usage_{n}") for n in numbers)))

@@ -1,4 +1,4 @@
-"""What each bundle's load will be in the next hours, by the way of forecasting that was best for it in a backtest."""
+"""What each bundle's load will be in the next hours, by the method that was best for it in a backtest."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ COLUMNS = pa.schema(
 
 
 def run(tables: Tables, window: Window, options: Options) -> DataFrame:
-    """`options.horizon_h` rows a bundle that was seen in the window's last day and is there still, from the hour after
-    the window's last one.
+    """`options.horizon_h` rows per bundle that exists and was seen in the window's last day, from the next hour on.
 
-    `at`, the hour's begin; `predicted`, the mean of `options.measure` in its natural unit; `low` and `high`, between
-    which nine of ten should fall; the `way` that was chosen, its errors `mape` and `mase` (null where history is too
-    short to tell: then the range is that of the hours that are known).
+    `at`, the hour's begin; `predicted`, the mean of `options.measure` in its natural unit; `low` and `high`, the range
+    in which nine of ten should fall; the chosen method (`way`) and its errors `mape` and `mase`, null where the history
+    is too short: then the range is that of the known hours.
     """
     horizon = options.horizon_h
 
@@ -67,7 +66,7 @@ def forecast_of(series: Series, horizon: int) -> Table:
 
 
 def alive(series: Series) -> Series:
-    """The bundles that were seen in the last day: of the others, nothing is to be expected."""
+    """The bundles that were seen in the last day: the others have no forecast."""
     rows = np.flatnonzero(~np.isnan(series.values[:, -DAY:]).all(axis=1))
     return Series([series.bundles[row] for row in rows], series.first, series.values[rows])
 

@@ -1,4 +1,4 @@
-"""How wrong each way of forecasting was for each bundle, in a backtest over its last days: why one was chosen."""
+"""How wrong each forecasting method was for each bundle, in a backtest over its last days: why one was chosen."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ COLUMNS = pa.schema(
 
 
 def run(tables: Tables, window: Window, options: Options) -> DataFrame:
-    """One row for each bundle of `forecast` and way: whether it was `chosen`, and its errors in the backtest.
+    """One row per bundle of `forecast` and method (`way`): whether it was `chosen`, and its errors in the backtest.
 
     `mape`: mean of |error| / actual as a fraction; `mase`: mean |error| over that of "as yesterday at this hour",
-    `mase_naive` over that of "as an hour ago", both within the history before the backtest; null where that is too
-    short for the way, or never changed.
+    `mase_naive` over that of "as an hour ago", both within the history before the backtest; null where that history is
+    too short for the method, or never changed.
     """
     rows = there(hourly(tables, window, options), tables("transition"), window)
     return by_series(rows, from_arrow_schema(COLUMNS), errors_of)

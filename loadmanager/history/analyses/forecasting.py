@@ -1,10 +1,12 @@
-"""Forecasts of hourly loads, and how wrong each way of making them was. Pure numpy, many bundles at once.
+"""Forecasts of hourly loads, and how wrong each forecasting method was. Pure numpy, many bundles at once.
 
-Ways, the simplest first: the last value (`naive`), the same hour yesterday (`daily`), of the last week (`weekly`), the
-mean of that hour over a week (`profile`), and daily and weekly harmonics by least squares over four weeks (`fourier`).
-A backtest holds them against the last days: from each of up to FOLDS origins, HORIZON apart, each forecasts what came,
-from what was known before that origin alone: gaps are closed anew for each, so that none is bridged to what came later.
-The way with the least mean absolute error is chosen for each bundle, of equals the simplest.
+Methods ("ways"), the simplest first: the last value (`naive`), the same hour yesterday (`daily`), the same hour a week
+ago (`weekly`), the mean of that hour over a week (`profile`), and daily and weekly harmonics by least squares over four
+weeks (`fourier`).
+
+A backtest compares each method with the last days. From each of up to FOLDS origins, HORIZON apart, each forecasts what
+followed from what was known before that origin alone: gaps are filled anew for each origin, so that no later value
+leaks in. Each bundle gets the method with the least mean absolute error, of equals the simplest.
 """
 
 from __future__ import annotations
@@ -23,23 +25,23 @@ HISTORY = 4 * WEEK
 """Hours that the regression looks back."""
 HARMONICS = {DAY: 3, WEEK: 2}
 WAYS: dict[str, int] = {"naive": 1, "daily": DAY, "weekly": WEEK, "profile": 2 * DAY, "fourier": 3 * DAY}
-"""And how many hours of history each needs."""
+"""The methods, and how many hours of history each needs."""
 NINETY_PERCENT = 1.645
 """Standard deviations of a normal distribution, either way."""
 
 
 class Forecast(msgspec.Struct, frozen=True, eq=False):
-    """Of b bundles and w ways (rows of WAYS). Errors are NaN where the series is too short to tell."""
+    """Forecasts of b bundles, and errors of w methods (rows of WAYS); an error is NaN where the series is too short."""
 
     predicted: Floats
-    """(b, horizon), by the chosen way."""
+    """(b, horizon): by the chosen method."""
     deviation: Floats
-    """(b,): the root mean square error of the chosen way; where no backtest was possible, the standard deviation of the
-    hours that are known, of a single one its value."""
+    """(b,): the root mean square error of the chosen method. Without a backtest, the standard deviation of the known
+    hours; of a single hour its value."""
     chosen: NDArray[np.int64]
     """(b,), index into WAYS."""
     mape: Floats
-    """(b, w): mean of |error| / actual, as a fraction, where something was."""
+    """(b, w): mean of |error| / actual, as a fraction, over hours with a load."""
     mase: Floats
     """(b, w): mean |error| over that of `x(t) = x(t - 24)` within the history before the backtest."""
     mase_naive: Floats
@@ -47,12 +49,12 @@ class Forecast(msgspec.Struct, frozen=True, eq=False):
 
 
 def forecast(values: Floats, horizon: int) -> Forecast:
-    """The next `horizon` hours of series (b, T), and the errors of the backtest. NaN is what is not known."""
+    """The next `horizon` hours of series (b, T), and the errors of the backtest. NaN stands for unknown."""
     whole = filled(values)
     origins = _origins(whole.shape[1])
     absolute, relative, squares = _backtest(values, origins)
     before = values[:, : origins[0]] if origins else values
-    # errors that are only rounding are none, so that of equals the simplest wins
+    # treat rounding errors as zero, so that of equals the simplest wins
     rounding = 1e-9 * np.abs(whole).mean(axis=1, keepdims=True)
     absolute = np.where(absolute <= rounding, 0.0, absolute)
     chosen = np.where(np.isnan(absolute), np.inf, absolute).argmin(axis=1)
@@ -73,7 +75,7 @@ def forecast(values: Floats, horizon: int) -> Forecast:
 
 
 def ahead(way: str, history: Floats, horizon: int) -> Floats:
-    """(b, horizon): what follows after a gapless history, by one way. Never below 0. Raises KeyError."""
+    """(b, horizon): the continuation of a gapless history by one method. Never below 0. Raises KeyError."""
     steps = np.arange(horizon)
     hours = history.shape[1]
     if way == "fourier":
@@ -87,15 +89,15 @@ def ahead(way: str, history: Floats, horizon: int) -> Floats:
 
 
 def _origins(hours: int) -> list[int]:
-    """Before which hours the backtest stands, the earliest first; more than a day of history is before each."""
+    """The origins of the backtest as hours, the earliest first; each has more than a day of history before it."""
     return [hours - fold * HORIZON for fold in range(FOLDS, 0, -1) if hours - fold * HORIZON > DAY]
 
 
 def _backtest(values: Floats, origins: list[int]) -> tuple[Floats, Floats, Floats]:
     """(b, w) each: mean absolute, relative and square error over the hours of all origins; NaN where there are none.
 
-    All ways are judged by the same origins, so the history before the first is what decides which may take part. What
-    was not seen before an origin is not judged by it.
+    All methods are judged by the same origins, so the history before the first one decides which methods take part. A
+    bundle that was not seen before an origin is not judged by that origin.
     """
     shape = (len(values), len(WAYS))
     sums = {kind: np.zeros(shape) for kind in ("absolute", "relative", "squares", "count", "some")}
@@ -122,7 +124,7 @@ def _backtest(values: Floats, origins: list[int]) -> tuple[Floats, Floats, Float
 
 
 def _spread(values: Floats) -> Floats:
-    """(b,): the standard deviation of what is known; of a single hour its value, of none 0."""
+    """(b,): the standard deviation of the known hours; of a single hour its value, of none 0."""
     known = ~np.isnan(values)
     count = known.sum(axis=1)
     level = np.where(known, values, 0.0).sum(axis=1) / np.maximum(count, 1)
@@ -131,7 +133,7 @@ def _spread(values: Floats) -> Floats:
 
 
 def _scaled(absolute: Floats, history: Floats, period: int) -> Floats:
-    """Errors over the mean error of a naive forecast within the history; NaN where that made none."""
+    """Errors over the mean error of a naive forecast within the history; NaN where the naive forecast made no error."""
     if history.shape[1] <= period:
         return np.full(absolute.shape, np.nan)
     steps = np.abs(history[:, period:] - history[:, :-period])

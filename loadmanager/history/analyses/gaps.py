@@ -13,8 +13,11 @@ PERCENTILES = (50, 90, 99)
 
 
 def run(tables: Tables, window: Window, options: Options) -> DataFrame:
-    """One row for each `how` and `why`: `moves`, `bundles`, `returned`, the gap's `p50_s`, `p90_s`, `p99_s` (between
-    neighbouring values linearly), `max_s` and `sum_s`, and `duration_p50_s` of the whole move."""
+    """One row per `how` and `why`.
+
+    `moves`, `bundles`, `returned`, the gap's `p50_s`, `p90_s`, `p99_s` (linear between neighbouring values), `max_s`
+    and `sum_s`, and `duration_p50_s` of the whole move.
+    """
     rows = transfers.run(tables, window, options)
     return rows.groupBy("how", "why").agg(
         f.count("*").alias("moves"),

@@ -1,6 +1,6 @@
 """Consumer groups: how far they are behind, how often they rebalance, and whether queues keep their consumers.
 
-From `group_lag`, which joins when its topic does; until then the answer is empty.
+Reads `group_lag`; the answer is empty until that topic exists.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ QUEUE = (*GROUP, "queue")
 
 
 def run(tables: Tables, window: Window, options: Options) -> DataFrame:
-    """One row a group and topic.
+    """One row per group and topic.
 
     `queues`; the lag of a queue, weighted by how long it was in force (`lag_mean`), its largest (`lag_max`) and the
     99th percentile of reports (`lag_p99`); `lag_last` summed over the queues' last reports; `rebalances`, changes of
-    the generation, and `rebalances_h`, an hour; `stickiness`: of the queues that had a consumer before and after a
-    rebalance, the part that kept it (null where there was none).
+    the generation, and `rebalances_h`, changes per hour; `stickiness`: of the queues that had a consumer before and
+    after a rebalance, the part that kept it (null where there was none).
     """
     rows = window.cut(tables("group_lag"))
     lags = _lags(rows)

@@ -1,6 +1,6 @@
 """Which bundles carry the most: the hottest of the window, with their part of the cluster's load.
 
-Only bundles that their brokers reported among their hottest are known at all; the cluster's load is all brokers'.
+Only bundles that brokers reported among their hottest are known at all; the cluster's load is that of all brokers.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def run(tables: Tables, window: Window, options: Options) -> DataFrame:
     """At most `options.top` rows, the hottest first.
 
     `covered_s` and means over that time (`cores`, `in_rate_bytes_s`, `out_rate_bytes_s`, `rate_msg_s`); `share`, the
-    largest of the parts of the cluster's load, in `resource`; `cumulative`, the shares so far; `size`, the part of
-    the mean broker that it takes.
+    bundle's largest part of the cluster's load, and in which `resource`; `cumulative`, the sum of shares so far;
+    `size`, its load as a part of the mean broker.
     """
     whole = cluster(tables, window, options)
     rows = with_cpu(summed(bundle_hours(tables, window), "bundle"), whole)

@@ -1,7 +1,7 @@
-"""Bundle minutes as hourly series, many bundles at a time: the way from a DataFrame to numpy matrices and back.
+"""Hourly series of bundles: from a DataFrame to numpy matrices and back, many bundles at a time.
 
-Bundles are dealt into groups by hash; each group is one Arrow table and one matrix (bundles, hours). So numpy works on
-many bundles at once, and a group stays small: 10,000 bundles of 60 days are 115 MB over all, 2 MB a group.
+Bundles are dealt into groups by hash; each group is one Arrow table and one matrix (bundles, hours). numpy then works
+on many bundles at once, and a group stays small: 10,000 bundles of 60 days are 115 MB over all, 2 MB a group.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Table = Any
 """A pyarrow.Table; pyarrow ships no types."""
 GROUPS = 16
 MOST_HOURS = 24 * 7 * 60
-"""That a series has, the last ones: a clock that is years wrong must not make matrices of centuries."""
+"""The most hours of a series, the last ones: a clock that is years wrong must not make matrices of centuries."""
 NEEDS = ("bundle_minute", "broker_minute", "bundle_total")
 
 
@@ -45,8 +45,8 @@ class Series(msgspec.Struct, frozen=True, eq=False):
 def hourly(tables: Tables, window: Window, options: Options) -> DataFrame:
     """`bundle`, `hour` (since 1970, UTC), `load`: the mean of the measured resource over the time that was covered.
 
-    `first` and `last` are those of all, on every row, so that all series can be laid side by side; what is more than
-    MOST_HOURS before the last is left out.
+    `first` and `last` are those of all bundles, on every row, so that all series line up. Hours more than MOST_HOURS
+    before the last are left out.
     """
     number = RESOURCES.index(options.measure)
     loads = bundle_hours(tables, window)
@@ -79,7 +79,7 @@ def series_of(table: Table) -> Series:
 
 
 def answer_of(columns: Sequence[Any], schema: Any) -> Table:
-    """The table of these columns; what is no number becomes null."""
+    """The table of these columns; NaN becomes null."""
     arrays = [
         each.cast(field.type) if isinstance(each, pa.Array) else pa.array(each, field.type, from_pandas=True)
         for each, field in zip(columns, schema, strict=True)
@@ -88,7 +88,7 @@ def answer_of(columns: Sequence[Any], schema: Any) -> Table:
 
 
 def filled(values: Floats) -> Floats:
-    """Gaps closed on a straight line between their neighbours, and flat at the ends; zeros where nothing is known."""
+    """Gaps filled linearly between their neighbours, and flat at the ends; zeros where nothing is known."""
     known = ~np.isnan(values)
     columns = np.arange(values.shape[1])
     before = np.maximum.accumulate(np.where(known, columns, -1), axis=1)

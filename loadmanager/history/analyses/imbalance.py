@@ -1,6 +1,6 @@
-"""How uneven the brokers were, minute by minute, in each resource and in the fullest one: the history of balance.
+"""How uneven the brokers were, minute by minute, in each resource and in the fullest one.
 
-It says how far from even, not why; `benefit.py` holds it against decisions. Minutes without any report are missing.
+It says how far from even, not why; `benefit.py` compares it with decisions. Minutes without any report are missing.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from loadmanager.model.load.usage import RESOURCES
 from loadmanager.strategies.playground.level import IDLE
 
 FULLEST = "fullest"
-"""The pseudo resource of a broker's usage: the largest of its resources."""
+"""The pseudo resource for a broker's usage: the largest of its resources."""
 
 
 @shareable
 def run(tables: Tables, window: Window, options: Options) -> DataFrame:
-    """One row a minute and resource.
+    """One row per minute and resource.
 
-    `brokers` (how many took part, in the mean over the minute), `mean`, `std` and `max` of their usages, weighted by
+    `brokers` (how many took part, as the mean over the minute), `mean`, `std` and `max` of their usages, weighted by
     the time that each took part; `max_over_mean` (1 where all are idle); `broker`, the fullest; `even`, the usage if
-    all load were spread by capacity; `allowed` = max(IDLE, (1 + tolerance) · even); `above_s`, how long the fullest
-    was beyond it.
+    all load were spread by capacity; `allowed` = max(IDLE, (1 + tolerance) · even); `above_s`, how long the fullest was
+    beyond it.
     """
     numbers = counted(options.weights)
     rows = window.cut(tables("broker_minute"), "minute").where(f.col("covered_s") > 0)

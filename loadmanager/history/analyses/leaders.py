@@ -13,9 +13,11 @@ from statechannel.law.record import Action
 
 
 def run(tables: Tables, window: Window, options: Options) -> DataFrame:
-    """One row an epoch that began in the window: `epoch`, the `leader` with its `incarnation`, `since` (its first
-    accepted `lead` record), `partitions` that it took and `took_s` from the first to the last; `until` the next epoch
-    began (null: it leads) and `seconds`."""
+    """One row per epoch that began in the window.
+
+    `epoch`, the `leader` with its `incarnation`, `since` (its first accepted `lead` record), how many `partitions` it
+    took and `took_s` from the first to the last; `until` the next epoch began (null: it still leads) and `seconds`.
+    """
     rows = tables("channel").where((f.col("action") == str(Action.LEAD)) & (f.col("verdict") == "accepted"))
     rows = Window(None, window.end).cut(rows, "appended_at")
     # an epoch is one broker's: the names that its records give don't differ

@@ -1,4 +1,4 @@
-"""When a bundle had no serving owner, and why; what lasts is among them. First assignments are none."""
+"""When a bundle had no serving owner, and why; includes outages that still last, but no first assignments."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from loadmanager.history.lake import Window
 
 
 def run(tables: Tables, window: Window, options: Options) -> DataFrame:
-    """One row for each time without a serving owner that touches the window: `how` it came to that, who served before
-    (`source`) and after (`destination`), `began_at`, `ended_at` (null while it lasts; where the bundle was deleted,
-    then), `seconds` (null while it lasts)."""
+    """One row per time without a serving owner that touches the window.
+
+    `how` it began, who served before (`source`) and after (`destination`), `began_at`, `ended_at` (null while it lasts;
+    the time of deletion where the bundle was deleted), `seconds` (null while it lasts).
+    """
     rows = gaps(until_end(tables("transition"), window))
     rows = rows.withColumn("ended_at", f.coalesce("served_at", "deleted_at"))
     if window.begin is not None:

@@ -14,11 +14,11 @@ from loadmanager.history.lake import Window
 
 @shareable
 def run(tables: Tables, window: Window, options: Options) -> DataFrame:
-    """One row for each time that a bundle was in one state at one holder, cut to the window.
+    """One row per time that a bundle was in one state at one holder, cut to the window.
 
     `state`, `holder`, `incarnation`, `target`, from `since` to `until` (the log's times), `seconds`; `open` where
-    nothing followed: until the window's end, without one until the last record that is known, of no length where that
-    is before the window.
+    nothing followed. An open row ends with the window, or without a window's end with the last known record; its length
+    is 0 where that lies before the window.
     """
     rows = until_end(tables("transition"), window)
     rows = rows.withColumn("until", f.lead("appended_at").over(along())).where(f.col("state").isNotNull())

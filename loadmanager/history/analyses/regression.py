@@ -1,8 +1,8 @@
-"""Non-negative least squares from the sums of a regression: pure numbers, however many rows they came from.
+"""Non-negative least squares from the sums of a regression, so its cost does not depend on the number of rows. Pure.
 
-Given XᵀX, Xᵀy, yᵀy, Σy and n, the coefficients b ≥ 0 that make |y - Xb|² least (Lawson and Hanson), R², and standard
-errors of those that are above 0, with the others held at 0. Columns that carry no information get 0. Of columns that go
-together one gets what both cost, and its error does not show that: `alone` does.
+Given XᵀX, Xᵀy, yᵀy, Σy and n: the coefficients b ≥ 0 that minimise |y - Xb|² (Lawson and Hanson), R², and standard
+errors of the coefficients above 0, with the others held at 0. Columns that carry no information get 0. Of columns that
+always go together one gets the cost of both, and its error does not show that: `alone` does.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from scipy.optimize import nnls
 Floats = NDArray[np.float64]
 
 NOTHING = 1e-10
-"""Directions with less than this part of the largest one's variance are rounding, and are left out."""
+"""Directions with less than this part of the largest variance are rounding, and are left out."""
 
 NEGLIGIBLE = 1e-6
-"""A column that brings less than this part of what the largest one brings is 0: that is what rounding of the sums can
-make of nothing along the weakest direction that is kept."""
+"""A column below this part of the largest contribution is 0: rounding of the sums can produce that much along the
+weakest direction that is kept."""
 
 ROUNDING = 1e-12
-"""Less than this part of the sum of squares is left over by rounding."""
+"""A residual below this part of the sum of squares is rounding."""
 
 
 class Sums(msgspec.Struct, frozen=True, eq=False):

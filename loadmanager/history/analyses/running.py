@@ -1,4 +1,4 @@
-"""Runs several analyses of one window: some at a time, and what they have in common once."""
+"""Runs several analyses of one window in parallel, and computes once what they share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from loadmanager.history.lake import Window
 
 T = TypeVar("T")
 AT_ONCE = 4
-"""An analysis of little data is mostly planning, which takes one thread: others may have the cores meanwhile."""
+"""Analyses at the same time: one over little data is mostly planning, which takes one thread and leaves cores free."""
 
 
 def answers(
@@ -26,9 +26,10 @@ def answers(
     take: Callable[[DataFrame], T],
     at_once: int = AT_ONCE,
 ) -> Generator[T]:
-    """What `take` makes of each answer, in the order of `chosen`. It is called in threads, and must not keep a plan.
+    """What `take` makes of each answer, in the order of `chosen`.
 
-    What it raises is raised when its turn has come; what has not begun is given up then.
+    `take` is called in threads, and must not keep a plan. An error of `take` is raised when its turn comes; what has
+    not begun then is cancelled.
     """
     with shared(tables) as common, ThreadPoolExecutor(at_once) as pool:
         pending = [pool.submit(partial(_answer, each, common, window, options, take)) for each in chosen]

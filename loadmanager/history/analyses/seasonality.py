@@ -28,12 +28,12 @@ COLUMNS = pa.schema(
 
 
 def run(tables: Tables, window: Window, options: Options) -> DataFrame:
-    """One row a bundle, of `options.measure` by the hour.
+    """One row per bundle, of `options.measure` by the hour.
 
-    `hours` that are known and their part (`coverage`) of the time, `mean`, autocorrelations a day and a week later,
-    `strength_…` of both seasons, `period_h` (24, 168, or 0 for none), `fourier_h`, the period of the strongest Fourier
-    coefficient; of the profile over the day (`profile`, UTC): `peak_hour`, `trough_hour`, `swing` =
-    (peak - trough) / mean.
+    `hours` that are known and their part (`coverage`) of the time, `mean`, autocorrelations at a day's and a week's
+    lag, `strength_…` of both seasons, `period_h` (24, 168, or 0 for none), `fourier_h`, the period of the strongest
+    Fourier coefficient; of the profile over the day (`profile`, UTC): `peak_hour`, `trough_hour`, `swing` = (peak -
+    trough) / mean.
     """
     return by_series(hourly(tables, window, options), from_arrow_schema(COLUMNS), found)
 

@@ -1,8 +1,8 @@
 """Whether a load has a daily or a weekly season, how strong, and when its peak is. Pure numpy, many bundles at once.
 
-A straight trend is taken out first. A season of period p is believed where what is left correlates with itself p hours
-later, and the mean profile over the period explains its variance, both by CLEAR at least. What is explained is adjusted
-for the profile's degrees of freedom: noise explains nothing, and neither does a slow wander.
+A linear trend is removed first. A season of period p counts if the rest correlates with itself p hours later, and the
+mean profile over the period explains its variance, both by CLEAR at least. The explained part is adjusted for the
+profile's degrees of freedom: noise explains nothing, and neither does a slow drift.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from loadmanager.history.analyses.hours import Floats, filled
 DAY, WEEK = 24, 168
 CLEAR = 0.3
 MORE = 0.05
-"""By so much must a weekly profile explain more than a daily one."""
+"""A weekly profile must explain more than a daily one by this much."""
 
 Ints = NDArray[np.int64]
 
 
 class Season(msgspec.Struct, frozen=True, eq=False):
-    """Of each bundle (b,)."""
+    """Seasons of b bundles; each field is (b,) unless it says otherwise."""
 
     hours: Ints
-    """With a value."""
+    """How many hours have a value."""
     mean: Floats
     correlation_day: Floats
-    """With itself a day later, -1 to 1; NaN where the series is too short or does not vary."""
+    """Autocorrelation at a day's lag, -1 to 1; NaN where the series is too short or does not vary."""
     correlation_week: Floats
     strength_day: Floats
     """The part of the variance that the profile over the day explains; NaN as above."""
@@ -69,7 +69,7 @@ def seasons(values: Floats, first: int) -> Season:
 
 
 def without_trend(values: Floats) -> Floats:
-    """The series less its straight line of least squares; NaN stays NaN. What is only rounding becomes 0."""
+    """The series minus its least-squares line; NaN stays NaN. Rounding errors become 0."""
     known = ~np.isnan(values)
     count = np.maximum(known.sum(axis=1, keepdims=True), 1)
     time = np.where(known, np.arange(values.shape[1], dtype=np.float64), 0.0)
@@ -84,7 +84,7 @@ def without_trend(values: Floats) -> Floats:
 
 
 def correlation(rest: Floats, lag: int) -> Floats:
-    """(b,): the autocorrelation at a lag, over the pairs of which both are known; a day's worth of them at least."""
+    """(b,): the autocorrelation at a lag, over pairs with both values known; NaN with less than a day of pairs."""
     if rest.shape[1] <= lag:
         return np.full(len(rest), np.nan)
     early, late = rest[:, :-lag], rest[:, lag:]

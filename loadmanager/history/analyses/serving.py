@@ -1,9 +1,8 @@
-"""When bundles began and ceased to be served, read off the channel's transitions; and the moves that follow from it.
+"""When bundles began and stopped being served, from the channel's transitions; and the moves that follow from it.
 
-A bundle is served in the states in which its holder serves for sure: SERVING_STATES but Assigning, in which the holder
-serves only once it has acquired, which its `return` record tells. Times are the log's (`appended_at`), order is that
-of the offsets: clocks of writers take no part. A split or merge makes and ends bundles that are being served: it is
-neither a stop nor a start.
+A bundle counts as served in SERVING_STATES without Assigning: there the holder serves only once it has acquired, which
+its `return` record tells. Times are the log's (`appended_at`), order is that of the offsets: writers' clocks are not
+used. A split or merge makes and ends bundles that are being served: it is neither a stop nor a start.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ ORDER = ("offset", "ordinal")
 
 
 def until_end(transitions: DataFrame, window: Window) -> DataFrame:
-    """Those that happened before the window ends; what was before its begin matters."""
+    """The transitions before the window's end; those before its begin say what held when it began."""
     return Window(None, window.end).cut(transitions, "appended_at")
 
 
@@ -39,9 +38,9 @@ def last_known(transitions: DataFrame, window: Window) -> DataFrame:
 
 
 def there(rows: DataFrame, transitions: DataFrame, window: Window) -> DataFrame:
-    """The rows whose `bundle` is there at the window's end: without parents of splits, what was merged or deleted.
+    """The rows whose `bundle` exists at the window's end: without bundles that were split, merged or deleted.
 
-    Bundles that the channel's record says nothing of stay.
+    Bundles without any record in the channel stay.
     """
     gone = last_known(transitions, window).where(~f.col("there")).select("bundle")
     return rows.join(f.broadcast(gone), "bundle", "left_anti")
@@ -53,7 +52,8 @@ def along() -> WindowSpec:
 
 
 def with_edges(transitions: DataFrame) -> DataFrame:
-    """Adds `edge` (START, STOP, OUTSIDE or null) and `begun`: what last asked the bundle to leave its holder."""
+    """Adds `edge` (START, STOP, OUTSIDE or null) and `begun`, the last record that asked the bundle to leave its
+    holder."""
     was, now = f.col("state_before"), f.col("state")
     served_before, served = f.coalesce(was.isin(*SERVED), f.lit(False)), f.coalesce(now.isin(*SERVED), f.lit(False))
     edge = (
@@ -98,8 +98,10 @@ def gaps(transitions: DataFrame) -> DataFrame:
 
 
 def moves(transitions: DataFrame, window: Window) -> DataFrame:
-    """The gaps that ended with a new serving record within the window, with `gap_s` (stop to start) and `duration_s`
-    (asked to start)."""
+    """The gaps that ended with a new serving record within the window.
+
+    With `gap_s` (stop to start) and `duration_s` (asked to start).
+    """
     rows = window.cut(gaps(until_end(transitions, window)).where(f.col("served_at").isNotNull()), "served_at")
     return rows.drop("deleted_at").withColumns(
         {
@@ -110,7 +112,7 @@ def moves(transitions: DataFrame, window: Window) -> DataFrame:
 
 
 def why(stage: Column) -> Column:
-    """Why a gap was: the stage of the decision's move, else who asked for it."""
+    """Why a gap happened: the stage of the decision's move, else who asked for it."""
     role = f.col("role")
     return (
         f.when(f.col("how") == "failover", "failover")

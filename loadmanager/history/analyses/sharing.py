@@ -1,7 +1,6 @@
-"""What several analyses are made of, planned and worked out once for all of them.
+"""Shared parts of several analyses, planned and computed once for all of them.
 
-Plans too: Spark looks at the whole of one again with each step of it, and takes up to half a second for one that is
-made of others.
+Plans are shared too: Spark analyses a whole plan again with each step on it, up to half a second for a composed one.
 """
 
 from __future__ import annotations
@@ -21,8 +20,10 @@ Args = TypeVarTuple("Args")
 
 
 class Shared:
-    """Tables, with what was made of them by functions that are marked `shareable`; `keep` is called for each of these
-    when it is made. Takes calls of several threads: of two that want the same, one waits for the other."""
+    """Tables, with results cached for functions that are marked `shareable`; calls `keep` for each when it is made.
+
+    Thread-safe: of two calls for the same result, one waits for the other.
+    """
 
     def __init__(self, tables: Tables, keep: Callable[[DataFrame], None]) -> None:
         self._tables = tables
@@ -35,7 +36,7 @@ class Shared:
         return self._get((name,), lambda: self._tables(name))
 
     def of(self, make: Callable[[Tables, *Args], DataFrame], *args: *Args) -> DataFrame:
-        """What `make` makes of these tables, or has made of them before."""
+        """What `make` makes of these tables, from the cache if it was made before."""
         return self._get((make, *args), lambda: self._kept(make(self, *args)))
 
     def _get(self, what: tuple[Hashable, ...], make: Callable[[], DataFrame]) -> DataFrame:
@@ -50,8 +51,10 @@ class Shared:
 
 
 def shareable(make: Callable[[Tables, *Args], DataFrame]) -> Callable[[Tables, *Args], DataFrame]:
-    """A function that builds a DataFrame of tables: of those of `Shared` a single time for the same arguments, which
-    have to be hashable. What it is made of itself is made and kept before it."""
+    """Marks a function that builds a DataFrame from tables: with `Shared`, it runs once for the same arguments.
+
+    Arguments must be hashable. Shareable functions that it calls are cached before it.
+    """
 
     @wraps(make)
     def made(tables: Tables, *args: *Args) -> DataFrame:
@@ -62,8 +65,8 @@ def shareable(make: Callable[[Tables, *Args], DataFrame]) -> Callable[[Tables, *
 
 @contextmanager
 def shared(tables: Tables) -> Generator[Tables]:
-    """The tables to give to analyses within it: what is marked `shareable` is worked out for the first that needs it,
-    and kept for the others. Spark knows by itself which part of a plan it keeps."""
+    """The tables to give to analyses in this context: `shareable` results are computed once and persisted until its
+    end."""
     with ExitStack() as kept:
 
         def keep(rows: DataFrame) -> None:

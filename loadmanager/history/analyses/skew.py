@@ -15,10 +15,10 @@ TOPS = (1, 10)
 
 
 def run(tables: Tables, window: Window, options: Options) -> DataFrame:
-    """One row a day (UTC) and resource that was used at all.
+    """One row per day (UTC) and resource that was used at all.
 
-    `bundles` that were reported; `gini` of their loads, 0 (all alike) to 1 - 1/n; `top_1`, `top_10` and
-    `top_1_percent` (rounded up to whole bundles): the part of the load that the hottest have.
+    `bundles` that were reported; `gini` of their loads, 0 (all alike) to 1 - 1/n; `top_1`, `top_10` and `top_1_percent`
+    (rounded up to whole bundles): the part of the load that the hottest have.
     """
     day = f.floor(f.col("hour") / (DAY_S // HOUR_S)).alias("number")
     rows = summed(bundle_hours(tables, window), day, "bundle")

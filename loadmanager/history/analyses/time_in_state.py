@@ -1,4 +1,4 @@
-"""How long bundles stayed in each state: what is at rest, and where moves spend their time."""
+"""How long bundles stayed in each state: where they rest, and where moves spend their time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from loadmanager.history.lake import Window
 
 
 def run(tables: Tables, window: Window, options: Options) -> DataFrame:
-    """One row a state: `stays` and `bundles`, `seconds` in all and their `part`, and the percentiles of the stays that
-    have ended (`p50_s`, `p90_s`, `p99_s`, `max_s`; a stay that the window's begin cuts counts with what is left)."""
+    """One row per state.
+
+    `stays` and `bundles`, `seconds` in all and their `part`, and percentiles of the stays that have ended (`p50_s`,
+    `p90_s`, `p99_s`, `max_s`). A stay that the window's begin cuts counts with the rest of its length.
+    """
     rows = ownership.run(tables, window, options)
     ended = f.when(~f.col("open"), f.col("seconds"))
     states = rows.groupBy("state").agg(

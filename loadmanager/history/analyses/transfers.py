@@ -1,6 +1,6 @@
 """Every move of a bundle from one holder to the next: how, why, how long nobody served, whether it came back.
 
-Planned moves and failovers; first assignments are none. Rows are few against the load's, but not bounded.
+Planned moves and failovers, without first assignments. Rows are few beside the load's, but not bounded.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from loadmanager.history.lake import Window
 
 @shareable
 def run(tables: Tables, window: Window, options: Options) -> DataFrame:
-    """One row a move that ended in the window.
+    """One row per move that ended in the window.
 
     `how`: transfer, unload or failover; `why`: the stage of the decision's move (balance, drain, …), else failover,
-    admin, `handed over` (by its holder), leader; `gap_s` from the record by which the old owner ceased to serve to
-    that by which the new one serves; `duration_s` from the one that asked; `returned`: back where a planned move took
-    it from less than `rest_s` ago; `gain` as the strategy promised, null where it did not.
+    admin, `handed over` (by its holder), leader; `gap_s` from the record with which the old owner stops serving to the
+    one with which the new owner serves; `duration_s` from the record that asked for the move; `returned`: back at a
+    broker that a planned move took it from less than `rest_s` ago; `gain` as the strategy promised, null without a
+    promise.
     """
-    # moves of before the window may be returned from within it
+    # a move within the window may return one from before it
     rows = moves(tables("transition"), Window(None, window.end))
     rows = rows.join(promises(tables("move")), ["decision", "bundle"], "left")
     planned = f.col("how").isin(*PLANNED)
@@ -43,7 +44,7 @@ def run(tables: Tables, window: Window, options: Options) -> DataFrame:
 
 
 def promises(moves: DataFrame) -> DataFrame:
-    """`stage` and `gain` of each `decision` and `bundle`: of several the one that was begun, the first of equals."""
+    """`stage` and `gain` per `decision` and `bundle`: of several moves the one that was begun, else the first."""
     first = f.struct(f.coalesce(f.col("outcome") == BEGUN, f.lit(False)), -f.col("ordinal"), -f.col("offset"))
     one = moves.groupBy("decision", "bundle").agg(f.max_by(f.struct("stage", "gain"), first).alias("one"))
     return one.select("decision", "bundle", "one.stage", "one.gain")

@@ -1,11 +1,12 @@
-"""The audit of the channel: its whole log replayed in parallel, every invariant checked, snapshots and the lakehouse's
-own records held against the replay.
+"""The audit of the channel: replays its whole log in parallel and checks every invariant.
+
+It also compares snapshots and the lakehouse's own records with the replay.
 
     found = audit(raw_channel, partitions, snapshots=…, states=…, silver=Silver(channel, transition))
     found.violations, found.summary    # DataFrames; `found.close()` when you are done
 
-Believes nothing but the log, and where that was trimmed the oldest snapshot. `promises.py` and `steps.py` know what was
-promised and nothing of how the law keeps it; `segments.py` says how one partition is cut, so that it is parallel too.
+It trusts only the log and, where the log was trimmed, the oldest snapshot. `promises.py` and `steps.py` know what was
+promised, but not how the law keeps it; `segments.py` cuts one partition into segments that are audited in parallel.
 """
 
 from loadmanager.history.audit.auditing import Audit, Silver, audit

@@ -1,4 +1,4 @@
-"""The audit of a channel's whole log: plan, run, and put together what was found."""
+"""The audit of a channel's whole log: plans it, runs it, and combines the findings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from loadmanager.history.folding.states import positions
 from loadmanager.history.sources import MISSING
 
 APART = 100_000
-"""Segments of one partition have at least so many offsets: each begins and ends with a whole state."""
+"""Minimum offsets of a segment: each begins and ends with a whole state."""
 
 
 class Silver(NamedTuple):
@@ -32,7 +32,7 @@ class Silver(NamedTuple):
 
 
 class Audit(msgspec.Struct, frozen=True):
-    """What was found. It lies on disk until `close`."""
+    """The findings, on disk until `close`."""
 
     violations: DataFrame
     """Rows of `findings.VIOLATION`; none if all is well."""
@@ -41,7 +41,7 @@ class Audit(msgspec.Struct, frozen=True):
     lists: DataFrame
 
     def close(self) -> None:
-        """Give the disk back."""
+        """Free the disk."""
         self.lists.unpersist()
 
 
@@ -58,13 +58,14 @@ def audit(
     """Replay a log (rows of `schemas.RAW` of the channel, of bronze or of a source) and check every invariant.
 
     `partitions` is how many the channel has. `snapshots` are rows of `schemas.RAW`, all of the snapshots topic, and
-    `states` rows of `schemas.CHANNEL_STATE`: both are held against the fold, and the log is cut at them so that pieces
-    of one partition are replayed side by side. A wrong one is reported with its offset; what a piece that begins with
-    it says besides is not to be trusted then. With `silver` every row of it must be what the replay says, as far as
-    `states` go (without: as far as its last row). Offsets that are passed over are a violation, unless the lake's
-    `quarantine` has it that they were trimmed before they were read: what follows such a hole is judged from the next
-    claim on. Nothing runs before the result is looked at, but for bounds and the lists of claims and holes. An ingest
-    may run meanwhile. Raises Invalid.
+    `states` rows of `schemas.CHANNEL_STATE`. Both are compared with the replay, and the log is cut at them so that
+    segments of one partition are replayed in parallel. A wrong one is reported with its offset; other findings of a
+    segment that begins with it are not to be trusted.
+
+    With `silver`, every row of it must match the replay, as far as `states` go (without `states`: as far as its last
+    row). Missing offsets are a violation, unless the lake's `quarantine` records that they were trimmed before they
+    were read: what follows such a hole is judged from the next claim on. Only bounds and the lists of claims and holes
+    are computed before the result is used. An ingest may run meanwhile. Raises Invalid.
     """
     if partitions < 1:
         raise Invalid(f"a channel has 1 partition or more, not {partitions}")
@@ -100,7 +101,7 @@ def _extents(raw: DataFrame) -> dict[int, Extent]:
 def _without_known_holes(
     raw: DataFrame, extents: dict[int, Extent], quarantine: DataFrame | None
 ) -> dict[int, list[Extent]]:
-    """The extents between the holes that the ingest knows of: it has a row for each, under the first offset."""
+    """The extents between known holes: for each hole the ingest has a quarantine row, under its first offset."""
     holes: dict[int, list[Extent]] = {partition: [] for partition in extents}
     if quarantine is not None:
         known = quarantine.where((f.col("topic") == CHANNEL_TOPIC) & (f.col("kind") == MISSING))
@@ -113,7 +114,7 @@ def _without_known_holes(
 
 
 def _recorded_until(silver: Silver, states: DataFrame | None) -> dict[int, int]:
-    """Below which offset each partition's records must be in silver: `states` are of complete batches."""
+    """Up to which offset (exclusive) each partition's records must be in silver: `states` are of complete batches."""
     if states is not None:
         return {partition: at.next_offset for partition, at in positions(states).items()}
     found = silver.channel.groupBy("partition").agg(f.max("offset").alias("last")).collect()
@@ -121,7 +122,7 @@ def _recorded_until(silver: Silver, states: DataFrame | None) -> dict[int, int]:
 
 
 def _early(claims: Sequence[Claim], extents: dict[int, Extent]) -> list[tuple[object, ...]]:
-    """What is wrong with claims before anything is folded."""
+    """Claims that are wrong before anything is replayed."""
     found: list[tuple[object, ...]] = []
     for claim in sorted(claims):
         extent = extents.get(claim.partition)
@@ -135,9 +136,9 @@ def _early(claims: Sequence[Claim], extents: dict[int, Extent]) -> list[tuple[ob
 
 
 def copies(accepted: DataFrame) -> DataFrame:
-    """Records of which two copies were accepted for the same bundle; the later is the violation.
+    """Records with two copies accepted for the same bundle; the later is the violation.
 
-    All are compared by a hash, which is a small part of the work; what agrees in that, as it is.
+    All are compared by a hash first, because that is cheap; those with equal hashes are then compared by value.
     """
     marked = accepted.withColumn("mark", f.xxhash64("partition", "id", "what"))
     often = marked.groupBy("mark").count().where("count > 1").select("mark")

@@ -1,4 +1,4 @@
-"""What others say the fold was at an offset, as rows: snapshots of the channel, and the states that the ingest kept."""
+"""Claims about the state at an offset, as rows: snapshots of the channel, and the states that the ingest kept."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLAIM = StructType(
         StructField("problem", StringType()),
     ]
 )
-"""One chunk of a claim, as in `schemas.CHANNEL_STATE`; or, of one that is damaged, what is wrong with it."""
+"""One chunk of a claim, as in `schemas.CHANNEL_STATE`; or the problem of a damaged one."""
 
 
 def of_snapshots(raw_snapshots: DataFrame) -> DataFrame:
@@ -34,7 +34,7 @@ def of_snapshots(raw_snapshots: DataFrame) -> DataFrame:
 
 
 def claims_task(batches: Iterable[ArrowBatch]) -> Iterator[ArrowBatch]:
-    """What a task does: batches of (partition, offset, key, value) of whole partitions in order, into CLAIM."""
+    """Run as a task: batches of (partition, offset, key, value) of whole partitions in order, into CLAIM."""
     for partition, kept in read(batches):
         for each in kept:
             who, at = f"snapshot {each.info.snapshot_id}", each.info.next_offset
@@ -50,8 +50,7 @@ def _batch(row: tuple[object, ...]) -> ArrowBatch:
 
 
 def of_states(kept: DataFrame, apart: int) -> DataFrame:
-    """Of the states of `schemas.CHANNEL_STATE` the last within each `apart` offsets: there is one of every
-    batch."""
+    """The last state of `schemas.CHANNEL_STATE` within each `apart` offsets: there is one per batch."""
     stretch = f.floor(f.col("next_offset") / f.lit(apart))
     last = f.max(f.struct("next_offset", "batch")).alias("last")
     heads = kept.where(f.col("chunk") == 0).groupBy("partition", stretch).agg(last).select("partition", "last.*")
@@ -66,6 +65,6 @@ def of_states(kept: DataFrame, apart: int) -> DataFrame:
 
 
 def listed(claims: DataFrame) -> list[Claim]:
-    """Who claims something of which offset; one row a claim."""
+    """All claims, without their chunks."""
     heads = claims.where(f.col("chunk") == 0).select("partition", "next_offset", "who", "problem").collect()
     return [Claim(row["partition"], row["next_offset"], row["who"], row["problem"] or "") for row in heads]

@@ -1,4 +1,4 @@
-"""What an audit can find: the invariants, and the rows in which it says that one is broken, or that all hold."""
+"""What an audit can find: the invariants, and the rows that report violations and summaries."""
 
 from __future__ import annotations
 
@@ -19,31 +19,33 @@ class Invariant(StrEnum):
     ENTRY = "entry"
     """Holder and target fit the state, the revision is the record's offset, tokens don't go back, nothing was lost."""
     OWNER = "owner"
-    """Exactly one owner: it is changed by itself or after it was revoked, and by accepted records alone. The next
-    one is who the record names; who was revoked does not come back."""
+    """Exactly one owner: the owner changes only by accepted records, from itself or after it was revoked.
+
+    The next owner is the one that the record names; a revoked owner does not come back.
+    """
     TOKEN = "token"
-    """Whoever comes to own a bundle, or a new bundle, has a higher token than there was."""
+    """A new owner, or a new bundle, has a higher token than there was."""
     ONCE = "once"
-    """Of the copies of a record one is accepted."""
+    """At most one copy of a record is accepted."""
     HAND_OFF = "hand-off"
-    """What an owner hands over reaches its direct successor alone, and is at most 64 KiB."""
+    """A hand-off reaches only the direct successor, and is at most 64 KiB."""
     SEEN = "seen"
-    """Who changes a bundle, or makes or deletes a namespace, had seen its last revision."""
+    """The author of a change to a bundle, or of making or deleting a namespace, had seen its last revision."""
     AUTHOR = "author"
-    """Who acts may: the holder, the target, the leader, an administrator."""
+    """Only those who may act do: the holder, the target, the leader, an administrator."""
     EPOCH = "epoch"
     """Epochs grow, and a leader's records are of the present one."""
     TILING = "tiling"
-    """The bundles of a namespace cover the ring, without a hole or an overlap; what is born is as the record says."""
+    """The bundles of a namespace cover the ring, without a hole or an overlap; new bundles are as the record says."""
     PLACE = "place"
-    """A namespace's records stand in its own partition; a log belongs to one cluster, as partition 0 says; nothing is
+    """A namespace's records are in its own partition; a log belongs to one cluster, as partition 0 says; nothing is
     accepted behind the end of a closed log."""
     SNAPSHOT = "snapshot"
-    """A snapshot, or a state of the ingest, says what the fold says at its offset."""
+    """A snapshot, or a state of the ingest, equals the replay at its offset."""
     RECORDED = "recorded"
-    """What the lakehouse has of a record is what the fold says."""
+    """The lakehouse's rows of a record equal the replay's."""
     LOG = "log"
-    """The fold goes through; the same offset never has two records, and none is passed over."""
+    """The replay reads the whole log; no offset has two records, and none is missing."""
 
 
 class Broken(NamedTuple):
@@ -54,7 +56,7 @@ class Broken(NamedTuple):
 
 
 def words(record: Record) -> str:
-    """A record for people."""
+    """A record in words."""
     about = [f"{s.bundle} (seen {s.seen})" for s in record.subjects[:_BUNDLES_SHOWN]]
     if len(record.subjects) > _BUNDLES_SHOWN:
         about.append(f"{len(record.subjects) - _BUNDLES_SHOWN} more")
@@ -72,11 +74,11 @@ def _columns(**types: DataType) -> StructType:
 _TEXT, _INT, _LONG = StringType(), IntegerType(), LongType()
 
 VIOLATION = _columns(partition=_INT, offset=_LONG, id=_TEXT, invariant=_TEXT, detail=_TEXT, record=_TEXT)
-"""One broken promise. `record` is the record in words, `offset` and `id` are its own; of a snapshot `offset` is that up
-to which it speaks, and there is no record."""
+"""One violation. `record` is the record in words, `offset` and `id` are its own; for a snapshot, `offset` is its
+`next_offset`, and there is no record."""
 
 ACCEPTED = _columns(partition=_INT, offset=_LONG, id=_TEXT, what=_TEXT)
-"""What an accepted record changed, to find copies of it: a bundle, or a namespace that was made."""
+"""What an accepted record changed (a bundle, or a namespace that was made): serves to find copies of the record."""
 
 COUNTS = ("records", "accepted", "refused", "corrupt", "newer", "unjudged", "compared")
 COUNTED = _columns(
@@ -88,8 +90,11 @@ COUNTED = _columns(
     refusals=MapType(_TEXT, _LONG),
     digest=_TEXT,
 )
-"""What a segment held. `next_offset` is behind its last entry, `compared` counts the states that it was held against,
-`unjudged` the records before the first state there is, or behind a record of a newer format."""
+"""What a segment held.
+
+`next_offset` is behind its last entry, `compared` counts the claims that it was compared with, `unjudged` the records
+before the first known state, or behind a record of a newer format.
+"""
 
 SUMMARY = _columns(
     partition=_INT,
@@ -101,7 +106,7 @@ SUMMARY = _columns(
     violations=_LONG,
     digest=_TEXT,
 )
-"""The same of a partition; `digest` is that of `statechannel`, at its end."""
+"""The same per partition; `digest` is that of `statechannel`, at its end."""
 
 KINDS = {"violation": VIOLATION, "accepted": ACCEPTED, "counted": COUNTED}
 LISTS = lists_of(KINDS)

@@ -1,6 +1,4 @@
-"""The audit as a DataFrame job: brings each segment and the claims about it to one task, in order, and streams it
-through Python. Runs of one partition's segments are as parallel as partitions are.
-"""
+"""The audit as a DataFrame job: streams each segment, with its claims and in order, through one Python task."""
 
 from __future__ import annotations
 
@@ -37,8 +35,10 @@ def run(
     partitions: int,
     until: Mapping[int, int] | None,
 ) -> DataFrame:
-    """The stream of `findings.LISTS`. `recorded` are the tables `channel` and `transition`, and `until` how far each
-    partition has verdicts there."""
+    """The stream of `findings.LISTS`.
+
+    `recorded` are the tables `channel` and `transition`, `until` says how far each partition has verdicts there.
+    """
     spark = raw.sparkSession
     cut = spark.createDataFrame([(s.partition, s.number, s.begin, s.end) for s in segments], _SEGMENTS)
     parts = [_within(cut, raw, _row(RECORD, data=f.col("value"), appended=f.unix_micros("appended_at")))]
@@ -61,7 +61,7 @@ def run(
 
 
 def _placed(claims: Sequence[Claim], segments: Sequence[Segment]) -> list[tuple[object, ...]]:
-    """Each claim as the beginning of a segment, and where it is held against a fold."""
+    """Each claim, as the beginning of a segment and where it is compared with the replay."""
     rows: list[tuple[object, ...]] = []
     for claim in (claim for claim in claims if not claim.problem):
         about = (claim.partition, claim.who, claim.next_offset)
@@ -77,7 +77,7 @@ def _placed(claims: Sequence[Claim], segments: Sequence[Segment]) -> list[tuple[
 
 
 def _within(cut: DataFrame, rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
-    """Rows with the segment that their offset lies in."""
+    """Rows with the segment that contains their offset."""
     named = rows.select("partition", "offset", *columns)
     inside = (
         (named["partition"] == cut["partition"]) & (named["offset"] >= cut["begin"]) & (named["offset"] < cut["end"])
@@ -135,16 +135,16 @@ def _plain_type(schema: StructType) -> str:
 
 
 PAUSE = 256
-"""After so many records it is looked whether rows have to be drained."""
+"""After so many records the task checks whether rows have to be drained."""
 
 Entry = tuple[int, int, int, str, int, bytes | None, int, Row | None]
-"""segment, offset, kind, who, ordinal, data, appended_us; and of what was recorded the row."""
+"""segment, offset, kind, who, ordinal, data, appended_us; and the row that was recorded, if the entry is one."""
 
 
 def audit_task(
     batches: Iterable[ArrowBatch], segments: Mapping[int, Segment], partitions: int, until: Mapping[int, int] | None
 ) -> Iterator[ArrowBatch]:
-    """What a task does: batches of entries of whole segments, ordered by offset and kind, into LISTS."""
+    """Run as a task: batches of entries of whole segments, ordered by offset and kind, into LISTS."""
     rows = Rows(KINDS)
     for number, of_segment in groupby(_entries(batches), key=itemgetter(0)):
         segment = segments[number]

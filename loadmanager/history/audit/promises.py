@@ -1,7 +1,7 @@
-"""What was promised about every accepted record, kept apart from the law: it sees records and changes, and knows
-neither `transitions.TABLE` nor the ownership table. Were the law wrong, or its code, this would tell.
+"""What was promised about every accepted record, checked without the law.
 
-Its model of a partition is the plainest possible: a dictionary of bundles.
+It sees records and changes, and knows neither `transitions.TABLE` nor the ownership table: it finds errors of the law
+and of its code. Its model of a partition is the plainest possible: a dictionary of bundles.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from statechannel.law.verdict import Change, Ownership, Transition
 
 
 class Promises:
-    """Of one partition; give it every accepted change in order."""
+    """The promises of one partition; takes every accepted change in order."""
 
     def __init__(self, partition: int, partitions: int) -> None:
         self._partition = partition
@@ -49,7 +49,7 @@ class Promises:
             self._latest[namespace.name] = max((e.revision for e in namespace.entries), default=namespace.revision)
 
     def differs(self, state: PartitionState) -> str:
-        """The first bundle in which a state is not what the changes said; empty if there is none."""
+        """The first bundle in which a state differs from the accepted changes; empty if there is none."""
         known = {entry.bundle: entry for namespace in state.namespaces for entry in namespace.entries}
         if known == self._entries:
             return ""
@@ -57,7 +57,7 @@ class Promises:
         return f"{bundle} was changed by no accepted record: it is {known.get(bundle)}, not {self._entries.get(bundle)}"
 
     def see(self, change: Change) -> Iterator[Broken]:
-        """What a change breaks."""
+        """The promises that a change breaks."""
         record, transitions = change.record, change.transitions
         if self._closed:
             yield Broken(Invariant.PLACE, "the log was closed before it")
@@ -94,7 +94,7 @@ class Promises:
             self._shaped[change.transitions[0].bundle.namespace] = change.offset
 
     def _home(self, namespace: str) -> int:
-        """In which partition its records belong."""
+        """The partition of its records."""
         home = self._homes.get(namespace)
         if home is None:
             home = self._homes[namespace] = crc32(namespace.encode()) % self._partitions
@@ -210,12 +210,12 @@ class Promises:
 
 
 def _had_seen(record: Record, before: Ownership) -> bool:
-    """Whether its author had seen the bundle's last revision."""
+    """Whether the record's author had seen the bundle's last revision."""
     return any(subject.seen == before.revision and subject.bundle == before.bundle for subject in record.subjects)
 
 
 def _wrong_tiling(action: Action, gone: Sequence[Bundle], born: Sequence[Bundle]) -> str:
-    """Whether what was born covers what is gone; all of the ring, for a namespace that is made or unmade."""
+    """What is wrong unless the new bundles cover the old ones' range; all of the ring, for a whole namespace."""
     for bundles in (gone, born):
         for left, right in itertools.pairwise(bundles):
             if left.hi != right.lo or left.namespace != right.namespace:
@@ -230,7 +230,7 @@ def _wrong_tiling(action: Action, gone: Sequence[Bundle], born: Sequence[Bundle]
 
 
 def _wrong_cuts(record: Record, born: Sequence[Bundle]) -> str:
-    """Whether bundles were born that the record does not name."""
+    """What is wrong if the new bundles are not those that the record names."""
     edges = (*(bundle.lo for bundle in born), *(bundle.hi for bundle in born[-1:]))
     named = {Action.CREATE: edges[1:-1], Action.CREATE_NAMESPACE: edges}.get(record.action)
     if named is not None and named != tuple(record.boundaries):

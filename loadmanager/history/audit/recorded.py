@@ -1,4 +1,4 @@
-"""Holds the rows that the lakehouse has of each record against those that a fresh fold makes of it, in all columns."""
+"""Compares the lakehouse's rows of each record with those of a fresh replay, in all columns."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ Tell = Callable[[int, Broken, Record | None], None]
 
 
 class Recorded:
-    """For each entry in order: `expect` what is right, then take what is recorded. `until` is how far rows must be;
-    what there is beyond belongs to a batch that is not complete, and is not looked at.
+    """For each entry in order: call `expect` with the right rows, then pass the recorded rows.
+
+    `until` is how far rows must be there; rows beyond belong to an incomplete batch, and are ignored.
     """
 
     def __init__(self, until: int, tell: Tell) -> None:
@@ -32,7 +33,7 @@ class Recorded:
         self._found_moves: list[Row] = []
 
     def expect(self, offset: int, record: Record | None, row: Row | None, moves: list[Row]) -> None:
-        """What the fold makes of the next entry; no row, where it cannot be read."""
+        """The replay's rows of the next entry; no row where the entry cannot be read."""
         self.settle()
         self._offset, self._record, self._row, self._moves = offset, record, row, moves
 

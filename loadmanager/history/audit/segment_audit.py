@@ -1,5 +1,6 @@
-"""Audits one segment of a partition: folds it with the production core, and holds against it what was promised of each
-record, what snapshots claim, and what the lakehouse recorded.
+"""Audits one segment of a partition: replays it with the production core, and compares the result.
+
+It compares with what was promised of each record, with claims, and with what the lakehouse recorded.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ from statechannel.runtime.replay import Folded
 
 
 class SegmentAudit:
-    """Give it, in this order: the state that it begins with; by offset claims, entries, and what was recorded of each;
-    then `finish`. `recorded_until` is how far the lakehouse has verdicts, None if nobody asks for them.
+    """Takes, in this order: the state that it begins with; by offset claims, entries, and their recorded rows;
+    `finish`.
+
+    `recorded_until` is how far the lakehouse has verdicts, None to leave the lakehouse out.
     """
 
     def __init__(self, segment: Segment, partitions: int, recorded_until: int | None, rows: Rows) -> None:
@@ -58,7 +61,7 @@ class SegmentAudit:
     # --- entries
 
     def take(self, offset: int, value: bytes | None, appended_us: int) -> None:
-        """The next entry; a copy of the last one counts for nothing."""
+        """The next entry; an identical copy of the last one is ignored."""
         if self._last is not None and offset == self._last[0]:
             if value != self._last[1]:
                 self._tell(offset, Broken(Invariant.LOG, "this offset has two different records"))
@@ -81,7 +84,7 @@ class SegmentAudit:
             self._judge(Origin(self._partition, offset, appended_us), entry, applied)
 
     def _hole(self, offset: int) -> None:
-        """Tell if offsets below this one never came. What nobody can judge may have any."""
+        """Report a gap before this offset. A gap among records that cannot be judged is no violation."""
         expected = self._last[0] + 1 if self._last is not None else self._segment.begin
         if offset > expected and self._judging:
             which = f"offset {expected} is" if offset == expected + 1 else f"offsets {expected} to {offset - 1} are"
@@ -129,7 +132,7 @@ class SegmentAudit:
     # --- what others say
 
     def compare(self, who: str, next_offset: int, chunks: Sequence[bytes]) -> None:
-        """Somebody claims that the fold was this, below an offset that was reached."""
+        """Compare a claim with the replay's state; `next_offset` was reached."""
         if not self._judging:
             return
         self._counts["compared"] += 1
@@ -155,7 +158,7 @@ class SegmentAudit:
     # --- the end
 
     def finish(self) -> None:
-        """Write down what there was."""
+        """Write the summary of the segment."""
         if self._recorded is not None:
             self._recorded.settle()
         self._hole(self._segment.end)
@@ -166,7 +169,7 @@ class SegmentAudit:
         self._counted.append((*place, *counts, list(self._refusals.items()), digest))
 
     def _cut(self, offset: int) -> PartitionState:
-        """The fold's state; nothing but the changes that were seen may have led to it."""
+        """The replay's state, checked: only the changes that were seen may have led to it."""
         cut = self._core.table.cut(self._partition)
         differs = self._promises.differs(cut)
         if differs:

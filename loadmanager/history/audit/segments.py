@@ -1,9 +1,9 @@
-"""Where a log is cut, so that parts of one partition are audited side by side. Pure.
+"""Where a log is cut into segments, so that one partition is audited in parallel. Pure.
 
-A segment begins with a claim (somebody's statement of what the fold was at an offset: a snapshot, or a state that the
-ingest kept) and ends at the next one that is chosen, with which its own fold has to agree. If all agree, that is a
-proof for the whole by induction, as good as one pass. Before the first claim there must be the log's very beginning;
-what precedes the first claim in a trimmed log cannot be judged.
+A segment begins with a claim (a stated state at an offset: a snapshot, or a state that the ingest kept) and ends at the
+next chosen claim, which must equal the segment's own replay. If all agree, that proves the whole log by induction, as
+well as one pass does. Before the first claim the log must be there from offset 0; records before the first claim of a
+trimmed log cannot be judged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 
 class Claim(msgspec.Struct, frozen=True, order=True):
-    """`who` says what a partition was at an offset; `problem`: why that cannot be used."""
+    """A statement by `who` of a partition's state at an offset; `problem`: why it cannot be used."""
 
     partition: int
     next_offset: int
@@ -23,7 +23,7 @@ class Claim(msgspec.Struct, frozen=True, order=True):
 
 
 class Extent(msgspec.Struct, frozen=True):
-    """Records of a partition without a hole that is known: the first offset, and that behind the last."""
+    """Records of a partition without a known hole: the first offset, and the one behind the last."""
 
     begin: int
     end: int
@@ -32,7 +32,7 @@ class Extent(msgspec.Struct, frozen=True):
 class Segment(msgspec.Struct, frozen=True):
     """Records of `[begin, end)`; `base` is whose claim it begins with, None at the log's beginning.
 
-    Those that nobody can judge are a segment too, which is only counted.
+    Records that cannot be judged are a segment too; it is only counted.
     """
 
     number: int
@@ -84,7 +84,7 @@ def _of_extent(first: int, partition: int, extent: Extent, claims: Sequence[Clai
 
 
 def place(claim: Claim, segments: Sequence[Segment]) -> Segment | None:
-    """The segment whose fold a claim is held against, of those of its partition; None where there is none."""
+    """The segment whose replay a claim is compared with; None where its partition has none."""
     judged = [segment for segment in segments if segment.partition == claim.partition and segment.judged]
     ending = next((s for s in judged if s.begin < claim.next_offset <= s.end), None)
     if ending is not None or not judged:

@@ -1,4 +1,4 @@
-"""What was promised about one bundle in one step: who may take it, and whose it is afterwards."""
+"""What was promised about one step of a bundle: who may take it, and who owns the bundle afterwards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STEERING = frozenset({Action.TRANSFER, Action.UNLOAD, Action.SPLIT, Action.MERGE
 
 
 def wrong_author(record: Record, before: Ownership, by_holder: bool) -> str:
-    """Who must not do this, if somebody does."""
+    """What is wrong with the author, empty if nothing is."""
     if record.action in STEERING and not by_holder and record.role is Role.BROKER:
         return f"{record.actor} steers what is not its own"
     if record.action in (Action.CREATE, Action.RETURN) and not by_holder:
@@ -31,7 +31,7 @@ def wrong_author(record: Record, before: Ownership, by_holder: bool) -> str:
 
 
 def check_owner(record: Record, before: Ownership, after: Ownership | None, by_holder: bool) -> Iterator[Broken]:
-    """What a step breaks of who owns the bundle. `by_holder`: its author held it, and acts as such."""
+    """Broken promises on ownership. `by_holder`: the author held the bundle, and acts as its holder."""
     reshaped = record.action in RESHAPING
     holder = after.holder if after is not None else before.holder
     if record.action is Action.DELETE_NAMESPACE and before.holder is not None:
@@ -63,7 +63,7 @@ def check_owner(record: Record, before: Ownership, after: Ownership | None, by_h
 
 
 def _check_destination(record: Record, before: Ownership, after: Ownership) -> Iterator[Broken]:
-    """Who names a destination means it: the bundle is there afterwards, or on its way there."""
+    """If the record names a destination, the bundle is there afterwards, or on its way there."""
     match record.action:
         case Action.OWN:
             went = after.holder
@@ -78,7 +78,7 @@ def _check_destination(record: Record, before: Ownership, after: Ownership) -> I
 
 
 def check_hand_off(record: Record, before: Ownership, after: Ownership) -> Iterator[Broken]:
-    """What an owner hands over reaches the one that it releases to, and nobody else."""
+    """A hand-off reaches the owner that it was released to, and nobody else."""
     said = ((each.bundle, each.seen, each.hand_off) for each in record.subjects)
     given = next((data for bundle, seen, data in said if (bundle, seen) == (before.bundle, before.revision)), None)
     handed = record.action is Action.RELEASE and before.target is not None and after.holder == before.target

@@ -1,8 +1,8 @@
-"""What the records of the topics say, as rows of the tables: vectorised, by the decoders that brokers themselves use.
+"""Records of the topics as rows of the tables: vectorised, with the decoders that brokers use.
 
-`decode(raw)` reads each record once; `broker_load`, `bundle_load`, … are the tables' rows of what it made, or of raw
-records, and `unreadable` what no decoder could read. Whoever wants several tables of the same records decodes first and
-keeps the result. The channel's records are not read here: see `folding/`.
+`decode(raw)` reads each record once; `broker_load`, `bundle_load`, … make a table's rows from its result, or from raw
+records; `unreadable` has the records that no decoder could read. To get several tables from the same records, decode
+first and keep the result. Records of the channel are read in `folding/`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def broker_load(rows: DataFrame) -> DataFrame:
 
 
 def bundle_load(rows: DataFrame) -> DataFrame:
-    """The bundles of load reports, those of a report in their order."""
+    """The bundles of load reports, in each report's order."""
     whose = [f.col(f"top_bundles.{name}") for name in ("broker", "incarnation", "at")]
     each = _decoded(rows).select(*_ORIGIN, *whose, f.explode("top_bundles.bundles").alias("one"))
     return _table("bundle_load", each.select("*", "one.*", "one.load.*"))
@@ -81,7 +81,7 @@ def group_lag(rows: DataFrame) -> DataFrame:
 
 
 def unreadable(rows: DataFrame) -> DataFrame:
-    """The records that no decoder could read, as they are, with kind and reason, for the quarantine."""
+    """The records that no decoder could read, unchanged, with kind and reason, for the quarantine."""
     bad = _decoded(rows).where(f.col("kind").isNotNull())
     return bad.withColumn("day", f.to_date("appended_at")).select(*QUARANTINE.names)
 
@@ -108,7 +108,7 @@ def _decoded(rows: DataFrame) -> DataFrame:
 
 
 def _of(rows: DataFrame, column: str) -> DataFrame:
-    """The records that one column of DECODED is of: where they stand, and its fields."""
+    """The records with a value in one column of DECODED: their position, and the column's fields."""
     return _decoded(rows).where(f.col(column).isNotNull()).select(*_ORIGIN, f"{column}.*")
 
 

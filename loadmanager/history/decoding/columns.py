@@ -1,7 +1,7 @@
-"""Values of records as Arrow columns, all records of a batch at once. Knows no format.
+"""Values of records as Arrow columns, all records of a batch at once. Independent of any format.
 
-A `Shape` says what a record becomes: named columns, each a function of the records. What a column cannot hold (a number
-beyond 64 bits, a time beyond the year 9999) makes its record unreadable, and no other.
+A `Shape` says what a record becomes: named columns, each a function of the records. A value that its column cannot hold
+(a number beyond 64 bits, a time beyond the year 9999) makes its record unreadable, and no other.
 """
 
 # pyright: reportUnknownParameterType=false, reportUnknownLambdaType=false
@@ -19,13 +19,13 @@ import numpy as np
 import pyarrow as pa
 
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
-"""The years 1 to 9999: what Spark, Python and Parquet all can read."""
+"""The years 1 to 9999: the range that Spark, Python and Parquet can all read."""
 
 TIME = pa.timestamp("us", "UTC")
 
 Column = Callable[[Sequence[Any]], pa.Array]
 Value = Callable[[Any], Any]
-"""What a record has for one row of a column."""
+"""A record's value for one column."""
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class Shape(msgspec.Struct, frozen=True):
     columns: Mapping[str, Column]
 
     def of(self, records: Sequence[Any]) -> pa.StructArray:
-        """One row a record. Raises OverflowError, TypeError, ValueError for what a column cannot hold."""
+        """One row per record. Raises OverflowError, TypeError, ValueError for a value that its column cannot hold."""
         arrays = [column(records) for column in self.columns.values()]
         return pa.StructArray.from_arrays(arrays, names=list(self.columns))
 
@@ -86,7 +86,7 @@ def inside(value: Value, shape: Shape) -> Column:
 
 
 def listed(values: Value, shape: Shape, numbered: str = "") -> Column:
-    """A list of structs; with `numbered`, a column of that name goes before the others, which counts from 0."""
+    """A list of structs; `numbered` names an additional first column that counts from 0."""
 
     def column(records: Sequence[Any]) -> pa.Array:
         found = list(map(values, records))
@@ -102,7 +102,7 @@ def listed(values: Value, shape: Shape, numbered: str = "") -> Column:
 
 
 class Texts(dict[Any, str]):
-    """Texts of things that can be keys, each made once while there are not too many."""
+    """Cached texts of hashable things; empties itself at `most` entries."""
 
     def __init__(self, made: Callable[[Any], str], most: int = 65_536) -> None:
         super().__init__()
@@ -117,6 +117,6 @@ class Texts(dict[Any, str]):
 
 
 def repeated(made: Callable[[Any], str], of: Value) -> Column:
-    """Texts of things that come again and again, as names do."""
+    """Texts of values that recur, such as names: each is made once."""
     texts = Texts(made)
     return lambda records: pa.array(list(map(texts.__getitem__, map(of, records))), pa.string())

@@ -1,4 +1,4 @@
-"""Decision records as columns, read by the leader's own codec. Their models stay in bronze: `decision` says if any."""
+"""Decision records as columns, read by the leader's own codec. Models stay in bronze: see `has_model`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ class _Move(msgspec.Struct, frozen=True):
 
 
 def _moves(record: DecisionRecord) -> list[_Move]:
-    """What became of a move is null where the round was cut off; a gain of 0 is a strategy that does not say."""
+    """The moves of a round.
+
+    Outcome and detail are null where the round was cut off; a gain of 0 means that the strategy gave none, and is null.
+    """
     moves, outcomes = record.decision.moves, record.outcomes
     known = [*outcomes[: len(moves)], *[_NONE] * (len(moves) - len(outcomes))]
     return [

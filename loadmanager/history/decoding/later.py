@@ -1,7 +1,7 @@
-"""Records of the topics that nobody writes yet, `audit` and `group-lag`: JSON objects, one a record.
+"""Records of the topics that nobody writes yet, `audit` and `group-lag`: JSON objects, one per record.
 
-Said here so that their writers have a format to keep to, and the history takes them in from their first record on. As
-in load reports, unknown fields are ignored.
+Defined here so that their future writers have a format, and the history takes them from their first record on. As in
+load reports, unknown fields are ignored.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Load reports as columns: `BrokerLoadData` and `TopBundlesLoadData`, read by the decoders that brokers use.
 
-Spark's `from_json` was tried instead, in one run on two (busy) cores, Parquet to nothing, best of three. It took 9.8 s
-for 200,000 reports of brokers, this 27 s (reading alone: 1.7 s); for 20,000 reports of 25 bundles each, which are most
-of the bytes, it took 71 s and this 47 s. It also took for reports what brokers refuse: text or fractions as counts (as
-0), no time, something behind the end, bytes that are no UTF-8. So this is kept.
+Spark's `from_json` is no better; one run on two (busy) cores, Parquet to nothing, best of three: for 200,000 reports of
+brokers it took 9.8 s, this code 27 s (reading alone: 1.7 s); for 20,000 reports of 25 bundles each, which are most of
+the bytes, it took 71 s, this code 47 s. It also accepts reports that brokers refuse: text or fractions as counts (as
+0), a missing time, bytes behind the end, invalid UTF-8.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""From raw records to decoded ones, a batch at a time: each is readable, or has the kind and the reason why it is not.
+"""From raw records to decoded ones, a batch at a time; an unreadable record gets a kind and a reason.
 
-A record's topic says who decodes it. What a decoder of ours refuses, in whatever way, is unreadable: as with brokers,
-no foreign bytes stop anybody. The channel's records are passed over: they mean something only in their order.
+A record's topic selects its decoder. Whatever a decoder refuses is unreadable, and stops nobody, as with brokers.
+Records of the channel are left out: they mean something only in their order.
 """
 
 # pyright: reportUnknownParameterType=false, reportUnknownLambdaType=false
@@ -30,14 +30,16 @@ from loadmanager.history.sources.topics import AUDIT_TOPIC, GROUP_LAG_TOPIC
 from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC, decode_broker_load, decode_top_bundles
 
 ROWS_AT_ONCE = 2_000
-"""So many records, with the thirty objects that each becomes, a core works on without waiting for memory."""
+"""So many records, with some thirty objects each, fit into a core's cache."""
 
 CORRUPT, NEWER = "corrupt", "newer"
 
 
 class Format(msgspec.Struct, frozen=True):
-    """How the records of a topic are read, and what they become. `keyed`: the key is a broker's name, and must be one;
-    no value deletes it."""
+    """How the records of a topic are read, and what they become.
+
+    `keyed`: the key must be a broker's name; a record without a value deletes it.
+    """
 
     column: str
     decode: Callable[[bytes], Any]
@@ -82,8 +84,8 @@ DECODED = StructType(
         *(StructField(name, kind) for name, kind in _STRUCTS.items()),
     ]
 )
-"""A raw record, and the one column of its topic that is not null. `value` is kept of unreadable records only; `kind`
-and `reason` are theirs. A deletion has neither."""
+"""A raw record, and the one column of its topic that is not null. Only unreadable records keep `value`, and have `kind`
+and `reason`. A deletion has neither."""
 
 _SCHEMA = to_arrow_schema(DECODED)
 
@@ -100,7 +102,7 @@ def decoded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 class _Read(msgspec.Struct):
-    """What became of a batch: the records that could be read, with their rows, and why others could not."""
+    """A batch after reading: readable records with their rows, and why the others could not be read."""
 
     records: list[Any]
     rows: list[int]
@@ -124,7 +126,7 @@ def _decoded(batch: pa.RecordBatch, form: Format) -> pa.RecordBatch:
 
 
 def _places(rows: Sequence[int], count: int) -> pa.Array:
-    """Of each row of the batch, which record is its own; null where none is."""
+    """For each row of the batch the number of its record; null where it has none."""
     places: list[int | None] = [None] * count
     for place, row in enumerate(rows):
         places[row] = place
@@ -157,7 +159,7 @@ def _is_name(key: bytes | None) -> bool:
 
 
 def _fitting(read: _Read, shape: Shape) -> pa.StructArray:
-    """The records as columns; those that do not fit are refused one by one, which takes long and is rare."""
+    """The records as columns; on an error each record is tried by itself, which is slow and rare."""
     try:
         return shape.of(read.records)
     except (OverflowError, TypeError, ValueError):

@@ -1,6 +1,6 @@
-"""The fold as a DataFrame job: brings each log partition to one task in offset order, and streams it through Python.
+"""The replay as a DataFrame job: brings each log partition to one task in offset order, and streams it through Python.
 
-A task keeps one partition's table, and some thousand rows; never a whole batch.
+A task keeps one partition's table and some thousand rows; never a whole batch.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ STATE, RECORD = 0, 1
 
 
 class Folded(msgspec.Struct, frozen=True):
-    """What a fold says. Every table is made of `lists`: persist that before you use more than one, for it is the fold
-    that takes the time."""
+    """The results of a replay.
+
+    Every table is made from `lists`: persist that before you use more than one, because the replay takes the time.
+    """
 
     lists: DataFrame
 
     @property
     def channel(self) -> DataFrame:
-        """Rows of `schemas.CHANNEL`: every record that reads, with its verdict."""
+        """Rows of `schemas.CHANNEL`: every readable record, with its verdict."""
         return self._of("channel")
 
     @property
@@ -44,7 +46,7 @@ class Folded(msgspec.Struct, frozen=True):
 
     @property
     def state(self) -> DataFrame:
-        """Rows of `schemas.CHANNEL_STATE`: of the partitions whose state is another one now."""
+        """Rows of `schemas.CHANNEL_STATE`, of partitions whose state changed."""
         return self._of("state")
 
     @property
@@ -57,12 +59,11 @@ class Folded(msgspec.Struct, frozen=True):
 
 
 def fold(raw_channel: DataFrame, known: Known, partitions: int, batch: int) -> Folded:
-    """Fold the records of a batch (rows of `schemas.RAW`, in any order) behind what was folded before.
+    """Replay the records of a batch (rows of `schemas.RAW`, in any order) behind what was replayed before.
 
-    `partitions` is how many the channel has. `known` are the states of batches before this one, and of none behind it,
-    so that a batch that is run again says the same. A partition that is held before a record of a newer format goes on
-    when it is given all records from its `Position.next_offset` on, to a release that reads them; until then its
-    records yield no rows. Raises Invalid.
+    `partitions` is how many the channel has. `known` are the states of earlier batches only, so that a batch that is
+    run again gives the same rows. A partition that waits before a record of a newer format goes on when a release that
+    reads it gets all records from `Position.next_offset` on; until then its records yield no rows. Raises Invalid.
     """
     if partitions < 1:
         raise Invalid(f"a channel has 1 partition or more, not {partitions}")
@@ -104,7 +105,7 @@ def entries(batches: Iterable[ArrowBatch]) -> Iterator[Entry]:
 def fold_task(
     batches: Iterable[ArrowBatch], partitions: int, batch: int, known: Mapping[int, Position]
 ) -> Iterator[ArrowBatch]:
-    """What a task does: batches of entries of whole partitions, ordered by partition, kind and offset, into LISTS."""
+    """Run as a task: batches of entries of whole partitions, ordered by partition, kind and offset, into LISTS."""
     rows = Rows(KINDS)
     with unsearched():
         for partition, of_partition in groupby(entries(batches), key=itemgetter(0)):

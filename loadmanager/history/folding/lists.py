@@ -1,8 +1,7 @@
-"""Rows of several tables in one stream from Python to Spark: each kind in a column of lists, so that a kind that is not
-there costs nothing.
+"""Rows of several tables in one stream from Python to Spark, each kind in a column of lists; absent kinds are free.
 
-A row is a plain tuple in the order of its schema; times are whole microseconds since 1970, days whole days: Arrow takes
-them as they are. Columns are made of some thousand rows at once.
+A row is a plain tuple in the order of its schema; times are whole microseconds since 1970, days whole days, which Arrow
+takes without conversion. Some thousand rows at once become columns.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import ArrayType, BinaryType, StructField, StructType
 
 ROWS_AT_ONCE = 8_192
-"""So many rows are kept in Python before they become Arrow."""
+"""At most about so many rows are kept in Python before they become Arrow."""
 
 ROWS_A_LIST = 1_024
-"""A list has so many; but one, where rows have bytes in them, which may be many."""
+"""Rows in one list; but 1 where rows have bytes in them, which may be many."""
 
 Row = tuple[object, ...]
 
@@ -47,7 +46,7 @@ class Rows:
         return sum(map(len, self._rows.values())) >= ROWS_AT_ONCE
 
     def drain(self) -> Iterator[ArrowBatch]:
-        """All rows, a batch for each kind that is there; none are left."""
+        """All rows, one batch per kind; empties this object."""
         for kind, rows in self._rows.items():
             if rows:
                 has_bytes = any(isinstance(field.dataType, BinaryType) for field in self._kinds[kind].fields)

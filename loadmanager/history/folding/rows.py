@@ -20,13 +20,13 @@ ACCEPTED, REFUSED, UNKNOWN = "accepted", "refused", "unknown"
 
 _US_A_DAY = 86_400_000_000
 _LAST_MS = 253_402_300_799_999
-"""The last of the year 9999: Spark has no later time."""
+"""The end of the year 9999: Spark has no later time."""
 
 _REFUSED_SHOWN = 10
 
 
 class Origin(NamedTuple):
-    """Where a record stood, and when the log took it."""
+    """A record's position, and when the log took it."""
 
     partition: int
     offset: int
@@ -34,7 +34,7 @@ class Origin(NamedTuple):
 
 
 def written_us(record: Record, origin: Origin) -> int:
-    """When the record was written by its author's clock; by the log's where the author says nothing possible."""
+    """When the record was written by its author's clock, or by the log's where the author's time is impossible."""
     return record.at_ms * 1_000 if 0 < record.at_ms <= _LAST_MS else origin.appended_us
 
 
@@ -45,7 +45,7 @@ def named(bundle: Bundle) -> str:
 
 
 def channel_row(origin: Origin, record: Record, version: int, verdict: Change | Refusal | str) -> Row:
-    """A record with its verdict. In place of one that nobody knows stands why."""
+    """A record with its verdict; a text as verdict says why it is unknown."""
     at_us, to = written_us(record, origin), record.to
     subjects = record.subjects
     return (

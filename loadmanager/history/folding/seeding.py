@@ -1,7 +1,7 @@
-"""A state to begin with where the log was trimmed before anybody kept it: from the channel's own snapshots topic.
+"""Initial states from the channel's own snapshots topic, where the log was trimmed before anybody kept it.
 
-Of each partition it is the oldest intact snapshot that leaves no hole before the first record there is: so as many
-records as possible get a verdict. What lies between that record and the snapshot is `unknown`.
+The seed of a partition is the oldest intact snapshot that leaves no hole before the first record there is, so that most
+records get a verdict. Records before the snapshot are `unknown`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 def seed(raw_snapshots: DataFrame, first: Mapping[int, int], known: Mapping[int, states.Position]) -> DataFrame:
-    """Rows of `schemas.CHANNEL_STATE` for those partitions whose fold lacks what came before the first record.
+    """Rows of `schemas.CHANNEL_STATE` for partitions whose replay lacks what came before the first record.
 
-    `raw_snapshots` are rows of `schemas.RAW`, all that the snapshots topic holds; `first` is the lowest offset there is
-    of each partition, `known` is `folding.positions` of the states there are. Add the rows to these states before you
-    fold. A partition that needs a seed and has no usable snapshot gets none: its records stay `unknown`.
+    `raw_snapshots` are rows of `schemas.RAW`, all that the snapshots topic holds; `first` is the lowest offset of each
+    partition, `known` is `folding.positions` of the existing states. Add the rows to these states before you replay. A
+    partition that needs a seed and has no usable snapshot gets none: its records stay `unknown`.
     """
     needed = {
         partition: offset
@@ -51,7 +51,7 @@ def seed(raw_snapshots: DataFrame, first: Mapping[int, int], known: Mapping[int,
 
 
 def seed_task(batches: Iterable[ArrowBatch], needed: Mapping[int, int]) -> Iterator[ArrowBatch]:
-    """What a task does: batches of (partition, offset, key, value) of whole partitions in order, into CHANNEL_STATE."""
+    """Run as a task: batches of (partition, offset, key, value) of whole partitions in order, into CHANNEL_STATE."""
     for partition, kept in read(batches):
         usable = (each for each in kept if each.info.next_offset >= needed[partition] and not each.problem)
         oldest = next(usable, None)
@@ -61,7 +61,7 @@ def seed_task(batches: Iterable[ArrowBatch], needed: Mapping[int, int]) -> Itera
 
 
 def read(batches: Iterable[ArrowBatch]) -> Iterator[tuple[int, list[Kept]]]:
-    """Of Arrow batches of (partition, offset, key, value) in order: the snapshots of each partition, oldest first."""
+    """The snapshots of each partition, oldest first, from Arrow batches of (partition, offset, key, value) in order."""
     rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
     for partition, of_partition in groupby(rows, key=itemgetter(0)):
         reader = SnapshotsReader(partition)

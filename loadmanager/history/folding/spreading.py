@@ -1,7 +1,7 @@
-"""Puts each of a few keys into a task of its own. Spark hashes what it repartitions by, so that of ten keys in ten
-tasks some get three and some none; here a number is found for every task that hashes to it.
+"""Puts each of a few keys into a task of its own.
 
-Should Spark hash otherwise one day, tasks are uneven again, and nothing else changes.
+Spark hashes the column of a repartition, so that of ten keys in ten tasks some tasks get three and some none; here each
+task gets a number that hashes to it. If Spark's hash ever changes, tasks are uneven again, and nothing else changes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SEED = 42
 
 
 def spread(rows: DataFrame, key: Column, tasks: int) -> DataFrame:
-    """The rows in `tasks` tasks: all of one `key` (a whole number, 0 and up) together, neighbours apart."""
+    """The rows in `tasks` tasks: equal `key`s (whole numbers from 0) together, neighbouring keys in different tasks."""
     numbers = f.array(*(f.lit(number) for number in numbers_of(tasks)))
     return rows.repartition(tasks, f.element_at(numbers, (key % tasks + 1).cast("int")))
 
@@ -33,7 +33,7 @@ def numbers_of(tasks: int) -> tuple[int, ...]:
 
 
 def _murmur3(number: int) -> int:
-    """The hash of a 32-bit number, as Spark's `hash` has it: signed, and its remainder is taken as Python does."""
+    """Spark's `hash` of a 32-bit number: signed; its remainder is taken as Python does."""
     mixed = _rotated(number * 0xCC9E2D51 & _WORD, 15) * 0x1B873593 & _WORD
     hashed = _rotated(_SEED ^ mixed, 13) * 5 + 0xE6546B64 & _WORD
     hashed ^= 4

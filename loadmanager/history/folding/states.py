@@ -1,7 +1,7 @@
-"""The state of a partition's fold as rows of `schemas.CHANNEL_STATE`, and back.
+"""The state of a partition's replay as rows of `schemas.CHANNEL_STATE`, and back.
 
-Chunk 0 says what the others are (`snapshot.SnapshotInfo`, with their checksum); chunks 1 and on are those of a snapshot
-of the channel. The state in force is the one that covers most, of equals that of the later batch.
+Chunk 0 describes the others (`snapshot.SnapshotInfo`, with their checksum); the other chunks are those of a snapshot of
+the channel. The state in force is the one with the highest offset; of equals, that of the later batch.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ _unpack = msgspec.msgpack.Decoder(SnapshotInfo).decode
 
 
 class Position(msgspec.Struct, frozen=True):
-    """Where a partition's fold stands: all below `next_offset` is in it.
+    """Where a partition's replay stands: everything below `next_offset` is in it.
 
-    `held` is the format of the record there, if no release so far could read it; the fold goes on when one can.
+    `held` is the format of the next record if it was too new for every release so far; the replay goes on with a
+    release that reads it.
     """
 
     batch: int
@@ -39,14 +40,14 @@ class Position(msgspec.Struct, frozen=True):
 class Known(msgspec.Struct, frozen=True):
     """Where partitions stand, and the rows of exactly these states; `rows` is None where there are none.
 
-    What is made of `rows` follows no table: Spark drops what it keeps of a table as soon as that one is written.
+    `rows` depend on no table: Spark drops cached data of a table as soon as the table is written.
     """
 
     positions: Mapping[int, Position] = {}
     rows: DataFrame | None = None
 
     def behind(self, moved: Mapping[int, Position], rows: DataFrame) -> Known:
-        """Where partitions stand behind a batch by which these have moved; `rows` are their states, kept already."""
+        """Where partitions stand after a batch that moved these; `rows` are their states, kept already."""
         if not moved:
             return self
         if self.rows is not None and not self.positions.keys() <= moved.keys():
@@ -55,7 +56,7 @@ class Known(msgspec.Struct, frozen=True):
 
 
 def kept(rows: DataFrame) -> DataFrame:
-    """Rows that are computed once, when they are first used, and follow no table any more."""
+    """The rows, computed once at first use, and independent of any table from then on."""
     return rows.localCheckpoint(eager=False)
 
 

@@ -1,12 +1,13 @@
-"""The fold of one log partition: entries in offset order in, rows out. Verdicts are `ChannelCore.apply`'s; decides only
-what is folded at all:
+"""The replay of one log partition: entries in offset order in, rows out.
 
-* an offset that comes twice, or that an earlier batch folded, is passed over;
-* a corrupt record is passed over as a replica does, and goes to quarantine;
-* before a record of a newer format the fold stops, as a replica does. That record goes to quarantine; it and what comes
-  after it wait, until a release that can read it is given them again;
-* where nobody knows what came before (the log was trimmed, and the state covers more than these records, or less than
-  what was trimmed), the verdict of a record is `unknown`: a log has no holes of its own.
+Verdicts come from `ChannelCore.apply`; this code decides only which entries are replayed:
+
+* an offset that comes twice, or that an earlier batch replayed, is skipped;
+* a corrupt record is skipped as a replica does, and goes to quarantine;
+* before a record of a newer format the replay stops, as a replica does. That record goes to quarantine; it and the
+records after it wait until a release that can read it gets them again;
+* where the state before is unknown (the log was trimmed, and the state covers more than these records, or less than
+what was trimmed), the verdict of a record is `unknown`: a log has no holes of its own.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class PartitionFold:
         self._lost = False
 
     def resume(self, position: states.Position, chunks: Sequence[bytes]) -> None:
-        """Go on from the state in these chunks; they are read when an entry comes that is judged."""
+        """Go on from the state in these chunks; they are decoded when the first entry to be judged comes."""
         self._begin, self._chunks = position.next_offset, chunks
         self._seeded = position.batch == states.SEEDED
         self._held = self._was_held = position.held
@@ -68,7 +69,7 @@ class PartitionFold:
         self._judge(origin, key, value)
 
     def _open(self, first: int) -> None:
-        """Decide by the first offset: whether what was before is known, whether what was waiting has come."""
+        """Decide by the first offset whether the state before it is known, and whether waiting records have come."""
         self._lost = first > self._begin
         if self._held is not None and self._held <= codec.NEWEST_VERSION and first <= self._begin:
             self._held = None
@@ -105,7 +106,7 @@ class PartitionFold:
             self._channel.append(channel_row(origin, record, version_of(value or b""), why))
 
     def finish(self) -> None:
-        """Write down the state, if it is another one than before."""
+        """Write the state, if it changed."""
         advanced = self._core.table.next_offset(self.partition) > self._begin
         if self._last is not None and (advanced or self._held != self._was_held):
             cut, at_ms = self._core.table.cut(self.partition), self._last.appended_us // 1_000

@@ -1,4 +1,4 @@
-"""Tables of a generated history as DataFrames: made on the executors, a day a task; nothing passes the driver."""
+"""Tables of a generated history as DataFrames, made on the executors, one day per task."""
 
 from __future__ import annotations
 

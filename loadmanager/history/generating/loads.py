@@ -18,14 +18,14 @@ Floats = NDArray[np.float64]
 MEMORY_PERCENT = 40.0
 MEMORY_BYTES = 16.0 * 2**30
 BASE_CORES = 0.2
-"""Of a broker that has nothing to do."""
+"""What an idle broker uses."""
 KEYS, SESSIONS = 40, 20
 WEEKEND = 5
-"""The first day of the week that is none of work, Monday being 0."""
+"""The first day of the weekend; Monday is 0."""
 
 
 class Stage(msgspec.Struct, frozen=True, eq=False):
-    """What stays the same all the time."""
+    """What stays the same over the whole history."""
 
     scenario: Scenario
     bundles: list[str]
@@ -49,7 +49,7 @@ class Loads(msgspec.Struct, frozen=True, eq=False):
 
 @lru_cache(maxsize=2)
 def stage(world: World) -> Stage:
-    """The stage of a world; kept, because a worker is given one day after the other."""
+    """The stage of a world; cached, because a worker makes one day after another."""
     scenario = make(world.workload, Size(world.brokers, world.bundles, MINUTES_A_DAY), world.seed)
     rng = np.random.default_rng((world.seed, 12))
     return Stage(
@@ -102,7 +102,7 @@ def capacity(world: World, row: int) -> list[tuple[str, float]]:
 
 
 def _factors(world: World, minutes: Ints) -> Floats:
-    """(T, m) or (T, 1): the weekend, and noise that is the same whichever minutes are asked for together."""
+    """(T, m) or (T, 1): weekend and noise; a minute's noise does not depend on which minutes are asked for together."""
     days = minutes // MINUTES_A_DAY
     weekday = (days + world.begin.weekday()) % 7
     week = np.where(weekday >= WEEKEND, world.weekend, 1.0)[:, None]

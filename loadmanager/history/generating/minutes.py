@@ -47,7 +47,7 @@ def chunks(world: World, day: int) -> Iterator[Ints]:
 
 
 def bundle_minutes(world: World, day: int) -> Iterator[Batch]:
-    """One row a bundle and minute; two in the minute in which it moved, less the gap between them."""
+    """One row per bundle and minute; two in the minute in which it moved, less the gap between them."""
     held, at = of_day(world, day), stage(world)
     namespaces = [bundle.rpartition("/")[0] for bundle in at.bundles]
     for minutes in chunks(world, day):
@@ -79,9 +79,10 @@ def bundle_minutes(world: World, day: int) -> Iterator[Batch]:
 
 
 def _moved(held: Spells, begin_ms: Ints) -> tuple[Ints, Ints]:
-    """(T, m): how far into the minute the bundle moved (MINUTE_MS if it did not), and how long nobody had it then.
+    """(T, m) in ms: how far into the minute the bundle moved (MINUTE_MS if it did not), and how long nobody had it
+    then.
 
-    What a broker that died at the minute's begin had moved at 0: its new owner was there from the begin, less the gap.
+    A bundle of a broker that died at the minute's begin moved at 0: the new owner has it from the begin, less the gap.
     """
     moved = np.full((len(begin_ms), len(held.begin)), MINUTE_MS)
     gap = np.zeros_like(moved)
@@ -94,7 +95,7 @@ def _moved(held: Spells, begin_ms: Ints) -> tuple[Ints, Ints]:
 
 
 def broker_minutes(world: World, day: int) -> Iterator[Batch]:
-    """One row a broker and minute in which it ran, with what it held at the minute's begin."""
+    """One row per broker and minute in which it ran, with what it held at the minute's begin."""
     held, at = of_day(world, day), stage(world)
     declared = [capacity(world, row) for row in range(world.brokers)]
     for minutes in chunks(world, day):

@@ -20,17 +20,17 @@ from loadmanager.history.generating.spells import Flags, incarnations, spells
 from loadmanager.history.generating.world import DAY_MS, HOUR_MS, MINUTE_MS, MINUTES_A_DAY, MOST_BUNDLES, World
 
 REVOKED_MS, RELEASED_MS, TAKEN_MS = 1000, 3100, 3110
-"""After a death: the leader's records, and the new owner's."""
+"""Delays after a death: the leader's records, and the new owner's."""
 FAILOVER_MS = TAKEN_MS
 PREPARES_MS, RELEASES_MS, GAP_MS = 40, 6, 15
-"""A transfer: so long before it is ready, and after that the other two records. A bundle's number adds up to 7 ms."""
+"""Delays of a transfer: until it is ready, then until the other two records. A bundle's number adds up to 7 ms."""
 SETTINGS = '{"balancing_tolerance":"default"}'
 
 NOBODY, OLD, NEW = -1, 0, 1
 
 
 class Pattern(msgspec.Struct, frozen=True):
-    """The records of a kind of move. Between them are one more states than records, each with holder and target."""
+    """The records of a kind of move. There is one more state than records, each with holder and target."""
 
     actions: tuple[str, ...]
     states: tuple[str | None, ...]
@@ -66,7 +66,7 @@ BIRTH = Pattern(
     ("admin", "broker", "broker"),
 )
 SHIFTS = 8
-"""Records of a move, at most: they make room in the offsets."""
+"""Room for so many records of a move in the offsets."""
 LINES_AT_ONCE = 32
 
 
@@ -84,7 +84,7 @@ class Moves(msgspec.Struct, frozen=True, eq=False):
 
 
 def moves(world: World, day: int) -> Moves:
-    """Who went where on a day; on the first, who began where too."""
+    """The moves of a day; on the first day, the first assignments too."""
     begin_ms = world.begin_ms + day * DAY_MS
     held = spells(world, stage(world).scenario.home.astype(np.int64), begin_ms, begin_ms + DAY_MS)
     bundle = np.repeat(np.arange(len(held.begin)), held.begin.shape[1])
@@ -140,7 +140,7 @@ def _records(world: World, day: int, found: Moves, pattern: Pattern) -> Batch:
 
 
 class _Parties:
-    """Old and new holder of each move, with their incarnations of then."""
+    """Old and new holder of each move, with their incarnations at that time."""
 
     def __init__(self, world: World, found: Moves, leader: int) -> None:
         self._names = stage(world).brokers
@@ -169,7 +169,7 @@ class _Parties:
 
 
 def _delays(pattern: Pattern, bundle: Ints) -> Ints:
-    """(k, steps): when each record follows, in ms after the move's moment (when the old holder ceases to serve)."""
+    """(k, steps): delay of each record in ms after the move's moment (when the old holder stops serving)."""
     extra = bundle % 8
     if pattern is TRANSFER:
         nothing = np.zeros_like(bundle)
@@ -249,7 +249,7 @@ def decisions(world: World, day: int) -> Iterator[Batch]:
 
 
 def _spread(world: World, minutes: Ints, owners: Ints) -> Any:
-    """max/mean - 1 of the brokers' CPU, with the loads of these minutes and these owners."""
+    """max/mean - 1 of the brokers' CPU in these minutes, with these owners."""
     found = np.empty(len(minutes))
     for line in range(0, len(minutes), LINES_AT_ONCE):
         here = slice(line, line + LINES_AT_ONCE)

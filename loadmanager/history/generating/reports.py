@@ -1,6 +1,7 @@
-"""Silver rows of one day of load reports: `broker_load`, `bundle_load`, `bundle_total`. One report a broker and minute.
+"""Silver rows of one day of load reports: `broker_load`, `bundle_load`, `bundle_total`.
 
-A broker reports at its own second of the minute, with the loads of the minute and the bundles it held when it began.
+Each broker sends one report a minute, at its own second, with the loads of the minute and the bundles that it held when
+the minute began.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class _Reports:
         self.counts = by_broker(world, np.ones(owners.shape), owners).ravel()[self.cells].astype(np.int64)
 
     def origin(self, cells: Ints | None = None) -> dict[str, Any]:
-        """What every row says of its report."""
+        """The columns that all rows of a report share."""
         cells = self.cells if cells is None else cells
         world, names = self._world, stage(self._world).brokers
         row, line = cells % world.brokers, cells // world.brokers

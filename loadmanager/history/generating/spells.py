@@ -1,8 +1,8 @@
-"""Who holds which bundle when, in closed form: any day can be worked out without those before it. Pure numpy.
+"""Who holds which bundle when, in closed form: any day can be computed without the days before it. Pure numpy.
 
-Bundle b is due to move at t(k) = phase + k · dwell, and then goes to the broker `stride` rows further, so that owners
-k and k + 1 always differ. If its owner dies before, it goes to the next owner at once, which then keeps it until
-t(k + 1). Moves fall into the first half of an hour and deaths on its middle, so that nothing goes to a dead broker.
+Bundle b is due to move at t(k) = phase + k · dwell, to the broker `stride` rows further, so that owners k and k + 1
+always differ. If its owner dies before that, the bundle goes to the next owner at once, which keeps it until t(k + 1).
+Moves fall into the first half of an hour and deaths on its middle, so that no bundle goes to a dead broker.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Spells(msgspec.Struct, frozen=True, eq=False):
     """It came because the owner before died."""
 
     def owners(self, at_ms: Ints) -> Ints:
-        """(T, m): who holds each bundle at these instants, of the time that the spells are of."""
+        """(T, m): who holds each bundle at these instants, which must lie in the time of the spells."""
         holder = np.full((len(at_ms), len(self.begin)), -1, np.int64)
         for number in range(self.begin.shape[1]):
             came = self.begin[:, number][None, :] <= at_ms[:, None]
@@ -92,7 +92,8 @@ def _due(world: World, due: Ints, dwell: Ints, number: Ints) -> Ints:
 
 
 def _death(world: World, owner: Ints, begin: Ints, end: Ints) -> Ints:
-    """When the owner died within [begin, end), or never. At most a day lies between the two, so two days may."""
+    """When the owner died within [begin, end), else NEVER_MS. A spell lasts under a day, so it touches two days at
+    most."""
     found = np.full(owner.shape, NEVER_MS)
     if not world.deaths:
         return found

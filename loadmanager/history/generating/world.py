@@ -1,4 +1,4 @@
-"""What a generated history is of: a workload of the playground, for some days, on brokers that now and then die."""
+"""Parameters of a generated history: a workload, days, and brokers that die now and then."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ MOST_BUNDLES = 2**18
 
 
 class World(msgspec.Struct, frozen=True):
-    """One generated history. Raises ValueError for one that can't be.
+    """One generated history. Raises ValueError for impossible values.
 
-    Each day is the workload's scenario in 1,440 rounds, times `weekend` on Saturdays and Sundays, with noise. Bundles
-    move after `dwell_h` hours (each its own number between the two), whether that is wise or not. One broker dies each
-    day at 12:30 and is back, as its next incarnation, at 12:40; with `deaths` off none does. The leader changes at
-    midnight. `top` bundles are in a report of `load-bundles`, one report a minute.
+    Each day is the workload's scenario in 1,440 rounds, times `weekend` on Saturdays and Sundays, with noise. A bundle
+    moves after a fixed number of hours of its own, between the two of `dwell_h`, whether or not that helps. One broker
+    dies each day at 12:30 and is back, as its next incarnation, at 12:40; none with `deaths` off. The leader changes at
+    midnight. A report of `load-bundles` has `top` bundles; there is one report a minute.
     """
 
     workload: str = "diurnal"
@@ -52,7 +52,7 @@ class World(msgspec.Struct, frozen=True):
         return self.begin_ms + self.days * DAY_MS
 
     def leader(self, day: int) -> int:
-        """The row of the broker that leads on a day; its epoch is day + 1. Not the one that dies then."""
+        """The row of the broker that leads on a day, never the one that dies then. Its epoch is day + 1."""
         return (self.dead(day) + 1) % self.brokers
 
     def dead(self, day: int) -> int:
@@ -60,5 +60,5 @@ class World(msgspec.Struct, frozen=True):
         return (day * 7 + self.seed) % self.brokers
 
     def decision(self, minute: int) -> str:
-        """What a round is called, by its minute of the history: epoch.round."""
+        """The id of a round, `epoch.round`, by its minute of the history."""
         return f"{minute // MINUTES_A_DAY + 1}.{minute % MINUTES_A_DAY + 1}"

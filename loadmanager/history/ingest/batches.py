@@ -1,7 +1,7 @@
-"""What is done with one batch of the stream: bronze, then silver, then the fold's state, then progress.
+"""Processes one batch of the stream: bronze, then silver, then the replay's state, then progress.
 
-Batches have numbers of the lake's own, which only grow, whatever checkpoint Spark has: a lost checkpoint, or one of
-another version of the plan, reads topics anew, and what the lake has is passed over by its offsets.
+Batches have numbers of the lake's own, which only grow, whatever checkpoint Spark has. With a lost checkpoint, or one
+of another version of the plan, topics are read anew, and records in the lake are skipped by their offsets.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from loadmanager.history.schemas import RAW
 from loadmanager.history.sources import Source
 
 STATES_KEPT = 25
-"""After so many batches the states of the fold are dropped that nothing goes on from, but for one a day."""
+"""Every so many batches, states that no replay starts from any more are dropped, except one a day."""
 
 
 _FOR_BATCHES = {
-    "spark.sql.adaptive.enabled": "false",  # looks again at each step of queries that have few, and are always the same
+    "spark.sql.adaptive.enabled": "false",  # replans each step, for small queries that never change
     "spark.sql.inMemoryColumnarStorage.compressed": "false",  # what is kept for seconds is not worth it
 }
 
@@ -63,7 +63,7 @@ class Batches:
     def _ready(self, rows: DataFrame) -> tuple[Lake, Reached]:
         if self._lake is not None and self._reached is not None:
             return self._lake, self._reached
-        session = rows.sparkSession  # of the stream alone: what is set here is set for its batches
+        session = rows.sparkSession  # the stream's own session: what is set here holds for its batches only
         for key, value in _FOR_BATCHES.items():
             session.conf.set(key, value)
         self._lake = Lake(session, self._root)
@@ -84,15 +84,15 @@ class Batches:
 
 
 def complete(lake: Lake, plan: Plan) -> Reached:
-    """Finish what a run before this one left unfinished and bronze has the records of. Says where the lake is then."""
+    """Finish what an earlier run left unfinished, as far as bronze has the records. Returns where the lake is then."""
     return finish(lake, reached(lake, SILVER), plan)
 
 
 def finish(lake: Lake, before: Reached, plan: Plan, memory: silver.Memory | None = None) -> Reached:
-    """Write what follows from the batch behind `before`, if bronze has it. Doing it again changes nothing.
+    """Write what follows from the batch behind `before`, if bronze has it. Idempotent.
 
-    Everything is made of bronze's rows: the topics may hold less by now, and what is computed twice must be the same.
-    `memory` is of the run that has begun the batch; without it another run has.
+    Everything is made from bronze's rows: the topics may hold less by now, and a second computation must give the same.
+    `memory` belongs to the run that has begun the batch; None if another run has.
     """
     number = before.batch + 1
     rows = lake.table("bronze").where(f.col("batch") == number).select(*RAW.names)
@@ -110,7 +110,7 @@ def finish(lake: Lake, before: Reached, plan: Plan, memory: silver.Memory | None
 
 
 def refuse_other_log(lake: Lake, known: DataFrame) -> None:
-    """`known`: rows of which the lake should have all. Raises Invalid where it has others at the same offsets."""
+    """Raises Invalid where the lake has other records than `known` at the same offsets."""
     firsts = known.groupBy("topic", "partition").agg(
         f.min_by(f.struct("offset", "appended_at"), "offset").alias("first")
     )

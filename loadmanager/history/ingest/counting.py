@@ -1,7 +1,7 @@
-"""Counts what decoded records or a fold say, before it is written and in a job each: which tables get rows, from when
-to when reports were measured, where partitions stand. A commit of nothing costs as much as one of something.
+"""Counts what decoded records or a replay say, in one job before anything is written.
 
-The job is also what decodes or folds: what is kept of it (`persist`) is there after it.
+The counts say which tables get rows, the time span of reports, and where partitions stand: an empty commit costs as
+much as any other. The same job decodes or replays; what is persisted of it is there afterwards.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ UNREADABLE = "unreadable"
 
 
 class Count(msgspec.Struct, frozen=True):
-    """Rows by table; of the topics of HEADS, in which span their reports were measured, if there are any; where the
-    fold of each partition stands that has moved on."""
+    """Rows by table; the time span of reports by topic of HEADS; the new position of each partition that moved on."""
 
     rows: Mapping[str, int]
     spans: Mapping[str, Bounds] = {}

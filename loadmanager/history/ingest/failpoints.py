@@ -1,4 +1,4 @@
-"""Where a run may be made to die, so that tests see what is there after it. Without the environment variable: nowhere.
+"""Points at which tests kill a run. Without the environment variable no point is deadly.
 
 `LOADMANAGER_HISTORY_FAILPOINT=name:times` ends this process, its JVM and its workers with SIGKILL when the point of
 that name is reached for the `times`-th time. No code runs afterwards, as when the machine fails.
@@ -13,8 +13,8 @@ from collections.abc import Mapping
 
 VARIABLE = "LOADMANAGER_HISTORY_FAILPOINT"
 POINTS = ("begun", "bronze", "judged", "head", "silver", "progress", "gold")
-"""In the order of a batch: before anything was written; then each after the commit that it is named for. `judged`: what
-the batch says is known, and some of it may be written; `head` is passed behind each of its tables."""
+"""In the order of a batch: `begun` before anything is written, each other point after the commit that it is named for.
+At `judged` the batch's rows are known, and some may be written; `head` is passed after each of its tables."""
 
 
 class Failpoints:

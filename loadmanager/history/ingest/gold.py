@@ -1,9 +1,9 @@
-"""Keeps the gold tables true: makes those minutes anew that new rows of silver change, whole, from all that is known.
+"""Keeps the gold tables up to date: recomputes whole minutes that new rows of silver change.
 
-A minute's rows are a function of the reports from one time to live before it on, so they can be made at any time and as
-often as one likes, and a run that is killed leaves nothing that the next one does not mend. How far gold is stands in
-`progress`, under the table's name; it is written last. A new report changes the minutes from its time to one time to
-live after it; the horizon, up to which all is known, changes the minutes over which it moved.
+A minute's rows are a function of the reports since one time to live before it, so they can be computed at any time and
+any number of times; the next run repairs what a killed one left. Gold's position is in `progress` under the table's
+name, and is written last. A new report changes the minutes from its time to one time to live after it; when the
+horizon, up to which all is known, moves, the minutes between its old and new place change.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from loadmanager.model.load.model import BROKERS_TOPIC, BUNDLES_TOPIC
 
 HOUR_US = 60 * MINUTE_US
 SPANS = 200
-"""More than so many are joined to one: a condition of thousands of parts takes longer than the minutes between."""
+"""With more spans than this, one span covers them all: a condition of thousands of parts takes longer than the minutes
+between."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -42,9 +43,9 @@ class Gold(msgspec.Struct, frozen=True):
 def refresh_gold(
     lake: Lake, load_ttl_s: float, *, everything: bool = False, failpoints: Failpoints = NEVER
 ) -> dict[str, int]:
-    """Bring gold up to what silver is complete to; per table, how many minutes were made anew.
+    """Bring gold up to what silver is complete to; returns, per table, how many minutes were recomputed.
 
-    `load_ttl_s` is the brokers' setting. With `everything` all minutes are made anew: after that setting has changed.
+    `load_ttl_s` is the brokers' setting. `everything` recomputes all minutes: use it after that setting has changed.
     """
     silver = reached(lake, SILVER)
     ttl_us = round(load_ttl_s * 1_000_000)
@@ -71,7 +72,7 @@ def _refresh(lake: Lake, gold: Gold, silver: Reached, ttl_us: int, everything: b
 
 
 def affected(hours: Iterable[tuple[int, int]], ttl_us: int, horizon_before: int, horizon: int) -> list[Span]:
-    """The minutes that change, as spans apart from each other.
+    """The minutes that change, as disjoint spans.
 
     `hours`: first and last time of the new reports, hour by hour. All in microseconds.
     """
@@ -86,7 +87,7 @@ def affected(hours: Iterable[tuple[int, int]], ttl_us: int, horizon_before: int,
 
 
 def _changed(lake: Lake, gold: Gold, before: Reached) -> list[tuple[int, int]]:
-    """First and last time of the reports that silver has and gold has not, hour by hour; one row an hour."""
+    """First and last time of the reports that silver has and gold lacks, one pair per hour."""
     found: list[tuple[int, int]] = []
     for table in {gold.reports, "broker_load"}:
         rows = lake.table(table).withColumn("topic", f.lit(_TOPICS[table])).where(~before.is_below())
@@ -98,7 +99,7 @@ def _changed(lake: Lake, gold: Gold, before: Reached) -> list[tuple[int, int]]:
 
 
 def _near(spans: list[Span], ttl_us: int) -> Column:
-    """Of silver rows: whether they may be in force in one of the spans. By day too, by which files lie in folders."""
+    """Whether silver rows may be in force in one of the spans. Also by day, so that Spark skips whole folders."""
     wider = [Span(span.begin - ttl_us, span.end) for span in spans]
     days = f.col("day").between(f.lit(_time(wider[0].begin).date()), f.lit(_time(wider[-1].end).date()))
     at, appended = (_within(f.col(name), wider) for name in ("at", "appended_at"))
@@ -106,7 +107,7 @@ def _near(spans: list[Span], ttl_us: int) -> Column:
 
 
 def _within(time: Column, spans: list[Span]) -> Column:
-    """`minutes.within` of a timestamp, in a form that files are skipped by."""
+    """`minutes.within` of a timestamp, in a form that lets Spark skip files."""
     inside = f.lit(False)
     for span in spans:
         inside = inside | ((time >= f.lit(_time(span.begin))) & (time < f.lit(_time(span.end))))

@@ -1,6 +1,6 @@
-"""What Prometheus finds of a running ingest: from Spark's own report of the query, and from the lake's progress.
+"""Prometheus metrics of a running ingest, from Spark's report of the query and from the lake's progress.
 
-Read when the loop looks, not when somebody scrapes: a scrape costs nothing, and is at most `EVERY_S` old.
+The loop reads them, not a scrape: a scrape costs nothing, and its figures are at most `EVERY_S` old.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Offsets = Mapping[str, Mapping[str, int]]
 
 
 class Topic(msgspec.Struct, frozen=True):
-    """How far the lake is with a topic: records in all, records behind the log, and when the last one was appended."""
+    """How far the lake is with a topic: records in all, offsets behind the log, time of its last record."""
 
     records: int
     until_s: float
@@ -83,7 +83,7 @@ class Gauges(Collector):
 
 
 def lag(source: Mapping[str, Any]) -> dict[str, int]:
-    """Per topic, how many offsets the query is behind, by Spark's report of a source; empty if it says none."""
+    """Offsets that the query is behind, by topic, from Spark's report of a source; empty if the report has none."""
     done, there = (_offsets(source.get(name)) for name in ("endOffset", "latestOffset"))
     behind: dict[str, int] = {}
     for full_name, partitions in there.items():

@@ -1,8 +1,8 @@
-"""Means of a minute over step functions. Pure DataFrame code: which minutes are made, and when, is `gold.py`'s.
+"""Per-minute means of step functions. Pure DataFrame code: `gold.py` decides which minutes are made, and when.
 
-A report is in force from its time until the next report of its broker, until the broker's load data is deleted, until
-it is older than the time to live, or up to the horizon, after which nothing is known yet; whichever comes first. A
-column's mean over a minute weighs each report by the part of the minute in which it was in force.
+A report is in force from its time until the first of these: the next report of its broker, the deletion of the broker's
+load data, its time to live, or the horizon, after which nothing is known yet. A column's mean over a minute weighs each
+report by the part of the minute in which it was in force.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def broker_minutes(reports: DataFrame, reach: Reach, spans: Iterable[Span]) -> D
 def bundle_minutes(
     totals: DataFrame, bundles: DataFrame, deletions: DataFrame, reach: Reach, spans: Iterable[Span]
 ) -> DataFrame:
-    """Rows of BUNDLE_MINUTE in the spans, of rows of BUNDLE_TOTAL and BUNDLE_LOAD as for `broker_minutes`.
+    """Rows of BUNDLE_MINUTE in the spans, from rows of BUNDLE_TOTAL and BUNDLE_LOAD as for `broker_minutes`.
 
-    `deletions` are the rows of BROKER_LOAD that delete: whose broker's load is gone, its bundles' is too.
+    `deletions` are the rows of BROKER_LOAD that delete: with a broker's load its bundles' loads are gone.
     """
     columns = ("partition", "offset", "appended_at", "broker", "at")
     reports = totals.select(*columns).unionByName(deletions.select(*columns))
@@ -78,7 +78,7 @@ def bundle_minutes(
 
 
 def in_force(reports: DataFrame, reach: Reach) -> DataFrame:
-    """The reports, deletions (`at` is null) too, with `begin_us` and `end_us`, between which each is in force."""
+    """The reports, including deletions (`at` is null), with `begin_us` and `end_us`, between which each is in force."""
     begin = f.unix_micros(f.coalesce("at", "appended_at"))
     order = Over.partitionBy("broker").orderBy("begin_us", "partition", "offset")
     end = f.least(f.lead("begin_us").over(order), f.col("begin_us") + f.lit(reach.ttl_us), f.lit(reach.horizon_us))

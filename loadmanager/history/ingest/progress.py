@@ -1,7 +1,7 @@
-"""How far each stage of the ingest is: the table `progress`, which is the truth. Spark's checkpoint is only a hint.
+"""How far each stage of the ingest is. The table `progress` is the truth; Spark's checkpoint is only a hint.
 
-A row says that a stage has everything of a partition below `next_offset`. Rows are appended when all that they speak
-of is committed, never before.
+A row says that a stage has everything of a partition below `next_offset`. It is appended after everything that it
+speaks of is committed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Partition = tuple[str, int]
 class Mark(msgspec.Struct, frozen=True):
     """One row: what a batch brought of a partition. `until_us`: `schemas.PROGRESS`, in microseconds since 1970.
 
-    `first` is the lowest offset of the batch, and not written down.
+    `first` is the lowest offset of the batch, and is not stored.
     """
 
     topic: str
@@ -44,14 +44,14 @@ class Reached(msgspec.Struct, frozen=True):
     until_us: int | None = None
 
     def after(self, batch: int, marks: Iterable[Mark]) -> Reached:
-        """Where it is behind this batch."""
+        """The position after this batch."""
         moved = list(marks)
         offsets = {(mark.topic, mark.partition): mark.next_offset for mark in moved}
         times = [mark.until_us for mark in moved] + ([] if self.until_us is None else [self.until_us])
         return Reached(batch, {**self.next_offsets, **offsets}, max(times, default=None))
 
     def followed_by(self, marks: Iterable[Mark]) -> bool:
-        """Whether no offset lies between what is here, the batch with these marks, and within it."""
+        """Whether the marks continue this position without a gap, before the batch or within it."""
         return all(
             mark.first == self.next_offsets.get((mark.topic, mark.partition), 0)
             and mark.rows == mark.next_offset - mark.first
@@ -59,7 +59,7 @@ class Reached(msgspec.Struct, frozen=True):
         )
 
     def is_below(self) -> Column:
-        """Of rows with topic, partition and offset: whether this stage has them."""
+        """Whether this stage has rows with this topic, partition and offset."""
         below = f.lit(False)
         for (topic, partition), offset in self.next_offsets.items():
             here = (f.col("topic") == topic) & (f.col("partition") == partition)
@@ -68,7 +68,7 @@ class Reached(msgspec.Struct, frozen=True):
 
 
 def reached(lake: Lake, stage: str) -> Reached:
-    """Where a stage is, by the table. One row a partition is brought here."""
+    """Where a stage is, by the table. Collects one row per partition."""
     latest = lake.table("progress").where(f.col("stage") == stage).groupBy("topic", "partition")
     values = latest.agg(
         f.max("batch").alias("batch"),
@@ -82,7 +82,7 @@ def reached(lake: Lake, stage: str) -> Reached:
 
 
 def arrived(rows: DataFrame) -> list[Mark]:
-    """What a batch's rows (RAW) bring, one mark a partition."""
+    """What a batch's rows (RAW) bring, one mark per partition."""
     found = rows.groupBy("topic", "partition").agg(
         f.min("offset").alias("first"),
         (f.max("offset") + 1).alias("next_offset"),

@@ -1,10 +1,11 @@
-"""Which records of a batch repeat a report that another record holds. A report that stands in the log twice (its writer
-did not learn that the first was taken) counts once, as of its first offset: whose it is and when it was measured is its
-identity.
+"""Finds records of a batch that repeat a report of another record.
 
-The lake is asked only for the span of time in which the batch's reports were measured. A row of the lake that stands at
-a record's own offset is that record itself: a batch that is run again repeats nothing, whichever of its tables were
-written before it was cut off.
+A report that is in the log twice (its writer did not learn that the first was taken) counts once, at its first offset.
+Its identity is whose it is and when it was measured.
+
+The lake is asked only for the time span in which the batch's reports were measured. A row of the lake at a record's own
+offset is that record itself: a batch that is run again repeats nothing, whichever of its tables were written before it
+was cut off.
 """
 
 from __future__ import annotations
@@ -27,8 +28,11 @@ IDENTITY = ("topic", "who", "incarnation", "at")
 
 
 class Head(msgspec.Struct, frozen=True):
-    """The table with one row a record of a topic, and what makes two records the same report: `who` of which
-    `incarnation` (columns; none is 0) at which time. `column` is the topic's in `decoding.DECODED`."""
+    """The table with one row per record of a topic, and the identity of its reports.
+
+    `who` and `incarnation` are columns (an empty `incarnation` stands for 0); the time is `at`. `column` is the topic's
+    in `decoding.DECODED`.
+    """
 
     topic: str
     table: str
@@ -54,17 +58,17 @@ HEADS = (
     Head(DECISIONS_TOPIC, "decision", "decision", "id"),
 )
 KEPT = 2
-"""Batches whose reports a run keeps hashes of: brokers' clocks and reports are seconds apart, batches too."""
+"""Batches of which a run keeps hashes of reports: brokers' clocks and reports are seconds apart, and so are batches."""
 
 Bounds = tuple[int, int]
 """First and last, microseconds since 1970."""
 
 
 class Recent:
-    """The reports of a run's last batches, by hashes, so that most batches need not ask the lake for those before them.
+    """Hashes of the reports of a run's last batches, so that most batches need not ask the lake.
 
-    A batch's own reports join when they are looked at. `remembered` says whether a batch's spans lie behind all that is
-    not here: behind what the lake had before the run, and behind batches longer ago than KEPT.
+    A batch's own reports join when they are examined. `remembered` says whether a batch's spans lie after everything
+    that is not here: after what the lake had before the run, and after batches that were dropped (see KEPT).
     """
 
     def __init__(self) -> None:
@@ -72,7 +76,7 @@ class Recent:
         self._older: dict[str, int] = {}
 
     def learn(self, lake: Lake, spans: Mapping[str, Bounds]) -> None:
-        """Ask the lake for how far it goes with topics that come for the first time."""
+        """Ask the lake how far it goes, for topics that come for the first time."""
         for head in HEADS:
             if head.topic in spans and head.topic not in self._older:
                 begin_us = spans[head.topic][0]
@@ -89,7 +93,7 @@ class Recent:
         return [rows for rows, _ in self._kept]
 
     def join(self, hashed: DataFrame, spans: Mapping[str, Bounds]) -> None:
-        """A batch's reports; the oldest batch is dropped for it."""
+        """Add a batch's reports, and drop the oldest batch."""
         self._kept.append((hashed, {topic: last_us for topic, (_, last_us) in spans.items()}))
         if len(self._kept) > KEPT:
             _, lasts = self._kept.popleft()
@@ -100,11 +104,11 @@ class Recent:
 def repeats(
     lake: Lake, decoded: DataFrame, spans: Mapping[str, Bounds], recent: Recent | None = None
 ) -> DataFrame | None:
-    """PLACE of the records that are to be left out; None where there are none. Deletions never are.
+    """PLACE of the records to leave out; None where there are none. Deletions never are left out.
 
-    `spans`: of each topic, from when to when its reports were measured (microseconds, both included). It is found out
-    once, before any table is written, and does not follow what the tables get then. With `recent` the batch is one of a
-    run, and comes once.
+    `spans`: of each topic, from when to when its reports were measured (microseconds, both included). The result is
+    computed once, before any table is written, and does not change with the tables. Give `recent` if the batch is one
+    of a run, and comes once.
     """
     if not spans:
         return None
@@ -122,8 +126,10 @@ def repeats(
 
 
 def _suspected(lake: Lake, reports: DataFrame, spans: Mapping[str, Bounds], recent: Recent | None) -> bool:
-    """Whether two of these reports, at different places, may be the same. By hashes alone, and nearly always the last
-    that is done: repeats are rare, and ordering all reports by all that identifies them takes long."""
+    """Whether two of these reports, at different places, may be the same, by hashes alone.
+
+    This is nearly always enough: repeats are rare, and ordering all reports by their identity takes long.
+    """
     hashed = _hashed(reports)
     if recent is None:
         others = [_hashed(_recorded(lake, spans))]

@@ -1,8 +1,8 @@
-"""Reads quarantined records of a newer format again, with the decoders of this release. Those of the channel are not
-among them: the fold waits before such a record, and goes on by itself (`verdicts.py`); here only its row is cleared.
+"""Reads quarantined records of a newer format again, with the decoders of this release.
 
-Killed at any moment it does the rest the next time: rows go into silver unless their record is there, and leave the
-quarantine when they are.
+Records of the channel are not among them: the replay waits before such a record and goes on by itself (`verdicts.py`);
+here only its quarantine row is removed. A killed run is completed by the next one: rows go into silver unless their
+record is there, and leave the quarantine afterwards.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from loadmanager.history.sources import TOPICS
 
 
 def reread(lake: Lake) -> int:
-    """Move what this release can read from the quarantine to silver; how many records that were."""
+    """Move what this release can read from the quarantine to silver; returns the number of records."""
     _clear_channel(lake)
     newer = lake.table("quarantine").where((f.col("kind") == NEWER) & (f.col("topic") != CHANNEL_TOPIC))
     decoded = decoding.decode(newer.select(*RAW.names)).where(f.col("kind").isNull())
@@ -49,7 +49,7 @@ def _insert(lake: Lake, decoded: DataFrame, topics: list[str]) -> None:
 
 
 def _clear(lake: Lake, decoded: DataFrame) -> None:
-    """Take records out of the quarantine, by their offsets: few, for a release lags behind for days at most."""
+    """Take records out of the quarantine, by their offsets: few, because a release lags behind for days at most."""
     for row in decoded.groupBy("topic", "partition").agg(f.collect_list("offset").alias("offsets")).collect():
         offsets = ", ".join(map(str, row["offsets"]))
         where = f"kind = '{NEWER}' AND topic = '{row['topic']}' AND partition = {row['partition']}"
@@ -68,7 +68,7 @@ def _clear_channel(lake: Lake) -> None:
 
 
 def _take_back_gold(lake: Lake, firsts: dict[tuple[str, int], int]) -> None:
-    """Let gold count everything from these offsets on as new: before silver has it, so that a kill loses nothing."""
+    """Make gold count everything from these offsets on as new; before silver has it, so that a kill loses nothing."""
     for gold in GOLD:
         before = reached(lake, gold.table)
         back = {key: first for key, first in firsts.items() if before.next_offsets.get(key, 0) > first}

@@ -1,8 +1,8 @@
-"""Runs the ingest: one streaming query over all topics, and gold behind it. Starts, stops, says how it goes.
+"""Runs the ingest: one streaming query over all topics, and gold behind it.
 
-Topics are all in one query, because a batch of one commit is cheaper than one of six, and the tables are at one moment
-then. One that does not exist yet joins the query when it comes (`sources`). The checkpoint is Spark's own and may be
-lost; `PLAN` changes when a release cannot go on from an older one's, and the topics are read anew then.
+All topics share one query, because one commit per batch is cheaper than six, and the tables then agree on one moment. A
+topic that does not exist yet joins the query when it comes (`sources`). The checkpoint is Spark's own and may be lost;
+`PLAN` changes when a release cannot go on from an older one's, and the topics are then read anew.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ PLAN = 1
 
 QUERY = "ingest"
 LOOK_S = 1.0
-"""How often a run looks whether it shall stop, or has failed."""
+"""How often a run checks whether it shall stop, or has failed."""
 
 SLOW_START = "Python worker failed to connect back"
-"""What Spark says when the Python of a source took more than 10 s to start, as on a machine that is too busy. The limit
-is written into Spark; only the workers of tasks, which are forked, are not subject to it."""
+"""Spark's message when a source's Python process took more than 10 s to start, as on a machine that is too busy. The
+limit is fixed in Spark; it does not apply to the workers of tasks, which are forked."""
 STARTS = 4
 
 
@@ -62,7 +62,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Ingest:
-    """The ingest of one lake from one source. One at a time: a second one is refused when it writes."""
+    """The ingest of one lake from one source. Only one may run: a second one gets Conflict when it writes."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Ingest:
         self._failpoints = failpoints or Failpoints(os.environ)
 
     def run_available(self) -> None:
-        """Take all that the topics hold now, in as many batches as it takes; bring gold up to it. Raises as `run`."""
+        """Ingest all that the topics hold now, in as many batches as needed; bring gold up to it. Raises as `run`."""
         patiently(self._take)
         self._gold()
 
@@ -89,7 +89,7 @@ class Ingest:
                 raise gate.failure or _failed(error) from error
 
     def run(self, stop: threading.Event) -> None:
-        """Go on until `stop`: the batch under way is finished then, and gold brought up to it.
+        """Go on until `stop`: then finish the batch under way, and bring gold up to it.
 
         Raises Conflict if another ingest writes to the lake, Invalid if a topic was made anew, Unavailable if the
         stream fails for another reason: start again then, nothing is lost or counted twice.
@@ -139,9 +139,9 @@ class Ingest:
 
 
 class Gate:
-    """Lets batches through until it is closed, and keeps what they failed with.
+    """Lets batches through until it is closed, and keeps the error of a failed one.
 
-    Through Spark Connect batches run elsewhere, without a gate: stopping cuts one off there, which harms nothing.
+    With Spark Connect batches run elsewhere, without a gate: stopping cuts one off there, which does no harm.
     """
 
     def __init__(self, batches: Batches) -> None:
@@ -168,7 +168,7 @@ class Gate:
 
 
 def patiently(work: Callable[[], None]) -> None:
-    """Do it again where Spark did not wait for a Python process that it started: nothing is lost by a new start."""
+    """Run `work`, again where Spark did not wait for a Python process that it started: a new start loses nothing."""
     for _ in range(STARTS - 1):
         try:
             return work()

@@ -1,9 +1,9 @@
-"""A batch of raw records becomes rows of the silver tables and of the quarantine. Decoding is `decoding`'s and
-`folding`'s, what repeats is `repeats`'; here is decided what is written, and in which order.
+"""Turns a batch of raw records into rows of the silver tables and of the quarantine.
 
-All is made of bronze's rows, which stay what they are; so a batch that is run again says the same. A table that gets no
-rows is not written. The tables, the quarantine and the fold's state are written at once, in no order: a batch that is
-run again goes on from the states of batches before it, whatever of its own it finds.
+`decoding` and `folding` decode, `repeats` finds repeated reports; this module decides what is written, and in which
+order. Everything is made from bronze's rows, which never change, so a batch that is run again gives the same rows. A
+table without new rows is not written. The tables, the quarantine and the replay's state are written concurrently, in no
+order: a batch that is run again starts from the states of earlier batches, whatever is written of its own.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ DECODERS: dict[str, Callable[[DataFrame], DataFrame]] = {
     "group_lag": decoding.group_lag,
 }
 WRITES_AT_ONCE = 6
-"""A commit is mostly waiting."""
+"""Concurrent commits; a commit mostly waits."""
 
 
 class Memory(msgspec.Struct):
-    """What a run knows of the lake without asking it: where the channel's partitions stand, and what came last."""
+    """What a run knows of the lake without asking it: where the channel's partitions stand, and the last reports."""
 
     known: Known | None = None
     recent: Recent = msgspec.field(default_factory=Recent)
@@ -53,8 +53,8 @@ class Memory(msgspec.Struct):
 class Batch(msgspec.Struct, frozen=True):
     """The records of a batch that bronze has, and where the ingest was before it.
 
-    `memory` is the run's, if it has begun the batch. If another one has, perhaps of a release that read less, what it
-    wrote may be any part, and the lake is asked.
+    `memory` is the run's, if that run has begun the batch. If another run has, perhaps of an older release, any part of
+    the batch may be written, and the lake is asked.
     """
 
     number: int
@@ -65,20 +65,20 @@ class Batch(msgspec.Struct, frozen=True):
 
     @property
     def once(self) -> Once:
-        """Under which name and number each table gets its rows."""
+        """The writer's name and number for each table's commit."""
         return Once(WRITER, self.number)
 
     @property
     def topics(self) -> frozenset[str]:
-        """Of which there are records."""
+        """Topics with records in this batch."""
         return frozenset(mark.topic for mark in self.marks)
 
 
 def write(lake: Lake, batch: Batch, source: Source, partitions: int, failpoints: Failpoints) -> None:
-    """Write all that the batch says, except that it is complete. `partitions`: the channel's.
+    """Write everything of the batch except its progress. `partitions`: the channel's.
 
-    The channel's records and the others have nothing to do with each other: both are judged at once, and what one says
-    is written while the other is judged. No write begins once anything has failed.
+    The channel's records and the others are independent: both are judged concurrently, and the rows of one are written
+    while the other is judged. After a failure no further write begins.
     """
     kept: list[DataFrame] = []
     bad = [] if batch.before.followed_by(batch.marks) else [missing(batch.rows, positions(lake, batch.before))]
@@ -116,8 +116,7 @@ def _kept_meanwhile(kept: list[DataFrame]) -> Generator[None]:
 
 
 class Part(msgspec.Struct):
-    """What one part of the records says: a write for each table that gets rows, independent of each other, and what
-    goes to the quarantine (nothing, as a rule)."""
+    """The writes of one part of the records, independent of each other, and rows for the quarantine (rarely any)."""
 
     writes: list[Callable[[], None]] = []
     bad: list[DataFrame] = []

@@ -1,8 +1,8 @@
-"""The channel's part of a batch: from which state the fold goes on, with which records, and how its rows are written.
+"""The channel's part of a batch: the state to replay from, the records, and how the rows are written.
 
-* Records that a newer format made wait are folded, out of bronze, by the first release that reads them.
-* Where records are gone that nobody kept (the log was trimmed), the channel's own snapshots say what came before. Such
-  a state is written before it is used: run again, the batch finds the same one.
+* Records that waited because of a newer format are replayed, out of bronze, by the first release that reads them.
+* Where the log was trimmed before it was read, the channel's own snapshots give the state. Such a state is written
+before it is used, so that the batch finds the same one when it is run again.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ SEEDER = f"{WRITER}/seed"
 
 
 class Verdicts(msgspec.Struct, frozen=True):
-    """What a batch's fold says. `partly`: some of it may be written already, under this number or another one. `known`
-    is where partitions stood before it, `state` the rows of the states behind it, kept from their first use on."""
+    """The results of a batch's replay.
+
+    `partly`: some of it may be written already, under this number or another one. `known` is where partitions stood
+    before it, `state` the rows of the states behind it, kept from their first use on.
+    """
 
     folded: folding.Folded
     partly: bool
@@ -54,10 +57,10 @@ def verdicts(
     resumed: bool,
     remembered: Known | None = None,
 ) -> Verdicts | None:
-    """Fold a batch's records of the channel, and what has waited for this release; None if there is neither.
+    """Replay a batch's records of the channel, and what has waited for this release; None if there is neither.
 
-    `marks` are the batch's; `remembered` is where partitions stand, if that is known. The fold's `lists` are persisted;
-    unpersist them.
+    `marks` are the batch's; `remembered` is where partitions stand, if that is known. The caller must unpersist the
+    result's `lists`.
     """
     known = folding.known(lake.table("channel_state"), batch) if remembered is None else remembered
     positions = known.positions.items()
@@ -84,9 +87,9 @@ def _waited(lake: Lake, batch: int, waiting: Mapping[int, Position]) -> DataFram
 
 
 def _seed(lake: Lake, batch: int, firsts: Mapping[int, int], source: Source, known: Mapping[int, Position]) -> bool:
-    """Write down states for partitions whose records don't follow what is known; whether there were any.
+    """Write seed states for partitions whose records don't follow what is known; returns whether there were any.
 
-    A partition that is held lacks nothing: what its fold has not read yet is in bronze.
+    A partition that waits lacks nothing: what its replay has not read yet is in bronze.
     """
     held = {number for number, at in known.items() if at.held is not None}
     begins = {number: at.next_offset for number, at in known.items()}
@@ -99,15 +102,15 @@ def _seed(lake: Lake, batch: int, firsts: Mapping[int, int], source: Source, kno
 
 
 def settled_states(lake: Lake) -> DataFrame:
-    """The states of batches that are complete: all that they are made of is in the other tables."""
+    """The states of complete batches: the other tables have everything that these states are made from."""
     return lake.table("channel_state").where(f.col("batch") <= reached(lake, SILVER).batch)
 
 
 def forget(lake: Lake, complete: int) -> None:
-    """Drop the states that no batch behind the last complete one goes on from.
+    """Drop the states that no batch after the last complete one starts from.
 
-    The last of each day stays for as long as `progress` knows the day, and a seed for ever: when bronze's older days
-    are gone, the audit begins with it.
+    The last state of each day stays for as long as `progress` knows the day, and a seed for ever: the audit begins with
+    it when bronze's older days are gone.
     """
     latest = folding.positions(lake.table("channel_state"), complete + 1)
     days = _last_of_days(lake)

@@ -1,6 +1,6 @@
-"""Replay: what a cluster's recorded load would have come to under other strategies and settings, and by how much.
+"""Replay: what a cluster's recorded load would have cost under other strategies and settings.
 
-`replay(lake, window, candidates, options)`. The way of a recorded window:
+`replay(lake, window, candidates, options)`. How a recorded window is processed:
 
     silver ─▶ slicing (Spark: what each window needs, side by side) ─▶ on the executors, a window at a time:
         slices ─▶ tiles, walking, presence ─▶ recording (a game, or why there is none)

@@ -1,7 +1,7 @@
-"""What is replayed: a strategy with settings, as text `strategy[:setting=value,…]`, and what it then plays with.
+"""Candidates of a replay: a strategy with settings, as text `strategy[:setting=value,…]`.
 
-A value may be several, `a|b`: then each is a candidate, and several such settings a grid. Names and units are those of
-`loadmanager config set`. `recorded` is what the cluster really did.
+A value may be several, `a|b`: each is a candidate then, and several such settings make a grid. Names and units are
+those of `loadmanager config set`. `recorded` is what the cluster really did.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DEFAULTS = (
     *("transfer", "threshold", "uniform", "avg", "overload"),
 )
 MOST = 200
-"""Candidates of one replay: a grid that is larger was not meant."""
+"""The most candidates of one replay: a larger grid is a mistake."""
 _STRATEGY = "balancing_strategy"
 NOT_PLAYED = frozenset(
     {
@@ -37,35 +37,35 @@ NOT_PLAYED = frozenset(
     }
 )
 NOT_PLAYED_KINDS = ("advice_", "decision_", "host_", "merge", "namespace_", "quarantine_", "split")
-"""Settings, and how the names of more begin, that change nothing in a replay: two candidates would only seem alike."""
+"""Settings, and prefixes of more, that change nothing in a replay: candidates that differ in them would be equal."""
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A strategy, and the cluster's settings that are to differ, in our names and units. No settings: as they are."""
+    """A strategy, and the settings that differ from the cluster's, in our names and units."""
 
     strategy: str
     values: dict[str, Scalar] = {}
 
     @property
     def name(self) -> str:
-        """`plan:balancing_tolerance=tight`: what makes it again."""
+        """The text that parses to this candidate, such as `plan:balancing_tolerance=tight`."""
         values = ",".join(f"{name}={_text(value)}" for name, value in self.values.items())
         return f"{self.strategy}:{values}" if values else self.strategy
 
     @property
     def is_recorded(self) -> bool:
-        """It is what the cluster did: nothing is played."""
+        """Whether it is what the cluster did: nothing is played then."""
         return self.strategy == RECORDED
 
     def settings(self, base: Settings) -> Settings:
-        """What it plays with. Raises Invalid if the values don't go with each other, or with the others of `base`."""
+        """The settings to play with. Raises Invalid if values conflict with each other, or with `base`."""
         try:
             return combined(base, {**self.values, _STRATEGY: self.strategy})
         except ValueError as error:
             raise Invalid(f"{self.name}: {error}") from None
 
     def changes(self, base: Settings) -> dict[str, Scalar]:
-        """Which of the cluster's settings have to be set so that it behaves like this; none for what was recorded."""
+        """The changes to the cluster's settings that make it behave like this; none for what was recorded."""
         if self.is_recorded:
             return {}
         wanted = {_STRATEGY: self.strategy, **self.values}
@@ -87,7 +87,7 @@ def parsed(given: Iterable[str], base: Settings) -> tuple[Candidate, ...]:
 
 
 def spelled(given: Iterable[str]) -> tuple[Candidate, ...]:
-    """As `parsed`, without a look at whether values go with each other and with the cluster's. Raises Invalid."""
+    """As `parsed`, without checking whether values fit each other and the cluster's settings. Raises Invalid."""
     names = dict.fromkeys(each.name for each in _all(given))
     if len(names) > MOST:
         raise Invalid(f"these are {len(names)} candidates; give at most {MOST}")
@@ -132,7 +132,7 @@ def _check_played(text: str, name: str) -> None:
 
 
 def _typed(default: object, value: Scalar) -> Scalar:
-    """As the setting has it, so that the same value always has the same name: text that is a number becomes one."""
+    """The value in the setting's type, so that equal values have equal names: text that is a number becomes one."""
     if not isinstance(value, str):
         return value
     if isinstance(default, bool):

@@ -1,4 +1,4 @@
-"""What goes when a bundle goes, for many bundles of one report at once: `load.usage.bundle_row` over columns. Pure."""
+"""The load that leaves with a bundle, for many bundles of one report: `load.usage.bundle_row` over columns. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ CPU_PERCENT, IN, OUT, MESSAGES = range(4)
 
 
 def costs(rates: Floats, total: Floats, cpu_percent: float, cores: float) -> Floats:
-    """(r, DIMENSIONS): loads in natural units of bundles with these rates (r, 4), of which `total` (4,) is the sum over
-    all of the broker; `cpu_percent` is what the broker uses of its `cores`."""
+    """(r, DIMENSIONS): loads in natural units of bundles with these rates (r, 4).
+
+    `total` (4,) is the sum over all bundles of the broker; `cpu_percent` is what the broker uses of its `cores`.
+    """
     found = np.zeros((len(rates), DIMENSIONS))
     found[:, CPU] = _cpu_percent(rates, total, max(0.0, cpu_percent), cores) / 100 * cores
     found[:, BYTES_IN:] = rates[:, IN:]

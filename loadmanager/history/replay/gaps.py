@@ -1,4 +1,4 @@
-"""For how long bundles were not served in recorded moves: what a move costs in this cluster. DataFrames, aggregated."""
+"""How long bundles were not served in recorded moves: what a move costs in this cluster."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from loadmanager.history.lake import ALWAYS, Lake, Window
 from loadmanager.history.replay.judging import Gaps
 
 FEWEST = 20
-"""Moves of a kind that must have been seen; before that the playground's constant counts."""
+"""The fewest recorded moves of a kind for a mean; below that the playground's constant counts."""
 _TRANSFER, _UNLOAD = "transfer", "unload"
 
 
 def recorded_gaps(lake: Lake, window: Window = ALWAYS) -> Gaps:
-    """Mean gaps of planned moves: from when the old owner stopped to when the new one was there, by the log's clock."""
+    """Mean gaps of planned moves, from the old owner's stop to the new owner's start, by the log's clock."""
     history = Over.partitionBy("bundle").orderBy("partition", "offset", "ordinal")
     state, before, second, third = (f.lag("state", back).over(history) for back in range(4))
     at = f.coalesce("appended_at", "at")

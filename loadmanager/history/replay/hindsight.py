@@ -1,13 +1,16 @@
-"""The least that an outcome of a window can cost, knowing all of it in advance: a lower bound of J, by an LP. Pure.
+"""A lower bound of an outcome's cost J in a window, knowing all of it in advance; by linear programming. Pure.
 
-Regret is a candidate's J less this bound, so it is an *upper* bound of what it lost against the best that there was.
-The bound is one of a game with fewer rules:
-* in each round the fullest broker is at least at the even level, and as full as the largest bundle makes the emptiest;
-* what was at home on a broker at the beginning fills it until it has left. It may leave in parts, does not fill the
-  broker that it goes to (beyond the even level), and costs what it costs when it is lightest in that stretch of rounds;
+Regret is a candidate's J less this bound, so it is an *upper* bound of what it lost against the best possible. The
+bound is the optimum of a game with fewer rules:
+
+* in each round the fullest broker is at least at the even level, and at least as full as the largest bundle makes the
+emptiest broker;
+* bundles that begin on a broker fill it until they leave. They may leave in parts, do not fill the broker that they go
+to (beyond the even level), and cost what they cost when they are lightest in that stretch of rounds;
 * within a stretch a bundle that was away for one round was away for all, and only sums over the stretch count;
-* a broker that is not there, or has not been for a time, asks nothing of anybody: fleeing is free.
-Each true outcome is one of this game at a cost that is not higher. So no outcome is below the bound.
+* a broker that is absent, or was absent before, costs nothing: leaving it is free.
+
+Each true outcome is one of this game at no higher cost. So no outcome is below the bound.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from loadmanager.history.replay.judging import Judge
 from loadmanager.model.cluster import Flags, Floats, Ints
 
 STRETCHES = 8
-"""Into which a window is cut; more bind the bound closer, and cost more time."""
+"""Stretches of a window; more make the bound tighter, and take longer."""
 
 
 def least(judge: Judge, stretches: int = STRETCHES) -> float:
@@ -34,7 +37,7 @@ def least(judge: Judge, stretches: int = STRETCHES) -> float:
 
 
 def _floor(judge: Judge) -> Floats:
-    """(T,): below which the fullest broker's usage cannot be."""
+    """(T,): lower bound of the fullest broker's usage."""
     scenario, floor = judge.scenario, judge.even.copy()
     for at in range(scenario.rounds):
         there = scenario.present[at]
@@ -46,7 +49,7 @@ def _floor(judge: Judge) -> Floats:
 
 
 def _overload(judge: Judge) -> Floats:
-    """(T,): below which the brokers' usages beyond `overloaded`, summed, cannot be: where all together is too much."""
+    """(T,): lower bound of the summed usages beyond `overloaded`: what exceeds the cluster's whole room."""
     scenario, limit = judge.scenario, judge.ruler.overloaded
     found = np.zeros(scenario.rounds)
     for at in range(scenario.rounds):
@@ -59,14 +62,14 @@ def _overload(judge: Judge) -> Floats:
 
 
 class _Broker(msgspec.Struct, frozen=True, eq=False):
-    """What one broker brings into the LP: its usage if all its own stay, and what each of them has of it."""
+    """One broker's part of the LP: its usage if all its bundles stay, and each bundle's part of that."""
 
     row: int
     bundles: Ints
     whole: Floats
-    """(S, r): usage summed over the rounds of the stretch that it stays through."""
+    """(S, r): usage summed over those rounds of a stretch through which the broker stays."""
     rounds: Ints
-    """(S,): how many those are."""
+    """(S,): how many such rounds there are."""
     beside: Floats
     """(S,): the floor, summed over the other rounds."""
     parts: Floats
@@ -134,14 +137,17 @@ class _Rows:
         self.right += [0.0] * len(each)
 
     def entries(self) -> tuple[Floats, tuple[Ints, Ints]]:
-        """Values, and where they are."""
+        """Values, and their rows and columns."""
         values, rows, columns = (np.concatenate(each) for each in zip(*self._parts, strict=True))
         return values, (rows, columns)
 
 
 def _solved(judge: Judge, full: list[_Broker], floors: Floats, overloads: Floats, price: Floats) -> float:
-    """The LP. Columns: usage of the fullest in each stretch; of each broker in `full` what it is overloaded by in each
-    stretch; of each of its bundles whether it is away in each stretch, and whether it leaves then."""
+    """Solve the LP.
+
+    Columns: usage of the fullest broker in each stretch; the overload of each broker in `full` in each stretch; for
+    each of its bundles and stretches whether the bundle is away, and whether it leaves then.
+    """
     from scipy.optimize import linprog  # takes a moment to import
     from scipy.sparse import coo_matrix
 

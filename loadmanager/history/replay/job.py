@@ -1,8 +1,8 @@
-"""The replay job: cuts the record into windows, has executors play every candidate in each, ranks what came back.
+"""The replay job: cuts the record into windows, plays every candidate in each on executors, and ranks the results.
 
-A task is a window with a lane of its candidates: a window's rows are brought to one executor once, and read once. With
-few windows the candidates are shared among lanes, which each get the rows. What comes back is a row for each window and
-candidate: that many the driver takes, and no more.
+A task is a window with a lane of its candidates: a window's rows go to one executor once, and are read once. With few
+windows the candidates are shared among lanes, which each get the rows. The driver collects one row per window and
+candidate.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ WANTED_WINDOWS = 24
 FEWEST_ROUNDS, SHORTEST_ROUNDS = 2, 20
 TASKS_A_SLOT = 4
 MOST_WINDOWS = 10_000
-"""A row for each of them and each candidate comes back to the driver."""
+"""The driver collects one row for each window and candidate."""
 LONGEST_REST_S = 86_400.0
-"""Before a window; who lets bundles rest for longer has the older ones free."""
+"""How far before a window moves are read: with a longer rest time, bundles that moved earlier count as free."""
 _FIGURES = tuple(field.name for field in msgspec.structs.fields(Terms))
 _PLAYED = ", ".join(
     (
@@ -55,18 +55,18 @@ class Options(msgspec.Struct, frozen=True):
     """How to replay. Lengths in seconds."""
 
     interval_s: float | None = None
-    """Between two rounds; None: the cluster's `balancing_interval_s`."""
+    """Time between two rounds; None: the cluster's `balancing_interval_s`."""
     window_s: float | None = None
-    """None: a 24th of what was recorded, at least 20 rounds and at most 4 hours."""
+    """Length of a window; None: a 24th of what was recorded, at least 20 rounds and at most 4 hours."""
     settings: Settings | None = None
-    """The cluster's own; None: those that its last decision in the record says, over the defaults."""
+    """The cluster's settings; None: those of its last recorded decision, over the defaults."""
     objective: Objective = Objective()
     gaps: Gaps | None = None
     """What moves cost; None: as recorded, or the playground's constants."""
     coverage: float = 0.9
-    """Of all bundles and rounds of a window, the part of which the load must be known."""
+    """The part of all bundles and rounds of a window for which the load must be known."""
     parallelism: int = 8
-    """About how many tasks run at once; with few windows their candidates are shared among so many."""
+    """About how many tasks run at once; with few windows, their candidates are shared among this many tasks."""
     seed: int = 0
 
 
@@ -76,9 +76,9 @@ def replay(
     candidates: Sequence[str] = DEFAULTS,
     options: Options = Options(),  # noqa: B008
 ) -> ReplayResult:
-    """Plays what was recorded in the window with each candidate (`candidates.parsed`), and ranks them.
+    """Play what was recorded in the window with each candidate (`candidates.parsed`), and rank them.
 
-    Raises Invalid for candidates that are none, and where there is nothing that can be replayed, with the reasons.
+    Raises Invalid for unknown candidates, and where nothing can be replayed, with the reasons.
     """
     base = options.settings or recorded_settings(lake, window)
     chosen = parsed(candidates, base)
@@ -113,7 +113,7 @@ def replay(
 
 
 def recorded_settings(lake: Lake, window: Window = ALWAYS) -> Settings:
-    """The settings of the last decision before the window's end, over the defaults. What does not fit is left out."""
+    """The settings of the last decision before the window's end, over the defaults; unusable values are left out."""
     rows = lake.table("decision", Window(None, window.end)).where(f.col("settings").isNotNull())
     found = rows.orderBy(f.col("at").desc(), f.col("offset").desc()).select("settings").limit(1).collect()
     usual = Settings.model_construct(None)
@@ -176,7 +176,7 @@ def _told(skipped: Mapping[str, int]) -> str:
 
 
 def _player(cut: Cut, rules: Rules) -> Callable[[Any], Any]:
-    """What runs on an executor: the rows of one slot in, one row for each of its candidates out."""
+    """The function for executors: the rows of one slot in, one row for each of its candidates out."""
 
     def play(table: Any) -> Any:
         window, lane = divmod(int(table["slot"][0].as_py()), cut.lanes)

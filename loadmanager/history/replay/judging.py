@@ -1,11 +1,11 @@
-"""What an outcome of a window costs: one objective for all, from who had each bundle when, and what was moved. Pure.
+"""The cost of a window's outcome: one objective, from who had each bundle when, and what was moved. Pure.
 
     J = overload · Σ over brokers of (usage - overloaded)⁺, mean over the rounds
       + imbalance · (fullest broker's usage - even level), mean over the rounds
       + moved · load moved, shares of the mean broker an hour
       + gap · seconds without service an hour
 
-Usages are measured by the cluster's own settings, not by a candidate's: who widens his tolerance is not better by that.
+Usages are measured by the cluster's own settings, not by a candidate's: a candidate gains nothing by a wider tolerance.
 The unit of J is brokers: 0.1 is as if a tenth of a broker were too much on the fullest one all the time.
 """
 
@@ -22,11 +22,11 @@ from loadmanager.strategies.playground.level import Ruler, allowed_usage, even_u
 from loadmanager.strategies.playground.measures import TRANSFER_GAP_S, UNLOAD_GAP_S
 
 FREE = "death"
-"""Who fled a dead broker is nobody's cost: all candidates have the same deaths."""
+"""Moves away from a dead broker cost nothing: all candidates have the same deaths."""
 
 
 class Gaps(msgspec.Struct, frozen=True):
-    """For how long a bundle is not served in a move; `source` says who measured that."""
+    """How long a bundle is not served in a move; `source` says where the figures come from."""
 
     transfer_s: float = TRANSFER_GAP_S
     unload_s: float = UNLOAD_GAP_S
@@ -40,8 +40,8 @@ class Gaps(msgspec.Struct, frozen=True):
 class Objective(msgspec.Struct, frozen=True):
     """The weights; 0 or more each.
 
-    `moved` is a time in hours: moving load is worth it if it lowers the fullest broker by as much for longer than that.
-    `gap`: a second without service of one bundle is as much as so many brokers of imbalance for an hour.
+    `moved` is a time in hours: moving load pays if it lowers the fullest broker by as much for longer than that. `gap`:
+    the cost of one second without service of one bundle, in brokers of imbalance for an hour.
     """
 
     overload: float = 4.0
@@ -55,7 +55,7 @@ class Terms(msgspec.Struct, frozen=True):
 
     objective: float
     overload: float
-    """Of J, before its weight; so are the next three."""
+    """This part of J, before its weight; so are the next three."""
     imbalance: float
     moved_an_hour: float
     gap_s_an_hour: float
@@ -63,7 +63,7 @@ class Terms(msgspec.Struct, frozen=True):
     """The fullest broker's usage over the mean one's, mean over the rounds."""
     std: float
     above_percent: float
-    """Of the rounds: some broker is beyond tolerance."""
+    """Per cent of rounds in which some broker is beyond tolerance."""
     moves: int
     moved: float
     gap_s: float
@@ -96,7 +96,7 @@ class Judge:
         return even_usage(self.ruler, scenario.capacity[taking], scenario.foreign[at][taking], scenario.total(at))
 
     def usage(self, owner: Ints) -> Floats:
-        """(T, n): the fullest resource of each broker, NaN for those that are not there."""
+        """(T, n): usage of each broker's fullest resource, NaN for absent brokers."""
         scenario = self.scenario
         cells = owner + np.arange(scenario.rounds)[:, None] * scenario.brokers
         shape = (scenario.rounds, scenario.brokers)
@@ -109,7 +109,7 @@ class Judge:
         return found
 
     def terms(self, owner: Ints, steps: Sequence[Step]) -> Terms:
-        """What it costs that `owner` (T, m) had the bundles after each round's moves, which were `steps`."""
+        """The costs if `owner` (T, m) had the bundles after each round's moves, which were `steps`."""
         usage, wanted = self.usage(owner), self.objective
         planned = [step for step in steps if step.how != FREE]
         moved = float(sum(self.shares[step.round, step.bundle] for step in planned))
@@ -137,7 +137,7 @@ class Judge:
         )
 
     def _above(self, owner: Ints, taking: Floats) -> Flags:
-        """(T,): some broker that takes part is beyond tolerance."""
+        """(T,): whether some broker that takes part is beyond tolerance."""
         scenario, found = self.scenario, np.zeros(self.scenario.rounds, np.bool_)
         for at in range(scenario.rounds):
             active = scenario.present[at] & ~scenario.draining[at]

@@ -1,5 +1,8 @@
-"""The ranking as a picture, PNG and a page that needs no network: what each candidate cost and of what, with intervals;
-how much better or worse than the record in each window. Needs Altair and vl-convert, imported when it is drawn."""
+"""The ranking as a picture, as PNG and as an HTML page that needs no network.
+
+It shows each candidate's cost and its terms, with intervals, and the difference to the record in each window. Needs
+Altair and vl-convert, which are imported at drawing.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ def chart(result: ReplayResult) -> Any:
 
 
 def _costs(altair: Any, result: ReplayResult, names: Sequence[str]) -> Any:
-    """Stacked terms of the objective, its interval, and the bound: how low anybody could have come."""
+    """Stacked terms of the objective, its interval, and the lower bound."""
     played = [each for each in result.ranked if each.windows]
     weights = [result.objective[name] for name in TERMS]
     values = [

@@ -1,6 +1,7 @@
-"""One window on one executor: makes its game, plays every candidate, judges them. One window is in memory at a time.
+"""Plays one window on one executor: makes its game, plays every candidate, judges them.
 
-A strategy that breaks a rule, or fails, loses that window: what it did is kept in words, and counted.
+One window is in memory at a time. A strategy that breaks a rule, or fails, loses that window: the reason is kept, and
+counted.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ class Rules(msgspec.Struct, frozen=True):
     coverage: float
     seed: int = 0
     own: Mapping[str, Settings] = {}
-    """What candidates play with, by name, where it has been put together already (it takes as long as some rounds)."""
+    """Candidates' settings by name, where they are combined already (that takes as long as some rounds)."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """Of one candidate in a window. `broke`: the rule it broke or the error it raised; then there are no terms."""
+    """One candidate in one window. `broke`: the broken rule or the raised error; `terms` is None then."""
 
     candidate: int
     bound: float
@@ -46,7 +47,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def outcomes(table: Any, frame: Frame, rules: Rules, chosen: Sequence[int]) -> Missing | list[Outcome]:
-    """Plays the candidates of these numbers on the rows of one window (pyarrow.Table of `slicing.EVENT`)."""
+    """Play the candidates with these numbers on the rows of one window (pyarrow.Table of `slicing.EVENT`)."""
     game = recorded(sliced(table, frame), rules.settings.load_ttl_s, rules.coverage)
     if isinstance(game, Missing):
         return game
@@ -70,6 +71,6 @@ def _outcome(game: RecordedGame, judge: Judge, bound: float, rules: Rules, numbe
 
 
 def played(game: RecordedGame, candidate: Candidate, rules: Rules) -> Played:
-    """The candidate in this game, from the recorded placement. Raises InvariantViolation, and whatever it raises."""
+    """Play the candidate from the recorded placement. Raises InvariantViolation, and any error of the strategy."""
     settings = rules.own.get(candidate.name) or candidate.settings(rules.settings)
     return played_out(game.scenario, candidate.strategy, settings, rules.seed)

@@ -1,7 +1,7 @@
-"""Which brokers take part in which round, what they use and have: by their reports, and by who was revoked. Pure.
+"""Which brokers take part in which round, what they use and have; from reports and revocations. Pure.
 
-A broker is there from its report on until that is taken away or too old, or until its bundles were revoked and it said
-nothing more in that incarnation. It is about to stop from its first hand-over of its own on, if it then gave away all.
+A broker is present from its report on until the report is deleted or too old, or until its bundles were revoked and it
+reported no more in that incarnation. It is draining from its first own hand-over on, if it then gave away all bundles.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Presence(msgspec.Struct, frozen=True, eq=False):
     used: Floats
     """(T, n, DIMENSIONS), natural units; 0 where a broker is not there."""
     capacity: Floats
-    """(n, DIMENSIONS), of the first report; of one that never reported the mean of the others."""
+    """(n, DIMENSIONS), of the first report; without any report, the mean of the others."""
 
 
 def presence(data: Slice, ttl_us: int) -> Presence:
-    """Who is there. A report older than `ttl_us` counts no more."""
+    """The presence of all brokers. A report older than `ttl_us` no longer counts."""
     shape = (data.frame.rounds, len(data.brokers))
     present, used = np.zeros(shape, np.bool_), np.zeros((*shape, DIMENSIONS))
     capacity = np.full((shape[1], DIMENSIONS), np.nan)
@@ -51,8 +51,10 @@ def _known(capacity: Floats) -> Floats:
 
 
 def _is_gone(data: Slice, broker: int) -> Flags:
-    """(T,): its report was taken away, or it was revoked, and it has not come back; one round at least, but for what
-    was over before the window."""
+    """(T,): its report was deleted, or it was revoked, and it has not come back.
+
+    At least one round long, except where it ended before the window.
+    """
     times, reports = data.frame.times, data.reports
     gone = np.zeros(len(times), np.bool_)
     for begin, end in [*_withdrawn(reports, broker), *_revoked(data, broker)]:
@@ -64,14 +66,14 @@ def _is_gone(data: Slice, broker: int) -> Flags:
 
 
 def _withdrawn(reports: Reports, broker: int) -> list[tuple[int, int]]:
-    """From when to when its report was taken away."""
+    """Times (begin, end) without its report, after a deletion."""
     mine = reports.broker == broker
     back = reports.us[mine & ~reports.gone]
     return [(int(us), _next(back, int(us))) for us in reports.us[mine & reports.gone]]
 
 
 def _revoked(data: Slice, broker: int) -> list[tuple[int, int]]:
-    """From when to when it was dead. One that goes on reporting in its incarnation only lost a bundle."""
+    """Times (begin, end) of its deaths. A broker that goes on reporting in its incarnation only lost a bundle."""
     reports, moves = data.reports, data.ownerships
     taken = np.flatnonzero((moves.source == broker) & (moves.action == REVOKE))
     mine = (reports.broker == broker) & ~reports.gone
@@ -90,7 +92,7 @@ def _next(times: Ints, us: int) -> int:
 
 
 def draining(data: Slice, owner: Ints, present: Flags) -> Flags:
-    """(T, n): about to stop. `owner` (T, m) is who has each tile in each round."""
+    """(T, n): draining. `owner` (T, m) is who has each tile in each round."""
     found = np.zeros_like(present)
     moves, times = data.ownerships, data.frame.times
     given = (moves.role == ITS_OWN) & ((moves.action == TRANSFER) | (moves.action == UNLOAD))

@@ -1,7 +1,7 @@
-"""Sums up windows: means with intervals, who is best, and what to set. Pure.
+"""Summarises windows: means with intervals, the best candidate, and what to set. Pure.
 
 Intervals are paired bootstraps: windows are drawn with replacement, the same ones for every candidate, so that a hard
-day is hard for all, and differences are as sure as they are. Windows count as independent of each other.
+day is hard for all and does not blur differences. Windows count as independent of each other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from loadmanager.settings import Settings
 LEVEL_PERCENT = (2.5, 97.5)
 RESAMPLES = 2_000
 FEWEST = 5
-"""Windows; what fewer say may be chance, whatever their interval."""
+"""Fewer windows may show chance, whatever their interval."""
 
 
 class _Table:
@@ -39,11 +39,11 @@ class _Table:
         return np.array([np.nan if value is None else value for value in values], np.float64)
 
     def broke(self, candidate: str) -> list[str]:
-        """What it broke, window by window."""
+        """The rules it broke, window by window."""
         return [text for begin in self._begins if (text := self._rows[begin, candidate].broke)]
 
     def interval(self, values: Floats) -> Interval:
-        """Of the mean of these; windows without a value are left out."""
+        """The interval of the mean of these values; windows without a value are left out."""
         known = ~np.isnan(values)
         if not known.any():
             return Interval(float("nan"), float("nan"), float("nan"))
@@ -54,7 +54,7 @@ class _Table:
 
 
 def ranked(rows: Sequence[WindowRow], candidates: Sequence[Candidate], seed: int) -> tuple[Ranked, ...]:
-    """The candidates, best first: those that kept the rules before the others, each by its mean J."""
+    """The candidates, best first: by number of windows with a broken rule, then by mean J."""
     table = _Table(rows, [each.name for each in candidates], seed)
     worst = np.inf
     order = sorted(
@@ -95,7 +95,7 @@ def _one(table: _Table, name: str, rank: int, best: str) -> Ranked:
 
 
 def config_of(best: Candidate, base: Settings) -> Config:
-    """What has to be set."""
+    """The settings of the best candidate."""
     changes = best.changes(base)
     return Config(best.name, changes, commands(changes))
 

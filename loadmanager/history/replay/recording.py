@@ -1,6 +1,6 @@
-"""Makes a game of one window: the recorded loads, machines and first placement, and what the cluster did then. Pure.
+"""Makes a game of one window: recorded loads, machines and first placement, and what the cluster did then. Pure.
 
-Nothing is made up: where too much is not known, the answer says what, and the window is left out.
+Nothing is invented: where too much is unknown, the answer says what, and the window is left out.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from loadmanager.strategies.playground.scenario import Scenario
 
 
 class Rest(msgspec.Struct, frozen=True, eq=False):
-    """A planned move before the game: in which round that was (0 or less), of which bundle, from which broker, and what
-    the bundle cost then (DIMENSIONS,)."""
+    """A planned move before the game: round (0 or less), bundle, source, and the bundle's load then (DIMENSIONS,)."""
 
     round: int
     bundle: int
@@ -31,14 +30,14 @@ class Rest(msgspec.Struct, frozen=True, eq=False):
 
 
 class Recorded(Scenario, frozen=True, eq=False):
-    """A scenario whose loads are what was recorded, each resource by itself. `activity` and `profile` mean nothing."""
+    """A scenario with recorded loads, each resource by itself. `activity` and `profile` are unused."""
 
     load: Floats
     """(T, m, DIMENSIONS)"""
     rests: tuple[Rest, ...] = ()
     """In the order of time."""
     ruling: Ruling | None = None
-    """What policies said; None where that is not recorded."""
+    """The policies in force; None where they are not recorded."""
 
     def asked(self, at: int) -> Floats:
         return self.load[at].copy()
@@ -49,7 +48,7 @@ class Recorded(Scenario, frozen=True, eq=False):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A bundle that came to another broker in a round: by `transfer`, `unload`, `hand over`, or `death` of its own."""
+    """A move to another broker in a round: by `transfer`, `unload`, `hand over`, or `death` of the old broker."""
 
     round: int
     bundle: int
@@ -57,7 +56,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class RecordedGame(msgspec.Struct, frozen=True, eq=False):
-    """What may be played, and what was: `owner` (T, m) who had each bundle, and by which steps."""
+    """A game to play, and what happened: `owner` (T, m) who had each bundle, and by which steps."""
 
     scenario: Recorded
     owner: Ints
@@ -65,13 +64,13 @@ class RecordedGame(msgspec.Struct, frozen=True, eq=False):
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """Why a window cannot be replayed, in words that are the same for the same reason."""
+    """Why a window cannot be replayed; the same words for the same reason."""
 
     reason: str
 
 
 def recorded(data: Slice, ttl_s: float, least_coverage: float) -> RecordedGame | Missing:
-    """The game of a window. `least_coverage`: of all bundles and rounds, the part of which the load has to be known."""
+    """The game of a window. `least_coverage`: the part of all bundles and rounds for which the load must be known."""
     if not len(data.reports.us):
         return Missing("no broker reported")
     if not len(data.ownerships.us):
@@ -109,8 +108,7 @@ def _at(flags: Flags, owner: Ints) -> Flags:
 
 
 def _placed(owner: Ints, present: Flags) -> Ints:
-    """Bundles without an owner, or with one that is not there, are already where they come next; as they are where they
-    come nowhere."""
+    """Bundles without a present owner count at their next owner already, or at their last one if there is no next."""
     placed = np.where(owner == NOWHERE, owner.max(axis=0), owner)
     for at in range(len(owner) - 2, -1, -1):
         nobody = (owner[at] == NOWHERE) | ~present[at, placed[at]]
@@ -125,7 +123,7 @@ def _foreign(used: Floats, load: Floats, owner: Ints) -> Floats:
 
 
 def _rests(departures: Sequence[Departure], kept: Ints, load: Floats, frame: Frame) -> Iterator[Rest]:
-    """A bundle of which nobody had said what it costs counts as if it had not changed until the first round."""
+    """The moves before the game. A bundle without a reported load then counts with its load of the first round."""
     row_of = {tile: row for row, tile in enumerate(kept.tolist())}
     for each in departures:
         row = row_of.get(each.tile)
@@ -135,7 +133,7 @@ def _rests(departures: Sequence[Departure], kept: Ints, load: Floats, frame: Fra
 
 
 def _steps(owner: Ints, present: Flags, unloaded: Flags) -> list[Step]:
-    """What the cluster did: each bundle that is elsewhere than in the round before."""
+    """What the cluster did: each bundle that is elsewhere than in the round before is a step."""
     found: list[Step] = []
     for at, bundle in np.argwhere(owner[1:] != owner[:-1]).tolist():
         died = not present[at + 1, owner[at, bundle]]

@@ -1,4 +1,4 @@
-"""What a replay answers. Values only, that go into JSON as they are."""
+"""The result of a replay: plain values that go into JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from loadmanager.settings.dynamic.model import Scalar
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """A mean over windows, and between what 95 % of resampled means lie."""
+    """A mean over windows, and the range of 95 % of resampled means."""
 
     mean: float
     low: float
@@ -25,11 +25,11 @@ class Ranked(msgspec.Struct, frozen=True):
     """Windows in which it broke a rule or failed."""
     objective: Interval
     regret: Interval
-    """J less the bound of the best that there was: an upper bound of what it lost."""
+    """J less the lower bound: an upper bound of what it lost against the best possible."""
     against_best: Interval
-    """J less that of the first in the table, window by window: above 0 throughout, and the first is better for sure."""
+    """J less that of the first in the table, window by window; an interval above 0: the first is surely better."""
     against_recorded: Interval | None
-    """J less that of what the cluster did; None where that was not asked."""
+    """J less that of what the cluster did; None where `recorded` was no candidate."""
     overload: float
     imbalance: float
     moved_an_hour: float
@@ -38,7 +38,7 @@ class Ranked(msgspec.Struct, frozen=True):
     std: float
     above_percent: float
     moves: float
-    """A window, in the mean."""
+    """Mean moves per window."""
     broke: str = ""
     """The first rule it broke, in words."""
 
@@ -80,7 +80,7 @@ class Config(msgspec.Struct, frozen=True):
 
 
 class ReplayResult(msgspec.Struct, frozen=True):
-    """All of it. `skipped`: how many windows were left out, by why."""
+    """The whole result. `skipped`: how many windows were left out, by reason."""
 
     begin: str
     end: str
@@ -98,4 +98,4 @@ class ReplayResult(msgspec.Struct, frozen=True):
     gap_source: str
     seed: int
     ruled: int = 0
-    """Of the windows those of which the record says which policies held; in the others none did."""
+    """Windows whose policies are recorded; in the others no policy held."""

@@ -1,7 +1,8 @@
-"""Plays a recorded game, round by round: the strategies and placements of production, unchanged, on the simulator's
-cluster, from the recorded placement, under the rests and policies that held. The same arguments give the same outcome.
+"""Plays a recorded game, round by round, with the unchanged strategies and placements of production.
 
-As `sim.balance.playing`, without what only a playground measures; what an outcome costs says `judging.py`.
+It runs on the simulator's cluster, from the recorded placement, under the rests and policies that held. The same
+arguments give the same outcome. It is `sim.balance.playing` without the playground's measurements; `judging.py`
+computes costs.
 """
 
 from __future__ import annotations
@@ -24,16 +25,17 @@ from loadmanager.strategies.rebalancing.strategy import Strategy
 
 
 class Played(msgspec.Struct, frozen=True, eq=False):
-    """What came of it: `owner` (T, m) who had each bundle after each round's moves, and these."""
+    """The outcome: `owner` (T, m) who had each bundle after each round's moves, and the moves."""
 
     owner: Ints
     steps: tuple[Step, ...]
 
 
 def played_out(scenario: Recorded, strategy: str, settings: Settings, seed: int = 0) -> Played:
-    """Play it. It sees of each broker the bundles that a report has.
+    """Play the scenario. The strategy sees, of each broker, the bundles that a report has.
 
-    Raises InvariantViolation if the strategy breaks a rule that every strategy owes to keep, and whatever it raises.
+    Raises InvariantViolation if the strategy breaks a rule that every strategy must keep, and any error of the
+    strategy.
     """
     settings = settings.model_copy(update={"balancing_interval_s": scenario.interval_s})
     game = _Game(scenario, STRATEGIES.make(strategy), settings, seed)
@@ -44,7 +46,7 @@ def played_out(scenario: Recorded, strategy: str, settings: Settings, seed: int 
 
 
 class _Cluster(SimulatedCluster):
-    """Knows what was moved before the game."""
+    """A cluster that knows the moves before the game."""
 
     def __init__(self, scenario: Recorded, settings: Settings) -> None:
         super().__init__(scenario, settings)
@@ -55,7 +57,7 @@ class _Cluster(SimulatedCluster):
 
 
 class _Placer(Placer):
-    """Passes over brokers where policies do not let a bundle be, if there are others."""
+    """Skips brokers where policies forbid a bundle, if there are others."""
 
     def __init__(self, cluster: SimulatedCluster, ruler: Ruler, name: str, ruling: Ruling | None) -> None:
         super().__init__(cluster, ruler, name)
@@ -99,7 +101,7 @@ class _Game:
         return cluster.place
 
     def _give_away(self, orphans: list[int]) -> None:
-        """Places bundles whose owner is gone; those of one that stopped on purpose are planned moves."""
+        """Place bundles whose owner is gone; those of a broker that stopped on purpose are planned moves."""
         if not orphans:
             return
         cluster, at = self._cluster, self._cluster.at

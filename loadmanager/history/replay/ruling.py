@@ -1,8 +1,8 @@
-"""What policies said in a window, for its own rows of bundles and brokers: read from the record of a decision. Pure.
+"""The policies in force in a window, for its rows of bundles and brokers; from the record of a decision. Pure.
 
-A decision's model has the hard rules worked out for the bundles and brokers that it looked at. A bundle that it did not
-look at goes by what holds for its namespace there; brokers that came later are under no rule, and so are namespaces of
-which the model had no bundle. Rules hold for the whole window.
+A decision's model has the hard rules computed for the bundles and brokers in it. A bundle that is not in the model gets
+the rules of its namespace there. Brokers that came later are under no rule, and neither are namespaces without a bundle
+in the model. The rules hold for the whole window.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ Short = NDArray[np.int16]
 
 
 class Ruling(msgspec.Struct, frozen=True, eq=False):
-    """As `Constraints`, of all m bundles and n brokers of a window; what changes with the placement is worked out by
-    the round. `rest_s` is NaN where no policy says for how long a bundle rests."""
+    """As `Constraints`, for all m bundles and n brokers of a window.
+
+    What depends on the placement is computed per round. `rest_s` is NaN where no policy sets it.
+    """
 
     rules: tuple[str, ...]
     kind: Ints
@@ -44,7 +46,7 @@ class Ruling(msgspec.Struct, frozen=True, eq=False):
     max_bundles: Ints
 
     def allowed(self, bundle: int) -> Flags:
-        """(n,): who may hold this bundle."""
+        """(n,): which brokers may hold this bundle."""
         found: Flags = self.forbidden[self.kind[bundle]] == ALLOWED
         return found
 
@@ -74,7 +76,7 @@ class Ruling(msgspec.Struct, frozen=True, eq=False):
         return ClusterModel(there, view.model.bundles, constraints, view.model.at_ms)
 
     def _apart(self, cluster: SimulatedCluster, brokers: Ints) -> tuple[Ints | None, Ints | None]:
-        """(g, n) and (namespaces, n): where namespaces in anti-affinity groups are, None without groups."""
+        """(g, n) and (namespaces, n): where namespaces of anti-affinity groups are; None without groups."""
         if not self.groups:
             return None, None
         scenario, place = cluster.scenario, cluster.place
@@ -89,7 +91,7 @@ class Ruling(msgspec.Struct, frozen=True, eq=False):
 
 
 def ruling(data: bytes, brokers: Sequence[str], bundles: Sequence[Bundle]) -> Ruling | None:
-    """What held for these rows by the record of a decision; None if it cannot be read, or has no model."""
+    """The rules for these rows from the record of a decision; None if it cannot be read, or has no model."""
     try:
         record = decode(data)
     except (BadDecision, NewerDecision):
@@ -127,7 +129,7 @@ def ruling(data: bytes, brokers: Sequence[str], bundles: Sequence[Bundle]) -> Ru
 
 
 def _forbidden(constraints: Constraints, columns: Ints) -> Short:
-    """(k + 1, n): the last row is of namespaces that nothing is known of."""
+    """(k + 1, n): the last row is for namespaces that the model does not have."""
     found = np.full((len(constraints.forbidden) + 1, len(columns)), ALLOWED, np.int16)
     there = columns != NOWHERE
     found[:-1, there] = constraints.forbidden[:, columns[there]]
@@ -135,7 +137,7 @@ def _forbidden(constraints: Constraints, columns: Ints) -> Short:
 
 
 def _rows_of(model: ClusterModel, bundles: Iterable[Bundle]) -> list[int]:
-    """Of each bundle the row of the model's bundle that it is, or is a part of; NOWHERE if there is none."""
+    """For each bundle the row of the model's bundle that contains it; NOWHERE if there is none."""
     held: dict[str, list[tuple[int, int, int]]] = {}
     for row, each in enumerate(model.bundles.ids):
         held.setdefault(each.namespace, []).append((each.lo, each.hi, row))
@@ -151,7 +153,7 @@ def _rows_of(model: ClusterModel, bundles: Iterable[Bundle]) -> list[int]:
 
 
 class _Namespaces:
-    """What holds for most of a model's bundles of a namespace."""
+    """The rules of most of a namespace's bundles in a model."""
 
     def __init__(self, model: ClusterModel) -> None:
         self._like: dict[str, int] = {}
@@ -167,9 +169,9 @@ class _Namespaces:
             self._fixed[name] = bool((fixed[rows] != FREE).all())
 
     def like(self, namespace: str) -> int:
-        """The row of one of which the same holds; NOWHERE where none was looked at."""
+        """The row of a bundle with the namespace's usual rules; NOWHERE where the model has none."""
         return self._like.get(namespace, NOWHERE)
 
     def all_fixed(self, namespace: str) -> bool:
-        """Whether each that was looked at stays where it is."""
+        """Whether all its bundles in the model stay where they are."""
         return self._fixed.get(namespace, False)

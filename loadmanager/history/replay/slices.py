@@ -1,6 +1,6 @@
-"""What a window's rows say, as columns of numbers: reports, what they list, and who came to own what. Values only.
+"""A window's rows as columns of numbers: reports, loads, and changes of ownership. Values only.
 
-`slicing.py` makes the rows (`EVENT`), an Arrow table at a time comes in here. Times are microseconds UTC.
+`slicing.py` makes the rows (`EVENT`); they arrive here as one Arrow table. Times are microseconds UTC.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from loadmanager.model.cluster import DIMENSIONS, Flags, Floats, Ints
 _compute: Any = pyarrow.compute
 
 REPORT, OWNERSHIP, TOTAL, LISTED, RULES = range(5)
-"""Kinds of rows, in the order in which those of one instant count."""
+"""Kinds of rows, in the order in which rows of the same instant are processed."""
 RATES = ("cpu_percent", "in_rate_bytes_s", "out_rate_bytes_s", "rate_msg_s")
 CAPACITY = ("cores", "memory_bytes", "in_capacity_bytes_s", "out_capacity_bytes_s", "capacity_msg_s")
 
@@ -37,7 +37,7 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class Reports(msgspec.Struct, frozen=True, eq=False):
-    """Brokers' own loads, by time. `gone`: the report was taken away."""
+    """Brokers' own loads, by time. `gone`: the report was deleted."""
 
     us: Ints
     broker: Ints
@@ -51,13 +51,13 @@ class Reports(msgspec.Struct, frozen=True, eq=False):
 
 
 class Ownerships(msgspec.Struct, frozen=True, eq=False):
-    """Transitions, by time: where a bundle is, or is about to be, from then on (-1: nowhere), and what did it."""
+    """Transitions, by time: where the bundle is from then on, or is on its way to (-1: nowhere), and the cause."""
 
     us: Ints
     bundle: Ints
     place: Ints
     gone: Flags
-    """The bundle is no more: it was split, merged or deleted."""
+    """The bundle was split, merged or deleted."""
     source: Ints
     source_incarnation: Ints
     action: NDArray[np.object_]
@@ -75,7 +75,7 @@ class Loads(msgspec.Struct, frozen=True, eq=False):
 
 
 class Slice(msgspec.Struct, frozen=True, eq=False):
-    """Everything that is known of one window; rows of brokers and bundles are those of the names here."""
+    """Everything that is known of one window; broker and bundle numbers are indices into the names here."""
 
     frame: Frame
     brokers: tuple[str, ...]
@@ -86,7 +86,7 @@ class Slice(msgspec.Struct, frozen=True, eq=False):
     listed: Loads
     """By broker, then by time; a report's rows have the time and broker of its total."""
     rules: bytes | None = None
-    """The record of the window's first decision that tells which policies held; None where there is none."""
+    """The record of the window's first decision with policies; None where there is none."""
 
 
 def sliced(table: Any, frame: Frame) -> Slice:
@@ -114,7 +114,7 @@ def _names(table: Any, *columns: str) -> Any:
 
 
 def _rows(column: Any, names: Any) -> Ints:
-    """Of each value the row of its name, -1 where it is null."""
+    """For each value the index of its name, -1 where it is null."""
     return _compute.fill_null(_compute.index_in(column, value_set=names), -1).to_numpy().astype(np.int64)
 
 

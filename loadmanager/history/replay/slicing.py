@@ -1,9 +1,11 @@
-"""Cuts silver into what each window needs to be replayed by itself: its own rows, the reports that are still in force
-when it begins, who had each bundle then, what had moved before, and which policies held. DataFrames in, one DataFrame
-out; nothing runs here.
+"""Cuts silver into windows with everything that each needs to be replayed by itself.
 
-A row goes to its own window, and a report also to the next ones that begin within its time to live. All kinds of rows
-are in one table of the same columns, so that one shuffle brings a window's rows together, once for all its candidates.
+A window gets its own rows, the reports that are still in force when it begins, the owners at its begin, moves before
+it, and the policies that held. DataFrames in, one DataFrame out; nothing runs here.
+
+A row goes to its own window, and a report also to the next windows that begin within its time to live. All kinds of
+rows share one table of the same columns, so that one shuffle brings a window's rows together, once for all its
+candidates.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ EVENT = {
     "capacity_msg_s": "double",
     "data": "binary",
 }
-"""Columns of a row, beside its `slot`: the window times the lanes, and the lane."""
+"""Columns of a row, beside its `slot` = window · lanes + lane."""
 _DECLARED = {
     "cores": "cpu",
     "memory_bytes": "memory_bytes",
@@ -52,15 +54,15 @@ _DECLARED = {
     "out_capacity_bytes_s": "out_rate_bytes_s",
     "capacity_msg_s": "rate_msg_s",
 }
-"""How a broker declares them (`load.usage.CAPACITIES`)."""
+"""Capacity columns, and the names under which brokers declare them (`load.usage.CAPACITIES`)."""
 SLACK = timedelta(hours=1)
-"""A decision comes into the log a little after it was made, by other clocks."""
+"""A decision reaches the log a little after it was made, by other clocks."""
 _TO = ("transferring", "releasing")
 _NOBODY = ("unassigned", "revoking")
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """So many windows of equal length, one after another, and how many lanes share the candidates of each."""
+    """Consecutive windows of equal length, and how many lanes share the candidates of each."""
 
     begin_us: int
     width_us: int
@@ -69,7 +71,7 @@ class Cut(msgspec.Struct, frozen=True):
     ttl_us: int
     lanes: int = 1
     memory_us: int = 0
-    """For so long before a window transitions still matter to it: bundles rest, and brokers that died stay dead."""
+    """How long before a window transitions still matter to it: bundles rest, and dead brokers stay dead."""
 
     @property
     def end_us(self) -> int:
@@ -122,7 +124,7 @@ def _in_windows(rows: DataFrame, first: Column, last: Column) -> DataFrame:
 
 
 def _reported(lake: Lake, table: str, cut: Cut) -> DataFrame:
-    """Rows of reports with `us`, for each window in which they may count; deletions have the log's time."""
+    """Rows of reports with `us`, for each window in which they may be in force; deletions have the log's time."""
     first, last = (moment(us).date() for us in (cut.begin_us - cut.ttl_us, cut.end_us))
     rows = lake.table(table).where(f.col("day").isNull() | f.col("day").between(f.lit(first), f.lit(last)))
     us = f.unix_micros(f.coalesce("at", "appended_at"))
@@ -156,10 +158,10 @@ def _listed(lake: Lake, cut: Cut) -> DataFrame:
 
 
 def _ownerships(lake: Lake, cut: Cut) -> DataFrame:
-    """Transitions: each in its own window, and those of the time before it that still matter; the last before a window
-    is always there, if the bundle was alive then.
+    """Transitions, each for its own window and for later ones in which it still matters.
 
-    A bundle's transitions are in the order of the log; one whose author's clock was behind counts with the one before.
+    The last one before a window is always included, if the bundle existed then. A bundle's transitions are in the order
+    of the log; one whose author's clock was behind gets the time of the one before.
     """
     history = Over.partitionBy("bundle").orderBy("partition", "offset", "ordinal")
     so_far = history.rowsBetween(Over.unboundedPreceding, Over.currentRow)
@@ -175,9 +177,9 @@ def _ownerships(lake: Lake, cut: Cut) -> DataFrame:
 
 
 def _rules(lake: Lake, cut: Cut) -> DataFrame:
-    """Of each window the first decision that was made from a model: what had been laid down then stands in its record.
+    """The record of each window's first decision with a model: it contains the policies in force.
 
-    The records are read where they came in (bronze keeps them for a shorter time than silver: then there are none).
+    Records are read from bronze, which is kept for a shorter time than silver: beyond that there are none.
     """
     first, last = moment(cut.begin_us), moment(cut.end_us)
     made = lake.table("decision").where(
@@ -196,7 +198,7 @@ def _rules(lake: Lake, cut: Cut) -> DataFrame:
 
 
 def _places(rows: DataFrame) -> DataFrame:
-    """With where the bundle is, or is about to be: as strategies see it."""
+    """Adds where the bundle is, or is about to be, as strategies see it."""
     state = f.col("state")
     chosen = {
         name: f.when(state.isin(*_TO), f.col("target" + ending)).when(~state.isin(*_NOBODY), f.col("holder" + ending))

@@ -1,6 +1,6 @@
-"""The finest cut of all bundles that a window knew: each bundle is a run of tiles, also where it was split or merged.
+"""Tiles: the finest cut of all bundles that a window knew, so that each bundle is a run of tiles despite splits.
 
-A tile takes of its bundle's load the part that it has of its range. Pure.
+A tile has the part of its bundle's load that it has of the bundle's range. Pure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from statechannel.law.bundle import Bundle
 
 
 class Tiles(msgspec.Struct, frozen=True, eq=False):
-    """m tiles, by namespace and range; of b bundles, the tiles `first[i]` to before `last[i]` are bundle i's."""
+    """m tiles, by namespace and range; bundle i of b has the tiles `first[i]` to before `last[i]`."""
 
     bundles: tuple[Bundle, ...]
     """The tiles themselves."""
@@ -31,7 +31,7 @@ class Tiles(msgspec.Struct, frozen=True, eq=False):
         return len(self.bundles)
 
     def parts(self, bundle: int) -> Floats:
-        """Which part of a bundle each of its tiles is; they sum up to 1."""
+        """The part of a bundle that each of its tiles is; they sum to 1."""
         width = self.width[self.first[bundle] : self.last[bundle]]
         return width / width.sum()
 

@@ -1,9 +1,8 @@
-"""Walks once through what a window's rows say, in the order of time, and notes at each round who has which tile, and
-what it costs. Pure.
+"""Walks once through a window's rows in time order, and notes at each round who has which tile, and its load. Pure.
 
-A load is a step function: what was reported last holds until its bundle's broker reports again. What a report does not
-list of what the broker holds has even parts of what is left of the report's total. A bundle that moved keeps its load
-until its new broker has reported.
+A load is a step function: the last report holds until the bundle's broker reports again. Bundles that a report does not
+list share the rest of its total by their parts of the hash space. A moved bundle keeps its load until its new broker
+has reported.
 """
 
 from __future__ import annotations
@@ -19,12 +18,11 @@ from loadmanager.model.cluster import DIMENSIONS, NOWHERE, Flags, Floats, Ints
 UNLOAD, REVOKE, TRANSFER = "unload", "revoke", "transfer"
 """Actions of the channel that matter here."""
 ITS_OWN = "broker"
-"""The role in which a broker gives its bundles away itself: nobody rests for that."""
+"""The role in which a broker gives away its own bundles: these moves begin no rest time."""
 
 
 class Departure(msgspec.Struct, frozen=True, eq=False):
-    """A planned move from before the first round: when, of which tile, from which broker, and what the tile cost then
-    (None: nobody had said)."""
+    """A planned move before the first round: time, tile, source, and the tile's load then (None: not reported)."""
 
     us: int
     tile: int
@@ -38,11 +36,11 @@ class Walk:
     def __init__(self, data: Slice, tiles: Tiles) -> None:
         rounds, size = data.frame.rounds, len(tiles)
         self.owner: Ints = np.full((rounds, size), NOWHERE)
-        """(T, m): NOWHERE before anybody had it."""
+        """(T, m): NOWHERE before the tile's first owner."""
         self.load: Floats = np.zeros((rounds, size, DIMENSIONS))
         """(T, m, DIMENSIONS)"""
         self.unloaded: Flags = np.zeros((rounds, size), np.bool_)
-        """(T, m): since the round before it came to another broker, by an unload to nobody."""
+        """(T, m): whether it came to another broker since the round before, by an unload without a destination."""
         self.heard: Flags = np.zeros((rounds, len(data.brokers)), np.bool_)
         """(T, n): the broker has said what its bundles cost."""
         self.departures: list[Departure] = []
@@ -54,7 +52,7 @@ class Walk:
         self._load: Floats = np.zeros((size, DIMENSIONS))
         self._alive: Flags = np.zeros(size, np.bool_)
         self._part: Floats = np.ones(size)
-        """Which part of its bundle, as it is cut now, a tile is."""
+        """The part of its present bundle that a tile is."""
         self._leaving: Flags = np.zeros(size, np.bool_)
         self._heard: Flags = np.zeros(len(data.brokers), np.bool_)
         self._machine: dict[int, tuple[float, float]] = {}
@@ -81,7 +79,7 @@ class Walk:
         self._at += 1
 
     def _report(self, row: int) -> None:
-        """How busy the machine is: what bundles' shares are told by."""
+        """How busy the machine is: bundles get shares of this."""
         reports = self._data.reports
         if not reports.gone[row]:
             self._machine[int(reports.broker[row])] = float(reports.cpu_percent[row]), float(reports.capacity[row, 0])
@@ -146,7 +144,7 @@ def _in_order(data: Slice) -> list[tuple[int, int, int]]:
 
 
 def _runs(data: Slice) -> list[tuple[int, int]]:
-    """Of each total from where to where its listed rows are. They come by broker and time (`slices.sliced`)."""
+    """For each total the range of its listed rows, which are sorted by broker and time (`slices.sliced`)."""
     listed, totals = data.listed, data.totals
     found = np.zeros((len(totals.us), 2), np.int64)
     for broker in range(len(data.brokers)):

@@ -2,8 +2,8 @@
 
     lake ─▶ collecting (Spark: buckets and tops, bounded) ─▶ material ─▶ charts_* (Altair) ─▶ drawing ─▶ page
 
-What replay, audit and advice found is taken as they published it; the report runs none of them. Drawing needs Altair
-and vl-convert, of the extra `history`; nothing is fetched from anywhere, neither when it is made nor when it is read.
+Results of replay, audit and advice are taken as published; the report runs none of them. Drawing needs Altair and
+vl-convert, of the extra `history`; neither making nor reading it fetches anything.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How full each broker was, in steps of a picture's width: the step function of its reports, averaged over time.
+"""Each broker's usage per bucket of a picture: its reports' step function, averaged over time.
 
-Short times are taken from the reports themselves, long ones from the minutes that the ingest made of them.
+Short buckets use the reports themselves, long ones the minutes that the ingest made of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from loadmanager.history.report.material import Span
 from loadmanager.model.load.usage import Weights
 
 FROM_MINUTES_S = 600
-"""From this length of a bucket on, minutes are exact enough: at most a tenth of one lies in a neighbour."""
+"""From this bucket length on, minutes are exact enough: at most a tenth of a bucket lies in a neighbour."""
 
 
 def usages(tables: Tables, span: Span, weights: Weights, ttl_s: float) -> DataFrame:

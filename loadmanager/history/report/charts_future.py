@@ -22,11 +22,11 @@ from loadmanager.history.report.material import DAY_S, HOUR_S, Material, Span
 
 LEAST_HOURS = 6
 EXPLAINED = 0.1
-"""R² below which a model tells nothing, and is not drawn."""
+"""A model with an R² below this tells nothing, and is not drawn."""
 NOTHING = 1e-6
 """A cost below this is rounding."""
 TOGETHER = 0.05
-"""Of a load's variance: where less is its own, its cost cannot be told from those of others."""
+"""A load with less variance of its own than this part has a cost that cannot be told from those of others."""
 UNITS = {
     "cpu": "cores",
     "memory": "bytes",
@@ -92,7 +92,7 @@ def _panel(library: Any, bundle: str, material: Material, *, labels: bool) -> An
 
 
 def replay(material: Material) -> Chart:
-    """Candidates, the best first: how much each lost against the optimum in hindsight."""
+    """Candidates, the best first: each one's regret against the optimum in hindsight."""
     name, found = "replay", material.found.replay
     if found is None or not found.rows:
         return Chart(name, "Not replayed yet", "Run `loadmanager history replay`; the next report shows its ranking.")

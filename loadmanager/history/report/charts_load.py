@@ -111,7 +111,7 @@ def imbalance(material: Material) -> Chart:
 
 
 def _imbalance_title(material: Material) -> str:
-    """Brokers that idle are as even as anybody needs: they make no title."""
+    """The title. Only busy brokers count: imbalance of idle ones does not matter."""
     busy = [row for row in material.levels if row["max"] > IDLE]
     if not busy:
         return f"Nothing to balance: no broker was above {IDLE:.0%}"
@@ -155,7 +155,7 @@ def _allowed(level: dict[str, Any], tolerance: float) -> float:
 
 
 def _steps(material: Material) -> list[dict[str, Any]]:
-    """The levels, each up to its bucket's end; where nobody reported the line is broken."""
+    """The levels, each up to its bucket's end; the line is broken where nobody reported."""
     length_ms = material.span.bucket_s * 1000
     rows = [_level(row, material) for row in material.levels]
     begins = {row["at"] for row in rows}

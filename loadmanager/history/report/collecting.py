@@ -1,6 +1,6 @@
-"""Asks the lake for what a report shows. All of it is summed up and cut in Spark; only the few rows of `Material` come.
+"""Queries the lake for what a report shows; Spark aggregates, and only the few rows of `Material` are collected.
 
-Each question is a job of its own, so that people see how far it is; `asked` is told of each.
+Each question is a job of its own, and is announced to `asked`, so that people see the progress.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from loadmanager.history.report.material import (
 )
 
 GAP_STEPS = 4
-"""Bars of the gaps' histogram for a factor of ten."""
+"""Bars of the gaps' histogram per factor of ten."""
 LEAST_GAP_S = 1e-3
 HOURS_BEFORE = 72
-"""Of the past that is drawn before a forecast."""
+"""Hours of the past that are drawn before a forecast."""
 
 QUESTIONS = ("brokers", "decisions", "transfers", "failovers", "forecast", "capacity")
 

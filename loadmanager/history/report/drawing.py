@@ -1,7 +1,7 @@
-"""How pictures look, and what they become: an SVG that takes the page's colours, light or dark, and a PNG on white.
+"""How pictures look: an SVG in the page's colours, light or dark, and a PNG on white.
 
-A chart says in its title what is seen in it, and in its note how to read it. Colours of data are legible on both
-grounds; those of text and lines are replaced in the SVG by the page's own.
+A chart's title says what it shows, its note how to read it. Data colours are legible on both grounds; colours of text
+and lines become the page's own in the SVG.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ INK, MUTED, HAIR = "#1d2329", "#5d6770", "#d5dade"
 COLOURS = ("#2b7bba", "#e0872f", "#3f9e62", "#a4508f", "#8b949c", "#c2a11c", "#6a5cc2", "#c0473f")
 BLUE, AMBER, RED = COLOURS[0], "#e39a2d", "#c0392b"
 FULLNESS = ((0.0, 0.35, 0.7, 0.85, 1.0), ("#c4dbea", "#86b5d8", "#2b7bba", "#f0a83a", "#b3261e"))
-"""How full a broker is, always in the same colours: from 85 % on it is overloaded. None is white: that is nobody."""
+"""Colours of a broker's usage, always the same: from 85 % on it is overloaded. White: no data."""
 
 _PAGE = {INK: "var(--ink)", MUTED: "var(--muted)", HAIR: "var(--hair)"}
 _NAMESPACES = re.compile(r' xmlns(:\w+)?="[^"]*"')
@@ -123,7 +123,7 @@ def clock(at: datetime, span_s: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """In the unit that says most."""
+    """A duration in its natural unit."""
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= length:
             return f"{seconds / length:.3g} {unit}"
@@ -133,7 +133,7 @@ def duration(seconds: float) -> str:
 
 
 def times(library: Any, span: Span, *, labels: bool = True) -> Any:
-    """The x axis of everything that is over time: `at`, ms, shown in UTC, from one end of the span to the other."""
+    """The x axis of charts over time: `at`, ms, shown in UTC, from one end of the span to the other."""
     scale = library.Scale(type="utc", nice=False, domain=[ms(span.begin), ms(span.end)])
     forms = ((600, "%H:%M:%S"), (2 * DAY_S, "%H:%M"), (5 * DAY_S, "%a %H:%M"))
     form = next((form for most_s, form in forms if span.seconds <= most_s), "%a %d %b")
@@ -142,7 +142,7 @@ def times(library: Any, span: Span, *, labels: bool = True) -> Any:
 
 
 def names(library: Any, field: str, values: Iterable[str]) -> Any:
-    """The y axis of what has names, in the order that people expect: b2 before b10."""
+    """The y axis of named things, in natural order: b2 before b10."""
     there = list(dict.fromkeys(values))
     room = min(LONGEST_NAME_PX, CHARACTER_PX * max(map(len, there)))  # browsers have other fonts than who measures here
     axis = library.Axis(grid=False, labelLimit=LONGEST_NAME_PX, minExtent=room)
@@ -166,5 +166,5 @@ def stacked(rows: Sequence[dict[str, Any]], by: str, value: str) -> list[dict[st
 
 
 def whole(library: Any, count: int = 4) -> Any:
-    """An axis of numbers of things."""
+    """An axis for counts: whole numbers only."""
     return library.Axis(tickMinStep=1, tickCount=count, format="d")

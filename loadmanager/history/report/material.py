@@ -1,4 +1,4 @@
-"""What a report is made of: values that fit into memory many times over, whatever the lake's size. No Spark in it."""
+"""The material of a report: values whose size is bounded, whatever the lake's size. No Spark."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import msgspec
 from loadmanager.history.published import Published
 
 BUCKETS = 240
-"""Times that a picture has at most."""
+"""The most times in a picture."""
 BROKERS = 40
-"""Brokers that the heat map has at most."""
+"""The most brokers in the heat map."""
 BUNDLES = 4
 """Bundles whose forecast is drawn."""
 CANDIDATES = 20
-"""Hottest bundles that are tried for it: one that was split since has no forecast."""
+"""Hottest bundles that are tried for a forecast: one that was split since has none."""
 FAILOVERS = 20
 KINDS = 4
 """Kinds of brokers whose capacity model is drawn: those that were seen the longest."""
@@ -39,8 +39,10 @@ def bucket_s(begin: datetime, end: datetime) -> int:
 
 
 class Span(msgspec.Struct, frozen=True):
-    """The time that the report is about: what was asked for, as far as there are reports. UTC; `bucket_s` is a
-    picture's step."""
+    """The time that the report is about: the window, as far as there are reports.
+
+    UTC; `bucket_s` is a picture's step.
+    """
 
     begin: datetime
     end: datetime

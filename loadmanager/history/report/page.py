@@ -1,7 +1,6 @@
-"""The page: pictures, tables and what was advised, as one HTML document that needs nothing from anywhere.
+"""The page: pictures, tables and advice, as one self-contained HTML document.
 
-Light or dark as the reader's system is; what a mark means is told beside the pointer, from the label that screen
-readers get as well.
+Light or dark as the reader's system is. The label that screen readers get for a mark is also shown beside the pointer.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ def made(material: Material, provenance: Provenance, drawing: Callable[[str], No
 
 
 def title_of(material: Material) -> str:
-    """What the page is called: of which days it is."""
+    """The page's title, with its days."""
     begin, end = (at.astimezone(UTC) for at in (material.span.begin, material.span.end))
     if begin.date() == end.date():
         return f"Load history, {_day(begin)} {begin:%B %Y}"

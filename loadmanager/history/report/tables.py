@@ -1,4 +1,4 @@
-"""What the page says without pictures: figures at its head, tables, settings to apply, advice. HTML, escaped."""
+"""The page's tables: figures at its head, moves, settings to apply, advice. HTML, escaped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FAILOVERS_SHOWN = 8
 
 
 def figures(material: Material) -> str:
-    """The head: a handful of numbers that say how it went."""
+    """The head: a few numbers that summarise the time."""
     levels = material.levels
     mean = sum(row["mean"] for row in levels) / len(levels)
     over = [row["max"] / row["mean"] for row in levels if row["max"] > IDLE and row["mean"] > 0] or [1.0]

@@ -1,9 +1,9 @@
-"""Where the history comes from: topics on Kafka or in the embedded log's file, read as one schema (`schemas.RAW`).
+"""Sources of the history: topics on Kafka or in the embedded log's file, read as one schema (`schemas.RAW`).
 
-`read` is what there is now, `stream` what there is and what comes. Both yield records as they stand in the log, by
-topic without prefix, partition and offset; what is in them says `decoding/`. Records that were gone before they were
-read don't stop a job: `missing` makes them rows of the quarantine. A topic that does not exist yet is passed over and
-joins when it comes, in a running stream too.
+`read` gives what there is now, `stream` also what comes. Both yield records as in the log, by topic without prefix,
+partition and offset; `decoding/` decodes them. Records that were trimmed or replaced before they were read don't stop a
+job: `missing` makes quarantine rows of them. A topic that does not exist yet is left out and joins when it comes, in a
+running stream too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Source = KafkaSource | SqliteSource
 
 
 def source_of(settings: Settings) -> Source:
-    """Where the brokers with these settings have their log. Raises ValueError for an address that is none."""
+    """The source for the log of brokers with these settings. Raises ValueError for an invalid address."""
     scheme, _, rest = settings.log.partition(":")
     if scheme == "sqlite":
         return SqliteSource(file_of(settings.log))
@@ -67,8 +67,8 @@ def stream(
 ) -> DataFrame:
     """What the topics hold and will get, as a streaming DataFrame of RAW, from the beginning or from its checkpoint.
 
-    At most `max_per_trigger` offsets a batch, all that there is with None. With `until_now`, and the trigger
-    `source.until_now`, it ends where the topics end when it begins: `processAllAvailable` returns then, however much
+    At most `max_per_trigger` offsets per batch; None for no bound. With `until_now`, and the trigger
+    `source.until_now`, it ends where the topics ended when it began: `processAllAvailable` returns then, however much
     brokers go on to write.
     """
     return source.stream(spark, topics, max_per_trigger, until_now=until_now)

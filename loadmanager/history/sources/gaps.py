@@ -1,8 +1,8 @@
-"""Which records never came: holes between the offsets that were read, as rows of the quarantine, kind `missing`.
+"""Records that were lost before they were read: holes between offsets, as quarantine rows of kind `missing`.
 
-A log that was trimmed, or a topic that was compacted, before a job read it does not stop the job; what it lost must be
-seen all the same. It is told from the offsets alone, so a batch that is read again gives the same rows. A hole at the
-end of a topic is told once something follows it.
+A log that was trimmed, or a topic that was compacted, before a job read it does not stop the job, but the loss must be
+visible. Holes follow from the offsets alone, so a batch that is read again gives the same rows. A hole at the end of a
+topic shows once a record follows it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ MISSING = "missing"
 
 
 def missing(raw: DataFrame, positions: DataFrame) -> DataFrame:
-    """A row of QUARANTINE for each hole, under its first offset, with the time of the record behind it.
+    """One row of QUARANTINE per hole, under its first offset, with the time of the record behind it.
 
-    `raw` is a batch; `positions` (topic, partition, next_offset) says for each partition how far was read before it,
-    and has no row for one that is new: what that lacks at its beginning is a hole too.
+    `raw` is a batch; `positions` (topic, partition, next_offset) says how far each partition was read before it. A
+    partition without a row there is new: offsets missing at its beginning are a hole too.
     """
     order = Window.partitionBy("topic", "partition").orderBy("offset")
     rows = raw.select("topic", "partition", "offset", "appended_at")

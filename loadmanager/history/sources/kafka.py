@@ -1,8 +1,8 @@
-"""Topics on Kafka, with Spark's own Kafka source. Topics are named by a pattern: one that comes later joins by itself.
+"""Topics on Kafka, with Spark's own Kafka source. Topics are named by a pattern, so that later ones join by themselves.
 
-What is gone before it is read (trimmed, or a topic made anew) stops nothing, and is no secret: Spark goes on behind it
-(`failOnDataLoss` off), and `gaps.missing` says from the offsets which records never came. Offsets that compaction left
-out are passed over in the same way. Records of transactions that were aborted are not read.
+Lost records (trimmed, or a topic that was made anew) stop nothing: Spark goes on behind them (`failOnDataLoss` off),
+and `gaps.missing` reports from the offsets which records never came. It reports offsets that compaction left out in the
+same way. Records of aborted transactions are not read.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""Topics in the file of the embedded log, as a Python Data Source of Spark's: no Kafka is needed for any job.
+"""Topics in the file of the embedded log, as a Python Data Source of Spark: no job needs Kafka.
 
-For one machine, as that log is: the file must lie at the same path for the driver and its executors. A task reads one
-stretch of a partition's offsets and yields Arrow batches; what the chunks hold, brokers' own code decodes. Offsets of a
-stream are `{topic: {partition: offset}}`, the next to be read, as Kafka's source has them. A topic that comes later
-joins by itself.
+For one machine, as that log is: the file must be at the same path for the driver and its executors. A task reads one
+stretch of a partition's offsets and yields Arrow batches; brokers' own code decodes the chunks. Offsets of a stream are
+`{topic: {partition: offset}}`, the next to be read, as in Kafka's source. Later topics join by themselves.
 
-Spark asks a source of this kind for its latest offset without saying how far it has read, so the reader keeps count
-itself: an answer lies at most `max_per_trigger` offsets behind what was read. With the trigger `availableNow` Spark
-asks once, and so would take one such portion a run. So a stream `until_now` ends where the log ended when it began:
-drain it with `processAllAvailable`, which returns then, however much brokers go on to write.
+Spark asks such a source for its latest offset without saying how far it has read. So the reader keeps count itself: an
+answer is at most `max_per_trigger` offsets beyond what was read. With the trigger `availableNow` Spark asks once, and
+would take one such portion a run. So a stream with `until_now` ends where the log ended when it began: drain it with
+`processAllAvailable`, which returns then, however much brokers go on to write.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The reading of a log's file for Spark: which stretches of offsets there are, and each as Arrow batches."""
+"""Reads a log's file for Spark: finds stretches of offsets, and yields each as Arrow batches."""
 
 # pyright: reportUnknownParameterType=false, reportUnknownLambdaType=false
 # (pyarrow ships no types)
@@ -21,7 +21,7 @@ from statechannel.adapters.sqlite.log_queries import begins, ends
 
 STRETCH_OFFSETS = 50_000
 STRETCHES = 64
-"""A partition's part of a batch is cut into at most so many: a compacted topic has few entries in many offsets."""
+"""The most stretches of a partition's part of a batch: a compacted topic has few entries in many offsets."""
 BATCH_ROWS = 10_000
 BATCH_BYTES = 16 << 20
 
@@ -46,7 +46,7 @@ class Extent(msgspec.Struct, frozen=True):
     end: int
 
     def until(self, end: int) -> Extent:
-        """What of it lies below `end`; it may be trimmed further already."""
+        """The part below `end`; empty if that was trimmed."""
         return Extent(self.begin, max(self.begin, end))
 
 
@@ -71,7 +71,7 @@ class Reading(DataSourceReader):
 class StreamReading(DataSourceStreamReader):
     """What is there and what comes. One object for the life of a query, on the driver; `read` runs on executors.
 
-    With `until_now` nothing comes: it ends where the log ended when it was asked first.
+    With `until_now` it ends where the log ended at the first call.
     """
 
     def __init__(self, path: Path, topics: Sequence[str], bound: int, *, until_now: bool) -> None:
@@ -119,9 +119,9 @@ def _extents_of(db: Connection, name: str) -> Iterator[tuple[tuple[str, int], Ex
 
 
 def next_position(path: Path, position: Offsets, found: Mapping[tuple[str, int], Extent], bound: int) -> Offsets:
-    """How far the next batch goes: to the ends, or `bound` offsets (0: no bound) shared out as partitions are behind.
+    """Where the next batch ends: at the ends, or `bound` offsets on (0: no bound), shared by how far partitions lag.
 
-    What was trimmed counts for nothing. Raises ForeignFile where the file ends before the position.
+    Trimmed offsets don't count. Raises ForeignFile where the file ends before the position.
     """
     latest = {topic: dict(offsets) for topic, offsets in position.items()}
     starts = {key: max(extent.begin, position.get(key[0], {}).get(str(key[1]), 0)) for key, extent in found.items()}
@@ -146,7 +146,7 @@ def stretches(topic: str, partition: int, start: int, before: int) -> Iterator[S
 
 
 def read_stretch(path: Path, stretch: InputPartition | None) -> Iterator[pa.RecordBatch]:
-    """What is there of it, in batches of RAW. None stands for a plan without stretches."""
+    """The stretch's entries, in batches of RAW. None stands for a plan without stretches."""
     if not isinstance(stretch, Stretch):
         return
     with opened(path) as db:

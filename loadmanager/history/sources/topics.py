@@ -1,4 +1,4 @@
-"""The topics that the history is made of, whether they are there yet or not."""
+"""The topics that the history is made of, whether or not they exist yet."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ GROUP_LAG_TOPIC = "group-lag"
 class Topic(msgspec.Struct, frozen=True):
     """A topic, and the tables that its records go to.
 
-    A `compacted` one keeps what was replaced for `compaction_lag_s` only: of what is read later only the newest value
-    of each key is left. A plain one keeps everything until it is trimmed by age.
+    A `compacted` topic keeps replaced records for the setting `compaction_lag_s`; a later reader finds only the newest
+    value of each key. Other topics keep everything until it is trimmed by age.
     """
 
     name: str
@@ -37,4 +37,4 @@ TOPICS: Mapping[str, Topic] = {
         Topic(GROUP_LAG_TOPIC, ("group_lag",)),
     )
 }
-"""By name. Nobody writes `audit` and `group-lag` in this release: they are passed over, and join when they come."""
+"""By name. No code writes `audit` and `group-lag` in this release: they are left out, and join when they exist."""

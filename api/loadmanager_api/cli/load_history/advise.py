@@ -75,13 +75,13 @@ def _considered(job: Job, lake: Lake, more: tuple[str, ...], kinds: tuple[str, .
 
 
 def row_of(advice: Advice) -> dict[str, Any]:
-    """As it is published: what it says, and a title for people."""
+    """The published row: the advice, and a title for people."""
     row: dict[str, Any] = msgspec.to_builtins(advice)
     return {"kind": advice.kind, "title": title_of(advice), **row}
 
 
 def title_of(advice: Advice) -> str:
-    """What it would change, in a line."""
+    """The change in one line."""
     from loadmanager.leader.plans.advice import ChangeSettings, CutBundles
 
     match advice.change:

@@ -1,4 +1,4 @@
-"""`loadmanager history analyse`: asks the lake, shows what it answers, and publishes it for brokers to show."""
+"""`loadmanager history analyse`: runs analyses on the lake, shows the answers, and publishes them for brokers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _chosen(names: tuple[str, ...]) -> list[Analysis]:
 
 
 def options_of(job: Job, lake: Lake, more: tuple[str, ...]) -> Options:
-    """What the analyses go by: the settings of the last decision in the record, and --set over them."""
+    """Options of the analyses: the settings of the last recorded decision, and --set over them."""
     from loadmanager.history.analyses import Options
 
     return Options.of(settings_in(job, lake, more))

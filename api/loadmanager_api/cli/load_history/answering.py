@@ -1,4 +1,4 @@
-"""Rows of a DataFrame for people and programs: never more than asked for, and said if there were more."""
+"""Prints rows of a DataFrame for people and programs: at most the wanted number, with a note if there are more."""
 
 from __future__ import annotations
 

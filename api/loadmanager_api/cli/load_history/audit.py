@@ -31,7 +31,7 @@ SUMMARY = ("partition", "begin", "next_offset", "records", "accepted", "refused"
 
 
 class Log(NamedTuple):
-    """What is audited: records of the channel and, from the log itself, snapshots; None without."""
+    """What is audited: records of the channel and, from the log itself, snapshots; None without snapshots."""
 
     raw: DataFrame
     snapshots: DataFrame | None
@@ -121,7 +121,7 @@ def _show(job: Job, violations: Rows, summary: Rows, facts: dict[str, int]) -> N
 
 
 def verdict_of(*, records: int, violations: int, unjudged: int) -> str:
-    """What was found, in a line: it claims nothing of what was not judged."""
+    """The result in one line; it claims nothing about records that were not judged."""
     if violations:
         holds = ""
     elif unjudged == records:

@@ -1,4 +1,4 @@
-"""The group `loadmanager history`: which commands there are. Each is a module of its own, imported when it is used."""
+"""The group `loadmanager history` and its commands, each a module that is imported when it is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`loadmanager history ingest`: takes what is new in the log into the lake, once or for ever."""
+"""`loadmanager history ingest`: takes new records of the log into the lake, once or continuously."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _asked(settings: Settings, given: dict[str, Any]) -> tuple[Source, Options]:
 
 
 def _ttl_s(lake: Lake, settings: Settings) -> float:
-    """How long load reports count: as given, else as brokers last had it by the lake's record."""
+    """How long load reports count: as given, else as in the brokers' last recorded settings."""
     from loadmanager.history.replay.job import recorded_settings
 
     given = "load_ttl_s" in settings.model_fields_set
@@ -103,7 +103,7 @@ def _made_anew(lake: Lake, ttl_s: float) -> None:
 
 
 def partitions_of(settings: Settings, source: Source) -> int:
-    """How many the channel has: asked of the log where it is there, else as brokers would create it."""
+    """The channel's number of partitions: the log's if it has the channel, else what brokers would create."""
     from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
     from loadmanager.history.sources import available
 

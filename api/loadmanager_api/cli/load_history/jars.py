@@ -37,7 +37,7 @@ def jars(ctx: click.Context, submit: bool, output: str | None) -> None:
 
 
 def options() -> list[str]:
-    """What spark-submit has to be told, wherever the job runs: jars, and the settings that make Delta work."""
+    """Options for spark-submit, wherever the job runs: jars, and the settings that make Delta work."""
     from loadmanager.history.session import configuration
 
     given = {name: value for name, value in configuration().items() if not name.startswith("spark.driver.")}

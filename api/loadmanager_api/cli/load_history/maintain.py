@@ -1,4 +1,4 @@
-"""`loadmanager history maintain`: keeps a lake small and quick. For a cron job, beside a running ingest."""
+"""`loadmanager history maintain`: keeps a lake small and fast. For a cron job, beside a running ingest."""
 
 from __future__ import annotations
 

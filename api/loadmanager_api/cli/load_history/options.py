@@ -1,6 +1,6 @@
-"""The options that the jobs share: which lake, which time, which Spark, for whom the answer is.
+"""Options that the jobs share: lake, time, Spark, output.
 
-A job gets them as one `Job`; `loadmanager_api.cli.load_history.running` makes the session and the lake of it.
+A job gets them as one `Job`; `loadmanager_api.cli.load_history.running` makes its session and lake.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MEMORY = re.compile(r"[1-9]\d*[kmgtKMGT]")
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What every job is told."""
+    """The shared options of a job."""
 
     lake: str = ""
     begin: datetime | None = None

@@ -1,4 +1,4 @@
-"""Whether the log that a job reads, and the Spark server that shall run it, are there: told before anything starts."""
+"""Checks whether a job's log and Spark server can be reached, before anything starts."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _place(url: str, port: int) -> tuple[str, int]:
 
 
 def _silent(place: tuple[str, int]) -> str:
-    """Why nobody answers there; nothing if somebody does."""
+    """Why nobody answers there; empty if somebody does."""
     try:
         socket.create_connection(place, CONNECT_TIMEOUT_S).close()
     except OSError as error:
@@ -64,7 +64,7 @@ def _silent(place: tuple[str, int]) -> str:
 
 
 def check_answers(settings: Settings) -> None:
-    """Raises Failed for an address that is none or a file that is not there, and NotNow if Kafka does not answer."""
+    """Raises Failed for an invalid address or a missing file, and NotNow if Kafka does not answer."""
     check_there(settings.log, "--log")
     if not settings.log.startswith("sqlite:"):
         working(_answer(settings))

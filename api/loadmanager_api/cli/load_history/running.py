@@ -1,6 +1,6 @@
-"""Runs a job: a session, the lake in it, progress for people, results published with where they come from.
+"""Runs a job: session, lake, progress for people, and published results with their provenance.
 
-What refuses becomes a message and an exit code. A session that was there before is used and stays.
+Refusals become a message and an exit code. An existing session is used, and left running.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ INSTALL = "the load history needs the extra `history`: " + install_line("history
 JAVA = "Java is missing: install a JDK 17 or later (Debian: apt-get install openjdk-17-jre-headless)"
 
 SUBMITTED = "PYSPARK_GATEWAY_PORT"
-"""What spark-submit sets for the program that it runs."""
+"""The environment variable that spark-submit sets for its program."""
 
 REMEDIES = {
     "[FAILED_READ_FILE": "bring that file back from a copy, or ingest into another lake",
@@ -45,7 +45,7 @@ MOST_SAID = 500
 
 @contextmanager
 def installed() -> Generator[None]:
-    """For what imports Spark. Raises Failed where the extra is missing."""
+    """A context for code that imports Spark. Raises Failed where the extra is missing."""
     try:
         yield
     except ImportError as error:
@@ -56,7 +56,7 @@ def installed() -> Generator[None]:
 
 @contextmanager
 def opened(job: Job, *, new: bool = False) -> Generator[Lake]:
-    """The lake, in a session. Raises Failed; with `new` not because there is no lake yet."""
+    """The lake, in a session. Raises Failed; a missing lake is an error only without `new`."""
     _check_there(job, new=new)
     with installed():
         from loadmanager.history.lake import Lake
@@ -78,7 +78,7 @@ def reading(job: Job, *, new: bool = False) -> Generator[Pinned]:
 
 @contextmanager
 def failing() -> Generator[None]:
-    """What refuses inside becomes a message and an exit code. Raises Failed, NotNow."""
+    """Turns errors inside it into a message and an exit code. Raises Failed, NotNow."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -159,14 +159,14 @@ def window_of(job: Job) -> Window:
 
 
 def check_recorded(job: Job, lake: Lake) -> None:
-    """Raises NotFound where the time has no records: what would come of it must not replace an earlier result."""
+    """Raises NotFound where the time has no records: an empty result must not replace an earlier one."""
     from loadmanager.history.coverage import check_recorded
 
     check_recorded(lake, window_of(job))
 
 
 def published_in(job: Job) -> Path | None:
-    """The folder where results go; None if nobody said, and the lake is elsewhere."""
+    """The folder for results; None if none is given and the lake is not on this machine."""
     if job.publish is not None:
         return job.publish
     return job.local / published.FOLDER if job.local is not None else None
@@ -194,7 +194,7 @@ def publish(
     made: published.Provenance,
     facts: Mapping[str, Any] | None = None,
 ) -> Path | None:
-    """Publish it where brokers look, if there is such a place. Raises Failed."""
+    """Publish a result where brokers look for it, if there is such a place. Raises Failed."""
     root = published_in(job)
     if root is None:
         return None
@@ -218,7 +218,7 @@ def say_where(job: Job, paths: Sequence[Path | None]) -> None:
 
 
 def _check_there(job: Job, *, new: bool) -> None:
-    """What can be told before a JVM is started."""
+    """Checks that are possible before a JVM starts."""
     folder = job.local
     if folder is None:
         return
@@ -238,7 +238,7 @@ def _missing(job: Job) -> str:
 
 
 def _brief(message: str) -> str:
-    """A message in one line: where Spark has put pages into it, its beginning, and what to do, which is its end."""
+    """A message in one line; pages of Spark's text are cut to their beginning, and the advice at the end is kept."""
     if "\n" not in message:
         return message
     begin, advice = message.splitlines()[0].strip(), message.rpartition("; ")[2]
@@ -246,6 +246,6 @@ def _brief(message: str) -> str:
 
 
 def _told(said: str) -> str:
-    """What Spark says in one line, and what to do where that can be told."""
+    """Spark's message in one line, with advice where there is some."""
     told = gist(said)
     return "; ".join([told, *(remedy for sign, remedy in REMEDIES.items() if sign in told)])
