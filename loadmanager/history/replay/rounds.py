@@ -1,7 +1,7 @@
 """Plays a recorded game, round by round, with the unchanged strategies and placements of production.
 
 It runs on the simulator's cluster, from the recorded placement, under the rests and policies that held. The same
-arguments give the same outcome. It is `sim.balance.playing` without the playground's measurements; `judging.py`
+arguments give the same outcome. It is `simulation` without the playground's measurements; `judging.py`
 computes costs.
 """
 
