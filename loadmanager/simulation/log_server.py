@@ -61,7 +61,7 @@ class SimulatedLogServer:
         """Whether a commit uses up one more offset, so that `ends` points beyond what can be read."""
         self.compaction_chance = COMPACTION_CHANCE
         """Of one write to a compacted topic, to be followed by a compaction."""
-        self.read_sizes = READ_SIZES
+        self.read_sizes: Sequence[int] = READ_SIZES
         """How many entries one request of a `read` gets at most, drawn for each; between two of them things happen."""
         self._random = random
         self._wall_ms = wall_ms

@@ -148,7 +148,7 @@ class Replica:
             except LogError as error:
                 self.stop(error)
             finally:
-                await batches.aclose()  # type: ignore[attr-defined]
+                await batches.aclose()
 
     async def _reload(self, trimmed: Trimmed) -> None:
         """What comes next was trimmed: go on from snapshots where we are behind."""
