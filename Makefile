@@ -24,6 +24,7 @@ check: dev ## style, types, layering
 	.venv/bin/ruff check .
 	.venv/bin/lint-imports
 	.venv/bin/pyright
+	.venv/bin/pyright -p tests
 
 test: dev ## everything, on real Kafka and ZooKeeper servers that it brings itself (needs a JDK 17+ and Maven)
 	@$(PY) -m stack jars

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from bench.figures import emit
+from bench.figures import emit, finite
 from loadmanager.settings import Settings
 from loadmanager.strategies.playground.comparing import PULSAR, Summary, games, summaries
 from loadmanager.strategies.playground.measures import Measures
@@ -52,7 +52,7 @@ def run(kind: str) -> None:
     rows = summaries(found)
     for each in rows:
         emit(
-            "balance", f"load moved ÷ bound, {each.workload}, {each.strategy}", finite(each.ratio), "times",
+            "balance", f"load moved ÷ bound, {each.workload}, {each.strategy}", each.ratio, "times",
             moved_percent=round(each.moved_percent, 1), moved_percent_worst=round(each.moved_percent_worst, 1),
             max_over_mean=round(each.max_over_mean, 3), max_over_mean_p99=round(each.max_over_mean_p99, 3),
             std=round(each.std, 4), moves=round(each.moves, 1), returns=each.returns,
@@ -149,11 +149,6 @@ def _as_good(each: Measures, ours: dict[Key, Measures]) -> bool:
 
 def _pulsars(others: Iterable[Measures], counts: Callable[[Measures], bool]) -> list[Measures]:
     return [each for each in others if each.strategy in PULSAR and counts(each)]
-
-
-def finite(value: float) -> float | None:
-    """JSON has no infinity."""
-    return round(value, 4) if math.isfinite(value) else None
 
 
 def _plain(value: float) -> str:

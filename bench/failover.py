@@ -46,10 +46,10 @@ def run(kind: str) -> None:
             "failover", f"{what}, {kind}", median(outages), "s", target=f"≤ {target_s:g}", met=max(outages) <= target_s,
             worst=round(max(outages), 3), bundles=held, of=BUNDLES,
         )  # fmt: skip
-    outage_s, held = _once(kind, signal.SIGKILL, "follower", MANY)
+    outage_s, bundles = _once(kind, signal.SIGKILL, "follower", MANY)
     emit(
-        "failover", f"SIGKILL of an owner of {held:,} bundles, {kind}", outage_s, "s", target="≤ 6", met=outage_s <= 6,
-        of=MANY,
+        "failover", f"SIGKILL of an owner of {bundles:,} bundles, {kind}", outage_s, "s", target="≤ 6",
+        met=outage_s <= 6, of=MANY,
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="bench-failover-") as directory:
         asyncio.run(_under_load(kind, Path(directory)))

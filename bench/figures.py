@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -19,12 +20,17 @@ def emit(
     **details: object,
 ) -> None:
     """Print the figure. `floor` is what was measured in the same run as possible at all; then a ratio is shown."""
-    line: dict[str, object] = {"bench": bench, "figure": figure, "value": round(value, 4), "unit": unit}
+    line: dict[str, object] = {"bench": bench, "figure": figure, "value": finite(value), "unit": unit}
     if floor is not None:
         line |= {"floor": round(floor, 4), "ratio": round(value / floor, 3) if floor else None}
     if target:
         line |= {"target": target, "met": met}
     print(json.dumps(line | details), flush=True)
+
+
+def finite(value: float) -> float | None:
+    """JSON has no infinity."""
+    return round(value, 4) if math.isfinite(value) else None
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

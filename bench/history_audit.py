@@ -31,8 +31,8 @@ from bench import channel_log
 from bench.channel_log import BEGIN_MS, ChannelLog
 from bench.figures import emit
 from loadmanager.history.audit import audit
-from loadmanager.history.folding import fold
-from loadmanager.history.schemas import CHANNEL_STATE, RAW
+from loadmanager.history.folding import Known, fold, known
+from loadmanager.history.schemas import RAW
 from loadmanager.history.session import Spark, session
 
 RECORDS = 10_000_000
@@ -129,7 +129,7 @@ def _fold(spark: SparkSession, place: Path, records: int) -> dict[str, float]:
     raw, states = spark.read.parquet(str(place / "log")), place / "states"
     size = -(-records // PARTITIONS // BATCHES)
     for batch in range(BATCHES):
-        there = spark.read.parquet(str(states)) if batch else spark.createDataFrame([], CHANNEL_STATE)
+        there = known(spark.read.parquet(str(states)), batch) if batch else Known()
         some = raw.where(f"offset >= {batch * size} and offset < {(batch + 1) * size}")
         folded = fold(some, there, PARTITIONS, batch)
         folded.lists.persist()

@@ -169,7 +169,7 @@ def _producing(address: str, prefix: str, rate_s: int) -> Generator[None]:
 
 def topics(address: str, prefix: str) -> None:
     """Make those that are read."""
-    from confluent_kafka.admin import AdminClient, NewTopic
+    from confluent_kafka.admin import AdminClient, NewTopic  # pyright: ignore[reportPrivateImportUsage]
 
     wanted = {CHANNEL_TOPIC: PARTITIONS, BROKERS_TOPIC: 1, BUNDLES_TOPIC: 1}
     admin = AdminClient({"bootstrap.servers": address})

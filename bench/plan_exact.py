@@ -101,17 +101,20 @@ def compared(model: ClusterModel) -> Compared | None:
     cost = draft.costs_of(np.arange(problem.m), np.arange(problem.n))
     spent = float(cost[moved, places[moved]].sum())
     least = problem.least(cost, state)
+    too_much, tightness = claims(model, draft, state_of=decision)
     return Compared(
         reachable=reachable,
         reached=state.excess <= SLACK and not state.barred,
         ratio=1.0 if spent <= SLACK else spent / least if least > SLACK else float("inf"),
         left=max(0.0, state.excess - best.excess),
-        **claims(model, draft, state_of=decision),
+        too_much=too_much,
+        tightness=tightness,
     )
 
 
-def claims(model: ClusterModel, draft: Draft, state_of: Decision) -> dict[str, tuple[object, ...]]:
-    """The certificates of the plan, whole and cut short, against the least that the best placements move.
+def claims(model: ClusterModel, draft: Draft, state_of: Decision) -> tuple[tuple[str, ...], tuple[float, ...]]:
+    """The certificates of the plan, whole and cut short, against the least that the best placements move: those that
+    claim too much, and how tight they are.
 
     The best: fewest bundles where they may not be, then the least excess, then the least idleness; rest times and ways
     back are no excuse."""
@@ -123,7 +126,8 @@ def claims(model: ClusterModel, draft: Draft, state_of: Decision) -> dict[str, t
         "two moves": Plan().decide(model, TWO_MOVES),
     }
     least: dict[str, float] = {}
-    too_much, tightness = [], []
+    too_much: list[str] = []
+    tightness: list[float] = []
     for name, decision in decisions.items():
         found = decision.certificate
         if found is None:
@@ -136,7 +140,7 @@ def claims(model: ClusterModel, draft: Draft, state_of: Decision) -> dict[str, t
             too_much.append(name)
         if optimum > SLACK:
             tightness.append(found.bound / optimum)
-    return {"too_much": tuple(too_much), "tightness": tuple(tightness)}
+    return tuple(too_much), tuple(tightness)
 
 
 def placed(model: ClusterModel, decision: Decision) -> np.ndarray:

@@ -6,7 +6,7 @@ Anti-affinity is left out: groups make the optimum larger only.
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -126,8 +126,8 @@ class Problem:
         result = milp(
             whole,
             integrality=integral,
-            bounds=Bounds(0.0, cast(float, upper)),
-            constraints=LinearConstraint(matrix, low, high),
+            bounds=Bounds(0.0, cast(Any, upper)),  # scipy says nothing of types; one guesses float by the defaults
+            constraints=LinearConstraint(matrix, cast(Any, low), cast(Any, high)),
             options={"mip_rel_gap": 0.0},
         )
         if result.status == 2:

@@ -11,7 +11,7 @@ import os
 import time
 import tracemalloc
 from collections.abc import Sequence
-from typing import overload
+from typing import Any, overload
 
 import msgspec
 import numpy as np
@@ -99,7 +99,7 @@ def _timed(given: ClusterModel, settings: Settings) -> tuple[float, float, Decis
     return best_s, best_cpu_s, decision
 
 
-def _details(decision: Decision) -> dict[str, object]:
+def _details(decision: Decision) -> dict[str, Any]:
     certificate = decision.certificate
     return {
         "moves": len(decision.moves),

@@ -1,6 +1,6 @@
 """Carts in PostgreSQL, kept in memory by their owner; a former owner cannot write. With asyncio and psycopg 3."""
 
-from loadmanager import BundleLoad, Claim, Key, NotServing
+from loadmanager import Broker, BundleLoad, Claim, Key, NotServing
 from loadmanager.fencing import AsyncPostgresStore
 
 TABLE = """
@@ -12,6 +12,8 @@ ADD = "INSERT INTO cart_item (cart, position, item) VALUES (%s, %s, %s)"
 
 
 class Carts:
+    broker: Broker  # that which is given these carts
+
     def __init__(self, store: AsyncPostgresStore):
         self.store, self.held = store, {}
 

@@ -18,6 +18,8 @@ NAMESPACE = "examples/greetings"
 
 
 class Greetings:
+    broker: Broker  # set before the first request
+
     async def get(self, request):
         name = request.match_info["name"]
         try:

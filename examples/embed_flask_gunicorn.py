@@ -26,10 +26,10 @@ def post_worker_init(_worker):
         os.kill(os.getpid(), signal.SIGTERM)
 
     def on_sigterm(number, frame):
-        if left.is_set():
-            stop_worker(number, frame)
-        else:
+        if not left.is_set():
             threading.Thread(target=leave).start()
+        elif callable(stop_worker):  # what gunicorn does on SIGTERM
+            stop_worker(number, frame)
 
     signal.signal(signal.SIGTERM, on_sigterm)
     print(URL, broker.name, flush=True)

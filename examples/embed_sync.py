@@ -16,8 +16,10 @@ NAMESPACE = "examples/greetings"
 class Handler(BaseHTTPRequestHandler):
     """One request, on a thread of its own."""
 
+    broker: SyncBroker  # set before the first request
+
     def do_GET(self):
-        broker, name = self.server.broker, self.path.removeprefix("/greetings/")
+        broker, name = self.broker, self.path.removeprefix("/greetings/")
         try:
             with broker.admit(f"{NAMESPACE}/{name}"):
                 self.answer(200, {}, f"Hello {name}, from {broker.name}\n".encode())
@@ -38,10 +40,10 @@ class Handler(BaseHTTPRequestHandler):
 def main(log):
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     url = f"http://127.0.0.1:{server.server_port}"
-    with SyncBroker(log=log, urls={"http": url}) as server.broker:
-        server.broker.ensure_namespace(NAMESPACE)
+    with SyncBroker(log=log, urls={"http": url}) as Handler.broker:
+        Handler.broker.ensure_namespace(NAMESPACE)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        server.broker.run_until_signal(lambda: print(url, server.broker.name, flush=True))
+        Handler.broker.run_until_signal(lambda: print(url, Handler.broker.name, flush=True))
     server.shutdown()
 
 

@@ -6,7 +6,7 @@ foreign threads into events on that loop and foreign errors into those of `error
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Protocol
 
@@ -30,6 +30,16 @@ class TopicSpec(msgspec.Struct, frozen=True):
     partitions: int | None = None
     compacted: bool = False
     followed: bool = False
+
+
+class Batches(Protocol):
+    """Entries as they are read. It holds resources until it ends or is closed: use `contextlib.aclosing`."""
+
+    def __aiter__(self) -> AsyncIterator[Sequence[LogEntry]]: ...
+
+    def __anext__(self) -> Awaitable[Sequence[LogEntry]]: ...
+
+    def aclose(self) -> Awaitable[None]: ...
 
 
 class Log(Protocol):
@@ -70,17 +80,17 @@ class Log(Protocol):
         """
         ...
 
-    def tail(self, topic: str, starts: Sequence[int]) -> AsyncIterator[Sequence[LogEntry]]:
+    def tail(self, topic: str, starts: Sequence[int]) -> Batches:
         """All entries from the given offset of each partition on, for ever, in batches of one partition (<= 1,000).
 
-        Retries while the log is unavailable, and never skips an offset. Closing the iterator (`aclose`) frees it.
+        Retries while the log is unavailable, and never skips an offset. `aclose` frees it.
         Raises Trimmed if the next entry was trimmed meanwhile, LogError if the topic cannot be read at all.
         """
         ...
 
     # --- a log that lives for years
 
-    def read(self, topic: str, partition: int, start: int) -> AsyncIterator[Sequence[LogEntry]]:
+    def read(self, topic: str, partition: int, start: int) -> Batches:
         """The entries that one partition has at the time of the call, from an offset on, in batches (<= 1,000).
 
         `start` may be an offset that a compacted topic no longer has: the next one comes first then. Entries of a

@@ -88,7 +88,7 @@ def _compiled(text: str) -> CodeType:
 
 def _strip(block: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> None:
     """Take docstrings away."""
-    nothing = [ast.Pass(lineno=1, col_offset=0, end_lineno=1, end_col_offset=0)]
+    nothing: list[ast.stmt] = [ast.Pass(lineno=1, col_offset=0, end_lineno=1, end_col_offset=0)]
     block.body = [each for each in block.body if not _is_text(each)] or nothing
     for each in block.body:
         if isinstance(each, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

@@ -8,14 +8,15 @@ import sys
 import time
 import uuid
 from collections import Counter
+from contextlib import suppress
 
-from aiohttp import ClientWSTimeout, WSMsgType
+from aiohttp import WSMsgType
 
 from loadmanager import Router
 from loadmanager.client.redirection import error_of
 
 BROKERS = [f"http://127.0.0.1:{port}" for port in (7201, 7202, 7203)]
-ROOMS, PAUSE_S, ANSWER_S, BUDGET_S = 12, 0.1, 2.0, 60.0
+ROOMS, PAUSE_S, ANSWER_S, CLOSE_S, BUDGET_S = 12, 0.1, 2.0, 0.1, 60.0
 
 
 class Player:
@@ -35,27 +36,27 @@ class Player:
         """One attempt. The router makes another one after Moved, NotServing, and every error of the connection."""
         try:
             async with asyncio.timeout(ANSWER_S):
-                if self.socket is None:
-                    await self.connect(route.url("http"))
-                await self.socket.send_json(said)
+                socket = self.socket or await self.connect(route.url("http"))
+                await socket.send_json(said)
                 while said["id"] not in self.seen:
-                    await self.hear()
+                    await self.hear(socket)
         except BaseException:
             await self.leave()
             raise
 
     async def connect(self, url):
         self.where, path = url, f"/rooms/{self.room}?after={len(self.seen)}"
-        self.socket = await self.router.session.ws_connect(url + path, timeout=ClientWSTimeout(ws_close=0.1))
+        self.socket = await self.router.session.ws_connect(url + path)
+        return self.socket
 
-    async def hear(self):
+    async def hear(self, socket):
         """Take one message: a move, or word that the room is elsewhere."""
-        message = await self.socket.receive()
+        message = await socket.receive()
         if message.type is not WSMsgType.TEXT:
             raise ConnectionError("the socket was closed")
         told = message.json()
-        if "type" in told:
-            raise error_of(told["status"], {}, message.data.encode())
+        if elsewhere := error_of(told.get("status", 200), {}, message.data.encode()):
+            raise elsewhere
         if told["number"] > len(self.seen) + 1:
             raise RuntimeError(f"{self.room}: after move {len(self.seen)} comes move {told['number']}")
         if told["number"] == len(self.seen) + 1:  # else we have it already
@@ -63,7 +64,9 @@ class Player:
 
     async def leave(self):
         if self.socket is not None:
-            await self.socket.close()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await self.socket.close()
         self.socket = None
 
 

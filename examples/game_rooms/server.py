@@ -31,6 +31,8 @@ class Room:
 class Rooms:
     """The state of this process, and what it does when a bundle of rooms comes or goes: a `BundleHost`."""
 
+    broker: Broker  # set by `main`
+
     def __init__(self, file):
         self.held = {}  # the rooms of each bundle that we own
         self.store = SqliteStore(file)

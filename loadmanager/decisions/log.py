@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import msgspec
 
@@ -199,7 +199,7 @@ class DecisionLog:
         found: list[Found] = []
         try:
             batches = self._log.read(self._topic, 0, low)
-            async with aclosing(cast("AsyncGenerator[Sequence[LogEntry], None]", batches)) as reading:
+            async with aclosing(batches) as reading:
                 async for batch in reading:
                     wanted = [entry for entry in batch if entry.offset < high]
                     found += await self._run_blocking(partial(_readable, wanted))

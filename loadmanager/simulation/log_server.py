@@ -61,7 +61,7 @@ class SimulatedLogServer:
         """Whether a commit uses up one more offset, so that `ends` points beyond what can be read."""
         self.compaction_chance = COMPACTION_CHANCE
         """Chance that a write to a compacted topic is followed by a compaction."""
-        self.read_sizes = READ_SIZES
+        self.read_sizes: Sequence[int] = READ_SIZES
         """The most entries of one request of a `read`, drawn for each; other things happen between two requests."""
         self._random = random
         self._wall_ms = wall_ms

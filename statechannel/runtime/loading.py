@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import cast
 
 from statechannel.errors import BadSnapshot, CorruptRecord, NewerRecord, Trimmed
 from statechannel.law import codec
@@ -18,7 +16,7 @@ from statechannel.law.partition import Genesis
 from statechannel.law.record import Action
 from statechannel.law.snapshot import Index, SnapshotInfo, SnapshotsReader
 from statechannel.law.table import OwnershipTable
-from statechannel.ports import Log, LogEntry
+from statechannel.ports import Log
 
 _log = logging.getLogger(__name__)
 
@@ -95,7 +93,7 @@ class Loading:
 
         Nothing else would detect a foreign snapshot: the replica reads the log only behind it.
         """
-        batches = cast("AsyncGenerator[Sequence[LogEntry], None]", self._log.read(self._topic, 0, 0))
+        batches = self._log.read(self._topic, 0, 0)
         try:
             async with aclosing(batches):
                 first = await anext(batches, None)

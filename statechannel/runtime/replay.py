@@ -8,7 +8,7 @@ that has other work.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from functools import partial
 from typing import cast
@@ -148,7 +148,7 @@ class Replay:
         wanted = None if self._namespace is None else f'"{self._namespace}"'.encode()
         batches = self._log.read(self._topic, self._partition, start)
         pace = Pace()
-        async with aclosing(cast("AsyncGenerator[Sequence[LogEntry], None]", batches)):
+        async with aclosing(batches):
             async for batch in batches:
                 for entry in batch:
                     if until is not None and entry.offset >= until:

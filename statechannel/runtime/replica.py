@@ -148,7 +148,7 @@ class Replica:
             except LogError as error:
                 self.stop(error)
             finally:
-                await batches.aclose()  # type: ignore[attr-defined]
+                await batches.aclose()
 
     async def _reload(self, trimmed: Trimmed) -> None:
         """The next record was trimmed: load snapshots of the partitions where we are behind."""

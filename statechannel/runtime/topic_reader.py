@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from statechannel.errors import InvariantError, LogError, LogUnavailable
 from statechannel.ports import Log, LogEntry, Payload, TopicSpec
@@ -108,7 +108,7 @@ class TopicReader:
         retry_s = _FIRST_RETRY_S
         while True:
             try:
-                tail = cast("AsyncGenerator[Sequence[LogEntry], None]", self._log.tail(self.topic, tuple(self._next)))
+                tail = self._log.tail(self.topic, tuple(self._next))
                 async with aclosing(tail):
                     async for entries in tail:
                         retry_s = _FIRST_RETRY_S
@@ -160,9 +160,7 @@ class TopicReader:
         return False
 
     async def _holds(self, partition: int, end: int) -> bool:
-        batches = cast(
-            "AsyncGenerator[Sequence[LogEntry], None]", self._log.read(self.topic, partition, self._next[partition])
-        )
+        batches = self._log.read(self.topic, partition, self._next[partition])
         async with aclosing(batches):
             async for entries in batches:
                 if entries:

@@ -13,6 +13,7 @@ from loadmanager_api import lookup_path
 from loadmanager_api.guard import Names
 from loadmanager_api.lookup_path import LookupPath
 from statechannel.law.bundle import Bundle, Key
+from statechannel.law.verdict import Change
 from tests.api.conftest import WAIT_S, Cluster, Refused
 
 PATH = "/lookup/v2/topic/persistent/t/n/"
@@ -273,11 +274,13 @@ async def test_every_answer_of_the_fast_path_is_what_the_table_says(cluster: Clu
     for topic in topics:
         bundle = await cluster.assign(f"t/n/{topic}")
         held[bundle].append(cluster.owner(bundle) or "")
-    node.channel.listen(
-        lambda change: [
-            held[t.bundle].append(t.after.holder.name) for t in change.transitions if t.after and t.after.holder
-        ]
-    )
+
+    def note(change: Change) -> None:
+        for t in change.transitions:
+            if t.after and t.after.holder:
+                held[t.bundle].append(t.after.holder.name)
+
+    node.channel.listen(note)
 
     async def move() -> None:
         for _ in range(5):

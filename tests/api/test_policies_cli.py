@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from loadmanager.model.policies.model import BundlePolicy
 from statechannel.law.bundle import Bundle
 from tests.api.conftest import Cluster
 from tests.api.test_cli import as_json, loadmanager
@@ -63,12 +64,17 @@ async def test_single_bundles_are_pinned_excluded_and_quarantined(cluster: Clust
     a, b = (broker.name for broker in cluster.brokers)
     (bundle,) = await cluster.create("shop/x", 1)
 
-    def policy():
+    def policy() -> BundlePolicy | None:
         return policies_of(cluster).bundles.get(bundle)
+
+    def some_policy() -> BundlePolicy:
+        found = policy()
+        assert found is not None
+        return found
 
     assert (await loadmanager(cluster, "bundles", "pin", str(bundle), b)).stdout == f"{bundle} is pinned to {b}\n"
     assert (await loadmanager(cluster, "bundles", "exclude", str(bundle), a)).exit_code == 0
-    assert (policy().pin, policy().exclude) == (b, (a,)), "neither takes the other away"
+    assert (some_policy().pin, some_policy().exclude) == (b, (a,)), "neither takes the other away"
     refused = await loadmanager(cluster, "bundles", "exclude", str(bundle), a, b)
     assert f"pin and exclude both name {b}" in refused.output
     assert cluster.owner(await cluster.assign("persistent://shop/x/t")) == b
@@ -79,7 +85,7 @@ async def test_single_bundles_are_pinned_excluded_and_quarantined(cluster: Clust
     assert "it was so already" in again.output
     held = await loadmanager(cluster, "bundles", "quarantine", str(bundle), "--reason", "it kills brokers")
     assert held.exit_code == 0
-    assert policy().quarantined == "it kills brokers"
+    assert some_policy().quarantined == "it kills brokers"
     assert (await loadmanager(cluster, "bundles", "release-quarantine", str(bundle))).exit_code == 0
     assert policy() is None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +160,7 @@ class Holed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
 
-    async def read(self, topic: str, partition: int, start: int) -> AsyncIterator[Sequence[LogEntry]]:
+    async def read(self, topic: str, partition: int, start: int) -> AsyncGenerator[Sequence[LogEntry]]:
         async for batch in self._log.read(topic, partition, start):
             yield [entry for entry in batch if topic != "bundle-state" or entry.offset != self._missing]
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import signal
 import sys
 
-from loadmanager.fencing import PostgresStore, SqliteStore
-from tests.contracts.test_fencing_contract import claim, key
+from tests.contracts.test_fencing_contract import claim, key, sql_store
 
 kind, where, namespace, table = sys.argv[1:]
 own, name = claim(namespace, 0, 8, 5), key(namespace, 1)
-with SqliteStore(where) if kind == "sqlite" else PostgresStore(where, idle_timeout_s=60) as store:
+with sql_store(kind, where, idle_timeout_s=60) as store:
     store.create()
     with store.raising(own) as cursor:
         cursor.execute(f"CREATE TABLE {table} (value INTEGER)")

@@ -19,12 +19,13 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from psycopg.rows import dict_row
+from psycopg.rows import DictRow, dict_row
 
 from loadmanager import NotServing
 from loadmanager.broker.serving import Claim
 from loadmanager.fencing import FencedOut, PostgresStore, RedisStore, SqliteStore
 from loadmanager.fencing.fences import Fences
+from loadmanager.fencing.sql import SqlStore
 from stack.stores import PostgresServer, RedisServer
 from statechannel.law.bundle import FULL_UPPER, Bundle, Key
 from statechannel.law.record import Token
@@ -254,6 +255,10 @@ def test_many_owners_at_once_lose_no_update(backend: Backend, namespace: str):
     assert kinds["fenced out"] > 20
 
 
+def sql_store(kind: str, where: str, **of_postgresql: Any) -> SqlStore[Any]:
+    return SqliteStore(where) if kind == "sqlite" else PostgresStore(where, **of_postgresql)
+
+
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
 def test_an_owner_that_is_killed_within_a_write_leaves_nothing_of_it(
     request: pytest.FixtureRequest, tmp_path: Path, namespace: str, kind: str
@@ -266,7 +271,7 @@ def test_an_owner_that_is_killed_within_a_write_leaves_nothing_of_it(
         assert process.stdout is not None
         assert process.stdout.readline() == "written\n"
         process.send_signal(signal.SIGKILL)
-    with SqliteStore(where) if kind == "sqlite" else PostgresStore(where) as store:
+    with sql_store(kind, where) as store:
         with store.raising(claim(namespace, 0, 8, 9)) as cursor:
             assert cursor.execute(f"SELECT value FROM {table}").fetchall() == [(1,)]
         with pytest.raises(FencedOut), store.writing(claim(namespace, 0, 8, 5), key(namespace, 1)):
@@ -360,7 +365,8 @@ def test_connections_may_be_the_services_own_with_rows_and_isolation_of_its_choi
 ):
     options = "-c default_transaction_isolation=serializable"
     own, name = claim(namespace, 0, 8, 5), key(namespace, 1)
-    store = PostgresStore(lambda: psycopg.connect(postgres_server.url, row_factory=dict_row, options=options))
+    connect = psycopg.Connection[DictRow].connect
+    store = PostgresStore(lambda: connect(postgres_server.url, row_factory=dict_row, options=options))
     with store:
         store.create()
         with store.raising(own) as cursor:

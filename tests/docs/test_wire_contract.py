@@ -189,7 +189,8 @@ def chunks_of(told: bytes) -> list[str]:
 
 def event_of(text: str) -> tuple[str, str | None, Any]:
     """Its kind, its id if it has one, and its data."""
-    fields = dict(line.partition(": ")[::2] for line in text.strip().splitlines())
+    lines = (line.partition(": ") for line in text.strip().splitlines())
+    fields = {name: value for name, _, value in lines}
     return fields["event"], fields.get("id"), json.loads(fields["data"])
 
 

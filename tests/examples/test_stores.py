@@ -15,7 +15,7 @@ import pytest
 
 from examples.carts_postgresql import ADD, Carts
 from examples.reminders import NAMESPACE, Reminders
-from loadmanager import BundleHost, Claim, FencedOut, Key
+from loadmanager import Broker, Claim, FencedOut, Key
 from loadmanager.fencing import AsyncPostgresStore
 from loadmanager.testing import embedded_cluster
 from stack.stores import PostgresServer
@@ -26,10 +26,11 @@ ALICE = "shop/carts/alice"
 PATIENCE_S = 60.0
 
 
-def attached(host: Any) -> BundleHost:
-    """The examples have `broker` set by their services; here the cluster does it."""
-    host.attached = lambda broker: setattr(host, "broker", broker)
-    return host
+class AttachedCarts(Carts):
+    """The example has `broker` set by its service; here the cluster does it."""
+
+    def attached(self, broker: Broker) -> None:
+        self.broker = broker
 
 
 def sent(reminders: Reminders) -> list[tuple[str, str]]:
@@ -93,7 +94,7 @@ async def test_carts_survive_their_owner_and_refuse_its_late_writes(postgres_ser
         async with AsyncPostgresStore(f"{url}?options=-csearch_path%3D{schema}") as store:
             await Carts(store).create_tables()
             async with embedded_cluster(
-                lambda: attached(Carts(store)), brokers=3, bundles=4, namespace="shop/carts"
+                lambda: AttachedCarts(store), brokers=3, bundles=4, namespace="shop/carts"
             ) as cluster:
                 owner = cluster.owner(ALICE)
                 assert owner is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # pyright: ignore[reportPrivateImportUsage]
 
 from stack.servers import KafkaServer, free_port
 from statechannel.adapters.kafka.audit import audit_kafka

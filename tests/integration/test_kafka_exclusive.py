@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # pyright: ignore[reportPrivateImportUsage]
 
 from stack.servers import KafkaServer
 from statechannel.adapters.kafka.clients import exclusive_settings

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # pyright: ignore[reportPrivateImportUsage]
 
 from stack.servers import KafkaServer, free_port
 from statechannel.adapters.kafka.log import KafkaLog

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
@@ -67,8 +68,8 @@ def administrator(server) -> Iterator[KazooClient]:
     client.close()
 
 
-def acls(administrator: KazooClient, path: str) -> dict[str, list[ACL]]:
-    """Of a node and everything below it."""
+def acls(administrator: Any, path: str) -> dict[str, list[ACL]]:
+    """Of a node and everything below it. kazoo declares no types, and those that are inferred are wrong."""
     found = {path: administrator.get_acls(path)[0]}
     for name in administrator.get_children(path):
         found |= acls(administrator, f"{path}/{name}")

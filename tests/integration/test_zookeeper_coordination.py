@@ -322,13 +322,20 @@ async def test_a_zookeeper_that_is_not_there_is_named(root):
         await client.start(timeout_s=0.5)
 
 
+def session_of(client: ZooKeeperCoordination) -> object:
+    """Its id and password."""
+    connected = client._session._client
+    assert connected is not None
+    return connected.client_id
+
+
 async def test_a_server_that_accepts_and_says_nothing_is_left_before_the_session_ends(zookeeper_server, root):
     async with (
         proxy_to(zookeeper_server.address) as proxy,
         started(proxy.address, root, session_timeout_s=10, request_timeout_s=0.5) as client,
     ):
         broker = await registered(client)
-        session = client._session._client.client_id
+        session = session_of(client)
         asked = asyncio.Event()
 
         async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -346,7 +353,7 @@ async def test_a_server_that_accepts_and_says_nothing_is_left_before_the_session
             await asked.wait()
         proxy.target = zookeeper_server.address
         await until(client, lambda: client.connection is Connection.CONNECTED)
-        assert client._session._client.client_id == session, "it waited for a whole session time-out"
+        assert session_of(client) == session, "it waited for a whole session time-out"
         assert client.members[NAME].broker == broker
         mute.close()
 

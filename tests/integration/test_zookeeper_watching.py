@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -46,7 +46,7 @@ class Cluster:
         await self.member.register(broker, b"first")
         return broker
 
-    async def costs(self, change: Callable[[], object], seen: Callable[[], bool]) -> int:
+    async def costs(self, change: Callable[[], Awaitable[object]], seen: Callable[[], bool]) -> int:
         """How many requests the follower sends for a change, until all is quiet again."""
         sent, counted = self.sent, self.follower.counts.reads
         await change()
@@ -58,6 +58,7 @@ class Cluster:
     async def quiet(self) -> None:
         """Until nothing is left to be read: who leads changes after everything else, and is seen to."""
         leadership = await self.member.campaign(self.brokers[0])
+        assert leadership is not None
         await until(self.follower, lambda: self.follower.leadership == leadership)
         await self.member.resign(leadership)
         await until(self.follower, lambda: self.follower.leadership is None)

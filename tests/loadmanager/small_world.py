@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,6 +12,7 @@ import msgspec
 
 from loadmanager.broker.hosting import HostRunner
 from loadmanager.broker.node import Node
+from loadmanager.broker.serving import Serving
 from loadmanager.cluster.dependencies import Dependencies
 from loadmanager.cluster.membership import Membership
 from loadmanager.cluster.suspicion import Answer
@@ -184,6 +185,12 @@ class Started:
     def name(self) -> str:
         return self.node.settings.advertised
 
+    @property
+    def serving(self) -> Serving:
+        """What it serves, of a node that has an incarnation."""
+        assert self.node.serving is not None
+        return self.node.serving
+
     def told(self, text: str) -> bool:
         """Whether a note contains this."""
         return any(text in note.text for note in self.node.notes)
@@ -200,7 +207,7 @@ class Nodes:
         self.world = world
         self.settings = settings
         self.by_name: dict[str, Started] = {}
-        self.hidden_s: Counter[str] = Counter()
+        self.hidden_s: defaultdict[str, float] = defaultdict(float)
         """By name for how long its machine was paused without its boot clock's noticing."""
         self.outside: dict[str, Callable[[], float]] = {}
 
@@ -275,7 +282,7 @@ class Nodes:
     def serving(self, bundle: Bundle) -> list[str]:
         """Who serves a bundle at this moment; a process that is paused answers as it would when it runs on."""
         alive = [s for s in self.by_name.values() if not s.process.dead and s.node and s.node.serving]
-        return [s.name for s in alive if s.process.run(s.node.serving.serving, bundle)]
+        return [s.name for s in alive if s.process.run(s.serving.serving, bundle)]
 
 
 _LATER: Any = None

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from loadmanager.model.boundaries import by_count, evenly
+from loadmanager.model.boundaries import NoCuts, by_count, evenly
 from loadmanager.simulation.cutting import draw_cut, draw_neighbours
 from loadmanager.simulation.storage import CELL_SIZE, CELLS, cells_of
 from statechannel.law.bundle import FULL_UPPER, Bundle, tile
@@ -36,6 +36,7 @@ def test_cuts_fall_between_cells_however_they_are_found(seed: int) -> None:
         cuts = by_count(bundle, middles, cut["parts"])  # type: ignore[assignment]
     else:
         cuts = evenly(bundle, cut["parts"])  # type: ignore[assignment]
+    assert not isinstance(cuts, NoCuts)
     assert all(position % CELL_SIZE == 0 for position in cuts)
 
 

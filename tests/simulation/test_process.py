@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 
 import pytest
 
@@ -69,7 +69,7 @@ def test_a_crashed_process_runs_nothing_any_more_and_no_clean_up_code_either(loo
 
 
 def test_a_crash_in_the_middle_of_a_task_group_and_a_generator_leaves_no_noise(loop: VirtualLoop) -> None:
-    async def numbers() -> Iterator[int]:  # type: ignore[misc]
+    async def numbers() -> AsyncGenerator[int]:
         try:
             while True:
                 await asyncio.sleep(1)
@@ -78,7 +78,7 @@ def test_a_crash_in_the_middle_of_a_task_group_and_a_generator_leaves_no_noise(l
             await asyncio.sleep(1)
 
     async def read() -> None:
-        async for _ in numbers():  # type: ignore[attr-defined]
+        async for _ in numbers():
             await asyncio.sleep(0.1)
 
     async def main() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from itertools import count
 
 import pytest
@@ -134,7 +134,7 @@ def test_an_exception_that_nobody_handles_ends_the_run(loop: VirtualLoop) -> Non
 def test_open_async_generators_can_be_shut_down(loop: VirtualLoop) -> None:
     closed: list[str] = []
 
-    async def ones() -> Iterator[int]:  # type: ignore[misc]
+    async def ones() -> AsyncGenerator[int]:
         try:
             while True:
                 yield 1
@@ -144,7 +144,7 @@ def test_open_async_generators_can_be_shut_down(loop: VirtualLoop) -> None:
 
     async def scene() -> None:
         numbers = ones()
-        await anext(numbers)  # type: ignore[call-overload]
+        await anext(numbers)
         await loop.shutdown_asyncgens()
         assert closed == ["closed"]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from random import Random
+from typing import TypeVar
 
 import msgspec
 
@@ -25,6 +26,9 @@ BROKERS = (BrokerId("a:1", 1), BrokerId("a:1", 2), BrokerId("b:1", 1), BrokerId(
 POSITIONS = (0, 5, 0x1FFFFFFF, 0x20000000, 0x40000001, 0x7FFFFFFF, 0x80000000, 0xC0000000, FULL_UPPER - 1, FULL_UPPER)
 
 
+T = TypeVar("T")
+
+
 class Violation(Exception):
     """A promise was broken."""
 
@@ -32,6 +36,12 @@ class Violation(Exception):
 def promise(kept: bool, what: str) -> None:
     if not kept:
         raise Violation(what)
+
+
+def there(value: T | None, what: str) -> T:
+    if value is None:
+        raise Violation(what)
+    return value
 
 
 class Auditor:
@@ -71,12 +81,14 @@ class Auditor:
                 self.entries[transition.after.bundle] = transition.after
                 self.ever.add(transition.after.bundle)
         if record.action is Action.DELETE_NAMESPACE:
-            unchanged = record.seen_latest in (UNSAID, self.latest[record.namespace])
+            namespace = there(record.namespace, "nothing is deleted")
+            unchanged = record.seen_latest in (UNSAID, self.latest[namespace])
             promise(unchanged, "a late delete is accepted")
-            self.deleted[record.namespace] = change.offset
+            self.deleted[namespace] = change.offset
         self.latest.update((t.bundle.namespace, change.offset) for t in change.transitions)
         if record.action is Action.CREATE_NAMESPACE:
-            promise(record.seen_namespace == self.deleted.get(record.namespace, NEVER), "a late create is accepted")
+            namespace = there(record.namespace, "nothing is created")
+            promise(record.seen_namespace == self.deleted.get(namespace, NEVER), "a late create is accepted")
         if record.action in (Action.CREATE_NAMESPACE, Action.DELETE_NAMESPACE):
             promise(record.role is Role.ADMIN, "somebody but an admin made or unmade a namespace")
         for namespace in NAMESPACES:
@@ -98,7 +110,7 @@ class Auditor:
         else:
             promise(where in self.amending or where not in self.agreements, "a word is replaced without warning")
             self.amending.discard(where)
-            self.agreements[where] = record.agreement
+            self.agreements[where] = there(record.agreement, "a word says nothing")
 
     def _check_lead(self, change: Change) -> None:
         record, present = change.record, self.leads.get(change.partition, (0, None))
@@ -126,7 +138,7 @@ class Auditor:
         if record.action in (Action.CREATE, Action.MERGE):
             promise(before.state in (State.ASSIGNED, State.SPLITTING), "a bundle is reshaped on its way")
         if record.action is Action.READY:
-            promise(after.target == before.target, "the target was forgotten")
+            promise(after is not None and after.target == before.target, "the target was forgotten")
             promise(record.actor == before.target and record.role is Role.BROKER, "a stranger acts as the target")
         if record.action is Action.REVOKE:
             promise(record.role is Role.LEADER, "somebody but the leader revokes")
@@ -139,9 +151,10 @@ class Auditor:
             declined = before.state is State.ASSIGNING and by_holder
             promise(declined or before.state not in SERVING_STATES, "a holder changed while it served")
         if after is not None and after.target is not None and before.target is None:
-            promise(after.target.name != before.holder.name, "a bundle is on its way to its own holder")
+            former = there(before.holder, "what nobody holds is on its way")
+            promise(after.target.name != former.name, "a bundle is on its way to its own holder")
         if before.target is not None and record.action is Action.RELEASE:
-            promise(after.holder == before.target, "the target was passed over")
+            promise(after is not None and after.holder == before.target, "the target was passed over")
 
     def _check_tokens(self, namespace: str) -> None:
         mine = sorted((e for b, e in self.entries.items() if b.namespace == namespace), key=lambda e: e.bundle)

@@ -27,7 +27,8 @@ class Ledger:
 
     def __init__(self, partitions: int = 1) -> None:
         self.table = OwnershipTable(partitions)
-        self.log: list[tuple[int, int, Record]] = []
+        self.log: list[tuple[int, int, Record | bytes]] = []
+        """Partition, offset, and what was written: bytes if they are no record."""
 
     def begin(self, bundles: int = 2, namespace: str = NAMESPACE) -> tuple[Bundle, ...]:
         """A leader in every partition and one namespace; its bundles."""

@@ -126,6 +126,7 @@ def delete(ledger: Ledger) -> None:
     ledger.write(Action.OWN, left, to=ledger.A)
     ledger.delete_namespace("game/rooms")
     refused = ledger.log[-1][2]
+    assert isinstance(refused, Record)
     ledger.write(Action.RELEASE, left)
     ledger.replay(refused)
     ledger.delete_namespace("game/rooms")

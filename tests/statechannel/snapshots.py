@@ -90,6 +90,12 @@ class Topic:
     def index(self) -> Index | None:
         return self.read().index
 
+    def known(self) -> Index:
+        """The index of a topic that has one."""
+        index = self.index()
+        assert index is not None
+        return index
+
 
 def write(topic: Topic, state: PartitionState, name: str, keep: Collection[str] = ()) -> SnapshotInfo:
     """A snapshot in one transaction."""

@@ -14,7 +14,7 @@ OTHER = msgspec.structs.replace(ONE, root="root-2", proof_validity_s=5.0)
 A = BrokerId("a:1", 1)
 
 
-def agree(ledger, agreement=ONE, *, seen=None, action=Action.AGREE, role=Role.BROKER):
+def agree(ledger, agreement: Agreement | None = ONE, *, seen=None, action=Action.AGREE, role=Role.BROKER):
     known = ledger.table.agreed(0).revision
     number = f"r{len(ledger.log)}"
     return ledger.replay(
@@ -22,7 +22,7 @@ def agree(ledger, agreement=ONE, *, seen=None, action=Action.AGREE, role=Role.BR
     )
 
 
-def amend(ledger, agreement=OTHER, **more):
+def amend(ledger, agreement: Agreement | None = OTHER, **more):
     return agree(ledger, agreement, **{"action": Action.AMEND, "role": Role.ADMIN, **more})
 
 

@@ -252,10 +252,10 @@ def as_its_release_read_it(body: bytes, version: int) -> Record:
     later = {name for since, names in FIELDS_SINCE.items() if since > version for name in names}
     known = [(f.name, f.type, f.default) if f.default is not msgspec.NODEFAULT else (f.name, f.type)
              for f in msgspec.structs.fields(Record) if f.name not in later]  # fmt: skip
-    read = msgspec.json.decode(body, type=msgspec.defstruct("Then", known))
-    if read.action not in ACTIONS_OF[version]:
+    read = msgspec.structs.asdict(msgspec.json.decode(body, type=msgspec.defstruct("Then", known)))
+    if read["action"] not in ACTIONS_OF[version]:
         raise CorruptRecord("an unknown action")
-    record = Record(**{field: getattr(read, field) for field in read.__struct_fields__})
+    record = Record(**read)
     unsaid = version < 3 and record.action is Action.DELETE_NAMESPACE
     return msgspec.structs.replace(record, seen_latest=UNSAID) if unsaid else record
 

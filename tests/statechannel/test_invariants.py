@@ -36,24 +36,30 @@ def test_an_entry_that_its_state_does_not_allow_is_a_bug_of_ours(wrong: dict[str
         check_entry(msgspec.structs.replace(fine, **wrong))
 
 
-def damage_bounds(table: OwnershipTable) -> None:
+def orders(table: OwnershipTable) -> Namespace:
     known = table.namespace("shop/orders")
+    assert known is not None
+    return known
+
+
+def damage_bounds(table: OwnershipTable) -> None:
+    known = orders(table)
     known.lower_bounds = [0, known.lower_bounds[1] + 1]
 
 
 def damage_entries(table: OwnershipTable, change: Callable[[list[Ownership]], list[Ownership]]) -> None:
-    known = table.namespace("shop/orders")
+    known = orders(table)
     known._entries = Namespace(known.name, known.revision, change(list(known.entries)))._entries
 
 
 def damage_copy(table: OwnershipTable) -> None:
     """The namespace that is read is not the one that the partition would put into a snapshot."""
-    known = table.namespace("shop/orders")
+    known = orders(table)
     table._namespaces["shop/orders"] = Namespace(known.name, known.revision, known.entries)
 
 
 def damage_entry(table: OwnershipTable) -> None:
-    known = table.namespace("shop/orders")
+    known = orders(table)
     known.put(msgspec.structs.replace(known.entries[0], holder=None))
 
 

@@ -192,6 +192,8 @@ def told_by(story: list[tuple[Change, Bundle]], bundle: Bundle) -> tuple[Move, .
             first = segment[0].record
             planned = first.role is not Role.BROKER and first.action in (Action.TRANSFER, Action.UNLOAD)
             if planned and not any(c.record.action is Action.REVOKE for c in segment) and at != after.holder:
+                assert at is not None
+                assert after.holder is not None
                 found.append(Move(at, after.holder, change.record.at_ms))
             segment, at = [], after.holder
     return tuple(found[-MOVES_KEPT_A_BUNDLE:])

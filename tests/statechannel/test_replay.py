@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from random import Random
 
 import msgspec
@@ -69,7 +69,7 @@ class PaperLog:
     async def begins(self, topic: str) -> tuple[int, ...]:
         return tuple(self.begun)
 
-    async def read(self, topic: str, partition: int, start: int) -> AsyncIterator[Sequence[LogEntry]]:
+    async def read(self, topic: str, partition: int, start: int) -> AsyncGenerator[Sequence[LogEntry]]:
         if topic == TOPIC:
             self.read_from.append(start)
             if start < self.begun[partition]:

@@ -40,6 +40,7 @@ def test_of_two_that_saw_the_same_the_first_wins_and_the_second_learns_who_won(l
     accepted(ledger.write(Action.OWN, x, ledger.A, to=ledger.B, seen=seen))
     refusal = refused(ledger.write(Action.OWN, x, ledger.B, to=ledger.A, seen=seen), Reason.STALE)
     assert refusal.winner == ledger.entry(x)
+    assert refusal.winner is not None
     assert (refusal.winner.action, refusal.winner.by, refusal.winner.holder) == (Action.OWN, ledger.A, ledger.B)
     assert refusal.bundle == x
 

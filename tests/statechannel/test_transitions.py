@@ -22,7 +22,7 @@ from statechannel.law.transitions import (
     reshape,
     rows,
 )
-from statechannel.law.verdict import Ownership, Reason, Refusal, check_entry
+from statechannel.law.verdict import Cutting, Ownership, Reason, Refusal, check_entry
 
 HOLDER, TARGET, OTHER = BrokerId("a:1", 1), BrokerId("b:1", 1), BrokerId("c:1", 1)
 HOLDER_RESTARTED, TARGET_RESTARTED = BrokerId("a:1", 2), BrokerId("b:1", 2)
@@ -96,7 +96,16 @@ def entries() -> list[Ownership]:
     """Each state, with each kind of target that it can have."""
     return [
         Ownership(
-            BUNDLE, state, None if state is S.UNASSIGNED else HOLDER, target, REVISION, 3, A.NOOP, OTHER, b"old", (5,)
+            BUNDLE,
+            state,
+            None if state is S.UNASSIGNED else HOLDER,
+            target,
+            REVISION,
+            3,
+            A.NOOP,
+            OTHER,
+            b"old",
+            Cutting((5,)),
         )
         for state in State
         for target in TARGETS.get(state, [None])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -373,11 +373,11 @@ class Wrapped:
     async def ends(self, topic: str) -> tuple[int, ...]:
         return await self.inner.ends(topic)
 
-    async def tail(self, topic: str, starts: Sequence[int]) -> AsyncIterator[Sequence[LogEntry]]:
+    async def tail(self, topic: str, starts: Sequence[int]) -> AsyncGenerator[Sequence[LogEntry]]:
         async for entries in self.inner.tail(topic, starts):
             yield entries
 
-    async def read(self, topic: str, partition: int, start: int) -> AsyncIterator[Sequence[LogEntry]]:
+    async def read(self, topic: str, partition: int, start: int) -> AsyncGenerator[Sequence[LogEntry]]:
         async for entries in self.inner.read(topic, partition, start):
             yield entries
 
@@ -389,7 +389,7 @@ class Late(Wrapped):
         super().__init__(inner)
         self.go = asyncio.Event()
 
-    async def tail(self, topic: str, starts: Sequence[int]) -> AsyncIterator[Sequence[LogEntry]]:
+    async def tail(self, topic: str, starts: Sequence[int]) -> AsyncGenerator[Sequence[LogEntry]]:
         await self.go.wait()
         async for entries in super().tail(topic, starts):
             yield entries
@@ -413,7 +413,7 @@ class Flaky(Wrapped):
             raise LogUnavailable("broken on purpose")
         await super().append(topic, partition, payloads)
 
-    async def tail(self, topic: str, starts: Sequence[int]) -> AsyncIterator[Sequence[LogEntry]]:
+    async def tail(self, topic: str, starts: Sequence[int]) -> AsyncGenerator[Sequence[LogEntry]]:
         async for entries in super().tail(topic, starts):
             if self.broken:
                 self.failures += 1

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import aclosing
-from typing import cast
 
 import msgspec
 
@@ -19,7 +18,7 @@ from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, Record, Role
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Ownership, Refusal, Transition
-from statechannel.ports import Log, LogEntry
+from statechannel.ports import Log
 from statechannel.runtime.replay import Folded
 
 COPIES_KNOWN = 10_000
@@ -227,7 +226,7 @@ async def history_of(
 
 async def _taken_ms(log: Log, topic: str, partition: int, offset: int) -> int | None:
     """When the log took an entry, None if it does not have it."""
-    batches = cast("AsyncGenerator[Sequence[LogEntry], None]", log.read(topic, partition, offset))
+    batches = log.read(topic, partition, offset)
     try:
         async with aclosing(batches):
             async for batch in batches:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import cast
 
 from statechannel.law.snapshot import INDEX_KEY, SNAPSHOTS, Index, SnapshotsReader
-from statechannel.ports import Log, LogEntry
+from statechannel.ports import Log
 
 FIRST_LOOK = 64
 """Entries from the end to read first: only tombstones of dropped chunks come after the index."""
@@ -44,7 +42,7 @@ class SnapshotLists:
 
     async def _read_from(self, partition: int, start: int) -> Index | None:
         reader = SnapshotsReader(partition)
-        batches = cast("AsyncGenerator[Sequence[LogEntry], None]", self._log.read(self._topic, partition, start))
+        batches = self._log.read(self._topic, partition, start)
         async with aclosing(batches):
             async for batch in batches:
                 for entry in batch:

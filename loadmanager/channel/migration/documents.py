@@ -7,16 +7,15 @@ offsets.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from typing import cast
 
 import msgspec
 
 from loadmanager.channel.migration.patience import patiently
 from loadmanager.errors import Conflict
 from loadmanager.settings.documents.model import DOCUMENT_TOPICS, Entry
-from statechannel.ports import Log, LogEntry, Payload, TopicSpec
+from statechannel.ports import Log, Payload, TopicSpec
 
 ENTRIES_AT_ONCE = 500
 
@@ -60,7 +59,7 @@ def _id(value: bytes) -> str:
 async def _entries(log: Log, topic: str) -> tuple[bytes, ...]:
     await log.open_topic(TopicSpec(topic, 1))
     values: list[bytes] = []
-    batches = cast("AsyncGenerator[Sequence[LogEntry], None]", log.read(topic, 0, 0))
+    batches = log.read(topic, 0, 0)
     async with aclosing(batches):
         async for batch in batches:
             values += [entry.value for entry in batch if entry.value is not None]

@@ -6,16 +6,15 @@ Not for following a log (see `statechannel.runtime.replica`). It also remembers 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
-from typing import cast
 
 from statechannel.errors import LogUnavailable, Trimmed
 from statechannel.law import codec
 from statechannel.law.record import Record
 from statechannel.law.snapshot import SNAPSHOTS
 from statechannel.law.table import OwnershipTable
-from statechannel.ports import Log, LogEntry, Payload, TopicSpec
+from statechannel.ports import Log, Payload, TopicSpec
 from statechannel.runtime.channel import ChannelCore
 from statechannel.runtime.loading import Loading
 from statechannel.runtime.service import ChannelSettings
@@ -85,7 +84,7 @@ class FoldedLog:
     async def _read(self, partition: int) -> None:
         assert self._core is not None, "open() comes first"
         batches = self.log.read(TOPIC, partition, self.table.next_offset(partition))
-        async with aclosing(cast("AsyncGenerator[Sequence[LogEntry], None]", batches)):
+        async with aclosing(batches):
             async for batch in batches:
                 for entry in batch:
                     record = self._core.apply(entry).record

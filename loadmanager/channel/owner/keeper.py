@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import msgspec
 
@@ -24,7 +24,7 @@ from statechannel.errors import BadSnapshot, InvariantError, LogUnavailable
 from statechannel.law.partition import PartitionState
 from statechannel.law.snapshot import Index, SnapshotInfo, SnapshotsReader, closing, encode
 from statechannel.law.table import OwnershipTable
-from statechannel.ports import ExclusiveWriter, Log, LogEntry, Payload
+from statechannel.ports import ExclusiveWriter, Log, Payload
 from statechannel.runtime.turnstile import Turnstile
 
 T = TypeVar("T")
@@ -243,7 +243,7 @@ class Keeper:
         deps, reader = self._deps, SnapshotsReader(self.partition)
         async with self._deadline():
             batches = deps.log.read(deps.snapshots_topic, self.partition, start)
-            async with aclosing(cast("AsyncGenerator[Sequence[LogEntry], None]", batches)):
+            async with aclosing(batches):
                 async for batch in batches:
                     for entry in batch:
                         reader.take(entry)

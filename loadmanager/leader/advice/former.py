@@ -6,9 +6,8 @@ content of the topic can stop a broker.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from typing import cast
 
 import msgspec
 
@@ -95,6 +94,6 @@ async def _carry(
 
 
 async def _entries(log: Log) -> Sequence[LogEntry]:
-    batches = cast("AsyncGenerator[Sequence[LogEntry], None]", log.read(ADVICE_TOPIC, 0, 0))
+    batches = log.read(ADVICE_TOPIC, 0, 0)
     async with aclosing(batches):
         return [entry async for batch in batches for entry in batch]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 
 import msgspec
@@ -130,7 +130,7 @@ class KafkaLog:
         """As `Log.trim`; raises TopicMismatch for a compacted topic, which Kafka does not trim."""
         await self._asked.offsets.trim(self._prefix + topic, partition, before)
 
-    def tail(self, topic: str, starts: Sequence[int]) -> AsyncIterator[Sequence[LogEntry]]:
+    def tail(self, topic: str, starts: Sequence[int]) -> Tail:
         """As `Log.tail`; an offset beyond the end is a LogError: the log was damaged or replaced."""
         tail = Tail(consumer_settings(self._connection), self._prefix + topic, dict(enumerate(starts)))
         self._tails.add(tail)

@@ -38,10 +38,10 @@ def tables(spark: SparkSession, **rows: Iterable[Mapping[str, Any]]) -> Callable
     return table
 
 
-def answers(frame: DataFrame, *keys: str) -> dict[Any, Row]:
+def answers(frame: DataFrame, key: str, *more: str) -> dict[Any, Row]:
     """The rows by key."""
     found = [row.asDict() for row in frame.collect()]
-    by = {tuple(row[key] for key in keys) if len(keys) > 1 else row[keys[0]]: row for row in found}
+    by = {tuple(row[each] for each in (key, *more)) if more else row[key]: row for row in found}
     assert len(by) == len(found), "the key is not one"
     return by
 

@@ -65,7 +65,7 @@ def some_brokers(dice: random.Random) -> list[Row]:
 
 def usage_of(row: Row, weights: Weights) -> list[float | None]:
     """By the production's own function; None where the broker declares no capacity, or nothing weighs."""
-    rates = {name: credible(row[name]) for name in RATES}
+    rates: dict[str, Any] = {name: credible(row[name]) for name in RATES}
     capacity = {name: value for name, value in (row["capacity"] or {}).items() if credible(value)}
     load = BrokerLoadData(BrokerId(row["broker"], 1), 0, memory_percent=0.0, capacity=capacity, **rates)
     found = usages(load, weights)

@@ -69,7 +69,7 @@ def test_loads_that_go_together_share_their_cost() -> None:
 
 def test_weights_count_as_rows() -> None:
     x, y, _ = drawn(0.2, 60)
-    w = np.arange(60) % 3 + 1.0
+    w = np.arange(60, dtype=np.float64) % 3 + 1.0
     again = np.repeat(np.arange(60), w.astype(int))
     one, other = fit(sums_of(x, y, w)), fit(sums_of(x[again], y[again]))
     assert one.coefficients == pytest.approx(other.coefficients)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -39,7 +41,7 @@ def tables(spark: SparkSession) -> dict[str, DataFrame]:
     }
 
 
-def found(*args: object, **more: object) -> tuple[list[tuple[int, int, str]], list[dict[str, object]], list[str]]:
+def found(*args: object, **more: object) -> tuple[list[tuple[int, int, str]], list[dict[str, Any]], list[str]]:
     """Partition, offset and invariant of every violation, the summary, and the details."""
     result = audit(*args, **more)  # type: ignore[arg-type]
     assert (result.violations.schema, result.summary.schema.names) == (VIOLATION, SUMMARY.names)
@@ -63,7 +65,8 @@ def test_a_log_with_all_that_was_made_of_it_is_in_order(tables: dict[str, DataFr
 
 
 def test_tampered_silver_is_found_at_its_offset_and_counted(tables: dict[str, DataFrame]):
-    at = tables["channel"].where("partition = 1 and offset > 60 and action = 'own'").agg(f.min("offset")).first()[0]
+    owning = tables["channel"].where("partition = 1 and offset > 60 and action = 'own'")
+    [[at]] = owning.agg(f.min("offset")).collect()
     here = (f.col("partition") == 1) & (f.col("offset") == at)
     lying = tables["channel"].withColumn("actor", f.when(here, "thief:1").otherwise(f.col("actor")))
     without = tables["transition"].where("not (partition = 0 and offset = 1)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 import pytest
@@ -70,7 +71,7 @@ def rows(raw: DataFrame) -> Generator[DataFrame]:
     kept.unpersist()
 
 
-def table(name: str, rows: DataFrame) -> list[dict[str, object]]:
+def table(name: str, rows: DataFrame) -> list[dict[str, Any]]:
     """The rows of a table, in order, without what every row has."""
     found = getattr(decoding, name)(rows)
     assert found.schema.simpleString() == TABLES[name].simpleString()

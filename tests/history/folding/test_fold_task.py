@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from datetime import UTC, datetime
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -31,7 +32,7 @@ NEWER = codec.NEWEST_VERSION + 1
 STATE_NAMES = tuple(CHANNEL_STATE.names)
 
 
-def noop(offset: int, partition: int = 0, **more: object) -> Entry:
+def noop(offset: int, partition: int = 0, **more: Any) -> Entry:
     record = Record(f"r{offset}", Action.NOOP, BrokerId("a:1", 1), **more)
     return Entry(partition, offset, codec.encode(record))
 
@@ -214,6 +215,7 @@ def test_a_row_says_all_of_its_record():
     table = Table().fold(entries, 0)
     for row in table.channel:
         entry = next(e for e in entries if (e.partition, e.offset) == (row["partition"], row["offset"]))
+        assert entry.value is not None
         record = codec.decode(entry.value)
         assert (row["id"], row["action"], row["role"], row["epoch"]) == (
             record.id,

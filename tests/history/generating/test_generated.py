@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import defaultdict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ WORLD = World(brokers=4, bundles=10, days=3, top=2)
 
 
 @functools.cache
-def made(table: str, world: World = WORLD) -> list[dict[str, object]]:
+def made(table: str, world: World = WORLD) -> list[dict[str, Any]]:
     return [row for day in range(world.days) for batch in MAKERS[table](world, day) for row in batch.to_pylist()]
 
 
@@ -104,7 +105,8 @@ def test_another_seed_is_another_world_and_impossible_ones_are_refused() -> None
     assert made("move", World(brokers=4, bundles=10, days=1, seed=2)) != made(
         "move", World(brokers=4, bundles=10, days=1)
     )
-    for wrong in ({"brokers": 1}, {"bundles": 0}, {"days": 0}, {"dwell_h": (12, 24)}):
+    impossible: list[dict[str, Any]] = [{"brokers": 1}, {"bundles": 0}, {"days": 0}, {"dwell_h": (12, 24)}]
+    for wrong in impossible:
         with pytest.raises(ValueError, match=r"world|dwell_h"):
             World(**wrong)
 

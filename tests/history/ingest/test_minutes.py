@@ -131,7 +131,7 @@ def test_nothing_is_made_beyond_the_horizon_and_spans_that_touch_are_one():
 
 
 def test_very_many_spans_are_made_as_one():
-    hours = [(number * 120 * MINUTE_US,) * 2 for number in range(SPANS + 1)]
+    hours = [(at_us, at_us) for at_us in range(0, (SPANS + 1) * 120 * MINUTE_US, 120 * MINUTE_US)]
     [span] = affected(hours, MINUTE_US, 0, hours[-1][1])
     assert span == Span(0, hours[-1][1] + MINUTE_US)
 

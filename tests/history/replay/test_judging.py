@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from loadmanager.history.replay.candidates import Candidate
-from loadmanager.history.replay.judging import Gaps, Judge, Objective
+from loadmanager.history.replay.judging import Gaps, Judge, Objective, Terms
 from loadmanager.history.replay.playing import Outcome, Rules, outcomes, played
 from loadmanager.history.replay.recording import Missing, RecordedGame, Step, recorded
 from loadmanager.history.replay.slices import Frame, sliced
@@ -31,6 +31,18 @@ RULER = Ruler.of(Settings())
 def rules(*candidates: str, **more: Any) -> Rules:
     given = tuple(Candidate(each) for each in candidates)
     return Rules(Settings(), given, Objective(), Gaps(), more.pop("coverage", 0.9), **more)
+
+
+def measured(*asked: Any) -> list[Outcome]:
+    """The outcomes in a window of which nothing is missing."""
+    found = outcomes(*asked)
+    assert not isinstance(found, Missing)
+    return found
+
+
+def terms_of(outcome: Outcome) -> Terms:
+    assert outcome.terms is not None, outcome.broke
+    return outcome.terms
 
 
 def test_the_terms_of_a_game_that_can_be_reckoned_by_hand():
@@ -63,28 +75,28 @@ def test_who_allows_himself_more_is_not_better_by_that():
     table = written(lopsided(12)).table()
     wide = Candidate("overload", {"balancing_tolerance": 1.0, "overloaded_percent": 100.0})
     given = Rules(Settings(), (Candidate("recorded"), wide), Objective(), Gaps(), 0.9)
-    recorded_, wide_ = outcomes(table, frame(12), given, (0, 1))
+    recorded_, wide_ = measured(table, frame(12), given, (0, 1))
     assert wide_.terms == recorded_.terms
-    assert wide_.terms.above_percent == 100
-    assert wide_.terms.overload > 0
+    assert terms_of(wide_).above_percent == 100
+    assert terms_of(wide_).overload > 0
 
 
 @pytest.mark.parametrize("workload", ["zipf", "restart", "noisy"])
 def test_the_record_of_a_run_has_the_figures_of_the_run(workload):
     run = play(make(workload, Size(4, 32, 40), 2), "plan")
-    measured = measure(run, 0)
+    expected = measure(run, 0)
     history = written(run, begin_us=BEGIN_US + 60 * SECOND)
     first = [each for each in history.reports if each.us < BEGIN_US + 60 * SECOND]
     history.reports += [msgspec.structs.replace(each, us=each.us - 60 * SECOND) for each in first]
     table = history.table()
-    [whole] = outcomes(table, frame(41), rules("recorded"), (0,))
-    assert measured.moves > 0
-    [same] = outcomes(table, Frame(BEGIN_US + 60 * SECOND, 60 * SECOND, 40), rules("recorded"), (0,))
-    assert same.terms.max_over_mean == pytest.approx(measured.max_over_mean)
-    assert same.terms.std == pytest.approx(measured.std)
-    assert same.terms.above_percent == pytest.approx(measured.above_tolerance_percent)
-    assert (whole.terms.moves, whole.terms.gap_s) == (measured.moves, pytest.approx(measured.gap_s))
-    assert whole.terms.moves * TRANSFER_GAP_S == pytest.approx(whole.terms.gap_s)
+    [whole] = measured(table, frame(41), rules("recorded"), (0,))
+    assert expected.moves > 0
+    [same] = measured(table, Frame(BEGIN_US + 60 * SECOND, 60 * SECOND, 40), rules("recorded"), (0,))
+    assert terms_of(same).max_over_mean == pytest.approx(expected.max_over_mean)
+    assert terms_of(same).std == pytest.approx(expected.std)
+    assert terms_of(same).above_percent == pytest.approx(expected.above_tolerance_percent)
+    assert (terms_of(whole).moves, terms_of(whole).gap_s) == (expected.moves, pytest.approx(expected.gap_s))
+    assert terms_of(whole).moves * TRANSFER_GAP_S == pytest.approx(terms_of(whole).gap_s)
 
 
 def test_a_game_is_played_from_the_recorded_placement_and_always_the_same():
@@ -115,7 +127,7 @@ def test_who_breaks_a_rule_or_fails_loses_the_window_and_is_told(monkeypatch):
     monkeypatch.setattr(STRATEGIES, "make", lambda name: made.get(name) or make_one(name))
     monkeypatch.setattr(STRATEGIES, "names", lambda: [*names, *made])
     monkeypatch.setattr(BALANCING_NAMES, "all", STRATEGIES.names)
-    found = outcomes(written(lopsided(8)).table(), frame(8), rules("twice", "plan", "fails"), (0, 1, 2))
+    found = measured(written(lopsided(8)).table(), frame(8), rules("twice", "plan", "fails"), (0, 1, 2))
     broken, kept, failed = found
     assert "twice moves" in broken.broke
     assert broken.terms is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
@@ -25,7 +27,7 @@ def rows(**costs) -> list[WindowRow]:
     ]
 
 
-def _figures(cost: float | None) -> list[float | int | None]:
+def _figures(cost: float | None) -> list[Any]:
     return [None] * 11 if cost is None else [float(cost), 0.0, 0.1, 0.0, 0.0, 1.0, 0.1, 0.0, 3, 0.1, 0.2]
 
 
@@ -43,6 +45,7 @@ def test_differences_are_taken_window_by_window():
     assert record.is_worse
     assert avg.is_worse
     assert avg.against_best.mean == pytest.approx(0.01)
+    assert plan.against_recorded is not None
     assert plan.against_recorded.high < 0
     assert plan.regret.mean == pytest.approx(days.mean() - 0.1)
     config = config_of(CANDIDATES[1], Settings(balancing_strategy="avg"))

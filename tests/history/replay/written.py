@@ -120,8 +120,8 @@ def written(run: Run, *, top: int = 1_000, begin_us: int = BEGIN_US) -> History:
     scenario, owner = run.scenario, owners_by_round(run)
     names, step_us = broker_names(scenario.brokers), int(scenario.interval_s * SECOND)
     steps = [
-        Step(begin_us - 3600 * SECOND, str(bundle), "assigned", "return", names[home], before="assigning")
-        for bundle, home in zip(scenario.bundles, scenario.home.tolist(), strict=True)
+        Step(begin_us - 3600 * SECOND, str(bundle), "assigned", "return", names[int(home)], before="assigning")
+        for bundle, home in zip(scenario.bundles, scenario.home, strict=True)
     ]
     for each in run.moved:
         us = begin_us + each.round * step_us - 2 * SECOND

@@ -126,7 +126,7 @@ async def test_a_destination_that_declined_is_passed_over_the_next_time(world: W
     b.service.behave["prepare"] = declines
     progress = await a.ask(lambda: a.node.drain(3.0))
     assert progress.done
-    await world.until(lambda: len(c.node.serving.claims()) == 6, 0.1, "c has them all")
+    await world.until(lambda: len(c.serving.claims()) == 6, 0.1, "c has them all")
 
 
 @virtually

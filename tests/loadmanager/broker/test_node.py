@@ -464,7 +464,7 @@ async def test_a_namespace_that_is_not_exclusive_is_served_on_by_whoever_is_cut_
     for server in (LOG_SERVER, COORDINATION_SERVER):
         world.cut("a:1", server)
     await asyncio.sleep(2 * V)
-    assert all(a.node.world.clock_s() > until_s for until_s in a.node.serving.until_s()), "no proof is fresh"
+    assert all(a.node.world.clock_s() > until_s for until_s in a.serving.until_s()), "no proof is fresh"
     assert nodes.serving(bundle) == ["a:1"]
     await world.until(lambda: nodes.serving(bundle) == ["a:1", "b:1"], 60, "b got it meanwhile")
     assert "abandon" not in a.service.calls

@@ -145,7 +145,7 @@ def test_a_broker_whose_machine_was_paused_stops_before_its_old_proof_is_out_if_
         world.pause(owner.name)
         begun_s = world.now_s
         await asyncio.sleep(15)
-        others = [s for s in (a, b, c) if s is not owner and s.node.serving.serving(bundle)]
+        others = [s for s in (a, b, c) if s is not owner and s.serving.serving(bundle)]
         assert len(others) == 1, "somebody else has it"
         nodes.hidden_s[owner.name] = world.now_s - begun_s
         world.resume(owner.name)

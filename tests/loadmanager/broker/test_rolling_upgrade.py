@@ -70,9 +70,10 @@ class Cluster:
 
         await self.world.until(settled, 20, "all are owned by somebody who is here")
         for entry in self.here()[0].node.channel.table:
-            assert entry.holder is not None
+            bundle, holder = entry.bundle, entry.holder
+            assert holder is not None
             await self.world.until(
-                lambda e=entry: self.nodes.serving(e.bundle) == [e.holder.name], 10, f"{entry.bundle} is served"
+                lambda of=bundle, name=holder.name: self.nodes.serving(of) == [name], 10, f"{bundle} is served"
             )
 
     def formats(self) -> list[int]:

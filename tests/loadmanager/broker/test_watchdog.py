@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -218,8 +219,8 @@ def at(broker: Broker, other: Broker) -> int | None:
 async def test_what_a_hung_broker_holds_is_served_elsewhere_and_it_wakes_up_as_a_new_incarnation(
     tmp_path: Path, places: dict[str, str], caplog: pytest.LogCaptureFixture
 ):
-    quick = {"session_timeout_s": SESSION_S, "proof_validity_s": V, "balancing": False, "recovery_grace_s": 5.0}
-    async with cluster(tmp_path, Host(), Host(), **quick, **places) as [hung, other]:
+    quick: dict[str, Any] = {"session_timeout_s": SESSION_S, "proof_validity_s": V, "recovery_grace_s": 5.0, **places}
+    async with cluster(tmp_path, Host(), Host(), balancing=False, **quick) as [hung, other]:
         bundles = bundles_of(hung)
         assert all(map(hung.serving, bundles))
         await until(lambda: leads(hung))
@@ -251,8 +252,8 @@ def assert_it_is_told(caplog: pytest.LogCaptureFixture, hung: Broker) -> None:
 
 
 async def test_a_broker_that_is_busy_for_half_its_session_keeps_everything(tmp_path: Path, places: dict[str, str]):
-    quick = {"session_timeout_s": 2 * SESSION_S, "proof_validity_s": 2 * V, "balancing": False}
-    async with cluster(tmp_path, Host(), Host(), **quick, **places) as [busy, other]:
+    quick: dict[str, Any] = {"session_timeout_s": 2 * SESSION_S, "proof_validity_s": 2 * V, **places}
+    async with cluster(tmp_path, Host(), Host(), balancing=False, **quick) as [busy, other]:
         bundles, before = bundles_of(busy), busy.node.current.me
         gone: list[str] = []
         other.node.world.coordination.on_change(

@@ -156,10 +156,17 @@ def leads(nodes: Nodes) -> bool:
     return any(node.ready.is_set() and node.current.leader.leading for node in alive)
 
 
+def root_of(coordination: SimulatedCoordinationServer) -> str:
+    identity = coordination.identity()
+    assert identity is not None
+    return identity.root
+
+
 async def elected_anew(nodes: Nodes) -> None:
     coordination = nodes.world.coordination
-    before = coordination.current_epoch
-    coordination.end_leadership(coordination.leadership)
+    before, leadership = coordination.current_epoch, coordination.leadership
+    assert leadership is not None
+    coordination.end_leadership(leadership)
     await nodes.world.until(lambda: coordination.current_epoch > before and leads(nodes), 10, "a new leader")
 
 
@@ -169,7 +176,7 @@ async def elected_anew(nodes: Nodes) -> None:
 @virtually
 async def test_the_first_broker_says_it_in_every_partition_and_the_others_fit(world: World):
     _, (a, b), _ = await cluster(world)
-    root = world.coordination.identity().root
+    root = root_of(world.coordination)
     assert words(a) == words(b) == [Agreement(root, 2.0, 0.05, 0.1, 2)] * 2
 
 
@@ -212,7 +219,7 @@ async def test_of_two_roots_the_one_that_the_log_names_counts(world: World):
     right, world.coordination = world.coordination, SimulatedCoordinationServer(name="new")
     error = await failure(nodes.start("c:1"))
     assert isinstance(error, ForeignCluster)
-    assert right.identity().root in str(error)
+    assert root_of(right) in str(error)
     assert "is empty" in str(error)
     assert world.coordination.identity() is None
     assert watched.most == watched.fewest == 1
@@ -298,7 +305,9 @@ async def test_a_running_broker_that_meets_another_root_fences_itself(world: Wor
     errors = [await failure(each) for each in (a, b)]
     for error in errors:
         assert isinstance(error, ForeignCluster)
-        assert words(a)[0].root in str(error)
+        word = words(a)[0]
+        assert word is not None
+        assert word.root in str(error)
         assert other in str(error)
     assert watched.most == 1
 
@@ -371,7 +380,7 @@ async def test_the_cluster_moves_to_another_root_and_who_still_uses_the_old_one_
     assert watched.fewest == 1, "what was refused changed nothing"
     await Operator(world, new).agree(old=old)
     errors = [await failure(each) for each in (a, b)]
-    assert all(new.identity().root in str(error) and old.identity().root in str(error) for error in errors)
+    assert all(root_of(new) in str(error) and root_of(old) in str(error) for error in errors)
     for name in ("a:1", "b:1"):
         world.processes[name].crash()
     nodes.by_name.clear()

@@ -145,13 +145,13 @@ def test_what_is_kept_goes_to_a_folder_of_its_own(tmp_path: Path):
 
 
 def test_a_member_that_cannot_start_says_why_in_one_line(tmp_path: Path):
-    unwell = {"log": f"sqlite:{tmp_path}/cluster.db", "advertised": "127.0.0.1:0"}
+    unwell: dict[str, object] = {"log": f"sqlite:{tmp_path}/cluster.db", "advertised": "127.0.0.1:0"}
     (tmp_path / "cluster.db").write_bytes(b"no database, and no log of ours")
     mine, its = socket.socketpair()  # it ends with its parent: when standard input does
     with mine, its:
         ended = subprocess.run(
             [sys.executable, "-m", "loadmanager.demo.member", orders(tmp_path, unwell)],
-            stdin=its, capture_output=True, text=True, timeout=60, check=False,
+            stdin=its.fileno(), capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
     assert ended.returncode == 1
     (line,) = ended.stderr.strip().splitlines()

@@ -53,8 +53,8 @@ async def leading(world: World) -> AsyncGenerator[Leading]:
         coordination = world.coordination_client(world.processes["a:1"], request_timeout_s=0.5)
         await coordination.start(5)
         me = await coordination.start_incarnation("a:1", 0)
-        leadership = await coordination.campaign(me)
-        assert leadership == Leadership(me, 1)
+        leadership = Leadership(me, 1)
+        assert await coordination.campaign(me) == leadership
         one = Leading(Hand(channel), tasks)
         one.executor = DutyExecutor(
             leadership, channel, coordination, one.core, ToC(), world.loop.time,

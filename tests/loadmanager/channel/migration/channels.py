@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 import msgspec
 
@@ -24,6 +25,8 @@ from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change, Refusal
 from statechannel.ports import Payload, TopicSpec
 from tests.statechannel.auditor import History
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 GENESIS = Genesis("shop", "g-1", 3)
 A, B = BrokerId("a:1", 4), BrokerId("b:1", 2)
@@ -172,5 +175,5 @@ def with_numbers(table: OwnershipTable) -> dict[str, int]:
     return {name: table.highest_incarnation(name) for name in ("a:1", "b:1", "c:1")}
 
 
-def replaced(export: Export, **more: object) -> Export:
-    return msgspec.structs.replace(export, **more)
+def replaced(value: S, **more: object) -> S:
+    return msgspec.structs.replace(value, **more)

@@ -12,10 +12,11 @@ from loadmanager.channel.migration import filling
 from loadmanager.channel.migration.filling import differences, plan, token_before
 from loadmanager.errors import Conflict
 from statechannel.law import codec
-from statechannel.law.bundle import even_boundaries
+from statechannel.law.bundle import Bundle, even_boundaries
 from statechannel.law.imported import DONE, is_unfinished
 from statechannel.law.record import Action, BrokerId, Record
-from statechannel.law.verdict import Change
+from statechannel.law.table import OwnershipTable
+from statechannel.law.verdict import Change, Ownership
 from tests.loadmanager.channel.migration.channels import (
     A,
     B,
@@ -42,6 +43,18 @@ def filled(new: Book, export, rounds: int = 20) -> int:
     raise AssertionError(f"still not filled: {plan(new.table, export)[:2]}")
 
 
+def entry_of(table: OwnershipTable, bundle: Bundle) -> Ownership:
+    found = table.get(bundle)
+    assert found is not None
+    return found
+
+
+def bundles_of(table: OwnershipTable, namespace: str) -> tuple[Bundle, ...]:
+    known = table.namespace(namespace)
+    assert known is not None
+    return known.bundles
+
+
 @settings(max_examples=150, deadline=None)
 @given(seeds, st.integers(0, 150), st.integers(1, 5))
 def test_a_log_that_was_filled_has_the_same_bundles_and_owners_and_later_tokens(seed: int, steps: int, partitions: int):
@@ -50,7 +63,7 @@ def test_a_log_that_was_filled_has_the_same_bundles_and_owners_and_later_tokens(
     filled(new, export)
     assert owners(new.table) == owners(old.table)
     assert new.table.namespaces() == old.table.namespaces()
-    assert all(new.table.token(new.table.get(e.bundle)) > token_before(export, e) for e in export.entries())
+    assert all(new.table.token(entry_of(new.table, e.bundle)) > token_before(export, e) for e in export.entries())
     assert list(differences(new.table, export)) == []
     new.table.check_invariants()
 
@@ -91,8 +104,8 @@ def test_every_broker_comes_back_under_a_higher_number():
 def test_what_was_on_its_way_is_where_it_was():
     old, new = two_namespaces(), begun(2)
     filled(new, exported(old))
-    first = new.table.namespace("shop/orders").bundles
-    assert [new.table.get(bundle).holder for bundle in first] == [A, A, A, A, B, B, None, None]
+    first = bundles_of(new.table, "shop/orders")
+    assert [entry_of(new.table, bundle).holder for bundle in first] == [A, A, A, A, B, B, None, None]
     assert new.table.namespace("shop/gone") is None
 
 
@@ -138,7 +151,7 @@ def test_bundles_that_are_none_of_the_exports_stop_it():
 def test_a_bundle_that_somebody_else_took_stops_it():
     old, new = two_namespaces(), begun(2)
     new.write(plan(new.table, exported(old)))
-    new.do(Action.OWN, new.table.namespace("shop/orders").bundles[:1], BrokerId("c:1", 1), BrokerId("c:1", 1))
+    new.do(Action.OWN, bundles_of(new.table, "shop/orders")[:1], BrokerId("c:1", 1), BrokerId("c:1", 1))
     with pytest.raises(Conflict, match="went to c:1#1, not to a:1#4: a broker runs on this log already"):
         plan(new.table, exported(old))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -422,7 +423,8 @@ async def words(stores: Stores) -> list[Agreement | None]:
 
 def given(**values: float) -> Settings:
     """Settings in which these were given, as on a command line."""
-    return Settings.model_construct(**{name: getattr(SETTINGS, name) for name in SETTINGS.model_fields_set} | values)
+    all_given: dict[str, Any] = {name: getattr(SETTINGS, name) for name in SETTINGS.model_fields_set} | values
+    return Settings.model_construct(**all_given)
 
 
 async def root_of(stores: Stores) -> str:

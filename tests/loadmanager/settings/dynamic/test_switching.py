@@ -26,9 +26,13 @@ OTHER = "shop/orders"
 @pytest.fixture
 async def brokers(tmp_path: Path) -> AsyncGenerator[list[Broker]]:
     """Two, with rounds and reports every tenth of a second."""
-    fast = {"balancing_interval_s": 0.1, "load_sample_interval_s": 0.05, "load_report_min_interval_s": 0.1}
-    reports = {"load_report_max_interval_s": 0.2, "load_ttl_s": 60.0}
-    async with cluster(tmp_path, Host(), Host(), **fast, **reports) as both:
+    fast: dict[str, Any] = {
+        "balancing_interval_s": 0.1,
+        "load_sample_interval_s": 0.05,
+        "load_report_min_interval_s": 0.1,
+    }
+    fast |= {"load_report_max_interval_s": 0.2, "load_ttl_s": 60.0}
+    async with cluster(tmp_path, Host(), Host(), **fast) as both:
         yield both
 
 

@@ -315,7 +315,9 @@ def test_where_nobody_remembers_the_load_of_then_it_has_not_changed(cluster: Clu
 def test_the_age_of_each_report_is_told(cluster: Cluster) -> None:
     cluster.now_ms = 31_000
     del cluster.loads[B.name]
-    assert list(cluster.model().brokers.report_age_s) == [30.0, inf]
+    ages_s = cluster.model().brokers.report_age_s
+    assert ages_s is not None
+    assert list(ages_s) == [30.0, inf]
 
 
 def test_a_declared_limit_of_bundles_counts_before_that_of_the_settings(cluster: Cluster) -> None:

@@ -73,7 +73,11 @@ def test_a_round_never_makes_the_objective_worse(kind: str, settings: Settings) 
 
 def rows_of(model: ClusterModel, moves: tuple[Move, ...]) -> list[tuple[int, int, int]]:
     rows = {bundle: row for row, bundle in enumerate(model.bundles.ids)}
-    return [(rows[m.bundle], model.brokers.rows[m.source], model.brokers.rows[m.destination]) for m in moves]
+    found: list[tuple[int, int, int]] = []
+    for move in moves:
+        assert move.destination is not None
+        found.append((rows[move.bundle], model.brokers.rows[move.source], model.brokers.rows[move.destination]))
+    return found
 
 
 @pytest.mark.parametrize("kind", ONE_POOL)
