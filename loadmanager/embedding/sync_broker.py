@@ -41,7 +41,9 @@ class SyncBroker:
         bind: str | None = None,
         **more: Unpack[Given],
     ) -> None:
-        for name in ("prepare", "acquire", "release", "abandon", "load", "positions") if host is not None else ():
+        for name in (
+            ("prepare", "acquire", "release", "abandon", "load", "positions", "rates") if host is not None else ()
+        ):
             hook = getattr(host, name, None)
             if iscoroutinefunction(hook):
                 raise TypeError(f"{hook.__qualname__} is a coroutine function: use Broker, or make it a plain one")

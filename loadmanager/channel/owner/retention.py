@@ -59,7 +59,7 @@ def plan(snapshots: Sequence[S], now_ms: int, retention_s: float, readers: Itera
         if ages_ms[index] <= horizon_ms and (reader is None or snapshot.next_offset <= reader)
     ]
     first = bases[-1] if bases else 0
-    kept = _run_blocking(list(zip(ages_ms[first:], snapshots[first:], strict=True)), round(retention_s * 1000) // STEPS)
+    kept = _spaced(list(zip(ages_ms[first:], snapshots[first:], strict=True)), round(retention_s * 1000) // STEPS)
     return Plan(tuple(snapshot for _, snapshot in kept), snapshots[first] if bases else None)
 
 
@@ -75,7 +75,7 @@ def _believed_ms(snapshots: Sequence[Covering], now_ms: int) -> list[int]:
     return believed_ms[::-1]
 
 
-def _run_blocking(snapshots: list[tuple[int, S]], apart_ms: int) -> list[tuple[int, S]]:
+def _spaced(snapshots: list[tuple[int, S]], apart_ms: int) -> list[tuple[int, S]]:
     """The first, the last, and those in between at least `apart_ms` apart; drops the closest if they are too many."""
     kept = snapshots[:1]
     for candidate in snapshots[1:-1]:

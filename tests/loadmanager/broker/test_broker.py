@@ -14,6 +14,7 @@ import pytest
 from loadmanager import Broker, Bundle, BundleLoad, Destination, Moved, NotFound, NotServing, SyncBroker, Token
 from loadmanager.broker.hosting import at_once
 from loadmanager.errors import Unavailable
+from loadmanager.model.host import KeyRate
 from statechannel.errors import ForeignCluster, InvalidName
 from tests.loadmanager.embedded import NAMESPACE, TOPIC, Host, bundle_of, cluster, embedded, until
 
@@ -451,3 +452,10 @@ def test_stopping_a_broker_of_threads_twice_is_as_good_as_once(tmp_path: Path):
 def test_coroutine_hooks_are_not_for_a_service_of_threads(tmp_path: Path):
     with pytest.raises(TypeError, match="use Broker"):
         SyncBroker(Host(), log=f"sqlite:{tmp_path}/cluster.db")
+
+    class Asked(ThreadedHost):
+        async def rates(self, bundle: Bundle) -> list[KeyRate]:
+            return []
+
+    with pytest.raises(TypeError, match="rates is a coroutine function: use Broker"):
+        SyncBroker(Asked(), log=f"sqlite:{tmp_path}/cluster.db")

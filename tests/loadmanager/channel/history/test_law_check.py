@@ -9,6 +9,7 @@ from loadmanager.channel.history.differences import difference, differing_bundle
 from loadmanager.channel.history.digests import namespace_digests, partition_digests
 from loadmanager.channel.history.law_check import PROBLEMS_KEPT, LawCheck
 from loadmanager.channel.history.revision import Revision
+from statechannel.law.agreement import Agreed
 from statechannel.law.bundle import Bundle, even_boundaries, tile
 from statechannel.law.partition import Genesis, Lead, NamespaceState, PartitionState
 from statechannel.law.record import Action, BrokerId, Record, Subject
@@ -93,6 +94,7 @@ OTHERS = {
     "another namespace": (state(*WHOLE, name="t/o"), "t/n"),
     "another epoch": (state(*WHOLE, lead=Lead(3, B)), "lead"),
     "another broker": (state(*WHOLE, incarnations=(("a:1", 2),)), "incarnations"),
+    "another agreement": (state(*WHOLE, agreed=Agreed(revision=5)), "agree"),
 }
 
 
