@@ -17,6 +17,7 @@ from loadmanager.model.host import BundleLoad
 from loadmanager.model.load.model import (
     BROKERS_TOPIC,
     BUNDLES_TOPIC,
+    IDLE,
     BrokerLoadData,
     Figures,
     TopBundlesLoadData,
@@ -123,7 +124,7 @@ class LoadService:
 
     def mean_of(self, bundle: Bundle) -> BundleLoad:
         """A held bundle's mean load over `load_window_s`, with its hottest keys as of the last sample."""
-        return self._reporter.mean_of(bundle, self.loads.get(bundle, _IDLE))
+        return self._reporter.mean_of(bundle, self.loads.get(bundle, IDLE))
 
     @property
     def current(self) -> Report | None:
@@ -156,7 +157,7 @@ class LoadService:
 
     def _of_held(self) -> Mapping[Bundle, BundleLoad]:
         answer = self._answer
-        return {bundle: answer.get(bundle, _IDLE) for bundle in self._held()}
+        return {bundle: answer.get(bundle, IDLE) for bundle in self._held()}
 
     async def _ask_host(self) -> None:
         try:
@@ -198,6 +199,3 @@ class LoadService:
 
 async def _at_once(work: Callable[[], Any]) -> Any:
     return work()
-
-
-_IDLE = BundleLoad()

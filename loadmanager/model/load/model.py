@@ -87,9 +87,12 @@ class TopBundlesLoadData(msgspec.Struct, frozen=True, omit_defaults=True):
     """Children of splits for which the leader should find places; `bundles` has them whether hot or not."""
 
 
+IDLE = BundleLoad()
+
+
 def credible(load: BundleLoad) -> BundleLoad:
     """The load, with 0 in place of impossible figures: negative, infinite or not a number."""
-    if all(0 <= value < inf for value in msgspec.structs.astuple(load)[:7]):
+    if load is IDLE or all(0 <= value < inf for value in msgspec.structs.astuple(load)[:7]):
         return load
     fixed = [value if 0 <= value < inf else 0 for value in msgspec.structs.astuple(load)[:7]]
     return BundleLoad(*fixed, hottest_keys=load.hottest_keys)

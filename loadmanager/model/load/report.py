@@ -121,14 +121,14 @@ class Reporter:
 
     def decide(self, now_ms: int, *, shown: bool) -> Publish | Hold:
         """Whether to report now. `shown`: whether the views show a report of this incarnation."""
+        last_ms, last = self._last or (0, None)
+        if last is not None and now_ms - last_ms < self._min_ms:
+            return Hold(f"reported {(now_ms - last_ms) / 1000:.1f} s ago; at most every {self._min_ms / 1000:g} s")
         report = self.current()
         if report is None:
             return Hold("nothing was measured yet")
-        if self._last is None:
+        if last is None:
             return Publish(report, "the broker has started")
-        last_ms, last = self._last
-        if now_ms - last_ms < self._min_ms:
-            return Hold(f"reported {(now_ms - last_ms) / 1000:.1f} s ago; at most every {self._min_ms / 1000:g} s")
         if not shown:
             return Publish(report, "the last report is not in the view any more")
         if now_ms - last_ms >= self._max_ms:

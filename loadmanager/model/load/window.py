@@ -15,7 +15,7 @@ from statistics import fmean
 import msgspec
 
 from loadmanager.model.host import BundleLoad
-from loadmanager.model.load.model import Figures, credible, part_of, total_of
+from loadmanager.model.load.model import IDLE, Figures, credible, part_of, total_of
 from statechannel.law.bundle import Bundle
 
 SAMPLES_KEPT = 10
@@ -39,6 +39,8 @@ class Measured(msgspec.Struct, frozen=True):
     sample: Sample
     total: BundleLoad
     held: frozenset[Bundle]
+    busy: frozenset[Bundle]
+    """The held bundles with any load."""
 
 
 class Means(msgspec.Struct, frozen=True):
@@ -65,7 +67,10 @@ class LoadWindow:
         held = (
             self._measured[-1].held if self._measured and self._measured[-1].held == loads.keys() else frozenset(loads)
         )
-        return Measured(now_ms, msgspec.structs.replace(sample, loads=loads), total_of(loads.values()), held)
+        busy = {bundle: load for bundle, load in loads.items() if load != IDLE}
+        return Measured(
+            now_ms, msgspec.structs.replace(sample, loads=loads), total_of(busy.values()), held, frozenset(busy)
+        )
 
     def take(self, measured: Measured) -> None:
         """Add the next sample. Quick, whatever the number of bundles."""
@@ -88,8 +93,10 @@ class LoadWindow:
     def means(self) -> Means:
         """The means for the bundles that are held now. Needs a sample."""
         last = self._measured[-1]
-        came = {held: self._came_since(last.held - held) for held in {each.held for each in self._measured}}
-        restated = [_restated(each, last.held, *came[each.held]) for each in self._measured]
+        came = {each.held: last.held - each.held for each in self._measured}
+        busy = frozenset[Bundle]().union(*(each.busy for each in self._measured))
+        costs = {bundle: self._cost(bundle) for bundle in busy.intersection(frozenset().union(*came.values()))}
+        restated = [_restated(each, last.held, _sum(costs, came[each.held])) for each in self._measured]
         figures = [each.sample.figures for each in self._measured]
         return Means(
             Figures(
@@ -108,23 +115,26 @@ class LoadWindow:
         loads = [each.sample.loads[bundle] for each in self._measured if bundle in each.held]
         return _mean(loads, loads[-1])
 
-    def _came_since(self, newcomers: frozenset[Bundle]) -> tuple[float, BundleLoad]:
-        """The mean cost of these bundles since they came: points of CPU, and rates."""
-        points, loads = 0.0, list[BundleLoad]()
-        for bundle in newcomers:
-            since = [each for each in self._measured if bundle in each.held]
-            points += fmean(_points(each, bundle) for each in since)
-            loads.append(self.mean_of(bundle))
-        return points, total_of(loads)
+    def _cost(self, bundle: Bundle) -> tuple[float, BundleLoad]:
+        """A held bundle's mean cost since it came: points of CPU, and rates."""
+        points = fmean([_points(each, bundle) for each in self._measured if bundle in each.held])
+        return points, self.mean_of(bundle)
 
 
-def _restated(measured: Measured, held: frozenset[Bundle], points: float, came: BundleLoad) -> tuple[float, BundleLoad]:
-    """A sample's CPU and total, as if the broker had then held its present bundles."""
+def _sum(costs: Mapping[Bundle, tuple[float, BundleLoad]], bundles: frozenset[Bundle]) -> tuple[float, BundleLoad]:
+    """The cost of some bundles together; those without a cost are idle."""
+    some = [costs[bundle] for bundle in costs.keys() & bundles]
+    return sum(points for points, _ in some), total_of(load for _, load in some)
+
+
+def _restated(measured: Measured, held: frozenset[Bundle], cost: tuple[float, BundleLoad]) -> tuple[float, BundleLoad]:
+    """A sample's CPU and total, as if the broker had then held its present bundles; `cost`: of those that came."""
     if measured.held is held:
         return measured.sample.figures.cpu_percent, measured.total
-    gone = measured.held - held
+    points, came = cost
+    gone = measured.busy - held
     cpu = measured.sample.figures.cpu_percent - sum(_points(measured, bundle) for bundle in gone) + points
-    if not gone and came == BundleLoad():
+    if not gone and came == IDLE:
         return cpu, measured.total
     left = total_of(measured.sample.loads[bundle] for bundle in gone)
     in_msg, out_msg, in_bytes, out_bytes, cpu_percent = (
@@ -142,5 +152,5 @@ def _points(measured: Measured, bundle: Bundle) -> float:
 def _mean(loads: Iterable[BundleLoad], counts: BundleLoad) -> BundleLoad:
     """The mean of the rates, with these counts."""
     every = list(loads)
-    in_msg, out_msg, in_bytes, out_bytes, cpu = (fmean(getattr(load, name) for load in every) for name in _RATES)
+    in_msg, out_msg, in_bytes, out_bytes, cpu = (fmean([getattr(load, name) for load in every]) for name in _RATES)
     return BundleLoad(counts.keys, counts.sessions, in_msg, out_msg, in_bytes, out_bytes, cpu)
