@@ -87,6 +87,8 @@ def test_a_column_keeps_type_and_shape(kind: str, shape: tuple[int, int]):
 def test_a_column_that_would_lose_a_value_is_refused():
     with pytest.raises(TypeError):
         pack(np.array([0.5]), "i8")
+    with pytest.raises(OverflowError, match="between 1 and 70000 does not fit"):
+        pack(np.array([1, 70_000]), "i2")
 
 
 def test_the_settings_of_then_are_read_without_the_environment(monkeypatch: pytest.MonkeyPatch):
