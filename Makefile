@@ -34,7 +34,7 @@ test: dev ## everything, on real Kafka and ZooKeeper servers that it brings itse
 suite: dev # beside `check`, which keeps one core only busy; make test WORKERS=4 where there are more cores
 	$(PY) -m pytest -n $(or $(WORKERS),2) --dist loadgroup --guarded changed $(ARGS)
 
-test-guarded: dev ## all tests that take minutes and guard what seldom changes; writes down that they passed
+test-guarded: dev ## the tests that take minutes and guard what seldom changes; a run that passes writes that down
 	@$(PY) -m stack jars
 	@.venv/bin/loadmanager history jars
 	$(PY) -m pytest -n $(or $(WORKERS),2) --dist loadgroup --guarded only $(ARGS)

@@ -3,7 +3,7 @@
 `pytest.mark.guards("history")` puts a test under a name of `GUARDED`: it guards that package, all modules that it
 imports directly or not, and the tests of that name. `tests/guarded.txt` holds, by name, the digest of that code as it
 was when all tests under the name passed; comments and docstrings do not count. `make test` runs those whose code has
-another digest by now. `make test-guarded` runs all of them, and writes the digests if they pass.
+another digest by now, and writes the digests if they pass; `make test-guarded` runs all of them, and nothing else.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def _names(item: pytest.Item) -> set[str]:
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    config = session.config
-    whole = config.getoption("--guarded") == "only" and not config.option.keyword and config.args == ["tests"]
-    if whole and exitstatus == 0 and not hasattr(config, "workerinput"):
+    config, option = session.config, session.config.option
+    some = option.keyword or option.markexpr != "not slow" or option.deselect or option.lf or config.args != ["tests"]
+    if option.guarded != "none" and not some and exitstatus == 0 and not hasattr(config, "workerinput"):
         PASSED.write_text("".join(f"{name} {digest(files_of(name))}\n" for name in sorted(GUARDED)))
 
 
