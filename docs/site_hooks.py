@@ -1,6 +1,7 @@
-"""What mkdocs adds to the pages of docs/: the pages of the root, the API, the commands, and the list of decisions.
+"""What mkdocs adds to the pages of docs/: the root's pages, the API, the commands, the routes, the list of decisions.
 
-Nothing is copied by hand: the front page is README.md, the API comes from docstrings, the commands from `--help`.
+Nothing is copied by hand: the front page is README.md, the API comes from docstrings, the commands from `--help`, the
+routes from the OpenAPI document.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import click
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
+from loadmanager_api.app import routes_of_all
 from loadmanager_api.cli.main import COMMANDS, main
 
 sys.path.insert(0, str(Path(__file__).parent))
+from rest_page import rest
 from state_pictures import picture
 
 ROOT = Path(__file__).parents[1]
@@ -52,6 +55,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         text = (ROOT / name).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=text))
     files.append(File.generated(config, "reference/api.md", content="\n".join(api())))
+    files.append(File.generated(config, "reference/rest.md", content="\n".join(rest(routes_of_all().openapi()))))
     files.append(File.generated(config, "reference/commands.md", content="\n".join(commands())))
     return files
 

@@ -59,15 +59,27 @@ def create_app(kept: Kept, unsent_bytes: Callable[[], int] = lambda: 0) -> tuple
     return Guard(lookups, names), lookups
 
 
+class _Application(FastAPI):
+    """Its OpenAPI document has the shape of every error, in place of FastAPI's own, which nobody gets."""
+
+    def openapi(self) -> dict[str, Any]:
+        first = self.openapi_schema is None
+        document = super().openapi()
+        if first:
+            errors.describe(document)
+        return document
+
+
 @cache
 def routes_of_all() -> FastAPI:
     """All routes, for every broker of this process."""
-    app = FastAPI(
+    app = _Application(
         title="loadmanager",
         version=VERSION,
         docs_url=None,  # these pages would load their scripts from other sites
         redoc_url=None,
         redirect_slashes=False,
+        responses=errors.PROBLEMS,
     )
     for routes in (
         *(settings, lookups, namespaces, brokers, own_bundles, own_brokers, channel, history),

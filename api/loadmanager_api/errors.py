@@ -54,6 +54,15 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     retry_after_s: float | None = None
 
 
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    "default": {
+        "description": "What is wrong, and what to do about it.",
+        "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
+}
+"""Every route's error answer, for the OpenAPI document."""
+
+
 def problem(status: int, detail: str, *, record_id: str | None = None, retry_after_s: float | None = None) -> Problem:
     """A problem of this status; its type is a URN that programs may compare."""
     title = _TITLES.get(status, "Error")
@@ -89,6 +98,12 @@ def respond(found: Problem, headers: Mapping[str, str] | None = None) -> Respons
     if found.retry_after_s is not None:
         extra["Retry-After"] = str(max(1, round(found.retry_after_s)))
     return Response(msgspec.json.encode(found), found.status, extra, "application/problem+json")
+
+
+def describe(document: dict[str, Any]) -> None:
+    """Add the shape that `PROBLEMS` refers to to an OpenAPI document."""
+    _, shapes = msgspec.json.schema_components([Problem], ref_template="#/components/schemas/{name}")
+    document["components"]["schemas"] |= shapes
 
 
 def install(app: FastAPI) -> None:

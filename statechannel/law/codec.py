@@ -62,6 +62,7 @@ class _Reading:
         self.version = version
         self.unknown = frozenset[Action]().union(*(_ACTIONS_SINCE.get(each, ()) for each in later))
         self.later = attrgetter(*sorted(lacking))
+        self.blank = self.later(_BLANK)
         self.decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
             msgspec.defstruct(
                 f"Version{version}",
@@ -71,7 +72,7 @@ class _Reading:
 
     def has(self, record: Record) -> bool:
         """Whether the version can carry all of a record."""
-        return self.later(record) == self.later(_BLANK) and record.action not in self.unknown
+        return self.later(record) == self.blank and record.action not in self.unknown
 
     def read(self, body: bytes) -> Record:
         """The record as a release reads it that knows no later version: fields of later ones are ignored.

@@ -147,6 +147,17 @@ async def test_the_routes_describe_themselves(cluster: Cluster) -> None:
     assert "/v1/lookup" in described["paths"]
 
 
+async def test_they_describe_the_error_that_they_answer(cluster: Cluster) -> None:
+    await cluster.start()
+    described = (await cluster.ask("GET", "/openapi.json"))[1]
+    answers = [operation["responses"] for path in described["paths"].values() for operation in path.values()]
+    assert all("default" in each and "422" not in each for each in answers)
+    shape = described["components"]["schemas"]["Problem"]
+    status, problem, _ = await cluster.ask("POST", "/v1/lookup", json={"topics": 5})
+    assert status == 400
+    assert set(shape["required"]) <= set(problem) <= set(shape["properties"])
+
+
 async def test_every_route_is_in_the_docs_and_nothing_else_is(cluster: Cluster) -> None:
     await cluster.start()
     paths = (await cluster.ask("GET", "/openapi.json"))[1]["paths"]

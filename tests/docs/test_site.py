@@ -28,6 +28,7 @@ def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path: Path):
     assert {"index.html", "tutorial/index.html", "reference/api/index.html", "settings/index.html"} <= set(pages)
     assert "run_until_signal" in pages["reference/api/index.html"]
     assert "unload" in pages["reference/commands/index.html"]
+    assert "<code>/v1/lookup</code>" in pages["reference/rest/index.html"]
     assert ">revoking</text>" in pages["state-machine/index.html"], "its diagram is drawn"
     assert not [name for name, text in pages.items() if "stateDiagram" in text]
     assert not {name: found for name, text in pages.items() if (found := FETCHED.findall(text))}

@@ -74,8 +74,9 @@ class Ear:
 
     def wait(self, timeout_s: float) -> None:
         """Return at a wake-up, or after `timeout_s`."""
-        if self._poll.poll(timeout_s * 1000):
-            for each in (self._socket, self._nudged):
+        woken = dict(self._poll.poll(timeout_s * 1000))
+        for each in (self._socket, self._nudged):
+            if each.fileno() in woken:
                 with contextlib.suppress(OSError):
                     while True:
                         each.recv(1)

@@ -98,9 +98,12 @@ async def test_a_locked_bundle_is_tried_again_by_itself_and_served_without_anybo
         Dying.armed.clear()
         await cluster.until(lambda: policy(cluster, poison) is None, timeout_s=60)
         assert cluster.owner(poison) is not None, "it is served, and no person did anything"
-        told = [note.text for broker in cluster.brokers for note in broker.node.notes]
-        assert any("let go" in text and "lives with it" in text for text in told)
+        await cluster.until(lambda: any("let go" in text and "lives with it" in text for text in _notes(cluster)))
         await cluster.until(lambda: all(poison not in broker.node.quarantine for broker in cluster.brokers))
+
+
+def _notes(cluster: EmbeddedCluster[Dying]) -> list[str]:
+    return [note.text for broker in cluster.brokers for note in broker.node.notes]
 
 
 async def test_what_a_person_has_locked_up_stays_locked():
