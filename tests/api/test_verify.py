@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from loadmanager.channel.history import digests
-from loadmanager.channel.history.auditing import Outcome, PartitionAudit
+from loadmanager.channel.audit.partition import Outcome, PartitionAudit
 from loadmanager_api.cli.main import main
 from statechannel.adapters.sqlite.coordination import SqliteCoordination
 from statechannel.adapters.sqlite.log import SqliteLog

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from loadmanager.channel.history.auditing import Outcome, PartitionAudit
+from loadmanager.channel.audit.partition import Outcome, PartitionAudit
 from loadmanager.channel.history.bundle_history import history_of
 from loadmanager.channel.history.recent import RecentChanges
 from loadmanager.channel.history.replaying import ReplayQueue

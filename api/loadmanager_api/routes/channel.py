@@ -11,7 +11,7 @@ from fastapi import Query, Request, Response
 from prometheus_client.exposition import choose_encoder
 
 from loadmanager.broker.node import NOTES_KEPT, Node
-from loadmanager.channel.history.digests import namespace_digests, partition_digests
+from loadmanager.channel.audit.digests import namespace_digests, partition_digests
 from loadmanager.channel.history.outlook import look
 from loadmanager.cluster.readers import ChannelReader, ReaderRegistry
 from loadmanager.errors import NotFound

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from loadmanager.channel.history.differences import difference
-from loadmanager.channel.history.law_check import LawCheck
+from loadmanager.channel.audit.differences import difference
+from loadmanager.channel.audit.auditor import LawCheck
 from loadmanager.history.audit.findings import COUNTS, Broken, Invariant, words
-from loadmanager.history.audit.promises import Promises
+from loadmanager.channel.audit.promises import Promises
 from loadmanager.history.audit.recorded import Recorded
 from loadmanager.history.audit.segments import Segment
 from loadmanager.history.folding.lists import Row, Rows

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from zlib import crc32
 
 from loadmanager.history.audit.findings import Broken, Invariant
-from loadmanager.history.audit.steps import OF_NAMESPACE, RESHAPING, check_hand_off, check_owner, wrong_author
+from loadmanager.channel.audit.steps import OF_NAMESPACE, RESHAPING, check_hand_off, check_owner, wrong_author
 from statechannel.law.agreement import NOTHING_AGREED, Agreed
 from statechannel.law.bundle import FULL_LOWER, FULL_UPPER, Bundle
 from statechannel.law.partition import PartitionState

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import aiohttp
 import msgspec
 
-from loadmanager.channel.history.digests import NamespaceDigests, PartitionDigests
+from loadmanager.channel.audit.digests import NamespaceDigests, PartitionDigests
 from loadmanager.errors import Unavailable
 from loadmanager.model.registration import read_peer
 from statechannel.ports import Member

@@ -13,9 +13,9 @@ from typing import cast
 
 import msgspec
 
-from loadmanager.channel.history.differences import difference, differing_bundle, differing_part
-from loadmanager.channel.history.endpoints import Endpoint, Said
-from loadmanager.channel.history.law_check import LawCheck
+from loadmanager.channel.audit.differences import difference, differing_bundle, differing_part
+from loadmanager.channel.audit.endpoints import Endpoint, Said
+from loadmanager.channel.audit.auditor import LawCheck
 from loadmanager.errors import Unavailable
 from statechannel.errors import BadSnapshot, InvariantError, NewerRecord, Trimmed
 from statechannel.law.partition import Genesis, PartitionState

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadmanager.channel.history.digests import (
+from loadmanager.channel.audit.digests import (
     NamespaceDigests,
     PartitionDigests,
     namespace_digests,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from loadmanager.channel.history.differences import difference, differing_bundle, differing_part
-from loadmanager.channel.history.digests import namespace_digests, partition_digests
-from loadmanager.channel.history.law_check import PROBLEMS_KEPT, LawCheck
+from loadmanager.channel.audit.differences import difference, differing_bundle, differing_part
+from loadmanager.channel.audit.digests import namespace_digests, partition_digests
+from loadmanager.channel.audit.auditor import PROBLEMS_KEPT, LawCheck
 from loadmanager.channel.history.revision import Revision
 from statechannel.law.agreement import Agreed
 from statechannel.law.bundle import Bundle, even_boundaries, tile
