@@ -1,1 +1,1 @@
-"""The channel's snapshots and trimming, its history, administrators' operations, and moves to another log."""
+"""The channel's snapshots and trimming, its history and audit, administrators' operations, and moves to another log."""

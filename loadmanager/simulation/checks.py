@@ -20,7 +20,7 @@ import msgspec
 
 from loadmanager.broker.node import Node
 from loadmanager.broker.serving import Claim
-from loadmanager.simulation.auditor import Auditor
+from loadmanager.simulation.append_audit import AppendAudit
 from loadmanager.simulation.cluster import PARTITIONS, SETTINGS, Cluster, Life
 from loadmanager.simulation.process import Process
 from loadmanager.simulation.snapshot_audit import SnapshotAudit
@@ -68,7 +68,7 @@ class Checks:
         self.world = world
         table, write = OwnershipTable(PARTITIONS), partial(world.trace.write, "log")
         audit = SnapshotAudit(table, world.wall_ms, SETTINGS.log_retention_s, self.complain, write)
-        self.auditor = Auditor(table, audit, write, self._log_changed)
+        self.auditor = AppendAudit(table, audit, write, self._log_changed, self.complain)
         self.cluster: Cluster
         self._watches: dict[Process, _Watch] = {}
         self._tokens: dict[tuple[str, int], int] = {}
@@ -247,6 +247,7 @@ class Checks:
 
     def check_replicas(self) -> None:
         """Check that replicas at the log's end have its digest, and that their tables keep their invariants."""
+        self.auditor.check()
         self.auditor.snapshots.check_chunks()
         truth = self.auditor.table
         digests = [truth.digest(p) for p in range(PARTITIONS)]

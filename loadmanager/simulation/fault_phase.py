@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from loadmanager.simulation.ambush import Ambush
-from loadmanager.simulation.auditor import CHANNEL_TOPIC
+from loadmanager.simulation.append_audit import CHANNEL_TOPIC
 from loadmanager.simulation.cluster import PARTITIONS, SETTINGS, Cluster, Life
 from loadmanager.simulation.coordination_server import COORDINATION_SERVER
 from loadmanager.simulation.fault_profile import FaultProfile

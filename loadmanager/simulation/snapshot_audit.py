@@ -1,4 +1,4 @@
-"""The auditor of snapshots: compares written, loaded and trimmed data with the replay of the whole log from offset 0.
+"""Audits snapshots: compares written, loaded and trimmed data with the replay of the whole log from offset 0.
 
 *Snapshot + tail = full replay*: a snapshot at an offset equals the replay of everything below it. It is checked as the
 server takes it, and again as a replica loads it, because a correct snapshot may still be read wrongly.
@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from loadmanager.channel.audit.auditor import compared
 from statechannel.errors import StateChannelError
 from statechannel.law.partition import PartitionState
 from statechannel.law.snapshot import INDEX_KEY, Decoding, Index, SnapshotInfo, SnapshotsReader, chunk_key
@@ -55,7 +56,7 @@ class SnapshotAudit:
             self.folded(partition, 0)
 
     def folded(self, partition: int, accepted: int) -> None:
-        """The auditor's table has taken one more entry of a partition; so many of them were accepted so far."""
+        """The table of `AppendAudit` has taken one more entry of a partition; so many of them were accepted so far."""
         state = self._table.cut(partition)
         self._states[partition, state.next_offset] = _Stood(state, accepted, self._wall_ms())
 
@@ -143,8 +144,8 @@ class SnapshotAudit:
         if truth is None:
             self._complain(f"{what} covers up to {where}, where the log has not been")
         elif state.digest() != truth.state.digest():
-            told = "; ".join(_differences(truth.state, state))
-            self._complain(f"SNAPSHOT AND REPLAY DIFFER: {what} is not what the log says at {where}: {told}")
+            [broken] = compared(what, truth.state, state)
+            self._complain(f"SNAPSHOT AND REPLAY DIFFER: {broken.detail} (at {where})")
 
     # --- trimmed
 
@@ -160,18 +161,3 @@ class SnapshotAudit:
         age_ms = self._wall_ms() - self._states[partition, before].at_ms
         if age_ms < self._retention_ms:
             self._complain(f"partition {partition} is trimmed to {before}, of which the last is only {age_ms} ms old")
-
-
-def _differences(truth: PartitionState, state: PartitionState) -> list[str]:
-    """Which parts differ, for people."""
-    names = ("genesis", "lead", "retired", "incarnations", "leaving", "arrived")
-    told = [
-        f"{name} is {getattr(state, name)}, not {getattr(truth, name)}"
-        for name in names
-        if getattr(state, name) != getattr(truth, name)
-    ]
-    mine = {n.name: (n.revision, list(n.entries)) for n in state.namespaces}
-    right = {n.name: (n.revision, list(n.entries)) for n in truth.namespaces}
-    told += [f"{name} is {mine.get(name)}, not {right.get(name)}" for name in sorted(mine.keys() | right.keys())
-             if mine.get(name) != right.get(name)]  # fmt: skip
-    return told

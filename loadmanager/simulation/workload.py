@@ -211,6 +211,7 @@ class Workload:
             epoch=self._random.randint(0, 5) if role is Role.LEADER else 0,
             subjects=(Subject(entry.bundle, entry.revision),),
             to=self._random.choice((None, me)),
+            boundaries=((entry.bundle.lo + entry.bundle.hi) // 2,) if action is Action.CREATE else (),
             reason="trespass",
         )
         if record.actor not in (entry.holder, entry.target) and not self._leads(life, record):

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from loadmanager.channel.history import digests
+from loadmanager.channel.audit import digests
 from loadmanager.channel.audit.partition import Outcome, PartitionAudit
 from loadmanager_api.cli.main import main
 from statechannel.adapters.sqlite.coordination import SqliteCoordination

@@ -11,7 +11,7 @@ import pytest
 from loadmanager.cluster.readers import ReaderRegistry
 from loadmanager.errors import LoadManagerError
 from loadmanager.simulation.ambush import Trap
-from loadmanager.simulation.auditor import CHANNEL_TOPIC
+from loadmanager.simulation.append_audit import CHANNEL_TOPIC
 from loadmanager.simulation.cluster import PARTITIONS, SETTINGS, Life
 from loadmanager.simulation.coordination_server import COORDINATION_SERVER
 from loadmanager.simulation.log_server import LOG_SERVER, Step

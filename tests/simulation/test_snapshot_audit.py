@@ -85,7 +85,7 @@ def test_one_that_forgot_something_is_told_with_what_it_forgot(scene: Scene) -> 
     scene.snapshot(lambda state: msgspec.structs.replace(state, lead=Lead()))
     (told,) = scene.wrong
     assert "SNAPSHOT AND REPLAY DIFFER" in told
-    assert "lead is Lead(epoch=0" in told
+    assert "it says Lead(epoch=0" in told
 
 
 def test_one_that_covers_what_the_log_has_not_reached_is_told(scene: Scene) -> None:

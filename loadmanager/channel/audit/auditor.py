@@ -1,76 +1,76 @@
-"""Checks every entry of a channel beyond what replay itself refuses. Pure.
+"""The judge of a replayed partition: checks every entry for what was promised of it, whatever the law said. Pure.
 
-It detects a hole in the log: an author that saw a revision that no record here made has read a log with more entries.
+A lost entry shows in two ways: its offset is missing, or an author had seen a revision that no record here made.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
 
-from statechannel.errors import InvariantError
+from loadmanager.channel.audit.differences import difference
+from loadmanager.channel.audit.invariants import Broken, Invariant
+from loadmanager.channel.audit.promises import Promises
+from statechannel.law.partition import PartitionState
 from statechannel.law.record import Record
-from statechannel.law.verdict import Change, Reason, Refusal, Transition, check_entry
-from statechannel.runtime.replay import Folded
-
-PROBLEMS_KEPT = 10
+from statechannel.law.verdict import Reason, Refusal
+from statechannel.runtime.channel import Applied
 
 
-class LawCheck:
-    """Give it every entry of a partition, in order."""
+class Auditor:
+    """Judges one partition. Call `begin` with what the replay begins with, then `take` with every entry in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, partition: int, partitions: int) -> None:
         self.counts: Counter[str] = Counter()
-        self.problems: list[str] = []
-        """The first problems found; each names its offset."""
-        self.gaps: list[tuple[int, int]] = []
-        """Offsets without an entry, as `[from, to)`: allowed, but rare in our logs."""
-        self._expected: int | None = None
+        """How many entries were `accepted`, `refused` or `corrupt`."""
+        self.refusals: Counter[str] = Counter()
+        """How many records were refused, by reason."""
+        self._promises = Promises(partition, partitions)
+        self._expected = 0
 
-    def take(self, folded: Folded) -> None:
-        """Check the next entry."""
-        offset, verdict = folded.entry.offset, folded.applied.verdict
-        if self._expected is not None and offset > self._expected and len(self.gaps) < PROBLEMS_KEPT:
-            self.gaps.append((self._expected, offset))
-        self._expected = offset + 1
-        if isinstance(verdict, Change):
-            self.counts["accepted"] += 1
-            for transition in verdict.transitions:
-                self._check_step(offset, transition)
-            self._check_refusals(offset, verdict.record, verdict.refused)
-        elif isinstance(verdict, Refusal):
+    def begin(self, offset: int, state: PartitionState | None = None) -> None:
+        """Go on at an offset, from the state below it."""
+        self._expected = offset
+        if state is not None:
+            self._promises.begin(state)
+
+    def missing(self, offset: int) -> range:
+        """The offsets below this one that had no entry."""
+        return range(self._expected, offset)
+
+    def take(self, applied: Applied) -> list[Broken]:
+        """The invariants that the next entry breaks."""
+        record, verdict, self._expected = applied.record, applied.verdict, applied.offset + 1
+        if record is None or verdict is None:
+            self.counts["corrupt"] += 1
+            return []
+        if isinstance(verdict, Refusal):
             self.counts["refused"] += 1
-            if folded.applied.record is not None:
-                self._check_refusals(offset, folded.applied.record, (verdict, *verdict.others))
-        else:
-            self.counts["skipped"] += 1
+            self.refusals[verdict.reason] += 1
+            return list(_lost(applied.offset, record, (verdict, *verdict.others)))
+        self.counts["accepted"] += 1
+        return [*self._promises.see(verdict), *_lost(applied.offset, record, verdict.refused)]
 
-    def _check_step(self, offset: int, transition: Transition) -> None:
-        before, after = transition.before, transition.after
-        if after is None:
-            return
-        try:
-            check_entry(after)
-        except InvariantError as error:
-            self._problem(offset, str(error))
-        if after.revision != offset:
-            self._problem(offset, f"{after.bundle} has revision {after.revision}")
-        if before is not None and after.token < before.token:
-            self._problem(offset, f"the token of {after.bundle} goes back from {before.token} to {after.token}")
+    def check(self, state: PartitionState) -> list[Broken]:
+        """The same for the replay's own state: only the changes that were taken may have led to it."""
+        differs = self._promises.differs(state)
+        return [Broken(Invariant.OWNER, differs)] if differs else []
 
-    def _check_refusals(self, offset: int, record: Record, refusals: tuple[Refusal, ...]) -> None:
-        for refusal in refusals:
-            winner = refusal.winner
-            if refusal.reason is not Reason.STALE or winner is None:
-                continue
-            seen = next((s.seen for s in record.subjects if s.bundle == winner.bundle), None)
-            if seen is not None and winner.revision < seen < offset:
-                self._problem(
-                    offset,
-                    f"{record.actor} had seen revision {seen} of {winner.bundle}, and the log has made none after "
-                    f"{winner.revision}: entries were lost",
-                )
 
-    def _problem(self, offset: int, text: str) -> None:
-        self.counts["problems"] += 1
-        if len(self.problems) < PROBLEMS_KEPT:
-            self.problems.append(f"offset {offset}: {text}")
+def compared(who: str, ours: PartitionState, theirs: PartitionState) -> list[Broken]:
+    """The same for the state of somebody else, a snapshot or a replica, at the same offset as the replay's."""
+    if ours.digest() == theirs.digest():
+        return []
+    return [Broken(Invariant.SNAPSHOT, f"{who}: {difference(ours, theirs) or 'its digest differs'}")]
+
+
+def _lost(offset: int, record: Record, refusals: Iterable[Refusal]) -> Iterator[Broken]:
+    """Entries that the record's author had seen, and that this log does not have."""
+    for refusal in refusals:
+        winner = refusal.winner
+        if refusal.reason is not Reason.STALE or winner is None:
+            continue
+        seen = next((subject.seen for subject in record.subjects if subject.bundle == winner.bundle), None)
+        if seen is not None and winner.revision < seen < offset:
+            detail = f"the log has made none after {winner.revision}: entries were lost"
+            yield Broken(Invariant.ENTRY, f"{record.actor} had seen revision {seen} of {winner.bundle}, and {detail}")

@@ -1,4 +1,4 @@
-"""Audits one partition: replays its log, and compares the result with every kept snapshot and every live replica.
+"""Audits one live partition: replays its log, and compares the result with every kept snapshot and every replica.
 
 Each comparison is at the offset of the snapshot or replica. If one differs, the audit finds the first namespace and
 bundle that differ. It trusts only the log and, if that was trimmed, the oldest snapshot.
@@ -13,9 +13,10 @@ from typing import cast
 
 import msgspec
 
+from loadmanager.channel.audit.auditor import Auditor
 from loadmanager.channel.audit.differences import difference, differing_bundle, differing_part
 from loadmanager.channel.audit.endpoints import Endpoint, Said
-from loadmanager.channel.audit.auditor import LawCheck
+from loadmanager.channel.audit.invariants import Broken
 from loadmanager.errors import Unavailable
 from statechannel.errors import BadSnapshot, InvariantError, NewerRecord, Trimmed
 from statechannel.law.partition import Genesis, PartitionState
@@ -23,6 +24,9 @@ from statechannel.law.snapshot import SNAPSHOTS, SnapshotsReader
 from statechannel.ports import Log
 from statechannel.runtime.loading import read_snapshots
 from statechannel.runtime.replay import Folded, Replay
+
+SHOWN_AT_MOST = 10
+"""How many violations, and how many gaps, of a log are listed; the others are counted."""
 
 
 class Outcome(StrEnum):
@@ -69,8 +73,10 @@ class PartitionAudit:
         self._partition = partition
         self._said = said
         self._snapshots = SnapshotsReader(partition)
-        self._fold = Replay(log, topic, partition, partitions)
-        self._check = LawCheck()
+        self._replay = Replay(log, topic, partition, partitions)
+        self._auditor = Auditor(partition, partitions)
+        self._broken: list[tuple[int, Broken]] = []
+        self._gaps: list[range] = []
         self._findings: list[Finding] = []
         self._end = 0
         self.genesis = genesis
@@ -79,7 +85,8 @@ class PartitionAudit:
     async def run(self) -> list[Finding]:
         """Run the audit; returns all findings. Raises LogUnavailable."""
         try:
-            await self._fold.open()
+            await self._replay.open()
+            self._auditor.begin(self._replay.begin, self._replay.table.cut(self._partition))
             self._snapshots = await read_snapshots(self._log, self._topic + SNAPSHOTS, self._partition)
             self._end = (await self._log.ends(self._topic))[self._partition]
             claims = sorted([*self._of_snapshots(), *self._of_endpoints()], key=lambda claim: claim.next_offset)
@@ -90,14 +97,14 @@ class PartitionAudit:
         except (BadSnapshot, NewerRecord) as error:
             self._tell("log", None, Outcome.DIFFERS, str(error))
         except InvariantError as error:
-            self._tell("log", self._offset, Outcome.DIFFERS, f"the fold broke the law: {error}")
+            self._tell("log", self._offset, Outcome.DIFFERS, f"the replay broke the law: {error}")
         except Trimmed as error:
             self._tell("log", self._offset, Outcome.UNCHECKED, f"it was trimmed meanwhile, verify again: {error}")
         return self._findings
 
     @property
     def _offset(self) -> int:
-        return self._fold.table.next_offset(self._partition)
+        return self._replay.table.next_offset(self._partition)
 
     def _tell(self, who: str, next_offset: int | None, outcome: Outcome, detail: str = "") -> None:
         self._findings.append(Finding(who, self._partition, next_offset, outcome, detail))
@@ -120,16 +127,19 @@ class PartitionAudit:
                 self._tell(who, info.next_offset, Outcome.DIFFERS, str(error))
         return claims
 
-    # --- folding and comparing
+    # --- replaying and comparing
 
     async def _advance(self, until: int | None) -> None:
-        async with aclosing(cast("AsyncGenerator[Folded, None]", self._fold.run(until))) as entries:
+        async with aclosing(cast("AsyncGenerator[Folded, None]", self._replay.run(until))) as entries:
             async for folded in entries:
-                self._check.take(folded)
+                applied = folded.applied
+                if missing := self._auditor.missing(applied.offset):
+                    self._gaps.append(missing)
+                self._broken += ((applied.offset, broken) for broken in self._auditor.take(applied))
 
     async def _judge(self, claim: Claim) -> None:
-        if claim.next_offset < self._fold.begin:
-            detail = f"the log was trimmed up to {self._fold.begin}: verify again"
+        if claim.next_offset < self._replay.begin:
+            detail = f"the log was trimmed up to {self._replay.begin}: verify again"
             self._tell(claim.who, claim.next_offset, Outcome.UNCHECKED, detail)
             return
         await self._advance(claim.next_offset)
@@ -146,21 +156,25 @@ class PartitionAudit:
             self._tell(claim.who, claim.next_offset, Outcome.DIFFERS, where)
 
     def _cut(self) -> PartitionState:
-        self._fold.table.check_invariants()
-        return self._fold.table.cut(self._partition)
+        self._replay.table.check_invariants()
+        state = self._replay.table.cut(self._partition)
+        self._broken += ((self._offset, broken) for broken in self._auditor.check(state))
+        return state
 
     def _judge_log(self) -> None:
-        check, table = self._check, self._fold.table
-        table.check_invariants()
+        self._cut()
         if self._partition == 0:
-            self.genesis = table.genesis
-        counts = ", ".join(f"{check.counts[name]} {name}" for name in ("accepted", "refused", "skipped"))
-        base = self._fold.snapshot
-        begun = "from its beginning" if base is None else f"from snapshot {base.snapshot_id}"
-        gaps = f"; no entries at {_ranges(check.gaps)}" if check.gaps else ""
-        for problem in check.problems:
-            self._tell("log", self._offset, Outcome.DIFFERS, problem)
-        if not check.problems:
+            self.genesis = self._replay.table.genesis
+        for offset, broken in self._broken[:SHOWN_AT_MOST]:
+            self._tell("log", self._offset, Outcome.DIFFERS, f"offset {offset}: {broken.detail} ({broken.invariant})")
+        if len(self._broken) > SHOWN_AT_MOST:
+            more = len(self._broken) - SHOWN_AT_MOST
+            self._tell("log", self._offset, Outcome.DIFFERS, f"{more} more violations: mend the first ones first")
+        if not self._broken:
+            counts = ", ".join(f"{self._auditor.counts[name]} {name}" for name in ("accepted", "refused", "corrupt"))
+            base = self._replay.snapshot
+            begun = "from its beginning" if base is None else f"from snapshot {base.snapshot_id}"
+            gaps = f"; no entries at {_ranges(self._gaps)}" if self._gaps else ""
             self._tell("log", self._offset, Outcome.AGREES, f"{begun}: {counts}{gaps}")
 
     # --- finding out where
@@ -205,5 +219,6 @@ class PartitionAudit:
         return self._cut()
 
 
-def _ranges(gaps: Sequence[tuple[int, int]]) -> str:
-    return ", ".join(str(begin) if end == begin + 1 else f"{begin} to {end - 1}" for begin, end in gaps)
+def _ranges(gaps: Sequence[range]) -> str:
+    shown = [str(gap[0]) if len(gap) == 1 else f"{gap[0]} to {gap[-1]}" for gap in gaps[:SHOWN_AT_MOST]]
+    return ", ".join([*shown, f"{len(gaps) - len(shown)} more places"] if len(gaps) > len(shown) else shown)

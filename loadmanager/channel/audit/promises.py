@@ -10,14 +10,15 @@ import itertools
 from collections.abc import Iterator, Sequence
 from zlib import crc32
 
-from loadmanager.history.audit.findings import Broken, Invariant
+from loadmanager.channel.audit.invariants import Broken, Invariant
 from loadmanager.channel.audit.steps import OF_NAMESPACE, RESHAPING, check_hand_off, check_owner, wrong_author
+from statechannel.errors import InvariantError
 from statechannel.law.agreement import NOTHING_AGREED, Agreed
 from statechannel.law.bundle import FULL_LOWER, FULL_UPPER, Bundle
 from statechannel.law.partition import PartitionState
 from statechannel.law.record import NEVER, UNSAID, Action, BrokerId, Record, Role
 from statechannel.law.transitions import State
-from statechannel.law.verdict import Change, Ownership, Transition
+from statechannel.law.verdict import Change, Ownership, Transition, check_entry
 
 
 class Promises:
@@ -71,6 +72,8 @@ class Promises:
         yield from self._check_lead(record, bool(transitions))
         reshaping = record.action in RESHAPING
         for before, after in ((t.before, t.after) for t in transitions):
+            if after is not None:
+                yield from _check_entry(change.offset, before, after)
             if before is not None:
                 yield from self._check_step(record, before, after)
             if not reshaping and (before is None or after is None or before.bundle != after.bundle):
@@ -207,6 +210,18 @@ class Promises:
         latest = self._latest.get(name, NEVER)
         if record.action is Action.DELETE_NAMESPACE and record.seen_latest not in (UNSAID, latest):
             yield Broken(Invariant.SEEN, f"its author had not seen offset {latest}, which changed a bundle of {name}")
+
+
+def _check_entry(offset: int, before: Ownership | None, after: Ownership) -> Iterator[Broken]:
+    try:
+        check_entry(after)
+    except InvariantError as error:
+        yield Broken(Invariant.ENTRY, str(error))
+    if after.revision != offset:
+        yield Broken(Invariant.ENTRY, f"{after.bundle} has revision {after.revision}")
+    if before is not None and after.token < before.token:
+        detail = f"the token of {after.bundle} goes back from {before.token} to {after.token}"
+        yield Broken(Invariant.ENTRY, detail)
 
 
 def _had_seen(record: Record, before: Ownership) -> bool:

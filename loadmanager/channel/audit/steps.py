@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from loadmanager.history.audit.findings import Broken, Invariant
+from loadmanager.channel.audit.invariants import Broken, Invariant
 from statechannel.law.record import MAX_HAND_OFF_BYTES, Action, Record, Role
 from statechannel.law.transitions import SERVING_STATES, State
 from statechannel.law.verdict import Ownership

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from loadmanager.channel.audit.partition import Finding, Outcome, PartitionAudit
 from loadmanager.channel.audit.endpoints import Endpoint, Said, ask_all, endpoints_of, session
+from loadmanager.channel.audit.partition import Finding, Outcome, PartitionAudit
 from loadmanager.errors import NotFound, Unavailable
 from statechannel.errors import ForeignCluster
 from statechannel.law.partition import Genesis

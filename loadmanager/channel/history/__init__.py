@@ -1,1 +1,1 @@
-"""What happened in the channel: a bundle's history, a stream of changes, audits of all replicas. Reads only."""
+"""What happened in the channel: a bundle's history and a stream of changes. Reads only."""

@@ -11,11 +11,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.storagelevel import StorageLevel
 
+from loadmanager.channel.audit.invariants import Invariant
 from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
 from loadmanager.errors import Invalid
 from loadmanager.history.audit import claims as claiming
 from loadmanager.history.audit import job
-from loadmanager.history.audit.findings import COUNTS, SUMMARY, VIOLATION, Invariant
+from loadmanager.history.audit.findings import COUNTS, SUMMARY, VIOLATION
 from loadmanager.history.audit.segments import Claim, Extent, plan, without
 from loadmanager.history.folding.states import positions
 from loadmanager.history.sources import MISSING

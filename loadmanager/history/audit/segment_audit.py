@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from loadmanager.channel.audit.differences import difference
-from loadmanager.channel.audit.auditor import LawCheck
-from loadmanager.history.audit.findings import COUNTS, Broken, Invariant, words
-from loadmanager.channel.audit.promises import Promises
+from loadmanager.channel.audit.auditor import Auditor, compared
+from loadmanager.channel.audit.invariants import Broken, Invariant, words
+from loadmanager.history.audit.findings import COUNTS
 from loadmanager.history.audit.recorded import Recorded
 from loadmanager.history.audit.segments import Segment
 from loadmanager.history.folding.lists import Row, Rows
@@ -25,7 +24,6 @@ from statechannel.law.record import Action, Record
 from statechannel.law.verdict import Change, Refusal
 from statechannel.ports import LogEntry
 from statechannel.runtime.channel import Applied, ChannelCore
-from statechannel.runtime.replay import Folded
 
 
 class SegmentAudit:
@@ -40,10 +38,9 @@ class SegmentAudit:
         self._partition = segment.partition
         self._violations, self._accepted, self._counted = rows["violation"], rows["accepted"], rows["counted"]
         self._core = ChannelCore(partitions)
-        self._law = LawCheck()
-        self._promises = Promises(segment.partition, partitions)
+        self._auditor = Auditor(segment.partition, partitions)
+        self._auditor.begin(segment.begin)
         self._counts: Counter[str] = Counter()
-        self._refusals: Counter[str] = Counter()
         self._judging = segment.judged
         self._last: tuple[int, bytes | None] | None = None
         self._recorded = Recorded(recorded_until, self._tell) if recorded_until is not None else None
@@ -56,7 +53,7 @@ class SegmentAudit:
             self._stop(self._segment.begin, Invariant.SNAPSHOT, str(error))
             return
         self._core.table.restore(state)
-        self._promises.begin(state)
+        self._auditor.begin(self._segment.begin, state)
 
     # --- entries
 
@@ -85,37 +82,26 @@ class SegmentAudit:
 
     def _hole(self, offset: int) -> None:
         """Report a gap before this offset. A gap among records that cannot be judged is no violation."""
-        expected = self._last[0] + 1 if self._last is not None else self._segment.begin
-        if offset > expected and self._judging:
-            which = f"offset {expected} is" if offset == expected + 1 else f"offsets {expected} to {offset - 1} are"
-            self._tell(expected, Broken(Invariant.LOG, f"{which} not there: the log or the lake lost what they held"))
+        missing = self._auditor.missing(offset)
+        if missing and self._judging:
+            which = f"offset {missing[0]} is" if len(missing) == 1 else f"offsets {missing[0]} to {missing[-1]} are"
+            self._tell(missing[0], Broken(Invariant.LOG, f"{which} not there: the log or the lake lost what they held"))
 
     def _judge(self, origin: Origin, entry: LogEntry, applied: Applied) -> None:
         record, verdict = applied.record, applied.verdict
-        self._law.take(Folded(entry, applied))
-        for problem in self._law.problems:
-            text = problem.removeprefix(f"offset {origin.offset}: ")
-            self._tell(origin.offset, Broken(Invariant.ENTRY, text), record)
-        self._law.problems.clear()
-        if record is None or verdict is None:
-            self._counts["corrupt"] += 1
-            fresh: tuple[Row | None, list[Row]] = None, []
-        else:
-            self._count(origin, record, verdict)
+        for broken in self._auditor.take(applied):
+            self._tell(origin.offset, broken, record)
+        fresh: tuple[Row | None, list[Row]] = None, []
+        if record is not None and verdict is not None:
+            if isinstance(verdict, Change):
+                self._note_accepted(origin, record, verdict)
             fresh = self._rows(origin, record, entry.value or b"", verdict)
         if self._recorded is not None:
             self._recorded.expect(origin.offset, record, *fresh)
 
-    def _count(self, origin: Origin, record: Record, verdict: Change | Refusal) -> None:
-        if isinstance(verdict, Refusal):
-            self._counts["refused"] += 1
-            self._refusals[verdict.reason] += 1
-            return
-        self._counts["accepted"] += 1
-        for broken in self._promises.see(verdict):
-            self._tell(origin.offset, broken, record)
+    def _note_accepted(self, origin: Origin, record: Record, change: Change) -> None:
         place = (self._partition, origin.offset, record.id)
-        for transition in verdict.transitions:
+        for transition in change.transitions:
             if transition.before is not None:
                 self._accepted.append((*place, named(transition.before.bundle)))
         if record.action is Action.CREATE_NAMESPACE:
@@ -141,9 +127,8 @@ class SegmentAudit:
         except (BadSnapshot, NewerRecord) as error:
             self._tell(next_offset, Broken(Invariant.SNAPSHOT, f"{who}: {error}"))
             return
-        ours = self._cut(next_offset)
-        if ours.digest() != theirs.digest():
-            self._tell(next_offset, Broken(Invariant.SNAPSHOT, f"{who}: {difference(ours, theirs) or 'it differs'}"))
+        for broken in compared(who, self._cut(next_offset), theirs):
+            self._tell(next_offset, broken)
 
     def recorded(self, row: Row) -> None:
         """The lakehouse has this row of its table `channel`."""
@@ -164,16 +149,15 @@ class SegmentAudit:
         self._hole(self._segment.end)
         next_offset = self._last[0] + 1 if self._last is not None else self._segment.begin
         digest = self._cut(next_offset).digest() if self._judging else None
-        counts = (self._counts[name] for name in COUNTS)
+        counts = (self._counts[name] + self._auditor.counts[name] for name in COUNTS)
         place = (self._partition, self._segment.number, self._segment.begin, next_offset)
-        self._counted.append((*place, *counts, list(self._refusals.items()), digest))
+        self._counted.append((*place, *counts, list(self._auditor.refusals.items()), digest))
 
     def _cut(self, offset: int) -> PartitionState:
-        """The replay's state, checked: only the changes that were seen may have led to it."""
+        """The replay's state, checked."""
         cut = self._core.table.cut(self._partition)
-        differs = self._promises.differs(cut)
-        if differs:
-            self._tell(offset, Broken(Invariant.OWNER, differs))
+        for broken in self._auditor.check(cut):
+            self._tell(offset, broken)
         return cut
 
     def _stop(self, offset: int, invariant: Invariant, detail: str, record: Record | None = None) -> None:

@@ -1,13 +1,14 @@
-"""What an auditor sees in single entries, beyond what the fold refuses; and where two tables differ."""
+"""What the auditor sees in single entries, beyond what the law refuses; and where two states differ."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
 
+from loadmanager.channel.audit.auditor import Auditor
 from loadmanager.channel.audit.differences import difference, differing_bundle, differing_part
 from loadmanager.channel.audit.digests import namespace_digests, partition_digests
-from loadmanager.channel.audit.auditor import PROBLEMS_KEPT, LawCheck
+from loadmanager.channel.audit.invariants import Invariant
 from loadmanager.channel.history.revision import Revision
 from statechannel.law.agreement import Agreed
 from statechannel.law.bundle import Bundle, even_boundaries, tile
@@ -15,9 +16,7 @@ from statechannel.law.partition import Genesis, Lead, NamespaceState, PartitionS
 from statechannel.law.record import Action, BrokerId, Record, Subject
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Cutting, Ownership, Reason, Refusal, Transition
-from statechannel.ports import LogEntry
 from statechannel.runtime.channel import Applied
-from statechannel.runtime.replay import Folded
 
 A, B = BrokerId("a:1", 1), BrokerId("b:1", 2)
 BUNDLES = tile("t/n", even_boundaries(4))
@@ -28,22 +27,31 @@ def entry(bundle: Bundle = BUNDLES[0], **more: object) -> Ownership:
     return msgspec.structs.replace(fine, **more)
 
 
-def folded(offset: int, verdict: Change | Refusal | None, record: Record | None = None) -> Folded:
-    return Folded(LogEntry(0, offset, None, b"", 0), Applied(0, offset, verdict, record))
+def applied(offset: int, verdict: Change | Refusal | None, record: Record | None = None) -> Applied:
+    return Applied(0, offset, verdict, record)
 
 
-def accepted(offset: int, before: Ownership | None, after: Ownership | None) -> Folded:
-    record = Record("r", Action.RETURN, A)
-    return folded(offset, Change(0, offset, record, (Transition(before, after),)), record)
+def accepted(offset: int, before: Ownership | None, after: Ownership | None) -> Applied:
+    record = Record("r", Action.RETURN, A, subjects=(Subject(BUNDLES[0], before.revision),) if before else ())
+    return applied(offset, Change(0, offset, record, (Transition(before, after),)), record)
+
+
+def auditor(*entries: Ownership) -> Auditor:
+    judge = Auditor(0, 1)
+    judge.begin(7, state(*entries))
+    return judge
 
 
 def test_entries_that_are_as_they_should_be_are_counted() -> None:
-    check = LawCheck()
-    check.take(accepted(7, entry(revision=5), entry(revision=7)))
-    check.take(folded(8, Refusal(Reason.ILLEGAL, "no arrow"), Record("r", Action.OWN, A)))
-    check.take(folded(9, None))
-    assert (check.counts["accepted"], check.counts["refused"], check.counts["skipped"]) == (1, 1, 1)
-    assert (check.problems, check.gaps) == ([], [])
+    before = entry(revision=5)
+    judge = auditor(before)
+    assert judge.take(accepted(7, before, entry(revision=7))) == []
+    assert judge.take(applied(8, Refusal(Reason.ILLEGAL, "no arrow"), Record("r", Action.OWN, A))) == []
+    assert judge.take(applied(9, None)) == []
+    assert judge.counts == {"accepted": 1, "refused": 1, "corrupt": 1}
+    assert judge.refusals == {"illegal": 1}
+    assert judge.check(state(entry(revision=7))) == []
+    assert not judge.missing(10)
 
 
 @pytest.mark.parametrize(
@@ -56,26 +64,29 @@ def test_entries_that_are_as_they_should_be_are_counted() -> None:
     ],
 )
 def test_a_step_that_no_law_allows_is_a_problem(after: Ownership, problem: str) -> None:
-    check = LawCheck()
-    check.take(accepted(7, entry(revision=5), after))
-    assert problem in check.problems[0]
-    assert check.problems[0].startswith("offset 7: ")
+    before = entry(revision=5)
+    broken = auditor(before).take(accepted(7, before, after))
+    assert any(each.invariant is Invariant.ENTRY and problem in each.detail for each in broken)
 
 
 @pytest.mark.parametrize(("seen", "lost"), [(6, False), (7, False), (8, True), (19, True), (20, False), (99, False)])
 def test_an_author_who_saw_what_no_record_made_betrays_a_hole(seen: int, lost: bool) -> None:
-    check, record = LawCheck(), Record("r", Action.OWN, B, subjects=(Subject(BUNDLES[0], seen),), to=B)
-    check.take(folded(20, Refusal(Reason.STALE, "stale", BUNDLES[0], entry()), record))
-    assert bool(check.problems) == lost
+    record = Record("r", Action.OWN, B, subjects=(Subject(BUNDLES[0], seen),), to=B)
+    refused = Refusal(Reason.STALE, "stale", BUNDLES[0], entry())
+    assert bool(auditor().take(applied(20, refused, record))) == lost
 
 
-def test_gaps_and_problems_are_bounded() -> None:
-    check = LawCheck()
-    for offset in range(0, 100, 2):
-        check.take(accepted(offset, None, entry(revision=1_000, token=0)))
-    assert len(check.gaps) == len(check.problems) == PROBLEMS_KEPT
-    assert check.gaps[0] == (1, 2)
-    assert check.counts["problems"] == 50
+def test_missing_offsets_are_counted_from_the_beginning() -> None:
+    judge = auditor()
+    assert judge.missing(9) == range(7, 9)
+    judge.take(applied(9, None))
+    assert judge.missing(12) == range(10, 12)
+
+
+def test_a_state_that_no_change_led_to_is_found() -> None:
+    [broken] = auditor(entry()).check(state(entry(holder=B)))
+    assert broken.invariant is Invariant.OWNER
+    assert "was changed by no accepted record" in broken.detail
 
 
 def state(*entries: Ownership, name: str = "t/n", **more: object) -> PartitionState:

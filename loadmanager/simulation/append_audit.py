@@ -1,4 +1,4 @@
-"""The auditor: replays the log at the instant of each append, and writes the history that people read.
+"""Replays the log at the instant of each append, audits every record, and writes the history that people read.
 
 It reads at the log's end, so it knows every accepted record before any broker does; it needs no snapshot, and has seen
 what is trimmed. `checks.py` compares brokers with it, `snapshot_audit.py` snapshots.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from loadmanager.channel.audit.auditor import Auditor
 from loadmanager.simulation.snapshot_audit import SnapshotAudit
 from statechannel.errors import CorruptRecord
 from statechannel.law import codec
@@ -16,13 +17,17 @@ from statechannel.law.snapshot import SNAPSHOTS
 from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change, Ownership, Refusal, Transition
 from statechannel.ports import LogEntry
+from statechannel.runtime.channel import Applied
 
 CHANNEL_TOPIC = "bundle-state"
 SNAPSHOTS_TOPIC = CHANNEL_TOPIC + SNAPSHOTS
 
 
-class Auditor:
-    """Replays the channel as it is written. Calls `changed` after each accepted record that changed the table."""
+class AppendAudit:
+    """Replays the channel as it is written. Calls `changed` after each accepted record that changed the table.
+
+    Calls `complain` with every invariant that a record breaks.
+    """
 
     def __init__(
         self,
@@ -30,6 +35,7 @@ class Auditor:
         snapshots: SnapshotAudit,
         write: Callable[[str], None],
         changed: Callable[[Change], None],
+        complain: Callable[[str], None],
     ) -> None:
         self.table = table
         self.snapshots = snapshots
@@ -38,6 +44,8 @@ class Auditor:
         self.refused = 0
         self._write = write
         self._changed = changed
+        self._complain = complain
+        self._auditors = [Auditor(partition, table.partitions) for partition in range(table.partitions)]
         self._changes: dict[tuple[int, int], tuple[int, Change]] = {}
         self._verdicts: dict[str, Change | Refusal] = {}
 
@@ -46,7 +54,7 @@ class Auditor:
         if topic == SNAPSHOTS_TOPIC:
             self.snapshots.appended(entry)
         elif topic == CHANNEL_TOPIC:
-            changed = self._fold(entry)
+            changed = self._replay(entry)
             self.snapshots.folded(entry.partition, self.accepted[entry.partition])
             if changed is not None:
                 self._changed(changed)
@@ -56,15 +64,24 @@ class Auditor:
         if topic == CHANNEL_TOPIC:
             self.snapshots.trimmed(partition, before)
 
-    def _fold(self, entry: LogEntry) -> Change | None:
+    def check(self) -> None:
+        """Complain if anything but the accepted records has changed the table."""
+        for partition, auditor in enumerate(self._auditors):
+            for broken in auditor.check(self.table.cut(partition)):
+                self._complain(f"partition {partition} breaks {broken.invariant}: {broken.detail}")
+
+    def _replay(self, entry: LogEntry) -> Change | None:
         """Take the next entry of the channel; the change, if it changed any bundle."""
         try:
             record = codec.decode(entry.value)
         except CorruptRecord:
             self.table.skip(entry.partition, entry.offset)
+            self._auditors[entry.partition].take(Applied(entry.partition, entry.offset, None))
             return None
         verdict = self.table.replay(entry.partition, entry.offset, record)
         self._verdicts.setdefault(record.id, verdict)
+        for broken in self._auditors[entry.partition].take(Applied(entry.partition, entry.offset, verdict, record)):
+            self._complain(f"{entry.partition}/{entry.offset} breaks {broken.invariant}: {broken.detail}")
         if isinstance(verdict, Refusal):
             self.refused += 1
             self._write(f"refuses {entry.partition}/{entry.offset} {_told(record)}: {verdict.reason}, {verdict.detail}")
