@@ -6,7 +6,6 @@ When the incarnation is fenced all of them end at once; the next incarnation sta
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Protocol
@@ -52,12 +51,11 @@ from statechannel.ports import Leadership
 from statechannel.runtime.proofs import Proofs
 from statechannel.runtime.racing import first_of
 from statechannel.runtime.service import Channel
+from statechannel.runtime.supervising import kept_running
 
-BEGIN_AGAIN_S = 1.0
 SEEN_WITHIN_S = 2.0
 REST_TIMES_KEPT = 4
 """Planned moves matter for this many rest times."""
-_log = logging.getLogger(__name__)
 
 
 class IncarnationDependencies(Protocol):
@@ -312,14 +310,8 @@ class Incarnation:
         self.channel_owner.wake()
 
     async def _kept_running(self, what: str, run: Callable[[], Awaitable[None]]) -> None:
-        """Restart a service that failed: ownership does not depend on it, so its bugs must not end this broker."""
-        while True:
-            try:
-                return await run()
-            except Exception as error:  # noqa: BLE001 - whatever it is, it must not end this broker
-                _log.exception("%s failed", what)
-                self._deps.note(f"{what} failed, and begins again: {error!r}")
-                await asyncio.sleep(BEGIN_AGAIN_S)
+        """Ownership does not depend on this service, so its bugs must not end this broker."""
+        await kept_running(what, run, self._deps.note)
 
     def _follow(self, settings: Settings) -> None:
         """Hand changed settings to the services that do not ask for them each time."""

@@ -11,10 +11,12 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from statechannel.errors import CoordinationUnavailable, LogUnavailable
+from statechannel.runtime.supervising import retried
 
 T = TypeVar("T")
 Step = Callable[[], Coroutine[Any, Any, T]]
 
+UNANSWERED = (LogUnavailable, CoordinationUnavailable)
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0
 LAST_STEP_S = 0.1
 """The least time for a step of the start, so that it can find out what it waits for."""
@@ -35,32 +37,29 @@ class StartRetries:
 
     async def of(self, step: Step[T]) -> T:
         """Repeat the step; returns its result. Raises LogUnavailable or CoordinationUnavailable at the deadline."""
-        pause_s = FIRST_PAUSE_S
-        while True:
-            try:
-                return await step()
-            except (LogUnavailable, CoordinationUnavailable) as error:
-                if asyncio.get_running_loop().time() + pause_s >= self._until_s:
-                    text = f"not started within {self._limit_s:g} s (start_timeout_s): {error}"
-                    raise type(error)(text) from None
-                self._note(f"starting: {error}; trying again")
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, LAST_PAUSE_S)
+        return await retried(step, UNANSWERED, first_s=FIRST_PAUSE_S, last_s=LAST_PAUSE_S, failed=self._failed)
+
+    def _failed(self, error: Exception, pause_s: float) -> None:
+        if asyncio.get_running_loop().time() + pause_s >= self._until_s:
+            raise type(error)(f"not started within {self._limit_s:g} s (start_timeout_s): {error}") from None
+        self._note(f"starting: {error}; trying again")
 
 
 async def until_answered(step: Step[T], stopping: asyncio.Event, note: Callable[[str], None]) -> T:
     """Repeat the step; returns its result. Raises its last error only once `stopping` is set."""
-    pause_s, told = FIRST_PAUSE_S, ""
-    while True:
-        try:
-            return await step()
-        except (CoordinationUnavailable, LogUnavailable) as error:
-            if stopping.is_set():
-                raise
-            if str(error) != told:
-                told = str(error)
-                note(told)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await stopping.wait()
-            pause_s = min(2 * pause_s, LAST_PAUSE_S)
+    told = ""
+
+    def failed(error: Exception, _: float) -> None:
+        nonlocal told
+        if stopping.is_set():
+            raise error
+        if str(error) != told:
+            told = str(error)
+            note(told)
+
+    async def pause(pause_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await stopping.wait()
+
+    return await retried(step, UNANSWERED, first_s=FIRST_PAUSE_S, last_s=LAST_PAUSE_S, failed=failed, pause=pause)

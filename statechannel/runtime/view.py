@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from statechannel.errors import InvariantError
 from statechannel.ports import Log, LogEntry, Payload, TopicSpec
+from statechannel.runtime.listeners import Listeners
 from statechannel.runtime.topic_reader import TopicReader
 from statechannel.runtime.view_fold import Changed, Skipped, ViewFold, partition_of
 
@@ -63,7 +64,7 @@ class TableView(Mapping[str, T]):
         self._decode, self._encode = decode, encode
         self._ttl_ms = None if ttl_s is None else round(ttl_s * 1000)
         self._clock_ms = clock_ms
-        self._listeners: list[Listener[T]] = []
+        self._listeners: Listeners[[str, T | None, T | None]] = Listeners(topic)
         self._fold: ViewFold[T] | None = None
         self._now_s: Callable[[], float] = time.monotonic
         self._ttl_changed = asyncio.Event()
@@ -90,8 +91,7 @@ class TableView(Mapping[str, T]):
 
         Returns a function that removes the listener. An exception in a listener is logged and does not stop the view.
         """
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
+        return self._listeners.add(listener)
 
     def set_ttl(self, ttl_s: float) -> None:
         """Change the time to live, also of present values. Raises InvariantError if the view was made without one."""
@@ -184,13 +184,8 @@ class TableView(Mapping[str, T]):
                 self._tell(outcome)
 
     def _tell(self, change: Changed[T]) -> None:
-        if change.old is None and change.new is None:
-            return
-        for listener in tuple(self._listeners):
-            try:
-                listener(change.key, change.old, change.new)
-            except Exception:  # noqa: BLE001 - a listener's bug is its own; the others and the view go on
-                _log.exception("a listener of %s failed on %r", self.topic, change.key)
+        if change.old is not None or change.new is not None:
+            self._listeners.call(change.key, change.old, change.new)
 
     async def _expire(self) -> None:
         assert self._fold is not None

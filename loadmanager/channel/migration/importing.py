@@ -6,7 +6,6 @@ goes on when it is run again; a different one is refused. `filling.py` plans the
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import secrets
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import msgspec
 from loadmanager.channel.migration.export import Export
 from loadmanager.channel.migration.filling import differences, plan
 from loadmanager.channel.migration.folding import FoldedLog
+from loadmanager.channel.migration.patience import ATTEMPTS, patiently
 from loadmanager.errors import Conflict
 from statechannel.errors import InvariantError, LogUnavailable
 from statechannel.law.agreement import Agreement
@@ -29,8 +29,6 @@ Wanted = Callable[[Agreement, str], Agreement]
 
 HIGHEST_GENERATION = 9_999
 """Stores compare tokens as text, with four digits for the generation."""
-ATTEMPTS = 5
-PAUSE_S = 0.5
 SHOWN = 5
 
 
@@ -134,14 +132,11 @@ class Import:
     async def _write(self, records: dict[int, list[Record]]) -> None:
         """Append, and read on. A record that was written twice counts once; one that is missing is planned again."""
         target = self._target
-        for attempt in range(ATTEMPTS):
-            try:
-                for partition, each in records.items():
-                    caused = [msgspec.structs.replace(record, cause=target.cause) for record in each]
-                    await target.append(partition, caused)
-                return await target.read_on()
-            except LogUnavailable:
-                if attempt == ATTEMPTS - 1:
-                    raise
-                await asyncio.sleep(PAUSE_S)
-        return None
+
+        async def write() -> None:
+            for partition, each in records.items():
+                caused = [msgspec.structs.replace(record, cause=target.cause) for record in each]
+                await target.append(partition, caused)
+            await target.read_on()
+
+        await patiently(write)

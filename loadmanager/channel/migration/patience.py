@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
+from itertools import count
 from typing import TypeVar
 
 from statechannel.errors import LogUnavailable
+from statechannel.runtime.supervising import retried
 
 ATTEMPTS = 5
 PAUSE_S = 0.5
@@ -16,9 +17,10 @@ T = TypeVar("T")
 
 async def patiently(step: Callable[[], Awaitable[T]]) -> T:
     """The step's result. Raises LogUnavailable if the log answers none of ATTEMPTS."""
-    for _ in range(ATTEMPTS - 1):
-        try:
-            return await step()
-        except LogUnavailable:
-            await asyncio.sleep(PAUSE_S)
-    return await step()
+    attempts = count(1)
+
+    def failed(error: Exception, _: float) -> None:
+        if next(attempts) == ATTEMPTS:
+            raise error
+
+    return await retried(step, (LogUnavailable,), first_s=PAUSE_S, last_s=PAUSE_S, failed=failed)

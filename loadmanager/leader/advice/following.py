@@ -21,8 +21,8 @@ from loadmanager.leader.plans.model import PieceOutcome, Plan, PlanState
 from loadmanager.leader.plans.store import PlanStore
 from loadmanager.leader.plans.table import UNDECIDED, UNDER_WAY, PlanAction
 from loadmanager.leader.rebalancing.round import Counts
-from loadmanager.leader.surviving import survives
 from loadmanager.settings import Settings
+from statechannel.runtime.supervising import failure_of, is_bug
 
 LOOK_S = 0.5
 AUTOMATIC = "advice_apply"
@@ -66,7 +66,7 @@ class Following:
         """Tick until cancelled. No failure here ends the term."""
         while True:
             await asyncio.sleep(LOOK_S)
-            if not await survives("a look at advice", self.tick(), self._note):
+            if is_bug(await failure_of("a look at advice", self.tick(), self._note)):
                 self._counts.advice_failures += 1
 
     async def tick(self) -> None:

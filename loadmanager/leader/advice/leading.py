@@ -13,10 +13,10 @@ from loadmanager.cluster.policy_store import PolicyStore
 from loadmanager.decisions.log import DecisionLog
 from loadmanager.leader.rebalancing.rebalancer import Rebalancer
 from loadmanager.leader.service import Term
-from loadmanager.leader.surviving import survives
 from loadmanager.settings import Settings
 from loadmanager.settings.dynamic.live import LiveSettings
 from statechannel.runtime.service import Channel
+from statechannel.runtime.supervising import failure_of
 
 if TYPE_CHECKING:
     from loadmanager.leader.advice.appliers.contract import Applier
@@ -60,7 +60,7 @@ async def follow_advice(deps: AdviceDependencies, rebalancer: Rebalancer, operat
     world, settings = deps.world, deps.settings
     earlier = carry_over(world.log, rebalancer.plans, settings.cluster, world.wall_ms, deps.note)
     try:
-        await survives("the look at advice of an earlier release", earlier, deps.note)
+        await failure_of("the look at advice of an earlier release", earlier, deps.note)
         await following.follow()
     finally:
         rebalancer.waiting.clear()

@@ -18,9 +18,9 @@ from loadmanager.leader.rebalancing.round import Counts, Round
 from loadmanager.leader.rebalancing.rounds import Rounds
 from loadmanager.leader.rebalancing.running import Running
 from loadmanager.leader.service import Term
-from loadmanager.leader.surviving import survives
 from loadmanager.strategies.rebalancing.decision import Decision
 from statechannel.errors import LogError
+from statechannel.runtime.supervising import failure_of, is_bug
 
 LOOK_S = 0.5
 """The time between two looks at plans, and at moves that were held back."""
@@ -108,5 +108,5 @@ class Rebalancer:
         return True
 
     async def _survive(self, what: str, work: Awaitable[None]) -> None:
-        if not await survives(what, work, self._note):
+        if is_bug(await failure_of(what, work, self._note)):
             self.counts.rounds_failed += 1

@@ -18,11 +18,11 @@ from loadmanager.leader.rebalancing.limits import Limits, UnderWay, allow
 from loadmanager.leader.service import Term
 from loadmanager.leader.splitting.journal import Journal, What
 from loadmanager.leader.splitting.locking import Locking
-from loadmanager.leader.surviving import survives
 from loadmanager.strategies.rebalancing.decision import Move
 from loadmanager.strategies.splitting.spreading import spread
 from statechannel.law.bundle import Bundle
 from statechannel.law.transitions import State
+from statechannel.runtime.supervising import failure_of
 
 LOOK_S = 0.5
 CAUSE = "spread"
@@ -57,8 +57,8 @@ class Tending:
         while True:
             await asyncio.sleep(LOOK_S)
             if self._safe_mode() is None:
-                await survives("the quarantine", self._locking.look(term), self._note)
-                await survives("spreading children", self._spread(beginning), self._note)
+                await failure_of("the quarantine", self._locking.look(term), self._note)
+                await failure_of("spreading children", self._spread(beginning), self._note)
 
     # --- children
 

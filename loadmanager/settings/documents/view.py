@@ -19,6 +19,7 @@ from loadmanager.settings.documents.fold import Accepted, DocumentFold, Refused,
 from loadmanager.settings.documents.model import ABSENT, DELETED, Entry, Version
 from statechannel.errors import LogUnavailable
 from statechannel.ports import Log, LogEntry, Payload, TopicSpec
+from statechannel.runtime.listeners import Listeners
 from statechannel.runtime.topic_reader import TopicReader
 
 T = TypeVar("T")
@@ -68,7 +69,7 @@ class Documents(Generic[T]):
         self._timeout_s = timeout_s
         self._prepare = prepare
         self._fold: DocumentFold[T] = DocumentFold(decode)
-        self._listeners: list[Listener[T]] = []
+        self._listeners: Listeners[[str, Version[T] | None, Version[T]]] = Listeners(topic)
         self._awaited: dict[str, asyncio.Future[Accepted[T] | Refused[T]]] = {}
         spec, before = TopicSpec(topic, 1, compacted=False), None if prepare is None else self._before
         self._reader = TopicReader(log, spec, self._take, timeout_s, before=before)
@@ -114,8 +115,7 @@ class Documents(Generic[T]):
 
         Returns a function that unsubscribes. A listener that raises is logged and stops nothing.
         """
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
+        return self._listeners.add(listener)
 
     async def catch_up(self) -> None:
         """Read everything written so far. Raises LogUnavailable."""
@@ -211,7 +211,7 @@ class Documents(Generic[T]):
                         self._note_skipped(
                             entry.offset, f"{outcome.new.name!r} cannot be worked with: {outcome.new.defect}"
                         )
-                    self._tell(outcome)
+                    self._listeners.call(outcome.new.name, outcome.old, outcome.new)
                     self._answer(outcome.id, outcome)
 
     def _note_skipped(self, offset: int, detail: str) -> None:
@@ -222,13 +222,6 @@ class Documents(Generic[T]):
         waiting = self._awaited.get(entry_id)
         if waiting is not None and not waiting.done():
             waiting.set_result(outcome)
-
-    def _tell(self, change: Accepted[T]) -> None:
-        for listener in tuple(self._listeners):
-            try:
-                listener(change.new.name, change.old, change.new)
-            except Exception:  # noqa: BLE001 - a listener's bug is its own; the others and the reader go on
-                _log.exception("a listener of %s failed on %r", self.topic, change.new.name)
 
 
 def _conflict(name: str, seen: int | None, now: Version[Any] | None) -> Conflict:

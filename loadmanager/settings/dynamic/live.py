@@ -21,6 +21,7 @@ from loadmanager.settings.dynamic.naming import changeable, named
 from loadmanager.settings.dynamic.overlay import Overlay, combined, overlaid, standing
 from statechannel.errors import LogUnavailable
 from statechannel.ports import Log
+from statechannel.runtime.listeners import Listeners
 
 WRITE_TIMEOUT_S = 10.0
 Listener = Callable[[Settings, Settings], None]
@@ -39,7 +40,7 @@ class LiveSettings:
         self._in_force = False
         self._note = note
         self._noted: dict[str, str] = {}
-        self._listeners: list[Listener] = []
+        self._listeners: Listeners[[Settings, Settings]] = Listeners("the cluster's settings")
         self._documents: Documents[ClusterValue] = Documents(
             log,
             SETTINGS_TOPIC,
@@ -86,8 +87,7 @@ class LiveSettings:
 
     def on_change(self, listener: Listener) -> Callable[[], None]:
         """Call `listener(old, new)` on the loop when the settings in force change; the result unsubscribes."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
+        return self._listeners.add(listener)
 
     def restart_with(self, values: Mapping[str, float]) -> None:
         """Apply these values as if this broker had been started with them. Raises ValueError if they do not fit."""
@@ -171,8 +171,4 @@ class LiveSettings:
         self._noted = dict(self._overlay.ignored)
         if old.settings == self._overlay.settings:
             return
-        for listener in tuple(self._listeners):
-            try:
-                listener(old.settings, self._overlay.settings)
-            except Exception:  # noqa: BLE001 - a listener's bug is its own; the others go on
-                _log.exception("a listener failed on changed settings")
+        self._listeners.call(old.settings, self._overlay.settings)

@@ -23,6 +23,7 @@ from confluent_kafka.admin import (
 
 from statechannel.adapters.kafka.clients import ALL_DOWN, LOGGER, Trouble
 from statechannel.errors import LogUnavailable
+from statechannel.runtime.supervising import retried
 
 RETRY_PAUSE_S = 0.1
 CONNECT_PAUSE_S = 2.0
@@ -64,25 +65,32 @@ class Admin:
 
         Raises LogUnavailable after `timeout_s`, or at once for lack of rights.
         """
-        deadline = asyncio.get_running_loop().time() + timeout_s
-        pause_s = RETRY_PAUSE_S
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
         self._latest_trouble()
         self._trouble.latest = ""  # an earlier trouble explains nothing
-        while True:
-            try:
-                async with asyncio.timeout_at(deadline):
-                    return await ask()
-            except (KafkaException, LogUnavailable, TimeoutError) as error:
-                if is_forbidden(error):
-                    raise LogUnavailable(f"Kafka at {self.bootstrap}: {text_of(error)} {RIGHTS}") from error
-                if asyncio.get_running_loop().time() + RETRY_PAUSE_S >= deadline:
-                    raise LogUnavailable(
-                        f"Kafka at {self.bootstrap} is not available after {timeout_s:g} s: {self._why(error)}"
-                    ) from error
-                LOGGER.debug("Kafka at %s: %s; asking again", self.bootstrap, error)
-                left_s = deadline - asyncio.get_running_loop().time()
-                await asyncio.sleep(min(pause_s, left_s - RETRY_PAUSE_S / 2))
-                pause_s = min(2 * pause_s, longest_pause_s)
+
+        async def asked() -> T:
+            async with asyncio.timeout_at(deadline):
+                return await ask()
+
+        def failed(error: Exception, _: float) -> None:
+            if is_forbidden(error):
+                raise LogUnavailable(f"Kafka at {self.bootstrap}: {text_of(error)} {RIGHTS}") from error
+            if loop.time() + RETRY_PAUSE_S >= deadline:
+                raise LogUnavailable(
+                    f"Kafka at {self.bootstrap} is not available after {timeout_s:g} s: {self._why(error)}"
+                ) from error
+            LOGGER.debug("Kafka at %s: %s; asking again", self.bootstrap, error)
+
+        return await retried(
+            asked,
+            (KafkaException, LogUnavailable, TimeoutError),
+            first_s=RETRY_PAUSE_S,
+            last_s=longest_pause_s,
+            failed=failed,
+            pause=lambda pause_s: asyncio.sleep(min(pause_s, deadline - loop.time() - RETRY_PAUSE_S / 2)),
+        )
 
     async def answer(self, future: Future[T]) -> T:
         """Await one of the client's futures, a little longer than the client itself waits."""

@@ -23,6 +23,7 @@ from statechannel.adapters.zookeeper.session import LOGGER, Denied, Link, Sessio
 from statechannel.errors import CoordinationUnavailable
 from statechannel.law.record import BrokerId
 from statechannel.ports import Connection, Leadership, Member, WatchCounts
+from statechannel.runtime.listeners import Listeners
 
 AGAIN_S = 0.1
 GONE_FOR_S = 1.0
@@ -53,7 +54,7 @@ class Watches:
         """Set while everything is known, or `_denial` says why it cannot be."""
         self._told = (self.members, self.leadership, self.leases, self.connection)
         self._nodes = nodes
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: Listeners[[]] = Listeners("the coordination's values")
         self._woken = asyncio.Event()
         self._leader_stale = True
         self._live: Directory[_LiveNode] = Directory(nodes.live_dir, self._read_live, self._woken.set, self.counts)
@@ -69,7 +70,7 @@ class Watches:
 
     def on_change(self, changed: Callable[[], None]) -> None:
         """Call `changed` on the loop after each change of a value."""
-        self._listeners.append(changed)
+        self._listeners.add(changed)
 
     async def until_known(self) -> None:
         """Wait until everything has been read once. Raises Denied if we may not."""
@@ -205,11 +206,7 @@ class Watches:
         known = (self.members, self.leadership, self.leases, self.connection)
         if known != self._told:
             self._told = known
-            for listener in tuple(self._listeners):
-                try:
-                    listener()
-                except Exception:  # noqa: BLE001 (one that fails must not leave everybody else with old values)
-                    LOGGER.exception("a listener failed")
+            self._listeners.call()
 
 
 def _made(state: ZnodeStat) -> tuple[int, int]:
