@@ -5,7 +5,7 @@ it has no more misplaced bundles, no more usage above the ceilings and (with one
 over brokers. The best placement does as well, so the bound also holds for it. A ceiling is the broker's limit, or the
 load that cannot be taken from it, if that is more. The bound knows only the rules where bundles may go and which may
 never move; a plan that keeps more rules (rest times, groups) moves no less. The proof is in
-docs/decisions/0026-an-honest-planner.md.
+docs/decisions/0026-a-plan-claims-what-it-proves.md.
 """
 
 from __future__ import annotations
