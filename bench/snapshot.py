@@ -35,7 +35,7 @@ async def _run(kind: str) -> None:
     table = OwnershipTable(PARTITIONS)
     for state in states(BUNDLES):
         table.restore(state)
-    assert table.genesis == GENESIS
+    assert table.cluster_identity == GENESIS
     gc.collect()
     gc.freeze()
     with carrier(kind) as where:

@@ -21,7 +21,7 @@ from bench.figures import emit
 from loadmanager.broker import wiring
 from loadmanager.settings import Settings
 from statechannel.law.bundle import even_boundaries, tile
-from statechannel.law.partition import Genesis, Lead, NamespaceState, PartitionState
+from statechannel.law.partition import ClusterIdentity, Lead, NamespaceState, PartitionState
 from statechannel.law.record import Action, BrokerId
 from statechannel.law.snapshot import SNAPSHOTS, Index, SnapshotInfo, closing, encode
 from statechannel.law.table import OwnershipTable
@@ -39,7 +39,7 @@ WAITING = 10_000
 """Tasks beside which a search for cycles is timed: more than a leader has under way in a mass recovery."""
 BUNDLES_A_NAMESPACE = 1_000
 BROKERS = [BrokerId(f"broker-{number}.example:6650", 3) for number in range(100)]
-GENESIS = Genesis("bench", "bench-1", 0)
+GENESIS = ClusterIdentity("bench", "bench-1", 0)
 
 
 def run(kind: str) -> None:

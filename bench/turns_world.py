@@ -38,7 +38,7 @@ from loadmanager.simulation.log_server import SimulatedLogServer
 from loadmanager.simulation.world import World
 from loadmanager_api.cli.broker import GC_THRESHOLDS
 from statechannel.law.bundle import Bundle, even_boundaries, tile
-from statechannel.law.partition import Genesis, Lead, NamespaceState, PartitionState
+from statechannel.law.partition import ClusterIdentity, Lead, NamespaceState, PartitionState
 from statechannel.law.record import Action, BrokerId, Token
 from statechannel.law.snapshot import SNAPSHOTS, SnapshotInfo, closing, encode
 from statechannel.law.table import OwnershipTable
@@ -47,7 +47,7 @@ from statechannel.law.verdict import Ownership
 from statechannel.ports import Payload, TopicSpec
 
 TOP_BUNDLES = 10
-GENESIS = Genesis("bench", "bench-1", 0)
+GENESIS = ClusterIdentity("bench", "bench-1", 0)
 ENDLESS_S = 1e9
 LOAD = BundleLoad(in_rate_msg_s=1.0)
 
@@ -137,8 +137,8 @@ class TurnsWorld(World):
                     )
                     offset += 2
                 found.append(NamespaceState(name, offset, entries))
-            genesis = GENESIS if partition == 0 else None
-            yield PartitionState(partition, offset, genesis, Lead(), None, (), tuple(found), (), ())
+            cluster_identity = GENESIS if partition == 0 else None
+            yield PartitionState(partition, offset, cluster_identity, Lead(), None, (), tuple(found), (), ())
 
     def enter(self, broker: BrokerId) -> None:
         """A peer is there, in a session of its own that nobody has to keep."""

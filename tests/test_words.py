@@ -21,8 +21,11 @@ RETIRED = {
     "mood": "behaviour",
     "office": "lease",
     "refold": "replay",
+    "sitting": "batch",
+    "standing": "status, evidence, or what it is",
     "station": "backend",
     "storm": "fault phase",
+    "survey": "what it asks for: keys",
     "surrounding": "dependencies",
     "weather": "fault profile",
 }

@@ -53,7 +53,7 @@ class LiveView:
         """Evidence for and against a bundle as the cause of lost brokers; empty if none was lost with it."""
         if bundle not in self._quarantine:
             return ()
-        found = self._quarantine.standing(bundle)
+        found = self._quarantine.evidence(bundle)
         return (str(found), *map(str, found.steps))
 
 

@@ -21,11 +21,11 @@ Digested = Sequence[tuple[int, str]]
 def channel_shown(node: Node, outlook: Outlook, digested: Digested | None) -> ChannelShown:
     """The replica's state, and what is known of the log."""
     channel, table = node.channel, node.channel.table
-    counts, genesis, leader = channel.counts, table.genesis, leader_of(node)
+    counts, cluster_identity, leader = channel.counts, table.cluster_identity, leader_of(node)
     return ChannelShown(
         cluster=node.settings.cluster,
-        identity=genesis.identity if genesis else None,
-        generation=genesis.generation if genesis else None,
+        identity=cluster_identity.identity if cluster_identity else None,
+        generation=cluster_identity.generation if cluster_identity else None,
         broker=str(node.current.me),
         leader=str(leader) if leader else None,
         connection=node.world.coordination.connection.value,

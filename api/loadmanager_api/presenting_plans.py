@@ -14,7 +14,7 @@ from loadmanager.leader.plans.model import Figures, Plan, PlannedMove, Verificat
 from loadmanager.leader.plans.table import OPEN, offered
 from loadmanager.leader.rebalancing.operating import Operating
 from loadmanager.leader.rebalancing.pausing import Paused
-from loadmanager.leader.rebalancing.standing import LastRound, Standing
+from loadmanager.leader.rebalancing.status import BalanceStatus, LastRound
 from loadmanager.strategies.rebalancing.decision import Certificate, Move
 from loadmanager_api.advice_schemas import AdviceShown, EffectShown
 from loadmanager_api.plan_schemas import (
@@ -123,7 +123,7 @@ def _utc(at_ms: int) -> datetime:
     return datetime.fromtimestamp(at_ms / 1000, UTC)
 
 
-def balancing_shown(operating: Operating, found: Standing) -> BalancingShown:
+def balancing_shown(operating: Operating, found: BalanceStatus) -> BalancingShown:
     """Where balance stands."""
     limits = found.limits
     return BalancingShown(

@@ -216,9 +216,9 @@ class Node:
         return await self.world.coordination.start_incarnation(name, self.channel.table.highest_incarnation(name))
 
     async def _settle(self) -> None:
-        genesis = self.channel.table.genesis
-        assert genesis is not None, "the cluster was claimed before"
-        await self.agreeing.settle(genesis)
+        cluster_identity = self.channel.table.cluster_identity
+        assert cluster_identity is not None, "the cluster was claimed before"
+        await self.agreeing.settle(cluster_identity)
         self.membership.validity_s = self.settings.proof_validity_s
 
     async def _say_agreement(self) -> None:

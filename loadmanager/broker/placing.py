@@ -197,10 +197,10 @@ class Placing:
 
     def _place_some(self, asked: Sequence[tuple[Ownership, str | None]]) -> list[BrokerId | None]:
         """The owner of each bundle; each comes with the name of a preferred broker."""
-        sittings = self._sittings([entry for entry, _ in asked])
+        batches = self._batches_of([entry for entry, _ in asked])
         owners: list[BrokerId | None] = []
         nowhere: Ownership | None = None
-        for (entry, preferred), known in zip(asked, sittings, strict=True):
+        for (entry, preferred), known in zip(asked, batches, strict=True):
             declined = declined_by(entry) or _cancelled_by(entry)
             owner = (
                 known.choose(entry.bundle, declined, preferred)
@@ -226,7 +226,7 @@ class Placing:
         outcome = self._placement.choose(entry.bundle, permitted.candidates, Given(self._pending))
         return permitted.explain(outcome.reason) if isinstance(outcome, NoPlace) else ""
 
-    def _sittings(self, entries: Sequence[Ownership]) -> list[Batch | None]:
+    def _batches_of(self, entries: Sequence[Ownership]) -> list[Batch | None]:
         """The batch of each bundle that shares its candidates with others; each batch is told its bundles beforehand.
 
         None for the others: in an anti-affinity group the candidates change with each placement.
@@ -237,13 +237,13 @@ class Placing:
         shared: dict[int, list[Bundle]] = {}
         for may, entry in zip(permitted, entries, strict=True):
             shared.setdefault(id(may), []).append(entry.bundle)
-        sittings: dict[int, Batch] = {}
+        batches: dict[int, Batch] = {}
         for may in permitted:
             worth_it = len(shared[id(may)]) > 1 or id(may) in self._batches
-            if worth_it and id(may) not in sittings and len(sittings) < _BATCHES:
-                sittings[id(may)] = self._batch(may)
-                sittings[id(may)].foresee(shared[id(may)])
-        return [sittings.get(id(may)) for may in permitted]
+            if worth_it and id(may) not in batches and len(batches) < _BATCHES:
+                batches[id(may)] = self._batch(may)
+                batches[id(may)].foresee(shared[id(may)])
+        return [batches.get(id(may)) for may in permitted]
 
     def _batch(self, permitted: Permitted) -> Batch:
         """The batch over these candidates; it is told of every placement until the next refresh."""

@@ -13,7 +13,7 @@ from loadmanager.settings import Settings
 from loadmanager.settings.dynamic.live import LiveSettings
 from statechannel.errors import ForeignCluster, LogUnavailable
 from statechannel.law.agreement import NEVER_AGREED, Agreed, Agreement, differences
-from statechannel.law.partition import Genesis
+from statechannel.law.partition import ClusterIdentity
 from statechannel.law.record import BrokerId
 from statechannel.ports import Coordination
 from statechannel.runtime.service import Channel
@@ -35,32 +35,32 @@ class Agreeing:
         self._live = live
         self._given = frozenset(live.start.model_fields_set)
         self._note = note
-        self._genesis: Genesis | None = None
+        self._genesis: ClusterIdentity | None = None
         self._settled: list[Agreed] = []
         self.root = ""
         """The identity of this broker's coordination root."""
 
-    async def settle(self, genesis: Genesis) -> None:
+    async def settle(self, cluster_identity: ClusterIdentity) -> None:
         """Check that root and values are the log's; write them if the log has no agreement yet.
 
         Raises ForeignCluster, which names both; CoordinationUnavailable; LogUnavailable (also while the agreement is
         being replaced).
         """
-        self._genesis = genesis
+        self._genesis = cluster_identity
         while True:
-            before = self._standing()
+            before = self._agreed()
             if any(agreed.following is not None for agreed in before):
                 raise LogUnavailable(REPLACED)
             word = before[0].agreement
             self.root = await self._coordination.identify(
-                genesis.cluster, genesis.identity, None if word is None else word.root
+                cluster_identity.cluster, cluster_identity.identity, None if word is None else word.root
             )
-            if self._standing() != before:
+            if self._agreed() != before:
                 continue  # replaced meanwhile: this process may have been paused for long
             if word is not None:
                 self._adopt(word)
             await self.say()
-            self._settled = self._standing()
+            self._settled = self._agreed()
             if (why := self._mismatch()) is None:
                 return
             if self._settled == before or any(agreed.agreement is None for agreed in before):
@@ -78,12 +78,12 @@ class Agreeing:
     @property
     def has_begun(self) -> bool:
         """Whether any partition has an agreement; then the log is written in no older format any more."""
-        return any(agreed.revision != NEVER_AGREED for agreed in self._standing())
+        return any(agreed.revision != NEVER_AGREED for agreed in self._agreed())
 
     @property
     def is_said(self) -> bool:
         """Whether every partition has an agreement in force."""
-        return all(agreed.agreement is not None for agreed in self._standing())
+        return all(agreed.agreement is not None for agreed in self._agreed())
 
     @property
     def ours(self) -> Agreement:
@@ -99,19 +99,19 @@ class Agreeing:
 
     def broken(self) -> str | None:
         """Why an incarnation that began after `settle` must end: the log's agreement has changed. Else None."""
-        for partition, (before, now) in enumerate(zip(self._settled, self._standing(), strict=True)):
+        for partition, (before, now) in enumerate(zip(self._settled, self._agreed(), strict=True)):
             first_word = before.agreement is None and now.agreement == self.ours and now.following is None
             if now.revision != before.revision and not first_word:
                 return f"what brokers agree on was changed in partition {partition}"
         return None
 
-    def _standing(self) -> list[Agreed]:
+    def _agreed(self) -> list[Agreed]:
         table = self._channel.table
         return [table.agreed(partition) for partition in range(table.partitions)]
 
     def _mismatch(self) -> str | None:
         ours = self.ours
-        for agreed in self._standing():
+        for agreed in self._agreed():
             if agreed.agreement is not None and agreed.agreement != ours:
                 return (
                     f"this broker and the log do not agree: {differences(agreed.agreement, ours)}. Correct the "

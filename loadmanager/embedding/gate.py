@@ -153,7 +153,7 @@ class Gate:
         entry = self._table.get(bundle)
         if entry is None:
             return NotServing(f"{bundle} was split, merged or deleted: look the key up again", 0.0)
-        return self._moved(entry) or NotServing(_standing(entry))
+        return self._moved(entry) or NotServing(_status_of(entry))
 
     # --- admitting, or waiting until the bundle is here
 
@@ -191,7 +191,7 @@ class Gate:
         left_s = deadline_s - time.monotonic()
         if self._closed or left_s <= 0:
             why = "this broker has left" if self._closed else f"it did not come here within {timeout_s:g} s"
-            raise NotServing(f"{_standing(entry)}, and {why}")
+            raise NotServing(f"{_status_of(entry)}, and {why}")
         if entry.state is State.UNASSIGNED:
             self._assign(topic)
         return min(left_s, RECHECK_S)
@@ -223,7 +223,7 @@ class Gate:
         return namespace.bundle_at(topic.position)
 
 
-def _standing(entry: Ownership) -> str:
+def _status_of(entry: Ownership) -> str:
     holder = f", held by {entry.holder.name}" if entry.holder else ""
     return f"{entry.bundle} is {entry.state}{holder}"
 

@@ -26,19 +26,19 @@ _TABLE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?", re.ASCII)
 
 
 class FencedOut(NotServing):
-    """The store refused this claim, and nothing was written; `standing` is the token in the store, if there is one.
+    """The store refused this claim, and nothing was written; `stored` is the token in the store, if there is one.
 
     It is a `NotServing`: a client that gets it looks the key up again and finds the owner.
     """
 
-    def __init__(self, message: str, standing: Token | None = None) -> None:
+    def __init__(self, message: str, stored: Token | None = None) -> None:
         super().__init__(message)
-        self.standing = standing
+        self.stored = stored
 
 
-def raise_refused(claim: Claim, standing: str) -> FencedOut:
-    """The error for a fence that cannot be raised, because the store has the token `standing`."""
-    token = Token.parse(standing)
+def raise_refused(claim: Claim, stored: str) -> FencedOut:
+    """The error for a fence that cannot be raised, because the store has the token `stored`."""
+    token = Token.parse(stored)
     if token == claim.token:
         why = "stands for another range. Do two clusters use this store?"
     else:
@@ -46,9 +46,9 @@ def raise_refused(claim: Claim, standing: str) -> FencedOut:
     return FencedOut(f"{claim.bundle} is fenced: {token} {why}", token)
 
 
-def write_refused(claim: Claim, standing: str | None) -> FencedOut:
-    """The error for a claim that may not write, because the store has the token `standing`, or none."""
-    token = None if standing is None else Token.parse(standing)
+def write_refused(claim: Claim, stored: str | None) -> FencedOut:
+    """The error for a claim that may not write, because the store has the token `stored`, or none."""
+    token = None if stored is None else Token.parse(stored)
     if token is None or token < claim.token:
         why = f"the fence has not been raised to {claim.token}: raise it before you load, then write"
     else:
@@ -111,14 +111,14 @@ class Fences:
             return
         if self._alone:
             yield self._alone, (namespace,)
-        standing = yield self._overlapping, (namespace, hi, lo, namespace, lo)
-        if standing == [(lo, hi, token)]:
+        stored = yield self._overlapping, (namespace, hi, lo, namespace, lo)
+        if stored == [(lo, hi, token)]:
             return
-        highest = max((Token.parse(known) for _, _, known in standing), default=None)
+        highest = max((Token.parse(known) for _, _, known in stored), default=None)
         if highest is not None and highest >= claim.token:
             raise raise_refused(claim, str(highest))
         pieces = [(lo, hi, token)]
-        for old_lo, old_hi, known in standing:
+        for old_lo, old_hi, known in stored:
             yield self._delete, (namespace, old_lo)
             pieces += [(old_lo, lo, known)] if old_lo < lo else []
             pieces += [(hi, old_hi, known)] if old_hi > hi else []
@@ -133,6 +133,6 @@ class Fences:
         position, token = position_in(claim, key), str(claim.token)
         where = (claim.bundle.namespace, position, position)
         while (yield self._locked_at, where) != [(token,)]:
-            standing = yield self._at, where  # the range may have been cut while we waited for the lock
-            if standing != [(token,)]:
-                raise write_refused(claim, standing[0][0] if standing else None)
+            stored = yield self._at, where  # the range may have been cut while we waited for the lock
+            if stored != [(token,)]:
+                raise write_refused(claim, stored[0][0] if stored else None)

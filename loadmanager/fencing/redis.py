@@ -19,7 +19,7 @@ DEFAULT_PREFIX = "loadmanager:fence:"
 RedisKey = str | bytes
 
 _RANGES = r"""
-local function standing(fence, lo, hi)
+local function stored(fence, lo, hi)
   local ranges = redis.call('ZREVRANGEBYSCORE', fence, lo, '-inf', 'LIMIT', 0, 1)
   for _, range in ipairs(redis.call('ZRANGEBYSCORE', fence, '(' .. lo, '(' .. hi)) do table.insert(ranges, range) end
   local found = {}
@@ -34,7 +34,7 @@ end
 
 _RAISE = f"""{_RANGES}
 local fence, lo, hi, token = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
-local own, found, highest = lo .. ' ' .. hi .. ' ' .. token, standing(KEYS[1], ARGV[1], ARGV[2]), ''
+local own, found, highest = lo .. ' ' .. hi .. ' ' .. token, stored(KEYS[1], ARGV[1], ARGV[2]), ''
 if #found == 1 and found[1][1] == own then return 'OK' end
 for _, range in ipairs(found) do if range[4] > highest then highest = range[4] end end
 if highest >= token then return redis.error_reply('FENCED ' .. highest) end
@@ -51,7 +51,7 @@ return 'OK'
 _CHECK = f"""{_RANGES}
 do
   local token, position, fence = table.remove(ARGV), table.remove(ARGV), table.remove(KEYS)
-  local found = standing(fence, position, string.format('%.0f', position + 1))
+  local found = stored(fence, position, string.format('%.0f', position + 1))
   if #found == 0 then return redis.error_reply('FENCED none') end
   if found[1][4] ~= token then return redis.error_reply('FENCED ' .. found[1][4]) end
 end
@@ -95,14 +95,12 @@ class _Calls:
         try:
             yield
         except self._refusal as error:
-            mark, _, standing = str(error).partition(" ")
+            mark, _, stored = str(error).partition(" ")
             if mark != "FENCED":
                 raise
-            standing = standing.split()[0]
+            stored = stored.split()[0]
             raise (
-                raise_refused(claim, standing)
-                if raising
-                else write_refused(claim, None if standing == "none" else standing)
+                raise_refused(claim, stored) if raising else write_refused(claim, None if stored == "none" else stored)
             ) from None
 
 

@@ -30,10 +30,10 @@ class Identity(msgspec.Struct, frozen=True):
 def check_root(found: Identity | None, ours: Identity) -> None:
     """Raises ForeignCluster unless `found` fits `ours`; if `ours` has no `root`, `found` may be None."""
     if ours.root and (found is None or found.root != ours.root):
-        standing = "is empty" if found is None else f"has the identity {found.root or 'of an earlier release'}"
+        present = "is empty" if found is None else f"has the identity {found.root or 'of an earlier release'}"
         raise ForeignCluster(
             f"the log of cluster {ours.cluster!r} belongs to coordination root {ours.root}, and the root here "
-            f"{standing}: {CORRECT}"
+            f"{present}: {CORRECT}"
         )
     if found is not None and (found.cluster, found.log) != (ours.cluster, ours.log):
         raise ForeignCluster(

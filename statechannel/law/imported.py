@@ -24,7 +24,7 @@ def generation_of(identity: str) -> int:
 
 def is_unfinished(table: OwnershipTable) -> bool:
     """Whether an import began to fill this log and has not finished."""
-    genesis = table.genesis
-    if genesis is None or not genesis.identity.startswith(IDENTITY):
+    cluster_identity = table.cluster_identity
+    if cluster_identity is None or not cluster_identity.identity.startswith(IDENTITY):
         return False
     return table.highest_incarnation(DONE.name) < DONE.incarnation

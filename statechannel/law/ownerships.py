@@ -14,7 +14,7 @@ from statechannel.law.bundle import Bundle, Key
 from statechannel.law.indices import Flight, Indices
 from statechannel.law.moves import Move
 from statechannel.law.namespace import Namespace
-from statechannel.law.partition import Genesis, Lead, Partition
+from statechannel.law.partition import ClusterIdentity, Lead, Partition
 from statechannel.law.record import BrokerId, Token
 from statechannel.law.transitions import IN_FLIGHT, State
 from statechannel.law.verdict import Ownership
@@ -27,7 +27,7 @@ class Ownerships:
 
     def __init__(self, partitions: int) -> None:
         self.partitions = partitions
-        self.genesis: Genesis | None = None
+        self.cluster_identity: ClusterIdentity | None = None
         self._partitions = [Partition() for _ in range(partitions)]
         self._namespaces: dict[str, Namespace] = {}
         self._indices = Indices()
@@ -142,7 +142,7 @@ class Ownerships:
 
     def token_at(self, bundle: Bundle, offset: int) -> Token:
         """The fencing token of an ownership of this bundle that began at this offset."""
-        generation = self.genesis.generation if self.genesis else 0
+        generation = self.cluster_identity.generation if self.cluster_identity else 0
         return Token(generation, self.partition_of(bundle.namespace), offset)
 
     def next_offset(self, partition: int) -> int:

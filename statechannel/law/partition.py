@@ -19,12 +19,15 @@ PACKED_AT_ONCE = 500
 _pack = msgspec.msgpack.Encoder().encode
 
 
-class Genesis(msgspec.Struct, frozen=True):
+class ClusterIdentity(msgspec.Struct, frozen=True):
     """Which cluster this log belongs to: the first genesis record wins."""
 
     cluster: str
     identity: str
     generation: int
+
+    def __str__(self) -> str:
+        return f"cluster {self.cluster!r} (log {self.identity}, generation {self.generation})"
 
 
 class Lead(msgspec.Struct, frozen=True, gc=False):
@@ -46,12 +49,12 @@ class NamespaceState(msgspec.Struct, frozen=True):
 class PartitionState(msgspec.Struct, frozen=True):
     """A partition at one moment: everything below `next_offset` has been replayed. Namespaces are sorted by name.
 
-    Only partition 0 has a `genesis`. `leaving` and `arrived` are its `Moves`.
+    Only partition 0 has a `cluster_identity`. `leaving` and `arrived` are its `Moves`.
     """
 
     partition: int
     next_offset: int
-    genesis: Genesis | None
+    cluster_identity: ClusterIdentity | None
     lead: Lead
     retired: str | None
     incarnations: tuple[tuple[str, int], ...]
@@ -79,7 +82,7 @@ class PartitionState(msgspec.Struct, frozen=True):
         """
         if self.agreed != NOTHING_AGREED:
             yield _pack(self.agreed)
-        yield b"\x96" + _pack(self.genesis) + _pack(self.lead) + _pack(self.retired)
+        yield b"\x96" + _pack(self.cluster_identity) + _pack(self.lead) + _pack(self.retired)
         for items in (self.incarnations, self.leaving, self.arrived):
             yield from _array(items)
         for namespace in self.namespaces:

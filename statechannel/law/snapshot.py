@@ -21,7 +21,7 @@ import msgspec
 from statechannel.errors import BadSnapshot
 from statechannel.law.bundle import FULL_LOWER, FULL_UPPER
 from statechannel.law.entry import LogEntry, Payload
-from statechannel.law.partition import Genesis, NamespaceState, PartitionState
+from statechannel.law.partition import ClusterIdentity, NamespaceState, PartitionState
 from statechannel.law.record import BrokerId
 from statechannel.law.snapshot_columns import Chunk, Head, entries, opened, packed, sealed, unpack
 from statechannel.law.verdict import Ownership
@@ -47,7 +47,7 @@ class SnapshotInfo(msgspec.Struct, frozen=True):
 class Index(msgspec.Struct, frozen=True):
     """The snapshots kept of one partition, the one that covers most last, and the cluster identity they belong to."""
 
-    genesis: Genesis
+    cluster_identity: ClusterIdentity = msgspec.field(name="genesis")
     partition: int
     snapshots: tuple[SnapshotInfo, ...]
 
@@ -81,9 +81,13 @@ def chunk_key(snapshot_id: str, number: int) -> bytes:
     return f"{snapshot_id}/{number}".encode()
 
 
-def closing(known: Index | None, genesis: Genesis, partition: int, info: SnapshotInfo, keep: Collection[str]) -> list[
-    Payload
-]:  # fmt: skip
+def closing(
+    known: Index | None,
+    cluster_identity: ClusterIdentity,
+    partition: int,
+    info: SnapshotInfo,
+    keep: Collection[str],
+) -> list[Payload]:
     """What goes into the transaction after the chunks: the index, and tombstones of the snapshots that are not kept.
 
     Of the known snapshots those named in `keep` stay. Raises BadSnapshot where a known one covers more than the new.
@@ -96,7 +100,7 @@ def closing(known: Index | None, genesis: Genesis, partition: int, info: Snapsho
         )
     kept = tuple(each for each in earlier if each.snapshot_id in keep)
     dropped = [each for each in earlier if each.snapshot_id not in keep]
-    index = Payload(INDEX_KEY, sealed(_pack(Index(genesis, partition, (*kept, info)))))
+    index = Payload(INDEX_KEY, sealed(_pack(Index(cluster_identity, partition, (*kept, info)))))
     return [index, *(Payload(chunk_key(d.snapshot_id, n), None) for d in dropped for n in range(d.chunks))]
 
 
@@ -239,7 +243,7 @@ class Decoding:
         return PartitionState(
             partition=self._partition,
             next_offset=self._info.next_offset,
-            genesis=head.genesis,
+            cluster_identity=head.cluster_identity,
             lead=head.lead,
             retired=head.retired,
             incarnations=head.incarnations,

@@ -13,7 +13,7 @@ from statechannel.errors import BadSnapshot, NewerRecord
 from statechannel.law.agreement import NOTHING_AGREED, Agreed
 from statechannel.law.bundle import FULL_LOWER, Bundle
 from statechannel.law.moves import Move
-from statechannel.law.partition import Genesis, Lead, NamespaceState, PartitionState
+from statechannel.law.partition import ClusterIdentity, Lead, NamespaceState, PartitionState
 from statechannel.law.record import Action, BrokerId
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Cutting, Ownership
@@ -58,7 +58,7 @@ class Section(msgspec.Struct, frozen=True, array_like=True):
 class Head(msgspec.Struct, frozen=True, array_like=True):
     """The state that belongs to no bundle. It is in the first chunk; if its lists are long, in the first few."""
 
-    genesis: Genesis | None
+    cluster_identity: ClusterIdentity | None
     lead: Lead
     retired: str | None
     incarnations: tuple[tuple[str, int], ...] = ()
@@ -68,8 +68,8 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
 
     def followed_by(self, more: Head) -> Head:
         """This piece and the next joined. Raises BadSnapshot if they are of different heads."""
-        ours = (self.genesis, self.lead, self.retired, self.agreed)
-        if ours != (more.genesis, more.lead, more.retired, more.agreed):
+        ours = (self.cluster_identity, self.lead, self.retired, self.agreed)
+        if ours != (more.cluster_identity, more.lead, more.retired, more.agreed):
             raise BadSnapshot("the pieces of its head do not fit")
         return msgspec.structs.replace(
             self,
@@ -128,7 +128,7 @@ def _chunks(state: PartitionState) -> Iterator[Chunk]:
 
 def _heads(state: PartitionState) -> Iterator[Head]:
     """The head, in pieces of at most CHUNK_BYTES; no step walks a whole list."""
-    bare = Head(state.genesis, state.lead, state.retired, agreed=state.agreed)
+    bare = Head(state.cluster_identity, state.lead, state.retired, agreed=state.agreed)
     lists = {"incarnations": state.incarnations, "leaving": state.leaving, "arrived": state.arrived}
     piece: dict[str, list[object]] = {name: [] for name in lists}
     size_bytes = 0

@@ -16,7 +16,7 @@ from statechannel.law.bundle import tiles_exactly
 from statechannel.law.indices import Indices
 from statechannel.law.namespace import Namespace
 from statechannel.law.ownerships import Ownerships
-from statechannel.law.partition import Genesis, NamespaceState, Partition, PartitionState
+from statechannel.law.partition import ClusterIdentity, NamespaceState, Partition, PartitionState
 from statechannel.law.record import Action, Record, Role, Subject
 from statechannel.law.stepping import find_row, step
 from statechannel.law.transitions import reshape
@@ -49,7 +49,7 @@ class OwnershipTable(Ownerships):
         return PartitionState(
             partition=partition,
             next_offset=part.next_offset,
-            genesis=self.genesis if partition == 0 else None,
+            cluster_identity=self.cluster_identity if partition == 0 else None,
             lead=part.lead,
             retired=part.retired,
             incarnations=tuple(sorted(part.incarnations.items())),
@@ -65,7 +65,7 @@ class OwnershipTable(Ownerships):
     def frozen(self) -> OwnershipTable:
         """A copy of the whole table that no later record changes. Quick: shares what does not change."""
         frozen = OwnershipTable(self.partitions)
-        frozen.genesis = self.genesis
+        frozen.cluster_identity = self.cluster_identity
         frozen._partitions, frozen._indices = [part.frozen() for part in self._partitions], self._indices.copy()
         for part in frozen._partitions:
             frozen._namespaces.update(part.namespaces)
@@ -99,8 +99,8 @@ class OwnershipTable(Ownerships):
         for name in part.namespaces.keys() - restored.namespaces.keys():
             del self._namespaces[name]
         self._namespaces.update(restored.namespaces)
-        if state.genesis is not None:
-            self.genesis = state.genesis
+        if state.cluster_identity is not None:
+            self.cluster_identity = state.cluster_identity
 
     def _reached(self) -> list[int]:
         return [part.next_offset for part in self._partitions]
@@ -159,9 +159,11 @@ class OwnershipTable(Ownerships):
     def _begin(self, partition: int, record: Record) -> Refusal | None:
         if partition != 0 or record.cluster is None:
             return Refusal(Reason.MALFORMED, "a genesis record stands in partition 0 and names its cluster")
-        if self.genesis is not None:
-            return Refusal(Reason.FOREIGN_CLUSTER, f"this log already belongs to cluster {self.genesis.cluster!r}")
-        self.genesis = Genesis(record.cluster, record.id, record.epoch)
+        if self.cluster_identity is not None:
+            return Refusal(
+                Reason.FOREIGN_CLUSTER, f"this log already belongs to cluster {self.cluster_identity.cluster!r}"
+            )
+        self.cluster_identity = ClusterIdentity(record.cluster, record.id, record.epoch)
         return None
 
     def _judge_many(self, partition: int, offset: int, record: Record) -> Change | Refusal:

@@ -12,7 +12,7 @@ from contextlib import aclosing
 
 from statechannel.errors import BadSnapshot, CorruptRecord, NewerRecord, Trimmed
 from statechannel.law import codec
-from statechannel.law.partition import Genesis
+from statechannel.law.partition import ClusterIdentity
 from statechannel.law.record import Action
 from statechannel.law.snapshot import Index, SnapshotInfo, SnapshotsReader
 from statechannel.law.table import OwnershipTable
@@ -37,14 +37,14 @@ class Loading:
         self._topic = topic
         self._snapshots_topic = snapshots_topic
         self._table = table
-        self._snapshots_of: Genesis | None = None
+        self._snapshots_of: ClusterIdentity | None = None
 
-    def check_identity(self, genesis: Genesis) -> None:
+    def check_identity(self, cluster_identity: ClusterIdentity) -> None:
         """Raises BadSnapshot if a snapshot that was loaded belongs to another log than this genesis record."""
-        if self._snapshots_of is not None and self._snapshots_of != genesis:
+        if self._snapshots_of is not None and self._snapshots_of != cluster_identity:
             raise BadSnapshot(
-                f"the snapshots belong to {self._snapshots_of}, the log to {genesis}: one of the two topics was "
-                "replaced; restore both from one backup"
+                f"the snapshots belong to {self._snapshots_of}, the log to {cluster_identity}: one of the two topics "
+                "was replaced; restore both from one backup"
             )
 
     async def load(self, partition: int) -> SnapshotInfo | None:
@@ -61,7 +61,7 @@ class Loading:
                 end = (await self._log.ends(self._topic))[partition]
                 self._check_index(partition, reader.index, end)
                 if partition == 0 and begin == 0 and self._table.next_offset(0) == 0:
-                    await self._check_beginning(reader.index.genesis)
+                    await self._check_beginning(reader.index.cluster_identity)
             info, problems = await self._restore_newest(partition, reader, begin)
             if info is not None:
                 return info
@@ -75,20 +75,20 @@ class Loading:
         )
 
     def _check_index(self, partition: int, index: Index, end: int) -> None:
-        known = self._table.genesis or self._snapshots_of
-        if known is not None and known != index.genesis:
+        known = self._table.cluster_identity or self._snapshots_of
+        if known is not None and known != index.cluster_identity:
             raise BadSnapshot(
-                f"the snapshots of partition {partition} belong to {index.genesis}, the channel to {known}: "
+                f"the snapshots of partition {partition} belong to {index.cluster_identity}, the channel to {known}: "
                 "one of the two topics was replaced; restore both from one backup"
             )
-        self._snapshots_of = index.genesis
+        self._snapshots_of = index.cluster_identity
         if index.newest.next_offset > end:
             raise BadSnapshot(
                 f"a snapshot covers partition {partition} of {self._topic} up to {index.newest.next_offset}, but the "
                 f"log ends at {end}: it is another log or lost its end; restore it before anybody writes to it"
             )
 
-    async def _check_beginning(self, genesis: Genesis) -> None:
+    async def _check_beginning(self, cluster_identity: ClusterIdentity) -> None:
         """A log that still begins with its genesis record must begin with that of the snapshots.
 
         Nothing else would detect a foreign snapshot: the replica reads the log only behind it.
@@ -100,10 +100,10 @@ class Loading:
             record = codec.decode(first[0].value) if first else None
         except (Trimmed, CorruptRecord, NewerRecord):
             return
-        if record is not None and record.action is Action.GENESIS and record.id != genesis.identity:
+        if record is not None and record.action is Action.GENESIS and record.id != cluster_identity.identity:
             raise BadSnapshot(
-                f"the snapshots of {self._topic} belong to {genesis}, the log begins as {record.id!r} of cluster "
-                f"{record.cluster!r}: one of the two topics was replaced; restore both from one backup"
+                f"the snapshots of {self._topic} belong to {cluster_identity}, the log begins as {record.id!r} of "
+                f"cluster {record.cluster!r}: one of the two topics was replaced; restore both from one backup"
             )
 
     async def _restore_newest(self, partition: int, reader: SnapshotsReader, begin: int) -> Restored:

@@ -25,7 +25,7 @@ from statechannel.errors import (
 )
 from statechannel.law import codec
 from statechannel.law.bundle import Bundle
-from statechannel.law.partition import Genesis
+from statechannel.law.partition import ClusterIdentity
 from statechannel.law.snapshot import SNAPSHOTS, SnapshotInfo
 from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change, Refusal
@@ -113,10 +113,10 @@ class Replica:
             await self._load(partition)
             self._check_retired(partition)
 
-    def check_identity(self, genesis: Genesis) -> None:
+    def check_identity(self, cluster_identity: ClusterIdentity) -> None:
         """Raises BadSnapshot if a snapshot that was loaded belongs to another log than this genesis record."""
         assert self._loading is not None, "open() comes first"
-        self._loading.check_identity(genesis)
+        self._loading.check_identity(cluster_identity)
 
     async def _load(self, partition: int) -> bool:
         assert self._loading is not None, "open() comes first"

@@ -18,7 +18,7 @@ from statechannel.law import codec
 from statechannel.law.agreement import NEVER_AGREED, Agreement
 from statechannel.law.bundle import Bundle
 from statechannel.law.imported import is_unfinished
-from statechannel.law.partition import Genesis
+from statechannel.law.partition import ClusterIdentity
 from statechannel.law.record import Action, BrokerId, Record
 from statechannel.law.snapshot import SnapshotInfo
 from statechannel.law.table import OwnershipTable
@@ -114,29 +114,29 @@ class Channel:
         left, partition, end = max(read)
         return f"partition {partition} ends at offset {end}, and is read up to {end - left}"
 
-    async def claim_cluster(self, cluster: str, actor: BrokerId) -> Genesis:
+    async def claim_cluster(self, cluster: str, actor: BrokerId) -> ClusterIdentity:
         """Tie the log to this cluster, or check that it already is; the first genesis record wins.
 
         Raises ForeignCluster, LogUnavailable (also while an import fills the log), or BadSnapshot if the snapshots
         belong to another log.
         """
-        if self.table.genesis is None:
+        if self.table.cluster_identity is None:
             verdict = await self.publish(Record("", Action.GENESIS, actor, cluster=cluster), partition=0)
             if isinstance(verdict, Unknown):
                 raise LogUnavailable(f"the channel took no record: {verdict.detail}")
-        genesis = self.table.genesis
-        assert genesis is not None
-        self.replica.check_identity(genesis)
-        if genesis.cluster != cluster:
+        cluster_identity = self.table.cluster_identity
+        assert cluster_identity is not None
+        self.replica.check_identity(cluster_identity)
+        if cluster_identity.cluster != cluster:
             raise ForeignCluster(
-                f"this log belongs to cluster {genesis.cluster!r}, the settings say {cluster!r}: "
+                f"this log belongs to cluster {cluster_identity.cluster!r}, the settings say {cluster!r}: "
                 "correct --cluster, or use another log or topic prefix"
             )
         if is_unfinished(self.table):
             raise LogUnavailable(
                 "this log is being filled by an import that has not come to its end: wait for it, or run it again"
             )
-        return genesis
+        return cluster_identity
 
     @property
     def can_agree(self) -> bool:

@@ -61,8 +61,8 @@ def old(tmp_path: Path) -> str:
         await log.close()
         coordination = SqliteCoordination(tmp_path / "old.db.coordination")
         await coordination.start(5)
-        assert book.table.genesis is not None
-        await coordination.identify(book.table.genesis.cluster, book.table.genesis.identity)
+        assert book.table.cluster_identity is not None
+        await coordination.identify(book.table.cluster_identity.cluster, book.table.cluster_identity.identity)
         await coordination.close()
 
     asyncio.run(fill())
@@ -93,8 +93,8 @@ def test_a_backup_is_taken_and_restored(tmp_path: Path, old: str):
     assert "nobody checks that no broker of the lost log still runs" in result.stderr
     table = table_of(new)
     assert owners(table) == owners(two_namespaces().table)
-    assert table.genesis is not None
-    assert table.genesis.generation == 4
+    assert table.cluster_identity is not None
+    assert table.cluster_identity.generation == 4
     assert "this was done before" in done("channel", "import", str(file), "--log", f"sqlite:{new}", *QUICK).stderr
 
 
@@ -183,8 +183,8 @@ def test_a_log_that_was_moved_is_no_longer_backed_up_unless_the_new_one_is_lost(
     done("channel", "export", str(file), "--replace", "--closed", "--log", old)
     done("channel", "import", str(file), "--log", f"sqlite:{tmp_path}/third.db", *QUICK)
     table = table_of(tmp_path / "third.db")
-    assert table.genesis is not None
-    assert table.genesis.generation == 5, "second.db gave out tokens of 4"
+    assert table.cluster_identity is not None
+    assert table.cluster_identity.generation == 5, "second.db gave out tokens of 4"
     assert owners(table) == owners(two_namespaces().table)
 
 

@@ -142,10 +142,10 @@ async def write_snapshot(cluster: Cluster, state: PartitionState) -> None:
     node = cluster.brokers[0].node
     *chunks, info = encode(state, "forged", node.world.wall_ms())
     assert isinstance(info, SnapshotInfo)
-    assert node.channel.table.genesis is not None
+    assert node.channel.table.cluster_identity is not None
     writer = await node.world.log.exclusive("astray")
     payloads = [chunk for chunk in chunks if isinstance(chunk, Payload)]
-    index = closing(None, node.channel.table.genesis, state.partition, info, ())
+    index = closing(None, node.channel.table.cluster_identity, state.partition, info, ())
     await writer.commit("bundle-state-snapshots", state.partition, [*payloads, *index])
     await writer.close()
 

@@ -78,8 +78,8 @@ def test_a_transfer_refuses_the_former_owner_and_names_the_token_that_stands(bac
     assert backend.raise_and_load(old) == {}
     backend.write(old, name, 1)
     assert backend.raise_and_load(new) == {Key.parse(name).position: 1}
-    assert refused(lambda: backend.write(old, name, 2)).standing == token(9)
-    assert refused(lambda: backend.raise_and_load(old)).standing == token(9)
+    assert refused(lambda: backend.write(old, name, 2)).stored == token(9)
+    assert refused(lambda: backend.raise_and_load(old)).stored == token(9)
     backend.write(new, name, 3)
     assert stored(backend, namespace, 10) == {Key.parse(name).position: 3}
 
@@ -87,13 +87,13 @@ def test_a_transfer_refuses_the_former_owner_and_names_the_token_that_stands(bac
 def test_a_write_before_the_fence_is_raised_is_refused(backend: Backend, namespace: str):
     name = key(namespace, 2)
     error = refused(lambda: backend.write(claim(namespace, 0, 4, 5), name, 1))
-    assert error.standing is None
+    assert error.stored is None
     assert "raise it before you load" in str(error)
     backend.raise_and_load(claim(namespace, 0, 4, 5))
     error = refused(lambda: backend.write(claim(namespace, 0, 4, 6), name, 1))
-    assert error.standing == token(5)
+    assert error.stored == token(5)
     assert "raise it before you load" in str(error)
-    assert refused(lambda: backend.write(claim(namespace, 4, 8, 5), key(namespace, 5), 1)).standing is None
+    assert refused(lambda: backend.write(claim(namespace, 4, 8, 5), key(namespace, 5), 1)).stored is None
     assert stored(backend, namespace, 10) == {}
     assert isinstance(error, NotServing), "a client that is told so looks for the owner"
 
@@ -104,11 +104,11 @@ def test_a_split_leaves_each_part_with_its_own_token(backend: Backend, namespace
     backend.raise_and_load(child)
     for slot in range(SLICES):
         if 2 <= slot < 5:
-            assert refused(lambda slot=slot: backend.write(parent, key(namespace, slot), 1)).standing == token(7)
+            assert refused(lambda slot=slot: backend.write(parent, key(namespace, slot), 1)).stored == token(7)
             backend.write(child, key(namespace, slot), 2)
         else:
             backend.write(parent, key(namespace, slot), 1)
-    assert refused(lambda: backend.raise_and_load(parent)).standing == token(7)
+    assert refused(lambda: backend.raise_and_load(parent)).stored == token(7)
     assert sorted(stored(backend, namespace, 10).values()) == [1] * 5 + [2] * 3
 
 
@@ -119,10 +119,10 @@ def test_a_merge_replaces_the_tokens_of_all_parts(backend: Backend, namespace: s
     whole = claim(namespace, 0, 4, 9)
     backend.raise_and_load(whole)
     for part, slot in zip(parts[:2], (1, 3), strict=True):
-        assert refused(lambda part=part, slot=slot: backend.write(part, key(namespace, slot), 1)).standing == token(9)
+        assert refused(lambda part=part, slot=slot: backend.write(part, key(namespace, slot), 1)).stored == token(9)
         backend.write(whole, key(namespace, slot), 2)
     backend.write(parts[2], key(namespace, 4), 3)
-    assert refused(lambda: backend.raise_and_load(claim(namespace, 1, 8, 7))).standing == token(9)
+    assert refused(lambda: backend.raise_and_load(claim(namespace, 1, 8, 7))).stored == token(9)
     assert sorted(stored(backend, namespace, 10).values()) == [2, 2, 3]
 
 
@@ -134,7 +134,7 @@ def test_the_same_token_is_raised_again_for_its_own_range_only(backend: Backend,
     backend.raise_and_load(claim(namespace, 4, 6, 5))  # the other child of one split
     for first, last in ((2, 3), (0, 4), (3, 6), (0, 8)):
         error = refused(lambda first=first, last=last: backend.raise_and_load(claim(namespace, first, last, 5)))
-        assert error.standing == token(5)
+        assert error.stored == token(5)
         assert "another range" in str(error)
     backend.write(own, key(namespace, 2), 1)
 
@@ -144,8 +144,8 @@ def test_tokens_compare_by_generation_then_partition_then_offset(backend: Backen
     tokens = [Token(0, 1, 999_999), Token(0, 2, 5), Token(0, 10, 4), Token(1, 0, 0), Token(2, 0, 9), Token(10, 0, 1)]
     for lower, higher in itertools.pairwise(tokens):
         backend.raise_and_load(Claim(whole, higher))
-        assert refused(lambda lower=lower: backend.raise_and_load(Claim(whole, lower))).standing == higher
-        assert refused(lambda lower=lower: backend.write(Claim(whole, lower), name, 1)).standing == higher
+        assert refused(lambda lower=lower: backend.raise_and_load(Claim(whole, lower))).stored == higher
+        assert refused(lambda lower=lower: backend.write(Claim(whole, lower), name, 1)).stored == higher
 
 
 def test_the_last_position_of_the_ring_is_fenced(backend: Backend, namespace: str):
@@ -156,7 +156,7 @@ def test_the_last_position_of_the_ring_is_fenced(backend: Backend, namespace: st
     below = claim(namespace, 0, 8, 9)
     backend.raise_and_load(below)
     if isinstance(backend, SqlBackend):
-        assert refused(lambda: _check(backend, Claim(bundle, token(5)), last)).standing == token(9)
+        assert refused(lambda: _check(backend, Claim(bundle, token(5)), last)).stored == token(9)
 
 
 def _check(backend: SqlBackend, claim: Claim, key: Key) -> None:
@@ -202,15 +202,15 @@ def test_what_the_former_owner_writes_while_the_fence_is_raised_is_loaded_or_ref
                 if at == "begun":  # a store that need not wait does not
                     threading.Event().wait(0.2)
 
-        standing = None
+        stored = None
         try:
             backend.write(old, name, 1, step)
         except FencedOut as error:
-            standing = error.standing
+            stored = error.stored
         if loading is None:
             loading = successor.submit(backend.raise_and_load, new)
-        assert bool(loading.result(60)) == (standing is None)
-        assert standing in (None, token(9))
+        assert bool(loading.result(60)) == (stored is None)
+        assert stored in (None, token(9))
 
 
 def test_many_owners_at_once_lose_no_update(backend: Backend, namespace: str):
@@ -240,8 +240,8 @@ def test_many_owners_at_once_lose_no_update(backend: Backend, namespace: str):
                     with lock:
                         written[names[slot], value] += 1
             except FencedOut as error:
-                kinds["fenced out"] += error.standing is not None and error.standing > mine.token
-                kinds["otherwise"] += error.standing is None or error.standing <= mine.token
+                kinds["fenced out"] += error.stored is not None and error.stored > mine.token
+                kinds["otherwise"] += error.stored is None or error.stored <= mine.token
 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(own, range(8)))
@@ -326,14 +326,14 @@ def test_any_history_goes_as_in_the_model(backend: Backend, claims: Any, steps: 
                 loaded = backend.raise_and_load(mine)
                 assert loaded == {place: value for place, value in values.items() if place in mine.bundle}
             else:
-                assert refused(lambda mine=mine: backend.raise_and_load(mine)).standing == token(refusal)
+                assert refused(lambda mine=mine: backend.raise_and_load(mine)).stored == token(refusal)
         elif first <= slot < last:
             if model.at(slot) == offset:
                 backend.write(mine, names[slot], number)
                 values[Key.parse(names[slot]).position] = number
             else:
-                standing = refused(lambda mine=mine, slot=slot: backend.write(mine, names[slot], 0)).standing
-                assert (standing and standing.offset) == model.at(slot)
+                stored = refused(lambda mine=mine, slot=slot: backend.write(mine, names[slot], 0)).stored
+                assert (stored and stored.offset) == model.at(slot)
 
 
 # --- of one kind

@@ -43,14 +43,14 @@ async def bundles(channel) -> tuple[Bundle, ...]:
 
 async def snapshot(channel: Channel, name: str) -> SnapshotInfo:
     """Of what the channel's table says now; in place of all others."""
-    log, genesis = channel.replica.log, channel.table.genesis
-    assert genesis is not None
+    log, cluster_identity = channel.replica.log, channel.table.cluster_identity
+    assert cluster_identity is not None
     [known] = await SnapshotLists(log, channel.topic).all()
     *chunks, info = encode(channel.table.cut(0), name, 0)
     assert isinstance(info, SnapshotInfo)
     writer = await log.exclusive(f"{channel.topic}-writer")
     payloads = [chunk for chunk in chunks if isinstance(chunk, Payload)]
-    await writer.commit(channel.snapshots_topic, 0, [*payloads, *closing(known, genesis, 0, info, ())])
+    await writer.commit(channel.snapshots_topic, 0, [*payloads, *closing(known, cluster_identity, 0, info, ())])
     await writer.close()
     return info
 
@@ -97,7 +97,7 @@ async def test_an_audit_agrees_with_snapshots_and_finds_no_gap(channel, bundles)
         ("log", Outcome.AGREES),
     }
     assert "no entries" not in findings[-1].detail
-    assert audit.genesis == channel.table.genesis
+    assert audit.cluster_identity == channel.table.cluster_identity
 
 
 async def test_a_fold_goes_on_while_the_log_grows(channel, bundles):

@@ -151,7 +151,7 @@ async def _loses_its_channel_owner(life: Life, onlooker: Onlooker) -> None:
     partition = onlooker.replica.table.partition_of(NAMESPACE)
     losses = Losses(life.cluster, onlooker, partition, Range(life.cluster, PLACE))
     for lose, points in (
-        (losses.split, (Point.SURVEY, Point.ACQUIRE)),
+        (losses.split, (Point.ASK_KEYS, Point.ACQUIRE)),
         (losses.merge, (Point.RELEASE, Point.ACQUIRE)),
         (losses.snapshot, (Point.SNAPSHOT_OPEN, Point.SNAPSHOT_COMMITTED)),
         (losses.trim, (Point.TRIM_ASKED, Point.TRIM_UNSWEPT)),
@@ -189,7 +189,7 @@ async def _lives_on(life: Life, onlooker: Onlooker) -> None:
     partition = onlooker.replica.table.partition_of(NAMESPACE)
     losses = Losses(life.cluster, onlooker, partition, Range(life.cluster, PLACE))
     for lose, point in (
-        (losses.split, Point.SURVEY),
+        (losses.split, Point.ASK_KEYS),
         (losses.snapshot, Point.SNAPSHOT_OPEN),
         (losses.trim, Point.TRIM_ASKED),
     ):

@@ -91,7 +91,7 @@ def a_snapshot_forgets_the_incarnations(patch: Patch) -> None:
 
 @bug
 def a_snapshot_forgets_the_genesis(patch: Patch) -> None:
-    _snapshots_lose(patch, lambda state: msgspec.structs.replace(state, genesis=None))
+    _snapshots_lose(patch, lambda state: msgspec.structs.replace(state, cluster_identity=None))
 
 
 @bug

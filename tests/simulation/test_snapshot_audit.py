@@ -9,7 +9,7 @@ import pytest
 
 from loadmanager.simulation.snapshot_audit import SnapshotAudit
 from statechannel.law.bundle import even_boundaries
-from statechannel.law.partition import Genesis, Lead, PartitionState
+from statechannel.law.partition import ClusterIdentity, Lead, PartitionState
 from statechannel.law.record import Action, BrokerId, Record, Role
 from statechannel.law.snapshot import Index, SnapshotInfo, SnapshotsReader, closing, encode
 from statechannel.law.table import OwnershipTable
@@ -60,9 +60,9 @@ class Scene:
         assert isinstance(info, SnapshotInfo)
         known = known or self.reader.index
         kept = {each.snapshot_id for each in (known.snapshots if known else ())[-keep:]} if keep else set[str]()
-        genesis = self.table.genesis
-        assert genesis is not None
-        self.take([*(c for c in chunks if isinstance(c, Payload)), *closing(known, genesis, 0, info, kept)])
+        cluster_identity = self.table.cluster_identity
+        assert cluster_identity is not None
+        self.take([*(c for c in chunks if isinstance(c, Payload)), *closing(known, cluster_identity, 0, info, kept)])
         return info
 
 
@@ -154,5 +154,5 @@ def test_a_replica_that_loaded_something_else_is_told(scene: Scene) -> None:
     info, state = scene.snapshot(), scene.table.cut(0)
     scene.audit.loaded("b:1", info, state)
     assert scene.wrong == []
-    scene.audit.loaded("b:1", info, msgspec.structs.replace(state, genesis=Genesis("other", "2", 0)))
+    scene.audit.loaded("b:1", info, msgspec.structs.replace(state, cluster_identity=ClusterIdentity("other", "2", 0)))
     assert "the replica that b:1 loaded from s1" in scene.wrong[0]

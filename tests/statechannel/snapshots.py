@@ -14,7 +14,7 @@ import msgspec
 
 from statechannel.law import snapshot
 from statechannel.law.bundle import Bundle, even_boundaries, tile
-from statechannel.law.partition import Genesis, Lead, NamespaceState, PartitionState
+from statechannel.law.partition import ClusterIdentity, Lead, NamespaceState, PartitionState
 from statechannel.law.record import Action, BrokerId, Record
 from statechannel.law.snapshot import Index, SnapshotInfo, SnapshotsReader, encode
 from statechannel.law.table import OwnershipTable
@@ -24,7 +24,7 @@ from statechannel.ports import LogEntry, Payload
 
 from .auditor import BROKERS, NAMESPACES, History, promise
 
-GENESIS = Genesis("north", "g-1", 3)
+GENESIS = ClusterIdentity("north", "g-1", 3)
 Logged = tuple[int, int, Record]
 
 A, B = BrokerId("a:6650", 1), BrokerId("b:6650", 1)
@@ -180,7 +180,7 @@ def check_same(one: OwnershipTable, other: OwnershipTable) -> None:
         promise(one.next_offset(partition) == other.next_offset(partition), "an offset was lost")
         promise(one.lead(partition) == other.lead(partition), "an epoch was lost")
         promise(one.retired(partition) == other.retired(partition), "it was forgotten that the log is closed")
-    promise(one.genesis == other.genesis, "the cluster was lost")
+    promise(one.cluster_identity == other.cluster_identity, "the cluster was lost")
     promise(list(by_name(one)) == list(by_name(other)), "a namespace was lost")
     promise({e.bundle: e for e in one} == {e.bundle: e for e in other}, "the entries differ")
     promise(all(one.token(e) == other.token(e) for e in other), "the tokens differ")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from statechannel.errors import BadSnapshot, CorruptRecord, Trimmed
 from statechannel.law import codec
 from statechannel.law.bundle import even_boundaries
-from statechannel.law.partition import Genesis
+from statechannel.law.partition import ClusterIdentity
 from statechannel.law.record import Action, Record
 from statechannel.law.snapshot import SNAPSHOTS, SnapshotInfo, SnapshotsReader, closing, encode
 from statechannel.law.table import OwnershipTable
@@ -26,7 +26,7 @@ from statechannel.runtime.replay import Folded, Replay
 from .auditor import NAMESPACES, History
 
 TOPIC = "state"
-GENESIS = Genesis("north", "g-1", 0)
+GENESIS = ClusterIdentity("north", "g-1", 0)
 
 
 class PaperLog:

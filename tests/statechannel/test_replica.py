@@ -32,11 +32,11 @@ async def snapshot(channel: Channel, log: Log, name: str, keep: Collection[str] 
             reader.take(entry)
     *chunks, info = encode(channel.table.cut(0), name, 0)
     assert isinstance(info, SnapshotInfo)
-    genesis = channel.table.genesis
-    assert genesis is not None
+    cluster_identity = channel.table.cluster_identity
+    assert cluster_identity is not None
     writer = await log.exclusive("test")
     payloads = [chunk for chunk in chunks if isinstance(chunk, Payload)]
-    await writer.commit(SNAPSHOTS_TOPIC, 0, [*payloads, *closing(reader.index, genesis, 0, info, keep)])
+    await writer.commit(SNAPSHOTS_TOPIC, 0, [*payloads, *closing(reader.index, cluster_identity, 0, info, keep)])
     await writer.close()
     return info
 
@@ -78,7 +78,7 @@ async def test_it_starts_from_the_newest_snapshot_and_the_log_after_it(world: Wo
         async with other.running():
             await other.catch_up(5)
             assert other.table.digest(0) == channel.table.digest(0)
-            assert (await other.claim_cluster("c", B)) == channel.table.genesis
+            assert (await other.claim_cluster("c", B)) == channel.table.cluster_identity
 
 
 @virtually
@@ -125,10 +125,10 @@ async def test_a_snapshot_beyond_the_logs_end_is_refused(world: World):
         log = channel.replica.log
         await claimed(channel)
         info = await snapshot(channel, log, "one")
-        genesis = channel.table.genesis
-        assert genesis is not None
+        cluster_identity = channel.table.cluster_identity
+        assert cluster_identity is not None
         ahead = msgspec.structs.replace(info, next_offset=1_000)
-        await log.append(SNAPSHOTS_TOPIC, 0, [closing(None, genesis, 0, ahead, ())[0]])
+        await log.append(SNAPSHOTS_TOPIC, 0, [closing(None, cluster_identity, 0, ahead, ())[0]])
         with pytest.raises(BadSnapshot, match="up to 1000, but the log ends at"):
             await late(world).open()
 
@@ -139,9 +139,9 @@ async def test_snapshots_of_another_log_are_refused(world: World):
         log = channel.replica.log
         await claimed(channel)
         info = await snapshot(channel, log, "one")
-        genesis = channel.table.genesis
-        assert genesis is not None
-        foreign = msgspec.structs.replace(genesis, identity="another")
+        cluster_identity = channel.table.cluster_identity
+        assert cluster_identity is not None
+        foreign = msgspec.structs.replace(cluster_identity, identity="another")
         await log.append(SNAPSHOTS_TOPIC, 0, [closing(None, foreign, 0, info, ())[0]])
         other = late(world)
         with pytest.raises(BadSnapshot, match="restore both from one backup"):

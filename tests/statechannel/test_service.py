@@ -295,7 +295,7 @@ async def test_of_two_clusters_that_claim_at_once_one_is_refused(world: World):
         claims = await asyncio.gather(
             one.claim_cluster("blue", A), two.claim_cluster("green", B), return_exceptions=True
         )
-        assert sorted(type(claim).__name__ for claim in claims) == ["ForeignCluster", "Genesis"]
+        assert sorted(type(claim).__name__ for claim in claims) == ["ClusterIdentity", "ForeignCluster"]
 
 
 @virtually

@@ -53,12 +53,12 @@ def test_each_cut_of_one_history_comes_to_the_same(new_ledger):
 
 
 def test_the_histories_have_all_that_a_snapshot_must_not_forget(new_ledger):
-    wanted = {"genesis", "retired", "lead", "leaving", "arrived", "deleted", "target", "hand_off", "cutting"}
+    wanted = {"cluster_identity", "retired", "lead", "leaving", "arrived", "deleted", "target", "hand_off", "cutting"}
     found: set[str] = set()
     for seed in range(250):
         states, _ = history(new_ledger(partitions=2), seed, 120, 119)
         for state in states:
-            found |= {name for name in ("genesis", "retired", "leaving", "arrived") if getattr(state, name)}
+            found |= {name for name in ("cluster_identity", "retired", "leaving", "arrived") if getattr(state, name)}
             found |= {"lead"} if state.lead.epoch else set()
             found |= {"deleted" for namespace in state.namespaces if not namespace.entries}
             for each in [entry for namespace in state.namespaces for entry in namespace.entries]:
@@ -127,10 +127,10 @@ def test_a_picture_belongs_to_the_same_log_so_its_tokens_are_the_same(ledger):
     x, y = ledger.begin()
     ledger.assign(x)
     ledger.assign(y, ledger.B)
-    genesis = Record("g", Action.GENESIS, ledger.A, cluster="prod", epoch=3)
-    assert isinstance(ledger.table.replay(0, ledger.table.next_offset(0), genesis), Change)
+    cluster_identity = Record("g", Action.GENESIS, ledger.A, cluster="prod", epoch=3)
+    assert isinstance(ledger.table.replay(0, ledger.table.next_offset(0), cluster_identity), Change)
     frozen = ledger.table.frozen()
-    assert frozen.genesis == ledger.table.genesis is not None
+    assert frozen.cluster_identity == ledger.table.cluster_identity is not None
     assert frozen.cut(0) == ledger.table.cut(0)
     for entry in ledger.table:
         assert frozen.token(entry) == ledger.table.token(entry)

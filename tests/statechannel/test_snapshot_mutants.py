@@ -34,7 +34,7 @@ FORGOTTEN = {
     "the revision of a namespace": (Partition, "filled", "each.revision", "0"),
     "the moves": (Partition, "of", "state.arrived", "()"),
     "the moves under way": (Partition, "of", "state.leaving", "()"),
-    "the cluster": (OwnershipTable, "restoring", "self.genesis = state.genesis", "pass"),
+    "the cluster": (OwnershipTable, "restoring", "self.cluster_identity = state.cluster_identity", "pass"),
     "what was held before": (Indices, "replacing", "self._count_all(namespace, -1)", "pass"),
     "what is held now": (Indices, "replacing", "self.learn(namespace, partition)", "pass"),
     "to show the namespaces": (OwnershipTable, "restoring", "self._namespaces.update(restored.namespaces)", "pass"),

@@ -28,7 +28,7 @@ def accepted(verdict: object) -> Change:
 
 def whole(table: OwnershipTable) -> list[object]:
     """Everything a reader can see, but for offsets and the incarnations noted."""
-    return [*but_for_incarnations(table), table.genesis, table.holders(), list(table)]
+    return [*but_for_incarnations(table), table.cluster_identity, table.holders(), list(table)]
 
 
 # --- first valid wins
@@ -282,11 +282,13 @@ def test_a_replica_never_goes_back_and_gaps_are_fine():
 
 
 def test_the_first_genesis_names_the_cluster_and_the_generation_of_its_tokens(ledger):
-    genesis = Record("g-1", Action.GENESIS, ledger.A, epoch=3, cluster="north")
-    accepted(ledger.replay(genesis, 0))
-    refused(ledger.replay(msgspec.structs.replace(genesis, id="g-2", cluster="south"), 0), Reason.FOREIGN_CLUSTER)
-    assert ledger.table.genesis is not None
-    assert (ledger.table.genesis.cluster, ledger.table.genesis.identity) == ("north", "g-1")
+    cluster_identity = Record("g-1", Action.GENESIS, ledger.A, epoch=3, cluster="north")
+    accepted(ledger.replay(cluster_identity, 0))
+    refused(
+        ledger.replay(msgspec.structs.replace(cluster_identity, id="g-2", cluster="south"), 0), Reason.FOREIGN_CLUSTER
+    )
+    assert ledger.table.cluster_identity is not None
+    assert (ledger.table.cluster_identity.cluster, ledger.table.cluster_identity.identity) == ("north", "g-1")
     x, _ = ledger.begin()
     entry = ledger.assign(x)
     assert ledger.table.token(entry) == Token(3, 0, entry.token)
@@ -296,7 +298,7 @@ def test_a_genesis_without_a_cluster_or_in_another_partition_is_malformed(new_le
     ledger = new_ledger(partitions=2)
     refused(ledger.replay(Record("g", Action.GENESIS, ledger.A), 0), Reason.MALFORMED)
     refused(ledger.replay(Record("g", Action.GENESIS, ledger.A, cluster="north"), 1), Reason.MALFORMED)
-    assert ledger.table.genesis is None
+    assert ledger.table.cluster_identity is None
 
 
 def test_a_noop_is_accepted_and_changes_nothing_but_the_incarnations_known(ledger):

@@ -63,15 +63,15 @@ def export_command(
         export_file.write(file, data, replace=replace)
     except OSError as error:
         raise Failed(f"cannot write {file}: {error.strerror}") from None
-    genesis = export.genesis
+    cluster_identity = export.cluster_identity
     offsets = [state.next_offset for state in export.states]
     text = (
-        f"{file}: cluster {genesis.cluster}, generation {genesis.generation}, {export.bundles} bundles, "
-        f"{len(data):,} bytes, only you may read it\n"
+        f"{file}: cluster {cluster_identity.cluster}, generation {cluster_identity.generation}, "
+        f"{export.bundles} bundles, {len(data):,} bytes, only you may read it\n"
         f"covers each partition up to: {' '.join(map(str, offsets))}"
     )
     remote = (ctx.find_object(Remote) or Remote()).with_options(None, output)
-    facts = {"cluster": genesis.cluster, "generation": genesis.generation, "bundles": export.bundles}
+    facts = {"cluster": cluster_identity.cluster, "generation": cluster_identity.generation, "bundles": export.bundles}
     done(remote, text, file=str(file), **facts, next_offsets=offsets, size_bytes=len(data))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loadmanager.leader.rebalancing import pausing
 from loadmanager.leader.rebalancing.operating import Operating
-from loadmanager.leader.rebalancing.standing import standing
+from loadmanager.leader.rebalancing.status import balance_status
 from loadmanager_api.authorship import Author
 from loadmanager_api.crossing import ControlRouter
 from loadmanager_api.kept import Acting, TheNode
@@ -18,7 +18,8 @@ router = ControlRouter(prefix="/v1/balancing", tags=["balance"])
 async def show_balancing(node: TheNode, acting: Acting) -> BalancingShown:
     """What the last round decided, what is under way, paused and held back, and how far apart the brokers are."""
     rebalancer = acting.rebalancer
-    return balancing_shown(Operating(rebalancer), await standing(rebalancer, node.decisions, node.settings.advertised))
+    status = await balance_status(rebalancer, node.decisions, node.settings.advertised)
+    return balancing_shown(Operating(rebalancer), status)
 
 
 @router.post("/pause")

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import Query
 
 from loadmanager.errors import Conflict
-from loadmanager.leader.quarantine.evidence import Standing, bar
+from loadmanager.leader.quarantine.evidence import Evidence, bar
 from loadmanager.leader.splitting.service import Splitting
 from loadmanager_api.crossing import ControlRouter
 from loadmanager_api.kept import Acting, TheNode
@@ -38,7 +38,7 @@ async def show_splitting(
         not_split={rule.value: count for rule, count in (splits.counts if splits is not None else {}).items()},
         not_merged={rule.value: count for rule, count in (merges.counts if merges is not None else {}).items()},
         above_limits=[KeptShown(bundle=str(k.bundle), rule=k.rule, detail=k.detail) for k in kept[:limit]],
-        suspects=[_suspect(acting.splitting, node.quarantine.standing(b)) for b in islice(node.quarantine, limit)],
+        suspects=[_suspect(acting.splitting, node.quarantine.evidence(b)) for b in islice(node.quarantine, limit)],
         events=[
             EventShown(at_ms=event.at_ms, what=event.what, bundle=event.bundle, why=event.why)
             for event in list(journal.events)[: -limit - 1 : -1]
@@ -57,7 +57,7 @@ async def explain_splitting(acting: Acting, tenant: str, namespace: str, hash_ra
     return BundleSplittingShown(bundle=str(entry.bundle), split=found[0], merge=found[1])
 
 
-def _suspect(splitting: Splitting, found: Standing) -> SuspectShown:
+def _suspect(splitting: Splitting, found: Evidence) -> SuspectShown:
     return SuspectShown(
         bundle=str(found.bundle),
         why=str(found),

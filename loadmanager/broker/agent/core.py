@@ -30,6 +30,7 @@ from collections.abc import Iterable, Sequence
 from loadmanager.broker.agent.effects import (
     Abandon,
     Acquire,
+    AskKeys,
     Effect,
     Hosted,
     Prepare,
@@ -38,7 +39,6 @@ from loadmanager.broker.agent.effects import (
     Serve,
     Stand,
     Stop,
-    Survey,
 )
 from loadmanager.model.boundaries import FEWEST_PARTS, NoCuts, evenly
 from loadmanager.model.host import KeyRate
@@ -187,7 +187,7 @@ class AgentCore:
                 cuts = evenly(bundle, entry.parts or FEWEST_PARTS)
                 return self._create(bundle, entry.revision, cuts)
             case by_keys if by_keys in BY_KEYS:
-                return Survey(bundle, entry.revision, by_keys)
+                return AskKeys(bundle, entry.revision, by_keys)
             case other:
                 return self._create(bundle, entry.revision, NoCuts(f"{self.me.name} knows no algorithm {other!r}"))
 
@@ -196,7 +196,7 @@ class AgentCore:
             return Publish(bundle, Action.CANCEL, seen, reason=cuts.reason)
         return Publish(bundle, Action.CREATE, seen, boundaries=cuts)
 
-    def surveyed(
+    def keys_answered(
         self,
         bundle: Bundle,
         seen: int,

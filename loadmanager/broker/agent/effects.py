@@ -88,8 +88,8 @@ class Publish(msgspec.Struct, frozen=True, gc=False):
     boundaries: tuple[int, ...] = ()
 
 
-class Survey(msgspec.Struct, frozen=True, gc=False):
-    """Ask the host where the bundle's keys are, and their rates if the algorithm needs them; report with `surveyed`.
+class AskKeys(msgspec.Struct, frozen=True, gc=False):
+    """Ask the host for the bundle's keys, and their rates if the algorithm needs them; report with `keys_answered`.
 
     Asked once for each revision `seen`.
     """
@@ -99,4 +99,4 @@ class Survey(msgspec.Struct, frozen=True, gc=False):
     algorithm: str
 
 
-Effect = Serve | Stop | Prepare | Acquire | Release | Abandon | Publish | Survey
+Effect = Serve | Stop | Prepare | Acquire | Release | Abandon | Publish | AskKeys

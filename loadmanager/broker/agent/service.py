@@ -16,6 +16,7 @@ from loadmanager.broker.agent.core import AgentCore, in_order
 from loadmanager.broker.agent.effects import (
     Abandon,
     Acquire,
+    AskKeys,
     Effect,
     Prepare,
     Publish,
@@ -23,7 +24,6 @@ from loadmanager.broker.agent.effects import (
     Serve,
     Stand,
     Stop,
-    Survey,
 )
 from loadmanager.broker.agent.hooks import Hooks, HookTimeouts
 from loadmanager.broker.agent.publishing import Publisher
@@ -67,7 +67,7 @@ class Agent:
         self._load_of, self._bounds_of = load_of, bounds_of
         self._tasks: asyncio.TaskGroup | None = None
         self._publisher = Publisher(me, channel, lambda: self._over, note)
-        self._surveying: set[tuple[Bundle, int]] = set()
+        self._asking_keys: set[tuple[Bundle, int]] = set()
         self._turns = Turns(lambda bundle: channel.table.get(bundle) is not None)
         self._over = False
         self._turnstile = Turnstile(HOOKS_AT_ONCE)
@@ -184,8 +184,8 @@ class Agent:
                     self._abandon_over_others(effect)
                 case Publish():
                     self._spawn(self._publisher.publish(effect))
-                case Survey():
-                    self._survey(effect)
+                case AskKeys():
+                    self._begin_asking_keys(effect)
                 case _:
                     assert_never(effect)
 
@@ -253,16 +253,16 @@ class Agent:
             for entry in self._in_place_of(bundle):  # these may have waited for this bundle
                 self._reconcile(entry.bundle)
 
-    def _survey(self, effect: Survey) -> None:
+    def _begin_asking_keys(self, effect: AskKeys) -> None:
         duty = (effect.bundle, effect.seen)
-        if duty not in self._surveying and not self._publisher.is_at(*duty):
-            self._surveying.add(duty)
+        if duty not in self._asking_keys and not self._publisher.is_at(*duty):
+            self._asking_keys.add(duty)
             self._spawn(self._ask_keys(effect))
 
-    async def _ask_keys(self, effect: Survey) -> None:
+    async def _ask_keys(self, effect: AskKeys) -> None:
         keys = await self._hooks.keys(effect.bundle, effect.algorithm, self._load_of(effect.bundle))
-        self._surveying.discard((effect.bundle, effect.seen))
+        self._asking_keys.discard((effect.bundle, effect.seen))
         if not self._over:
             entry = self._channel.table.get(effect.bundle)
             bounds = self._bounds_of(effect.bundle)
-            self._perform(self.core.surveyed(effect.bundle, effect.seen, entry, keys, bounds))
+            self._perform(self.core.keys_answered(effect.bundle, effect.seen, entry, keys, bounds))

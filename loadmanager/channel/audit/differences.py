@@ -57,7 +57,7 @@ def difference(ours: PartitionState, theirs: PartitionState) -> str | None:
         found = _of_namespace(name, mine.get(name), said.get(name))
         if found is not None:
             return found
-    for part in ("genesis", "lead", "retired", "agreed", "incarnations", "leaving", "arrived"):
+    for part in ("cluster_identity", "lead", "retired", "agreed", "incarnations", "leaving", "arrived"):
         one, other = getattr(ours, part), getattr(theirs, part)
         if part == "leaving":  # its order means nothing, and differs in older snapshots
             one, other = sorted(one), sorted(other)

@@ -105,7 +105,7 @@ def _namespace(namespace: NamespaceState) -> NamespaceDigest:
 
 def _rest(state: PartitionState) -> dict[str, str]:
     return {
-        "genesis": _digest(state.genesis),
+        "genesis": _digest(state.cluster_identity),
         "lead": _digest(state.lead),
         "retired": _digest(state.retired),
         "agreement": _digest(state.agreed),

@@ -19,7 +19,7 @@ from loadmanager.channel.audit.endpoints import Endpoint, Said
 from loadmanager.channel.audit.invariants import Broken
 from loadmanager.errors import Unavailable
 from statechannel.errors import BadSnapshot, InvariantError, NewerRecord, Trimmed
-from statechannel.law.partition import Genesis, PartitionState
+from statechannel.law.partition import ClusterIdentity, PartitionState
 from statechannel.law.snapshot import SNAPSHOTS, SnapshotsReader
 from statechannel.ports import Log
 from statechannel.runtime.loading import read_snapshots
@@ -66,7 +66,7 @@ class PartitionAudit:
         partition: int,
         partitions: int,
         said: Sequence[tuple[Endpoint, Said]],
-        genesis: Genesis | None = None,
+        cluster_identity: ClusterIdentity | None = None,
     ) -> None:
         self._log = log
         self._topic = topic
@@ -79,7 +79,7 @@ class PartitionAudit:
         self._gaps: list[range] = []
         self._findings: list[Finding] = []
         self._end = 0
-        self.genesis = genesis
+        self.cluster_identity = cluster_identity
         """The log's cluster identity; known once partition 0 was replayed."""
 
     async def run(self) -> list[Finding]:
@@ -117,8 +117,13 @@ class PartitionAudit:
     def _of_snapshots(self) -> list[Claim]:
         claims: list[Claim] = []
         index = self._snapshots.index
-        if index is not None and self.genesis is not None and index.genesis != self.genesis:
-            self._tell("snapshots", None, Outcome.DIFFERS, f"they are of {index.genesis}, the log of {self.genesis}")
+        if index is not None and self.cluster_identity is not None and index.cluster_identity != self.cluster_identity:
+            self._tell(
+                "snapshots",
+                None,
+                Outcome.DIFFERS,
+                f"they are of {index.cluster_identity}, the log of {self.cluster_identity}",
+            )
         for info in index.snapshots if index is not None else ():
             who = f"snapshot {info.snapshot_id}"
             try:
@@ -164,7 +169,7 @@ class PartitionAudit:
     def _judge_log(self) -> None:
         self._cut()
         if self._partition == 0:
-            self.genesis = self._replay.table.genesis
+            self.cluster_identity = self._replay.table.cluster_identity
         for offset, broken in self._broken[:SHOWN_AT_MOST]:
             self._tell("log", self._offset, Outcome.DIFFERS, f"offset {offset}: {broken.detail} ({broken.invariant})")
         if len(self._broken) > SHOWN_AT_MOST:

@@ -41,7 +41,7 @@ class Promises:
         """Go on from a state."""
         self._lead = (state.lead.epoch, state.lead.leader)
         self._closed = state.retired is not None
-        self._cluster = state.genesis.cluster if state.genesis is not None else None
+        self._cluster = state.cluster_identity.cluster if state.cluster_identity is not None else None
         self._agreed = state.agreed
         for namespace in state.namespaces:
             self._counts[namespace.name] = len(namespace.entries)

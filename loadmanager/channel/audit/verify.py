@@ -8,7 +8,7 @@ from loadmanager.channel.audit.endpoints import Endpoint, Said, ask_all, endpoin
 from loadmanager.channel.audit.partition import Finding, Outcome, PartitionAudit
 from loadmanager.errors import NotFound, Unavailable
 from statechannel.errors import ForeignCluster
-from statechannel.law.partition import Genesis
+from statechannel.law.partition import ClusterIdentity
 from statechannel.law.snapshot import SNAPSHOTS
 from statechannel.ports import Log, Member, TopicSpec
 
@@ -32,16 +32,18 @@ async def verify(
         endpoints = endpoints_of(members, opened)
         answers = await ask_all(endpoints)
         findings: list[Finding] = []
-        genesis: Genesis | None = None
+        cluster_identity: ClusterIdentity | None = None
         for partition in range(count):
             said, silent = _of_partition(endpoints, answers, partition)
-            audit = PartitionAudit(log, topic, partition, count, said, genesis)
+            audit = PartitionAudit(log, topic, partition, count, said, cluster_identity)
             found = [*await audit.run(), *silent]
-            genesis = audit.genesis
-            if partition == 0 and genesis is None and all(f.outcome is Outcome.AGREES for f in found):
+            cluster_identity = audit.cluster_identity
+            if partition == 0 and cluster_identity is None and all(f.outcome is Outcome.AGREES for f in found):
                 raise NotFound(f"no cluster has begun in topic {topic!r} of this log: see --log and topic_prefix")
-            if genesis is not None and genesis.cluster != cluster:
-                raise ForeignCluster(f"this log belongs to cluster {genesis.cluster!r}, not {cluster!r}: see --cluster")
+            if cluster_identity is not None and cluster_identity.cluster != cluster:
+                raise ForeignCluster(
+                    f"this log belongs to cluster {cluster_identity.cluster!r}, not {cluster!r}: see --cluster"
+                )
             tell(found)
             findings += found
     return findings

@@ -48,7 +48,7 @@ class Watching:
     def revision(self) -> Revision:
         """How far the replica has read."""
         table = self.table
-        generation = table.genesis.generation if table.genesis else 0
+        generation = table.cluster_identity.generation if table.cluster_identity else 0
         return Revision(generation, tuple(table.next_offset(p) for p in range(table.partitions)))
 
     async def begin(self, namespace: str | None, since: str | None) -> Watch:
@@ -78,7 +78,7 @@ class Watching:
                 f"the channel has {table.partitions} partitions, the revision {since[:100]!r} has "
                 f"{len(revision.offsets)}: it is another channel's; {ANEW}"
             )
-        generation = table.genesis.generation if table.genesis else 0
+        generation = table.cluster_identity.generation if table.cluster_identity else 0
         if revision.generation != generation:
             raise Conflict(
                 f"the revision is of generation {revision.generation} of the log, this is generation {generation}: the "

@@ -60,13 +60,13 @@ async def replace_agreement(
     await _check_old(log, old)
     root = await place.coordination.identify(cluster, identity)
     now = wanted(before, root)
-    left = {agreed.agreement.root for agreed in _standing(log) if agreed.agreement is not None} - {root}
+    left = {agreed.agreement.root for agreed in _agreed_in(log) if agreed.agreement is not None} - {root}
     if left and old is None and not lost:
         raise Conflict(
             f"the log belongs to coordination root {', '.join(sorted(left))}, and {place.coordination_address} is root "
             f"{root}. Name the old one with --from-coordination; only if it is gone for good, give --lost"
         )
-    if all(_is_in_force(agreed, now) for agreed in _standing(log)):
+    if all(_is_in_force(agreed, now) for agreed in _agreed_in(log)):
         return Replaced(before, now, was_done=True)
     say(f"to be agreed on: {now}")
     await _write(log, Action.AMEND, now, draw_id)
@@ -76,7 +76,7 @@ async def replace_agreement(
         leaving.append(place.coordination)
     for coordination in leaving:
         await fence(coordination, _numbers(log, coordination))
-    in_force = [agreed.agreement for agreed in _standing(log) if agreed.agreement is not None]
+    in_force = [agreed.agreement for agreed in _agreed_in(log) if agreed.agreement is not None]
     await until_proofs_are_out(max(a.proof_validity_s for a in in_force), max(a.margin_s for a in in_force), say)
     await _write(log, Action.AGREE, now, draw_id)
     return Replaced(before, now, was_done=False)
@@ -84,14 +84,14 @@ async def replace_agreement(
 
 def _checked(log: FoldedLog, cluster: str) -> str:
     """The log's identity. Raises Conflict unless it is this cluster's, and open."""
-    genesis = log.table.genesis
-    if genesis is None:
+    cluster_identity = log.table.cluster_identity
+    if cluster_identity is None:
         raise Conflict(f"{log.address} belongs to no cluster yet: its first broker says what is agreed on")
-    if genesis.cluster != cluster:
-        raise Conflict(f"{log.address} is of cluster {genesis.cluster!r}, not {cluster!r}: correct --cluster")
+    if cluster_identity.cluster != cluster:
+        raise Conflict(f"{log.address} is of cluster {cluster_identity.cluster!r}, not {cluster!r}: correct --cluster")
     if (moved_to := log.table.retired(0)) is not None:
         raise Conflict(f"{log.address} was moved to {moved_to}: name that one with --log")
-    return genesis.identity
+    return cluster_identity.identity
 
 
 def _word(log: FoldedLog) -> Agreement:
@@ -107,7 +107,7 @@ async def _check_old(log: FoldedLog, old: tuple[Coordination, str] | None) -> No
     if old is None:
         return
     found = await old[0].identity()
-    known = {agreed.agreement.root for agreed in _standing(log) if agreed.agreement is not None}
+    known = {agreed.agreement.root for agreed in _agreed_in(log) if agreed.agreement is not None}
     if found is None or found.root not in known:
         is_root = "empty" if found is None else f"root {found.root}"
         raise Conflict(
@@ -115,7 +115,7 @@ async def _check_old(log: FoldedLog, old: tuple[Coordination, str] | None) -> No
         )
 
 
-def _standing(log: FoldedLog) -> list[Agreed]:
+def _agreed_in(log: FoldedLog) -> list[Agreed]:
     return [log.table.agreed(partition) for partition in range(log.table.partitions)]
 
 
@@ -136,15 +136,15 @@ async def _write(log: FoldedLog, action: Action, now: Agreement, draw_id: DrawId
     """Write `action` to every partition and read it back. Raises Conflict if somebody else writes another agreement."""
 
     async def write() -> None:
-        for partition, agreed in enumerate(_standing(log)):
+        for partition, agreed in enumerate(_agreed_in(log)):
             if _is_in_force(agreed, now) or (action is Action.AMEND and agreed.following == now):
                 continue
             record = Record(draw_id(), action, AT_WORK, Role.ADMIN, agreement=now, seen_agreement=agreed.revision)
             await log.append(partition, [record])
         await log.read_on()
-        if not all(_is_in_force(agreed, now) or agreed.following == now for agreed in _standing(log)):
+        if not all(_is_in_force(agreed, now) or agreed.following == now for agreed in _agreed_in(log)):
             raise Conflict("somebody else replaces what brokers agree on at the same time: run one of the two again")
-        if action is Action.AGREE and not all(_is_in_force(agreed, now) for agreed in _standing(log)):
+        if action is Action.AGREE and not all(_is_in_force(agreed, now) for agreed in _agreed_in(log)):
             raise LogUnavailable(f"{log.address} has not taken it in all partitions: run this again")
 
     await patiently(write)

@@ -10,7 +10,7 @@ from loadmanager.channel.migration.documents import DocumentEntries
 from loadmanager.errors import Conflict
 from statechannel.law.agreement import Agreement
 from statechannel.law.imported import is_unfinished
-from statechannel.law.partition import Genesis, NamespaceState, PartitionState
+from statechannel.law.partition import ClusterIdentity, NamespaceState, PartitionState
 from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Ownership
 
@@ -18,7 +18,7 @@ from statechannel.law.verdict import Ownership
 class Export(msgspec.Struct, frozen=True):
     """A channel, each partition as of one offset. A namespace is in one partition, so it is consistent."""
 
-    genesis: Genesis
+    cluster_identity: ClusterIdentity
     taken_ms: int
     """When it was taken, on that machine's wall clock; for people only."""
     address: str
@@ -59,7 +59,7 @@ class Export(msgspec.Struct, frozen=True):
     @property
     def next_generation(self) -> int:
         """The lowest unused generation: if this log was moved, the next log has used its generation for tokens too."""
-        return self.genesis.generation + (1 if self.moved_to is None else 2)
+        return self.cluster_identity.generation + (1 if self.moved_to is None else 2)
 
     @property
     def bundles(self) -> int:
@@ -76,9 +76,9 @@ class Export(msgspec.Struct, frozen=True):
 
 def export_of(table: OwnershipTable, documents: DocumentEntries, address: str, taken_ms: int) -> Export:
     """An export of all that was replayed. Raises Conflict if the log belongs to no cluster, or is incomplete."""
-    if table.genesis is None:
+    if table.cluster_identity is None:
         raise Conflict(f"{address} belongs to no cluster, so there is nothing to export: correct --log")
     if is_unfinished(table):
         raise Conflict(f"{address} was only filled in part by an import: run that import again, then export")
     states = tuple(table.cut(partition) for partition in range(table.partitions))
-    return Export(table.genesis, taken_ms, address, states, documents)
+    return Export(table.cluster_identity, taken_ms, address, states, documents)

@@ -23,7 +23,7 @@ from loadmanager.channel.migration.export import Export
 from loadmanager.errors import Invalid
 from statechannel.errors import BadSnapshot, NewerRecord
 from statechannel.law import snapshot
-from statechannel.law.partition import Genesis, PartitionState
+from statechannel.law.partition import ClusterIdentity, PartitionState
 from statechannel.law.record import Count
 from statechannel.law.snapshot import Decoding, SnapshotInfo
 from statechannel.ports import Payload
@@ -58,12 +58,18 @@ def encode(export: Export) -> bytes:
                 chunks.append(piece.value)
             else:
                 infos.append(piece)
-    genesis = export.genesis
+    cluster_identity = export.cluster_identity
     counts = tuple((topic, len(values)) for topic, values in export.documents.items() if values)
     for topic, _ in counts:
         chunks += export.documents[topic]
     header = Header(
-        genesis.cluster, genesis.identity, genesis.generation, export.taken_ms, export.address, tuple(infos), counts
+        cluster_identity.cluster,
+        cluster_identity.identity,
+        cluster_identity.generation,
+        export.taken_ms,
+        export.address,
+        tuple(infos),
+        counts,
     )
     version = FORMAT if counts else WITHOUT_DOCUMENTS
     body = b"".join(
@@ -119,16 +125,16 @@ def seal_of(data: bytes) -> str:
 
 
 def _whole(header: Header, chunks: Iterator[bytes]) -> Export:
-    genesis = Genesis(header.cluster, header.identity, header.generation)
+    cluster_identity = ClusterIdentity(header.cluster, header.identity, header.generation)
     states = tuple(_state(partition, info, chunks) for partition, info in enumerate(header.partitions))
     documents = {topic: tuple(islice(chunks, count)) for topic, count in header.documents}
     if any(len(documents[topic]) != count for topic, count in header.documents):
         raise BadSnapshot("it lacks documents")
     if next(chunks, None) is not None:
         raise BadSnapshot("there is more in it than its header says")
-    if not states or states[0].genesis != genesis:
+    if not states or states[0].cluster_identity != cluster_identity:
         raise BadSnapshot("its header names another log than its content")
-    return Export(genesis, header.taken_ms, header.log, states, documents)
+    return Export(cluster_identity, header.taken_ms, header.log, states, documents)
 
 
 def _state(partition: int, info: SnapshotInfo, chunks: Iterator[bytes]) -> PartitionState:

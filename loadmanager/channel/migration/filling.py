@@ -148,7 +148,7 @@ def differences(table: OwnershipTable, export: Export) -> Iterator[str]:
 def token_before(export: Export, entry: Ownership) -> Token:
     """The fencing token of an exported ownership in the old log."""
     partition = crc32(entry.bundle.namespace.encode()) % len(export.states)
-    return Token(export.genesis.generation, partition, entry.token)
+    return Token(export.cluster_identity.generation, partition, entry.token)
 
 
 def _name(entry: Ownership | None) -> str | None:

@@ -61,8 +61,8 @@ class FoldedLog:
         for partition in range(count):
             await self._load(partition)
         await self.read_on()
-        if self.table.genesis is not None:
-            self._loading.check_identity(self.table.genesis)
+        if self.table.cluster_identity is not None:
+            self._loading.check_identity(self.table.cluster_identity)
 
     async def _load(self, partition: int) -> None:
         assert self._loading is not None, "open() comes first"

@@ -20,7 +20,7 @@ from loadmanager.errors import Conflict
 from statechannel.errors import InvariantError, LogUnavailable
 from statechannel.law.agreement import Agreement
 from statechannel.law.imported import AT_WORK, DONE, IDENTITY, is_unfinished
-from statechannel.law.partition import Genesis
+from statechannel.law.partition import ClusterIdentity
 from statechannel.law.record import Action, Record
 from statechannel.ports import Coordination
 
@@ -58,42 +58,46 @@ class Import:
     @property
     def is_done(self) -> bool:
         """Whether the log was filled completely, by this or an earlier run."""
-        genesis = self._target.table.genesis
-        return genesis is not None and genesis.identity.startswith(IDENTITY) and not is_unfinished(self._target.table)
+        cluster_identity = self._target.table.cluster_identity
+        return (
+            cluster_identity is not None
+            and cluster_identity.identity.startswith(IDENTITY)
+            and not is_unfinished(self._target.table)
+        )
 
     def check(self) -> None:
         """Raises Conflict unless the log is empty, or has only records of this import."""
-        target, genesis = self._target, self._target.table.genesis
+        target, cluster_identity = self._target, self._target.table.cluster_identity
         if target.is_empty:
             return
-        if genesis is None:
+        if cluster_identity is None:
             raise Conflict(f"{target.address} is not empty, and belongs to nobody: choose a new log or topic prefix")
-        whose = f"{target.address} is not empty: it belongs to cluster {genesis.cluster!r}, generation"
+        whose = f"{target.address} is not empty: it belongs to cluster {cluster_identity.cluster!r}, generation"
         if target.foreign and is_unfinished(target.table):
             raise Conflict(
-                f"{whose} {genesis.generation}, and was filled in part by another import: run that one again, "
+                f"{whose} {cluster_identity.generation}, and was filled in part by another import: run that one again, "
                 "or choose a new log or topic prefix"
             )
         if target.foreign or self.is_done:
-            raise Conflict(f"{whose} {genesis.generation}; an import needs a new, empty log: choose another")
-        if (genesis.cluster, genesis.generation) != (self._cluster, self._generation):
+            raise Conflict(f"{whose} {cluster_identity.generation}; an import needs a new, empty log: choose another")
+        if (cluster_identity.cluster, cluster_identity.generation) != (self._cluster, self._generation):
             raise Conflict(
-                f"{whose} {genesis.generation}, and this import is begun there for generation {genesis.generation}, "
-                f"not {self._generation}: run it as it was begun, or choose a new log"
+                f"{whose} {cluster_identity.generation}, and this import is begun there for that generation, "
+                f"not for {self._generation}: run it as it was begun, or choose a new log"
             )
 
-    async def claim(self, coordination: Coordination) -> Genesis:
+    async def claim(self, coordination: Coordination) -> ClusterIdentity:
         """Write the genesis record, and tie the coordination root to it. Raises Conflict, ForeignCluster."""
         self.check()
-        if self._target.table.genesis is None:
+        if self._target.table.cluster_identity is None:
             identity = f"{IDENTITY}{self._generation}-{secrets.token_hex(6)}"
             record = Record(identity, Action.GENESIS, AT_WORK, cluster=self._cluster, epoch=self._generation)
             await self._write({0: [record]})
-        genesis = self._target.table.genesis
+        cluster_identity = self._target.table.cluster_identity
         self.check()
-        assert genesis is not None
-        self._root = await coordination.identify(genesis.cluster, genesis.identity)
-        return genesis
+        assert cluster_identity is not None
+        self._root = await coordination.identify(cluster_identity.cluster, cluster_identity.identity)
+        return cluster_identity
 
     async def fill(self, export: Export, wanted: Wanted = in_root) -> None:
         """Write the missing records, until none is missing. Raises Conflict if somebody else writes too.

@@ -15,7 +15,7 @@ from loadmanager.channel.migration.folding import FoldedLog
 from loadmanager.errors import Conflict
 from statechannel.errors import LogUnavailable
 from statechannel.law.imported import AT_WORK, generation_of
-from statechannel.law.partition import Genesis
+from statechannel.law.partition import ClusterIdentity
 from statechannel.law.record import Action, Record, Role
 from statechannel.ports import Connection, Coordination, Identity
 
@@ -55,18 +55,20 @@ async def identity_of(coordination: Coordination, where: str) -> Identity:
     return tied
 
 
-async def check_lost(coordination: Coordination, where: str, genesis: Genesis, generation: int) -> None:
+async def check_lost(
+    coordination: Coordination, where: str, cluster_identity: ClusterIdentity, generation: int
+) -> None:
     """Raises Conflict unless the root was that of the exported log, or of one between it and the new generation."""
     tied = await identity_of(coordination, where)
-    if tied.cluster != genesis.cluster:
-        raise Conflict(f"{where} belongs to cluster {tied.cluster!r}, not to {genesis.cluster!r}: {CORRECT}")
-    found = genesis.generation if tied.log == genesis.identity else generation_of(tied.log)
+    if tied.cluster != cluster_identity.cluster:
+        raise Conflict(f"{where} belongs to cluster {tied.cluster!r}, not to {cluster_identity.cluster!r}: {CORRECT}")
+    found = cluster_identity.generation if tied.log == cluster_identity.identity else generation_of(tied.log)
     if found >= generation:
         raise Conflict(
             f"{where} belongs to a log of generation {found}: a new one of generation {generation} would give out its "
             f"tokens again. Import a later export, or give --generation {found + 1}"
         )
-    if found < genesis.generation:
+    if found < cluster_identity.generation:
         raise Conflict(f"{where} belongs to a log of generation {found}, which is before the export's: {CORRECT}")
 
 

@@ -27,7 +27,7 @@ from loadmanager.channel.migration.leaving import (
 )
 from loadmanager.channel.migration.patience import patiently
 from loadmanager.errors import Conflict
-from statechannel.law.partition import Genesis
+from statechannel.law.partition import ClusterIdentity
 from statechannel.ports import Coordination, Log, TopicSpec
 
 
@@ -90,7 +90,7 @@ async def restore(
         return _moved(target, export, was_done=True)
     work.check()
     if old is not None:
-        await check_lost(*old, export.genesis, chosen)
+        await check_lost(*old, export.cluster_identity, chosen)
     await until_left(new.coordination, terms.wait_s, new.coordination_address, say)
     if old is not None:
         await until_left(old[0], terms.wait_s, old[1], say)
@@ -104,8 +104,10 @@ async def restore(
 def check_fits(export: Export, cluster: str, generation: int | None) -> int:
     """The generation of the new log. Raises Conflict for an export of another cluster, or a used generation."""
     later = export.next_generation
-    if export.genesis.cluster != cluster:
-        raise Conflict(f"the export is of cluster {export.genesis.cluster!r}, not {cluster!r}: correct --cluster")
+    if export.cluster_identity.cluster != cluster:
+        raise Conflict(
+            f"the export is of cluster {export.cluster_identity.cluster!r}, not {cluster!r}: correct --cluster"
+        )
     if generation is not None and generation < later:
         raise Conflict(f"generation {generation} is not above {later - 1}, which has been: tokens would go back")
     return check_generation(generation or later)
@@ -118,22 +120,24 @@ async def migrate(old: Place, new: Place, terms: Terms, topics: Sequence[TopicSp
     """
     source = FoldedLog(old.log, old.log_address)
     await source.open()
-    genesis = _checked_source(source, terms, new.log_address)
+    cluster_identity = _checked_source(source, terms, new.log_address)
     await identity_of(old.coordination, old.coordination_address)
     word = source.table.agreed(0).agreement
-    await old.coordination.identify(genesis.cluster, genesis.identity, None if word is None else word.root)
-    target = FoldedLog(new.log, new.log_address, f"move of {genesis.identity}")
+    await old.coordination.identify(
+        cluster_identity.cluster, cluster_identity.identity, None if word is None else word.root
+    )
+    target = FoldedLog(new.log, new.log_address, f"move of {cluster_identity.identity}")
     for spec in topics:
         await patiently(lambda spec=spec: new.log.open_topic(spec))
     await target.open(terms.partitions)
-    work = Import(target, terms.cluster, genesis.generation + 1)
-    if work.is_done and is_retired(source) and _continues(target, genesis):
+    work = Import(target, terms.cluster, cluster_identity.generation + 1)
+    if work.is_done and is_retired(source) and _continues(target, cluster_identity):
         return _moved(target, export_of(source.table, {}, source.address, terms.now_ms), was_done=True)
     work.check()
     await until_left(new.coordination, 0.0, new.coordination_address, say)
     await until_left(old.coordination, terms.wait_s, old.coordination_address, say)
     await work.claim(new.coordination)
-    say(f"{new.log_address} is claimed for generation {genesis.generation + 1} of cluster {terms.cluster}")
+    say(f"{new.log_address} is claimed for generation {cluster_identity.generation + 1} of cluster {terms.cluster}")
     await until_left(old.coordination, terms.wait_s, old.coordination_address, say)
     await retire(source, new.log_address)
     await fence(old.coordination, export_of(source.table, {}, source.address, terms.now_ms).incarnations())
@@ -152,20 +156,22 @@ async def _until_proofs_are_out(export: Export, terms: Terms, say: Say) -> None:
     await until_proofs_are_out(validity_s, margin_s, say)
 
 
-def _checked_source(source: FoldedLog, terms: Terms, moved_to: str) -> Genesis:
-    genesis = source.table.genesis
-    if genesis is None:
+def _checked_source(source: FoldedLog, terms: Terms, moved_to: str) -> ClusterIdentity:
+    cluster_identity = source.table.cluster_identity
+    if cluster_identity is None:
         raise Conflict(f"{source.address} belongs to no cluster, so there is nothing to move: correct --from-log")
-    if genesis.cluster != terms.cluster:
-        raise Conflict(f"{source.address} is of cluster {genesis.cluster!r}, not {terms.cluster!r}: correct --cluster")
+    if cluster_identity.cluster != terms.cluster:
+        raise Conflict(
+            f"{source.address} is of cluster {cluster_identity.cluster!r}, not {terms.cluster!r}: correct --cluster"
+        )
     check_retired(source, moved_to)
-    return genesis
+    return cluster_identity
 
 
-def _continues(target: FoldedLog, genesis: Genesis) -> bool:
+def _continues(target: FoldedLog, cluster_identity: ClusterIdentity) -> bool:
     """Whether a filled log is the next generation of the same cluster."""
-    found = target.table.genesis
-    expected = (genesis.cluster, genesis.generation + 1)
+    found = target.table.cluster_identity
+    expected = (cluster_identity.cluster, cluster_identity.generation + 1)
     return found is not None and (found.cluster, found.generation) == expected
 
 
@@ -180,12 +186,12 @@ async def _copied(work: Import, target: FoldedLog, export: Export, terms: Terms,
 
 
 def _moved(target: FoldedLog, export: Export, *, was_done: bool) -> Moved:
-    genesis = target.table.genesis
-    assert genesis is not None
+    cluster_identity = target.table.cluster_identity
+    assert cluster_identity is not None
     return Moved(
-        cluster=genesis.cluster,
-        identity=genesis.identity,
-        generation=genesis.generation,
+        cluster=cluster_identity.cluster,
+        identity=cluster_identity.identity,
+        generation=cluster_identity.generation,
         was_done=was_done,
         partitions=target.table.partitions,
         namespaces=sum(1 for _ in export.namespaces()),

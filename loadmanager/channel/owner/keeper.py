@@ -100,10 +100,10 @@ class Keeper:
         await self.close()
         self._writer = await self._answer(deps.log.exclusive(lease_of(self.partition)))
         reader = await self._read_topic(0)
-        if reader.index is not None and reader.index.genesis != deps.table.genesis:
+        if reader.index is not None and reader.index.cluster_identity != deps.table.cluster_identity:
             raise BadSnapshot(
-                f"the snapshots of partition {self.partition} are of {reader.index.genesis}, the log is of "
-                f"{deps.table.genesis}: they are left alone; move topic {deps.snapshots_topic} out of the way"
+                f"the snapshots of partition {self.partition} are of {reader.index.cluster_identity}, the log is of "
+                f"{deps.table.cluster_identity}: they are left alone; move topic {deps.snapshots_topic} out of the way"
             )
         self.begin = (await self._answer(deps.log.begins(deps.topic)))[self.partition]
         self._index, self.good = reader.index, ()
@@ -164,12 +164,14 @@ class Keeper:
 
     async def _replace(self, planned: Plan[SnapshotInfo]) -> None:
         """Write a snapshot, drop those that the plan does not keep, and read it back."""
-        deps, genesis = self._deps, self._deps.table.genesis
-        if self._writer is None or genesis is None:
+        deps, cluster_identity = self._deps, self._deps.table.cluster_identity
+        if self._writer is None or cluster_identity is None:
             raise InvariantError("open() comes first, and the log belongs to a cluster by then")
         began_s, state = deps.clock_s(), deps.table.cut(self.partition)
         payloads, info = await self._encode(state)
-        payloads += closing(self._index, genesis, self.partition, info, {kept.snapshot_id for kept in planned.keep})
+        payloads += closing(
+            self._index, cluster_identity, self.partition, info, {kept.snapshot_id for kept in planned.keep}
+        )
         end = (await self._answer(deps.log.ends(deps.snapshots_topic)))[self.partition]
         await self._answer(self._writer.commit(deps.snapshots_topic, self.partition, payloads))
         self._newest_since_s = deps.clock_s()

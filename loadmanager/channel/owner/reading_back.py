@@ -42,7 +42,7 @@ class _Top:
         leaving, self._leaving = self._leaving, self._leaving + len(piece.leaving)
         arrived, self._arrived = self._arrived, self._arrived + len(piece.arrived)
         written = Head(
-            state.genesis,
+            state.cluster_identity,
             state.lead,
             state.retired,
             state.incarnations[incarnations : self._incarnations],

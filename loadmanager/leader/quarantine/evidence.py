@@ -118,7 +118,7 @@ class Sum(msgspec.Struct, frozen=True):
         return Sum(score, self.deaths + deaths) if score > 0 else Sum()
 
 
-class Standing(msgspec.Struct, frozen=True):
+class Evidence(msgspec.Struct, frozen=True):
     """The evidence against a bundle.
 
     `feared` assumes that brokers with an open fate crashed; `proven` counts known crashes. `in_a_row` counts the losses
@@ -171,7 +171,7 @@ def bar(least: int) -> float:
     return least + 1.0
 
 
-def standing(bundle: Bundle, steps: Sequence[Step], losses: Losses, window_s: float) -> Standing:
+def evidence_against(bundle: Bundle, steps: Sequence[Step], losses: Losses, window_s: float) -> Evidence:
     """Add up the evidence so far."""
     own = frozenset(step.broker for step in steps if isinstance(step, Death))
     feared, proven, weighed, in_a_row = Sum(), Sum(), list[Weighed](), 0
@@ -190,7 +190,7 @@ def standing(bundle: Bundle, steps: Sequence[Step], losses: Losses, window_s: fl
                 proven = proven.plus(found.times, 1)
         weighed.append(found)
     last = next((w for w in reversed(weighed) if isinstance(w.step, Death) and w.fate is not Fate.LIVES), None)
-    return Standing(bundle, tuple(weighed), feared, proven, in_a_row, last)
+    return Evidence(bundle, tuple(weighed), feared, proven, in_a_row, last)
 
 
 def _weigh(death: Death, losses: Losses, after_s: Callable[[int], float], window_s: float) -> Weighed | None:
@@ -206,7 +206,7 @@ def _weigh(death: Death, losses: Losses, after_s: Callable[[int], float], window
     return Weighed(death, loss.fate, times, if_ill, calm_s, loss.share)
 
 
-def pause_s(found: Standing, window_s: float, dice: float) -> float:
+def pause_s(found: Evidence, window_s: float, dice: float) -> float:
     """How long a watched bundle is held back after the last death; `dice` are in [0, 1).
 
     The pause grows with the deaths, and with the time that the last broker lived with it, so that the next death is

@@ -20,7 +20,16 @@ from zlib import crc32
 import msgspec
 
 from loadmanager.leader.core import ORPHAN, STUCK
-from loadmanager.leader.quarantine.evidence import Death, Lived, Standing, Step, density, guilt, pause_s, standing
+from loadmanager.leader.quarantine.evidence import (
+    Death,
+    Evidence,
+    Lived,
+    Step,
+    density,
+    evidence_against,
+    guilt,
+    pause_s,
+)
 from loadmanager.leader.quarantine.losses import FATE, Losses
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, BrokerId, Record, Role
@@ -71,9 +80,9 @@ class Quarantine:
         self._repeated: dict[Bundle, None] = {}
         """Bundles with which several brokers were lost."""
         self._pardons: dict[Bundle, int] = {}
-        self._standings: dict[Bundle, Standing] = {}
-        self._pauses: dict[Bundle, tuple[Standing, float]] = {}
-        self._standing_at: tuple[int, float] = (0, 0.0)
+        self._evidence: dict[Bundle, Evidence] = {}
+        self._pauses: dict[Bundle, tuple[Evidence, float]] = {}
+        self._evidence_at: tuple[int, float] = (0, 0.0)
 
     # --- feeding
 
@@ -176,7 +185,7 @@ class Quarantine:
         return sum(self._danger_of(bundle, max(0, at_ms - given.at_ms)) for bundle, given in found if given is not None)
 
     def _danger_of(self, bundle: Bundle, held_ms: int) -> float:
-        score = self.standing(bundle).feared.score if bundle in self._steps else 0.0
+        score = self.evidence(bundle).feared.score if bundle in self._steps else 0.0
         return guilt(score) * density(held_ms / 1000, self._window_s)
 
     def _gave_away(self, before: Ownership, at_ms: int) -> None:
@@ -197,7 +206,7 @@ class Quarantine:
             self._keep(bundle, (*steps, step))
 
     def _keep(self, bundle: Bundle, steps: tuple[Step, ...]) -> None:
-        self._standings.pop(bundle, None)
+        self._evidence.pop(bundle, None)
         self._repeated.pop(bundle, None)
         if not steps:
             self._steps.pop(bundle, None)
@@ -211,7 +220,7 @@ class Quarantine:
         gone = [t.bundle for t in transitions if t.after is None]
         born = [t.after.bundle for t in transitions if t.before is None and t.after is not None]
         given = [each for bundle in gone if (each := self._given_of(bundle)) is not None]
-        steps = [self.standing(bundle) for bundle in gone if bundle in self._steps]
+        steps = [self.evidence(bundle) for bundle in gone if bundle in self._steps]
         worst = max(steps, key=lambda each: each.feared.score, default=None)
         kept = () if worst is None else self._steps[worst.bundle]
         for bundle in gone:
@@ -238,17 +247,17 @@ class Quarantine:
 
     # --- asking
 
-    def standing(self, bundle: Bundle) -> Standing:
+    def evidence(self, bundle: Bundle) -> Evidence:
         """The evidence against a bundle."""
-        if self._standing_at != (self.losses.version, self._window_s):
-            self._standing_at = self.losses.version, self._window_s
-            self._standings.clear()
+        if self._evidence_at != (self.losses.version, self._window_s):
+            self._evidence_at = self.losses.version, self._window_s
+            self._evidence.clear()
             self._pauses.clear()
-        found = self._standings.get(bundle)
+        found = self._evidence.get(bundle)
         if found is None:
-            found = standing(bundle, self._steps.get(bundle, ()), self.losses, self._window_s)
+            found = evidence_against(bundle, self._steps.get(bundle, ()), self.losses, self._window_s)
             if bundle in self._repeated:
-                self._standings[bundle] = found
+                self._evidence[bundle] = found
         return found
 
     def __contains__(self, bundle: Bundle) -> bool:
@@ -267,7 +276,7 @@ class Quarantine:
         given = self._given_of(bundle)
         return given.at_ms if given is not None and given.to == holder else None
 
-    def pause_s(self, found: Standing) -> float:
+    def pause_s(self, found: Evidence) -> float:
         """How long a watched bundle is held back after the last death; the same at every broker."""
         assert found.last is not None
         known, pause = self._pauses.get(found.bundle, (None, 0.0))
@@ -280,7 +289,7 @@ class Quarantine:
         """Whether lookups must not give out the bundle now."""
         if least <= 0 or bundle not in self._repeated:
             return False
-        found = self.standing(bundle)
+        found = self.evidence(bundle)
         if not found.watched or found.last is None:
             return False
         # later than that no leader gives it out, or a clock is far from ours
@@ -290,7 +299,7 @@ class Quarantine:
         """Why lookups must not give out the bundle now, empty if they may. Cheap for bundles without evidence."""
         if not self.is_held_back(bundle, least, now_ms):
             return ""
-        found = self.standing(bundle)
+        found = self.evidence(bundle)
         assert found.last is not None
         pause, since_s = self.pause_s(found), (now_ms - found.last.step.at_ms) / 1000
         left = f"held back for {pause - since_s:.1f} s" if since_s < pause else "held back until no broker is lost"

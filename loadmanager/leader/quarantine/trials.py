@@ -1,6 +1,6 @@
 """Decides what a leader does about bundles that brokers died with: finds fates, locks, retries, unlocks. Pure.
 
-Only the leader gives out a *watched* bundle (`evidence.Standing.watched`), after its pause and an equally long time
+Only the leader gives out a *watched* bundle (`evidence.Evidence.watched`), after its pause and an equally long time
 without a lost broker. If many are watched, each broker gets an eighth of those that wait at a time, the least
 suspicious first. A *locked* bundle is tried again after `quarantine_retry_s`, then after twice as long each time: on
 the emptiest broker that may take it and has no other bundle on trial. A broker that lives with it for
@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 import msgspec
 
-from loadmanager.leader.quarantine.evidence import Death, Standing, Weighed
+from loadmanager.leader.quarantine.evidence import Death, Evidence, Weighed
 from loadmanager.leader.quarantine.fates import Found, Processes
 from loadmanager.leader.quarantine.losses import Fate
 from loadmanager.leader.quarantine.quarantine import Quarantine
@@ -101,7 +101,7 @@ class LetGo(msgspec.Struct, frozen=True):
     why: str
 
 
-Deed = Give | LockUp | LetGo
+TrialStep = Give | LockUp | LetGo
 
 
 class Situation(msgspec.Struct, frozen=True):
@@ -136,13 +136,13 @@ class Trials:
         found = (self.processes.fate(loss, peers, now_ms, gone_s) for loss in self._quarantine.losses.undecided())
         return [*(each for each in found if each is not None), *self.processes.unnoted(self._quarantine.losses, now_ms)]
 
-    def look(self, now: Situation) -> Iterator[Deed | None]:
+    def look(self, now: Situation) -> Iterator[TrialStep | None]:
         """The deeds that are due now. None ends a step of about a millisecond: the caller may pause there."""
-        busy, waiting = Counter[str](), list[Standing]()
+        busy, waiting = Counter[str](), list[Evidence]()
         for looked_at, bundle in enumerate(self._quarantine, 1):
             if looked_at % LOOKED_AT_ONCE == 0:
                 yield None
-            found, entry = self._quarantine.standing(bundle), now.table.get(bundle)
+            found, entry = self._quarantine.evidence(bundle), now.table.get(bundle)
             if entry is None:
                 continue
             busy.update(self._busy(entry, settles_after_s(found, now.window_s), now))
@@ -175,7 +175,7 @@ class Trials:
 
     # --- watched ones
 
-    def _hand_out(self, waiting: Sequence[Standing], now: Situation, busy: Counter[str]) -> Iterator[Deed | None]:
+    def _hand_out(self, waiting: Sequence[Evidence], now: Situation, busy: Counter[str]) -> Iterator[TrialStep | None]:
         room, given = max(1, len(waiting) // GROUPS), 0
         for found in sorted(waiting, key=lambda each: (each.feared.score, each.bundle)):
             entry = now.table.get(found.bundle)
@@ -190,7 +190,7 @@ class Trials:
                 reason = f"alone: {found.in_a_row} brokers in a row were lost with it"
                 yield Give(found.bundle, entry.revision, to, reason)
 
-    def _is_due(self, found: Standing, now: Situation) -> bool:
+    def _is_due(self, found: Evidence, now: Situation) -> bool:
         assert found.last is not None
         pause_s = self._quarantine.pause_s(found)
         waited_s = (now.now_ms - found.last.step.at_ms) / 1000
@@ -199,9 +199,9 @@ class Trials:
 
     # --- locked ones
 
-    def _again(self, lock: Lock, now: Situation, busy: Counter[str]) -> Iterator[Deed]:
+    def _again(self, lock: Lock, now: Situation, busy: Counter[str]) -> Iterator[TrialStep]:
         parts = _parts(lock.bundle, now.table)
-        found = [self._quarantine.standing(entry.bundle) for entry in parts]
+        found = [self._quarantine.evidence(entry.bundle) for entry in parts]
         failed = next((last for each in found if (last := _lost_since(each, lock.since_ms)) is not None), None)
         if failed is not None:
             if failed.fate.is_death:
@@ -214,7 +214,7 @@ class Trials:
         else:
             yield from self._try(lock, parts, now, busy)
 
-    def _try(self, lock: Lock, parts: Iterable[Ownership], now: Situation, busy: Counter[str]) -> Iterator[Deed]:
+    def _try(self, lock: Lock, parts: Iterable[Ownership], now: Situation, busy: Counter[str]) -> Iterator[TrialStep]:
         late_ms = now.now_ms - lock.due_ms(now.retry_s)
         calm_s = (now.now_ms - self._quarantine.losses.newest_ms()) / 1000
         wanted_s = min(CALM_BEFORE_TRIAL_S, now.retry_s)
@@ -248,20 +248,20 @@ def _parts(bundle: Bundle, table: OwnershipTable) -> list[Ownership]:
     return [each for each in entries if each.bundle.lo < bundle.hi and bundle.lo < each.bundle.hi]
 
 
-def settles_after_s(found: Standing, window_s: float) -> float:
+def settles_after_s(found: Evidence, window_s: float) -> float:
     """How long it stays unknown whether the holder of a watched bundle lives with it."""
     if not found.watched or found.last is None:
         return 0.0
     return min(window_s / SETTLED_AT_MOST, max(window_s / SETTLED, SETTLED_HELD * found.last.step.held_ms / 1000))
 
 
-def _lost_since(found: Standing, at_ms: int) -> Weighed | None:
+def _lost_since(found: Evidence, at_ms: int) -> Weighed | None:
     """The last loss with the bundle since then, unless that broker lives."""
     last = found.last
     return last if last is not None and last.step.at_ms > at_ms else None
 
 
-def _acquitted(found: Standing, least: int) -> bool:
+def _acquitted(found: Evidence, least: int) -> bool:
     """Whether the bundle would not be locked, given that brokers taken for dead came back."""
     lives = any(isinstance(each.step, Death) and each.fate is Fate.LIVES for each in found.steps)
     return lives and not found.is_to_be_locked(max(least, 1))

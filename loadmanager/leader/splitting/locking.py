@@ -10,7 +10,17 @@ import msgspec
 from loadmanager.cluster.policy_store import PolicyStore
 from loadmanager.leader.quarantine.losses import fate_record
 from loadmanager.leader.quarantine.quarantine import Quarantine
-from loadmanager.leader.quarantine.trials import LOCKED, Deed, Give, LetGo, Lock, LockUp, Situation, Trials, lock_of
+from loadmanager.leader.quarantine.trials import (
+    LOCKED,
+    Give,
+    LetGo,
+    Lock,
+    LockUp,
+    Situation,
+    Trials,
+    TrialStep,
+    lock_of,
+)
 from loadmanager.leader.rebalancing.deciding import Deciding
 from loadmanager.leader.service import Term
 from loadmanager.leader.splitting.journal import Journal, What
@@ -61,11 +71,11 @@ class Locking:
             await term.executor.tell(fate_record(leader.leader, leader.epoch, found.broker, found.fate, found.why))
         locks = self._current_locks()
         if locks or len(self._quarantine):
-            for deed in self._trials.look(self._situation(locks, gone_s)):
-                if deed is None:
+            for step in self._trials.look(self._situation(locks, gone_s)):
+                if step is None:
                     await term.executor.steps.passed()
                 else:
-                    await self._do(deed, term)
+                    await self._do(step, term)
 
     def _situation(self, locks: list[Lock], gone_s: float) -> Situation:
         deciding, settings, ruling = self._deciding, self._deciding.settings(), self._ruling()
@@ -92,20 +102,20 @@ class Locking:
             self._locks = policies, [lock for lock in found if lock is not None]
         return self._locks[1]
 
-    async def _do(self, deed: Deed, term: Term) -> None:
-        match deed:
+    async def _do(self, step: TrialStep, term: Term) -> None:
+        match step:
             case Give():
-                verdict = await term.executor.give(deed.bundle, deed.seen, deed.to, deed.reason)
+                verdict = await term.executor.give(step.bundle, step.seen, step.to, step.reason)
                 if isinstance(verdict, Change):
-                    self._journal.happened(What.TRIED, deed.bundle, f"to {deed.to}: {deed.reason}")
+                    self._journal.happened(What.TRIED, step.bundle, f"to {step.to}: {step.reason}")
             case LockUp():
-                await self._write(deed.bundle, deed.why[:REASON_CHARACTERS], LOCKED, term)
-                self._journal.happened(What.QUARANTINED, deed.bundle, deed.why)
+                await self._write(step.bundle, step.why[:REASON_CHARACTERS], LOCKED, term)
+                self._journal.happened(What.QUARANTINED, step.bundle, step.why)
             case LetGo():
-                await self._write(deed.bundle, "", deed.why, term)
-                self._journal.happened(What.LET_GO, deed.bundle, deed.why)
+                await self._write(step.bundle, "", step.why, term)
+                self._journal.happened(What.LET_GO, step.bundle, step.why)
             case _:
-                assert_never(deed)
+                assert_never(step)
 
     async def _write(self, bundle: Bundle, text: str, reason: str, term: Term) -> None:
         def changed(policy: BundlePolicy) -> BundlePolicy:

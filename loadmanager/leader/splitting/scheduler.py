@@ -36,7 +36,7 @@ from statechannel.runtime.service import Channel
 REPORTS_AWAITED = 3
 """For how many reports at least children keep their inherited load, so that the leader hears of it."""
 
-Survey = Callable[[Bundle, str, BundleLoad], Awaitable[list[KeyRate] | NoCuts]]
+KeysOf = Callable[[Bundle, str, BundleLoad], Awaitable[list[KeyRate] | NoCuts]]
 """Asks the service for a bundle's keys, from which cuts are chosen; see `agent.hooks`."""
 
 
@@ -67,7 +67,7 @@ class Reshaper:
         loads: Callable[[], Loads],
         settings: Callable[[], Settings],
         policies: Callable[[], Policies],
-        survey: Survey,
+        keys_of: KeysOf,
         idle: Callable[[], str | None],
         clock_s: Callable[[], float],
         run_blocking: Blocking,
@@ -78,7 +78,7 @@ class Reshaper:
         self._loads = loads
         self._settings = settings
         self._policies = policies
-        self._survey = survey
+        self._keys_of = keys_of
         self._idle = idle
         self._clock_s = clock_s
         self._run_blocking = run_blocking
@@ -194,7 +194,7 @@ class Reshaper:
     async def _split(self, hot: Hot, ruling: Ruling) -> None:
         bundle, settings = hot.bundle, ruling.settings_of(hot.bundle)
         by_count = hot.measure.cause in (Cause.TOPICS, Cause.SESSIONS)
-        keys = await self._survey(bundle, Algorithm.TOPIC_COUNT if by_count else Algorithm.LOAD, hot.load)
+        keys = await self._keys_of(bundle, Algorithm.TOPIC_COUNT if by_count else Algorithm.LOAD, hot.load)
         cuts = automatic_cuts(hot, settings.split_algorithm, keys, Bounds.of(settings))
         entry = self._at_rest(bundle)
         if isinstance(cuts, NoCuts) or entry is None:

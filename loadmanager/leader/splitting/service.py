@@ -15,7 +15,7 @@ from loadmanager.leader.rebalancing.deciding import Deciding
 from loadmanager.leader.splitting.journal import Journal
 from loadmanager.leader.splitting.leading import Tending
 from loadmanager.leader.splitting.locking import Locking
-from loadmanager.leader.splitting.scheduler import Loads, Reshaper, Survey
+from loadmanager.leader.splitting.scheduler import KeysOf, Loads, Reshaper
 from loadmanager.model.policies.ruling import Ruling
 from loadmanager.settings import Settings
 from loadmanager.strategies.splitting.choosing import Extreme, choose
@@ -51,7 +51,7 @@ class Splitting:
         me: BrokerId,
         deps: SplittingDependencies,
         loads: Callable[[], Loads],
-        survey: Survey,
+        keys_of: KeysOf,
     ) -> None:
         self._deps = deps
         self._ruled: Ruling | None = None
@@ -63,7 +63,7 @@ class Splitting:
             loads,
             lambda: deps.settings,
             deps.policies.current,
-            survey,
+            keys_of,
             self._safe_mode,
             deps.world.clock_s,
             deps.world.run_blocking,

@@ -18,7 +18,7 @@ from loadmanager.settings.documents.model import SETTINGS_TOPIC, Version
 from loadmanager.settings.documents.view import Documents
 from loadmanager.settings.dynamic.model import ClusterValue
 from loadmanager.settings.dynamic.naming import changeable, named
-from loadmanager.settings.dynamic.overlay import Overlay, combined, overlaid, standing
+from loadmanager.settings.dynamic.overlay import Overlay, combined, overlaid, values_after
 from statechannel.errors import LogUnavailable
 from statechannel.ports import Log
 from statechannel.runtime.listeners import Listeners
@@ -83,7 +83,7 @@ class LiveSettings:
 
     def at(self, offset: int) -> Settings:
         """The settings that were in force here after the change at `offset` (an earlier `revision`)."""
-        return overlaid(self.start, standing(self._documents.history(), offset)).settings
+        return overlaid(self.start, values_after(self._documents.history(), offset)).settings
 
     def on_change(self, listener: Listener) -> Callable[[], None]:
         """Call `listener(old, new)` on the loop when the settings in force change; the result unsubscribes."""
@@ -164,7 +164,7 @@ class LiveSettings:
 
     def _changed(self) -> None:
         old = self._overlay
-        self._overlay = overlaid(self.start, standing(self._documents.history()))
+        self._overlay = overlaid(self.start, values_after(self._documents.history()))
         for name, why in self._overlay.ignored.items():
             if self._noted.get(name) != why:
                 self._note(f"the cluster's setting {name} is left out here: {why}")

@@ -60,7 +60,7 @@ def _one_by_one(start: Settings, values: Mapping[str, Scalar], ignored: Mapping[
     return Overlay(settings, applied, {**ignored, **refused})
 
 
-def standing(history: Iterable[Version[ClusterValue]], offset: int | None = None) -> Mapping[str, Scalar]:
+def values_after(history: Iterable[Version[ClusterValue]], offset: int | None = None) -> Mapping[str, Scalar]:
     """The cluster's values after an offset (None: at the end of this history), in the order of the changes."""
     values: dict[str, Scalar] = {}
     for version in history:

@@ -193,14 +193,14 @@ class ZooKeeperCoordination:
         await self._raise_epoch(candidate, above)
         for _ in range(ATTEMPTS):
             self._checks.may_act(candidate)
-            standing = await self._standing_leader()
-            if standing is not None and (standing.leader != candidate or standing == self._won):
+            present = await self._present_leader()
+            if present is not None and (present.leader != candidate or present == self._won):
                 await self._checks.confirm_current(candidate)
                 return None
             epoch = await self._checks.version(self._nodes.epoch)
             ours = Leadership(candidate, epoch + 1)
             # a leadership of ours that we do not know of: the answer to an earlier campaign was lost
-            again = () if standing is None else (drop(self._nodes.leader),)
+            again = () if present is None else (drop(self._nodes.leader),)
             try:
                 await self._session.commit(
                     self._checks.is_current(candidate),
@@ -330,7 +330,7 @@ class ZooKeeperCoordination:
             if ours and stat.ephemeralOwner == self._session.session_id:
                 await self._session.delete(live, stat.version)
 
-    async def _standing_leader(self) -> Leadership | None:
+    async def _present_leader(self) -> Leadership | None:
         with suppress(NoNodeError):
             data, _ = await self._session.read(self._nodes.leader)
             return decode_leadership(data)

@@ -32,15 +32,15 @@ class Leases:
         for _ in range(ATTEMPTS):
             self._checks.may_act(candidate)
             count = await self._checks.version(term)
-            standing = await self._read(node)
-            if standing is not None:
-                data, stat = standing
+            present = await self._read(node)
+            if present is not None:
+                data, stat = present
                 ours = decode_holder(lease, data) == candidate
                 if not ours or stat.ephemeralOwner == self._session.session_id:
                     await self._checks.confirm_current(candidate)
                     return ours
             # a node of ours from an earlier session: it would vanish with that session
-            outlived = () if standing is None else (drop(node),)
+            outlived = () if present is None else (drop(node),)
             try:
                 await self._session.commit(
                     self._checks.is_current(candidate),
@@ -60,8 +60,8 @@ class Leases:
         node, term = self._nodes.lease(lease), self._nodes.term(lease)
         for _ in range(ATTEMPTS):
             counted = await self._session.stat(term)
-            standing = await self._read(node)
-            if counted is None or standing is None or decode_holder(lease, standing[0]) != holder:
+            present = await self._read(node)
+            if counted is None or present is None or decode_holder(lease, present[0]) != holder:
                 return
             with suppress(Refused):
                 await self._session.commit(check(term, counted.version), drop(node))

@@ -177,7 +177,7 @@ def test_a_refused_record_that_changes_something_is_noticed_by_the_next_change(m
 
 
 def test_a_log_of_two_clusters_is_found_at_the_second_genesis(monkeypatch):
-    mutate(monkeypatch, TABLE_OF, "_begin", "self.genesis is not None", "False")
+    mutate(monkeypatch, TABLE_OF, "_begin", "self.cluster_identity is not None", "False")
     records = [Record(name, Action.GENESIS, BrokerId("a:1", 1), cluster=name) for name in ("north", "south")]
     found = audited(Entry(0, offset, codec.encode(record)) for offset, record in enumerate(records))
     assert found.broken() == {(1, "place")}

@@ -77,7 +77,11 @@ class Agreement:
     def _from_onlooker(self, onlooker: Onlooker) -> dict[Where, str]:
         table, said = onlooker.replica.table, dict[Where, str]()
         for partition in range(table.partitions):
-            where = (table.genesis.generation if table.genesis else 0, partition, table.next_offset(partition))
+            where = (
+                table.cluster_identity.generation if table.cluster_identity else 0,
+                partition,
+                table.next_offset(partition),
+            )
             said[where] = table.digest(partition)
             self._take(where, said[where], "the onlooker")
         return said

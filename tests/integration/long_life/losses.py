@@ -33,7 +33,7 @@ class Losses:
         owner = await self._owning_the_place()
         since = await self._onlooker.now()
         await self._loses(owner, point, self._by_keys)
-        expected = [Action.SPLIT] if point is Point.SURVEY else [Action.SPLIT, Action.CREATE]
+        expected = [Action.SPLIT] if point is Point.ASK_KEYS else [Action.SPLIT, Action.CREATE]
         await self._was_taken_from_it(since, expected)
 
     async def merge(self, point: Point) -> None:

@@ -10,7 +10,7 @@ import msgspec
 class Point(StrEnum):
     """An instant in the middle of something. The process that was told to die there gets no further."""
 
-    SURVEY = "survey"
+    ASK_KEYS = "ask keys"
     """A split is in the log, its owner asks the service where the keys are: the cuts are not known yet."""
     RELEASE = "release"
     """A bundle is gone from the table (split, merge), the service is about to flush it."""

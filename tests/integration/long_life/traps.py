@@ -76,7 +76,7 @@ class MortalCounters(Counters):
     traps: Traps
 
     async def positions(self, bundle: Bundle) -> list[int]:
-        self.traps.reach(Point.SURVEY, bundle)
+        self.traps.reach(Point.ASK_KEYS, bundle)
         return await super().positions(bundle)
 
     async def acquire(self, bundle: Bundle, token: Token, hand_off: bytes | None) -> None:

@@ -44,10 +44,10 @@ async def test_a_snapshot_is_not_put_before_a_longer_log_of_another_cluster(worl
         )
         assert isinstance(theirs.replay(0, 1, create), Change)
         chunks, info = written(encode(theirs.cut(0), "foreign", 0))
-        genesis = theirs.genesis
-        assert genesis is not None
+        cluster_identity = theirs.cluster_identity
+        assert cluster_identity is not None
         writer = await channel.replica.log.exclusive("test")
-        await writer.commit(SNAPSHOTS_TOPIC, 0, [*chunks, *closing(None, genesis, 0, info, ())])
+        await writer.commit(SNAPSHOTS_TOPIC, 0, [*chunks, *closing(None, cluster_identity, 0, info, ())])
         await writer.close()
         other = late(world)
         with pytest.raises(BadSnapshot, match="restore both from one backup"):
@@ -130,7 +130,9 @@ def test_a_digest_made_in_pieces_is_that_of_the_whole(bundles: int):
     name, entries = evenly("t/n", bundles)
     state = state_of((name, entries), ("t/o", []), leaving=tuple((entry.bundle, A) for entry in entries[:700]))
     encode_, whole = msgspec.msgpack.encode, blake2b(digest_size=16)
-    whole.update(encode_((state.genesis, state.lead, state.retired, state.incarnations, state.leaving, state.arrived)))
+    whole.update(
+        encode_((state.cluster_identity, state.lead, state.retired, state.incarnations, state.leaving, state.arrived))
+    )
     for namespace in state.namespaces:
         whole.update(encode_(namespace))
     assert state.digest() == whole.hexdigest()

@@ -25,7 +25,7 @@ from loadmanager.simulation.world import World
 from statechannel.errors import ForeignCluster
 from statechannel.law.agreement import Agreement
 from statechannel.law.bundle import Bundle
-from statechannel.law.partition import Genesis
+from statechannel.law.partition import ClusterIdentity
 from statechannel.law.record import Action, BrokerId, Record, Role
 from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change
@@ -118,9 +118,9 @@ class Operator:
         return done.result()
 
     async def _client(self, own, server: SimulatedCoordinationServer, interrupt_at: int | None) -> Coordination:
-        standing, self.world.coordination = self.world.coordination, server
+        known, self.world.coordination = self.world.coordination, server
         client = self.world.coordination_client(own, session_timeout_s=3.0, request_timeout_s=0.5)
-        self.world.coordination = standing
+        self.world.coordination = known
         await client.start(5)
         return self._counted(client, interrupt_at)
 
@@ -258,7 +258,7 @@ async def test_what_is_replaced_while_the_root_is_asked_is_what_the_broker_takes
     write(Action.AGREE, first)
     channel = SimpleNamespace(table=table, can_agree=False)
     agreeing = Agreeing(cast("Channel", channel), cast("Coordination", root), live, lambda _: None)
-    settling = asyncio.ensure_future(agreeing.settle(Genesis("test", "log", 0)))
+    settling = asyncio.ensure_future(agreeing.settle(ClusterIdentity("test", "log", 0)))
     await root.asked.wait()
     write(Action.AMEND, second)
     write(Action.AGREE, second)

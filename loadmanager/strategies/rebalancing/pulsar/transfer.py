@@ -27,7 +27,7 @@ from loadmanager.strategies.rebalancing.pulsar.averages import Average, Averages
 from loadmanager.strategies.rebalancing.pulsar.moves import Moves
 from loadmanager.strategies.rebalancing.pulsar.outcome import Cause, Label, Outcome
 from loadmanager.strategies.rebalancing.pulsar.pairing import Pair, Walk
-from loadmanager.strategies.rebalancing.pulsar.standing import Standing, usable
+from loadmanager.strategies.rebalancing.pulsar.ranking import Ranking, usable
 
 _SKIPPED: Mapping[Cause, str] = {
     Cause.NO_BROKERS: "no broker has load data",
@@ -66,31 +66,31 @@ class Transfer:
         rows = usable(model, now.brokers_ms, settings)
         if isinstance(rows, Cause):
             return _nothing(model, settings, now, Outcome(cause=rows), _SKIPPED[rows])
-        standing = Standing(rows, *columns(now.averages, model.brokers.ids), settings)
-        measured = Outcome(Label.SKIP, Cause.HIT_COUNT, standing.mean, standing.deviation, standing.deviation)
-        hits = now.hits + 1 if standing.condition() else 0
+        ranking = Ranking(rows, *columns(now.averages, model.brokers.ids), settings)
+        measured = Outcome(Label.SKIP, Cause.HIT_COUNT, ranking.mean, ranking.deviation, ranking.deviation)
+        hits = now.hits + 1 if ranking.condition() else 0
         now = msgspec.structs.replace(now, hits=hits)
         if hits <= settings.shedder_hit_count:
             return _nothing(model, settings, now, measured, _hit_count(hits, measured, settings))
-        return _shed(model, settings, now, standing, measured)
+        return _shed(model, settings, now, ranking, measured)
 
 
 def _shed(
-    model: ClusterModel, settings: Settings, memory: TransferMemory, standing: Standing, measured: Outcome
+    model: ClusterModel, settings: Settings, memory: TransferMemory, ranking: Ranking, measured: Outcome
 ) -> Decision:
     moves = Moves(model, settings)
     walk = Walk(model, settings, moves, _resting(model, memory))
     refused: list[Refused] = []
     first: Cause | None = None
-    while standing.goes_on and (cause := standing.condition()):
-        full, empty = standing.pass_highest(), standing.lowest
+    while ranking.goes_on and (cause := ranking.condition()):
+        full, empty = ranking.pass_highest(), ranking.lowest
         empty_handed = _gives_nothing(model, walk, full)
         if empty_handed is None:
-            load, bytes_s = standing.load(full), float(model.brokers.throughput_bytes_s[full])
-            part = (load - standing.load(empty)) / 2 / load if load > 0 else 0.0
+            load, bytes_s = ranking.load(full), float(model.brokers.throughput_bytes_s[full])
+            part = (load - ranking.load(empty)) / 2 / load if load > 0 else 0.0
             traffic = walk.shed(Pair(full, empty, bytes_s * part, cause))
             if traffic.going > 0:
-                standing.moved(full, empty, traffic.net * load / bytes_s if bytes_s > 0 else 0.0)
+                ranking.moved(full, empty, traffic.net * load / bytes_s if bytes_s > 0 else 0.0)
                 first = first or cause
                 continue
             empty_handed = Refused(model.brokers.ids[full].name, Cause.NO_BUNDLES, "none of its bundles may or need go")
@@ -102,7 +102,7 @@ def _shed(
         why = "; ".join(f"{each.subject}: {each.detail}" for each in refused[:3]) or "nothing is left to do"
         outcome = msgspec.structs.replace(measured, cause=cause)
         return moves.decision(_reason(outcome, why), tuple(refused), _told(memory, outcome))
-    outcome = msgspec.structs.replace(measured, label=Label.SUCCESS, cause=first, std_after=standing.deviation)
+    outcome = msgspec.structs.replace(measured, label=Label.SUCCESS, cause=first, std_after=ranking.deviation)
     text = f"{len(moves.made)} moves; the standard deviation of usage goes from {measured.load_std:.3f} to "
     text += f"{outcome.std_after:.3f}, the target is {settings.shedder_target_std:g}"
     return moves.decision(_reason(outcome, text), tuple(refused), _after(moves, model, _told(memory, outcome)))

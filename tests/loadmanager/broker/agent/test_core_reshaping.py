@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadmanager.broker.agent.core import AgentCore, in_order
-from loadmanager.broker.agent.effects import Abandon, Acquire, Effect, Publish, Release, Serve, Stand, Stop, Survey
+from loadmanager.broker.agent.effects import Abandon, Acquire, AskKeys, Effect, Publish, Release, Serve, Stand, Stop
 from loadmanager.model.boundaries import NoCuts
 from loadmanager.model.host import KeyRate
 from loadmanager.settings.algorithms import Algorithm
@@ -88,16 +88,16 @@ def keys(*positions: int) -> list[KeyRate]:
 )
 def test_cuts_by_load_go_by_what_the_keys_carry(algorithm: Algorithm, cuts: tuple[int, ...]):
     core, now = serving(), entry(WHOLE, State.SPLITTING, cutting=Cutting(algorithm=algorithm, parts=2))
-    assert core.reconcile(WHOLE, now) == [Survey(WHOLE, 7, algorithm)]
+    assert core.reconcile(WHOLE, now) == [AskKeys(WHOLE, 7, algorithm)]
     rates = [KeyRate(40, 60.0), KeyRate(50, 80.0), KeyRate(60, 40.0)]
     bounds = Bounds(Limits(1, 1, 100.0, 1e9), 0.1)
-    assert core.surveyed(WHOLE, 7, now, rates, bounds) == [Publish(WHOLE, Action.CREATE, 7, boundaries=cuts)]
+    assert core.keys_answered(WHOLE, 7, now, rates, bounds) == [Publish(WHOLE, Action.CREATE, 7, boundaries=cuts)]
 
 
-def test_cuts_by_the_number_of_keys_need_a_survey_of_the_host():
+def test_cuts_by_the_number_of_keys_are_asked_of_the_host():
     core, now = serving(), entry(WHOLE, State.SPLITTING, cutting=Cutting(algorithm=Algorithm.TOPIC_COUNT, parts=3))
-    assert core.reconcile(WHOLE, now) == [Survey(WHOLE, 7, Algorithm.TOPIC_COUNT)]
-    assert core.surveyed(WHOLE, 7, now, keys(1, 5, 9)) == [Publish(WHOLE, Action.CREATE, 7, boundaries=(3, 7))]
+    assert core.reconcile(WHOLE, now) == [AskKeys(WHOLE, 7, Algorithm.TOPIC_COUNT)]
+    assert core.keys_answered(WHOLE, 7, now, keys(1, 5, 9)) == [Publish(WHOLE, Action.CREATE, 7, boundaries=(3, 7))]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_cuts_by_the_number_of_keys_need_a_survey_of_the_host():
 )
 def test_without_cuts_the_split_is_called_off_with_the_reason(positions: list[int] | NoCuts, says: str):
     core, now = serving(), entry(WHOLE, State.SPLITTING, cutting=Cutting(algorithm=Algorithm.TOPIC_COUNT, parts=3))
-    (publish,) = core.surveyed(WHOLE, 7, now, positions if isinstance(positions, NoCuts) else keys(*positions))
+    (publish,) = core.keys_answered(WHOLE, 7, now, positions if isinstance(positions, NoCuts) else keys(*positions))
     assert isinstance(publish, Publish)
     assert publish.action is Action.CANCEL
     assert says in publish.reason
@@ -127,8 +127,8 @@ def test_an_algorithm_of_a_newer_release_is_called_off():
         entry(WHOLE, State.REVOKING),
     ],
 )
-def test_a_survey_that_comes_too_late_publishes_nothing(now: Ownership | None):
-    assert serving().surveyed(WHOLE, 7, now, keys(1, 5, 9)) == []
+def test_keys_that_come_too_late_are_not_published(now: Ownership | None):
+    assert serving().keys_answered(WHOLE, 7, now, keys(1, 5, 9)) == []
 
 
 def test_what_its_host_declined_is_not_split():

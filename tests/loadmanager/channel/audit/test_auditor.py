@@ -12,7 +12,7 @@ from loadmanager.channel.audit.invariants import Invariant
 from loadmanager.channel.history.revision import Revision
 from statechannel.law.agreement import Agreed
 from statechannel.law.bundle import Bundle, even_boundaries, tile
-from statechannel.law.partition import Genesis, Lead, NamespaceState, PartitionState
+from statechannel.law.partition import ClusterIdentity, Lead, NamespaceState, PartitionState
 from statechannel.law.record import Action, BrokerId, Record, Subject
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Change, Cutting, Ownership, Reason, Refusal, Transition
@@ -91,7 +91,7 @@ def test_a_state_that_no_change_led_to_is_found() -> None:
 
 def state(*entries: Ownership, name: str = "t/n", **more: object) -> PartitionState:
     namespaces = (NamespaceState("a/a", 1, ()), NamespaceState(name, 7, entries))
-    bare = PartitionState(0, 9, Genesis("c", "i", 0), Lead(2, A), None, (("a:1", 1),), namespaces, (), ())
+    bare = PartitionState(0, 9, ClusterIdentity("c", "i", 0), Lead(2, A), None, (("a:1", 1),), namespaces, (), ())
     return msgspec.structs.replace(bare, **more)
 
 

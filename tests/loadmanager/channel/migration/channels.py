@@ -18,7 +18,7 @@ from loadmanager.simulation.simulated_log import SimulatedLog
 from loadmanager.simulation.world import World
 from statechannel.law import codec
 from statechannel.law.bundle import Bundle, even_boundaries
-from statechannel.law.partition import Genesis
+from statechannel.law.partition import ClusterIdentity
 from statechannel.law.record import NEVER, Action, BrokerId, Record, Role, Subject
 from statechannel.law.snapshot import SNAPSHOTS
 from statechannel.law.table import OwnershipTable
@@ -28,7 +28,7 @@ from tests.statechannel.auditor import History
 
 S = TypeVar("S", bound=msgspec.Struct)
 
-GENESIS = Genesis("shop", "g-1", 3)
+GENESIS = ClusterIdentity("shop", "g-1", 3)
 A, B = BrokerId("a:1", 4), BrokerId("b:1", 2)
 ADMIN = BrokerId("admin:1", 1)
 TERMS = Terms("shop", None, 2.0, 0.1, now_ms=5)
@@ -37,11 +37,17 @@ TERMS = Terms("shop", None, 2.0, 0.1, now_ms=5)
 class Book:
     """A table with all its records, as `History` writes them."""
 
-    def __init__(self, partitions: int = 1, genesis: Genesis | None = GENESIS) -> None:
+    def __init__(self, partitions: int = 1, cluster_identity: ClusterIdentity | None = GENESIS) -> None:
         self.table = OwnershipTable(partitions)
         self.log: list[tuple[int, int, Record]] = []
-        if genesis is not None:
-            begin = Record(genesis.identity, Action.GENESIS, ADMIN, cluster=genesis.cluster, epoch=genesis.generation)
+        if cluster_identity is not None:
+            begin = Record(
+                cluster_identity.identity,
+                Action.GENESIS,
+                ADMIN,
+                cluster=cluster_identity.cluster,
+                epoch=cluster_identity.generation,
+            )
             self.replay(begin, 0)
 
     def replay(self, record: Record, partition: int | None = None) -> Change | Refusal:
@@ -93,7 +99,7 @@ def exported(book: Book) -> Export:
 
 def begun(partitions: int, generation: int = 4) -> Book:
     """A new log with the genesis record of an import."""
-    return Book(partitions, Genesis("shop", f"import-{generation}-x", generation))
+    return Book(partitions, ClusterIdentity("shop", f"import-{generation}-x", generation))
 
 
 def two_namespaces() -> Book:

@@ -35,7 +35,11 @@ def test_what_was_written_is_what_is_read(seed: int, steps: int, partitions: int
     found = export_file.decode(data)
     assert [state.digest() for state in found.states] == [state.digest() for state in export.states]
     assert [state.next_offset for state in found.states] == [state.next_offset for state in export.states]
-    assert (found.genesis, found.taken_ms, found.address) == (export.genesis, export.taken_ms, export.address)
+    assert (found.cluster_identity, found.taken_ms, found.address) == (
+        export.cluster_identity,
+        export.taken_ms,
+        export.address,
+    )
     assert export_file.encode(found) == data
 
 
@@ -138,6 +142,6 @@ def test_an_export_knows_tokens_owners_and_numbers():
 
 def test_a_log_that_belongs_to_nobody_or_is_not_whole_is_not_exported():
     with pytest.raises(Conflict, match="belongs to no cluster"):
-        export_of(Book(genesis=None).table, {}, "sqlite:x.db", 5)
+        export_of(Book(cluster_identity=None).table, {}, "sqlite:x.db", 5)
     with pytest.raises(Conflict, match="run that import again"):
         export_of(begun(2).table, {}, "sqlite:x.db", 5)

@@ -189,7 +189,7 @@ def test_an_import_is_unfinished_until_its_mark_stands():
     new.replay(Record("r", Action.NOOP, DONE), 0)
     assert not is_unfinished(new.table)
     assert not is_unfinished(Book().table), "a log that a broker began is nobody's import"
-    assert not is_unfinished(Book(genesis=None).table)
+    assert not is_unfinished(Book(cluster_identity=None).table)
 
 
 def test_an_import_of_an_import_is_unfinished_too_until_its_own_mark_stands():

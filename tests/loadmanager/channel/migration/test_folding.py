@@ -47,7 +47,7 @@ async def test_a_trimmed_log_is_exported_from_its_snapshot_and_what_came_after(w
     assert folded.table.get(more[0]) is not None
     fresh = await stores.folded()
     assert [fresh.table.digest(p) for p in range(2)] == [book.table.digest(p) for p in range(2)]
-    assert export_of(fresh.table, {}, "x", 5).genesis == GENESIS
+    assert export_of(fresh.table, {}, "x", 5).cluster_identity == GENESIS
 
 
 @virtually
@@ -108,7 +108,7 @@ async def test_a_trimmed_log_without_a_snapshot_is_not_exported_in_part(world: W
 
 @virtually
 async def test_snapshots_of_another_log_are_refused(world: World):
-    stores, other = Stores(world, "old"), Book(2, genesis=None)
+    stores, other = Stores(world, "old"), Book(2, cluster_identity=None)
     other.replay(Record("x", Action.GENESIS, ADMIN, cluster="shed"), 0)
     await stores.hold(other)
     await snapshotted(stores, other, 0, trim=False)  # it says that it is of GENESIS

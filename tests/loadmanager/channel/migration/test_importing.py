@@ -70,8 +70,8 @@ async def test_a_new_log_says_what_the_export_says_under_the_next_generation(wor
     assert moved.owners == {"a:1": 4, "b:1": 4}
     table = (await stores.folded()).table
     assert owners(table) == owners(book.table)
-    assert table.genesis is not None
-    assert table.genesis.identity == moved.identity
+    assert table.cluster_identity is not None
+    assert table.cluster_identity.identity == moved.identity
     assert await claim(stores) == moved.identity
 
 
@@ -190,7 +190,7 @@ async def test_the_rest_of_an_import_is_not_that_of_another_file(world: World):
     assert await interrupted(stores, export, 4)
     before = stores.records()
     assert "filled in part by another import" in await refused(stores, export, seal="beef")
-    assert "is begun there for generation 4, not 9" in await refused(stores, export, generation=9)
+    assert "is begun there for that generation, not for 9" in await refused(stores, export, generation=9)
     assert stores.records() == before
 
 
@@ -231,10 +231,10 @@ async def test_a_log_with_somebodys_leftovers_is_refused(world: World):
 @virtually
 async def test_another_cluster_and_generations_that_are_not_new_are_refused_and_nothing_is_written(world: World):
     stores, export = Stores(world, "new"), exported(two_namespaces())
-    foreign = replaced(export, genesis=replaced(export.genesis, cluster="shed"))
+    foreign = replaced(export, cluster_identity=replaced(export.cluster_identity, cluster="shed"))
     assert "of cluster 'shed', not 'shop'" in await refused(stores, foreign)
     assert "generation 3 is not above 3, which has been" in await refused(stores, export, generation=3)
-    last = replaced(export, genesis=replaced(export.genesis, generation=HIGHEST_GENERATION))
+    last = replaced(export, cluster_identity=replaced(export.cluster_identity, generation=HIGHEST_GENERATION))
     assert "above 9999" in await refused(stores, last)
     assert stores.records() == []
 
@@ -252,7 +252,7 @@ async def test_a_root_that_belongs_to_another_log_is_refused_and_another_root_wi
 @virtually
 async def test_nobody_may_be_registered_in_the_new_root_or_in_that_of_the_lost_log(world: World):
     stores, lost, export = Stores(world, "new"), Stores(world, "lost"), exported(two_namespaces())
-    await (await lost.place()).coordination.identify("shop", export.genesis.identity)
+    await (await lost.place()).coordination.identify("shop", export.cluster_identity.identity)
     for where, more in ((stores, {}), (lost, {"old": True})):
         place = await where.place()
         broker = await place.coordination.start_incarnation("b:1", 5)
@@ -295,7 +295,7 @@ async def test_the_root_of_a_later_log_will_do_if_the_generation_is_above_that_o
 @virtually
 async def test_with_the_lost_logs_root_every_old_incarnation_is_fenced_before_anything_is_given_away(world: World):
     stores, lost, export = Stores(world, "new"), Stores(world, "lost"), exported(two_namespaces())
-    await (await lost.place()).coordination.identify("shop", export.genesis.identity)
+    await (await lost.place()).coordination.identify("shop", export.cluster_identity.identity)
     began_s = world.now_s
     await imported(stores, export, old=((await lost.place()).coordination, "coordination lost"))
     assert world.now_s - began_s >= 2.1

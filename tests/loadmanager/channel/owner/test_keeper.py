@@ -370,8 +370,8 @@ async def test_snapshots_of_another_log_are_left_alone(world: World):
     async with owner(world, "a:1") as a:
         await a.keeper.open()
         await a.keeper.attend()
-        assert a.channel.table.genesis is not None
-        a.channel.table.genesis = msgspec.structs.replace(a.channel.table.genesis, identity="another")
+        assert a.channel.table.cluster_identity is not None
+        a.channel.table.cluster_identity = msgspec.structs.replace(a.channel.table.cluster_identity, identity="another")
         with pytest.raises(BadSnapshot, match="another"):
             await a.keeper.open()
 

@@ -10,7 +10,7 @@ import pytest
 from loadmanager.channel.owner.reading_back import compare
 from statechannel.errors import BadSnapshot
 from statechannel.law.bundle import Bundle, even_boundaries
-from statechannel.law.partition import Genesis, Lead, NamespaceState, PartitionState
+from statechannel.law.partition import ClusterIdentity, Lead, NamespaceState, PartitionState
 from statechannel.law.record import Action, BrokerId
 from statechannel.law.snapshot import encode
 from statechannel.law.transitions import State
@@ -44,7 +44,7 @@ def namespace(name: str, bundles: int) -> NamespaceState:
 STATE = PartitionState(
     partition=0,
     next_offset=10_000,
-    genesis=Genesis("test", "id", 1),
+    cluster_identity=ClusterIdentity("test", "id", 1),
     lead=Lead(3, BROKERS[0]),
     retired=None,
     incarnations=tuple((b.name, b.incarnation) for b in BROKERS),
@@ -95,7 +95,7 @@ def test_one_bundle_that_reads_otherwise_is_found(number: int, changes: dict[str
     "head",
     [
         {"lead": Lead(4, BROKERS[0])},
-        {"genesis": None},
+        {"cluster_identity": None},
         {"retired": "elsewhere"},
         {"incarnations": STATE.incarnations[:2]},
         {"arrived": ((STATE.namespaces[2].entries[0].bundle, ()),)},

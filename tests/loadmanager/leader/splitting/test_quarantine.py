@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from loadmanager.leader.core import ORPHAN, STUCK
-from loadmanager.leader.quarantine.evidence import Death, Lived, Standing, density, standing, survival
+from loadmanager.leader.quarantine.evidence import Death, Evidence, Lived, density, evidence_against, survival
 from loadmanager.leader.quarantine.fates import Processes
 from loadmanager.leader.quarantine.losses import Fate, Loss, Losses, fate_record
 from loadmanager.leader.quarantine.quarantine import Quarantine
@@ -52,7 +52,7 @@ def move(made: Town, bundle: Bundle) -> str:
 
 
 def score(made: Town, bundle: Bundle) -> float:
-    return made.quarantine.standing(bundle).proven.score
+    return made.quarantine.evidence(bundle).proven.score
 
 
 # --- what counts, and what does not
@@ -63,7 +63,7 @@ def test_a_crash_soon_after_it_was_given_speaks_against_a_bundle_once_another_pr
     bundle = made.bundles[0]
     made.kill(move(made, bundle), back_after_s=5.0)
     made.run_until(lambda: bundle in made.quarantine)
-    found = made.quarantine.standing(bundle)
+    found = made.quarantine.evidence(bundle)
     assert found.feared.score > 1 > found.proven.score == 0, "not known yet"
     assert "not known yet whether it crashed" in str(found.steps[-1])
     made.run(10.0)
@@ -89,9 +89,9 @@ def test_a_process_that_comes_back_clears_what_was_held_against_the_bundle(fault
     bundle = made.bundles[0]
     getattr(made, fault)(move(made, bundle), 8.0)
     made.run(7.0)
-    assert made.quarantine.standing(bundle).feared.score > 1
+    assert made.quarantine.evidence(bundle).feared.score > 1
     made.run(10.0)
-    found = made.quarantine.standing(bundle)
+    found = made.quarantine.evidence(bundle)
     assert found.feared.score == found.proven.score == 0
     assert "but its process lives" in str(found.steps[-1])
 
@@ -128,7 +128,7 @@ def test_one_death_of_a_process_counts_once_however_many_incarnations_it_had():
     made.run(1.0)
     made.kill(name, back_after_s=3.0)
     made.run(60.0)
-    deaths = [w for w in made.quarantine.standing(bundle).steps if not isinstance(w.step, Lived)]
+    deaths = [w for w in made.quarantine.evidence(bundle).steps if not isinstance(w.step, Lived)]
     assert [w.fate for w in deaths] == [Fate.LIVES, Fate.CRASHED]
 
 
@@ -247,7 +247,7 @@ def test_who_replays_the_records_comes_to_the_same_result():
     replayed = Quarantine(lambda: len(made.machines))
     for change in made.changes:
         replayed.observe(change, WINDOW_S)
-    assert [replayed.standing(b) for b in made.bundles] == [made.quarantine.standing(b) for b in made.bundles]
+    assert [replayed.evidence(b) for b in made.bundles] == [made.quarantine.evidence(b) for b in made.bundles]
 
 
 def test_the_model_is_one_of_probabilities():
@@ -316,7 +316,7 @@ def test_two_that_were_stopped_and_one_whose_port_refused_lock_up_nothing():
         made.refuse(first, 4.0)
         made.run(600.0)
         assert not made.locked
-        assert all(made.quarantine.standing(bundle).proven.score == 0 for bundle in made.bundles)
+        assert all(made.quarantine.evidence(bundle).proven.score == 0 for bundle in made.bundles)
         assert made.all_served()
 
 
@@ -358,7 +358,7 @@ def test_what_one_broker_died_of_three_times_in_a_row_is_given_to_another_one():
         made.run(6.0)
         made.transfer(bundle, restless)
         made.run(1.0)
-    assert made.quarantine.standing(bundle).watched
+    assert made.quarantine.evidence(bundle).watched
     assert made.entry(bundle).state is State.UNASSIGNED, "held back"
     emptiest = min(made.alive(), key=lambda m: (made.table.count_held_by(m.broker), -m.started_ms))
     assert made.run_until(made.all_served, 900.0)
@@ -388,7 +388,7 @@ def crashes(
     held_s: float | tuple[float, ...] = 4.0,
     every_s: int = 200,
     before: Sequence[str] = (),
-) -> Standing:
+) -> Evidence:
     """What brokers say that crashed in turn, each so long after it was given a bundle; others crashed before that did
     not have it."""
     losses, steps, at_ms = Losses(), list[Death](), 1
@@ -401,7 +401,7 @@ def crashes(
         if at >= 0:
             seconds = held_s[at] if isinstance(held_s, tuple) else held_s
             steps.append(Death(broker, at_ms, int(seconds * 1000), taking=False, danger=0.0))
-    return standing(Bundle("t/n", 0, 9), steps, losses, WINDOW_S)
+    return evidence_against(Bundle("t/n", 0, 9), steps, losses, WINDOW_S)
 
 
 @pytest.mark.parametrize("seed", range(100))
@@ -448,7 +448,7 @@ def test_a_deadly_bundle_is_locked_up_within_the_bound(chance: float, seed: int)
 def test_a_verdict_needs_more_where_more_is_asked_and_never_comes_with_nought():
     made = deadly(5, 1.0, 5.0)
     assert made.deadly is not None
-    found = made.quarantine.standing(made.deadly)
+    found = made.quarantine.evidence(made.deadly)
     assert found.is_to_be_locked(LEAST)
     assert not found.is_to_be_locked(LEAST + 3)
     assert not found.is_to_be_locked(0)
@@ -460,8 +460,8 @@ def test_it_explains_itself_step_by_step():
     assert made.deadly is not None
     nobody: Any = None
     said = LiveView(nobody, nobody, made.quarantine).evidence(made.deadly)
-    assert said[0] == str(made.quarantine.standing(made.deadly)) == made.locked[0][1]
-    assert len(said) == 1 + len(made.quarantine.standing(made.deadly).steps)
+    assert said[0] == str(made.quarantine.evidence(made.deadly)) == made.locked[0][1]
+    assert len(said) == 1 + len(made.quarantine.evidence(made.deadly).steps)
     assert all("odds x" in step or "counts for nothing" in step for step in said[1:])
     assert LiveView(nobody, nobody, made.quarantine).evidence(Bundle("t/other", 0, 9)) == ()
 
@@ -521,8 +521,8 @@ def test_a_watched_bundle_is_held_back_until_the_leader_gives_it_out_and_not_for
     made = town(brokers=6, bundles=6, kills_s=1.0)
     made.deadly = poison = made.bundles[0]
     move(made, poison)
-    made.run_until(lambda: made.quarantine.standing(poison).watched)
-    found = made.quarantine.standing(poison)
+    made.run_until(lambda: made.quarantine.evidence(poison).watched)
+    found = made.quarantine.evidence(poison)
     assert found.last is not None
     at_ms, pause_s = found.last.step.at_ms, made.quarantine.pause_s(found)
     assert "held back for" in made.quarantine.held_back(poison, LEAST, at_ms + 1_000)

@@ -132,4 +132,4 @@ async def test_the_channel_tells_what_became_of_a_broker_and_who_starts_later_re
 
 
 def _crashes(broker: Broker, bundle: Bundle) -> int:
-    return sum(step.fate is Fate.CRASHED for step in broker.node.quarantine.standing(bundle).steps)
+    return sum(step.fate is Fate.CRASHED for step in broker.node.quarantine.evidence(bundle).steps)

@@ -90,7 +90,7 @@ async def test_a_split_whose_owner_does_nothing_is_called_off_by_the_leader(worl
             reasons.append(change.record.reason)
 
     a.node.channel.listen(heard)
-    b.node.current.agent._survey = lambda effect: None  # type: ignore[method-assign]
+    b.node.current.agent._begin_asking_keys = lambda effect: None  # type: ignore[method-assign]
     with pytest.raises(Unavailable, match="within 8 s"):
         await split_by_keys(a, bundle)
     await world.until(lambda: entry_of(a, bundle).state is State.ASSIGNED, 3, "it is called off")

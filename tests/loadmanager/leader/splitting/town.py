@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from loadmanager.leader.core import ORPHAN
-from loadmanager.leader.quarantine.evidence import Standing
+from loadmanager.leader.quarantine.evidence import Evidence
 from loadmanager.leader.quarantine.losses import FATE, Loss, fate_record
 from loadmanager.leader.quarantine.quarantine import BY_THE_LEADER_S, Quarantine
 from loadmanager.leader.quarantine.trials import (
@@ -345,7 +345,7 @@ class Town:
         """No later than a leader that did nothing may have something to do, if nothing happens until then."""
         losses, found_ms = self.quarantine.losses, list[float]()
         for bundle in self.quarantine:
-            found = self.quarantine.standing(bundle)
+            found = self.quarantine.evidence(bundle)
             if found.watched and found.last is not None:
                 at_ms, pause_ms = found.last.step.at_ms, self.quarantine.pause_s(found) * 1000
                 found_ms += [at_ms, at_ms + pause_ms, losses.newest_ms() + pause_ms, at_ms + 3 * pause_ms]
@@ -360,7 +360,7 @@ class Town:
         found_ms += [self.now_ms + 1] * self.trials.processes.watches
         return min((at_ms - 1 for at_ms in found_ms if at_ms > self.now_ms), default=float("inf"))
 
-    def _settled_ms(self, found: Standing) -> list[float]:
+    def _settled_ms(self, found: Evidence) -> list[float]:
         """When it is known whether the holder of a watched bundle lives with it."""
         holder = self.entry(found.bundle).holder
         given_ms = None if holder is None else self.quarantine.given_ms(found.bundle, holder)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from loadmanager.settings import Settings, descriptions
 from loadmanager.settings.documents.model import Version
 from loadmanager.settings.dynamic.model import ClusterValue
-from loadmanager.settings.dynamic.overlay import combined, overlaid, standing
+from loadmanager.settings.dynamic.overlay import combined, overlaid, values_after
 
 START = Settings()
 
@@ -92,10 +92,10 @@ def test_what_stood_is_told_in_the_order_of_the_changes() -> None:
         Version("split", 2, ClusterValue(True), "ann", 1, "", 2),
         Version[ClusterValue]("merge", 2, None, "ann", 1, "", 5),
     ]
-    assert list(standing(history).items()) == [("split", True)]
-    assert list(standing(history, 4).items()) == [("merge", False), ("split", True)]
-    assert standing(history, 1) == {"split": False, "merge": False}
-    assert standing(history, -1) == {}
+    assert list(values_after(history).items()) == [("split", True)]
+    assert list(values_after(history, 4).items()) == [("merge", False), ("split", True)]
+    assert values_after(history, 1) == {"split": False, "merge": False}
+    assert values_after(history, -1) == {}
 
 
 def test_one_that_does_not_fit_takes_none_with_it_that_needs_a_later_one() -> None:

@@ -44,7 +44,7 @@ class LastRound(msgspec.Struct, frozen=True):
         return tuple(zip(self.decision.moves, (*self.outcomes, *(NOTHING_BECAME,) * missing), strict=True))
 
 
-class Standing(msgspec.Struct, frozen=True):
+class BalanceStatus(msgspec.Struct, frozen=True):
     """The status of balance. `spread` is max/mean - 1 of the brokers' fullest resource, a fraction as `tolerance`."""
 
     balancing: bool
@@ -64,7 +64,7 @@ class Standing(msgspec.Struct, frozen=True):
     """None if there was no round, or the log does not answer."""
 
 
-async def standing(rebalancer: Rebalancer, decisions: DecisionLog, leader: str) -> Standing:
+async def balance_status(rebalancer: Rebalancer, decisions: DecisionLog, leader: str) -> BalanceStatus:
     """The present status."""
     deciding = rebalancer.deciding
     settings, policies = deciding.settings(), deciding.policies()
@@ -72,7 +72,7 @@ async def standing(rebalancer: Rebalancer, decisions: DecisionLog, leader: str) 
     now = figures(model, settings, [broker.name for broker in model.brokers.ids])
     under_way = UnderWay(deciding.table.in_flight())
     leads = rebalancer.running is not None
-    return Standing(
+    return BalanceStatus(
         balancing=settings.balancing,
         review=settings.balancing_review,
         strategy=settings.balancing_strategy,

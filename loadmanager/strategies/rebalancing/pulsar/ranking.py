@@ -15,7 +15,7 @@ from loadmanager.strategies.rebalancing.pulsar.averages import Times
 from loadmanager.strategies.rebalancing.pulsar.outcome import Cause
 
 
-class Standing:
+class Ranking:
     """Brokers by their rows, in the order of their average load; `highest` and `lowest` move towards each other."""
 
     def __init__(self, rows: list[int], load: Floats, throughput_bytes_s: Floats, settings: Settings) -> None:
