@@ -16,6 +16,7 @@ from statechannel.law.verdict import Change
 
 from .auditor import Violation
 from .snapshots import (
+    FEW_BUNDLES,
     A,
     B,
     Logged,
@@ -41,10 +42,9 @@ def test_snapshot_and_tail_equal_full_replay_wherever_it_is_cut(new_ledger, seed
     audit_snapshots(new_ledger(partitions=2), seed, before + after, before)
 
 
-@pytest.mark.usefixtures("small_chunks")
 def test_also_in_many_small_chunks(new_ledger):
     for seed in range(40):
-        audit_snapshots(new_ledger(partitions=2), seed, 120, 80)
+        audit_snapshots(new_ledger(partitions=2), seed, 120, 80, FEW_BUNDLES)
 
 
 def test_each_cut_of_one_history_comes_to_the_same(new_ledger):
