@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from statechannel.adapters.sqlite import log_writer as sqlite_log_writer
-from statechannel.adapters.sqlite import writer_thread as sqlite_writer_thread
 from statechannel.adapters.sqlite.coordination import SqliteCoordination, boottime_s
-from statechannel.adapters.sqlite.file import FORMAT_VERSION, FileUnavailable, SqliteFile
+from statechannel.adapters.sqlite.file import FORMAT_VERSION
 from statechannel.adapters.sqlite.intake import Intake
 from statechannel.adapters.sqlite.log import SqliteLog
+from statechannel.adapters.sqlite.log_writer import Write
 from statechannel.adapters.sqlite.wakeup import Bell, Ear, socket_directory
 from statechannel.errors import (
     CoordinationUnavailable,
@@ -44,6 +44,7 @@ from tests.contracts.sqlite_clients import (
     rows,
     turn_kept,
 )
+from tests.disks import every_write_fails
 
 
 @pytest.fixture
@@ -156,27 +157,23 @@ async def test_the_sockets_of_killed_processes_are_cleared_and_the_directory_goe
 
 
 # --- disks and locks
-class BoundedFile(SqliteFile):
-    """A file on a disk that is full at `pages`."""
-
-    pages = 1 << 30
-
-    def transaction(self, deadline_s, **kind):
-        self.db.execute(f"PRAGMA max_page_count = {self.pages}")
-        return super().transaction(deadline_s, **kind)
+async def limit_pages(log, pages):
+    """From now on the disk is full at so many pages for the thread that appends; fewer than there are: as many."""
+    done = asyncio.get_running_loop().create_future()
+    log._writer.put(Write(lambda db: db.execute(f"PRAGMA max_page_count = {pages}").fetchall(), done))
+    await done
 
 
-async def test_a_full_disk_refuses_appends_reads_go_on_and_appends_work_again_with_space(path, monkeypatch):
-    monkeypatch.setattr(sqlite_log_writer, "SqliteFile", BoundedFile)
+async def test_a_full_disk_refuses_appends_reads_go_on_and_appends_work_again_with_space(path):
     async with opened_log(path) as log:
         await log.append(TOPIC, 0, value("before"))
-        monkeypatch.setattr(BoundedFile, "pages", 1)  # SQLite takes it as: not one page more
+        await limit_pages(log, 1)
         big = [Payload(None, b"x" * 200_000)]
         with pytest.raises(LogUnavailable, match="disk is full; free some space"):
             await log.append(TOPIC, 0, big)
         assert await read(log, 1) == ["before"]
         assert await log.ends(TOPIC) == (1,)
-        monkeypatch.setattr(BoundedFile, "pages", 1 << 30)
+        await limit_pages(log, 1 << 30)
         await log.append(TOPIC, 0, value("after"))
         assert await read(log, 2) == ["before", "after"]
 
@@ -376,23 +373,10 @@ async def test_a_removed_file_suspends_the_link_until_it_is_put_back(path, until
         assert (await client.start_incarnation("a:1", above=0)).incarnation == 1
 
 
-class RefusingFile(SqliteFile):
-    """A file on a disk that can be told to refuse every write."""
-
-    refuses = False
-
-    def transaction(self, deadline_s, **kind):
-        if self.refuses:
-            raise FileUnavailable(f"{self.path}: the disk is full")
-        return super().transaction(deadline_s, **kind)
-
-
-async def test_heartbeats_that_cannot_be_written_suspend_the_link_by_themselves(path, until, monkeypatch):
-    monkeypatch.setattr(sqlite_writer_thread, "SqliteFile", RefusingFile)
+async def test_heartbeats_that_cannot_be_written_suspend_the_link_by_themselves(path, until):
     async with opened_coordination(path) as client:
-        monkeypatch.setattr(RefusingFile, "refuses", True)
-        await until(client, lambda: client.connection is Connection.SUSPENDED)
-        monkeypatch.setattr(RefusingFile, "refuses", False)
+        with every_write_fails():
+            await until(client, lambda: client.connection is Connection.SUSPENDED)
         await until(client, lambda: client.connection is Connection.CONNECTED)
 
 

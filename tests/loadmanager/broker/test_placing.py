@@ -178,9 +178,8 @@ async def test_looking_at_all_that_is_in_flight_costs_a_part_of_the_placements_o
         subjects = tuple(Subject(bundle, hand.entry(bundle).revision) for bundle in bundles)
         await channel.publish(Record("", Action.REVOKE, C, Role.LEADER, 1, subjects))
         assert len(channel.table.in_state(State.REVOKING)) == 800
-        looks = gone_through = 0
-
-        candidates = Roster.candidates
+        looks = gone_through = walks = 0
+        candidates, flights = Roster.candidates, OwnershipTable.flights
 
         def counting(*arguments):
             nonlocal looks, gone_through
@@ -188,9 +187,14 @@ async def test_looking_at_all_that_is_in_flight_costs_a_part_of_the_placements_o
             gone_through += len(one._given)
             return candidates(*arguments)
 
+        def walking(table):
+            nonlocal walks
+            walks += 1
+            return flights(table)
+
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Roster, "candidates", counting)
-            patch.setattr(OwnershipTable, "flights", lambda _: pytest.fail("what is in flight is counted, not walked"))
+            patch.setattr(OwnershipTable, "flights", walking)
             one = placing(world, hand, B, C)
             for begin in range(0, 800, 10):
                 some = [hand.entry(bundle) for bundle in bundles[begin : begin + 10]]
@@ -201,6 +205,7 @@ async def test_looking_at_all_that_is_in_flight_costs_a_part_of_the_placements_o
                     record = Record("", Action.RELEASE, C, Role.LEADER, 1, (subject,), owner)
                     assert isinstance(await channel.publish(record), Change)
         assert looks >= 2
+        assert walks == 0, "bundles in flight are counted, not walked"
         assert gone_through <= 8 * 800
         held = Counter(hand.entry(bundle).holder for bundle in bundles)
         assert set(held) == {B, C}

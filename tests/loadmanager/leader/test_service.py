@@ -100,8 +100,11 @@ def takes_no_record(started: Started) -> Callable[[], None]:
     async def refuse(*_: object) -> int:
         raise LogUnavailable("too few replicas; try again")
 
+    def take_again() -> None:
+        log.append = takes  # type: ignore[method-assign]
+
     log.append = refuse  # type: ignore[method-assign]
-    return lambda: setattr(log, "append", takes)
+    return take_again
 
 
 @virtually

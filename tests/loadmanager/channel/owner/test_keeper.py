@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
 import pytest
 
+from loadmanager.channel.owner.election import lease_of
 from loadmanager.channel.owner.keeper import Counts, Keeper, KeeperDependencies, KeeperSettings
 from loadmanager.channel.owner.schedule import ScheduleSettings
 from loadmanager.simulation.world import World
 from statechannel.errors import BadSnapshot, LogUnavailable, WriterFenced
 from statechannel.law.record import Action
-from statechannel.law.snapshot import INDEX_KEY, Decoding, SnapshotsReader
+from statechannel.law.snapshot import INDEX_KEY, Index, chunk_key
+from statechannel.law.snapshot_columns import Chunk, sealed
 from statechannel.ports import ExclusiveWriter, Log, LogEntry, Payload
 from statechannel.runtime.service import Channel
 from tests.loadmanager.channel.owner.watching import CHANNEL, SNAPSHOTS, Watch
@@ -309,17 +312,29 @@ async def test_the_log_is_not_trimmed_to_a_base_that_has_been_damaged_since(worl
     assert watch.complaints == []
 
 
+def write_nonsense(owner: Owner, snapshot_id: str) -> None:
+    """Make this snapshot one that is whole and does not decode: it has no head."""
+    log, genesis = owner.world.log, owner.channel.table.genesis
+    assert genesis is not None
+    chunk = sealed(msgspec.msgpack.encode(Chunk(None, [], [])))
+    checksum = blake2b(chunk, digest_size=16).hexdigest()
+    infos = tuple(
+        msgspec.structs.replace(info, chunks=1, size_bytes=len(chunk), checksum=checksum)
+        if info.snapshot_id == snapshot_id
+        else info
+        for info in owner.keeper.listed
+    )
+    index = sealed(msgspec.msgpack.encode(Index(genesis, 0, infos)))
+    watching, log.on_append = log.on_append, None
+    payloads = [Payload(chunk_key(snapshot_id, 0), chunk), Payload(INDEX_KEY, index)]
+    log.commit(lease_of(0), log.new_writer(lease_of(0)), 1, SNAPSHOTS, 0, payloads)
+    log.on_append = watching
+
+
 @pytest.mark.parametrize("bad", ["a:1-1", "a:1-2"])
 def test_the_log_is_not_trimmed_to_a_snapshot_that_is_whole_but_makes_no_sense(
-    bad: str, monkeypatch: pytest.MonkeyPatch
+    bad: str,
 ):
-    decoding = SnapshotsReader.decoding
-
-    def refuse(reader: SnapshotsReader, snapshot_id: str) -> Decoding:
-        if snapshot_id == bad:
-            raise BadSnapshot(f"{bad} does not decode")
-        return decoding(reader, snapshot_id)
-
     async def story(world: World) -> None:
         watch, settings = Watch(world), changed(PROMPT, retention_s=60.0)
         async with owner(world, "a:1", settings) as a, owner(world, "b:1", settings) as b:
@@ -328,7 +343,7 @@ def test_the_log_is_not_trimmed_to_a_snapshot_that_is_whole_but_makes_no_sense(
                 await a.write(3)
                 await a.keeper.attend()
                 await asyncio.sleep(30)
-            monkeypatch.setattr(SnapshotsReader, "decoding", refuse)
+            write_nonsense(a, bad)
             trimmed_to: list[int] = []
             world.log.on_trim = lambda topic, _partition, before: trimmed_to.append(before)
             covered = {info.snapshot_id: info.next_offset for info in a.keeper.listed}
