@@ -71,7 +71,7 @@ async def test_every_record_is_told_newest_first(cluster: Cluster) -> None:
     assert (found["exists"], found["state"], found["next"], found["note"]) == (True, "assigned", None, None)
 
 
-async def test_a_bundle_that_was_split_and_merged_knows_where_it_came_from_and_went_to(cluster: Cluster) -> None:
+async def test_split_and_merged_bundle_knows_its_origins_and_successors(cluster: Cluster) -> None:
     await cluster.start()
     (parent, *_) = await cluster.create("t/n", 2)
     operations = cluster.brokers[0].node.current.operations
@@ -91,7 +91,7 @@ async def test_a_bundle_that_was_split_and_merged_knows_where_it_came_from_and_w
     assert (await history(cluster, children[1]))["entries"][0]["children"] == [str(parent)]
 
 
-async def test_a_bundle_of_a_namespace_that_was_deleted_and_made_anew_has_both_lives(cluster: Cluster) -> None:
+async def test_bundle_of_a_recreated_namespace_has_both_lives(cluster: Cluster) -> None:
     await cluster.start()
     (bundle, *_) = await cluster.create("t/n", 2)
     await cluster.brokers[0].node.current.operations.delete_namespace("t/n")

@@ -200,7 +200,7 @@ async def test_who_cannot_be_asked_is_told_apart_from_who_agrees(cluster: Cluste
     assert "4 could not be checked" in result.stdout
 
 
-async def test_a_replica_that_reads_no_further_does_not_agree_by_its_own_old_offset(cluster: Cluster) -> None:
+async def test_replica_that_stopped_reading_does_not_agree_by_its_old_offset(cluster: Cluster) -> None:
     await cluster.start()
     # a record of a newer release would stop the auditor too
     cluster.brokers[0].node.channel.replica.stopped_by = NewerRecord("written by a newer release")

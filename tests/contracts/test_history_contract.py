@@ -62,7 +62,7 @@ async def told(channel: Channel, bundle: Bundle, since_ms: int | None = None) ->
     return [(entry.action, entry.accepted) for entry in found.entries]
 
 
-async def test_a_history_is_read_from_the_log_and_from_the_snapshot_where_it_was_trimmed(channel, bundles):
+async def test_history_is_read_from_the_log_and_from_the_snapshot_before_it(channel, bundles):
     hand = Hand(channel)
     await hand.assign(bundles[0], A)
     await hand.write(Action.OWN, bundles[0], B, B)

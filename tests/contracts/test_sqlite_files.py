@@ -92,7 +92,7 @@ async def test_processes_that_append_at_once_lose_and_reorder_nothing(path):
         assert own == [f"{name}.{i}.{j}" for i, j in itertools.product(range(appends), range(3))]
 
 
-async def test_a_process_killed_while_appending_leaves_a_log_with_all_it_was_promised(path):
+async def test_process_killed_while_appending_leaves_all_that_it_was_promised(path):
     async with process(path, "append", "killed", "1000000") as child:
         for expected in range(40):
             assert await line(child) == str(expected)
@@ -139,7 +139,7 @@ async def test_a_reader_that_cannot_be_woken_looks_by_itself(path):
         assert await reading == ["news"]
 
 
-async def test_the_sockets_of_killed_processes_are_cleared_and_the_directory_goes_with_the_last(path):
+async def test_sockets_of_killed_processes_go_and_the_directory_with_the_last(path):
     async with opened_log(path) as log:
         directory = socket_directory(path)
         assert len(str(directory)) < 100
@@ -164,7 +164,7 @@ async def limit_pages(log, pages):
     await done
 
 
-async def test_a_full_disk_refuses_appends_reads_go_on_and_appends_work_again_with_space(path):
+async def test_full_disk_refuses_appends_while_reads_go_on_until_there_is_space(path):
     async with opened_log(path) as log:
         await log.append(TOPIC, 0, value("before"))
         await limit_pages(log, 1)
@@ -352,7 +352,7 @@ async def test_a_locked_file_suspends_the_link_until_it_is_free(path, until):
         await client.prove(broker)
 
 
-async def test_a_stopped_process_that_keeps_its_turn_suspends_the_link_without_being_asked(path, until):
+async def test_stopped_process_that_keeps_its_turn_suspends_the_link_unasked(path, until):
     async with opened_coordination(path) as client:
         client.request_timeout_s = 0.2
         with turn_kept(path):
@@ -380,7 +380,7 @@ async def test_heartbeats_that_cannot_be_written_suspend_the_link_by_themselves(
         await until(client, lambda: client.connection is Connection.CONNECTED)
 
 
-async def test_on_a_full_disk_a_proof_is_the_check_alone_and_still_tells_who_is_not_current(path):
+async def test_proof_on_a_full_disk_is_the_check_alone_and_names_old_incarnations(path):
     async with opened_coordination(path) as one, opened_coordination(path) as other:
         me = await one.start_incarnation("a:1", above=0)
         await one._write(lambda db: db.execute("PRAGMA max_page_count = 1").fetchall())  # no page more than there are

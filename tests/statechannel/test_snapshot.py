@@ -102,7 +102,7 @@ def test_what_was_cut_stays_as_it_was_while_the_table_goes_on(ledger):
     assert again.digest() != ledger.table.digest(0)
 
 
-def test_a_picture_stays_as_it_was_while_the_table_goes_on_and_the_other_way_round(ledger):
+def test_copy_stays_as_it_was_while_the_table_goes_on_and_vice_versa(ledger):
     x, y = ledger.begin()
     ledger.assign(x)
     frozen = ledger.table.frozen()
@@ -163,7 +163,7 @@ def test_a_record_that_a_snapshot_covers_is_not_replayed_again(ledger):
     assert replay_all(table, ledger.log) == {}
 
 
-def test_what_a_replica_has_and_the_snapshot_does_not_is_gone_with_its_indices(ledger):
+def test_replica_state_that_the_snapshot_lacks_is_gone_with_its_indices(ledger):
     """It cannot be from the same log; but nothing of it may be left to be found."""
     x, _ = ledger.begin()
     ledger.assign(x)

@@ -100,7 +100,7 @@ def test_an_older_snapshot_never_takes_the_place_of_a_newer_one(topic: Topic):
     assert closing(known, GENESIS, 0, same, {"old"})
 
 
-def test_the_same_snapshot_written_again_after_an_unknown_outcome_is_not_deleted(topic: Topic, ledger):
+def test_snapshot_rewritten_after_an_unknown_outcome_is_not_deleted(topic: Topic, ledger):
     write(topic, ledger.table.cut(0), "new", keep={"old", "new"})
     assert [info.snapshot_id for info in topic.known().snapshots] == ["old", "new"]
     topic.compact()
@@ -167,7 +167,7 @@ def test_no_chunk_is_larger_than_what_a_log_takes(name: str):
     assert there_and_back(state) == state
 
 
-def test_a_snapshot_is_encoded_and_decoded_in_steps_of_a_bounded_number_of_bundles():
+def test_snapshot_is_encoded_and_decoded_in_steps_of_bounded_size():
     state = state_of(evenly("t/n", 30_000))
     chunks = [piece for piece in encode(state, "s", 0) if not isinstance(piece, SnapshotInfo)]
     assert len(chunks) == 30_000 / CHUNK_BUNDLES

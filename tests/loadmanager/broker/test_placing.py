@@ -166,7 +166,7 @@ async def test_many_that_nobody_may_take_are_told_of(world: World):
 
 
 @virtually
-async def test_looking_at_all_that_is_in_flight_costs_a_part_of_the_placements_only(world: World):
+async def test_looking_at_bundles_in_flight_costs_part_of_the_placements_only(world: World):
     """Counted: 800 bundles of a dead broker; the table changes after each ten that are placed."""
     async with replica(world) as channel:
         hand = Hand(channel)
@@ -213,7 +213,7 @@ async def test_looking_at_all_that_is_in_flight_costs_a_part_of_the_placements_o
 
 
 @virtually
-async def test_a_bundle_that_must_leave_goes_to_another_and_to_nobody_if_there_is_none(world: World):
+async def test_bundle_that_must_leave_goes_to_another_broker_or_to_nobody(world: World):
     async with replica(world) as channel:
         hand = Hand(channel)
         (bundle,) = await hand.create()
@@ -231,7 +231,7 @@ async def test_nobody_to_place_on_is_said(world: World):
 
 
 @virtually
-async def test_the_former_name_is_preferred_but_never_the_incarnation_that_lost_the_bundle(world: World):
+async def test_former_name_is_preferred_but_not_the_incarnation_that_lost_it(world: World):
     async with replica(world) as channel:
         hand = Hand(channel)
         (bundle,) = await hand.create()
@@ -257,7 +257,7 @@ async def test_who_could_not_prepare_is_passed_over_once(world: World):
 
 
 @virtually
-async def test_how_full_a_broker_is_goes_by_the_capacity_that_a_policy_lays_down_and_the_weights(world: World):
+async def test_usage_of_a_broker_uses_policy_capacity_and_weights(world: World):
     policies = Policies(brokers={"a:1": BrokerPolicy(capacity={"cpu": 2.0})})
     load = BrokerLoadData(A, 1, cpu_percent=80.0, in_rate_msg_s=30.0, capacity={"cpu": 8.0, "rate_msg_s": 100.0})
     async with replica(world) as channel:

@@ -54,7 +54,7 @@ def last(nodes: Nodes) -> Round:
 
 
 @virtually
-async def test_each_move_of_a_round_carries_its_reason_and_the_round_that_decided_it(world: World):
+async def test_each_move_of_a_round_carries_its_reason_and_its_round(world: World):
     nodes, _a, moves = await lopsided(world)
     await world.until(lambda: len(moves) >= 2, 30, "it is balanced")
     leader = nodes.leader()

@@ -251,7 +251,7 @@ async def test_a_change_of_many_bundles_comes_in_pieces_and_counts_with_the_last
 
 
 @virtually
-async def test_who_watches_one_namespace_hears_that_he_is_up_to_date_while_there_is_news_of_others(
+async def test_watch_of_one_namespace_reports_progress_on_news_of_others(
     world: World,
 ) -> None:
     async with replica(world) as channel:

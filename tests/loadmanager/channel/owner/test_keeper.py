@@ -177,7 +177,7 @@ async def test_a_deposed_owner_writes_nothing_more(world: World):
 
 
 @virtually
-async def test_an_owner_that_was_paused_in_the_middle_of_a_snapshot_puts_nothing_over_a_later_one(world: World):
+async def test_owner_paused_in_a_snapshot_does_not_replace_a_later_one(world: World):
     watch = Watch(world)
     async with owner(world, "a:1") as a, owner(world, "b:1") as b:
         await a.hand.create(8)
@@ -211,7 +211,7 @@ async def test_an_owner_that_was_paused_in_the_middle_of_a_snapshot_puts_nothing
 
 
 @virtually
-async def test_a_late_trim_of_a_deposed_owner_goes_no_further_than_the_present_list(world: World):
+async def test_late_trim_of_a_deposed_owner_stops_at_the_present_list(world: World):
     watch = Watch(world)
     async with owner(world, "a:1") as a, owner(world, "b:1") as b:
         await a.keeper.open()
@@ -243,7 +243,7 @@ async def test_a_replica_that_has_not_read_as_far_as_the_snapshots_writes_none(w
 
 
 @virtually
-async def test_what_the_former_owner_commits_just_before_it_is_fenced_is_not_overlooked(world: World):
+async def test_last_commit_of_a_fenced_owner_is_not_overlooked(world: World):
     watch = Watch(world)
     async with owner(world, "a:1") as a, owner(world, "b:1") as b:
         await b.keeper.open()
@@ -332,7 +332,7 @@ def write_nonsense(owner: Owner, snapshot_id: str) -> None:
 
 
 @pytest.mark.parametrize("bad", ["a:1-1", "a:1-2"])
-def test_the_log_is_not_trimmed_to_a_snapshot_that_is_whole_but_makes_no_sense(
+def test_log_is_not_trimmed_to_an_intact_snapshot_without_sense(
     bad: str,
 ):
     async def story(world: World) -> None:
@@ -365,7 +365,7 @@ def test_the_log_is_not_trimmed_to_a_snapshot_that_is_whole_but_makes_no_sense(
 
 
 @virtually
-async def test_a_list_that_cannot_be_read_is_written_anew_at_once_if_the_log_was_trimmed(world: World):
+async def test_unreadable_list_is_rewritten_at_once_if_the_log_was_trimmed(world: World):
     async with owner(world, "a:1") as a:
         await a.keeper.open()
         for _ in range(3):
@@ -487,7 +487,7 @@ async def test_a_log_that_does_not_answer_is_said_and_the_owner_begins_anew(worl
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_owners_that_follow_each_other_at_any_moment_never_lose_or_put_back_anything(seed: int):
+def test_successive_owners_never_lose_or_restore_anything(seed: int):
     async def story(world: World) -> None:
         watch, dice = Watch(world), world.random
         async with owner(world, "a:1") as a, owner(world, "b:1") as b, owner(world, "c:1") as c:

@@ -93,7 +93,7 @@ async def test_partitions_are_spread_over_the_brokers_and_come_to_one_owner_each
 
 
 @virtually
-async def test_snapshots_are_written_and_the_log_is_trimmed_while_brokers_come_and_go(world: World):
+async def test_snapshots_and_trims_go_on_while_brokers_come_and_go(world: World):
     cluster = Cluster(world)
     a, _b, c = await cluster.start(*THREE)
     cluster.write(a, 1_000)
@@ -149,7 +149,7 @@ async def test_an_owner_that_sleeps_through_a_takeover_writes_nothing_afterwards
 
 
 @virtually
-async def test_an_owner_that_is_cut_off_from_the_coordination_service_does_not_fence_its_successor(world: World):
+async def test_owner_cut_off_from_coordination_does_not_fence_its_successor(world: World):
     cluster = Cluster(world)
     started = await cluster.start(*THREE)
     await cluster.spread(*THREE)
@@ -195,7 +195,7 @@ async def test_a_broker_that_stops_leaves_no_office_behind(world: World):
 
 
 @virtually
-async def test_a_fenced_incarnation_is_followed_by_the_next_one_of_the_same_process(world: World):
+async def test_fenced_incarnation_is_followed_by_the_next_of_the_same_process(world: World):
     cluster = Cluster(world)
     [a] = await cluster.start("a:1")
     await cluster.spread("a:1")
@@ -211,7 +211,7 @@ async def test_a_fenced_incarnation_is_followed_by_the_next_one_of_the_same_proc
 
 
 @virtually
-async def test_a_log_that_is_silent_for_a_while_costs_no_broker_and_snapshots_go_on(world: World):
+async def test_silent_log_costs_no_broker_and_snapshots_resume(world: World):
     cluster = Cluster(world)
     started = await cluster.start(*THREE)
     await cluster.spread(*THREE)
@@ -258,7 +258,7 @@ async def test_a_writer_from_elsewhere_does_not_stop_the_owner_for_long(world: W
 
 
 @virtually
-async def test_a_broker_that_gets_nothing_done_lets_others_try_and_a_bug_costs_no_ownership(world: World):
+async def test_failing_owner_lets_others_try_and_a_bug_costs_no_ownership(world: World):
     cluster = Cluster(world)
     started = await cluster.start(*THREE)
     await cluster.spread(*THREE)

@@ -40,7 +40,7 @@ async def approved(process: Process, of: Advice) -> Advice:
     return of
 
 
-async def test_a_change_that_somebody_makes_while_rounds_are_read_is_not_overwritten(tmp_path: Path) -> None:
+async def test_change_made_while_rounds_are_read_is_not_overwritten(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         leader = await here.process()
         of = await approved(leader, advice(GOOD))
@@ -139,7 +139,7 @@ class Spy:
         raise AssertionError(name)
 
 
-async def test_a_leader_that_read_long_ago_that_advice_is_applied_does_nothing_about_it(tmp_path: Path) -> None:
+async def test_leader_that_read_long_ago_of_applied_advice_does_nothing(tmp_path: Path) -> None:
     """As one that was stopped between reading and acting, while the next one brought it to its end."""
     async with place(tmp_path) as here:
         old, new = await here.process(1), await here.process(2)

@@ -97,7 +97,7 @@ async def proposed(world: World, on: Stage) -> Plan:
 
 
 @virtually
-async def test_under_review_a_round_proposes_and_moves_nothing_until_somebody_lets_it(world: World):
+async def test_round_under_review_proposes_and_moves_nothing_until_it_is_run(world: World):
     on = await stage(world, REVIEWED)
     plan = await proposed(world, on)
     await asyncio.sleep(20)
@@ -143,7 +143,7 @@ async def test_a_plan_is_verified_undone_and_then_rests(world: World):
 
 
 @virtually
-async def test_a_running_plan_that_is_withdrawn_is_undone_at_once_by_the_next_leader_too(world: World):
+async def test_withdrawn_running_plan_is_undone_at_once_also_by_the_next_leader(world: World):
     on = await stage(world, BY_HAND, "a:1", "b:1", "c:1", bundles=12)
     old = on.leader
     holder, to = (broker for broker in on.brokers if broker is not old)
@@ -181,7 +181,7 @@ async def test_undo_lists_what_has_moved_on_and_leaves_it_there(world: World):
 
 
 @virtually
-async def test_bundles_that_are_not_where_the_plan_found_them_are_skipped_and_listed(world: World):
+async def test_bundles_that_moved_since_the_plan_are_skipped_and_listed(world: World):
     on = await stage(world, BY_HAND, "a:1", "b:1", "c:1", bundles=4)
     wish = Unload(broker="a:1", to="b:1")
     plan = await on.at(on.follower, lambda writer: writer.unload(wish, "ann", "", review=True))
@@ -531,7 +531,7 @@ async def test_what_somebody_rejected_is_not_proposed_again_before_its_time(worl
         await world.until(lambda: on.follower.node.plans.open() != [], 20, "it asks again")
 
 
-def test_half_of_a_proposed_swap_is_not_made_when_the_other_half_has_moved_on(scripted: Scripted):
+def test_half_of_a_swap_is_not_made_when_the_other_half_moved_on(scripted: Scripted):
     @virtually
     async def story(world: World) -> None:
         on = await stage(world, AS_TOLD_REVIEWED, "a:1", "b:1", "c:1", bundles=3)
@@ -566,7 +566,7 @@ def test_what_was_held_back_does_not_begin_any_more_once_balancing_is_off(script
     story()
 
 
-def test_a_leader_that_is_told_that_another_one_leads_says_nothing_about_a_plan(monkeypatch: pytest.MonkeyPatch):
+def test_leader_that_hears_of_another_leader_says_nothing_about_a_plan(monkeypatch: pytest.MonkeyPatch):
     told: list[str] = []
 
     async def deposed(executor: DutyExecutor, bundle: Bundle, *_: object) -> Refusal:
