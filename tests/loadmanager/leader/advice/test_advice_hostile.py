@@ -53,7 +53,7 @@ async def test_change_made_while_rounds_are_read_is_not_overwritten(tmp_path: Pa
                 await leader.live.set("balancing_tolerance", 0.15, seen=0, author="bob", reason="")
             return found
 
-        leader.following._rounds = slowly
+        leader.rounds = slowly
         assert await leader.until_over(of) is PlanState.SUPERSEDED
         assert leader.changes() == [("bob", 0.15)]
 
@@ -103,7 +103,7 @@ async def test_a_clock_that_is_set_back_makes_nobody_wait_for_it(tmp_path: Path)
             asked.append(end_ms)
             return await read(begin_ms, end_ms, ruler)
 
-        leader.following._rounds = counted
+        leader.rounds = counted
         await leader.following.tick()
         assert asked == [], "just looked"
         here.clock.now_ms -= 60_000
@@ -176,12 +176,12 @@ async def test_without_any_round_afterwards_it_waits_says_so_and_can_be_withdraw
         async def silent(begin_ms: int, end_ms: int, ruler: Ruler) -> Sequence[Sample]:
             return [each for each in await read(begin_ms, end_ms, ruler) if each.at_ms <= applied_ms]
 
-        leader.following._rounds = silent
+        leader.rounds = silent
         here.clock.now_ms += 10 * MEASURE_MS
         await leader.following.tick()
         assert leader.state(of) is PlanState.MEASURING
         assert leader.following.waiting[of.id] == "0 rounds since then can be compared, 5 are needed"
-        leader.following._rounds = read
+        leader.rounds = read
         here.clock.now_ms += MEASURE_MS
         assert await leader.until_over(of) is PlanState.DONE, "a later round tells as well"
 
@@ -196,11 +196,11 @@ async def test_a_clock_that_steps_ahead_judges_nothing_before_there_are_rounds(t
         async def few(begin_ms: int, end_ms: int, ruler: Ruler) -> Sequence[Sample]:
             return [each for each in await read(begin_ms, end_ms, ruler) if each.at_ms < applied_ms + 5 * ROUND_MS]
 
-        leader.following._rounds = few
+        leader.rounds = few
         here.clock.now_ms += HOUR_MS
         await leader.following.tick()
         assert leader.state(of) is PlanState.MEASURING
-        leader.following._rounds = read
+        leader.rounds = read
         here.clock.now_ms += MEASURE_MS
         assert await leader.until_over(of) is PlanState.UNDONE
 
