@@ -91,7 +91,7 @@ async def test_without_a_snapshot_a_trimmed_log_is_refused(world: World):
 
 
 @virtually
-async def test_damaged_newest_snapshot_is_refused_for_an_older_one(world: World):
+async def test_damaged_newest_snapshot_is_refused_for_an_equal_older_one(world: World):
     async with replica(world) as channel:
         log = channel.replica.log
         bundles = await claimed(channel)

@@ -49,7 +49,7 @@ async def asked(world: World) -> AsyncGenerator[Asked]:
 
 
 @virtually
-async def test_owned_bundle_is_answered_at_once_with_owner_and_token(world: World):
+async def test_owned_bundle_is_answered_at_once_with_owner_registration_and_token(world: World):
     async with asked(world) as one:
         await one.hand.assign(one.bundle, B)
         located = one.lookup.peek(TOPIC)

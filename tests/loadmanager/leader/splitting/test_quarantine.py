@@ -284,7 +284,7 @@ def test_fate_of_a_lost_broker_follows_from_registrations_of_its_name(
 
 
 @pytest.mark.parametrize(("started_ms", "fate"), [(800, Fate.LIVES), (950, Fate.CRASHED), (90_000, Fate.LIVES)])
-def test_process_that_was_never_seen_is_judged_by_the_clock(started_ms: int, fate: Fate):
+def test_process_never_seen_is_judged_by_the_clock_and_the_same_in_doubt(started_ms: int, fate: Fate):
     loss = Loss(BrokerId("a:1", 1), 1000, 900, calm_s=10, share=0.5, danger=0)
     now = {"a:1": Peer(BrokerId("a:1", 2), Registration(started_ms=started_ms))}
     found = Processes().fate(loss, now, 100_000, gone_s=60)
@@ -365,7 +365,7 @@ def test_bundle_of_three_deaths_in_a_row_at_one_broker_goes_to_another():
     assert emptiest.name == restless != holder(made, bundle)
 
 
-def test_crashes_of_one_broker_prove_less_than_those_of_several():
+def test_crashes_of_one_broker_prove_less_than_several_but_not_nothing():
     def locked_after(*of: str) -> int:
         for deaths in range(1, 30):
             if crashes([of[i % len(of)] for i in range(deaths)]).is_to_be_locked(LEAST):
