@@ -15,6 +15,9 @@ PACKAGES = ("statechannel", "loadmanager", "api")
 
 FILE_LINES = 400
 FUNCTION_LINES = 60
+TEST_NAME_LENGTH = 72
+LONG_TEST_NAMES = {"history", "simulation"}
+"""Folders of tests whose names are still longer."""
 OVERSIZE: dict[str, int] = {}
 """`path` or `path::function` to its present length, where it is above the limit: it may shrink, never grow."""
 
@@ -151,6 +154,17 @@ def test_the_ratchet_names_only_what_is_still_oversize():
         lengths = dict(functions(tree_of(source))) if function else {"": len(source.read_text().splitlines())}
         limit = FUNCTION_LINES if function else FILE_LINES
         assert limit < lengths.get(function, 0) <= allowed, f"{name} shrank or is gone: take its entry out"
+
+
+def test_names_of_tests_are_short_sentences():
+    found = [
+        f"{short(path)}::{name}"
+        for path in modules("tests/**/*.py")
+        if path.relative_to(ROOT).parts[1] not in LONG_TEST_NAMES
+        for name in re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8"))
+        if len(name) > TEST_NAME_LENGTH
+    ]
+    assert not found, f"say it in {TEST_NAME_LENGTH} characters: test_transfer_is_refused_when_target_is_draining"
 
 
 def test_the_pure_modules_are_there():

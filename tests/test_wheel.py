@@ -238,9 +238,7 @@ def test_a_broker_on_sqlite_answers_a_lookup(loadmanager: Path, tmp_path: Path):
         assert "check.json" in told
 
 
-def test_the_wheel_alone_offers_what_embedding_and_clients_need_and_nothing_heavy(
-    bare: Path, wheel: Path, tmp_path: Path
-):
+def test_wheel_alone_offers_embedding_and_clients_and_nothing_heavy(bare: Path, wheel: Path, tmp_path: Path):
     version = wheel.name.split("-")[1]
     assert done(bare / "python", "-c", PUBLIC, cwd=tmp_path).split(maxsplit=1) == [version, "[]\n"]
     assert done(bare / "loadmanager", "--version", cwd=tmp_path).split()[-1] == version
@@ -248,7 +246,7 @@ def test_the_wheel_alone_offers_what_embedding_and_clients_need_and_nothing_heav
     assert told.count("Usage:") == len(COMMANDS)
 
 
-def test_the_wheel_alone_runs_brokers_beside_a_projects_own_packages_of_any_name(bare: Path, tmp_path: Path):
+def test_wheel_alone_runs_brokers_beside_packages_of_any_name(bare: Path, tmp_path: Path):
     for package in ("api", "bench", "tests"):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").write_text(f"WHOSE = 'our {package}'")

@@ -15,7 +15,7 @@ from fastapi import Depends, Request
 from loadmanager.broker.incarnation import Incarnation
 from loadmanager.broker.metrics import NodeMetrics
 from loadmanager.broker.node import Node
-from loadmanager.channel.history.replaying import ReplayQueue
+from loadmanager.channel.history.replaying import TIMEOUT_S, ReplayQueue
 from loadmanager.channel.history.snapshot_lists import SnapshotLists
 from loadmanager.channel.history.watching import Watching
 from loadmanager.embedding.handover import Handover
@@ -47,7 +47,7 @@ class Kept(msgspec.Struct, frozen=True):
     async def of(cls, handover: Handover, closing: asyncio.Event) -> Kept:
         """Make it on the control loop, whose `handover.at_end` closes it."""
         node = handover.node
-        replays = ReplayQueue(node.world.log, node.channel.topic)
+        replays = ReplayQueue(node.world.log, node.channel.topic, TIMEOUT_S)
         kept = cls(
             handover,
             closing,

@@ -258,6 +258,7 @@ class Incarnation:
                 world.wall_ms,
                 world.nonce,
                 deps.note,
+                world.chunk_bundles,
             ),
             deps.settings,
         )

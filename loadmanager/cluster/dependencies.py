@@ -11,6 +11,7 @@ from loadmanager.cluster.load_reports import Readings
 from loadmanager.cluster.suspicion import Probe
 from loadmanager.model.run_blocking import Blocking, at_once
 from statechannel.law.codec import NEWEST_VERSION
+from statechannel.law.snapshot_columns import CHUNK_BUNDLES
 from statechannel.ports import Coordination, Log
 
 
@@ -19,8 +20,8 @@ class Dependencies(msgspec.Struct, frozen=True):
 
     `clock_s` must run on during suspend. `outside` are clocks, by name, that run on while a virtual machine is paused;
     they may be set. `nonce` must differ between any two processes that ever write to the log. `newest_version` is the
-    newest record format that this release reads. `run_blocking` runs long work: on a thread in a real process, at once
-    in a simulated one.
+    newest record format that this release reads. `chunk_bundles` is the number of bundles in one chunk of a snapshot.
+    `run_blocking` runs long work: on a thread in a real process, at once in a simulated one.
     """
 
     log: Log
@@ -31,5 +32,6 @@ class Dependencies(msgspec.Struct, frozen=True):
     probe: Probe
     sensors: Readings
     newest_version: int = NEWEST_VERSION
+    chunk_bundles: int = CHUNK_BUNDLES
     run_blocking: Blocking = at_once
     outside: Mapping[str, Callable[[], float]] = MappingProxyType({})

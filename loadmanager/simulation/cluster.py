@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 PARTITIONS = 2
 REQUEST_TIMEOUT_S = 1.0
+CHUNK_BUNDLES = 3
+"""Few, so that snapshots of a few bundles still have several chunks."""
 
 SETTINGS = Settings.model_construct(
     cluster="sim",
@@ -175,6 +177,7 @@ class Cluster:
             nonce=f"{self._random.getrandbits(48):012x}",
             probe=self._probe_from(process),
             sensors=SimulatedSensors(self._random),
+            chunk_bundles=CHUNK_BUNDLES,
         )
         settings = SETTINGS.model_copy(update={"advertised": life.name})
         life.node = WatchedNode(

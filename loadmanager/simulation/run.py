@@ -23,13 +23,10 @@ from loadmanager.simulation.loop import SimulationError
 from loadmanager.simulation.recovery import Recovery
 from loadmanager.simulation.workload import Workload
 from loadmanager.simulation.world import World
-from statechannel.law import snapshot_columns
 
 FAULT_PHASE_S = 25.0
 REQUESTS_PER_S = 8.0
 LEAST_BROKERS, MOST_BROKERS = 2, 5
-CHUNK_BUNDLES = 3
-"""Bundles in one chunk of a snapshot."""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -62,7 +59,7 @@ def run_seed(
     The fault phase takes `fault_phase_s` of virtual time. `fault_profile` gives weights of faults and requests by name
     (see `fault_phase.py` and `workload.py`); by default each seed draws its own.
     """
-    with _quiet(), _small_chunks(), World(seed) as world:
+    with _quiet(), World(seed) as world:
         run = Run(world, fault_phase_s, fault_profile)
         violation: str | None = None
         try:
@@ -176,16 +173,6 @@ def _told(error: BaseException) -> str:
         return "; ".join(_told(each) for each in error.exceptions)
     cause = f", because of {_told(error.__cause__)}" if error.__cause__ is not None else ""
     return f"{type(error).__name__}: {error}{cause}"
-
-
-@contextmanager
-def _small_chunks() -> Generator[None]:
-    """Small chunks, so that snapshots of a few bundles still have several."""
-    usual, snapshot_columns.CHUNK_BUNDLES = snapshot_columns.CHUNK_BUNDLES, CHUNK_BUNDLES
-    try:
-        yield
-    finally:
-        snapshot_columns.CHUNK_BUNDLES = usual
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from statechannel.law.bundle import FULL_LOWER, FULL_UPPER
 from statechannel.law.entry import LogEntry, Payload
 from statechannel.law.partition import ClusterIdentity, NamespaceState, PartitionState
 from statechannel.law.record import BrokerId
-from statechannel.law.snapshot_columns import Chunk, Head, entries, opened, packed, sealed, unpack
+from statechannel.law.snapshot_columns import CHUNK_BUNDLES, Chunk, Head, entries, opened, packed, sealed, unpack
 from statechannel.law.verdict import Ownership
 
 INDEX_KEY = b"index"
@@ -63,10 +63,12 @@ _unpack_index = msgspec.msgpack.Decoder(Index).decode
 # --- writing
 
 
-def encode(state: PartitionState, snapshot_id: str, at_ms: int) -> Iterator[Payload | SnapshotInfo]:
+def encode(
+    state: PartitionState, snapshot_id: str, at_ms: int, chunk_bundles: int = CHUNK_BUNDLES
+) -> Iterator[Payload | SnapshotInfo]:
     """The chunks one by one, each made in a few milliseconds; last the snapshot's line in the index."""
     checksum, size_bytes, chunks = blake2b(digest_size=16), 0, 0
-    for value in packed(state):
+    for value in packed(state, chunk_bundles):
         checksum.update(value)
         size_bytes += len(value)
         yield Payload(chunk_key(snapshot_id, chunks), value)

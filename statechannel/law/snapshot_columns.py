@@ -99,14 +99,14 @@ def unpack(value: bytes) -> Chunk:
         raise BadSnapshot(f"a chunk does not read: {error}") from None
 
 
-def packed(state: PartitionState) -> Iterator[bytes]:
+def packed(state: PartitionState, chunk_bundles: int = CHUNK_BUNDLES) -> Iterator[bytes]:
     """The partition's chunks, each made in a few milliseconds."""
     version = PLAIN_FORMAT if state.agreed == NOTHING_AGREED else FORMAT
-    for chunk in _chunks(state):
+    for chunk in _chunks(state, chunk_bundles):
         yield sealed(_pack(chunk), version)
 
 
-def _chunks(state: PartitionState) -> Iterator[Chunk]:
+def _chunks(state: PartitionState, chunk_bundles: int) -> Iterator[Chunk]:
     head: Head | None = None
     for piece in _heads(state):
         if head is not None:
@@ -114,9 +114,9 @@ def _chunks(state: PartitionState) -> Iterator[Chunk]:
         head = piece
     sections: list[tuple[NamespaceState, Sequence[Ownership]]] = []
     bundles, size_bytes = 0, 0
-    for namespace, run in _runs(state.namespaces):
+    for namespace, run in _runs(state.namespaces, chunk_bundles):
         run_bytes = len(namespace.name) + sum(map(_rare_bytes, run))
-        if sections and (bundles + len(run) > CHUNK_BUNDLES or size_bytes + run_bytes > CHUNK_BYTES):
+        if sections and (bundles + len(run) > chunk_bundles or size_bytes + run_bytes > CHUNK_BYTES):
             yield _chunk(head, sections)
             head, sections, bundles, size_bytes = None, [], 0, 0
         sections.append((namespace, run))
@@ -147,13 +147,15 @@ def _with(bare: Head, lists: Mapping[str, Sequence[object]]) -> Head:
     return msgspec.structs.replace(bare, **{name: tuple(items) for name, items in lists.items()})
 
 
-def _runs(namespaces: Sequence[NamespaceState]) -> Iterator[tuple[NamespaceState, Sequence[Ownership]]]:
+def _runs(
+    namespaces: Sequence[NamespaceState], chunk_bundles: int
+) -> Iterator[tuple[NamespaceState, Sequence[Ownership]]]:
     """Each namespace in runs that fit into a chunk; a deleted one as an empty run."""
     for namespace in namespaces:
         begin, size_bytes = 0, 0
         for index, entry in enumerate(namespace.entries):
             size_bytes += _rare_bytes(entry)
-            if index > begin and (index - begin >= CHUNK_BUNDLES or size_bytes > CHUNK_BYTES):
+            if index > begin and (index - begin >= chunk_bundles or size_bytes > CHUNK_BYTES):
                 yield namespace, namespace.entries[begin:index]
                 begin, size_bytes = index, _rare_bytes(entry)
         yield namespace, namespace.entries[begin:]

@@ -6,8 +6,9 @@ import asyncio
 import inspect
 import socket
 import threading
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,10 @@ import pytest
 from loadmanager.broker.hosting import HostRunner
 from loadmanager.broker.node import Node
 from loadmanager.broker.wiring import dependencies
-from loadmanager.embedding.endpoints import listen, opened
+from loadmanager.embedding.endpoints import Endpoint, listen, opened
 from loadmanager.embedding.handover import Handover
 from loadmanager.settings import Settings
-from loadmanager_api import app, server
-from loadmanager_api.listener import Listener
+from loadmanager_api import app
 from loadmanager_api.server import attach
 from tests.api.conftest import WAIT_S, Host
 
@@ -119,17 +119,39 @@ class Step:
     def __init__(self) -> None:
         self.reached = asyncio.Event()
 
-    async def hang(self, *_: Any) -> None:
+    async def reach(self) -> None:
+        self.reached.set()
+
+    async def hang(self) -> None:
         self.reached.set()
         await asyncio.Event().wait()
 
 
-async def cancelled_twice(node: Node, listening: socket.socket, step: Step) -> None:
+@asynccontextmanager
+async def an_ending_hangs(handover: Handover, listening: socket.socket, step: Step) -> AsyncGenerator[None]:
+    handover.control.call_soon_threadsafe(handover.at_end, step.hang)
+    async with attach(handover, listening):
+        yield
+
+
+@asynccontextmanager
+async def a_request_hangs(handover: Handover, listening: socket.socket, step: Step) -> AsyncGenerator[None]:
+    """It is under way when the endpoints close."""
+    handover.control.call_soon_threadsafe(handover.at_end, step.reach)
+    async with attach(handover, listening):
+        asking = asyncio.create_task(handover.ask(asyncio.Event().wait))
+        await asyncio.sleep(0)
+        await handover.ask(partial(asyncio.sleep, 0))  # the request before this one has begun
+        yield
+    await asyncio.gather(asking, return_exceptions=True)
+
+
+async def cancelled_twice(endpoint: Endpoint, node: Node, listening: socket.socket, step: Step) -> None:
     """Open the endpoints, have them closed by a cancellation, and cancel again in the step that hangs."""
     entered = asyncio.Event()
 
     async def served() -> None:
-        async with opened(attach, node, listening):
+        async with opened(endpoint, node, listening):
             entered.set()
             await asyncio.Event().wait()
 
@@ -143,22 +165,22 @@ async def cancelled_twice(node: Node, listening: socket.socket, step: Step) -> N
             await serving
 
 
-@pytest.mark.parametrize(
-    "hanging", ["loadmanager.embedding.handover.Handover.close", "loadmanager_api.kept.Kept.close"]
-)
-async def test_a_second_cancellation_while_the_endpoints_close_skips_no_step(
-    node: Node, listening: socket.socket, monkeypatch: pytest.MonkeyPatch, hanging: str
+@pytest.mark.usefixtures("fresh_routes")
+@pytest.mark.parametrize("hanging", [an_ending_hangs, a_request_hangs])
+async def test_a_second_cancellation_while_closing_skips_no_step(
+    node: Node,
+    listening: socket.socket,
+    hanging: Callable[[Handover, socket.socket, Step], AbstractAsyncContextManager[None]],
 ) -> None:
     step, done = Step(), list[str]()
-    close = Listener.close
 
-    async def noted(listener: Listener, timeout_s: float) -> None:
-        await close(listener, timeout_s)
-        done.append("listener")
+    @asynccontextmanager
+    async def endpoint(handover: Handover, listening: socket.socket) -> AsyncGenerator[None]:
+        async with hanging(handover, listening, step):
+            yield
+        done.append("the listener is closed")
 
-    monkeypatch.setattr(hanging, step.hang)
-    monkeypatch.setattr(Listener, "close", noted)
-    monkeypatch.setattr(server, "lay_out_routes", lambda: done.append("laid out"))
-    await cancelled_twice(node, listening, step)
-    assert sorted(done) == ["laid out", "listener"]
+    await cancelled_twice(endpoint, node, listening, step)
+    assert done == ["the listener is closed"]
+    assert app.routes_of_all().middleware_stack is not None, "the routes are laid out"
     assert listening.fileno() == -1

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from loadmanager.channel.history import replaying
+from loadmanager_api import kept
 from loadmanager_api.cli.main import main
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, BrokerId, Record, Subject
@@ -70,7 +71,7 @@ async def test_every_record_is_told_newest_first(cluster: Cluster) -> None:
     assert (found["exists"], found["state"], found["next"], found["note"]) == (True, "assigned", None, None)
 
 
-async def test_a_bundle_that_was_split_and_merged_knows_where_it_came_from_and_went_to(cluster: Cluster) -> None:
+async def test_split_and_merged_bundle_knows_its_origins_and_successors(cluster: Cluster) -> None:
     await cluster.start()
     (parent, *_) = await cluster.create("t/n", 2)
     operations = cluster.brokers[0].node.current.operations
@@ -90,7 +91,7 @@ async def test_a_bundle_that_was_split_and_merged_knows_where_it_came_from_and_w
     assert (await history(cluster, children[1]))["entries"][0]["children"] == [str(parent)]
 
 
-async def test_a_bundle_of_a_namespace_that_was_deleted_and_made_anew_has_both_lives(cluster: Cluster) -> None:
+async def test_bundle_of_a_recreated_namespace_has_both_lives(cluster: Cluster) -> None:
     await cluster.start()
     (bundle, *_) = await cluster.create("t/n", 2)
     await cluster.brokers[0].node.current.operations.delete_namespace("t/n")
@@ -188,7 +189,7 @@ async def test_what_nobody_heard_of_and_what_makes_no_sense_is_refused(cluster: 
 async def test_a_log_that_takes_too_long_is_not_waited_for(
     cluster: Cluster, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replaying.ReplayQueue.__init__, "__defaults__", (0.0,))
+    monkeypatch.setattr(kept, "TIMEOUT_S", 0.0)
     await cluster.start()
     await cluster.create("t/n")
     path = "/v1/bundles/t/n/0x00000000_0x40000000/history"

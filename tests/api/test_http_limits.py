@@ -136,7 +136,7 @@ async def test_a_connection_without_a_request_is_closed(cluster: Cluster, first:
     raw.close()
 
 
-async def test_a_flood_of_connections_leaves_room_for_those_who_ask_after_its_health(cluster: Cluster) -> None:
+async def test_flood_of_connections_leaves_room_for_health_checks(cluster: Cluster) -> None:
     await cluster.start(http_connections=16)
     flood = [await Raw.to(cluster.brokers[0].url) for _ in range(100)]
     for raw in flood:

@@ -114,7 +114,7 @@ async def test_a_bundle_on_its_way_is_deferred_until_it_has_arrived(cluster: Clu
     assert (counts.waiting, counts.deferred, counts.answered) == (0, 1, 1)
 
 
-async def test_what_waits_too_long_is_told_when_to_come_back_and_leaves_nothing_behind(cluster: Cluster) -> None:
+async def test_lookup_that_waits_too_long_names_a_retry_time_and_leaves_nothing(cluster: Cluster) -> None:
     await cluster.start(lookup_timeout_s=0.1)
     await cluster.create("t/n")
     cluster.brokers[0].host.gate.clear()

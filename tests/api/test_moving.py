@@ -159,7 +159,7 @@ def test_a_log_in_use_is_refused_with_what_stands_there(tmp_path: Path, old: str
     assert "is not empty: it belongs to cluster 'shop', generation 3" in told
 
 
-def test_a_cluster_moves_to_another_file_and_back_under_ever_later_generations(tmp_path: Path, old: str):
+def test_cluster_moves_to_another_file_and_back_under_later_generations(tmp_path: Path, old: str):
     second, third = f"sqlite:{tmp_path}/second.db", f"sqlite:{tmp_path}/third.db"
     result = done("migrate", "--from-log", old, "--log", second, *QUICK)
     assert "old.db is closed for good" in result.stderr
@@ -172,7 +172,7 @@ def test_a_cluster_moves_to_another_file_and_back_under_ever_later_generations(t
     assert "this was done before" in done("migrate", "--from-log", old, "--log", second, *QUICK).stderr
 
 
-def test_a_log_that_was_moved_is_no_longer_backed_up_unless_the_new_one_is_lost(tmp_path: Path, old: str):
+def test_moved_log_is_not_backed_up_again_unless_the_new_one_is_lost(tmp_path: Path, old: str):
     second, file = f"sqlite:{tmp_path}/second.db", tmp_path / "backup"
     done("channel", "export", str(file), "--log", old)
     before = file.read_bytes()

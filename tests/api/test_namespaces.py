@@ -113,7 +113,7 @@ async def test_an_unowned_bundle_is_given_to_the_destination(cluster: Cluster) -
     assert cluster.owner(bundle) == to.name
 
 
-async def test_an_unloaded_bundle_has_no_owner_and_unloading_it_again_changes_nothing(cluster: Cluster) -> None:
+async def test_unloaded_bundle_has_no_owner_and_unloading_again_changes_nothing(cluster: Cluster) -> None:
     await cluster.start()
     await cluster.create("t/n")
     bundle = await cluster.assign("t/n/a")
@@ -196,7 +196,7 @@ async def test_nothing_is_moved_to_a_broker_that_does_not_answer(cluster: Cluste
     assert "refuses connections" in problem["detail"]
 
 
-async def test_a_move_that_does_not_arrive_in_time_is_unavailable_and_may_still_happen(cluster: Cluster) -> None:
+async def test_late_move_is_unavailable_and_may_still_happen(cluster: Cluster) -> None:
     await cluster.start(2, in_flight_timeout_s=0.3, host_prepare_timeout_s=10)
     await cluster.create("t/n")
     bundle = await cluster.assign("t/n/a")

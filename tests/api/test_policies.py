@@ -168,7 +168,7 @@ async def test_a_transfer_against_the_rules_is_refused_by_the_rule_unless_forced
     assert "forced by ann: isolation policy 'pay'" in [entry["reason"] for entry in history["entries"]]
 
 
-async def test_namespaces_that_come_into_one_group_are_moved_apart_cold_as_they_are(cluster: Cluster) -> None:
+async def test_cold_namespaces_that_join_one_group_are_moved_apart(cluster: Cluster) -> None:
     await cluster.start(3, balancing_interval_s=0.3, load_top_bundles=1, **ONLY_RULES)
     names = ("db/one", "db/two", "db/three")
     bundles = [bundle for name in names for bundle in await cluster.create(name, 2)]

@@ -129,7 +129,7 @@ async def test_what_makes_no_sense_is_refused_and_changes_nothing(
     assert says in (await refused(status, method, path, **options))["detail"]
 
 
-async def test_bundles_of_two_owners_are_not_merged_and_the_answer_says_what_to_transfer(
+async def test_bundles_of_two_owners_are_not_merged_and_it_says_what_to_transfer(
     cluster: Cluster, refused: Refused
 ) -> None:
     bundles = await owned(cluster, 2)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from loadmanager.channel.history import recent, watch, watching
-from loadmanager.channel.history.replaying import ReplayQueue
+from loadmanager.channel.history import watch, watching
+from loadmanager.channel.history.replaying import TIMEOUT_S, ReplayQueue
 from loadmanager.errors import LoadManagerError
 from tests.api.conftest import WAIT_S, Broker, Cluster, Refused
 from tests.api.watching import Client, told
@@ -65,13 +65,13 @@ def table_of(broker: Broker, namespace: str | None = None) -> dict[str, Any]:
     return told(broker.node.channel.table, namespace)
 
 
-@pytest.mark.parametrize("kept", [recent.CHANGES_KEPT, 3])
+@pytest.mark.parametrize("kept", [watching.CHANGES_KEPT, 3])
 @pytest.mark.parametrize("namespace", [None, "t/n"])
 async def test_a_client_that_reconnects_at_random_folds_the_same_table(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, kept: int, namespace: str | None
 ) -> None:
     """With 3 changes in memory nearly every return is served from the log."""
-    monkeypatch.setattr(recent.RecentChanges.__init__, "__defaults__", (kept, recent.BYTES_KEPT))
+    monkeypatch.setattr(watching, "CHANGES_KEPT", kept)
     monkeypatch.setattr(watch, "BUNDLES_A_PIECE", 2)
     await cluster.start(2)
     chance, writer = random.Random(kept), Writer(cluster, kept)
@@ -119,7 +119,7 @@ async def test_revisions_from_which_nobody_can_go_on_are_refused(cluster: Cluste
 async def test_a_revision_that_was_trimmed_is_gone(
     cluster: Cluster, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recent.RecentChanges.__init__, "__defaults__", (1, recent.BYTES_KEPT))
+    monkeypatch.setattr(watching, "CHANGES_KEPT", 1)
     await cluster.start(snapshot_records=1, log_retention_s=0.0)
     node = cluster.brokers[0].node
     await cluster.create("t/n")
@@ -135,7 +135,7 @@ async def test_a_revision_that_was_trimmed_is_gone(
 async def test_a_reader_that_is_too_slow_is_told_where_to_go_on(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recent.RecentChanges.__init__, "__defaults__", (5, recent.BYTES_KEPT))
+    monkeypatch.setattr(watching, "CHANGES_KEPT", 5)
     await cluster.start()
     await cluster.create("t/n", 16)
     pieces = (await _watching(cluster).begin(None, None)).pieces()
@@ -157,7 +157,7 @@ async def test_a_reader_that_is_too_slow_is_told_where_to_go_on(
 def _watching(cluster: Cluster) -> watching.Watching:
     """A second one of the first broker's."""
     node = cluster.brokers[0].node
-    return watching.Watching(node.channel.replica, ReplayQueue(node.world.log, node.channel.topic))
+    return watching.Watching(node.channel.replica, ReplayQueue(node.world.log, node.channel.topic, TIMEOUT_S))
 
 
 async def test_a_quiet_watch_says_that_it_lives_and_how_far_it_has_come(

@@ -41,7 +41,7 @@ async def leading(client: Coordination, name: str) -> Leadership:
 
 
 # --- the cluster
-async def test_the_first_caller_ties_the_root_to_its_cluster_and_everybody_of_it_may_say_so_again(client, other):
+async def test_first_caller_ties_the_root_and_its_whole_cluster_may_repeat_it(client, other):
     await client.identify("production", "log-1")
     await client.identify("production", "log-1")
     await other.identify("production", "log-1")
@@ -199,9 +199,7 @@ async def test_a_proof_fails_as_soon_as_a_newer_incarnation_has_started(client, 
         await client.prove(broker)
 
 
-async def test_a_proof_registers_again_after_the_session_ended_under_the_same_number(
-    coordinations, client, other, until
-):
+async def test_proof_after_the_session_ended_registers_under_the_same_number(coordinations, client, other, until):
     broker = await started(client, A, b"first")
     await client.register(broker, b"last data")
     await until(other, lambda: A in other.members)
@@ -523,9 +521,7 @@ async def test_closing_frees_an_office_at_once(client, other, until):
     assert await other.claim(LEASE, b)
 
 
-async def test_an_office_is_free_when_its_holder_is_not_heard_and_others_keep_theirs(
-    coordinations, client, other, until
-):
+async def test_lease_of_an_unheard_holder_is_free_and_others_keep_theirs(coordinations, client, other, until):
     a, b = await started(client, A), await started(other, B)
     assert await client.claim(LEASE, a)
     assert await other.claim("another-lease", b)
@@ -535,9 +531,7 @@ async def test_an_office_is_free_when_its_holder_is_not_heard_and_others_keep_th
     assert await other.claim(LEASE, b)
 
 
-async def test_a_holder_that_lost_its_session_and_came_back_holds_nothing_until_it_claims_again(
-    coordinations, client, other, until
-):
+async def test_holder_that_lost_its_session_holds_nothing_until_it_claims_again(coordinations, client, other, until):
     a = await started(client, A)
     assert await client.claim(LEASE, a)
     await until(other, lambda: LEASE in other.leases)
@@ -552,9 +546,7 @@ async def test_a_holder_that_lost_its_session_and_came_back_holds_nothing_until_
         await until(reader, lambda reader=reader: reader.leases.get(LEASE) == a)
 
 
-async def test_a_client_that_lost_its_session_sees_what_others_hold_and_go_on_to_do(
-    coordinations, client, other, until
-):
+async def test_client_that_lost_its_session_sees_what_others_hold_and_do(coordinations, client, other, until):
     a, b = await started(client, A), await started(other, B)
     assert await client.claim(LEASE, a)
     await coordinations.expire(client)
@@ -580,9 +572,7 @@ async def test_closing_ends_registration_and_leadership_at_once(client, other, u
     await until(other, lambda: A not in other.members and other.leadership is None)
 
 
-async def test_a_session_that_is_not_heard_loses_registration_and_leadership_but_not_its_number(
-    coordinations, client, other, until
-):
+async def test_unheard_session_loses_registration_and_leadership_but_no_number(coordinations, client, other, until):
     leadership = await leading(client, A)
     await until(other, lambda: A in other.members and other.leadership == leadership)
     await coordinations.expire(client)
@@ -622,9 +612,7 @@ async def test_one_session_ending_leaves_the_others_alone(coordinations, client,
 
 
 # --- a loop that hangs
-async def test_abandoning_ends_registration_leadership_and_offices_and_leaves_others_alone(
-    coordinations, client, other, until
-):
+async def test_abandoning_ends_registration_leadership_and_leases_of_one_alone(coordinations, client, other, until):
     leadership = await leading(client, A)
     assert await client.claim(LEASE, leadership.leader)
     survivor = await started(other, B)

@@ -117,7 +117,7 @@ async def test_a_time_finds_the_round_at_or_before_it(decisions):
     assert with_model.record.id == "1.1"
 
 
-async def test_a_round_counts_from_when_it_was_decided_not_from_when_the_log_took_it(decisions):
+async def test_round_counts_from_its_decision_not_from_when_the_log_took_it(decisions):
     await decisions.append(decided(1, 1))
     first = await took_ms(decisions, "1.1")
     await asyncio.sleep(0.02)

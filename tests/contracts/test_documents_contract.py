@@ -80,7 +80,7 @@ async def test_who_names_an_old_version_is_told_who_was_faster_and_nothing_chang
     assert one.values() == {"a": 1}
 
 
-async def test_of_many_at_once_that_saw_the_same_version_exactly_one_wins_and_all_agree(pair):
+async def test_of_many_writers_of_one_version_exactly_one_wins_and_all_agree(pair):
     attempts = [
         pair[number % 2].put("a", number, seen=ABSENT, author=f"author-{number}", reason="") for number in range(8)
     ]
@@ -103,7 +103,7 @@ async def test_changes_that_name_no_version_all_count_one_after_the_other(pair):
         assert sorted((version.value, version.author) for version in documents.history("a")) == [(1, "ann"), (2, "bob")]
 
 
-async def test_what_another_process_shows_can_be_named_here_although_it_is_not_read_yet(pair):
+async def test_document_shown_by_another_process_can_be_named_before_it_is_read(pair):
     one, other = pair
     for number in range(5):
         version = await one.put("a", number, seen=number, author="ann", reason="")

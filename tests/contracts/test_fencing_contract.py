@@ -186,9 +186,7 @@ def test_a_key_of_another_bundle_or_namespace_is_refused_at_once(backend: Backen
 
 
 @pytest.mark.parametrize("at", ["begun", "checked", "written"])
-def test_what_the_former_owner_writes_while_the_fence_is_raised_is_loaded_or_refused(
-    backend: Backend, namespace: str, at: str
-):
+def test_write_of_the_former_owner_during_a_raise_is_loaded_or_refused(backend: Backend, namespace: str, at: str):
     """The new owner raises the fence at each step of the former owner's write. It waits, or the write is refused."""
     old, new, name = claim(namespace, 0, 8, 5), claim(namespace, 2, 5, 9), key(namespace, 3)
     backend.raise_and_load(old)
@@ -340,9 +338,7 @@ def test_any_history_goes_as_in_the_model(backend: Backend, claims: Any, steps: 
 
 
 @pytest.mark.postgresql
-def test_an_owner_that_stops_within_a_write_holds_up_its_successor_for_a_moment_only(
-    postgres_server: PostgresServer, namespace: str
-):
+def test_owner_that_stops_within_a_write_delays_its_successor_briefly(postgres_server: PostgresServer, namespace: str):
     old, new, name = claim(namespace, 0, 8, 5), claim(namespace, 0, 8, 9), key(namespace, 1)
     with PostgresStore(postgres_server.url, idle_timeout_s=0.3) as store:
         SqlBackend(store, "%s", "stopped")
@@ -360,7 +356,7 @@ def test_an_owner_that_stops_within_a_write_holds_up_its_successor_for_a_moment_
 
 
 @pytest.mark.postgresql
-def test_connections_may_be_the_services_own_with_rows_and_isolation_of_its_choice(
+def test_connections_may_be_the_services_own_with_its_rows_and_isolation(
     postgres_server: PostgresServer, namespace: str
 ):
     options = "-c default_transaction_isolation=serializable"
@@ -400,9 +396,7 @@ def test_a_transaction_within_another_one_is_refused_at_once(tmp_path: Path, nam
 
 
 @pytest.mark.redis
-def test_a_script_of_the_service_finds_its_keys_and_arguments_as_it_gave_them(
-    redis_server: RedisServer, namespace: str
-):
+def test_script_of_the_service_gets_its_keys_and_arguments_unchanged(redis_server: RedisServer, namespace: str):
     own, name = claim(namespace, 0, 8, 5), key(namespace, 1)
     with RedisStore(redis_server.url) as store:
         store.raise_fence(own)

@@ -11,7 +11,7 @@ import pytest_asyncio
 from loadmanager.channel.audit.partition import Outcome, PartitionAudit
 from loadmanager.channel.history.bundle_history import history_of
 from loadmanager.channel.history.recent import RecentChanges
-from loadmanager.channel.history.replaying import ReplayQueue
+from loadmanager.channel.history.replaying import TIMEOUT_S, ReplayQueue
 from loadmanager.channel.history.snapshot_lists import SnapshotLists
 from loadmanager.channel.history.watching import Watching
 from loadmanager.errors import Gone
@@ -57,12 +57,12 @@ async def snapshot(channel: Channel, name: str) -> SnapshotInfo:
 
 async def told(channel: Channel, bundle: Bundle, since_ms: int | None = None) -> list[tuple[Action, bool]]:
     log = channel.replica.log
-    replays = ReplayQueue(log, channel.topic)
+    replays = ReplayQueue(log, channel.topic, TIMEOUT_S)
     found = await history_of(replays, log, channel.topic, bundle, (0, 1), limit=10, since_ms=since_ms)
     return [(entry.action, entry.accepted) for entry in found.entries]
 
 
-async def test_a_history_is_read_from_the_log_and_from_the_snapshot_where_it_was_trimmed(channel, bundles):
+async def test_history_is_read_from_the_log_and_from_the_snapshot_before_it(channel, bundles):
     hand = Hand(channel)
     await hand.assign(bundles[0], A)
     await hand.write(Action.OWN, bundles[0], B, B)
@@ -112,7 +112,7 @@ async def test_a_fold_goes_on_while_the_log_grows(channel, bundles):
 
 async def test_a_watch_goes_on_from_the_log_until_that_was_trimmed(channel, bundles):
     recent = RecentChanges(channel.replica, changes_kept=1)
-    watched = Watching(channel.replica, ReplayQueue(channel.replica.log, channel.topic), recent=recent)
+    watched = Watching(channel.replica, ReplayQueue(channel.replica.log, channel.topic, TIMEOUT_S), recent=recent)
     begun, hand = watched.revision(), Hand(channel)
     for bundle in bundles:
         await hand.assign(bundle, A)

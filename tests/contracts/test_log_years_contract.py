@@ -358,7 +358,7 @@ async def moments(log: Log, topic: str) -> list[LogEntry]:
     return entries
 
 
-async def test_the_offset_at_a_time_is_where_that_which_was_taken_then_or_later_begins(log, topic):
+async def test_offset_at_a_time_is_that_of_the_first_entry_taken_then_or_later(log, topic):
     entries = await moments(log, topic)
     (end, _) = await log.ends(topic)
     times = sorted({entry.appended_ms for entry in entries})

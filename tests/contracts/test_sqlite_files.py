@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from statechannel.adapters.sqlite import log_writer as sqlite_log_writer
-from statechannel.adapters.sqlite import writer_thread as sqlite_writer_thread
 from statechannel.adapters.sqlite.coordination import SqliteCoordination, boottime_s
-from statechannel.adapters.sqlite.file import FORMAT_VERSION, FileUnavailable, SqliteFile
+from statechannel.adapters.sqlite.file import FORMAT_VERSION
 from statechannel.adapters.sqlite.intake import Intake
 from statechannel.adapters.sqlite.log import SqliteLog
+from statechannel.adapters.sqlite.log_writer import Write
 from statechannel.adapters.sqlite.wakeup import Bell, Ear, socket_directory
 from statechannel.errors import (
     CoordinationUnavailable,
@@ -44,6 +44,7 @@ from tests.contracts.sqlite_clients import (
     rows,
     turn_kept,
 )
+from tests.disks import every_write_fails
 
 
 @pytest.fixture
@@ -91,7 +92,7 @@ async def test_processes_that_append_at_once_lose_and_reorder_nothing(path):
         assert own == [f"{name}.{i}.{j}" for i, j in itertools.product(range(appends), range(3))]
 
 
-async def test_a_process_killed_while_appending_leaves_a_log_with_all_it_was_promised(path):
+async def test_process_killed_while_appending_leaves_all_that_it_was_promised(path):
     async with process(path, "append", "killed", "1000000") as child:
         for expected in range(40):
             assert await line(child) == str(expected)
@@ -138,7 +139,7 @@ async def test_a_reader_that_cannot_be_woken_looks_by_itself(path):
         assert await reading == ["news"]
 
 
-async def test_the_sockets_of_killed_processes_are_cleared_and_the_directory_goes_with_the_last(path):
+async def test_sockets_of_killed_processes_go_and_the_directory_with_the_last(path):
     async with opened_log(path) as log:
         directory = socket_directory(path)
         assert len(str(directory)) < 100
@@ -156,27 +157,23 @@ async def test_the_sockets_of_killed_processes_are_cleared_and_the_directory_goe
 
 
 # --- disks and locks
-class BoundedFile(SqliteFile):
-    """A file on a disk that is full at `pages`."""
-
-    pages = 1 << 30
-
-    def transaction(self, deadline_s, **kind):
-        self.db.execute(f"PRAGMA max_page_count = {self.pages}")
-        return super().transaction(deadline_s, **kind)
+async def limit_pages(log, pages):
+    """From now on the disk is full at so many pages for the thread that appends; fewer than there are: as many."""
+    done = asyncio.get_running_loop().create_future()
+    log._writer.put(Write(lambda db: db.execute(f"PRAGMA max_page_count = {pages}").fetchall(), done))
+    await done
 
 
-async def test_a_full_disk_refuses_appends_reads_go_on_and_appends_work_again_with_space(path, monkeypatch):
-    monkeypatch.setattr(sqlite_log_writer, "SqliteFile", BoundedFile)
+async def test_full_disk_refuses_appends_while_reads_go_on_until_there_is_space(path):
     async with opened_log(path) as log:
         await log.append(TOPIC, 0, value("before"))
-        monkeypatch.setattr(BoundedFile, "pages", 1)  # SQLite takes it as: not one page more
+        await limit_pages(log, 1)
         big = [Payload(None, b"x" * 200_000)]
         with pytest.raises(LogUnavailable, match="disk is full; free some space"):
             await log.append(TOPIC, 0, big)
         assert await read(log, 1) == ["before"]
         assert await log.ends(TOPIC) == (1,)
-        monkeypatch.setattr(BoundedFile, "pages", 1 << 30)
+        await limit_pages(log, 1 << 30)
         await log.append(TOPIC, 0, value("after"))
         assert await read(log, 2) == ["before", "after"]
 
@@ -355,7 +352,7 @@ async def test_a_locked_file_suspends_the_link_until_it_is_free(path, until):
         await client.prove(broker)
 
 
-async def test_a_stopped_process_that_keeps_its_turn_suspends_the_link_without_being_asked(path, until):
+async def test_stopped_process_that_keeps_its_turn_suspends_the_link_unasked(path, until):
     async with opened_coordination(path) as client:
         client.request_timeout_s = 0.2
         with turn_kept(path):
@@ -376,27 +373,14 @@ async def test_a_removed_file_suspends_the_link_until_it_is_put_back(path, until
         assert (await client.start_incarnation("a:1", above=0)).incarnation == 1
 
 
-class RefusingFile(SqliteFile):
-    """A file on a disk that can be told to refuse every write."""
-
-    refuses = False
-
-    def transaction(self, deadline_s, **kind):
-        if self.refuses:
-            raise FileUnavailable(f"{self.path}: the disk is full")
-        return super().transaction(deadline_s, **kind)
-
-
-async def test_heartbeats_that_cannot_be_written_suspend_the_link_by_themselves(path, until, monkeypatch):
-    monkeypatch.setattr(sqlite_writer_thread, "SqliteFile", RefusingFile)
+async def test_heartbeats_that_cannot_be_written_suspend_the_link_by_themselves(path, until):
     async with opened_coordination(path) as client:
-        monkeypatch.setattr(RefusingFile, "refuses", True)
-        await until(client, lambda: client.connection is Connection.SUSPENDED)
-        monkeypatch.setattr(RefusingFile, "refuses", False)
+        with every_write_fails():
+            await until(client, lambda: client.connection is Connection.SUSPENDED)
         await until(client, lambda: client.connection is Connection.CONNECTED)
 
 
-async def test_on_a_full_disk_a_proof_is_the_check_alone_and_still_tells_who_is_not_current(path):
+async def test_proof_on_a_full_disk_is_the_check_alone_and_names_old_incarnations(path):
     async with opened_coordination(path) as one, opened_coordination(path) as other:
         me = await one.start_incarnation("a:1", above=0)
         await one._write(lambda db: db.execute("PRAGMA max_page_count = 1").fetchall())  # no page more than there are

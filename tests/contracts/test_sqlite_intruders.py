@@ -139,7 +139,7 @@ async def test_files_are_for_their_user_alone_whatever_the_umask(tmp_path: Path)
 
 
 @pytest.mark.parametrize("before", [0o644, 0o666, 0o604])
-async def test_files_that_a_former_release_left_to_everybody_are_closed_as_they_are_opened(
+async def test_files_that_a_former_release_left_open_to_all_are_closed_on_open(
     tmp_path: Path, before: int, caplog: pytest.LogCaptureFixture
 ):
     path = tmp_path / "lm.db"

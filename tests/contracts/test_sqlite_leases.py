@@ -68,7 +68,7 @@ async def test_an_office_ends_with_its_session_even_if_an_older_release_ended_th
         assert not await client.claim("a-lease", a)
 
 
-async def test_a_session_that_an_older_release_ended_comes_back_without_its_offices(path):
+async def test_session_ended_by_an_older_release_returns_without_its_leases(path):
     async with opened(path) as client, opened(path) as other:
         a = await client.start_incarnation(A, above=0)
         await client.register(a, b"")

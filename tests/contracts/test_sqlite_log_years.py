@@ -72,7 +72,7 @@ async def test_the_file_does_not_grow_over_many_rounds_of_appends_and_trims(path
             assert os.stat(f"{path}-wal").st_size < 20 << 20  # a checkpoint may have to wait for a reader
 
 
-async def test_a_group_of_tens_of_megabytes_does_not_leave_a_write_ahead_log_of_that_size(path):
+async def test_group_of_tens_of_megabytes_leaves_no_large_write_ahead_log(path):
     async with opened_log(path) as log:
         writer = await log.exclusive("writer")
         await writer.commit(TOPIC, 0, [Payload(None, bytes(1_000_000))] * 24)
@@ -81,7 +81,7 @@ async def test_a_group_of_tens_of_megabytes_does_not_leave_a_write_ahead_log_of_
                 await log.append(TOPIC, 0, values("the next to write begins the write-ahead log anew"))
 
 
-async def test_a_trim_removes_whole_chunks_and_keeps_the_one_in_which_the_begin_lies(path):
+async def test_trim_removes_whole_chunks_and_keeps_the_one_with_the_begin(path):
     async with opened_log(path) as log:
         for first in (0, 10, 20):
             await log.append(TOPIC, 0, values(*range(first, first + 10)))
@@ -208,7 +208,7 @@ async def test_a_hole_above_the_begin_is_an_error_and_below_it_is_not(path):
 
 
 @pytest.mark.parametrize("kind", ["tail", "read"])
-async def test_a_paused_reader_that_a_trim_overtook_is_told_after_what_it_had_read_ahead(path, monkeypatch, kind):
+async def test_paused_reader_overtaken_by_a_trim_hears_it_after_its_read_ahead(path, monkeypatch, kind):
     monkeypatch.setattr(sqlite_log_tail, "READ_AHEAD_BATCHES", 2)
     async with opened_log(path) as log, opened_log(path) as other:
         for chunk in range(20):
@@ -228,7 +228,7 @@ async def test_a_paused_reader_that_a_trim_overtook_is_told_after_what_it_had_re
         assert texts(await held(log, TOPIC)) == [str(number) for number in range(19_500, 20_000)]
 
 
-async def test_a_read_of_a_compacted_topic_sees_a_key_that_is_superseded_while_it_is_paused(path, monkeypatch):
+async def test_paused_read_of_a_compacted_topic_still_sees_a_superseded_key(path, monkeypatch):
     """The row it would have come to is gone by then, and the newer one lies beyond the end that it began with."""
     monkeypatch.setattr(sqlite_log_tail, "READ_AHEAD_BATCHES", 2)
     async with opened_log(path) as log, opened_log(path) as other:
@@ -311,7 +311,7 @@ async def test_a_followed_topic_keeps_what_was_replaced_in_one_append_too(path):
         assert rows(path, "SELECT count(*) FROM chunks WHERE dies_ms IS NULL") == [(2,)]
 
 
-async def test_a_followed_topic_forgets_after_its_time_and_nothing_deleted_comes_back(path, monkeypatch):
+async def test_followed_topic_forgets_in_time_and_no_deleted_key_comes_back(path, monkeypatch):
     monkeypatch.setattr(sqlite_log_writer, "_DROP_DEAD_EVERY_S", 0.0)
     slow, quick = {"tombstone_s": 0.0, "compaction_lag_s": 3_600}, {"tombstone_s": 0.0, "compaction_lag_s": 0.001}
     async with opened_log(path, **slow) as patient, opened_log(path, **quick) as log:
@@ -370,7 +370,7 @@ async def test_a_group_that_nobody_waits_for_any_more_is_not_written_late(path):
         assert texts(await held(log, TOPIC)) == ["under way", "last"]
 
 
-async def test_a_lock_that_does_not_end_makes_a_commit_unavailable_and_nothing_of_it_is_written(path):
+async def test_lasting_lock_makes_a_commit_unavailable_and_writes_nothing(path):
     async with opened_log(path, append_timeout_s=0.5) as log, opened_log(path) as patient:
         writer = await at_last(lambda: log.exclusive("writer"))
         with locked(path), pytest.raises(LogUnavailable, match="another process keeps it locked"):

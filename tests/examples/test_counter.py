@@ -78,7 +78,7 @@ async def test_an_increment_is_answered_with_value_broker_and_token_and_only_onc
         assert read.json()["value"] == 2
 
 
-async def test_a_repeated_request_after_a_move_is_believed_although_its_answer_is_old(tmp_path: Path):
+async def test_repeated_request_after_a_move_is_believed_despite_its_old_answer(tmp_path: Path):
     async with counting(tmp_path) as (brokers, http):
         first = await _count(http, "r1")
         await _move(brokers, http)
@@ -129,7 +129,7 @@ async def test_nothing_fails_and_nothing_is_lost_or_doubled_while_bundles_wander
         assert found.stored == found.ok > 100
 
 
-async def test_nothing_fails_and_nothing_is_lost_or_doubled_while_bundles_are_split_and_merged(tmp_path: Path):
+async def test_splits_and_merges_fail_lose_and_double_nothing(tmp_path: Path):
     async with counting(tmp_path) as (brokers, http):
         load = Load(http, Traffic(NAMESPACE, rate_s=150, topics=60), PATIENCE_S)
         async with asyncio.TaskGroup() as tasks:

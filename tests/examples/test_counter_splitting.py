@@ -93,7 +93,7 @@ async def traffic(http: HttpRouter, store: Path, of: Traffic) -> AsyncGenerator[
     assert found.stored == found.ok > 50
 
 
-async def test_a_hot_bundle_is_split_by_itself_and_its_parts_are_spread_without_a_failed_request(tmp_path: Path):
+async def test_hot_bundle_splits_by_itself_and_spreads_without_a_failed_request(tmp_path: Path):
     async with counting(tmp_path, 3, 1, split_algorithm="load_equally_divide") as (brokers, http):
         even = Traffic(NAMESPACE, rate_s=150, topics=40, skew=0.0)
         async with traffic(http, tmp_path / "counters.db", even) as load:

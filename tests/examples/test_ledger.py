@@ -89,7 +89,7 @@ async def test_hundreds_of_increments_share_commits_and_each_counts_once(tmp_pat
         assert held.values == {APPLES.full_name: 400}
 
 
-async def test_what_is_handed_over_holds_all_that_was_asked_before_and_ends_the_writing(tmp_path: Path):
+async def test_hand_off_holds_all_requests_before_it_and_ends_the_writing(tmp_path: Path):
     async with ledgers(tmp_path / "c.db", "a:1", "b:1") as [a, b]:
         held = await a.open(WHOLE, token(1))
         asked = [asyncio.ensure_future(a.increment(held, APPLES, f"r{i}")) for i in range(50)]

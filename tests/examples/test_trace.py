@@ -23,7 +23,7 @@ def written(tmp_path: Path):
     return write
 
 
-def test_as_many_requests_are_due_as_were_recorded_and_they_are_due_when_they_were(written) -> None:
+def test_replayed_requests_are_as_many_and_at_the_times_as_recorded(written) -> None:
     trace = Trace(written(HEAD + "100,a,10\n100,b,30\n102,a,0\n103,b,0\n104,a,5\n105,a,5\n"), "t/n")
     assert trace.length_s == 6
     assert [trace.requests_by(at_s) for at_s in (0, 1, 2, 3, 4, 6, 7)] == [0, 40, 80, 110, 110, 120, 160]

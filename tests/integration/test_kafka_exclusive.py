@@ -176,7 +176,7 @@ async def test_a_writer_that_is_fenced_before_it_commits_writes_nothing(log, pre
     assert await read(log) == []
 
 
-async def test_a_writer_that_was_fenced_after_a_commit_whose_answer_was_lost_is_told_that_it_committed(log):
+async def test_writer_fenced_after_a_commit_with_lost_answer_hears_it_committed(log):
     first = await exclusive(log)
     transactions = first._transactions
     assert transactions is not None
@@ -214,7 +214,7 @@ async def test_a_kafka_that_does_not_answer_is_unavailable_to_a_new_writer(kafka
             kafka_server.resume()
 
 
-async def test_a_commit_that_is_not_answered_is_all_or_nothing_and_its_writer_is_done(kafka_server, prefix):
+async def test_unanswered_commit_is_all_or_nothing_and_ends_its_writer(kafka_server, prefix):
     async with (
         started(kafka_server.address, prefix, request_timeout_s=1.0) as log,
         started(kafka_server.address, prefix, request_timeout_s=WAIT_S) as patient,
@@ -284,7 +284,7 @@ async def test_a_group_that_the_topic_finds_too_large_leaves_nothing(log, kafka_
         assert [batch async for batch in log.read("narrow", 0, 0)] == []
 
 
-async def test_a_closed_writer_and_that_of_a_closed_log_are_unavailable_and_leave_no_thread(log):
+async def test_closed_writers_and_logs_are_unavailable_and_leave_no_thread(log):
     writer, other = await exclusive(log), await log.exclusive("writer-1")
     await writer.close()
     await writer.close()

@@ -106,7 +106,7 @@ async def append_until_taken(log: KafkaLog, text: str) -> None:
         ({**KEEPS_ALL, "max.message.bytes": "1000"}, "max.message.bytes=1048588"),
     ],
 )
-async def test_a_channel_topic_that_would_lose_records_is_refused_with_the_command_that_mends_it(
+async def test_lossy_channel_topic_is_refused_with_the_command_that_mends_it(
     kafka_server, operator, prefix, settings, mend
 ):
     operator.create(f"{prefix}channel", settings)
@@ -262,7 +262,7 @@ async def test_a_producer_that_broke_for_good_is_replaced_by_the_next_append(kaf
         assert await texts_from(log, [0, 0], until="by the second") == ["by the first", "by the second"]
 
 
-async def test_closing_while_kafka_is_gone_does_not_wait_for_the_answers_that_are_out(kafka_server, prefix):
+async def test_close_without_kafka_does_not_wait_for_pending_answers(kafka_server, prefix):
     log = KafkaLog(kafka_server.address, topic_prefix=prefix, development=True, request_timeout_s=2.0 * WAIT_S)
     await log.start(timeout_s=WAIT_S)
     await log.open_topic(CHANNEL)

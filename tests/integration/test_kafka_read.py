@@ -77,7 +77,7 @@ async def test_a_reader_that_a_trim_overtakes_is_told_where_it_goes_on(kafka_ser
         assert len(seen) < 2_900
 
 
-async def test_a_compacted_topic_is_not_trimmed_and_the_message_says_what_to_do_instead(kafka_server, prefix):
+async def test_compacted_topic_is_not_trimmed_and_the_message_says_what_to_do(kafka_server, prefix):
     async with started(kafka_server, prefix) as log:
         await log.open_topic(TopicSpec("table", 1, compacted=True))
         await log.append("table", 0, [Payload(b"key", b"1"), Payload(b"key", b"2")])
@@ -118,7 +118,7 @@ async def whole(log: KafkaLog) -> list[int]:
     return [entry.offset async for batch in log.read("channel", 0, begin) for entry in batch]
 
 
-async def test_a_kafka_that_falls_silent_during_a_read_is_unavailable_and_nothing_was_skipped(kafka_server, prefix):
+async def test_kafka_silent_during_a_read_is_unavailable_and_nothing_is_skipped(kafka_server, prefix):
     async with (
         started(kafka_server, prefix, request_timeout_s=1.0, settings=SMALL_STEPS) as log,
         started(kafka_server, prefix) as writer,

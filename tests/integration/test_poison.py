@@ -48,7 +48,7 @@ class Supervisor:
 
 
 @pytest.mark.slow
-async def test_a_bundle_that_kills_processes_is_locked_up_tried_again_and_served_when_it_is_harmless(
+async def test_bundle_that_kills_is_locked_retried_and_served_once_harmless(
     tmp_path: Path,
 ):
     watcher = Broker(None, log=f"sqlite:{tmp_path / 'cluster.db'}", **SETTINGS)

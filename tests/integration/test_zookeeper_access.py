@@ -103,7 +103,7 @@ async def test_every_node_of_ours_is_made_ours_alone_and_what_is_above_stays_ope
 
 @pytest.mark.zookeeper
 @pytest.mark.parametrize("settings", [{}, THEIRS], ids=["none", "others"])
-async def test_a_client_without_the_credentials_is_refused_at_once_and_told_what_to_do(server, root, settings):
+async def test_client_without_credentials_is_refused_at_once_and_told_what_to_do(server, root, settings):
     loop = asyncio.get_running_loop()
     async with started(server.address, root, **OURS):
         began_s = loop.time()
@@ -148,9 +148,7 @@ async def test_clusters_with_credentials_of_their_own_stand_side_by_side(server,
 
 
 @pytest.mark.zookeeper
-async def test_a_root_that_was_open_goes_on_with_credentials_and_the_audit_finds_what_is_still_open(
-    server, root, administrator
-):
+async def test_open_root_goes_on_with_credentials_and_the_audit_finds_open_nodes(server, root, administrator):
     async with started(server.address, root) as before, started(server.address, root, **OURS) as after:
         a, b = await before.start_incarnation(A, above=0), await after.start_incarnation(B, above=0)
         await before.register(a, b"")
@@ -162,7 +160,7 @@ async def test_a_root_that_was_open_goes_on_with_credentials_and_the_audit_finds
 
 
 @pytest.mark.zookeeper
-async def test_the_audit_of_a_protected_root_is_content_with_our_credentials_and_says_so_without(server, root):
+async def test_audit_of_a_protected_root_passes_with_credentials_only(server, root):
     async with started(server.address, root, **OURS) as client:
         await client.identify("c", "log")
         inside = {f.subject: f async for f in audit_zookeeper(server.address, root, Expected("c"), OURS)}

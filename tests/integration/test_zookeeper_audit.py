@@ -176,7 +176,7 @@ async def test_what_is_no_zookeeper_is_named(server):
 
 
 @pytest.mark.zookeeper
-async def test_an_audit_before_the_first_broker_finds_one_server_and_leaves_nothing(server, root):
+async def test_audit_before_the_first_broker_finds_one_server_and_leaves_nothing(server, root):
     expected = Expected("production", session_timeout_s=SHORTEST_SESSION_S, proof_validity_s=1.0)
     found = await findings(server.address, root, expected)
     assert found[f"zookeeper: {server.address}"].severity is OK
@@ -191,7 +191,7 @@ async def test_an_audit_before_the_first_broker_finds_one_server_and_leaves_noth
 
 
 @pytest.mark.zookeeper
-async def test_an_audit_of_a_root_in_use_says_whose_it_is_and_that_everybody_may_change_it(server, root):
+async def test_audit_of_a_used_root_names_its_cluster_and_that_all_may_change_it(server, root):
     client = ZooKeeperCoordination(server.address, root=root)
     await client.start(timeout_s=60)
     try:
@@ -214,7 +214,7 @@ async def test_longer_sessions_than_were_asked_for_are_found(server, root):
 
 
 @pytest.mark.zookeeper
-async def test_each_server_of_the_list_is_asked_and_the_rest_goes_on_with_those_that_answer(server, root):
+async def test_each_listed_server_is_asked_and_the_rest_uses_those_that_answer(server, root):
     nobody = f"127.0.0.1:{free_port()}"
     async with proxy_to(server.address) as mute:
         mute.cut(Cut.BLACKHOLE)

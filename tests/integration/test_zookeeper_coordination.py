@@ -93,7 +93,7 @@ async def lose_session(proxy: TcpProxy, witness: ZooKeeperCoordination) -> None:
 
 
 # --- cut off
-async def test_a_broker_that_lost_its_session_registers_again_by_a_proof_and_keeps_its_number(zookeeper_server, root):
+async def test_broker_without_a_session_registers_by_a_proof_under_its_number(zookeeper_server, root):
     async with (
         proxy_to(zookeeper_server.address) as proxy,
         started(proxy.address, root, session_timeout_s=SHORT_SESSION_S) as client,
@@ -109,7 +109,7 @@ async def test_a_broker_that_lost_its_session_registers_again_by_a_proof_and_kee
         assert witness.members[NAME].data == b"its data"
 
 
-async def test_a_broker_that_was_fenced_while_cut_off_learns_it_from_its_next_proof(zookeeper_server, root):
+async def test_broker_fenced_while_cut_off_learns_it_from_its_next_proof(zookeeper_server, root):
     async with (
         proxy_to(zookeeper_server.address) as proxy,
         started(proxy.address, root) as client,
@@ -125,7 +125,7 @@ async def test_a_broker_that_was_fenced_while_cut_off_learns_it_from_its_next_pr
         assert second.incarnation > broker.incarnation
 
 
-async def test_silence_fails_a_request_after_its_time_out_and_the_link_counts_as_suspended(zookeeper_server, root):
+async def test_silence_fails_a_request_in_time_and_suspends_the_link(zookeeper_server, root):
     async with (
         proxy_to(zookeeper_server.address) as proxy,
         started(proxy.address, root, session_timeout_s=10, request_timeout_s=0.3) as client,
@@ -210,7 +210,7 @@ async def test_an_office_is_read_once_however_often_others_change(zookeeper_serv
 
 
 # --- an answer that was lost
-async def test_a_leadership_whose_answer_was_lost_is_taken_over_under_a_greater_epoch(zookeeper_server, root):
+async def test_leadership_with_a_lost_answer_is_retaken_under_a_higher_epoch(zookeeper_server, root):
     async with started(zookeeper_server.address, root) as client:
         broker = await registered(client)
         unheard = await client.campaign(broker)
@@ -232,7 +232,7 @@ def outlived(zookeeper_server) -> Iterator[KazooClient]:
     session.close()
 
 
-async def test_an_office_in_an_earlier_session_of_ours_is_taken_into_the_present_one(zookeeper_server, root, outlived):
+async def test_lease_of_our_earlier_session_is_taken_into_the_present_one(zookeeper_server, root, outlived):
     async with started(zookeeper_server.address, root) as client, started(zookeeper_server.address, root) as other:
         broker = await registered(client)
         outlived.create(f"{root}/offices/a-lease", str(broker).encode(), ephemeral=True)
@@ -291,9 +291,7 @@ async def test_a_root_of_a_release_without_offices_gets_what_is_missing(zookeepe
 
 
 # --- killed
-async def test_a_zookeeper_that_is_killed_fails_requests_at_once_and_is_found_again_when_it_returns(
-    zookeeper_server, root
-):
+async def test_killed_zookeeper_fails_requests_at_once_and_is_found_again(zookeeper_server, root):
     loop = asyncio.get_running_loop()
     async with started(zookeeper_server.address, root, request_timeout_s=WAIT_S) as client:
         broker = await registered(client)
@@ -329,7 +327,7 @@ def session_of(client: ZooKeeperCoordination) -> object:
     return connected.client_id
 
 
-async def test_a_server_that_accepts_and_says_nothing_is_left_before_the_session_ends(zookeeper_server, root):
+async def test_server_that_accepts_and_is_silent_is_left_before_session_end(zookeeper_server, root):
     async with (
         proxy_to(zookeeper_server.address) as proxy,
         started(proxy.address, root, session_timeout_s=10, request_timeout_s=0.5) as client,
@@ -359,7 +357,7 @@ async def test_a_server_that_accepts_and_says_nothing_is_left_before_the_session
 
 
 # --- a client that gave up
-async def test_a_client_that_ended_by_itself_is_replaced_and_its_broker_proves_itself_again(zookeeper_server, root):
+async def test_client_that_ended_is_replaced_and_its_broker_proves_itself_again(zookeeper_server, root):
     async with started(zookeeper_server.address, root) as client:
         broker = await registered(client)
         first = client._session._client

@@ -148,7 +148,7 @@ async def test_many_that_register_again_at_once_share_the_lists_of_names(zookeep
         assert 1 <= lists <= 2 + (time.monotonic() - began_s) * LISTED_NAMES_PER_S / BROKERS
 
 
-async def test_a_request_that_timed_out_reads_nothing_anew_and_what_is_watched_is_watched_still(zookeeper_server):
+async def test_timed_out_request_reads_nothing_anew_and_keeps_the_watches(zookeeper_server):
     async with cluster_on(zookeeper_server) as cluster:
         follower, (first, *_) = cluster.follower, cluster.brokers
 
@@ -167,7 +167,7 @@ async def test_a_request_that_timed_out_reads_nothing_anew_and_what_is_watched_i
         await until(follower, lambda: cluster.data(first) == b"afterwards")
 
 
-async def test_after_the_link_was_lost_each_node_is_looked_at_and_only_what_changed_is_read(zookeeper_server):
+async def test_after_a_lost_link_nodes_are_checked_and_only_changes_are_read(zookeeper_server):
     async with cluster_on(zookeeper_server) as cluster:
         member, follower, (first, second, third, *_) = cluster.member, cluster.follower, cluster.brokers
         before = cluster.sent

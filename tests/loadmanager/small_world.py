@@ -242,7 +242,11 @@ class Nodes:
         own.run(world.loop.call_soon, lambda: None)
         started = Started(own, _LATER, service, main)
         self.by_name[name] = started
-        world.loop.call_soon(lambda: setattr(started, "node", nodes[0]))
+
+        def begun() -> None:
+            started.node = nodes[0]
+
+        world.loop.call_soon(begun)
         return started
 
     async def _probe(self, peer: Any) -> Answer:

@@ -191,7 +191,7 @@ def test_there_are_scenarios_and_a_wrong_trace_fails():
     assert play(text.replace("accepted", "refused")) != text.replace("accepted", "refused")
 
 
-def test_a_scenario_survives_being_cut_anywhere_and_read_by_a_replica_that_starts_anew():
+def test_scenario_survives_cuts_anywhere_and_a_replica_that_starts_anew():
     for path in SCENARIOS:
         scenario = Scenario()
         for block in re.split(r"\n{2,}", path.read_text(encoding="utf-8").strip("\n")):

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 import pytest
 
-from statechannel.law import snapshot_columns
 from statechannel.law.bundle import Bundle, even_boundaries
 from statechannel.law.record import NEVER, UNSAID, Action, BrokerId, Record, Role, Subject
 from statechannel.law.snapshot import chunk_key
@@ -136,13 +135,7 @@ def new_ledger() -> type[Ledger]:
 
 
 @pytest.fixture
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two bundles, so that the smallest history needs several."""
-    monkeypatch.setattr(snapshot_columns, "CHUNK_BUNDLES", 2)
-
-
-@pytest.fixture
-def topic(ledger, small_chunks) -> Topic:
+def topic(ledger) -> Topic:
     topic = two_snapshots(ledger)
     assert [chunk_key("new", n) in topic.keys for n in range(5)] == [True] * 4 + [False]
     return topic

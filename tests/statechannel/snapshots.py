@@ -17,6 +17,7 @@ from statechannel.law.bundle import Bundle, even_boundaries, tile
 from statechannel.law.partition import ClusterIdentity, Lead, NamespaceState, PartitionState
 from statechannel.law.record import Action, BrokerId, Record
 from statechannel.law.snapshot import Index, SnapshotInfo, SnapshotsReader, encode
+from statechannel.law.snapshot_columns import CHUNK_BUNDLES
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import IN_FLIGHT, State
 from statechannel.law.verdict import Change, Ownership, Refusal
@@ -26,6 +27,8 @@ from .auditor import BROKERS, NAMESPACES, History, promise
 
 GENESIS = ClusterIdentity("north", "g-1", 3)
 Logged = tuple[int, int, Record]
+FEW_BUNDLES = 2
+"""In one chunk, so that the smallest history needs several."""
 
 A, B = BrokerId("a:6650", 1), BrokerId("b:6650", 1)
 
@@ -48,8 +51,9 @@ def evenly(namespace: str, bundles: int, **more: object) -> tuple[str, list[Owne
 class Topic:
     """The entries of a partition of the snapshots topic, oldest first."""
 
-    def __init__(self, partition: int = 0) -> None:
+    def __init__(self, partition: int = 0, chunk_bundles: int = CHUNK_BUNDLES) -> None:
         self.partition = partition
+        self.chunk_bundles = chunk_bundles
         self.entries: list[LogEntry] = []
         self.next_offset = 0
 
@@ -99,7 +103,7 @@ class Topic:
 
 def write(topic: Topic, state: PartitionState, name: str, keep: Collection[str] = ()) -> SnapshotInfo:
     """A snapshot in one transaction."""
-    *chunks, info = encode(state, name, at_ms=0)
+    *chunks, info = encode(state, name, 0, topic.chunk_bundles)
     assert isinstance(info, SnapshotInfo)
     payloads = [chunk for chunk in chunks if isinstance(chunk, Payload)]
     topic.commit([*payloads, *snapshot.closing(topic.index(), GENESIS, topic.partition, info, keep)])
@@ -113,9 +117,9 @@ def newest(topic: Topic) -> PartitionState:
     return reader.state(reader.index.newest.snapshot_id)
 
 
-def there_and_back(state: PartitionState) -> PartitionState:
+def there_and_back(state: PartitionState, chunk_bundles: int = CHUNK_BUNDLES) -> PartitionState:
     """A state as it is after a journey through the topic."""
-    topic = Topic(state.partition)
+    topic = Topic(state.partition, chunk_bundles)
     write(topic, state, "s")
     topic.compact()
     return newest(topic)
@@ -158,11 +162,11 @@ def cuts(table: OwnershipTable) -> list[PartitionState]:
     return [table.cut(partition) for partition in range(table.partitions)]
 
 
-def audit_snapshots(ledger, seed: int, steps: int, snapshot_at: int) -> None:
+def audit_snapshots(ledger, seed: int, steps: int, snapshot_at: int, chunk_bundles: int = CHUNK_BUNDLES) -> None:
     """Snapshot and tail equal full replay. Raises Violation, or whatever the table itself raises."""
     states, verdicts = history(ledger, seed, steps, snapshot_at)
     known = Random(seed).choice((0, snapshot_at // 2, snapshot_at))
-    table, later = replayed_from([there_and_back(state) for state in states], ledger.log, known)
+    table, later = replayed_from([there_and_back(state, chunk_bundles) for state in states], ledger.log, known)
     table.check_invariants()
     promise(later == {at: verdicts[at] for at in later}, "a record has another verdict after a snapshot")
     for record, home in [(record, home) for home, _, record in ledger.log[-8:]]:
@@ -206,7 +210,7 @@ def by_name(table: OwnershipTable):
 
 def two_snapshots(ledger) -> Topic:
     """`old` and `new`, both kept, of several chunks each."""
-    topic = Topic()
+    topic = Topic(chunk_bundles=FEW_BUNDLES)
     x, *_ = ledger.begin(7)
     write(topic, ledger.table.cut(0), "old")
     ledger.assign(x)

@@ -118,7 +118,7 @@ def test_a_record_without_an_agreement_is_malformed(ledger):
     refused(amend(ledger, None), Reason.MALFORMED)
 
 
-def test_a_cut_and_a_copy_hold_it_and_an_older_log_has_the_digest_that_it_had(ledger):
+def test_cut_and_copy_hold_it_and_an_older_log_keeps_its_digest(ledger):
     ledger.begin()
     before = ledger.table.digest(0)
     assert msgspec.structs.replace(ledger.table.cut(0), agreed=Agreed()).digest() == before

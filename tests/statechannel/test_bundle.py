@@ -44,7 +44,7 @@ def test_a_key_falls_where_crc32_puts_it(key: str, position: int):
     assert position_of(key) == position
 
 
-def test_a_topic_is_placed_by_its_full_name_and_the_short_form_is_the_same_topic():
+def test_key_is_placed_by_its_full_name_and_the_short_form_is_the_same():
     full = Key.parse("persistent://shop/orders/created")
     assert (full.namespace, full.position) == ("shop/orders", position_of("persistent://shop/orders/created"))
     assert Key.parse("shop/orders/created") == full
@@ -196,7 +196,7 @@ numbers = st.tuples(st.integers(0, 9999), st.integers(0, 99999), st.integers(0, 
 
 
 @given(numbers, numbers)
-def test_tokens_survive_printing_and_compare_as_text_as_they_compare_as_values(one, other):
+def test_tokens_survive_printing_and_compare_as_text_like_values(one, other):
     left, right = Token(*one), Token(*other)
     assert Token.parse(str(left)) == left
     assert (left < right) == (str(left) < str(right))

@@ -194,7 +194,7 @@ def test_a_damaged_record_of_a_newer_version_is_corrupt_and_stops_nobody():
         codec.decode(framed(b"{}", b"LM04")[:-1] + b"]")
 
 
-def test_a_reader_that_is_told_to_read_less_treats_the_present_version_as_newer():
+def test_reader_limited_to_less_treats_the_present_version_as_newer():
     with pytest.raises(NewerRecord):
         codec.decode(codec.encode(SAMPLE), newest=codec.NEWEST_VERSION - 1)
 
@@ -218,7 +218,7 @@ def test_a_hand_off_of_just_the_limit_travels():
     assert codec.decode(codec.encode(handing_off(MAX_HAND_OFF_BYTES))) == handing_off(MAX_HAND_OFF_BYTES)
 
 
-def test_a_larger_hand_off_is_refused_before_it_is_written_and_corrupt_if_somebody_wrote_it():
+def test_larger_hand_off_is_refused_before_writing_and_corrupt_if_written():
     too_large = handing_off(MAX_HAND_OFF_BYTES + 1)
     with pytest.raises(RecordTooLarge, match="hand over a pointer"):
         codec.encode(too_large)
@@ -262,7 +262,7 @@ def as_its_release_read_it(body: bytes, version: int) -> Record:
 
 @pytest.mark.parametrize("version", ACTIONS_OF)
 @given(record=records)
-def test_every_release_reads_a_frame_of_an_older_version_as_its_own_release_did(version: int, record: Record):
+def test_each_release_reads_an_older_frame_as_the_older_release_did(version: int, record: Record):
     body = codec._encoder.encode(record)
     if record.action not in ACTIONS_OF[version]:
         with pytest.raises(CorruptRecord, match=f"format {version} has no action {record.action}"):
@@ -275,7 +275,7 @@ def test_every_release_reads_a_frame_of_an_older_version_as_its_own_release_did(
     ("since", "field"),
     [(2, b'"algorithm":5'), (2, b'"parts":-1'), (2, b'"moved_to":null'), (3, b'"seen_latest":"all"'), (3, b'"root":7')],
 )
-def test_a_field_that_a_version_does_not_have_may_hold_anything_in_a_frame_of_it(since: int, field: bytes):
+def test_field_unknown_to_a_version_may_hold_anything_in_its_frame(since: int, field: bytes):
     body = b'{"id":"1","action":"noop","actor":["a",1],' + field + b"}"
     for version in ACTIONS_OF:
         if version < since:
@@ -300,7 +300,7 @@ def recorded_digests(version: int) -> list[str]:
 
 
 @pytest.mark.parametrize("version", range(codec.OLDEST_VERSION, codec.NEWEST_VERSION + 1))
-def test_the_recorded_log_of_each_version_still_gives_the_same_verdicts_and_the_same_table(version: int):
+def test_recorded_log_of_each_version_gives_the_same_verdicts_and_table(version: int):
     digests = recorded_digests(version)
     table = OwnershipTable(len(digests))
     for partition, offset, verdict, payload in recorded_lines(version):
@@ -316,7 +316,7 @@ def test_the_recorded_log_of_each_version_still_gives_the_same_verdicts_and_the_
 
 
 @pytest.mark.parametrize("version", range(codec.OLDEST_VERSION, codec.NEWEST_VERSION + 1))
-def test_the_recorded_log_of_each_version_has_every_action_and_is_still_written_byte_by_byte(version: int):
+def test_recorded_log_of_each_version_has_all_actions_and_the_same_bytes(version: int):
     seen: set[Action] = set()
     for _, _, verdict, payload in recorded_lines(version):
         if verdict != "corrupt":

@@ -161,7 +161,7 @@ def test_a_record_that_is_seen_half_done_is_noticed(assigned, monkeypatch, half:
     assert noticed
 
 
-def test_a_reader_on_another_thread_finds_every_bundle_of_a_long_record_before_or_after_it(assigned):
+def test_reader_on_another_thread_finds_bundles_before_or_after_a_record(assigned):
     x, y = assigned.bundles()
     seen = seen_during(
         lambda: accepted(assigned.write(Action.UNLOAD, (x, y))), lambda: (assigned.entry(x), assigned.entry(y))

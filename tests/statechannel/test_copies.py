@@ -195,7 +195,7 @@ def written_now(ledger: Ledger, action: Action, actor: BrokerId, role: Role, to:
 
 
 @pytest.mark.parametrize("action", Action)
-def test_a_record_of_any_state_changes_nothing_when_it_comes_again_in_any_later_one(action: Action):
+def test_late_copy_of_a_record_changes_nothing_in_any_later_state(action: Action):
     for written_at in range(len(TOUR) + 1):
         for actor, role in AUTHORS:
             ledger = on_the_way()

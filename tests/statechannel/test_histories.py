@@ -46,7 +46,7 @@ def test_the_histories_are_worth_auditing(new_ledger):
 
 @settings(max_examples=40, deadline=None)
 @given(seeds, st.randoms(use_true_random=False))
-def test_two_replicas_are_equal_at_equal_offsets_however_the_partitions_interleave(new_ledger, seed: int, shuffle):
+def test_replicas_are_equal_at_equal_offsets_in_any_interleaving(new_ledger, seed: int, shuffle):
     one, other = new_ledger(partitions=3), table.OwnershipTable(3)
     digests: list[list[str]] = [[], [], []]
     for record, home in History(one, seed).steps(60):

@@ -7,7 +7,7 @@ import logging
 from statechannel.adapters.kafka.clients import CLIENTS_FORM, Sparing
 
 
-def test_the_client_may_say_each_thing_once_in_ten_seconds_and_not_what_is_of_no_interest():
+def test_client_logs_each_thing_once_in_ten_seconds_and_no_trivia():
     sparing = Sparing()
 
     def passes(created: float, message: str, *args: object) -> bool:

@@ -96,7 +96,7 @@ def test_the_version_of_brokers_that_still_tell_it_is_shown():
     assert not bad(findings)
 
 
-def test_too_few_brokers_for_new_topics_is_an_error_and_in_development_only_told():
+def test_too_few_brokers_for_new_topics_are_an_error_except_in_development():
     [found] = [f for f in judge().cluster(cluster(brokers=1)) if f.subject == "kafka: cluster"]
     assert found.severity is Severity.ERROR
     [found] = [f for f in judge(development=True).cluster(cluster(brokers=1)) if f.subject == "kafka: cluster"]
@@ -137,7 +137,7 @@ def test_brokers_whose_settings_are_hidden_are_told():
         (True, "delete.retention.ms", "1000", Severity.WARNING),
     ],
 )
-def test_a_topic_setting_that_is_wrong_has_one_finding_with_the_command_that_mends_it(compacted, name, value, severity):
+def test_wrong_topic_setting_has_one_finding_with_the_mending_command(compacted, name, value, severity):
     settings = {**(COMPACTED if compacted else PLAIN), name: value}
     [found] = judge().topic(topic(TopicSpec("t", compacted=compacted), settings))
     assert found.severity is severity
@@ -147,7 +147,7 @@ def test_a_topic_setting_that_is_wrong_has_one_finding_with_the_command_that_men
 
 
 @pytest.mark.parametrize("lag_ms", ["0", "86399999", "864000000"])
-def test_a_followed_topic_that_keeps_what_was_replaced_too_briefly_or_too_long_is_told(lag_ms):
+def test_wrong_retention_of_replaced_entries_in_a_followed_topic_is_told(lag_ms):
     spec = TopicSpec("load-brokers", compacted=True, followed=True)
     assert not bad([*judge().topic(topic(spec, FOLLOWED))])
     [found] = bad([*judge().topic(topic(spec, {**FOLLOWED, "min.compaction.lag.ms": lag_ms}))])
@@ -169,7 +169,7 @@ def test_replicas_that_lag_are_a_warning_until_writes_stop():
     assert "takes no writes" in found.found
 
 
-def test_a_partition_without_a_leader_another_count_and_hidden_settings_are_errors():
+def test_missing_leader_other_count_and_hidden_settings_are_errors():
     for facts in (
         topic(TopicSpec("t"), PLAIN, leaderless=(1,)),
         topic(TopicSpec("t", 3), PLAIN),

@@ -93,7 +93,7 @@ def test_a_bundle_that_came_by_replay_costs_little():
         assert len(table.holders()) == len(BROKERS)
 
 
-def test_a_bundle_that_came_by_a_snapshot_costs_little_and_a_cut_only_references():
+def test_bundle_from_a_snapshot_costs_little_and_a_cut_only_references():
     topic = Topic()
     write(topic, replayed(log_of(born(BUNDLES))).cut(0), "s")
     with traced_memory():
@@ -129,7 +129,7 @@ def test_snapshots_that_were_taken_and_dropped_leave_nothing_behind():
     assert live_bytes() - before < 20_000
 
 
-def test_brokers_that_come_and_go_for_years_leave_their_names_behind_and_nothing_else(monkeypatch: pytest.MonkeyPatch):
+def test_years_of_brokers_leave_their_names_behind_and_nothing_else(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(statechannel.law.table, "SHARED_BROKERS", 50)
     table = born(2)
 

@@ -73,7 +73,7 @@ def cluster(ledger) -> Cluster:
 
 
 @pytest.mark.parametrize("role", [Role.LEADER, Role.ADMIN])
-def test_a_planned_move_is_remembered_with_its_source_its_destination_and_when_it_arrived(cluster: Cluster, role):
+def test_planned_move_is_remembered_with_source_destination_and_time(cluster: Cluster, role):
     cluster.write(Action.TRANSFER, cluster.hot, cluster.ledger.LEADER, role, to=cluster.B)
     cluster.now_ms = 5_000
     assert cluster.moves(cluster.hot) == []
@@ -89,13 +89,13 @@ def test_moves_of_a_bundle_are_told_in_the_order_in_which_they_arrived(cluster: 
     assert cluster.moves(cluster.hot) == [(cluster.A, cluster.B, 1_000), (cluster.B, cluster.C, 500)]
 
 
-def test_an_unloaded_bundle_came_from_where_it_was_unloaded_to_where_a_lookup_took_it(cluster: Cluster):
+def test_unloaded_bundle_moved_from_its_old_owner_to_the_lookups_owner(cluster: Cluster):
     cluster.write(Action.UNLOAD, cluster.hot, cluster.B, Role.ADMIN)
     cluster.reassign(cluster.hot, cluster.B)
     assert cluster.moves(cluster.hot) == [(cluster.A, cluster.B, 1_000)]
 
 
-def test_an_unloaded_bundle_that_its_first_choice_declines_still_came_from_where_it_was_unloaded(cluster: Cluster):
+def test_unloaded_bundle_keeps_its_origin_when_the_first_choice_declines(cluster: Cluster):
     cluster.lead(Action.UNLOAD, cluster.hot)
     cluster.write(Action.RELEASE, cluster.hot, cluster.A)
     cluster.write(Action.OWN, cluster.hot, cluster.B, to=cluster.B)
@@ -222,7 +222,7 @@ def test_of_a_bundle_the_newest_moves_are_kept(cluster: Cluster):
     assert kept == list(range(5, MOVES_KEPT_A_BUNDLE + 5))
 
 
-def test_of_a_partition_the_bundles_moved_last_are_kept_and_a_restored_replica_forgets_the_same(
+def test_partition_keeps_its_last_moves_and_a_restored_replica_the_same(
     monkeypatch: pytest.MonkeyPatch, cluster: Cluster
 ):
     monkeypatch.setattr(moves, "BUNDLES_KEPT", 3)

@@ -64,7 +64,7 @@ def test_those_who_hold_the_list_see_the_fence():
     assert seen[0] < 0
 
 
-def test_the_channel_is_asked_when_the_coordination_proof_is_older_than_half_its_validity():
+def test_channel_is_asked_when_the_coordination_proof_is_half_expired():
     proofs = Proofs(1, V)
     assert proofs.wants_channel_proof(0.0)
     proofs.coordination_proved(10.0)

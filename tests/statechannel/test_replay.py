@@ -95,7 +95,7 @@ async def folded(fold: Replay, until: int | None = None) -> dict[int, Folded]:
 
 @given(seed=st.integers(0, 10_000), cut=st.integers(0, 120), steps=st.integers(1, 120))
 @settings(max_examples=60, deadline=None)
-def test_each_record_gets_the_verdict_that_it_got_whatever_the_fold_begins_with(new_ledger, seed, cut, steps):
+def test_each_record_gets_the_same_verdict_whatever_the_fold_begins_with(new_ledger, seed, cut, steps):
     ledger, log = new_ledger(2), PaperLog(2)
     verdicts: dict[tuple[int, int], object] = {}
     for number, (record, home) in enumerate(History(ledger, seed).steps(steps)):

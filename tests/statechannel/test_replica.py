@@ -91,7 +91,7 @@ async def test_without_a_snapshot_a_trimmed_log_is_refused(world: World):
 
 
 @virtually
-async def test_a_damaged_newest_snapshot_is_refused_for_an_older_one_that_says_the_same(world: World):
+async def test_damaged_newest_snapshot_is_refused_for_an_equal_older_one(world: World):
     async with replica(world) as channel:
         log = channel.replica.log
         bundles = await claimed(channel)
@@ -168,7 +168,7 @@ async def test_an_index_of_a_newer_format_is_left_to_newer_releases(world: World
 
 
 @virtually
-async def test_a_replica_that_fell_behind_the_trimmed_log_loads_a_snapshot_and_tells_who_listens(world: World):
+async def test_replica_behind_the_trimmed_log_loads_a_snapshot_and_tells_listeners(world: World):
     async with replica(world) as channel:
         log = channel.replica.log
         bundles = await claimed(channel)
@@ -193,7 +193,7 @@ async def test_a_replica_that_fell_behind_the_trimmed_log_loads_a_snapshot_and_t
 
 
 @virtually
-async def test_a_replica_that_finds_neither_log_nor_snapshot_stops_and_does_not_skip(world: World):
+async def test_replica_without_log_and_snapshot_stops_and_skips_nothing(world: World):
     async with replica(world) as channel:
         await claimed(channel)
         other = late(world)
@@ -206,7 +206,7 @@ async def test_a_replica_that_finds_neither_log_nor_snapshot_stops_and_does_not_
 
 
 @virtually
-async def test_publishes_whose_verdict_stands_in_the_part_that_was_not_read_end_as_unknown(world: World):
+async def test_publishes_with_a_verdict_in_the_unread_part_end_as_unknown(world: World):
     async with replica(world) as channel:
         log = channel.replica.log
         await claimed(channel)

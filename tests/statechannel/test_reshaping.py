@@ -110,7 +110,7 @@ def test_a_deleted_namespace_is_recreated_only_by_who_saw_it_deleted(ledger):
     assert all(ledger.entry(b).token == again.offset for b in ledger.bundles())
 
 
-def test_what_was_written_for_the_deleted_namespace_does_not_touch_the_recreated_one(ledger):
+def test_records_for_a_deleted_namespace_do_not_touch_the_recreated_one(ledger):
     x, _ = ledger.begin()
     late_own = ledger.record(Action.OWN, x, to=ledger.A)
     late_delete_seen = ledger.table.namespace("shop/orders").revision
@@ -171,7 +171,7 @@ def test_create_names_one_parent_that_is_there_and_as_its_author_saw_it(assigned
 
 
 @pytest.mark.parametrize("action", [Action.CREATE, Action.MERGE, Action.CREATE_NAMESPACE, Action.DELETE_NAMESPACE])
-def test_a_record_of_one_namespace_that_names_bundles_of_another_is_malformed(assigned, action):
+def test_record_of_one_namespace_with_bundles_of_another_is_malformed(assigned, action):
     """It would take bundles from one namespace and put them into the other, perhaps in another partition."""
     assigned.create_namespace("shop/carts", even_boundaries(1))
     parent, neighbour, *_ = assigned.bundles()
@@ -231,7 +231,7 @@ def test_one_stale_or_moving_part_refuses_the_whole_merge(assigned):
     assert refusal.bundle == b
 
 
-def test_split_and_merge_bring_back_the_same_bundle_with_a_greater_token_and_no_old_record_fits(assigned):
+def test_split_and_merge_raise_the_token_so_that_no_old_record_fits(assigned):
     parent = assigned.bundles()[0]
     before = assigned.entry(parent)
     late = assigned.record(Action.UNLOAD, parent)

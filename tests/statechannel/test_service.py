@@ -39,7 +39,7 @@ def of_a_later_format() -> bytes:
 
 
 @virtually
-async def test_of_two_that_own_the_same_bundle_the_first_wins_and_the_other_learns_who_did(world: World):
+async def test_of_two_that_own_one_bundle_the_first_wins_and_the_other_learns_it(world: World):
     async with replica(world, "a:1") as one, replica(world, "b:1") as two:
         (bundle,) = await Hand(one).create()
         await world.until(lambda: two.table.get(bundle) is not None, 1, "both have read it")
@@ -78,7 +78,7 @@ async def test_unknown_says_what_the_log_answered_and_comes_in_time(world: World
 
 
 @virtually
-async def test_a_log_that_refuses_for_good_leaves_the_channel_standing_and_says_why(world: World):
+async def test_log_that_always_refuses_leaves_the_channel_up_and_says_why(world: World):
     async with replica(world) as channel:
 
         async def refuse(*_: object) -> None:

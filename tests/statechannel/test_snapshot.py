@@ -16,6 +16,7 @@ from statechannel.law.verdict import Change
 
 from .auditor import Violation
 from .snapshots import (
+    FEW_BUNDLES,
     A,
     B,
     Logged,
@@ -41,10 +42,9 @@ def test_snapshot_and_tail_equal_full_replay_wherever_it_is_cut(new_ledger, seed
     audit_snapshots(new_ledger(partitions=2), seed, before + after, before)
 
 
-@pytest.mark.usefixtures("small_chunks")
 def test_also_in_many_small_chunks(new_ledger):
     for seed in range(40):
-        audit_snapshots(new_ledger(partitions=2), seed, 120, 80)
+        audit_snapshots(new_ledger(partitions=2), seed, 120, 80, FEW_BUNDLES)
 
 
 def test_each_cut_of_one_history_comes_to_the_same(new_ledger):
@@ -102,7 +102,7 @@ def test_what_was_cut_stays_as_it_was_while_the_table_goes_on(ledger):
     assert again.digest() != ledger.table.digest(0)
 
 
-def test_a_picture_stays_as_it_was_while_the_table_goes_on_and_the_other_way_round(ledger):
+def test_copy_stays_as_it_was_while_the_table_goes_on_and_vice_versa(ledger):
     x, y = ledger.begin()
     ledger.assign(x)
     frozen = ledger.table.frozen()
@@ -163,7 +163,7 @@ def test_a_record_that_a_snapshot_covers_is_not_replayed_again(ledger):
     assert replay_all(table, ledger.log) == {}
 
 
-def test_what_a_replica_has_and_the_snapshot_does_not_is_gone_with_its_indices(ledger):
+def test_replica_state_that_the_snapshot_lacks_is_gone_with_its_indices(ledger):
     """It cannot be from the same log; but nothing of it may be left to be found."""
     x, _ = ledger.begin()
     ledger.assign(x)

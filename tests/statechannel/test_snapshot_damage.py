@@ -73,7 +73,7 @@ DAMAGES: list[Damage] = [nothing, truncations, flipped_bits, chunks_of_another_p
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-def test_any_damage_to_any_chunk_is_noticed_and_the_other_snapshot_stays_usable(topic: Topic, damage: Damage):
+def test_any_damage_to_a_chunk_is_noticed_and_the_other_snapshot_is_usable(topic: Topic, damage: Damage):
     whole, old = list(topic.entries), topic.read().state("old")
     for key in chunks_of(topic, "new"):
         for value in damage(topic, key):
@@ -101,7 +101,7 @@ def test_a_damaged_index_lists_nothing(topic: Topic, damage: Damage):
         topic.entries = list(whole)
 
 
-def test_while_the_newest_index_is_damaged_an_older_one_that_is_still_there_counts(topic: Topic):
+def test_older_index_counts_while_the_newest_is_damaged(topic: Topic):
     newest_index = max(number for number, entry in enumerate(topic.entries) if entry.key == INDEX_KEY)
     topic.entries[newest_index] = msgspec.structs.replace(topic.entries[newest_index], value=b"damaged")
     assert topic.known().newest.snapshot_id == "old"

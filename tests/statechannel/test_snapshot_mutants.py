@@ -20,7 +20,7 @@ from statechannel.ports import Payload
 
 from .auditor import Violation, promise
 from .mutation import mutate
-from .snapshots import GENESIS, audit_snapshots, chunks_of, two_snapshots, write
+from .snapshots import FEW_BUNDLES, GENESIS, audit_snapshots, chunks_of, two_snapshots, write
 
 COLUMNS, DECODING = snapshot_columns, snapshot.Decoding
 FORGOTTEN = {
@@ -61,20 +61,18 @@ def complaint(new_ledger) -> int:
     """The first seed whose snapshots come to something else; NEVER if there is none."""
     for seed in range(240):
         try:
-            audit_snapshots(new_ledger(partitions=2), seed, 120, 90)
+            audit_snapshots(new_ledger(partitions=2), seed, 120, 90, FEW_BUNDLES)
         except FORGETFUL:
             return seed
     return NEVER
 
 
-@pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("forgotten", FORGOTTEN)
 def test_what_a_snapshot_forgets_is_noticed(new_ledger, monkeypatch, forgotten: str):
     mutate(monkeypatch, *FORGOTTEN[forgotten])
     assert complaint(new_ledger) != NEVER
 
 
-@pytest.mark.usefixtures("small_chunks")
 def test_nothing_is_forgotten(new_ledger):
     assert complaint(new_ledger) == NEVER
 
@@ -146,7 +144,6 @@ def audit_topic(ledger) -> None:
     promise(topic.index() is None, "a damaged index is used")
 
 
-@pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("unchecked", UNCHECKED)
 def test_what_is_not_checked_is_noticed(new_ledger, monkeypatch, unchecked: str):
     mutate(monkeypatch, *UNCHECKED[unchecked])
@@ -154,6 +151,5 @@ def test_what_is_not_checked_is_noticed(new_ledger, monkeypatch, unchecked: str)
         audit_topic(new_ledger())
 
 
-@pytest.mark.usefixtures("small_chunks")
 def test_all_is_checked(new_ledger):
     audit_topic(new_ledger())

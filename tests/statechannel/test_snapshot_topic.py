@@ -15,12 +15,14 @@ from statechannel.law.moves import BUNDLES_KEPT, MOVES_KEPT_A_BUNDLE, Move
 from statechannel.law.partition import PartitionState
 from statechannel.law.record import MAX_HAND_OFF_BYTES, Action, BrokerId, Record, Role
 from statechannel.law.snapshot import SnapshotInfo, SnapshotsReader, closing, encode
+from statechannel.law.snapshot_columns import CHUNK_BUNDLES
 from statechannel.law.table import OwnershipTable
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Cutting, Refusal
 from statechannel.ports import Payload
 
 from .snapshots import (
+    FEW_BUNDLES,
     GENESIS,
     A,
     B,
@@ -43,8 +45,8 @@ MAX_ENTRY_BYTES = 1 << 20
 # --- several snapshots in one topic, and compaction
 
 
-def test_what_is_not_kept_is_deleted_in_the_same_transaction(ledger, small_chunks):
-    topic = Topic()
+def test_what_is_not_kept_is_deleted_in_the_same_transaction(ledger):
+    topic = Topic(chunk_bundles=FEW_BUNDLES)
     ledger.begin(7)
     for name, keep in (("one", ()), ("two", ("one",)), ("three", ("one",))):
         ledger.lead(ledger.table.lead(0).epoch + 1)
@@ -58,8 +60,8 @@ def test_what_is_not_kept_is_deleted_in_the_same_transaction(ledger, small_chunk
         assert topic.read().state(name).bundles == 7
 
 
-def test_compaction_takes_nothing_that_is_listed(ledger, small_chunks):
-    topic, states = Topic(), {}
+def test_compaction_takes_nothing_that_is_listed(ledger):
+    topic, states = Topic(chunk_bundles=FEW_BUNDLES), {}
     x, *_ = ledger.begin(5)
     ledger.assign(x)
     for round_ in range(6):
@@ -98,7 +100,7 @@ def test_an_older_snapshot_never_takes_the_place_of_a_newer_one(topic: Topic):
     assert closing(known, GENESIS, 0, same, {"old"})
 
 
-def test_the_same_snapshot_written_again_after_an_unknown_outcome_is_not_deleted(topic: Topic, ledger):
+def test_snapshot_rewritten_after_an_unknown_outcome_is_not_deleted(topic: Topic, ledger):
     write(topic, ledger.table.cut(0), "new", keep={"old", "new"})
     assert [info.snapshot_id for info in topic.known().snapshots] == ["old", "new"]
     topic.compact()
@@ -108,19 +110,19 @@ def test_the_same_snapshot_written_again_after_an_unknown_outcome_is_not_deleted
 # --- where chunks end
 
 
-def chunks_written(state: PartitionState) -> list[bytes]:
-    return [piece.value for piece in encode(state, "s", 0) if not isinstance(piece, SnapshotInfo) and piece.value]
+def chunks_written(state: PartitionState, chunk_bundles: int = CHUNK_BUNDLES) -> list[bytes]:
+    pieces = encode(state, "s", 0, chunk_bundles)
+    return [piece.value for piece in pieces if not isinstance(piece, SnapshotInfo) and piece.value]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 @pytest.mark.parametrize("bundles", [1, 2, 3, 4, 6, 7, 8])
-def test_a_namespace_is_cut_into_chunks_wherever_it_must_be(monkeypatch, size: int, bundles: int):
-    monkeypatch.setattr(snapshot_columns, "CHUNK_BUNDLES", size)
+def test_a_namespace_is_cut_into_chunks_wherever_it_must_be(size: int, bundles: int):
     state = state_of(evenly("a/a", bundles), ("b/deleted", []), evenly("c/c", 1), evenly("d/d", bundles))
-    chunks = chunks_written(state)
+    chunks = chunks_written(state, size)
     assert all(sum(map(len, [s.his for s in snapshot_columns.unpack(c).sections])) <= size for c in chunks)
     assert len(chunks) >= (2 * bundles + 1) / size
-    assert there_and_back(state) == state
+    assert there_and_back(state, size) == state
 
 
 def test_many_deleted_namespaces_share_chunks_and_are_remembered():
@@ -165,10 +167,10 @@ def test_no_chunk_is_larger_than_what_a_log_takes(name: str):
     assert there_and_back(state) == state
 
 
-def test_a_snapshot_is_encoded_and_decoded_in_steps_of_a_bounded_number_of_bundles():
+def test_snapshot_is_encoded_and_decoded_in_steps_of_bounded_size():
     state = state_of(evenly("t/n", 30_000))
     chunks = [piece for piece in encode(state, "s", 0) if not isinstance(piece, SnapshotInfo)]
-    assert len(chunks) == 30_000 / snapshot_columns.CHUNK_BUNDLES
+    assert len(chunks) == 30_000 / CHUNK_BUNDLES
     topic = Topic()
     info = write(topic, state, "s")
     assert (info.chunks, info.bundles, info.next_offset) == (len(chunks), 30_000, 9)

@@ -34,7 +34,7 @@ def whole(table: OwnershipTable) -> list[object]:
 # --- first valid wins
 
 
-def test_of_two_that_saw_the_same_the_first_wins_and_the_second_learns_who_won(ledger):
+def test_of_two_that_saw_the_same_the_first_wins_and_the_second_learns_it(ledger):
     x, _ = ledger.begin()
     seen = ledger.revision(x)
     accepted(ledger.write(Action.OWN, x, ledger.A, to=ledger.B, seen=seen))
@@ -51,7 +51,7 @@ def test_a_record_that_saw_the_future_is_as_stale_as_one_that_saw_the_past(ledge
         refused(ledger.write(Action.OWN, x, to=ledger.A, seen=seen), Reason.STALE)
 
 
-def test_a_copy_of_an_accepted_record_is_refused_and_changes_nothing_even_when_its_state_is_back(ledger):
+def test_copy_of_an_accepted_record_is_refused_even_when_its_state_is_back(ledger):
     x, _ = ledger.begin()
     accepted(ledger.write(Action.OWN, x, to=ledger.A))
     own = ledger.log[-1][2]
@@ -111,7 +111,7 @@ def test_a_dead_incarnation_cannot_return_what_its_successor_was_given(ledger):
     assert ledger.table.held_by(ledger.A2) == (x,)
 
 
-def test_a_bundle_is_not_transferred_to_its_own_holder_in_whichever_incarnation(ledger):
+def test_bundle_is_not_transferred_to_its_holder_in_any_incarnation(ledger):
     x, _ = ledger.begin()
     ledger.assign(x, ledger.A)
     for to in (None, ledger.A, ledger.A2):
@@ -137,7 +137,7 @@ def test_nobody_leads_before_the_first_lead_record(ledger):
     refused(ledger.as_leader(Action.REVOKE, x, epoch=0), Reason.DEPOSED)
 
 
-def test_what_a_deposed_leader_still_writes_is_ignored_though_it_saw_the_present_revision(ledger):
+def test_deposed_leader_is_ignored_though_it_saw_the_present_revision(ledger):
     x, _ = ledger.begin()
     ledger.assign(x, ledger.A)
     accepted(ledger.lead(2, ledger.B))
@@ -166,7 +166,7 @@ def test_an_epoch_counts_in_its_own_partition_only(new_ledger):
     accepted(ledger.as_leader(Action.REVOKE, x))
 
 
-def test_the_highest_incarnation_that_any_record_showed_is_kept_even_of_refused_ones(ledger):
+def test_highest_incarnation_of_any_record_is_kept_even_of_refused_ones(ledger):
     x, _ = ledger.begin()
     assert ledger.table.highest_incarnation("nobody:1") == 0
     refused(ledger.write(Action.RETURN, x, BrokerId("a:6650", 9), to=BrokerId("d:6650", 4)), Reason.ILLEGAL)
@@ -257,7 +257,7 @@ def test_a_record_in_another_partition_than_its_namespaces_is_refused(new_ledger
     assert ledger.entry(x).state is State.UNASSIGNED
 
 
-def test_a_verdict_in_one_partition_never_depends_on_how_far_another_is_replayed(new_ledger):
+def test_verdict_in_a_partition_does_not_depend_on_how_far_another_is(new_ledger):
     behind, ahead = new_ledger(partitions=2), new_ledger(partitions=2)
     [x] = ahead.begin(1)
     away = 1 - ahead.table.partition_of(x.namespace)
@@ -281,12 +281,10 @@ def test_a_replica_never_goes_back_and_gaps_are_fine():
     table.replay(0, 10, noop)
 
 
-def test_the_first_genesis_names_the_cluster_and_the_generation_of_its_tokens(ledger):
-    cluster_identity = Record("g-1", Action.GENESIS, ledger.A, epoch=3, cluster="north")
-    accepted(ledger.replay(cluster_identity, 0))
-    refused(
-        ledger.replay(msgspec.structs.replace(cluster_identity, id="g-2", cluster="south"), 0), Reason.FOREIGN_CLUSTER
-    )
+def test_first_genesis_names_the_cluster_and_the_generation_of_tokens(ledger):
+    genesis = Record("g-1", Action.GENESIS, ledger.A, epoch=3, cluster="north")
+    accepted(ledger.replay(genesis, 0))
+    refused(ledger.replay(msgspec.structs.replace(genesis, id="g-2", cluster="south"), 0), Reason.FOREIGN_CLUSTER)
     assert ledger.table.cluster_identity is not None
     assert (ledger.table.cluster_identity.cluster, ledger.table.cluster_identity.identity) == ("north", "g-1")
     x, _ = ledger.begin()

@@ -329,7 +329,7 @@ async def test_writing_before_the_start_is_a_bug(log: SqliteLog) -> None:
         await view_on(log).put("a", 1)
 
 
-async def test_a_log_that_breaks_off_leaves_what_was_read_and_is_read_on_where_it_was(log: SqliteLog) -> None:
+async def test_log_that_breaks_off_keeps_what_was_read_and_resumes_there(log: SqliteLog) -> None:
     flaky = Flaky(log)
     read: list[tuple[str, int | None]] = []
     async with running(view_on(flaky, partitions=2)) as view:

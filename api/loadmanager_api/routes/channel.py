@@ -11,7 +11,12 @@ from fastapi import Query, Request, Response
 from prometheus_client.exposition import choose_encoder
 
 from loadmanager.broker.node import NOTES_KEPT, Node
-from loadmanager.channel.audit.digests import namespace_digests, partition_digests
+from loadmanager.channel.audit.digests import (
+    BUNDLES_AT_MOST,
+    NAMESPACES_AT_MOST,
+    namespace_digests,
+    partition_digests,
+)
 from loadmanager.channel.history.outlook import look
 from loadmanager.cluster.readers import ChannelReader, ReaderRegistry
 from loadmanager.errors import NotFound
@@ -67,9 +72,9 @@ async def show_digests(
         raise NotFound(f"the channel has the partitions 0 to {table.partitions - 1}, not {partition}")
     state = table.cut(partition)
     if namespace is None:
-        found = await asyncio.to_thread(partition_digests, state, after)
+        found = await asyncio.to_thread(partition_digests, state, after, NAMESPACES_AT_MOST)
     else:
-        found = await asyncio.to_thread(namespace_digests, state, check_namespace(namespace), after)
+        found = await asyncio.to_thread(namespace_digests, state, check_namespace(namespace), after, BUNDLES_AT_MOST)
     return Response(msgspec.json.encode(found), media_type="application/json")
 
 

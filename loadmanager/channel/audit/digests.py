@@ -61,7 +61,7 @@ class NamespaceDigests(msgspec.Struct, frozen=True):
     next: str | None
 
 
-def partition_digests(state: PartitionState, after: str = "", most: int = NAMESPACES_AT_MOST) -> PartitionDigests:
+def partition_digests(state: PartitionState, after: str, most: int) -> PartitionDigests:
     """The page of the namespaces after `after`. May take long: run it on a thread."""
     names = [namespace.name for namespace in state.namespaces]
     begin = bisect_right(names, after) if after else 0
@@ -71,9 +71,7 @@ def partition_digests(state: PartitionState, after: str = "", most: int = NAMESP
     return PartitionDigests(state.partition, state.next_offset, _rest(state), found, following)
 
 
-def namespace_digests(
-    state: PartitionState, name: str, after: str = "", most: int = BUNDLES_AT_MOST
-) -> NamespaceDigests:
+def namespace_digests(state: PartitionState, name: str, after: str, most: int) -> NamespaceDigests:
     """The page of the namespace's bundles after the range `after`. May take long: run it on a thread."""
     namespace = next((n for n in state.namespaces if n.name == name), None)
     entries: Sequence[Ownership] = namespace.entries if namespace is not None else ()

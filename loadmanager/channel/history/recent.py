@@ -34,7 +34,7 @@ Event = Change | Reloaded
 class RecentChanges:
     """Listens from its construction until `close()`. Positions count events since then, and only grow."""
 
-    def __init__(self, replica: Replica, changes_kept: int = CHANGES_KEPT, bytes_kept: int = BYTES_KEPT) -> None:
+    def __init__(self, replica: Replica, changes_kept: int, bytes_kept: int = BYTES_KEPT) -> None:
         self._replica = replica
         self._changes_kept = changes_kept
         self._bytes_kept = bytes_kept

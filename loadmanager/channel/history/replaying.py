@@ -21,7 +21,7 @@ TIMEOUT_S = 45.0
 class ReplayQueue:
     """One per broker."""
 
-    def __init__(self, log: Log, topic: str, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, log: Log, topic: str, timeout_s: float) -> None:
         self._log = log
         self._topic = topic
         self._timeout_s = timeout_s

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from loadmanager.channel.history.recent import RecentChanges
+from loadmanager.channel.history.recent import CHANGES_KEPT, RecentChanges
 from loadmanager.channel.history.replaying import ReplayQueue
 from loadmanager.channel.history.revision import Revision
 from loadmanager.channel.history.watch import ANEW, Watch
@@ -31,7 +31,7 @@ class Watching:
     ) -> None:
         self.replica = replica
         self.replays = replays
-        self.recent = recent or RecentChanges(replica)
+        self.recent = recent or RecentChanges(replica, CHANGES_KEPT)
         self.closing = asyncio.Event()
         """Set when every watch must end at once."""
         self._watches = 0

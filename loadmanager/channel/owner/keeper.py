@@ -23,6 +23,7 @@ from loadmanager.channel.owner.schedule import Progress, ScheduleSettings, due
 from statechannel.errors import BadSnapshot, InvariantError, LogUnavailable
 from statechannel.law.partition import PartitionState
 from statechannel.law.snapshot import Index, SnapshotInfo, SnapshotsReader, closing, encode
+from statechannel.law.snapshot_columns import CHUNK_BUNDLES
 from statechannel.law.table import OwnershipTable
 from statechannel.ports import ExclusiveWriter, Log, Payload
 from statechannel.runtime.turnstile import Turnstile
@@ -57,6 +58,8 @@ class KeeperDependencies(msgspec.Struct, frozen=True):
     note: Callable[[str], None]
     steps: Turnstile = msgspec.field(default_factory=lambda: Turnstile(1))
     """Every step of milliseconds passes here: one of the process's in each turn of the loop."""
+    chunk_bundles: int = CHUNK_BUNDLES
+    """The number of bundles in one chunk of a snapshot."""
 
 
 class Counts(msgspec.Struct):
@@ -182,7 +185,8 @@ class Keeper:
 
     async def _encode(self, state: PartitionState) -> tuple[list[Payload], SnapshotInfo]:
         payloads: list[Payload] = []
-        deps, pieces = self._deps, encode(state, self._deps.name(), self._deps.wall_ms())
+        deps = self._deps
+        pieces = encode(state, deps.name(), deps.wall_ms(), deps.chunk_bundles)
         while True:
             step_s = deps.clock_s()
             piece = next(pieces)

@@ -22,6 +22,7 @@ from loadmanager.cluster.readers import ChannelReader, wanted
 from loadmanager.settings import Settings
 from statechannel.errors import LogError, StateChannelError, WriterFenced
 from statechannel.law.record import BrokerId
+from statechannel.law.snapshot_columns import CHUNK_BUNDLES
 from statechannel.ports import Coordination, Log
 from statechannel.runtime.service import Channel
 from statechannel.runtime.view import TableView
@@ -52,6 +53,7 @@ class OwnerDependencies(msgspec.Struct, frozen=True):
     wall_ms: Callable[[], int]
     nonce: str
     note: Callable[[str], None]
+    chunk_bundles: int = CHUNK_BUNDLES
 
 
 class _Failures(msgspec.Struct):
@@ -101,6 +103,7 @@ class ChannelOwner:
             wall_ms=world.wall_ms,
             note=world.note,
             steps=world.channel.replica.steps,
+            chunk_bundles=world.chunk_bundles,
         )
 
     async def run(self) -> None:

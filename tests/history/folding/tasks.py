@@ -52,6 +52,8 @@ class Table(msgspec.Struct):
     transition: list[dict[str, Any]] = []
     state: list[dict[str, Any]] = []
     unreadable: list[dict[str, Any]] = []
+    most_at_once: int = 0
+    """The most rows of one kind that became Arrow together."""
 
     def positions(self) -> dict[int, Position]:
         """As `folding.positions` finds them."""
@@ -93,8 +95,9 @@ class Table(msgspec.Struct):
         """Take what a task yielded."""
         for yielded in lists:
             for kind in KINDS:
-                for rows in yielded.column(kind).to_pylist():
-                    getattr(self, kind).extend(rows or ())
+                found = [row for rows in yielded.column(kind).to_pylist() for row in rows or ()]
+                getattr(self, kind).extend(found)
+                self.most_at_once = max(self.most_at_once, len(found))
 
 
 def arrow(rows: Sequence[tuple[object, ...]], schema: pa.Schema, at_once: int) -> Iterable[pa.RecordBatch]:

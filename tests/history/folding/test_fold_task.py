@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from loadmanager.errors import Invalid
 from loadmanager.history.folding import lists
 from loadmanager.history.folding.states import SEEDED, packed
-from loadmanager.history.folding.verdicts import PartitionFold
 from loadmanager.history.schemas import CHANNEL_STATE
 from loadmanager.simulation.world import World
 from statechannel.law import codec
@@ -243,17 +242,8 @@ def test_of_a_record_without_a_possible_time_the_time_is_the_logs(at_ms: int):
 
 def test_rows_become_arrow_before_they_are_many(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lists, "ROWS_AT_ONCE", 10)
-    kept = 0
-    take = PartitionFold.take
-
-    def watched(self: PartitionFold, *entry: object) -> None:
-        nonlocal kept
-        take(self, *entry)  # type: ignore[arg-type]
-        kept = max(kept, len(self._channel))
-
-    monkeypatch.setattr(PartitionFold, "take", watched)
     table = Table().fold([noop(offset) for offset in range(100)], 0)
-    assert (len(table.channel), kept) == (100, 10)
+    assert (len(table.channel), table.most_at_once) == (100, 10)
 
 
 def test_a_partition_beyond_those_of_the_channel_is_an_error():

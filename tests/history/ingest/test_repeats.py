@@ -8,7 +8,7 @@ import pytest
 from loadmanager.history import decoding
 from loadmanager.history.ingest.counting import count_decoded
 from loadmanager.history.ingest.repeats import KEPT, Recent, repeats
-from loadmanager.history.lake import Once
+from loadmanager.history.lake import Lake, Once
 from loadmanager.history.schemas import RAW
 from loadmanager.model.load.model import BROKERS_TOPIC, BrokerLoadData
 from statechannel.law.record import BrokerId
@@ -76,7 +76,14 @@ def test_a_report_from_the_future_that_the_lake_has_is_not_forgotten(run, spark,
     assert later.batch((2, 5_000)) == [2]
 
 
-def test_the_lake_is_not_asked_for_what_is_remembered(run, lake, monkeypatch):
+class Unread(Lake):
+    """A lake of which no table may be read."""
+
+    def table(self, name, *_):
+        pytest.fail(f"{name} was read")
+
+
+def test_the_lake_is_not_asked_for_what_is_remembered(run, lake):
     run.usual()
-    monkeypatch.setattr(type(lake), "table", lambda self, name, *_: pytest.fail(f"{name} was read"))
+    run.lake = Unread(lake.spark, lake.root)
     assert run.usual() == []

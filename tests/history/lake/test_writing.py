@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from datetime import UTC, date, datetime
 
 import pytest
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
 
 from loadmanager.errors import Conflict, Invalid
 from loadmanager.history import layout
@@ -50,16 +51,33 @@ def test_the_note_of_a_commit_is_found(lake):
     assert not lake.noted("audit", "other/0"), "its append was passed over"
 
 
-def test_a_deletion_beside_another_job_is_refused_as_an_append_is(lake, monkeypatch):
+def test_a_deletion_beside_another_job_is_refused_as_an_append_is(lake, tmp_path):
     lake.append("audit", rows(lake, 1), Once(OWNER, 0))
-    assert lake.exists("audit")
+    begun, over = tmp_path / "begun", tmp_path / "over"
 
-    def sql(*_: object) -> None:
-        raise RuntimeError("[DELTA_CONCURRENT_DELETE_READ] This transaction attempted to read files that were deleted")
+    def slowly(_: int) -> bool:
+        begun.touch()
+        while not over.exists():
+            time.sleep(0.01)
+        return True
 
-    monkeypatch.setattr(type(lake.spark), "sql", sql)
-    with pytest.raises(Conflict, match="another job writes table audit"):
-        lake.remove("audit", "offset = 1")
+    lake.spark.udf.register("slowly", slowly, BooleanType())
+    failures: list[Exception] = []
+
+    def remove() -> None:
+        try:
+            Lake(lake.spark, lake.root).remove("audit", "slowly(offset)")
+        except Conflict as error:
+            failures.append(error)
+
+    removing = threading.Thread(target=remove)
+    removing.start()
+    while not begun.exists():
+        time.sleep(0.01)
+    lake.remove("audit", "offset = 1")
+    over.touch()
+    removing.join()
+    assert "another job writes table audit" in str(failures)
 
 
 def test_of_two_that_append_one_number_at_once_one_is_refused_or_passed_over(lake):

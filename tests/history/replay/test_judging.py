@@ -14,15 +14,14 @@ from loadmanager.history.replay.playing import Outcome, Rules, outcomes, played
 from loadmanager.history.replay.recording import Missing, RecordedGame, Step, recorded
 from loadmanager.history.replay.slices import Frame, sliced
 from loadmanager.settings import Settings
-from loadmanager.settings.plugins import BALANCING_NAMES
 from loadmanager.strategies.playground.level import Ruler
 from loadmanager.strategies.playground.measures import TRANSFER_GAP_S, measure
 from loadmanager.strategies.playground.playing import play
 from loadmanager.strategies.playground.scenario import Size
 from loadmanager.strategies.playground.workloads.registry import make
-from loadmanager.strategies.rebalancing.registry import STRATEGIES
 from tests.history.replay.games import game, lopsided
 from tests.history.replay.written import BEGIN_US, SECOND, frame, written
+from tests.installed import install
 from tests.simulation.balance.strategies import Scripted, move
 
 RULER = Ruler.of(Settings())
@@ -115,18 +114,15 @@ def test_a_game_is_played_from_the_recorded_placement_and_always_the_same():
     assert once == again
 
 
-def test_who_breaks_a_rule_or_fails_loses_the_window_and_is_told(monkeypatch):
+def test_who_breaks_a_rule_or_fails_loses_the_window_and_is_told(monkeypatch, tmp_path):
     def twice(model, at):
         return [move(model, 0, 1)] * 2
 
     def fails(model, at):
         raise ZeroDivisionError("no idea")
 
-    made = {"twice": Scripted(twice, "twice"), "fails": Scripted(fails, "fails")}
-    make_one, names = STRATEGIES.make, STRATEGIES.names()
-    monkeypatch.setattr(STRATEGIES, "make", lambda name: made.get(name) or make_one(name))
-    monkeypatch.setattr(STRATEGIES, "names", lambda: [*names, *made])
-    monkeypatch.setattr(BALANCING_NAMES, "all", STRATEGIES.names)
+    made = {"twice": lambda: Scripted(twice, "twice"), "fails": lambda: Scripted(fails, "fails")}
+    install(monkeypatch, tmp_path, made)
     found = measured(written(lopsided(8)).table(), frame(8), rules("twice", "plan", "fails"), (0, 1, 2))
     broken, kept, failed = found
     assert "twice moves" in broken.broke

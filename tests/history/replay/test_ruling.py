@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import numpy as np
 import pytest
@@ -23,10 +25,10 @@ from loadmanager.strategies.playground.cluster import SimulatedCluster
 from loadmanager.strategies.playground.observing import Conditions, observe
 from loadmanager.strategies.playground.scenario import broker_names
 from loadmanager.strategies.rebalancing.decision import Decision
-from loadmanager.strategies.rebalancing.registry import STRATEGIES
 from statechannel.law.bundle import Bundle
 from tests.history.replay.games import game, lopsided
 from tests.history.replay.written import BEGIN_US, SECOND, History, frame, written
+from tests.installed import install
 from tests.simulation.balance.strategies import Scripted, move
 
 BASE = Settings(load_ttl_s=120, load_report_max_interval_s=60)
@@ -58,11 +60,10 @@ def recorded_of(history: History, rounds: int) -> RecordedGame:
 
 
 @pytest.fixture
-def watching(monkeypatch: pytest.MonkeyPatch) -> Scripted:
+def watching(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Scripted:
     """A strategy that looks and does nothing."""
     looking = Scripted(lambda model, at: [], "still")
-    make = STRATEGIES.make
-    monkeypatch.setattr(STRATEGIES, "make", lambda name: looking if name == "still" else make(name))
+    install(monkeypatch, tmp_path, {"still": lambda: looking})
     return looking
 
 
@@ -95,13 +96,12 @@ def test_bundles_that_are_fixed_or_forbidden_somewhere_are_so_for_every_candidat
     assert set(constraints.rest_s[[row for row in looked_at if row != brief]]) == {77.0}
 
 
-def test_a_strategy_that_moves_what_is_fixed_breaks_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_strategy_that_moves_what_is_fixed_breaks_a_rule(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     history = written(lopsided(3))
     model = seen(recorded_of(history, 3).scenario, top=100)
     history.decisions = [(BEGIN_US, laid_down(model, fixed=np.zeros(len(model.bundles), np.int16)))]
     scenario = recorded_of(history, 3).scenario
-    careless, make = Scripted(lambda model, at: [move(model, 0, 1)], "careless"), STRATEGIES.make
-    monkeypatch.setattr(STRATEGIES, "make", lambda name: careless if name == "careless" else make(name))
+    install(monkeypatch, tmp_path, {"careless": lambda: Scripted(lambda model, at: [move(model, 0, 1)], "careless")})
     with pytest.raises(AssertionError, match="fixed: pinned to a"):
         played_out(scenario, "careless", BASE)
     assert not played_out(scenario, "plan", BASE).steps, "everything is pinned"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import math
 import stat
 import subprocess
@@ -15,6 +14,7 @@ import pytest
 from loadmanager.errors import Invalid, NotFound
 from loadmanager.history import published
 from loadmanager.history.published import Provenance, publish
+from tests.disks import every_write_fails
 
 AT = datetime(2030, 1, 31, 12, tzinfo=UTC)
 MADE = Provenance(job="analyse", at=AT, begin=AT, lake="lake", lake_versions={"broker_load": 3}, truncated=True)
@@ -48,14 +48,9 @@ def test_a_result_that_cannot_be_encoded_leaves_the_one_before(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["audit.json"]
 
 
-def test_a_disk_that_is_full_leaves_the_one_before_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_disk_that_refuses_leaves_the_one_before_and_nothing_else(tmp_path: Path):
     publish(tmp_path, "audit", [{"n": 1}], MADE)
-
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(published.os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    with every_write_fails(), pytest.raises(OSError, match="File too large"):
         publish(tmp_path, "audit", [{"n": 2}], MADE)
     assert published.read(tmp_path, "audit").rows == [{"n": 1}]
     assert [path.name for path in tmp_path.iterdir()] == ["audit.json"]

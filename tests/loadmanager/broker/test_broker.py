@@ -63,7 +63,7 @@ async def test_a_request_for_somebody_else_learns_where_to_go(tmp_path: Path):
         assert moved.value.bundle == bundle_of(owner)
 
 
-async def test_a_long_connection_is_told_where_its_bundle_goes_and_the_move_waits_for_it(tmp_path: Path):
+async def test_long_connection_hears_the_destination_and_the_move_waits_for_it(tmp_path: Path):
     async with cluster(tmp_path, Host(), Host(), urls={"http": "http://shop.example"}) as [source, target]:
         async with source.admit(TOPIC) as claim:
             assert TOPIC in claim
@@ -236,7 +236,7 @@ async def test_quiesce_gives_up_after_its_time(tmp_path: Path):
         assert await broker.quiesce(claim.bundle, timeout_s=0.05)
 
 
-async def test_a_release_that_waits_in_vain_for_requests_ends_before_it_is_overtaken(tmp_path: Path):
+async def test_release_that_waits_in_vain_ends_before_it_is_overtaken(tmp_path: Path):
     hosts = Host(), Host()
     async with cluster(tmp_path, *hosts, host_release_timeout_s=5.0) as [source, target]:
         async with source.admit(TOPIC) as claim:
@@ -336,7 +336,7 @@ async def test_a_broker_that_cannot_start_says_why(tmp_path: Path):
         Broker(Host(), embedded(tmp_path)._control.settings, cluster="twice")
 
 
-async def test_a_broker_does_not_start_on_a_coordination_root_of_another_cluster_or_of_another_log(tmp_path: Path):
+async def test_broker_does_not_start_on_a_root_of_another_cluster_or_log(tmp_path: Path):
     north = embedded(tmp_path, cluster="north")
     await north.start()
     await north.stop(0)

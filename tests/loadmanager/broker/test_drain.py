@@ -107,7 +107,7 @@ async def test_what_arrives_during_a_drain_is_moved_on(world: World):
 
 
 @virtually
-async def test_a_destination_that_declines_again_and_again_is_asked_ever_more_rarely(world: World):
+async def test_destination_that_keeps_declining_is_asked_ever_more_rarely(world: World):
     nodes = Nodes(world)
     a, b = await nodes.ready("a:1", "b:1")
     await nodes.own_all(1, a)

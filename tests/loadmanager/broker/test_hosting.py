@@ -102,7 +102,7 @@ async def test_a_burst_of_quick_plain_hooks_needs_few_threads(runner: HostRunner
     assert len(threads) <= 16
 
 
-async def test_when_every_worker_thread_hangs_the_failure_says_so_and_is_over_when_they_return():
+async def test_failure_tells_of_hanging_worker_threads_and_ends_when_they_return():
     go_on = threading.Event()
     workers = Workers(limit=3)
     runner = HostRunner(workers=workers)
@@ -155,7 +155,7 @@ async def test_what_a_hook_raises_is_told(runner: HostRunner, error: Exception):
             await runner.call(each, timeout_s=60)
 
 
-async def test_a_hook_that_is_cancelled_by_the_service_has_failed_and_the_caller_goes_on(
+async def test_hook_cancelled_by_the_service_has_failed_and_the_caller_goes_on(
     runner: HostRunner, service_loop: asyncio.AbstractEventLoop
 ):
     async def hook() -> None:

@@ -49,7 +49,7 @@ async def asked(world: World) -> AsyncGenerator[Asked]:
 
 
 @virtually
-async def test_an_owned_bundle_is_answered_without_waiting_with_owner_registration_and_token(world: World):
+async def test_owned_bundle_is_answered_at_once_with_owner_registration_and_token(world: World):
     async with asked(world) as one:
         await one.hand.assign(one.bundle, B)
         located = one.lookup.peek(TOPIC)
@@ -73,7 +73,7 @@ async def test_a_hundred_concurrent_lookups_of_an_unowned_bundle_cost_one_record
 
 
 @virtually
-async def test_a_bundle_in_flight_is_deferred_then_refused_with_its_state_and_when_to_retry(world: World):
+async def test_bundle_in_flight_is_deferred_then_refused_with_state_and_retry(world: World):
     async with asked(world) as one:
         await one.hand.accept(Action.OWN, one.bundle, B, B)
         began_s = world.now_s
@@ -98,7 +98,7 @@ async def test_a_deferred_lookup_is_answered_in_the_moment_the_bundle_arrives(wo
 
 
 @virtually
-async def test_a_bundle_that_moves_is_answered_by_its_present_owner_until_that_one_stops(world: World):
+async def test_moving_bundle_is_answered_by_its_present_owner_until_it_stops(world: World):
     async with asked(world) as one:
         await one.hand.assign(one.bundle, A)
         await one.hand.accept(Action.TRANSFER, one.bundle, A, B)

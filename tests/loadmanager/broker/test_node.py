@@ -65,7 +65,7 @@ def reads_no_members(started: Started) -> Callable[[], None]:
 
 
 @virtually
-async def test_a_node_is_ready_once_it_has_read_its_own_registration_and_can_be_given_bundles(world: World):
+async def test_node_is_ready_and_eligible_once_it_has_read_its_registration(world: World):
     nodes = Nodes(world)
     a = nodes.start("a:1")
     await asyncio.sleep(0)
@@ -121,7 +121,7 @@ def test_all_steps_of_a_start_share_one_deadline():
 
 
 @virtually
-async def test_a_start_that_runs_out_of_time_says_how_long_it_had_and_what_it_still_waited_for(world: World):
+async def test_start_that_times_out_says_how_long_and_what_it_waited_for(world: World):
     nodes = Nodes(world)
     (a,) = await nodes.ready("a:1")
     world.log.attach = lambda _tail: None  # type: ignore[method-assign] # it answers, and sends nothing to new readers
@@ -156,7 +156,7 @@ def test_a_server_that_falters_in_the_middle_of_a_start_is_asked_again(server: s
 
 
 @virtually
-async def test_a_node_that_is_told_to_stop_while_coordination_is_away_does_not_wait_for_it(world: World):
+async def test_stopping_node_does_not_wait_for_absent_coordination(world: World):
     nodes = Nodes(world)
     a, _ = await nodes.ready("a:1", "b:1")
     world.coordination.start_incarnation("a:1", 0)  # a second process of that name
@@ -171,7 +171,7 @@ async def test_a_node_that_is_told_to_stop_while_coordination_is_away_does_not_w
 
 
 @virtually
-async def test_a_fenced_node_serves_nothing_tells_its_host_and_begins_anew_with_nothing(world: World):
+async def test_fenced_node_stops_serving_tells_its_host_and_begins_anew(world: World):
     nodes = Nodes(world)
     a, _ = await nodes.ready("a:1", "b:1")
     (bundle,) = await nodes.own_all(1, a)
@@ -193,7 +193,7 @@ def _topic():
 
 
 @virtually
-async def test_a_leader_that_is_fenced_in_place_does_not_leave_the_cluster_without_one(world: World):
+async def test_leader_fenced_in_place_does_not_leave_the_cluster_without_one(world: World):
     """Its session lives on, and with it the election node of an incarnation that is over."""
     nodes = Nodes(world)
     await nodes.ready("a:1", "b:1", "c:1")
@@ -206,7 +206,7 @@ async def test_a_leader_that_is_fenced_in_place_does_not_leave_the_cluster_witho
 
 
 @virtually
-async def test_a_node_that_is_fenced_while_it_drains_leaves_at_once_and_in_good_order(world: World):
+async def test_node_fenced_while_draining_leaves_at_once_in_good_order(world: World):
     nodes = Nodes(world)
     a, b = await nodes.ready("a:1", "b:1")
     await nodes.own_all(2, a)
@@ -247,7 +247,7 @@ async def test_nobody_is_written_to_above_the_format_that_he_reads(world: World)
 
 
 @virtually
-async def test_a_node_leaves_without_what_it_could_move_away_and_its_host_is_told_of_the_rest(world: World):
+async def test_node_leaves_after_moving_what_it_can_and_abandons_the_rest(world: World):
     nodes = Nodes(world)
     a, b = await nodes.ready("a:1", "b:1")
     (bundle,) = await nodes.own_all(1, a)
@@ -277,7 +277,7 @@ async def test_a_graceful_leave_hands_over_with_at_most_one_owner_at_any_instant
 
 
 @virtually
-async def test_with_coordination_away_it_serves_on_and_with_both_away_it_stops_in_time(world: World):
+async def test_node_serves_without_coordination_and_stops_in_time_without_both(world: World):
     nodes = Nodes(world)
     a, _ = await nodes.ready("a:1", "b:1")
     (bundle,) = await nodes.own_all(1, a)
@@ -304,7 +304,7 @@ async def test_with_the_log_away_it_serves_on(world: World):
 
 
 @virtually
-async def test_a_bundle_that_is_acquired_while_coordination_is_away_is_proved_at_once(world: World):
+async def test_bundle_acquired_while_coordination_is_away_is_proved_at_once(world: World):
     """No-ops are written for what we hold, not only for what we already serve."""
     nodes = Nodes(world)
     a, b = await nodes.ready("a:1", "b:1")
@@ -363,7 +363,7 @@ async def test_a_paused_owner_wakes_to_find_that_it_serves_nothing(world: World)
 
 
 @virtually
-async def test_a_strategy_that_fails_ends_neither_the_broker_nor_the_leadership_for_long(world: World):
+async def test_failing_strategy_ends_neither_broker_nor_leadership_for_long(world: World):
     nodes = Nodes(world)
     (a,) = await nodes.ready("a:1")
     (bundle,) = await nodes.own_all(1, a)
@@ -381,7 +381,7 @@ async def test_a_strategy_that_fails_ends_neither_the_broker_nor_the_leadership_
 
 
 @virtually
-async def test_a_broker_that_does_not_get_at_the_log_is_given_nothing_until_it_does(world: World):
+async def test_broker_without_the_log_is_given_nothing_until_it_reads_it(world: World):
     """It holds the fewest bundles, so everything would be given to it, again and again, and nobody would serve."""
     nodes = Nodes(world)
     a, b, c = await nodes.ready("a:1", "b:1", "c:1")
@@ -398,7 +398,7 @@ async def test_a_broker_that_does_not_get_at_the_log_is_given_nothing_until_it_d
 
 
 @virtually
-async def test_a_node_whose_loop_hung_stops_serving_before_anything_else_and_goes_on_as_the_next_incarnation(
+async def test_node_with_a_hung_loop_stops_serving_first_and_becomes_the_next_one(
     world: World,
 ):
     nodes = Nodes(world)
@@ -421,7 +421,7 @@ async def test_a_node_whose_loop_hung_stops_serving_before_anything_else_and_goe
 
 
 @virtually
-async def test_a_node_cut_off_from_both_servers_tells_its_host_to_stop_and_takes_up_again_what_is_still_its(
+async def test_node_cut_off_from_both_stops_and_resumes_what_it_still_owns(
     world: World,
 ):
     nodes = Nodes(world)
@@ -453,7 +453,7 @@ async def test_the_bundles_of_an_eager_namespace_are_served_without_any_lookup(w
 
 
 @virtually
-async def test_a_namespace_that_is_not_exclusive_is_served_on_by_whoever_is_cut_off_from_both(world: World):
+async def test_non_exclusive_namespace_is_served_on_by_brokers_cut_off_from_both(world: World):
     """And meanwhile by another one too: that is the price, and it ends when the first one hears of it."""
     nodes = Nodes(world)
     a, b = await nodes.ready("a:1", "b:1")
@@ -475,7 +475,7 @@ async def test_a_namespace_that_is_not_exclusive_is_served_on_by_whoever_is_cut_
 
 
 @virtually
-async def test_of_two_processes_of_one_name_the_one_that_was_fenced_ends_and_says_why(world: World):
+async def test_of_two_processes_of_one_name_the_fenced_one_ends_and_says_why(world: World):
     nodes = Nodes(world)
     (first,) = await nodes.ready("a:1")
     second = nodes.start("a:1", process_name="a:1 again")
@@ -506,9 +506,7 @@ def far_away(world: World, one_way_s: float) -> None:
 
 @pytest.mark.parametrize("one_way_s", [0.65, 1.3, 2.0])
 @pytest.mark.parametrize("second_after_s", [0.0, 0.4, 0.9, 1.7])
-def test_namesakes_that_are_far_from_the_coordination_service_fence_each_other_once(
-    one_way_s: float, second_after_s: float
-):
+def test_namesakes_far_from_coordination_fence_each_other_once(one_way_s: float, second_after_s: float):
     async def story(world: World) -> None:
         far_away(world, one_way_s)
         nodes = Nodes(world)

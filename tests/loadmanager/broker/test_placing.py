@@ -166,7 +166,7 @@ async def test_many_that_nobody_may_take_are_told_of(world: World):
 
 
 @virtually
-async def test_looking_at_all_that_is_in_flight_costs_a_part_of_the_placements_only(world: World):
+async def test_looking_at_bundles_in_flight_costs_part_of_the_placements_only(world: World):
     """Counted: 800 bundles of a dead broker; the table changes after each ten that are placed."""
     async with replica(world) as channel:
         hand = Hand(channel)
@@ -178,9 +178,8 @@ async def test_looking_at_all_that_is_in_flight_costs_a_part_of_the_placements_o
         subjects = tuple(Subject(bundle, hand.entry(bundle).revision) for bundle in bundles)
         await channel.publish(Record("", Action.REVOKE, C, Role.LEADER, 1, subjects))
         assert len(channel.table.in_state(State.REVOKING)) == 800
-        looks = gone_through = 0
-
-        candidates = Roster.candidates
+        looks = gone_through = walks = 0
+        candidates, flights = Roster.candidates, OwnershipTable.flights
 
         def counting(*arguments):
             nonlocal looks, gone_through
@@ -188,9 +187,14 @@ async def test_looking_at_all_that_is_in_flight_costs_a_part_of_the_placements_o
             gone_through += len(one._given)
             return candidates(*arguments)
 
+        def walking(table):
+            nonlocal walks
+            walks += 1
+            return flights(table)
+
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Roster, "candidates", counting)
-            patch.setattr(OwnershipTable, "flights", lambda _: pytest.fail("what is in flight is counted, not walked"))
+            patch.setattr(OwnershipTable, "flights", walking)
             one = placing(world, hand, B, C)
             for begin in range(0, 800, 10):
                 some = [hand.entry(bundle) for bundle in bundles[begin : begin + 10]]
@@ -201,6 +205,7 @@ async def test_looking_at_all_that_is_in_flight_costs_a_part_of_the_placements_o
                     record = Record("", Action.RELEASE, C, Role.LEADER, 1, (subject,), owner)
                     assert isinstance(await channel.publish(record), Change)
         assert looks >= 2
+        assert walks == 0, "bundles in flight are counted, not walked"
         assert gone_through <= 8 * 800
         held = Counter(hand.entry(bundle).holder for bundle in bundles)
         assert set(held) == {B, C}
@@ -208,7 +213,7 @@ async def test_looking_at_all_that_is_in_flight_costs_a_part_of_the_placements_o
 
 
 @virtually
-async def test_a_bundle_that_must_leave_goes_to_another_and_to_nobody_if_there_is_none(world: World):
+async def test_bundle_that_must_leave_goes_to_another_broker_or_to_nobody(world: World):
     async with replica(world) as channel:
         hand = Hand(channel)
         (bundle,) = await hand.create()
@@ -226,7 +231,7 @@ async def test_nobody_to_place_on_is_said(world: World):
 
 
 @virtually
-async def test_the_former_name_is_preferred_but_never_the_incarnation_that_lost_the_bundle(world: World):
+async def test_former_name_is_preferred_but_not_the_incarnation_that_lost_it(world: World):
     async with replica(world) as channel:
         hand = Hand(channel)
         (bundle,) = await hand.create()
@@ -252,7 +257,7 @@ async def test_who_could_not_prepare_is_passed_over_once(world: World):
 
 
 @virtually
-async def test_how_full_a_broker_is_goes_by_the_capacity_that_a_policy_lays_down_and_the_weights(world: World):
+async def test_usage_of_a_broker_uses_policy_capacity_and_weights(world: World):
     policies = Policies(brokers={"a:1": BrokerPolicy(capacity={"cpu": 2.0})})
     load = BrokerLoadData(A, 1, cpu_percent=80.0, in_rate_msg_s=30.0, capacity={"cpu": 8.0, "rate_msg_s": 100.0})
     async with replica(world) as channel:

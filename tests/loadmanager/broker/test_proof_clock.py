@@ -93,7 +93,7 @@ def test_a_look_that_was_held_up_decides_nothing_and_the_next_one_does():
     assert clock.missed_s == pytest.approx(5)
 
 
-def test_a_device_that_is_gone_for_a_while_tells_of_the_pause_when_it_is_back():
+def test_device_that_returns_tells_of_the_pause_meanwhile():
     machine = Machine()
     clock = machine.clock()
     machine.gone = True
@@ -105,7 +105,7 @@ def test_a_device_that_is_gone_for_a_while_tells_of_the_pause_when_it_is_back():
 
 
 @given(st.lists(st.tuples(st.sampled_from(["runs", "pauses", "is set"]), st.floats(-50, 50)), max_size=40))
-def test_it_never_goes_back_and_never_falls_behind_either_clock_by_more_than_what_is_passed_over(steps):
+def test_clock_never_goes_back_nor_lags_by_more_than_it_passes_over(steps):
     """However the host's clock is set besides."""
     machine, shown_s = Machine(), 0.0
     clock = machine.clock()
@@ -130,7 +130,7 @@ def test_it_never_goes_back_and_never_falls_behind_either_clock_by_more_than_wha
 
 
 @pytest.mark.parametrize("host_tells", [False, True])
-def test_a_broker_whose_machine_was_paused_stops_before_its_old_proof_is_out_if_its_host_tells(host_tells: bool):
+def test_broker_on_a_paused_machine_stops_in_time_if_its_host_tells(host_tells: bool):
     """Its network is not back yet, so no answer can tell it. Without the host's clock this shows what that is for."""
 
     async def story(world: World) -> None:

@@ -146,7 +146,7 @@ async def test_a_fence_during_an_outage_is_told_when_it_is_over(world: World):
 
 
 @virtually
-async def test_a_clock_that_was_set_costs_one_proof_asked_for_at_once_and_no_word_to_the_host(world: World):
+async def test_clock_that_was_set_costs_one_proof_at_once_and_no_word_to_the_host(world: World):
     set_by_s = [0.0]
     async with proving(world, lambda: world.now_s + set_by_s[0]) as one:
         await asyncio.sleep(1.2)  # in the middle between two proofs
@@ -162,7 +162,7 @@ async def test_a_clock_that_was_set_costs_one_proof_asked_for_at_once_and_no_wor
 
 
 @virtually
-async def test_after_a_pause_old_proofs_are_out_and_the_host_is_told_if_no_new_one_comes(world: World):
+async def test_after_a_pause_proofs_are_out_and_the_host_hears_if_none_follows(world: World):
     paused_s = [0.0]
     async with proving(world, lambda: world.now_s + paused_s[0]) as one:
         await asyncio.sleep(1.0)

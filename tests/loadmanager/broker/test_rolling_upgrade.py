@@ -109,7 +109,7 @@ async def ended_with(started: Started, world: World, error: type[Exception]) -> 
 
 
 @virtually
-async def test_brokers_are_upgraded_one_by_one_and_the_new_format_begins_with_the_last(world: World):
+async def test_rolling_upgrade_begins_the_new_format_with_the_last_broker(world: World):
     cluster = Cluster(world)
     names = ("a:1", "b:1", "c:1")
     started = [await cluster.start(name, OLD) for name in names]
@@ -174,7 +174,7 @@ async def test_nobody_closes_the_log_while_an_old_broker_would_misread_it(world:
 
 
 @virtually
-async def test_a_namespace_is_deleted_among_old_and_new_and_by_the_stricter_rule_once_all_know_it(world: World):
+async def test_mixed_brokers_delete_a_namespace_by_the_strict_rule_once_all_know(world: World):
     cluster = Cluster(world)
     old, new = await cluster.start("a:1", NEWEST_VERSION - 1), await cluster.start("b:1", NEWEST_VERSION)
     await cluster.nodes.own_all(2, new)
@@ -193,7 +193,7 @@ async def test_a_namespace_is_deleted_among_old_and_new_and_by_the_stricter_rule
 
 
 @virtually
-async def test_brokers_are_downgraded_one_by_one_as_long_as_nothing_new_was_written(world: World):
+async def test_rolling_downgrade_works_while_nothing_new_was_written(world: World):
     """Format 2 begins with the first record after the last old broker left: until then an upgrade can go back."""
     cluster = Cluster(world)
     started = [await cluster.start("a:1", OLD), await cluster.start("b:1", NEW)]
@@ -205,7 +205,7 @@ async def test_brokers_are_downgraded_one_by_one_as_long_as_nothing_new_was_writ
 
 
 @virtually
-async def test_an_old_broker_that_starts_on_newer_records_says_so_and_serves_nothing(world: World):
+async def test_old_broker_that_starts_on_newer_records_says_so_and_serves_nothing(world: World):
     cluster = Cluster(world)
     new = await cluster.start("b:1", NEW)
     bundles = await cluster.nodes.own_all(4, new)
@@ -220,7 +220,7 @@ async def test_an_old_broker_that_starts_on_newer_records_says_so_and_serves_not
 
 
 @virtually
-async def test_an_old_broker_that_joins_just_as_something_new_is_written_stops_and_the_others_go_on(world: World):
+async def test_old_broker_that_joins_during_a_new_write_stops_and_others_go_on(world: World):
     """The new one does not see it register: it writes what the late one cannot read. That one stops, and owns nothing
     for longer than that takes."""
     cluster = Cluster(world)

@@ -90,7 +90,7 @@ def moved(at_ms: int) -> tuple[OwnershipTable, Subject]:
     return table, Subject(bundle, 6)
 
 
-def test_a_bundle_whose_new_owner_has_a_clock_years_ahead_does_not_rest_for_years():
+def test_new_owner_with_a_clock_years_ahead_makes_no_bundle_rest_for_years():
     now_ms = 1_700_000_000_000
     table, subject = moved(at_ms=now_ms + 10 * 365 * 86_400_000)
     assert table.moves(subject.bundle) != ()
@@ -103,13 +103,13 @@ def test_a_clock_that_is_a_little_ahead_is_no_reason_to_forget_a_move():
     assert MoveHistory(table, memory_s=600).arrival(subject.bundle, now_ms) is not None
 
 
-def test_who_may_have_given_a_sign_of_life_in_what_was_not_read_is_not_called_silent():
+def test_broker_with_possible_life_signs_in_unread_records_is_not_silent():
     membership = Membership(validity_s=2.0, recovery_grace_s=150.0, now_s=0.0)
     membership.missed_changes(100.0)
     assert membership.listening_since_s == 100.0
 
 
-def test_a_head_with_all_moves_that_are_kept_goes_in_pieces_that_read_back_the_same():
+def test_head_with_all_kept_moves_reads_back_the_same_from_its_pieces():
     name, entries = evenly("t/n", BUNDLES_KEPT)
     broker, other = BrokerId("broker-0.example.org:6650", 3), BrokerId("broker-1.example.org:6650", 3)
     moves = tuple(Move(broker, other, 1_700_000_000_000 + n) for n in range(MOVES_KEPT_A_BUNDLE))

@@ -124,7 +124,7 @@ async def test_each_hang_is_told_once():
             assert len(kept.order) == hang
 
 
-async def test_a_session_is_ended_though_the_loop_hangs_with_a_lock_that_logging_needs():
+async def test_session_ends_although_the_hung_loop_holds_the_logging_lock():
     handler = logging.StreamHandler()
     logging.getLogger("loadmanager.broker.watchdog").addHandler(handler)
     try:
@@ -163,7 +163,7 @@ asyncio.run(main())
 """
 
 
-def test_a_process_that_was_stopped_as_a_whole_is_not_taken_for_one_whose_loop_hangs():
+def test_process_stopped_as_a_whole_is_not_taken_for_a_hung_loop():
     child = subprocess.Popen([sys.executable, "-c", PAUSED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdin is not None
     assert child.stdout is not None
@@ -216,7 +216,7 @@ def at(broker: Broker, other: Broker) -> int | None:
     return None if peer is None else peer.broker.incarnation
 
 
-async def test_what_a_hung_broker_holds_is_served_elsewhere_and_it_wakes_up_as_a_new_incarnation(
+async def test_bundles_of_a_hung_broker_move_and_it_wakes_as_a_new_incarnation(
     tmp_path: Path, places: dict[str, str], caplog: pytest.LogCaptureFixture
 ):
     quick: dict[str, Any] = {"session_timeout_s": SESSION_S, "proof_validity_s": V, "recovery_grace_s": 5.0, **places}

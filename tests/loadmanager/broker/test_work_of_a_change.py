@@ -114,7 +114,7 @@ def test_only_the_candidates_of_whom_something_changed_are_worked_out_anew():
 
 
 @virtually
-async def test_a_look_goes_through_some_of_what_was_given_away_and_through_all_in_time(
+async def test_look_goes_through_given_bundles_in_parts_and_through_all_in_time(
     world: World,
 ):
     asked = 0
@@ -162,7 +162,7 @@ def _partition(offset: int, namespaces: int = 20) -> PartitionState:
     return PartitionState(0, offset, None, Lead(1, A), None, (), tuple(found), (), ())
 
 
-def test_a_snapshot_is_taken_in_in_steps_and_holds_all_at_once_after_the_last():
+def test_snapshot_is_taken_in_steps_and_shows_at_once_after_the_last():
     table = OwnershipTable(2)
     table.restore(_partition(10))
     before, held = table.digest(0), {broker: table.count_held_by(broker) for broker in BROKERS[:30]}
@@ -242,7 +242,7 @@ async def test_a_page_of_bundles_makes_the_entries_of_that_page(made: list[int])
     assert turns >= BIG // 2_000
 
 
-def test_a_namespace_that_goes_is_forgotten_without_a_look_at_each_that_was_given(monkeypatch: pytest.MonkeyPatch):
+def test_deleted_namespace_is_forgotten_without_a_look_at_each_bundle(monkeypatch: pytest.MonkeyPatch):
     table, quarantine = OwnershipTable(1), Quarantine()
     taken_back = 0
     take_back = Quarantine._take_back
@@ -281,7 +281,7 @@ def test_a_namespace_that_goes_is_forgotten_without_a_look_at_each_that_was_give
     assert quarantine.given_ms(bundles[5], B) == 6
 
 
-def test_planned_moves_of_a_namespace_that_went_are_not_shown_and_do_not_come_back_with_it():
+def test_planned_moves_of_a_deleted_namespace_are_hidden_and_stay_gone():
     def moved(namespace: str, action: Action, state: State) -> list[Transition]:
         return [
             Transition(
@@ -305,7 +305,7 @@ def test_planned_moves_of_a_namespace_that_went_are_not_shown_and_do_not_come_ba
     assert moves.leaving == ()
 
 
-def test_the_oldest_that_was_given_is_found_at_once_however_many_were_forgotten(monkeypatch: pytest.MonkeyPatch):
+def test_oldest_given_bundle_is_found_at_once_however_many_were_forgotten(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("loadmanager.leader.quarantine.quarantine.GIVEN_KEPT", 100)
     quarantine, bundles = Quarantine(), tile("big/one", even_boundaries(1_000))
     before = Ownership(bundles[0], State.UNASSIGNED, None, None, 1, 1, Action.CREATE_NAMESPACE, A)

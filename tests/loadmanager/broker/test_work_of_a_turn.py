@@ -148,7 +148,7 @@ def test_what_is_in_flight_is_watched_by_the_records_that_sent_it_there():
     assert max(cluster.turns) <= WORK_A_TURN + MOST_OF_A_STEP
 
 
-def test_bundles_without_a_place_are_asked_about_together_ever_less_often_and_at_once_when_others_may_take_them():
+def test_unplaced_bundles_are_asked_together_rarely_and_on_new_places():
     cluster = Cluster()
     cluster.rack_dies()
     cluster.free()
@@ -227,7 +227,7 @@ def test_judging_a_rack_by_its_neighbours_asks_about_each_broker_once():
     assert asked == len(suspicions)
 
 
-async def test_a_turnstile_lets_so_many_go_on_in_one_turn_in_their_order_and_forgets_who_gave_up():
+async def test_turnstile_lets_some_pass_a_turn_in_order_and_forgets_who_left():
     turnstile, passed = Turnstile(10), list[int]()
 
     async def go_on(number: int) -> None:
@@ -247,7 +247,7 @@ async def test_a_turnstile_lets_so_many_go_on_in_one_turn_in_their_order_and_for
 
 
 @virtually
-async def test_a_namespace_is_unloaded_and_looked_up_again_by_records_of_many_bundles(world: World):
+async def test_namespace_is_unloaded_and_looked_up_by_records_of_many_bundles(world: World):
     nodes = Nodes(world)
     (a,) = await nodes.ready("a:1")
     operations, lookup = a.node.current.operations, a.node.current.lookup

@@ -272,7 +272,7 @@ async def test_what_is_replaced_while_the_root_is_asked_is_what_the_broker_takes
 
 
 @virtually
-async def test_the_root_is_wiped_under_traffic_and_everybody_serves_on_until_it_is_replaced(world: World):
+async def test_brokers_serve_on_under_traffic_until_a_wiped_root_is_replaced(world: World):
     nodes, (a, b), bundles = await cluster(world)
     for _ in range(5):
         await elected_anew(nodes)
@@ -369,7 +369,7 @@ async def test_a_broker_that_is_paused_meanwhile_comes_back_as_nobody(world: Wor
 
 
 @virtually
-async def test_the_cluster_moves_to_another_root_and_who_still_uses_the_old_one_ends(world: World):
+async def test_cluster_moves_to_another_root_and_users_of_the_old_one_end(world: World):
     nodes, (a, b), bundles = await cluster(world)
     watched = Watched(nodes, bundles)
     old, new = world.coordination, SimulatedCoordinationServer(name="new")

@@ -80,7 +80,7 @@ async def test_an_unowned_bundle_is_assigned_to_its_destination(world: World):
 
 
 @virtually
-async def test_an_unload_returns_when_nobody_owns_it_and_doing_it_again_does_nothing(world: World):
+async def test_unload_returns_without_an_owner_and_repeating_it_changes_nothing(world: World):
     async with writer(world) as one:
         await one.hand.assign(one.bundle, A)
         await one.operations.unload(one.bundle)

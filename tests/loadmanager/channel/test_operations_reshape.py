@@ -153,7 +153,7 @@ async def test_a_split_and_a_merge_look_again_after_a_lost_race(world: World):
 
 
 @virtually
-async def test_two_that_split_the_same_bundle_at_once_get_one_split_and_one_clear_answer(world: World):
+async def test_of_two_concurrent_splits_one_succeeds_and_one_is_told_clearly(world: World):
     async with writer(world) as one:
         both = await asyncio.gather(*(one.operations.split(Q[0]) for _ in range(2)), return_exceptions=True)
         done = [each for each in both if isinstance(each, tuple)]
@@ -183,7 +183,7 @@ async def test_a_split_that_is_called_off_says_by_whom(world: World):
 
 
 @virtually
-async def test_what_another_broker_has_done_already_is_read_before_anything_is_refused(world: World):
+async def test_changes_of_other_brokers_are_read_before_a_refusal(world: World):
     async with writer(world) as one, replica(world, "b:1") as behind:
         other = Operations(B, behind, membership_of(A, B), world.loop.time, 3.0)
         children = await one.operations.split(Q[0])

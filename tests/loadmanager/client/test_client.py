@@ -165,7 +165,7 @@ async def test_many_callers_of_unknown_ranges_cost_a_bounded_number_of_lookups(t
         assert router.lookups <= 64
 
 
-async def test_a_lookup_that_has_just_ended_is_not_waited_for_by_a_topic_of_another_bundle(
+async def test_lookup_that_just_ended_is_not_awaited_by_a_key_of_another_bundle(
     monkeypatch: pytest.MonkeyPatch,
 ):
     lower, upper = Bundle(NAMESPACE, 0, 1 << 25), Bundle(NAMESPACE, 1 << 25, 1 << 26)  # what one lookup may be for

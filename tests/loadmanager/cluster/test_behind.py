@@ -84,7 +84,7 @@ async def crowd_in(world: World) -> AsyncGenerator[Crowd]:
 
 
 @virtually
-async def test_while_the_log_is_away_a_tenth_of_all_say_so_one_after_the_other_and_take_it_back(world: World):
+async def test_while_the_log_is_away_a_tenth_say_so_in_turn_and_take_it_back(world: World):
     async with crowd_in(world) as crowd:
         world.set_down(LOG_SERVER, True)
         await asyncio.sleep(2 * MANY * EACH_S)

@@ -39,7 +39,7 @@ def test_an_incarnation_is_live_not_a_name():
     assert membership.peer(A) is None
 
 
-def test_a_replaced_incarnation_is_not_live_even_if_it_was_just_heard_or_contact_is_lost():
+def test_replaced_incarnation_is_not_live_even_if_heard_or_contact_is_lost():
     membership = membership_of(A2)
     hear(membership, A, 0)
     assert not membership.is_live(A, 0)
@@ -68,7 +68,7 @@ def test_without_contact_everybody_is_live_but_the_condemned():
     assert not membership.is_live(B, 1_000)
 
 
-def test_bundles_are_given_to_the_registered_only_not_to_the_draining_or_condemned():
+def test_bundles_go_to_registered_brokers_not_to_draining_or_suspected():
     membership = membership_of(D, C, B, A, draining=(B,))
     membership.suspected = {C: "refuses"}
     assert [p.broker for p in membership.eligible()] == [A, D]
@@ -110,7 +110,7 @@ def test_after_an_outage_the_wait_ends_with_the_grace():
     assert membership.safe_mode(100 + GRACE_S) is None
 
 
-def test_a_broker_that_was_away_at_the_first_return_is_still_waited_for_at_the_second():
+def test_broker_away_at_the_first_return_is_awaited_at_the_second():
     """A service that flaps: what one moment of contact did not show is not dead."""
     membership = membership_of(A, B)
     lose_contact(membership, 10)
@@ -130,7 +130,7 @@ def test_who_left_between_two_outages_is_not_waited_for():
     assert membership.safe_mode(6_001) is None
 
 
-def test_who_came_back_and_left_again_is_not_waited_for_after_the_next_outage():
+def test_broker_that_returned_and_left_is_not_awaited_after_the_next_outage():
     membership = membership_of(A, B)
     lose_contact(membership, 10)
     see(membership, A, B, now_s=20)

@@ -126,7 +126,7 @@ def test_each_broker_is_observed_by_a_few_the_same_for_everybody():
     assert Ring(["b:1"]).observed_by("a:1") == [], "it does not see itself yet"
 
 
-def test_everybody_looks_at_as_many_and_one_that_goes_concerns_its_neighbours_only():
+def test_all_observe_equally_many_and_a_loss_concerns_neighbours_only():
     ring = Ring(NAMES)
     assert {len(ring.observed_by(name)) for name in NAMES} == {OBSERVERS}
     fewer = Ring(NAMES[1:])

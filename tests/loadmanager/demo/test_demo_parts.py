@@ -30,7 +30,7 @@ def served(at_ms: int, by: str, on: bool, bundle: str = "x") -> Served:
     return Served(at_ms * MS, bundle, by, on)
 
 
-def test_a_gap_is_from_the_old_owners_end_to_the_new_ones_beginning_in_order_of_time():
+def test_gap_is_from_the_old_owners_end_to_the_new_owners_begin():
     told = [served(30, "B", True), served(10, "A", True), served(25, "A", False), served(1, "B", False, "y")]
     assert gaps_ms(told) == [5.0]
 
@@ -81,7 +81,7 @@ def test_addresses_of_servers_and_files_are_taken():
     Options(log="sqlite:x.db").check()
 
 
-def test_a_killed_broker_serves_nothing_from_its_end_on_and_what_it_serves_again_later():
+def test_killed_broker_serves_nothing_from_its_end_to_its_next_begin():
     told = [served(1_000, "A", True, "x"), served(2_000, "A", True, "y"), served(3_000, "A", False, "x")]
     told += [served(1_500, "B", True, "z"), served(9_000, "A", True, "z")]
     lives = [Life("A", 0.0, 0.5, 5.0, "SIGKILL"), Life("A", 6.0, 8.0)]

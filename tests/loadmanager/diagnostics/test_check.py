@@ -116,7 +116,7 @@ def test_the_versions_here_are_good_enough():
     assert worst(list(check_versions(read_versions(), Settings()))) is Severity.OK
 
 
-def test_versions_that_are_too_old_or_missing_are_errors_only_where_they_are_needed():
+def test_old_or_missing_versions_are_errors_only_where_they_are_needed():
     bare = Versions(python=(3, 11, 0), sqlite=(3, 31, 1), confluent_kafka=None, librdkafka=None, kazoo=None)
     told = [finding.advice for finding in check_versions(bare, Settings(**KAFKA)) if finding.advice]
     extras = ("kafka", "zookeeper", "planner")
@@ -128,7 +128,7 @@ def test_versions_that_are_too_old_or_missing_are_errors_only_where_they_are_nee
 # --- a round
 
 
-async def test_a_store_that_hangs_or_fails_is_an_error_and_the_others_are_looked_at():
+async def test_hanging_or_failing_store_is_an_error_and_others_are_checked():
     ended: list[str] = []
 
     async def hangs() -> AsyncIterator[Finding]:

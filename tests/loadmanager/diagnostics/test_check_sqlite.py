@@ -160,7 +160,7 @@ def test_where_the_file_lies_is_judged(tmp_path: Path, kind: str, severity: Seve
     assert kind in texts(found, severity)
 
 
-def test_the_longest_mount_point_counts_and_a_later_mount_covers_an_earlier_one():
+def test_longest_mount_point_counts_and_a_later_mount_covers_an_earlier():
     mounts = (
         f"{LOCAL}1 1 0:1 / /data rw - nfs x rw\n1 1 0:1 / /database rw - tmpfs x rw\n1 1 0:1 / /data rw - xfs x rw\n"
     )

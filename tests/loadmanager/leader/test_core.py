@@ -134,7 +134,7 @@ def test_a_restarted_broker_inherits_nothing(term: Term):
     assert "replaced by a:1#2" in revoke.reason
 
 
-def test_a_broker_whose_newer_incarnation_is_not_yet_seen_is_not_taken_for_replaced():
+def test_broker_is_not_replaced_before_its_newer_incarnation_is_seen():
     term = Term()
     term.assign(term.bundles[0], A2)
     term.heard_s[A2] = 0.0
@@ -213,7 +213,7 @@ def test_without_an_answer_to_the_raise_nothing_is_ever_released(term: Term):
         assert "Place" not in kinds(term.tick(10.5 + tick))
 
 
-def test_a_raise_without_an_answer_is_asked_for_again_after_the_retry_time_only(term: Term):
+def test_unanswered_raise_is_repeated_after_the_retry_time_only(term: Term):
     revoked(term, 10)
     assert kinds(term.tick(10.5)) == ["Raise"]
     assert term.tick(10.5 + RETRY - SOON) == []
@@ -235,7 +235,7 @@ def test_a_second_answer_does_not_prolong_the_wait(term: Term):
     assert kinds(term.tick(10.0 + V + MARGIN)) == ["Place"]
 
 
-def test_a_bundle_that_is_revoked_later_waits_from_when_its_own_revocation_was_seen():
+def test_later_revocation_waits_from_when_it_was_seen_itself():
     term = Term(2)
     early, late = term.bundles
     for bundle in term.bundles:
@@ -261,7 +261,7 @@ def test_a_new_leader_raises_anew_and_waits_anew(term: Term):
     assert kinds(term.tick(12.6 + V + MARGIN)) == ["Place"]
 
 
-def test_a_release_that_was_not_accepted_is_asked_for_again_after_the_retry_time_only(term: Term):
+def test_refused_release_is_repeated_after_the_retry_time_only(term: Term):
     revoked(term, 10)
     term.tick(10)
     term.core.raised(A, 10.0)
@@ -271,7 +271,7 @@ def test_a_release_that_was_not_accepted_is_asked_for_again_after_the_retry_time
     assert kinds(term.tick(due_s + RETRY)) == ["Place"]
 
 
-def test_what_a_revoked_but_living_holder_gave_back_gets_a_new_place_without_a_lookup(term: Term):
+def test_bundle_given_back_by_a_revoked_living_holder_gets_a_new_place(term: Term):
     term.write(Action.REVOKE, term.bundles[0], LEADER, leads=True)
     term.write(Action.RELEASE, term.bundles[0], A)
     (place,) = term.tick(10)
@@ -291,7 +291,7 @@ def test_what_an_administrator_unloaded_stays_without_an_owner(term: Term):
 # --- eager namespaces
 
 
-def test_a_bundle_that_nobody_asked_for_stays_without_an_owner_unless_its_namespace_is_eager():
+def test_unrequested_bundle_stays_without_owner_unless_namespace_is_eager():
     term = Term(3)
     assert term.tick(10) == []
     term.eager = (NAMESPACE, "there/is-none")
@@ -303,7 +303,7 @@ def test_a_bundle_that_nobody_asked_for_stays_without_an_owner_unless_its_namesp
     assert term.tick(20) == []
 
 
-def test_what_is_unloaded_merged_or_created_in_an_eager_namespace_gets_a_place_at_once():
+def test_free_bundle_of_an_eager_namespace_gets_a_place_at_once():
     term = Term(2)
     term.eager = (NAMESPACE,)
     for bundle in term.bundles:
@@ -345,7 +345,7 @@ def test_a_table_that_jumped_is_looked_at_anew():
 
 
 @pytest.mark.parametrize("state", [State.ASSIGNING, State.RELEASING, State.TRANSFERRING, State.SPLITTING])
-def test_what_is_stuck_in_flight_is_moved_on_at_its_deadline_counted_from_when_it_was_read(state: State):
+def test_stuck_bundle_moves_on_at_its_deadline_from_when_it_was_read(state: State):
     term = Term()
     (bundle,) = term.bundles
     term.write(Action.OWN, bundle, A, A)
@@ -386,7 +386,7 @@ def test_a_move_to_a_dead_broker_is_cancelled_at_once(term: Term):
     assert cancel.subjects == term.seen(term.bundles[0])
 
 
-def test_a_duty_is_asked_for_again_after_the_retry_time_only_and_forgotten_when_the_bundle_moved_on(term: Term):
+def test_duty_is_repeated_after_the_retry_time_until_the_bundle_moved_on(term: Term):
     term.gone(A)
     assert kinds(term.tick(0)) == ["Revoke"]
     assert term.tick(RETRY - SOON) == []
@@ -404,7 +404,7 @@ def cut_off(term: Term, now_s: float) -> list[Duty]:
     return term.tick(now_s)
 
 
-def test_a_broker_that_is_cut_off_for_longer_than_the_grace_is_evacuated_by_ordinary_moves(term: Term):
+def test_broker_cut_off_longer_than_the_grace_is_evacuated_by_planned_moves(term: Term):
     term.gone(A)
     assert cut_off(term, 5) == []
     assert cut_off(term, 5 + GRACE - SOON) == []

@@ -66,7 +66,7 @@ async def leading(world: World) -> AsyncGenerator[Leading]:
 
 
 @virtually
-async def test_a_revocation_and_a_placement_are_one_record_each_for_all_bundles_of_a_partition(world: World):
+async def test_revocation_and_placement_are_one_record_each_per_partition(world: World):
     async with leading(world) as one:
         bundles = await one.hand.create(50)
         for bundle in bundles:
@@ -122,7 +122,7 @@ async def test_a_record_of_a_leader_of_the_past_deposes_it(world: World):
 
 
 @virtually
-async def test_silence_is_remembered_until_that_partition_answers_whoever_does_the_duty(world: World):
+async def test_silence_of_a_partition_is_remembered_until_it_answers_any_duty(world: World):
     async with leading(world) as one:
         (bundle,) = await one.hand.create()
         world.network.faults = Faults(late=0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +16,10 @@ from loadmanager.leader.rebalancing.round import Round
 from loadmanager.simulation.coordination_server import COORDINATION_SERVER
 from loadmanager.simulation.world import World
 from loadmanager.strategies.rebalancing.decision import Decision
-from loadmanager.strategies.rebalancing.registry import STRATEGIES
 from statechannel.errors import LogUnavailable
 from statechannel.law.record import Action, Record
 from statechannel.law.verdict import Change
+from tests.installed import install
 from tests.loadmanager.small_world import QUICK, Nodes, Started, virtually
 
 BRISK = QUICK.model_copy(update={"balancing_interval_s": 5.0, "bundle_rest_s": 1.0})
@@ -53,7 +54,7 @@ def last(nodes: Nodes) -> Round:
 
 
 @virtually
-async def test_each_move_of_a_round_carries_its_reason_and_the_round_that_decided_it(world: World):
+async def test_each_move_of_a_round_carries_its_reason_and_its_round(world: World):
     nodes, _a, moves = await lopsided(world)
     await world.until(lambda: len(moves) >= 2, 30, "it is balanced")
     leader = nodes.leader()
@@ -162,25 +163,27 @@ class Raising:
         raise ZeroDivisionError("oh")
 
 
-@virtually
-async def test_a_strategy_that_raises_does_nothing_and_never_ends_the_term(world: World):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(STRATEGIES, "make", lambda name: Raising())
-        nodes, _a, moves = await lopsided(world)
+def test_a_strategy_that_raises_does_nothing_and_never_ends_the_term(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    install(monkeypatch, tmp_path, {"raising": Raising})
+
+    @virtually
+    async def story(world: World) -> None:
+        nodes, _a, moves = await lopsided(world, balancing_strategy="raising")
         await world.until(lambda: rebalancer(nodes).counts.rounds_failed >= 2, 40, "two rounds have failed")
         leader = nodes.leader()
         assert leader is not None
         assert leader.told("ZeroDivisionError")
-        assert last(nodes).decision.reason == "the strategy plan failed: ZeroDivisionError('oh')"
+        assert last(nodes).decision.reason == "the strategy raising failed: ZeroDivisionError('oh')"
         assert last(nodes).model is not None
         assert leader.node.channel.table.lead(0).epoch == 1
         assert moves == []
 
+    story()
 
-@virtually
-async def test_the_strategy_is_changed_between_two_rounds_and_its_memory_is_its_own(world: World):
-    nodes, _a, _moves = await lopsided(world)
-    deciding = rebalancer(nodes).deciding
+
+def test_the_strategy_changes_between_two_rounds_and_its_memory_is_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
     given: list[tuple[str, object]] = []
 
     class Counting:
@@ -191,12 +194,18 @@ async def test_the_strategy_is_changed_between_two_rounds_and_its_memory_is_its_
             given.append((self.name, memory))
             return Decision((), "", memory=f"{self.name} {len(given)}")
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(STRATEGIES, "make", Counting)
+    install(monkeypatch, tmp_path, {"one": lambda: Counting("one"), "two": lambda: Counting("two")})
+
+    @virtually
+    async def story(world: World) -> None:
+        nodes, _a, _moves = await lopsided(world)
+        deciding = rebalancer(nodes).deciding
         deciding.settings = lambda: BRISK.model_copy(update={"balancing_strategy": "one"})
         await world.until(lambda: len(given) == 2, 30, "two rounds")
         deciding.settings = lambda: BRISK.model_copy(update={"balancing_strategy": "two"})
         await world.until(lambda: len(given) == 4, 30, "two more")
+
+    story()
     assert given == [("one", None), ("one", "one 1"), ("two", None), ("two", "two 3")]
 
 

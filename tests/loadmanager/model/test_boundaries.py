@@ -45,7 +45,7 @@ def test_equal_ranges_tile_the_bundle_and_differ_by_one_position_at_most(bundle:
 
 
 @pytest.mark.parametrize("bundles_at_first", [1, 2, 4])
-def test_halving_a_namespace_makes_the_bundles_that_it_could_have_been_created_with(bundles_at_first: int):
+def test_halving_gives_the_bundles_of_a_namespace_created_with_twice_as_many(bundles_at_first: int):
     halves = [edge for b in tile("t/n", even_boundaries(bundles_at_first)) for edge in (b.lo, *cuts_of(b))]
     assert (*halves, FULL_UPPER) == even_boundaries(2 * bundles_at_first)
 

@@ -40,7 +40,7 @@ def test_what_does_not_fit_is_refused_with_its_reason(given: dict[str, object], 
 
 
 @pytest.mark.parametrize(("validity_s", "margin_s"), [(1.0, 0.1), (2.0, 0.1), (4.0, 0.2), (60.0, 3.0)])
-def test_the_margin_is_a_share_of_the_validity_and_at_least_a_tenth_of_a_second(validity_s: float, margin_s: float):
+def test_margin_is_a_share_of_the_validity_and_at_least_100_ms(validity_s: float, margin_s: float):
     assert Settings(proof_validity_s=validity_s, session_timeout_s=60.0).margin_s == pytest.approx(margin_s)
 
 
@@ -58,7 +58,7 @@ def test_deletions_stay_as_long_as_the_setting_says_on_both_logs():
     assert "delete.retention.ms" not in new_settings(TopicSpec("t"), 2, policy)
 
 
-def test_what_was_replaced_in_followed_topics_stays_as_long_as_the_setting_says_on_both_logs():
+def test_both_logs_keep_replaced_entries_of_followed_topics_as_set():
     sqlite = open_log(Settings(log="sqlite:any.db", compaction_lag_s=88.0))
     kafka = open_log(Settings(log="kafka://127.0.0.1:9092", compaction_lag_s=88.0))
     assert sqlite._keeping_followed.replaced_ms == 88_000  # type: ignore[attr-defined]

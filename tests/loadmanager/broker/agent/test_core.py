@@ -122,19 +122,19 @@ def test_a_bundle_that_leaves_stops_first_then_is_released_then_handed_on(target
     assert core.reconcile(BUNDLE, leaving) == [Stop(BUNDLE), Publish(BUNDLE, Action.RELEASE, 7, b"state")]
 
 
-def test_a_release_that_failed_hands_on_nothing_and_the_host_is_told_to_abandon():
+def test_failed_release_hands_over_nothing_and_tells_the_host_to_abandon():
     core = core_at(Stand.RELEASING)
     assert core.released(BUNDLE, 5, b"half of the state", failed=True) == [Abandon(BUNDLE)]
     assert Publish(BUNDLE, Action.RELEASE, 7, None) in core.reconcile(BUNDLE, entry(State.RELEASING))
 
 
-def test_a_bundle_that_leaves_while_it_is_acquired_is_released_and_never_served():
+def test_bundle_that_leaves_while_acquired_is_released_and_never_served():
     core = core_at(Stand.ACQUIRING)
     assert core.reconcile(BUNDLE, entry(State.RELEASING)) == [Stop(BUNDLE), Release(BUNDLE, 5, None)]
     assert core.acquired(BUNDLE, 5, failed=False) == []
 
 
-def test_a_bundle_that_leaves_and_that_the_host_never_had_is_given_back_at_once():
+def test_leaving_bundle_that_the_host_never_had_is_given_back_at_once():
     assert Publish(BUNDLE, Action.RELEASE, 7, None) in core_at(None).reconcile(BUNDLE, entry(State.RELEASING))
 
 
@@ -149,7 +149,7 @@ def test_what_is_revoked_is_stopped_before_its_release_is_published(stand: Stand
     assert told == (stand not in (None, *GONE))
 
 
-def test_a_child_of_a_split_is_acquired_and_served_without_any_further_record():
+def test_child_of_a_split_is_acquired_and_served_without_another_record():
     core = core_at(None)
     assert core.reconcile(BUNDLE, entry(State.ASSIGNED)) == [Acquire(BUNDLE, 5, None)]
     assert core.acquired(BUNDLE, 5, failed=False) == [Serve(BUNDLE, 5)]
@@ -182,9 +182,7 @@ ELSEWHERE = [
 
 @pytest.mark.parametrize("now", ELSEWHERE, ids=str)
 @pytest.mark.parametrize("stand", list(Stand))
-def test_what_is_not_ours_any_more_is_stopped_and_abandoned_where_the_host_has_something(
-    stand: Stand, now: Ownership | None
-):
+def test_lost_bundle_is_stopped_and_abandoned_if_the_host_has_something(stand: Stand, now: Ownership | None):
     core = core_at(stand)
     effects = core.reconcile(BUNDLE, now)
     assert effects[0] == Stop(BUNDLE)
@@ -358,7 +356,7 @@ def test_what_does_not_serve_has_nothing_to_stop_when_the_proofs_run_out(stand: 
     assert core_at(stand).suspend(BUNDLE) == []
 
 
-def test_with_a_fresh_proof_it_is_acquired_again_from_storage_under_the_same_token():
+def test_fresh_proof_acquires_it_again_from_storage_under_the_same_token():
     core = core_at(Stand.SUSPENDED)
     assert core.resume(BUNDLE, entry(State.ASSIGNED, hand_off=b"used up")) == [Acquire(BUNDLE, 5, None)]
     assert core.acquired(BUNDLE, 5, failed=False) == [Serve(BUNDLE, 5)]
@@ -371,7 +369,7 @@ def test_what_is_not_ours_any_more_is_not_taken_up_again(now: Ownership | None):
     assert core_at(Stand.SUSPENDED).resume(BUNDLE, now) == []
 
 
-def test_a_suspended_bundle_is_given_away_without_a_hand_off_and_without_a_hook():
+def test_suspended_bundle_is_given_away_without_hand_off_and_hook():
     core = core_at(Stand.SUSPENDED)
     assert core.reconcile(BUNDLE, entry(State.RELEASING, target=OTHER)) == [
         Stop(BUNDLE), Publish(BUNDLE, Action.RELEASE, 7),

@@ -155,7 +155,7 @@ def test_what_is_still_being_acquired_or_suspended_is_cut_when_it_is_served():
 # --- what is gone, and what is in its place
 
 
-def test_a_split_bundle_is_stopped_and_released_and_its_children_are_acquired_when_that_has_ended():
+def test_split_bundle_is_released_before_its_children_are_acquired():
     core = serving()
     assert core.reconcile(WHOLE, None, CHILDREN) == [Stop(WHOLE), Release(WHOLE, 5, None)]
     assert [core.reconcile(child.bundle, child) for child in CHILDREN] == [[], []]
@@ -172,7 +172,7 @@ def test_of_merged_bundles_all_are_released_before_the_whole_is_acquired():
     assert reported(core, UPPER, [whole]) == [Stop(UPPER), Acquire(WHOLE, 9, None)]
 
 
-def test_a_release_of_what_is_gone_that_failed_is_abandoned_before_its_children_are_acquired():
+def test_failed_release_is_abandoned_before_the_children_are_acquired():
     core = serving()
     core.reconcile(WHOLE, None, CHILDREN)
     effects = reported(core, WHOLE, CHILDREN, failed=True)
@@ -213,7 +213,7 @@ def test_what_is_gone_and_not_all_ours_is_abandoned(instead: list[Ownership]):
     assert serving().reconcile(WHOLE, None, instead) == [Stop(WHOLE), Abandon(WHOLE)]
 
 
-def test_a_child_that_is_given_away_meanwhile_waits_for_the_flush_of_its_parent():
+def test_child_given_away_meanwhile_waits_for_the_flush_of_its_parent():
     core = serving()
     core.reconcile(WHOLE, None, CHILDREN)
     leaving = entry(LOWER, State.RELEASING, token=9, revision=11, target=OTHER)
@@ -222,7 +222,7 @@ def test_a_child_that_is_given_away_meanwhile_waits_for_the_flush_of_its_parent(
     assert effects == [Stop(WHOLE), Stop(LOWER), Publish(LOWER, Action.RELEASE, 11), Acquire(UPPER, 9, None)]
 
 
-def test_a_child_that_is_revoked_meanwhile_is_given_up_at_once_and_its_parent_goes_on_flushing():
+def test_child_revoked_meanwhile_is_given_up_while_its_parent_flushes_on():
     core = serving()
     core.reconcile(WHOLE, None, CHILDREN)
     revoked = entry(LOWER, State.REVOKING, token=9, revision=11)
@@ -231,7 +231,7 @@ def test_a_child_that_is_revoked_meanwhile_is_given_up_at_once_and_its_parent_go
     assert reported(core, WHOLE, [CHILDREN[1]]) == [Stop(WHOLE), Acquire(UPPER, 9, None)]
 
 
-def test_a_split_that_is_undone_by_a_merge_before_the_flush_has_ended_acquires_the_whole_anew():
+def test_split_undone_before_the_flush_ended_acquires_the_whole_anew():
     core = serving()
     core.reconcile(WHOLE, None, CHILDREN)
     again = entry(WHOLE, token=12, revision=12)

@@ -72,7 +72,7 @@ async def test_where_rates_are_not_told_they_are_estimated():
     assert hottest == [KeyRate(position_of("alice"), 80.0, 0.0)]
 
 
-async def test_a_service_that_tells_nothing_and_one_that_fails_are_reasons_not_to_cut_by_keys():
+async def test_silent_or_failing_service_is_a_reason_not_to_cut_by_keys():
     found = await told(Service(), Algorithm.LOAD, BundleLoad())
     assert isinstance(found, NoCuts)
     assert "no `positions`" in found.reason

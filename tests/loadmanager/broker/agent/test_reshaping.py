@@ -182,7 +182,7 @@ async def test_a_split_and_a_merge_flush_everything_before_anything_is_read_agai
 
 
 @virtually
-async def test_serving_of_the_parent_stops_in_the_instant_in_which_the_children_are_read(world: World):
+async def test_parent_stops_serving_the_instant_its_children_are_read(world: World):
     async with owning(world) as one:
         served_at: list[set[Bundle]] = []
         one.hand.channel.listen(lambda change: served_at.append(one.served()))
@@ -203,7 +203,7 @@ async def test_children_wait_for_the_abandon_of_a_parent_whose_release_hung(worl
 
 
 @virtually
-async def test_a_child_that_is_unloaded_at_once_is_given_up_when_its_parent_was_flushed(world: World):
+async def test_child_unloaded_at_once_is_given_up_after_its_parent_was_flushed(world: World):
     async with owning(world) as one:
         go_on = asyncio.Event()
         one.host.behave = {"release": go_on.wait}
@@ -235,7 +235,7 @@ async def test_a_child_that_cannot_be_acquired_is_unloaded_and_the_other_is_serv
 
 
 @virtually
-async def test_what_is_split_and_merged_again_before_it_was_flushed_is_served_in_the_end(world: World):
+async def test_bundle_split_and_merged_before_the_flush_is_served_in_the_end(world: World):
     async with owning(world) as one:
         one.host.behave = {"release": lambda: asyncio.sleep(0.5)}
         one.host.write(one.serving)
@@ -285,7 +285,7 @@ async def test_a_restarted_agent_acquires_what_the_split_made_of_its_bundle(worl
 
 
 @virtually
-async def test_proofs_that_run_out_in_the_middle_are_no_reason_to_forget_the_children(world: World):
+async def test_proofs_that_expire_in_a_split_do_not_forget_the_children(world: World):
     async with owning(world) as one:
         one.host.behave = {"release": lambda: asyncio.sleep(0.5)}
         one.host.write(one.serving)
@@ -311,7 +311,7 @@ async def test_a_split_of_what_was_stopped_for_want_of_proofs_serves_the_childre
 
 
 @virtually
-async def test_a_replica_that_jumped_over_a_split_flushes_the_parent_and_serves_the_children(world: World):
+async def test_replica_that_skipped_a_split_flushes_parent_and_serves_children(world: World):
     async with owning(world) as one:
         one.host.write(one.serving)
         one.hand.channel.unlisten(one.agent._changed)

@@ -254,7 +254,7 @@ async def test_an_acquire_that_ends_after_the_fence_serves_nothing(world: World)
 
 
 @virtually
-async def test_an_agent_that_ends_with_bundles_left_stops_serving_and_tells_the_host(world: World):
+async def test_ending_agent_with_bundles_stops_serving_and_tells_the_host(world: World):
     async with acting(world) as one:
         await owning(world, one)
     assert not one.serves()
@@ -278,7 +278,7 @@ async def test_a_bundle_that_comes_back_is_acquired_when_its_abandon_has_ended(w
 
 
 @virtually
-async def test_a_hook_that_abandon_overtook_is_abandoned_again_for_what_it_did_in_the_end(world: World):
+async def test_hook_that_abandon_overtook_is_abandoned_again_at_its_end(world: World):
     async with acting(world) as one:
         assert isinstance(await one.hand.channel.publish(_lead(), 0), Change)
 

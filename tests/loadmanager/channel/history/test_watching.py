@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from loadmanager.channel.history import watch
-from loadmanager.channel.history.recent import BUNDLE_BYTES, CHANGE_BYTES, RecentChanges, Reloaded
-from loadmanager.channel.history.replaying import ReplayQueue
+from loadmanager.channel.history.recent import BUNDLE_BYTES, CHANGE_BYTES, CHANGES_KEPT, RecentChanges, Reloaded
+from loadmanager.channel.history.replaying import TIMEOUT_S, ReplayQueue
 from loadmanager.channel.history.revision import Revision
 from loadmanager.channel.history.watch import Piece
 from loadmanager.channel.history.watching import Watching
@@ -27,7 +27,7 @@ MANY = 10_000_000
 
 
 def watching_of(channel: Channel, kept: int = MANY) -> Watching:
-    replays = ReplayQueue(channel.replica.log, channel.topic)
+    replays = ReplayQueue(channel.replica.log, channel.topic, TIMEOUT_S)
     return Watching(channel.replica, replays, recent=RecentChanges(channel.replica, kept))
 
 
@@ -216,7 +216,7 @@ async def test_revisions_of_elsewhere_are_refused(world: World) -> None:
 async def test_what_is_remembered_is_bounded_by_size_too(world: World) -> None:
     async with replica(world) as channel:
         await claimed(channel)
-        recent = RecentChanges(channel.replica, bytes_kept=3 * (CHANGE_BYTES + BUNDLE_BYTES))
+        recent = RecentChanges(channel.replica, CHANGES_KEPT, bytes_kept=3 * (CHANGE_BYTES + BUNDLE_BYTES))
         for _ in range(5):
             await Hand(channel).create(1, f"t/n{recent.end}")
         events = recent.after(recent.end - 3, 10)
@@ -251,7 +251,7 @@ async def test_a_change_of_many_bundles_comes_in_pieces_and_counts_with_the_last
 
 
 @virtually
-async def test_who_watches_one_namespace_hears_that_he_is_up_to_date_while_there_is_news_of_others(
+async def test_watch_of_one_namespace_reports_progress_on_news_of_others(
     world: World,
 ) -> None:
     async with replica(world) as channel:

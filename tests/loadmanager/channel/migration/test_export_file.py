@@ -16,6 +16,7 @@ from loadmanager.channel.migration import export_file
 from loadmanager.channel.migration.export import export_of
 from loadmanager.errors import Conflict, Invalid
 from statechannel.law.record import Token
+from tests.disks import every_write_fails
 from tests.loadmanager.channel.migration.channels import GENESIS, Book, begun, book_of, exported, two_namespaces
 
 
@@ -116,14 +117,9 @@ def test_a_file_that_is_there_is_kept_unless_it_shall_be_replaced(tmp_path: Path
     assert os.listdir(tmp_path) == ["x"]
 
 
-def test_a_disk_that_refuses_leaves_the_earlier_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_disk_that_refuses_leaves_the_earlier_file(tmp_path: Path):
     export_file.write(tmp_path / "x", b"one")
-
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
+    with every_write_fails(), pytest.raises(OSError, match="File too large"):
         export_file.write(tmp_path / "x", b"two", replace=True)
     assert (tmp_path / "x").read_bytes() == b"one"
     assert os.listdir(tmp_path) == ["x"]

@@ -57,7 +57,7 @@ def bundles_of(table: OwnershipTable, namespace: str) -> tuple[Bundle, ...]:
 
 @settings(max_examples=150, deadline=None)
 @given(seeds, st.integers(0, 150), st.integers(1, 5))
-def test_a_log_that_was_filled_has_the_same_bundles_and_owners_and_later_tokens(seed: int, steps: int, partitions: int):
+def test_filled_log_has_the_same_bundles_and_owners_and_later_tokens(seed: int, steps: int, partitions: int):
     old, new = book_of(seed, steps), begun(partitions)
     export = exported(old)
     filled(new, export)
@@ -83,7 +83,7 @@ def test_also_where_a_namespace_has_more_bundles_than_a_record_can_name(seed: in
 
 @settings(max_examples=80, deadline=None)
 @given(seeds, st.integers(1, 120), seeds)
-def test_whatever_part_was_written_before_an_interruption_the_rest_is_written_after_it(seed: int, steps: int, cut: int):
+def test_interrupted_filling_writes_the_rest_whatever_part_was_written(seed: int, steps: int, cut: int):
     old, new, dice = book_of(seed, steps), begun(2), Random(cut)
     export = exported(old)
     for _ in range(4):
@@ -177,7 +177,7 @@ def test_a_token_that_is_not_later_is_named():
     assert "is 0003-" in next(differences(new.table, export))
 
 
-def test_numbers_that_would_be_given_again_and_bundles_that_are_missing_are_named():
+def test_reused_numbers_and_missing_bundles_are_named():
     found = list(differences(begun(2).table, exported(two_namespaces())))
     assert "a:1 would get the incarnation 4 again" in found
     assert any("is not there" in each for each in found)

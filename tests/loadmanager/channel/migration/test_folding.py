@@ -51,7 +51,7 @@ async def test_a_trimmed_log_is_exported_from_its_snapshot_and_what_came_after(w
 
 
 @virtually
-async def test_a_log_that_is_trimmed_while_it_is_read_is_read_on_from_the_newer_snapshot(world: World):
+async def test_log_trimmed_during_a_read_is_read_on_from_the_newer_snapshot(world: World):
     book, stores = two_namespaces(), Stores(world, "old")
     await stores.hold(book)
     place = await stores.place()
@@ -74,7 +74,7 @@ async def test_a_log_that_is_trimmed_while_it_is_read_is_read_on_from_the_newer_
 
 
 @virtually
-async def test_a_log_that_is_trimmed_faster_than_it_is_read_is_not_exported_in_part(world: World):
+async def test_log_trimmed_faster_than_it_is_read_is_not_exported_in_part(world: World):
     book, stores = two_namespaces(), Stores(world, "old")
     await stores.hold(book)
     place = await stores.place()

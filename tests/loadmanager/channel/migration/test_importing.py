@@ -95,7 +95,7 @@ async def test_the_same_import_again_changes_nothing(world: World):
     assert stores.records() == before
 
 
-def test_random_exports_arrive_over_a_network_that_loses_requests_and_answers():
+def test_random_exports_arrive_over_a_network_that_loses_messages():
     async def story(world: World, seed: int) -> None:
         book, stores = book_of(seed, 100), Stores(world, "new")
         world.network.faults = Faults(lost_request=0.02, lost_answer=0.03, repeated=0.5, repeat_within_s=2.0)
@@ -143,7 +143,7 @@ async def interrupted(stores: Stores, export: Export, at: int) -> bool:
     return False
 
 
-def test_interrupted_anywhere_nobody_starts_on_it_and_the_same_import_ends_it():
+def test_interrupted_import_lets_nobody_start_and_is_ended_by_the_same_one():
     async def story(world: World, at: int) -> bool:
         book, stores = two_namespaces(), Stores(world, "new")
         if not await interrupted(stores, exported(book), at):
@@ -229,7 +229,7 @@ async def test_a_log_with_somebodys_leftovers_is_refused(world: World):
 
 
 @virtually
-async def test_another_cluster_and_generations_that_are_not_new_are_refused_and_nothing_is_written(world: World):
+async def test_foreign_cluster_or_old_generation_is_refused_and_writes_nothing(world: World):
     stores, export = Stores(world, "new"), exported(two_namespaces())
     foreign = replaced(export, cluster_identity=replaced(export.cluster_identity, cluster="shed"))
     assert "of cluster 'shed', not 'shop'" in await refused(stores, foreign)
@@ -240,7 +240,7 @@ async def test_another_cluster_and_generations_that_are_not_new_are_refused_and_
 
 
 @virtually
-async def test_a_root_that_belongs_to_another_log_is_refused_and_another_root_will_do(world: World):
+async def test_root_of_another_log_is_refused_and_another_root_is_accepted(world: World):
     stores, export = Stores(world, "new"), exported(two_namespaces())
     await (await stores.place()).coordination.identify("shop", "the lost log")
     assert "the lost log" in await refused(stores, export)
@@ -293,7 +293,7 @@ async def test_the_root_of_a_later_log_will_do_if_the_generation_is_above_that_o
 
 
 @virtually
-async def test_with_the_lost_logs_root_every_old_incarnation_is_fenced_before_anything_is_given_away(world: World):
+async def test_root_of_the_lost_log_fences_old_incarnations_before_any_assignment(world: World):
     stores, lost, export = Stores(world, "new"), Stores(world, "lost"), exported(two_namespaces())
     await (await lost.place()).coordination.identify("shop", export.cluster_identity.identity)
     began_s = world.now_s

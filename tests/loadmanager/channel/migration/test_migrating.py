@@ -191,7 +191,7 @@ async def test_a_process_that_slept_through_all_of_it_serves_nothing_when_it_wak
 
 
 @virtually
-async def test_a_process_that_never_registered_again_has_no_proof_left_when_the_new_cluster_starts(world: World):
+async def test_process_that_never_returned_has_no_proof_in_the_new_cluster(world: World):
     """Cut off from the coordination service it serves on by the channel, which says nothing more once it is closed."""
     cluster = Cluster(world)
     [a] = await cluster.start("a:1")
@@ -208,7 +208,7 @@ async def test_a_process_that_never_registered_again_has_no_proof_left_when_the_
 
 
 @pytest.mark.parametrize("cut_off_again", [False, True])
-def test_a_process_that_comes_back_in_the_worst_moment_has_no_proof_left_when_it_is_done(cut_off_again: bool):
+def test_process_that_returns_at_the_worst_moment_has_no_proof_at_the_end(cut_off_again: bool):
     """Right before its number is raised it registers again and gets a proof, and does not read that the log closed."""
 
     async def story(world: World) -> None:
@@ -283,7 +283,7 @@ class Counting:
         return place
 
 
-def test_interrupted_anywhere_the_same_command_ends_it_and_the_old_log_works_until_it_is_closed():
+def test_interrupted_move_is_resumed_and_the_old_log_works_until_closed():
     async def story(world: World, at: int) -> str:
         cluster = Cluster(world)
         where, tokens = await cluster.filled("a:1", "b:1")
@@ -320,7 +320,7 @@ def test_interrupted_anywhere_the_same_command_ends_it_and_the_old_log_works_unt
     assert found.count("closed") >= 5
 
 
-def test_over_a_network_that_loses_requests_and_answers_it_is_run_until_it_is_done():
+def test_move_over_a_lossy_network_is_repeated_until_it_is_done():
     async def story(world: World) -> int:
         cluster = Cluster(world)
         where, tokens = await cluster.filled("a:1", "b:1")
@@ -395,7 +395,7 @@ async def test_a_target_in_use_a_foreign_source_and_a_foreign_root_are_refused(w
 
 
 @virtually
-async def test_a_log_that_went_elsewhere_is_not_moved_again_but_can_still_be_exported(world: World):
+async def test_moved_log_cannot_move_again_but_can_still_be_exported(world: World):
     cluster, third = Cluster(world), Stores(world, "third")
     where, _ = await cluster.filled("a:1")
     await cluster.migrated()
@@ -434,7 +434,7 @@ async def root_of(stores: Stores) -> str:
 
 
 @virtually
-async def test_the_new_log_names_the_new_root_and_the_values_of_the_old_before_any_broker_starts(world: World):
+async def test_new_log_names_root_and_old_values_before_any_broker_starts(world: World):
     cluster = Cluster(world)
     await cluster.filled("a:1", "b:1")
     [before, _] = await words(cluster.old)
@@ -496,7 +496,7 @@ async def test_a_backup_is_restored_with_what_brokers_agreed_on(world: World):
 
 
 @virtually
-async def test_after_the_loss_of_a_log_a_backup_makes_a_cluster_whose_tokens_are_later_than_any(world: World):
+async def test_cluster_from_a_backup_of_a_lost_log_has_later_tokens(world: World):
     cluster = Cluster(world)
     a, b = await cluster.start("a:1", "b:1")
     bundles = await cluster.nodes.own_all(BUNDLES, a)

@@ -43,9 +43,7 @@ def partition_where(me: BrokerId, rank: int, partitions: int = 4) -> int:
 
 
 @given(names, st.integers(1, 64))
-def test_every_partition_ranks_all_brokers_and_all_are_first_equally_often_give_or_take_one(
-    able: list[str], partitions: int
-):
+def test_each_partition_ranks_all_brokers_and_firsts_are_spread_evenly(able: list[str], partitions: int):
     ranks = ranking(able, partitions)
     assert all(sorted(ranked) == sorted(able) for ranked in ranks)
     firsts = Counter(dict.fromkeys(able, 0)) + Counter(ranked[0] for ranked in ranks)
@@ -85,7 +83,7 @@ def test_an_office_is_named_after_its_partition():
 # --- one broker's steps
 
 
-def test_the_preferred_claims_a_vacant_office_at_once_and_the_others_only_after_it_stayed_vacant():
+def test_preferred_broker_claims_a_vacant_lease_first_and_others_wait():
     mine = partition_where(B, 0)
     for me in (A, B, C):
         election, rank = Election(me, 4, SETTINGS), rank_of(me, mine)
@@ -116,7 +114,7 @@ def test_who_is_not_able_claims_nothing():
     assert Election(A, 3, SETTINGS).due(Seen(100, ["a:1"], {}, leaving=True)) == []
 
 
-def test_an_owner_makes_room_for_the_preferred_once_the_members_have_been_the_same_for_a_while():
+def test_owner_yields_to_the_preferred_once_membership_is_stable():
     election, all_mine = Election(A, 4, SETTINGS), dict.fromkeys(range(4), A)
     assert election.due(Seen(0, ["a:1"], all_mine)) == []
     assert election.due(Seen(100, NAMES, all_mine)) == []
@@ -126,7 +124,7 @@ def test_an_owner_makes_room_for_the_preferred_once_the_members_have_been_the_sa
     assert given_up
 
 
-def test_who_stands_in_for_a_preferred_one_that_does_not_come_does_so_for_a_while():
+def test_stand_in_for_a_missing_preferred_broker_stays_for_a_while():
     partition = partition_where(A, 1)
     election, others = Election(A, 4, SETTINGS), {p: B for p in range(4) if p != partition}
     assert election.due(Seen(0, NAMES, others)) == []

@@ -70,7 +70,7 @@ async def test_what_was_trimmed_is_refused_with_the_way_on(world: World):
 
 
 @virtually
-async def test_a_registration_that_was_trimmed_away_meanwhile_is_refused_and_holds_up_nothing(world: World):
+async def test_registration_behind_a_trim_is_refused_and_holds_up_nothing(world: World):
     async with registered(world) as d:
         put = d.view.put
 

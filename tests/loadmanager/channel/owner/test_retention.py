@@ -58,7 +58,7 @@ def test_those_in_between_lie_a_quarter_of_the_retention_apart():
     assert len(ages) <= STEPS + 2
 
 
-def test_without_retention_only_the_newest_is_kept_beside_the_one_being_written():
+def test_without_retention_one_snapshot_is_kept_besides_the_new_one():
     assert plan(taken(1, 2, 3), at(3), 0, []).keep == tuple(taken(3))
 
 
@@ -132,7 +132,7 @@ rounds = st.lists(
 
 
 @given(rounds)
-def test_over_a_long_life_the_log_always_begins_at_a_listed_snapshot_and_never_goes_back(steps):
+def test_log_always_begins_at_a_listed_snapshot_and_never_goes_back(steps):
     life = Life()
     for ms, entries, retention_s, back in steps:
         life.pass_time(ms, entries)

@@ -23,7 +23,7 @@ def test_nothing_new_makes_none_due_unless_the_log_may_be_trimmed_further():
     assert due(Progress(1_000, 1_000, 59.0, base_may_move=True), SETTINGS) is None
 
 
-def test_an_empty_partition_gets_none_and_the_first_one_goes_by_the_same_rules():
+def test_empty_partition_gets_no_snapshot_and_the_first_follows_the_rules():
     assert due(Progress(0, None, 1e6), SETTINGS) is None
     assert due(Progress(5, None, 59.0), SETTINGS) is None
     assert due(Progress(5, None, 60.0), SETTINGS) is not None

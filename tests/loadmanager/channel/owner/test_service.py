@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import msgspec
-import pytest
 
 from loadmanager.channel.owner.election import lease_of, ranking
-from loadmanager.channel.owner.keeper import Keeper
 from loadmanager.channel.owner.service import ChannelOwner, owner_of
 from loadmanager.cluster.readers import ReaderRegistry
 from loadmanager.settings import Settings
 from loadmanager.simulation.coordination_server import COORDINATION_SERVER
-from loadmanager.simulation.simulated_log import LOG_SERVER, SimulatedWriter
+from loadmanager.simulation.log_server import LOG_SERVER, Step
 from loadmanager.simulation.world import World
-from statechannel.errors import WriterFenced
+from statechannel.ports import ExclusiveWriter
 from tests.loadmanager.channel.owner.watching import CHANNEL, Watch
 from tests.loadmanager.small_world import QUICK, Nodes, Started, virtually
 
@@ -94,7 +93,7 @@ async def test_partitions_are_spread_over_the_brokers_and_come_to_one_owner_each
 
 
 @virtually
-async def test_snapshots_are_written_and_the_log_is_trimmed_while_brokers_come_and_go(world: World):
+async def test_snapshots_and_trims_go_on_while_brokers_come_and_go(world: World):
     cluster = Cluster(world)
     a, _b, c = await cluster.start(*THREE)
     cluster.write(a, 1_000)
@@ -150,7 +149,7 @@ async def test_an_owner_that_sleeps_through_a_takeover_writes_nothing_afterwards
 
 
 @virtually
-async def test_an_owner_that_is_cut_off_from_the_coordination_service_does_not_fence_its_successor(world: World):
+async def test_owner_cut_off_from_coordination_does_not_fence_its_successor(world: World):
     cluster = Cluster(world)
     started = await cluster.start(*THREE)
     await cluster.spread(*THREE)
@@ -196,7 +195,7 @@ async def test_a_broker_that_stops_leaves_no_office_behind(world: World):
 
 
 @virtually
-async def test_a_fenced_incarnation_is_followed_by_the_next_one_of_the_same_process(world: World):
+async def test_fenced_incarnation_is_followed_by_the_next_of_the_same_process(world: World):
     cluster = Cluster(world)
     [a] = await cluster.start("a:1")
     await cluster.spread("a:1")
@@ -212,7 +211,7 @@ async def test_a_fenced_incarnation_is_followed_by_the_next_one_of_the_same_proc
 
 
 @virtually
-async def test_a_log_that_is_silent_for_a_while_costs_no_broker_and_snapshots_go_on(world: World):
+async def test_silent_log_costs_no_broker_and_snapshots_resume(world: World):
     cluster = Cluster(world)
     started = await cluster.start(*THREE)
     await cluster.spread(*THREE)
@@ -258,29 +257,25 @@ async def test_a_writer_from_elsewhere_does_not_stop_the_owner_for_long(world: W
     assert a.told("somebody else writes them")
 
 
-def test_a_broker_that_gets_nothing_done_lets_others_try_and_a_bug_costs_no_ownership(monkeypatch: pytest.MonkeyPatch):
-    attend = Keeper.attend
+@virtually
+async def test_failing_owner_lets_others_try_and_a_bug_costs_no_ownership(world: World):
+    cluster = Cluster(world)
+    started = await cluster.start(*THREE)
+    await cluster.spread(*THREE)
+    broken = cluster.owner_of(0)
+    [bundle] = await cluster.nodes.own_all(1, broken)
 
-    async def story(world: World) -> None:
-        cluster = Cluster(world)
-        started = await cluster.start(*THREE)
-        await cluster.spread(*THREE)
-        broken = cluster.owner_of(0)
-        [bundle] = await cluster.nodes.own_all(1, broken)
+    async def fail(writer_id: str) -> ExclusiveWriter:
+        raise ZeroDivisionError(f"a bug: {writer_id}")
 
-        async def attend_or_fail(keeper: Keeper) -> str | None:
-            if keeper in owner(broken).keepers.values():
-                raise ZeroDivisionError("a bug")
-            return await attend(keeper)
-
-        monkeypatch.setattr(Keeper, "attend", attend_or_fail)
-        await world.until(lambda: any(0 in held(s) for s in started if s is not broken), 60, "somebody else does it")
-        cluster.write(started[0], 30)
-        assert not any(s.process.dead for s in started)
-        assert cluster.nodes.serving(bundle) == [broken.name]
-        assert broken.told("ZeroDivisionError")
-
-    virtually(story)()
+    broken.node.world.log.exclusive = fail  # type: ignore[method-assign]
+    for partition in held(broken):
+        world.log.new_writer(lease_of(partition))
+    cluster.write(started[0], 60)
+    await world.until(lambda: any(0 in held(s) for s in started if s is not broken), 60, "somebody else does it")
+    assert not any(s.process.dead for s in started)
+    assert cluster.nodes.serving(bundle) == [broken.name]
+    assert broken.told("ZeroDivisionError")
 
 
 @virtually
@@ -319,21 +314,23 @@ async def test_nothing_is_trimmed_while_a_broker_needs_the_whole_log_to_start(wo
     assert not b.process.dead
 
 
-def test_a_commit_that_is_fenced_is_not_tried_again_with_the_same_writer(monkeypatch: pytest.MonkeyPatch):
-    writers: list[SimulatedWriter] = []
+@virtually
+async def test_a_commit_that_is_fenced_is_not_tried_again_with_the_same_writer(world: World):
+    cluster, steps = Cluster(world), list[Step]()
 
-    async def commit(writer: SimulatedWriter, *_: Any) -> None:
-        writers.append(writer)
-        raise WriterFenced("somebody else")
+    def fence(step: Step, _: str) -> None:
+        if step in (Step.BECOME_WRITER, Step.COMMIT):
+            steps.append(step)
+        if step is Step.COMMIT:
+            for partition in range(P):
+                world.log.new_writer(lease_of(partition))
 
-    monkeypatch.setattr(SimulatedWriter, "commit", commit)
-
-    async def story(world: World) -> None:
-        cluster = Cluster(world)
-        [a] = await cluster.start("a:1")
-        cluster.write(a, 60)
-        await world.until(lambda: len(writers) >= 8, 60, "it tries anew")
-        assert len(set(writers)) == len(writers)
-        assert not a.process.dead
-
-    virtually(story)()
+    world.log.on_step = fence
+    [a] = await cluster.start("a:1")
+    cluster.write(a, 60)
+    await world.until(lambda: steps.count(Step.COMMIT) >= P, 60, "each writer has been fenced")
+    begin = len(steps) - 1
+    await world.until(lambda: steps[begin:].count(Step.COMMIT) > 8, 60, "it tries anew")
+    assert all(before is Step.BECOME_WRITER for before, step in pairwise(steps[begin:]) if step is Step.COMMIT)
+    assert a.told("somebody else writes them")
+    assert not a.process.dead

@@ -17,6 +17,7 @@ import msgspec
 from loadmanager.errors import Conflict
 from loadmanager.leader.advice.appliers.settings import SettingsApplier
 from loadmanager.leader.advice.following import Following
+from loadmanager.leader.advice.measured_rounds import Rounds
 from loadmanager.leader.advice.publishing import publish
 from loadmanager.leader.plans.advice import (
     Advice,
@@ -131,10 +132,12 @@ class Process:
         self.plans = PlanStore(seen, lambda: OwnershipTable(1), clock, nonce=f"s{next(_nonces)}")
         self.held_up = ""
         self.counts = Counts()
+        self.rounds: Rounds = self._rounds
+        """The rounds that its following reads; a test may set others."""
         self.following = Following(
             self.plans,
             {"settings": SettingsApplier(self.live)},
-            self.rounds,
+            lambda begin_ms, end_ms, ruler: self.rounds(begin_ms, end_ms, ruler),
             lambda: self.live.current,
             lambda: self.held_up,
             clock,
@@ -151,7 +154,7 @@ class Process:
         await self.plans.refresh()
         return await self.plans.act(plan_id, action, By.OPERATOR, author, reason)
 
-    async def rounds(self, begin_ms: int, end_ms: int, ruler: Ruler) -> list[Sample]:
+    async def _rounds(self, begin_ms: int, end_ms: int, ruler: Ruler) -> list[Sample]:
         """One every ROUND_MS since the world began, each with what the tolerance of then deserves, and some noise."""
         found: list[Sample] = []
         for number in range((min(end_ms, self.clock()) - START_MS) // ROUND_MS + 200):

@@ -40,7 +40,7 @@ async def approved(process: Process, of: Advice) -> Advice:
     return of
 
 
-async def test_a_change_that_somebody_makes_while_rounds_are_read_is_not_overwritten(tmp_path: Path) -> None:
+async def test_change_made_while_rounds_are_read_is_not_overwritten(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         leader = await here.process()
         of = await approved(leader, advice(GOOD))
@@ -53,7 +53,7 @@ async def test_a_change_that_somebody_makes_while_rounds_are_read_is_not_overwri
                 await leader.live.set("balancing_tolerance", 0.15, seen=0, author="bob", reason="")
             return found
 
-        leader.following._rounds = slowly
+        leader.rounds = slowly
         assert await leader.until_over(of) is PlanState.SUPERSEDED
         assert leader.changes() == [("bob", 0.15)]
 
@@ -103,7 +103,7 @@ async def test_a_clock_that_is_set_back_makes_nobody_wait_for_it(tmp_path: Path)
             asked.append(end_ms)
             return await read(begin_ms, end_ms, ruler)
 
-        leader.following._rounds = counted
+        leader.rounds = counted
         await leader.following.tick()
         assert asked == [], "just looked"
         here.clock.now_ms -= 60_000
@@ -139,7 +139,7 @@ class Spy:
         raise AssertionError(name)
 
 
-async def test_a_leader_that_read_long_ago_that_advice_is_applied_does_nothing_about_it(tmp_path: Path) -> None:
+async def test_leader_that_read_long_ago_of_applied_advice_does_nothing(tmp_path: Path) -> None:
     """As one that was stopped between reading and acting, while the next one brought it to its end."""
     async with place(tmp_path) as here:
         old, new = await here.process(1), await here.process(2)
@@ -176,12 +176,12 @@ async def test_without_any_round_afterwards_it_waits_says_so_and_can_be_withdraw
         async def silent(begin_ms: int, end_ms: int, ruler: Ruler) -> Sequence[Sample]:
             return [each for each in await read(begin_ms, end_ms, ruler) if each.at_ms <= applied_ms]
 
-        leader.following._rounds = silent
+        leader.rounds = silent
         here.clock.now_ms += 10 * MEASURE_MS
         await leader.following.tick()
         assert leader.state(of) is PlanState.MEASURING
         assert leader.following.waiting[of.id] == "0 rounds since then can be compared, 5 are needed"
-        leader.following._rounds = read
+        leader.rounds = read
         here.clock.now_ms += MEASURE_MS
         assert await leader.until_over(of) is PlanState.DONE, "a later round tells as well"
 
@@ -196,11 +196,11 @@ async def test_a_clock_that_steps_ahead_judges_nothing_before_there_are_rounds(t
         async def few(begin_ms: int, end_ms: int, ruler: Ruler) -> Sequence[Sample]:
             return [each for each in await read(begin_ms, end_ms, ruler) if each.at_ms < applied_ms + 5 * ROUND_MS]
 
-        leader.following._rounds = few
+        leader.rounds = few
         here.clock.now_ms += HOUR_MS
         await leader.following.tick()
         assert leader.state(of) is PlanState.MEASURING
-        leader.following._rounds = read
+        leader.rounds = read
         here.clock.now_ms += MEASURE_MS
         assert await leader.until_over(of) is PlanState.UNDONE
 

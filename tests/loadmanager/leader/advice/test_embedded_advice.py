@@ -201,7 +201,7 @@ async def test_a_split_that_was_advised_is_made_and_merged_again_when_withdrawn(
         assert cluster.bundles() == whole
 
 
-async def test_moves_ahead_of_a_peak_are_made_in_time_and_taken_back_when_withdrawn() -> None:
+async def test_moves_before_a_peak_are_in_time_and_undone_when_withdrawn() -> None:
     async with embedded_cluster(Service, brokers=2, bundles=4, **QUICKLY) as cluster:
         await lay_on(cluster, 0.3, 1, 1, 1)  # 1.3 to 2, then 1 to 2.3: a spread that is tolerated
         await some_rounds(cluster)

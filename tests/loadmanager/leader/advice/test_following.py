@@ -201,7 +201,7 @@ async def test_several_settings_are_changed_together_or_not_at_all(tmp_path: Pat
         assert leader.live.current.weight_cpu == 2.0
 
 
-async def test_it_waits_while_there_is_nothing_to_compare_with_and_expires_in_the_end(tmp_path: Path) -> None:
+async def test_following_waits_without_a_comparison_and_expires_in_the_end(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         leader = await here.process(advice_measure_s=ROUND_MS / 1000)
         of = await published(leader, advice(GOOD))
@@ -217,7 +217,7 @@ async def test_it_waits_while_there_is_nothing_to_compare_with_and_expires_in_th
 
 @pytest.mark.parametrize("what", ["before", "after", "held"])
 @pytest.mark.parametrize(("change", "end"), [(GOOD, PlanState.DONE), (HARMFUL, PlanState.UNDONE)])
-async def test_a_leader_that_ends_anywhere_is_followed_by_one_that_ends_the_work_once(
+async def test_leader_that_ends_anywhere_has_a_successor_that_finishes_once(
     tmp_path: Path, what: str, change: object, end: PlanState
 ) -> None:
     """Killed before or after each of its writes; or held up there until the next one is done, and then going on."""

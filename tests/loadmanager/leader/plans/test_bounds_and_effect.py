@@ -30,7 +30,7 @@ BASE = Settings.model_construct(None)
 PROMISE = Expected(Measure.SPREAD, 0.5, 0.3, 0.1, 0.3)
 
 
-def test_every_setting_that_advice_may_change_is_live_and_its_steps_are_bounded() -> None:
+def test_settings_that_advice_may_change_are_live_and_their_steps_bounded() -> None:
     for name in NUMBERS | NAMES:
         assert descriptions()[name].live
     for name in ("balancing", "balancing_review", "advice_apply", "moves_in_flight", "quarantine_deaths", "log"):

@@ -171,7 +171,7 @@ def test_a_step_whose_guard_does_not_hold_is_refused(before: Plan, action: PlanA
     assert after(before, action, by, found) is None
 
 
-def test_a_proposal_is_out_of_date_after_an_hour_although_everything_is_where_it_was():
+def test_proposal_expires_after_an_hour_although_nothing_moved():
     found = facts(WAITING, WAITING, now_ms=PROPOSAL_LIFE_MS)
     assert after(plan(S.PROPOSED), P.EXPIRE, L, found) is S.EXPIRED
     assert after(plan(S.PROPOSED), P.EXPIRE, L, facts(WAITING, WAITING, now_ms=PROPOSAL_LIFE_MS - 1)) is None
@@ -192,7 +192,7 @@ def test_the_end_of_a_run_is_written_down_and_so_is_each_step():
     assert [each.action for each in ended.steps] == ["fail"]
 
 
-def test_a_cancelled_plan_waits_for_what_is_under_way_before_it_is_written_down():
+def test_cancelled_plan_waits_for_moves_under_way():
     cancelled = advance(plan(S.RUNNING), P.CANCEL, OP, step(P.CANCEL), facts(UNDER_WAY, WAITING))
     assert cancelled.outcomes == ()
     settled = advance(cancelled, P.SETTLE, L, step(P.SETTLE), facts(DONE, WAITING))
@@ -212,7 +212,7 @@ def test_from_an_open_state_there_is_always_a_way_out_for_an_operator():
     assert all(allowed(state, By.OPERATOR) for state in OPEN)
 
 
-def test_a_run_that_promises_an_effect_is_measured_and_without_any_effect_it_has_failed():
+def test_run_without_any_of_its_promised_effect_has_failed():
     assert after(advised(S.RUNNING), P.FINISH, L, facts(DONE)) is S.MEASURING
     assert after(advised(S.RUNNING), P.FINISH, L, facts(DONE, FAILED)) is S.MEASURING
     assert after(advised(S.RUNNING), P.FAIL, L, facts(DONE, FAILED)) is None
@@ -232,7 +232,7 @@ def test_nothing_runs_that_nobody_approved_but_for_advice():
     assert [row.only_if.startswith("`advice_apply` is on") for row in ways if row.state is S.PROPOSED] == [True]
 
 
-def test_each_state_has_a_way_to_an_end_by_the_leader_alone_but_for_what_waits_for_somebody():
+def test_each_state_ends_by_the_leader_alone_unless_it_waits_for_a_person():
     leads = {state: {row.next for row in PLAN_TABLE if row.state is state and row.by is L} for state in S}
     reached = set(OVER)
     while more := {state for state in S if leads[state] & reached} - reached:

@@ -74,7 +74,7 @@ def move(bundle: Bundle, source: BrokerId = A, to: BrokerId | None = B, group: i
     return Move(bundle, source, to, "because", group=group)
 
 
-async def test_a_move_begins_with_the_revision_that_is_seen_and_the_round_as_its_cause(cluster: Cluster):
+async def test_move_begins_with_the_seen_revision_and_its_round_as_cause(cluster: Cluster):
     assert await cluster.begin(move(cluster.has(1, revision=9))) == {1: "begun"}
     assert cluster.log == ["move 1 to b:1#1, seen 9, 1.7"]
 
@@ -136,7 +136,7 @@ async def test_what_has_begun_of_a_group_is_called_off_when_the_next_is_refused(
     assert not any("move 4" in line for line in cluster.log)
 
 
-async def test_what_a_policy_forbids_that_came_after_the_decision_does_not_begin_nor_what_goes_with_it(
+async def test_move_under_a_newer_policy_does_not_begin_and_nor_does_its_group(
     cluster: Cluster,
 ):
     cluster.ruled_out = {(1, B)}

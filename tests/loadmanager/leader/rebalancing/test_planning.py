@@ -84,7 +84,7 @@ def move(number: int, **numbers: float) -> Move:
     return Move(Bundle("t/n", number, number + 1), A, B, "because", **numbers)  # type: ignore[arg-type]
 
 
-def test_a_plan_predicts_the_usages_after_the_last_move_that_touches_each_broker():
+def test_plan_predicts_usages_after_the_last_move_of_each_broker():
     moves = (
         move(1, source_after=0.8, destination_after=0.2),
         msgspec.structs.replace(move(2, source_after=0.6, destination_after=0.3), destination=C),
@@ -152,7 +152,7 @@ def test_a_plan_fits_into_one_record_whatever_is_to_be_unloaded():
     assert len(msgspec.json.encode(plan)) < 900_000
 
 
-def test_a_decision_with_too_many_moves_makes_a_plan_of_the_first_and_splits_no_group():
+def test_long_decision_becomes_a_plan_of_first_moves_and_splits_no_group():
     count = EXPLAINED_MOVES_A_PLAN + 20
     moves = [msgspec.structs.replace(move(n), reason="r" * 200) for n in range(count)]
     for last in range(EXPLAINED_MOVES_A_PLAN - 1, EXPLAINED_MOVES_A_PLAN + 2):
@@ -182,7 +182,7 @@ def test_undo_takes_back_what_the_plan_moved_and_not_what_others_did():
     assert (back.undoes, back.before, back.predicted) == ("p", plan.predicted, plan.before)
 
 
-def test_undo_goes_to_the_present_start_of_the_source_and_leaves_what_has_none():
+def test_undo_goes_to_the_present_incarnation_of_the_source_if_there_is_one():
     again = BrokerId("a:1", 2)
     plan = ran(MoveStatus.DONE, MoveStatus.DONE, sources=(A, C))
     back = undoing(OCCASION, plan, Table(entry(0, B), entry(1, B)), {"a:1": again}.get)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,10 +21,10 @@ from loadmanager.model.policies.model import BundlePolicy, Kind
 from loadmanager.simulation.world import World
 from loadmanager.strategies.rebalancing.decision import Decision, Move
 from loadmanager.strategies.rebalancing.decision import Stage as MoveStage
-from loadmanager.strategies.rebalancing.registry import STRATEGIES
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Action, Record, Role
 from statechannel.law.verdict import Change, Reason, Refusal
+from tests.installed import install
 from tests.loadmanager.small_world import QUICK, Nodes, Started, virtually
 
 REVIEWED = QUICK.model_copy(
@@ -31,6 +32,8 @@ REVIEWED = QUICK.model_copy(
 )
 BY_HAND = QUICK.model_copy(update={"balancing": False, "moves_in_flight_per_broker": 1})
 BALANCED = REVIEWED.model_copy(update={"balancing_review": False})
+AS_TOLD_REVIEWED = REVIEWED.model_copy(update={"balancing_strategy": "scripted"})
+AS_TOLD = AS_TOLD_REVIEWED.model_copy(update={"balancing_review": False})
 S, P = PlanState, PlanAction
 
 
@@ -94,7 +97,7 @@ async def proposed(world: World, on: Stage) -> Plan:
 
 
 @virtually
-async def test_under_review_a_round_proposes_and_moves_nothing_until_somebody_lets_it(world: World):
+async def test_round_under_review_proposes_and_moves_nothing_until_it_is_run(world: World):
     on = await stage(world, REVIEWED)
     plan = await proposed(world, on)
     await asyncio.sleep(20)
@@ -140,7 +143,7 @@ async def test_a_plan_is_verified_undone_and_then_rests(world: World):
 
 
 @virtually
-async def test_a_running_plan_that_is_withdrawn_is_undone_at_once_by_the_next_leader_too(world: World):
+async def test_withdrawn_running_plan_is_undone_at_once_also_by_the_next_leader(world: World):
     on = await stage(world, BY_HAND, "a:1", "b:1", "c:1", bundles=12)
     old = on.leader
     holder, to = (broker for broker in on.brokers if broker is not old)
@@ -178,7 +181,7 @@ async def test_undo_lists_what_has_moved_on_and_leaves_it_there(world: World):
 
 
 @virtually
-async def test_bundles_that_are_not_where_the_plan_found_them_are_skipped_and_listed(world: World):
+async def test_bundles_that_moved_since_the_plan_are_skipped_and_listed(world: World):
     on = await stage(world, BY_HAND, "a:1", "b:1", "c:1", bundles=4)
     wish = Unload(broker="a:1", to="b:1")
     plan = await on.at(on.follower, lambda writer: writer.unload(wish, "ann", "", review=True))
@@ -386,21 +389,19 @@ class Scripted:
         self.given.append(memory)
         return Decision(self.moves, "as told", memory=len(self.given))
 
-    def make(self, name: str) -> Scripted:
-        return self
-
 
 @pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch) -> Scripted:
+def scripted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Scripted:
+    """The strategy of `AS_TOLD` and `AS_TOLD_REVIEWED`."""
     strategy = Scripted()
-    monkeypatch.setattr(STRATEGIES, "make", strategy.make)
+    install(monkeypatch, tmp_path, {"scripted": lambda: strategy})
     return strategy
 
 
 def test_rounds_leave_bundles_of_a_running_plan_alone(scripted: Scripted):
     @virtually
     async def story(world: World) -> None:
-        on = await stage(world, BALANCED, "a:1", "b:1", "c:1", bundles=2)
+        on = await stage(world, AS_TOLD, "a:1", "b:1", "c:1", bundles=2)
         at = on.follower
         await at.ask(lambda: pause(at.node.policies, Subject(broker="b:1"), "ann", ""))
         await on.at(at, lambda writer: writer.unload(Unload(broker="a:1", to="b:1"), "ann", ""))
@@ -418,7 +419,7 @@ def test_rounds_leave_bundles_of_a_running_plan_alone(scripted: Scripted):
 def test_while_a_proposal_waits_only_what_is_urgent_is_proposed_besides(scripted: Scripted):
     @virtually
     async def story(world: World) -> None:
-        on = await stage(world, REVIEWED, bundles=5)
+        on = await stage(world, AS_TOLD_REVIEWED, bundles=5)
         a, b = (broker.node.current.me for broker in on.brokers)
 
         def moves(*stages: MoveStage, group: int = 0) -> tuple[Move, ...]:
@@ -445,7 +446,7 @@ def test_while_a_proposal_waits_only_what_is_urgent_is_proposed_besides(scripted
 def test_a_term_begins_without_what_the_strategy_remembered_in_the_last_one(scripted: Scripted):
     @virtually
     async def story(world: World) -> None:
-        on = await stage(world, BALANCED, "a:1", bundles=1)
+        on = await stage(world, AS_TOLD, "a:1", bundles=1)
         await world.until(lambda: len(scripted.given) >= 2, 20, "two rounds")
         assert scripted.given[:2] == [None, 1]
         world.set_down("log", True)
@@ -530,10 +531,10 @@ async def test_what_somebody_rejected_is_not_proposed_again_before_its_time(worl
         await world.until(lambda: on.follower.node.plans.open() != [], 20, "it asks again")
 
 
-def test_half_of_a_proposed_swap_is_not_made_when_the_other_half_has_moved_on(scripted: Scripted):
+def test_half_of_a_swap_is_not_made_when_the_other_half_moved_on(scripted: Scripted):
     @virtually
     async def story(world: World) -> None:
-        on = await stage(world, REVIEWED, "a:1", "b:1", "c:1", bundles=3)
+        on = await stage(world, AS_TOLD_REVIEWED, "a:1", "b:1", "c:1", bundles=3)
         a, b = (on.brokers[i].node.current.me for i in (0, 1))
         scripted.moves = tuple(Move(bundle, a, b, "", MoveStage.SWAP, group=3) for bundle in on.bundles[:2])
         plan = await proposed(world, on)
@@ -551,7 +552,7 @@ def test_half_of_a_proposed_swap_is_not_made_when_the_other_half_has_moved_on(sc
 def test_what_was_held_back_does_not_begin_any_more_once_balancing_is_off(scripted: Scripted):
     @virtually
     async def story(world: World) -> None:
-        one_by_one = BALANCED.model_copy(update={"moves_in_flight": 1, "balancing_interval_s": 20.0})
+        one_by_one = AS_TOLD.model_copy(update={"moves_in_flight": 1, "balancing_interval_s": 20.0})
         on = await stage(world, one_by_one, bundles=6)
         a, b = (broker.node.current.me for broker in on.brokers)
         scripted.moves = tuple(Move(bundle, a, b, "") for bundle in on.bundles)
@@ -565,7 +566,7 @@ def test_what_was_held_back_does_not_begin_any_more_once_balancing_is_off(script
     story()
 
 
-def test_a_leader_that_is_told_that_another_one_leads_says_nothing_about_a_plan(monkeypatch: pytest.MonkeyPatch):
+def test_leader_that_hears_of_another_leader_says_nothing_about_a_plan(monkeypatch: pytest.MonkeyPatch):
     told: list[str] = []
 
     async def deposed(executor: DutyExecutor, bundle: Bundle, *_: object) -> Refusal:
@@ -606,7 +607,7 @@ def test_who_is_deposed_by_the_channel_ends_its_term_with_the_first_move():
 def test_a_bundle_that_an_open_proposal_has_given_up_is_proposed_anew(scripted: Scripted):
     @virtually
     async def story(world: World) -> None:
-        on = await stage(world, REVIEWED, "a:1", "b:1", "c:1", bundles=2)
+        on = await stage(world, AS_TOLD_REVIEWED, "a:1", "b:1", "c:1", bundles=2)
         a, b, c = (broker.node.current.me for broker in on.brokers)
         scripted.moves = tuple(Move(bundle, a, b, "") for bundle in on.bundles)
         first = await proposed(world, on)

@@ -86,7 +86,7 @@ def test_hard_rules_hold_whatever_the_strategy_thinks_of_them(columns: dict[str,
     assert refused(move(X, B), given=given) == [why]
 
 
-def test_a_bundle_of_which_the_model_knows_nothing_is_looked_for_when_its_move_begins():
+def test_bundle_unknown_to_the_model_is_looked_up_when_its_move_begins():
     assert refused(move(Bundle("no/where", 0, 1))) == []
 
 
@@ -161,7 +161,7 @@ async def test_a_strategy_that_changes_the_model_has_failed():
     assert given.brokers.used[0, 0] == 0.9
 
 
-async def test_a_strategy_that_does_not_answer_is_not_waited_for_and_not_asked_again_before_it_has(
+async def test_silent_strategy_is_not_waited_for_nor_asked_before_it_answers(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(asking, "ANSWER_S", 0.05)

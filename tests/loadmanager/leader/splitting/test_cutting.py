@@ -128,7 +128,7 @@ def test_the_hottest_key_counts_all_that_are_at_its_position():
     assert hottest_of(PART, keys((110, 0))) is None
 
 
-def test_an_owner_isolates_a_key_that_carries_half_of_the_load_whatever_the_algorithm():
+def test_owner_isolates_a_key_with_half_of_the_load_with_any_algorithm():
     load = BundleLoad(keys=50, in_rate_msg_s=100, out_rate_msg_s=100)
     for algorithm in (Algorithm.RANGE, Algorithm.FLOW_OR_QPS, Algorithm.LOAD, Algorithm.TOPIC_COUNT):
         found = automatic_cuts(hot(load), algorithm, keys((150, 100), (160, 20)), BOUNDS)
@@ -156,7 +156,7 @@ def test_in_a_namespace_with_room_for_one_more_nothing_is_isolated():
 # --- what an owner chooses
 
 
-def test_where_the_service_does_not_tell_equal_ranges_serve_and_it_is_said_why():
+def test_without_keys_the_cut_is_in_equal_ranges_and_says_why():
     load = BundleLoad(keys=50, in_rate_msg_s=400)
     found = automatic_cuts(hot(load, parts=4), Algorithm.LOAD, NoCuts("it has no `rates`"), BOUNDS)
     assert not isinstance(found, NoCuts)
@@ -181,7 +181,7 @@ def test_more_cuts_than_the_namespace_has_room_for_become_fewer():
     assert len(found.positions) == 2
 
 
-def test_a_service_without_rates_is_judged_by_its_hottest_keys_and_by_where_the_others_are():
+def test_service_without_rates_is_judged_by_its_hottest_and_other_keys():
     name = "persistent://t/n/alice"
     load = BundleLoad(in_rate_msg_s=60, out_rate_msg_s=40, in_rate_bytes_s=1000, hottest_keys=((name, 70.0), ("x", -1)))
     found = estimated(ALL, load, [5, 9, position_of(name)])

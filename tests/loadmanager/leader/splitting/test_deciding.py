@@ -166,7 +166,7 @@ def test_of_several_the_fullest_goes_first_and_the_others_keep_their_hits():
     assert decision.hits == {A: 2}
 
 
-def test_the_namespace_is_never_split_beyond_its_cap_whatever_the_round_decides_together():
+def test_namespace_is_never_split_beyond_its_cap_in_one_round():
     eightfold = BundleLoad(keys=8000)
     loads = dict.fromkeys((A, B, C, D), eightfold)
     decision = decide(view(loads), settings(namespace_max_bundles=10, split_max_sessions=0))

@@ -56,7 +56,7 @@ def test_the_parts_add_up_to_the_whole(load: BundleLoad, cuts: list[int], keys: 
     assert all(part.rate_msg_s >= 0 and part.keys >= 0 for part in parts.values())
 
 
-def test_a_child_shows_what_it_inherited_until_as_much_is_measured_or_the_time_is_over():
+def test_child_shows_inherited_load_until_enough_is_measured_or_time_is_up():
     inheritance = Inheritance()
     inheritance.give({LEFT: BundleLoad(in_rate_msg_s=50), RIGHT: BundleLoad(in_rate_msg_s=50)}, 30.0, spread=True)
     ramping = {LEFT: BundleLoad(in_rate_msg_s=3), MIDDLE: BundleLoad(in_rate_msg_s=1)}

@@ -92,7 +92,7 @@ def test_without_any_limit_nothing_is_cold():
     assert not decide(view(*RING), off).merges
 
 
-def test_the_namespace_is_not_merged_below_its_least_number_whatever_one_round_does():
+def test_namespace_is_never_merged_below_its_minimum_in_one_round():
     decision = decide(view(*RING), settings(namespace_min_bundles=6))
     assert sum(len(merge.bundles) - 1 for merge in decision.merges) == 2
     apart = view(*RING[:2], *RING[4:6])
@@ -214,7 +214,7 @@ DAY_S = 86_400.0
 
 
 @pytest.mark.parametrize("period_s", [120, 600, 3600, 4 * 3600, 12 * 3600])
-def test_a_swinging_load_costs_a_split_and_a_merge_of_a_range_in_each_rest_time_at_most(period_s: float):
+def test_swinging_load_costs_one_split_and_merge_per_rest_time_at_most(period_s: float):
     cluster = Swinging(
         lambda now_s: 100_000.0 * (1 + math.sin(2 * math.pi * now_s / period_s)), settings(namespace_min_bundles=4)
     )
@@ -230,7 +230,7 @@ def test_a_swinging_load_costs_a_split_and_a_merge_of_a_range_in_each_rest_time_
         assert not cluster.merges, "a load that comes back within the rest time merges nothing"
 
 
-def test_a_load_that_goes_for_good_is_split_once_and_merged_back_to_the_least_number():
+def test_load_that_ends_is_split_once_and_merged_back_to_the_minimum():
     cluster = Swinging(lambda now_s: 400_000.0 if now_s < 7_200 else 100.0, settings(namespace_min_bundles=4))
     cluster.run(7_200)
     assert len(cluster.tokens) >= 16

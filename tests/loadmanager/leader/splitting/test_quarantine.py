@@ -58,7 +58,7 @@ def score(made: Town, bundle: Bundle) -> float:
 # --- what counts, and what does not
 
 
-def test_a_crash_soon_after_it_was_given_speaks_against_a_bundle_once_another_process_has_registered():
+def test_crash_soon_after_an_assignment_counts_once_the_broker_restarted():
     made = town()
     bundle = made.bundles[0]
     made.kill(move(made, bundle), back_after_s=5.0)
@@ -96,7 +96,7 @@ def test_a_process_that_comes_back_clears_what_was_held_against_the_bundle(fault
     assert "but its process lives" in str(found.steps[-1])
 
 
-def test_one_that_was_taken_for_dead_for_good_clears_it_too_when_it_comes_back():
+def test_return_of_a_broker_that_was_given_up_clears_the_bundle():
     made = town()
     bundle = made.bundles[0]
     made.stop(move(made, bundle), 3 * GONE_S)
@@ -132,7 +132,7 @@ def test_one_death_of_a_process_counts_once_however_many_incarnations_it_had():
     assert [w.fate for w in deaths] == [Fate.LIVES, Fate.CRASHED]
 
 
-def test_a_death_long_after_it_was_given_speaks_for_the_bundle_as_does_a_holder_that_gives_it_away():
+def test_late_death_and_voluntary_release_clear_the_bundle():
     made = town()
     bundle = made.bundles[0]
     made.kill(move(made, bundle), back_after_s=3.0)
@@ -185,7 +185,7 @@ def test_a_bundle_that_is_stuck_and_revoked_for_it_killed_nobody():
     assert broker not in made.quarantine.losses
 
 
-def test_a_transfer_whose_target_was_lost_speaks_against_the_bundle_and_one_that_is_stuck_does_not():
+def test_lost_transfer_target_counts_against_a_bundle_and_a_stuck_one_not():
     made = town()
     bundle = made.bundles[0]
     for reason, suspect in ((STUCK, False), ("it is silent", True)):
@@ -198,7 +198,7 @@ def _another(made: Town, bundle: Bundle) -> BrokerId:
     return next(m.broker for m in made.machines.values() if m.name != holder(made, bundle))
 
 
-def test_a_broker_that_was_taken_for_dead_and_releases_it_itself_counts_for_nothing():
+def test_broker_taken_for_dead_that_releases_the_bundle_counts_for_nothing():
     made = town()
     bundle = made.bundles[0]
     move(made, bundle)
@@ -224,7 +224,7 @@ def test_the_parts_of_a_suspect_are_suspects_and_so_is_what_they_become():
     assert score(made, bundle) == known
 
 
-def test_a_pardon_forgives_what_was_before_it_also_to_those_who_read_of_it_first():
+def test_pardon_forgives_the_past_also_for_those_who_read_it_first():
     made = town()
     bundle = made.bundles[0]
     made.kill(move(made, bundle), back_after_s=3.0)
@@ -273,7 +273,7 @@ def test_the_model_is_one_of_probabilities():
         (Peer(BrokerId("a:1", 2), Registration(started_ms=6)), 10, Fate.CRASHED),
     ],
 )
-def test_what_became_of_a_lost_broker_follows_from_the_registrations_of_its_name(
+def test_fate_of_a_lost_broker_follows_from_registrations_of_its_name(
     now: Peer | None, after_s: int, fate: Fate | None
 ):
     processes, lost = Processes(), BrokerId("a:1", 1)
@@ -284,7 +284,7 @@ def test_what_became_of_a_lost_broker_follows_from_the_registrations_of_its_name
 
 
 @pytest.mark.parametrize(("started_ms", "fate"), [(800, Fate.LIVES), (950, Fate.CRASHED), (90_000, Fate.LIVES)])
-def test_who_never_saw_the_process_goes_by_the_clock_and_takes_it_for_the_same_in_doubt(started_ms: int, fate: Fate):
+def test_process_never_seen_is_judged_by_the_clock_and_the_same_in_doubt(started_ms: int, fate: Fate):
     loss = Loss(BrokerId("a:1", 1), 1000, 900, calm_s=10, share=0.5, danger=0)
     now = {"a:1": Peer(BrokerId("a:1", 2), Registration(started_ms=started_ms))}
     found = Processes().fate(loss, now, 100_000, gone_s=60)
@@ -292,7 +292,7 @@ def test_who_never_saw_the_process_goes_by_the_clock_and_takes_it_for_the_same_i
     assert found.fate is fate
 
 
-def test_a_broker_that_vanished_and_is_back_is_not_noted_and_one_that_stays_away_is():
+def test_broker_that_vanished_and_returned_is_not_noted_and_one_away_is():
     processes, losses = Processes(), Losses()
     two = {name: Peer(BrokerId(name, 1), Registration(started_ms=5)) for name in ("a:1", "b:1")}
     processes.saw(two, 0)
@@ -332,7 +332,7 @@ def test_rolling_kills_of_four_each_after_all_is_served_lock_up_nothing():
         assert made.all_served()
 
 
-def test_crashes_of_one_flapping_broker_lock_up_nothing_though_another_one_flapped_before():
+def test_crashes_of_one_flapping_broker_lock_nothing_even_after_another():
     """For then the losses of the last hour say that its own turn is a rare one."""
     before, held_s = ["b1:1"] * 28, (12.2, 145.3, 1.6)
     found = crashes(["b3:1"] * 3, brokers=8, held_s=held_s, every_s=200, before=before)
@@ -349,7 +349,7 @@ def test_histories_that_have_locked_up_an_innocent_bundle_do_so_no_more(seed: in
     assert made.all_served()
 
 
-def test_what_one_broker_died_of_three_times_in_a_row_is_given_to_another_one():
+def test_bundle_of_three_deaths_in_a_row_at_one_broker_goes_to_another():
     made = town(brokers=4, bundles=4)
     bundle = made.bundles[0]
     restless = move(made, bundle)
@@ -365,7 +365,7 @@ def test_what_one_broker_died_of_three_times_in_a_row_is_given_to_another_one():
     assert emptiest.name == restless != holder(made, bundle)
 
 
-def test_crashes_of_one_broker_prove_less_than_those_of_several_but_not_nothing():
+def test_crashes_of_one_broker_prove_less_than_several_but_not_nothing():
     def locked_after(*of: str) -> int:
         for deaths in range(1, 30):
             if crashes([of[i % len(of)] for i in range(deaths)]).is_to_be_locked(LEAST):
@@ -376,7 +376,7 @@ def test_crashes_of_one_broker_prove_less_than_those_of_several_but_not_nothing(
     assert LEAST < locked_after("a:1") <= 6
 
 
-def test_who_kills_just_when_a_bundle_was_given_out_makes_no_crash_count_for_much():
+def test_crashes_right_after_an_assignment_do_not_count_for_much():
     assert crashes(["a:1"], brokers=2, held_s=1.0, every_s=2400).proven.score < log10(16)
     late = crashes(["a:1"], brokers=2, held_s=20.0, every_s=2400)
     assert late.proven.score > log10(16), "who waits for that does not wait longer"
@@ -445,7 +445,7 @@ def test_a_deadly_bundle_is_locked_up_within_the_bound(chance: float, seed: int)
     assert made.verdict_after[made.bundles[0] if made.deadly is None else made.deadly] <= (15 if chance == 1 else 50)
 
 
-def test_a_verdict_needs_more_where_more_is_asked_and_never_comes_with_nought():
+def test_verdict_needs_more_when_more_is_asked_and_never_comes_for_zero():
     made = deadly(5, 1.0, 5.0)
     assert made.deadly is not None
     found = made.quarantine.evidence(made.deadly)
@@ -466,7 +466,7 @@ def test_it_explains_itself_step_by_step():
     assert LiveView(nobody, nobody, made.quarantine).evidence(Bundle("t/other", 0, 9)) == ()
 
 
-def test_a_locked_bundle_is_tried_again_alone_after_twice_as_long_each_time_and_let_go_when_it_is_harmless():
+def test_locked_bundle_is_retried_alone_at_doubling_times_until_harmless():
     made = town(brokers=4, bundles=8, kills_s=2.0)
     made.deadly = poison = made.bundles[0]
     move(made, poison)
@@ -517,7 +517,7 @@ def test_a_lock_ends_at_once_when_those_who_were_taken_for_dead_come_back():
 # --- held back
 
 
-def test_a_watched_bundle_is_held_back_until_the_leader_gives_it_out_and_not_for_ever():
+def test_watched_bundle_is_held_back_for_the_leader_but_not_for_ever():
     made = town(brokers=6, bundles=6, kills_s=1.0)
     made.deadly = poison = made.bundles[0]
     move(made, poison)
@@ -546,7 +546,7 @@ def version(number: int, text: str, reason: str) -> Version[Policy]:
     return Version("bundle/x", number, BundlePolicy(quarantined=text), "a", number * 1000, reason, number)
 
 
-def test_a_lock_is_the_leaders_if_a_leader_wrote_its_text_and_counts_its_trials():
+def test_lock_belongs_to_the_leader_by_its_text_and_counts_its_trials():
     bundle = Bundle("t/n", 0, 9)
     mine, again = version(1, "it kills", LOCKED), version(2, "it kills; tried again 1 times", LOCKED)
     lock = lock_of(bundle, [mine, again])

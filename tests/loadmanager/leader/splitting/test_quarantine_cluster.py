@@ -80,7 +80,7 @@ async def lay_down(cluster: EmbeddedCluster[Dying], bundle: Bundle, text: str, r
     )
 
 
-async def test_a_locked_bundle_is_tried_again_by_itself_and_served_without_anybody_once_it_is_harmless():
+async def test_locked_bundle_is_retried_by_itself_and_served_once_harmless():
     Dying.armed = asyncio.Event()
     async with embedded_cluster(Dying, brokers=3, bundles=4, **QUICK) as cluster:
         poison = cluster.bundle(KEY)
@@ -116,7 +116,7 @@ async def test_what_a_person_has_locked_up_stays_locked():
         assert policy(cluster, bundle) == BundlePolicy(quarantined="I say so")
 
 
-async def test_the_channel_tells_what_became_of_a_broker_and_who_starts_later_reads_it():
+async def test_channel_tells_the_fate_of_a_broker_to_those_who_start_later():
     Dying.armed = asyncio.Event()
     async with embedded_cluster(Dying, brokers=3, bundles=4, **QUICK) as cluster:
         poison = cluster.bundle(KEY)

@@ -72,7 +72,7 @@ async def test_an_owner_cuts_by_its_keys_and_serves_the_children(world: World):
 
 
 @virtually
-async def test_a_service_that_does_not_say_where_its_keys_are_in_time_calls_the_split_off(world: World):
+async def test_service_that_names_no_keys_in_time_calls_the_split_off(world: World):
     nodes, bundle = await three(world)
     with pytest.raises(Conflict, match=r"was not split: .* did not return within 2 s \(cancel by b:1#1\)"):
         await split_by_keys(nodes.by_name["a:1"], bundle)
@@ -99,7 +99,7 @@ async def test_a_split_whose_owner_does_nothing_is_called_off_by_the_leader(worl
 
 
 @virtually
-async def test_a_bundle_whose_owner_dies_while_it_is_split_is_served_whole_by_another(world: World):
+async def test_bundle_whose_owner_dies_in_a_split_is_served_whole_by_another(world: World):
     nodes, bundle = await three(world)
     a = nodes.by_name["a:1"]
     splitting = split_by_keys(a, bundle)
@@ -123,7 +123,7 @@ async def test_an_owner_that_leaves_takes_its_children_away_too(world: World):
 
 
 @virtually
-async def test_a_namespace_is_deleted_and_made_anew_while_its_bundles_are_split_and_merged(world: World):
+async def test_namespace_is_recreated_while_its_bundles_split_and_merge(world: World):
     nodes, bundle = await three(world)
     a, b = nodes.by_name["a:1"], nodes.by_name["b:1"]
     children = await a.ask(lambda: a.node.current.operations.split(bundle, parts=4))

@@ -63,7 +63,7 @@ def test_hard_rules_hold(shut: dict[str, object]):
     assert not spread_all(model({"a": 0.8, "b": 0.0}, {"a": [0.4, 0.4]}, **shut), 2).moves
 
 
-def test_a_forbidden_broker_gets_nothing_and_the_rule_that_fixes_a_child_is_named():
+def test_forbidden_broker_gets_nothing_and_a_fixing_rule_is_named():
     hot = Hot(0.4, forbidden={"b": "isolation policy 'pay'"})
     found = spread_all(model({"a": 0.8, "b": 0.0, "c": 0.1}, {"a": [hot, Hot(0.4, fixed="pinned to a")]}), 2)
     assert places(found) == {"c": 1}
@@ -90,7 +90,7 @@ def test_weights_of_the_settings_count():
     st.lists(st.floats(0, 1), min_size=1, max_size=6),
     st.floats(0, 0.5),
 )
-def test_the_fullest_broker_does_not_get_fuller_and_every_child_has_its_verdict(
+def test_fullest_broker_gets_no_fuller_and_each_child_has_a_verdict(
     loads: list[float], others: list[float], foreign: float
 ):
     hosts = {"a": sum(loads) + foreign, **{f"b{i}": usage for i, usage in enumerate(others)}}

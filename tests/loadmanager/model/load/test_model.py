@@ -70,7 +70,7 @@ def test_figures_that_no_service_can_mean_count_as_nothing(wrong: float) -> None
     assert credible(load) == BundleLoad(keys=3, cpu_percent=5.0, hottest_keys=(("k", 1.0),))
 
 
-def test_a_bundle_heavy_in_one_respect_comes_before_many_that_are_light_in_all() -> None:
+def test_bundle_heavy_in_one_respect_precedes_many_light_in_all() -> None:
     light = {bundle: BundleLoad(in_rate_msg_s=100, in_rate_bytes_s=1000) for bundle in BUNDLES[1:]}
     loads = light | {BUNDLES[0]: BundleLoad(in_rate_msg_s=1, cpu_percent=80)}
     assert hottest(loads, 2, total_of(loads.values()))[0] == BUNDLES[0]
@@ -95,7 +95,7 @@ def test_bandwidth_counts_only_where_its_capacity_is_declared() -> None:
     assert usages(declared) == pytest.approx((0.3, 0.0, 0.6, 0.0, 0.0))
 
 
-def test_cpu_measured_per_bundle_counts_as_measured_but_never_more_than_its_share() -> None:
+def test_cpu_measured_per_bundle_counts_up_to_the_share_of_the_bundle() -> None:
     broker = BrokerLoadData(B1, 0, cpu_percent=50, capacity={"cpu": 2})
     total = BundleLoad(cpu_percent=60, in_rate_msg_s=100)
     part = BundleLoad(cpu_percent=30, in_rate_msg_s=99)

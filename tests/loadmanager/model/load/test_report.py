@@ -127,7 +127,7 @@ def test_cpu_is_averaged_over_the_window_and_no_longer() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=60))
-def test_others_are_never_off_by_more_than_the_threshold_for_longer_than_the_minimum_interval(cpu: list[float]) -> None:
+def test_readers_err_by_the_threshold_for_the_minimum_interval_at_most(cpu: list[float]) -> None:
     reporter = Reporter(B1, SETTINGS)
     known: float | None = None
     for tick, percent in enumerate(cpu):

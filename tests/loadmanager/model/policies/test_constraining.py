@@ -56,7 +56,7 @@ def test_without_policies_everything_may_go_anywhere():
     assert judged.constraints.rules == ()
 
 
-def test_an_isolated_namespace_goes_to_its_primaries_and_the_others_to_the_shared_brokers():
+def test_isolated_namespace_uses_primaries_and_others_use_shared_brokers():
     judged = Judged(isolating(), {PAY: "", SHOP: ""})
     assert judged.allowed(PAY) == {"a:1", "b:1"}  # b by its host alone
     assert judged.rule(PAY, "d:1") == "isolation policy 'pay'"
@@ -84,7 +84,7 @@ def test_a_primary_that_drains_or_is_full_is_not_there():
     assert "c:1" in Judged(isolating(min_available=2, usage_threshold_percent=80), {PAY: ""}, full).allowed(PAY)
 
 
-def test_what_fled_from_full_primaries_is_not_called_back_as_soon_as_they_breathe():
+def test_bundles_that_left_full_primaries_do_not_return_at_first_relief():
     policy = isolating(min_available=2, usage_threshold_percent=80)
     relieved = brokers(usage={"a:1": 0.7, "b:1": 0.7})
     stayed, other = "pay/x/0x00000000_0x80000000", "pay/x/0x80000000_0xffffffff"
@@ -123,7 +123,7 @@ def test_a_pinned_bundle_goes_to_its_broker_and_is_kept_there():
     assert Judged(on(LEFT, BundlePolicy(pin="d:1")), {LEFT: "d:1"}).fixed(LEFT) == "pinned to d:1"
 
 
-def test_a_pin_overrules_isolation_and_does_not_bind_while_its_broker_is_away_or_drains():
+def test_pin_overrules_isolation_unless_its_broker_is_away_or_draining():
     policies = msgspec.structs.replace(isolating(), bundles={Bundle.parse(PAY): BundlePolicy(pin="e:1")})
     assert Judged(policies, {PAY: "a:1"}).allowed(PAY) == {"e:1"}
     assert Judged(policies, {PAY: "a:1"}, brokers(NAMES[:4])).allowed(PAY) == {"a:1", "b:1"}
@@ -154,7 +154,7 @@ def test_a_quarantined_bundle_goes_nowhere_whatever_else_is_laid_down():
     assert judged.rule(LEFT, "d:1") == judged.fixed(LEFT) == "quarantined: 3 brokers died"
 
 
-def test_the_children_of_a_split_inherit_what_holds_for_their_part_of_the_ring():
+def test_children_of_a_split_inherit_the_policies_of_their_range():
     child, whole = "shop/y/0x40000000_0x80000000", "shop/y/0x00000000_0xffffffff"
     policies = on(LEFT, BundlePolicy(pin="d:1", weight=2.0))
     assert Judged(policies, {child: "", RIGHT: ""}).allowed(child) == {"d:1"}
@@ -223,7 +223,7 @@ def test_rest_and_weight_are_those_of_the_bundle_or_its_namespace():
 # --- releases
 
 
-def test_bundles_go_to_the_newest_release_but_are_not_driven_off_the_older_one():
+def test_bundles_prefer_the_newest_release_but_stay_on_the_older_one():
     mixed = brokers(versions={"a:1": "0.9.0", "b:1": "0.10.0", "c:1": "0.9.0", "d:1": "0.10.0", "e:1": "0.10.0rc1"})
     preferring = Settings(prefer_later_versions=True)
     judged = Judged(NO_POLICIES, {LEFT: "a:1", RIGHT: ""}, mixed, preferring)
@@ -355,7 +355,7 @@ def test_many_policies_of_many_tenants_cost_a_namespace_little():
     assert time.process_time() - begin < 3.0, "each against every pattern takes seconds"
 
 
-def test_a_primary_is_as_full_as_a_placement_sees_it_by_the_weights_of_resources():
+def test_primary_usage_is_weighted_by_resource_as_in_placement():
     policies = isolating(primary=("a:1",), secondary=("c:1",), usage_threshold_percent=80.0)
     fleet = brokers()
     fleet.used[0] = (1, 9, 0, 0, 0)  # much memory, which counts for nothing by default

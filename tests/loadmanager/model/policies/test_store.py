@@ -180,7 +180,7 @@ async def test_what_nobody_can_work_with_is_not_in_force_and_what_was_before_sta
 
 
 @virtually
-async def test_two_that_contradict_each_other_are_not_both_accepted_however_late_one_reads(world: World):
+async def test_of_two_contradicting_policies_one_is_refused_even_if_read_late(world: World):
     first = IsolationPolicy(namespaces=("shop/.*",), primary=("a:1",))
     second = IsolationPolicy(namespaces=("shop/.*",), primary=("b:1",))
     async with store(world) as one, store(world, "b:1") as other:

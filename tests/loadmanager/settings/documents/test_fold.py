@@ -49,7 +49,7 @@ def folded(entries: list[LogEntry], decode: Callable[[bytes], int] = read_number
 
 
 @given(attempts)
-def test_the_first_attempt_that_names_the_present_version_counts_and_no_other(history: list[Attempt]) -> None:
+def test_only_the_first_attempt_that_names_the_present_version_counts(history: list[Attempt]) -> None:
     versions, values = dict.fromkeys("ab", 0), dict[str, int]()
     fold: DocumentFold[int] = DocumentFold(read_number)
     for offset, (name, seen, value) in enumerate(history):
@@ -98,7 +98,7 @@ def test_what_held_after_an_offset_is_what_a_reader_had_there(history: list[Atte
     assert folded(entries).at(offset) == folded([each for each in entries if each.offset <= offset]).values()
 
 
-def test_a_value_of_a_newer_release_moves_the_version_on_and_leaves_the_older_value_in_force() -> None:
+def test_newer_releases_value_advances_the_version_and_the_old_value_holds() -> None:
     fold = folded([entry(0, "a", 0, 2), entry(1, "a", 1, 3)], read_even_number)
     now = fold.get("a")
     assert now is not None

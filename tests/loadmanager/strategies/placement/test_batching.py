@@ -118,7 +118,7 @@ def test_ranks_in_columns_are_those_of_single_questions(bundles, names) -> None:
     assert np.array_equal(ranks(bundles, seeds(named)), expected)
 
 
-def test_a_batch_of_many_comes_out_even_and_looks_at_each_broker_s_usage_only_when_it_changed(monkeypatch) -> None:
+def test_large_batch_is_even_and_reads_a_usage_only_after_it_changed(monkeypatch) -> None:
     """Counted, not timed: 1,024 bundles for 100 brokers."""
     asked = 0
     from loadmanager.strategies.placement import least_loaded_batch as module

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
 
 import pytest
 
 from loadmanager.model.load.model import BrokerLoadData
 from loadmanager.model.registration import Peer, Registration
-from loadmanager.settings import plugins
 from loadmanager.strategies.placement.least_loaded import LeastLoaded
 from loadmanager.strategies.placement.model import Candidate, candidates, declined_by
 from loadmanager.strategies.placement.registry import PLACEMENTS
@@ -16,6 +15,7 @@ from statechannel.law.bundle import Bundle, even_boundaries, tile
 from statechannel.law.record import NEVER, Action, BrokerId, Record, Role, Subject
 from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change, Ownership
+from tests.installed import install
 
 A, B, LEADER = BrokerId("a:6650", 3), BrokerId("b:6650", 1), BrokerId("leader:6650", 1)
 BUNDLES = tile("public/default", even_boundaries(4))
@@ -108,8 +108,7 @@ def test_an_unknown_strategy_is_refused_with_the_names_there_are() -> None:
         PLACEMENTS.make("best")
 
 
-def test_a_package_brings_its_own_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = EntryPoint("ours", "loadmanager.strategies.placement.least_loaded:LeastLoaded", "loadmanager.placements")
-    monkeypatch.setattr(plugins, "entry_points", lambda **wanted: EntryPoints([ours]).select(**wanted))
+def test_a_package_brings_its_own_strategy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    install(monkeypatch, tmp_path, {"ours": LeastLoaded}, group="loadmanager.placements")
     assert isinstance(PLACEMENTS.make("ours"), LeastLoaded)
     assert PLACEMENTS.names() == ["least-loaded", "least-resource-usage", "ours", "power-of-two", "rendezvous"]

@@ -185,7 +185,7 @@ def test_first_reports_that_blame_one_bundle_each_do_not_skew_the_rest() -> None
     assert max(map(abs, shares(placed))) <= 2
 
 
-def test_what_a_broker_burns_without_any_traffic_of_its_bundles_does_not_count_until_it_is_busy() -> None:
+def test_usage_without_traffic_does_not_count_until_the_broker_is_busy() -> None:
     idle = Candidate(B, 5, 0.02, 5, traffic=False)
     assert choose(BUNDLES[0], [Candidate(A, usage=0.6, traffic=False), idle]) == A
     assert choose(BUNDLES[0], [Candidate(A, usage=0.8, traffic=False), idle]) == B

@@ -69,7 +69,7 @@ def test_least_resource_usage_chooses_among_those_a_margin_below_the_mean() -> N
     assert {choose(LeastResourceUsage(), b, five, Given(margin=0.0)) for b in BUNDLES} == set(MANY[:2])
 
 
-def test_least_resource_usage_takes_anybody_if_nobody_is_well_below_even_the_full_and_unknown() -> None:
+def test_least_resource_usage_takes_any_broker_if_none_is_well_below_full() -> None:
     six = with_usages(0.40, 0.40, 0.40, 0.40, 0.69, 0.70, None)
     assert {choose(LeastResourceUsage(), b, six) for b in BUNDLES} == set(MANY[:7])
 
@@ -85,7 +85,7 @@ def test_who_had_it_before_gets_it_back_if_it_is_among_the_best() -> None:
     assert {choose(LeastResourceUsage(), b, with_usages(0.1, 0.9, 0.9), given) for b in BUNDLES} == {MANY[0]}
 
 
-def test_two_choices_never_take_the_fullest_and_buries_nobody_though_data_are_old() -> None:
+def test_two_choices_never_pick_the_fullest_or_bury_one_on_old_data() -> None:
     old = with_usages(0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
     placed = Counter(choose(PowerOfTwo(), bundle, old) for bundle in BUNDLES)
     assert placed[MANY[7]] == 0

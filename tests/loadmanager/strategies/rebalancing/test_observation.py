@@ -168,7 +168,7 @@ def test_once_both_have_reported_nothing_is_counted_twice(cluster: Cluster) -> N
     assert cluster.peaks() == [0.21, 0.62]
 
 
-def test_a_new_owner_that_lists_the_bundle_is_believed_whatever_its_clock_says(cluster: Cluster) -> None:
+def test_new_owner_that_lists_a_bundle_is_believed_whatever_its_clock_says(cluster: Cluster) -> None:
     cluster.now_ms = 9_000
     cluster.transfer(HOT)
     cluster.now_ms = 3_000
@@ -176,7 +176,7 @@ def test_a_new_owner_that_lists_the_bundle_is_believed_whatever_its_clock_says(c
     assert cluster.peaks() == [0.2, 0.62]
 
 
-def test_a_new_owner_that_reported_since_but_does_not_list_the_bundle_is_believed(cluster: Cluster) -> None:
+def test_new_owner_that_reports_without_the_bundle_is_believed(cluster: Cluster) -> None:
     cluster.now_ms = 2_000
     cluster.transfer(HOT)
     cluster.now_ms = 3_000
@@ -268,7 +268,7 @@ def test_a_former_owner_is_forgotten_when_the_rest_is_over(cluster: Cluster) -> 
     assert cluster.bundle(HOT).left == set()
 
 
-def test_a_bundle_that_moved_shows_with_its_new_owner_before_that_one_has_reported(cluster: Cluster) -> None:
+def test_moved_bundle_shows_at_its_new_owner_before_that_one_reports(cluster: Cluster) -> None:
     cluster.now_ms = 5_000
     cluster.transfer(HOT)
     assert cluster.bundle(HOT) == (B, 0.6, False, 0.0, False, {A.name})
@@ -344,7 +344,7 @@ def test_a_second_round_before_any_new_report_does_not_repeat_the_first(cluster:
 # --- each load counts once
 
 
-def test_a_bundle_that_has_only_just_come_has_the_load_that_it_was_moved_with(cluster: Cluster) -> None:
+def test_bundle_that_just_arrived_has_the_load_it_was_moved_with(cluster: Cluster) -> None:
     cluster.now_ms = 5_000
     cluster.history.remember([(HOT, A, B, (0.5, 0.0, 0.0, 0.0, 30.0))])
     cluster.transfer(HOT)
@@ -359,7 +359,7 @@ def test_a_bundle_that_has_only_just_come_has_the_load_that_it_was_moved_with(cl
     assert cluster.peaks() == [0.1, 0.02]
 
 
-def test_a_bundle_that_has_only_just_come_counts_though_others_are_hotter_than_it_is_yet(cluster: Cluster) -> None:
+def test_bundle_that_just_arrived_counts_although_others_are_hotter(cluster: Cluster) -> None:
     cluster.now_ms = 5_000
     cluster.history.remember([(HOT, A, B, (0.5, 0.0, 0.0, 0.0, 30.0))])
     cluster.transfer(HOT)
@@ -384,7 +384,7 @@ def test_what_a_bundle_has_more_than_when_it_was_moved_counts_at_once(cluster: C
     assert cluster.peaks()[1] == 0.6
 
 
-def test_a_bundle_that_was_split_still_loads_its_broker_before_the_children_are_reported(cluster: Cluster) -> None:
+def test_split_bundle_loads_its_broker_until_the_children_are_reported(cluster: Cluster) -> None:
     middle = (HOT.lo + HOT.hi) // 2
     cluster.report(A, 80, hot=30)
     cluster.report(B, 10)
@@ -405,7 +405,7 @@ def test_bundles_that_were_merged_still_load_their_broker(cluster: Cluster) -> N
     assert cluster.peaks()[0] == 0.8
 
 
-def test_a_bundle_of_which_two_brokers_still_tell_that_have_lost_it_counts_once(cluster: Cluster) -> None:
+def test_bundle_reported_by_two_former_owners_counts_once(cluster: Cluster) -> None:
     third = BrokerId("c:6650", 1)
     cluster.peers.append(Peer(third, Registration()))
     cluster.report(third, 10)
@@ -426,7 +426,7 @@ def test_a_bundle_of_which_two_brokers_still_tell_that_have_lost_it_counts_once(
             cluster.step(B, Action.RELEASE, HOT)
 
 
-def test_a_load_that_was_told_after_the_bundle_had_gone_is_not_lessened_again(cluster: Cluster) -> None:
+def test_load_reported_after_the_bundle_left_is_not_reduced_again(cluster: Cluster) -> None:
     cluster.report(A, 60, hot=30)
     cluster.report(B, 10)
     hottest = cluster.tops[A.name]

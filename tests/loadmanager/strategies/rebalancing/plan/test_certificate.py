@@ -80,7 +80,7 @@ def test_the_solver_writes_nothing_to_standard_output(capfd: pytest.CaptureFixtu
     assert capfd.readouterr() == ("", "")
 
 
-def test_without_its_solver_a_plan_leaves_the_exact_stage_out_and_says_what_to_install(
+def test_plan_without_solver_skips_the_exact_stage_and_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given = instance("unequal", 1, brokers=3, bundles=6)

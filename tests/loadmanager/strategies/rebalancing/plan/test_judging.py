@@ -26,7 +26,7 @@ def rules(judgement: Judgement) -> dict[str, str]:
     return {verdict.destination.name[0]: verdict.rule for verdict in judgement.destinations}
 
 
-def test_a_bundle_that_may_go_has_a_best_destination_and_nothing_has_to_change() -> None:
+def test_movable_bundle_has_a_best_destination_and_needs_no_change() -> None:
     found = judged(model({"a": 0.8, "b": 0.3, "c": 0.1}, {"a": [0.2, 0.6], "b": [0.3], "c": [0.1]}))
     assert found.best is not None
     assert found.best.destination == broker("c")
@@ -35,7 +35,7 @@ def test_a_bundle_that_may_go_has_a_best_destination_and_nothing_has_to_change()
     assert "best to c:6650" in found.summary
 
 
-def test_within_tolerance_it_says_how_full_its_owner_would_have_to_be_and_that_is_true() -> None:
+def test_within_tolerance_it_names_the_owner_usage_that_would_allow_a_move() -> None:
     usages = {"a": 0.5, "b": 0.5, "c": 0.5}
     given = model(usages, {"a": [0.1], "b": [0.1], "c": [0.1]})
     found = judged(given)

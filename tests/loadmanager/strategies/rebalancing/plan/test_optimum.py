@@ -76,7 +76,7 @@ def test_small_models_end_near_the_optimum_of_the_objective() -> None:
     assert min(shares) > 0.7
 
 
-def test_where_tolerance_can_be_reached_it_is_and_with_hardly_more_load_than_the_least() -> None:
+def test_reachable_tolerance_is_reached_with_little_more_than_least_load() -> None:
     reachable = reached = 0
     ratios: list[float] = []
     for seed in range(60):

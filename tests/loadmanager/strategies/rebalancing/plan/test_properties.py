@@ -111,9 +111,7 @@ def test_the_objective_falls_by_what_the_moves_say(seed: int, resources: int) ->
 
 @MANY
 @given(SEEDS, st.sampled_from(("tight", "default", "loose")))
-def test_small_bundles_are_brought_within_tolerance_with_hardly_more_than_had_to_move(
-    seed: int, tolerance: str
-) -> None:
+def test_small_bundles_reach_tolerance_with_hardly_more_load_than_needed(seed: int, tolerance: str) -> None:
     model = plain_model(seed, 8, 800, sigma=0.7)
     chosen = Settings(
         balancing_budget=1.0, balancing_moves_per_round=100_000, balancing_tolerance=cast("float", tolerance)

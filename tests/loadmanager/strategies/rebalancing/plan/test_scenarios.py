@@ -123,7 +123,7 @@ def test_a_bundle_whose_load_changed_rests_no_longer_and_may_go_back() -> None:
     assert paths(decide(model({"a": 0.6, "b": 0.1}, {"a": [hot, 0.3], "b": [0.1]}))) == [("a", "b")]
 
 
-def test_it_never_goes_back_where_a_plan_took_it_from_not_even_from_an_overloaded_broker() -> None:
+def test_bundle_never_returns_where_a_plan_took_it_even_under_overload() -> None:
     hot = [Hot(0.48, moved_s=600, left=("b",)), Hot(0.48, moved_s=600, left=("b",))]
     given = model({"a": 0.96, "b": 0.0}, {"a": hot})
     assert decide(given).moves == ()

@@ -49,7 +49,7 @@ def test_a_bundle_that_is_large_for_a_small_broker_is_none_for_a_large_one() -> 
     assert peaks(after(model, decision.moves), WHOLE).max() <= 1.1 / 3
 
 
-def test_a_giant_that_no_broker_can_take_within_its_limit_does_not_hide_the_imbalance_of_the_others() -> None:
+def test_giant_that_fits_nowhere_does_not_hide_the_imbalance_of_others() -> None:
     hosts = {"a": Host(8 / 16, 16), "b": Host(2.4 / 8, 8), "c": Host(0.8 / 8, 8), "d": Host(0.4 / 4, 4)}
     model = written(hosts, {"a": [8.0], "b": [0.2] * 12, "c": [0.2] * 4, "d": [0.2] * 2})
     assert Draft(model, WHOLE).scale.target == pytest.approx((11.6 - 8) / 20)

@@ -95,7 +95,7 @@ def test_threshold_remembers_what_it_unloaded() -> None:
     assert order == [0, 1, 2, 0], "rested for 30 minutes, so the second one still does"
 
 
-def test_the_lower_boundary_fills_who_is_far_below_the_mean_if_nothing_else_was_found() -> None:
+def test_lower_boundary_fills_brokers_far_below_the_mean_as_last_resort() -> None:
     """Mean 46 %: nobody is above 56 %, c is below 36 %. 5 % of 200 MiB/s of the fullest with two bundles."""
     loads, sizes = {"a": 0.555, "b": 0.55, "c": 0.275}, {"a": [400], "b": [6, 194], "c": [1]}
     low = DEFAULT.model_copy(update={"shedder_lower_boundary": True})
@@ -178,7 +178,7 @@ def after(rounds: int, cluster: ClusterModel, memory: object = None, settings: S
     return decision
 
 
-def test_avg_pairs_the_fullest_with_the_emptiest_and_acts_on_the_far_pair_first() -> None:
+def test_avg_pairs_fullest_with_emptiest_and_acts_on_the_far_pair_first() -> None:
     """a and d are 80 points apart: two rounds. b and c 20: eight. A fifth of 16,200 is 3,240: three bundles."""
     assert after(1, pairs()).reason.startswith("Skip/HitCount: ")
     second = after(2, pairs())

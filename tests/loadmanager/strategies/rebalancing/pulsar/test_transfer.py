@@ -121,7 +121,7 @@ def test_a_swap_needs_the_full_one_to_fall_below_three_quarters() -> None:
     assert decide(cluster(APART, {"a": [40, 60], "b": [14, 22]})).moves
 
 
-def test_what_comes_back_is_neither_asked_when_it_came_nor_may_it_be_forbidden() -> None:
+def test_swapped_bundle_may_be_a_recent_arrival_but_not_a_forbidden_one() -> None:
     just_moved = Hot(out_bytes_s=5e6, moved_s=1.0)
     assert moved(decide(cluster(APART, {"a": [40, 60], "b": [just_moved, 25]}))) == [(0, "a", "b"), (2, "b", "a")]
     forbidden = Hot(out_bytes_s=5e6, forbidden={"a": "excluded"})
@@ -187,7 +187,7 @@ def test_three_brokers_shed_in_one_round_at_most() -> None:
     assert len({source for _, source, _ in moved(one)}) == 1
 
 
-def test_who_can_give_nothing_is_passed_over_and_the_emptiest_waits_for_the_next() -> None:
+def test_broker_with_nothing_to_give_is_skipped_and_the_emptiest_waits() -> None:
     decision = decide(cluster({"a": 0.9, "b": 0.85, "c": 0.05}, {"a": [50], "b": [10, 40], "c": [1]}))
     assert moved(decision) == [(1, "b", "c")]
     assert decision.refused[0].rule == "NoBundles"

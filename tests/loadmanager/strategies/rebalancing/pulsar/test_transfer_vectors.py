@@ -122,7 +122,7 @@ def test_it_decides_as_pulsar(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case["expected"].get("unloads")], ids=lambda c: c["test"])
-def test_without_transfer_the_same_bundles_are_unloaded_from_the_same_brokers(case: Case) -> None:
+def test_without_transfer_the_same_bundles_leave_the_same_brokers(case: Case) -> None:
     there, nowhere = decide(case), decide(case, shedder_transfer=False)
     assert [(m.source, m.bundle, None) for m in there.moves] == [
         (m.source, m.bundle, m.destination) for m in nowhere.moves
