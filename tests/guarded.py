@@ -11,13 +11,14 @@ from __future__ import annotations
 import ast
 import hashlib
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from types import CodeType
 
 import grimp
 import pytest
 
-GUARDED = {"history": "loadmanager.history", "simulation": "loadmanager.simulation"}
+GUARDED = {"history": "loadmanager.history", "simulation": "loadmanager.simulation", "integration": "loadmanager_api"}
 ROOT = Path(__file__).parents[1]
 PASSED = ROOT / "tests" / "guarded.txt"
 CHOICES = ("none", "changed", "only", "all")
@@ -58,13 +59,23 @@ def changed() -> set[str]:
 
 def files_of(name: str) -> list[Path]:
     """What the tests under a name guard; the versions of dependencies too."""
-    graph = grimp.build_graph("loadmanager", "statechannel", exclude_type_checking_imports=True, cache_dir=None)
-    imported = graph.find_upstream_modules(GUARDED[name], as_package=True)
-    places = [ROOT / each.replace(".", "/") for each in imported]
+    imported = _graph().find_upstream_modules(GUARDED[name], as_package=True)
+    places = [_place(each) for each in imported]
     modules = [place / "__init__.py" if place.is_dir() else place.with_suffix(".py") for place in places]
-    folders = (ROOT / GUARDED[name].replace(".", "/"), ROOT / "tests" / name)
+    folders = (_place(GUARDED[name]), ROOT / "tests" / name)
     own = [file for folder in folders for file in folder.rglob("*") if file.is_file() and file.suffix != ".pyc"]
     return [*modules, *own, ROOT / "requirements" / "dev.lock"]
+
+
+@cache
+def _graph() -> grimp.ImportGraph:
+    packages = ("loadmanager", "statechannel", "loadmanager_api")
+    return grimp.build_graph(*packages, exclude_type_checking_imports=True, cache_dir=None)
+
+
+def _place(module: str) -> Path:
+    path = module.replace(".", "/")
+    return ROOT / "api" / path if module.startswith("loadmanager_api") else ROOT / path
 
 
 def digest(files: Iterable[Path]) -> str:
@@ -72,18 +83,16 @@ def digest(files: Iterable[Path]) -> str:
     found = hashlib.sha256()
     for file in sorted(files):
         found.update(f"{file.relative_to(ROOT)}\n".encode())
-        if file.suffix == ".py":
-            for part in _told(_compiled(file.read_text())):
-                found.update(part.encode())
-        else:
-            found.update(file.read_bytes())
+        found.update(_code_of(file.read_text()) if file.suffix == ".py" else file.read_bytes())
     return found.hexdigest()
 
 
-def _compiled(text: str) -> CodeType:
+@cache
+def _code_of(text: str) -> bytes:
+    """The digest of a file's code, without comments and docstrings."""
     tree = ast.parse(text)
     _strip(tree)
-    return compile(tree, "", "exec")
+    return hashlib.sha256("".join(_told(compile(tree, "", "exec"))).encode()).digest()
 
 
 def _strip(block: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> None:

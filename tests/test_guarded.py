@@ -47,7 +47,7 @@ def test_a_file_more_a_file_less_and_another_name_change_it(code: Path):
 
 def test_what_is_imported_by_way_of_others_is_guarded():
     found = {str(file.relative_to(ROOT)) for file in files_of("history")}
-    assert "loadmanager/history/audit/promises.py" in found
+    assert "loadmanager/channel/audit/promises.py" in found
     assert "statechannel/law/transitions.py" in found
     assert "tests/history/conftest.py" in found
     assert "loadmanager/client/router.py" not in found
@@ -57,4 +57,9 @@ def test_what_never_passed_is_changed(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(guarded, "PASSED", tmp_path / "guarded.txt")
     assert changed() == set(GUARDED)
     guarded.PASSED.write_text(f"history {digest(files_of('history'))}\nsimulation 0\n")
-    assert changed() == {"simulation"}
+    assert changed() == {"integration", "simulation"}
+
+
+def test_the_endpoints_are_guarded_with_all_that_they_import():
+    found = {str(file.relative_to(ROOT)) for file in files_of("integration")}
+    assert {"api/loadmanager_api/server.py", "loadmanager/client/router.py", "statechannel/law/table.py"} <= found

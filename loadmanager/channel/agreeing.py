@@ -35,7 +35,7 @@ class Agreeing:
         self._live = live
         self._given = frozenset(live.start.model_fields_set)
         self._note = note
-        self._genesis: ClusterIdentity | None = None
+        self._cluster_identity: ClusterIdentity | None = None
         self._settled: list[Agreed] = []
         self.root = ""
         """The identity of this broker's coordination root."""
@@ -46,7 +46,7 @@ class Agreeing:
         Raises ForeignCluster, which names both; CoordinationUnavailable; LogUnavailable (also while the agreement is
         being replaced).
         """
-        self._genesis = cluster_identity
+        self._cluster_identity = cluster_identity
         while True:
             before = self._agreed()
             if any(agreed.following is not None for agreed in before):

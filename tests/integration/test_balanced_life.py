@@ -31,7 +31,12 @@ PATIENCE_S, BALANCED_S = 60.0, 180.0
 TOLERANCE, ROUNDS_TO_STAY = 0.25, 12
 """The estimates are means over some seconds of requests that come at random: closer than that is noise."""
 
-pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.zookeeper,
+    pytest.mark.timeout(900),
+    pytest.mark.guards("integration"),
+]
 
 
 def settings_on(kafka: KafkaServer, zookeeper: ZooKeeperServer) -> dict[str, object]:

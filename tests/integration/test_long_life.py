@@ -35,7 +35,12 @@ CHURNED, PLACE = BUNDLES[:3], BUNDLES[8]
 OLD_AGE, NEW_AGE = 200, 100
 """Splits after which the first log, and the second, count as old."""
 
-pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.zookeeper,
+    pytest.mark.timeout(900),
+    pytest.mark.guards("integration"),
+]
 
 
 def common_settings() -> dict[str, object]:

@@ -35,7 +35,12 @@ PATIENCE_S = 60.0
 CALLERS = 40
 """So many requests are under way at most: callers that wait for their answers."""
 
-pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.zookeeper,
+    pytest.mark.timeout(600),
+    pytest.mark.guards("integration"),
+]
 
 
 @pytest.fixture
