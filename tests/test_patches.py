@@ -83,7 +83,7 @@ REPLACED = {
     "tests/loadmanager/channel/owner/test_readers.py: d.view.put": MOMENT,
     "tests/loadmanager/channel/owner/test_service.py: broken.node.world.log.exclusive": "a log with a bug",
     "tests/loadmanager/leader/rebalancing/test_vetting.py: strategy.decide": "the strategy of the test itself",
-    "tests/loadmanager/leader/splitting/test_splitting.py: b.node.current.agent._begin_asking_keys": "an owner that does nothing",
+    "tests/loadmanager/leader/splitting/test_splitting.py: b.node.current.agent._begin_asking_keys": "an idle owner",
     "tests/loadmanager/leader/test_rebalancing.py: leader.node.decisions.append": "a log that takes no decision",
     "tests/loadmanager/leader/test_rebalancing.py: leader.node.plans.all": "a bug of ours that no input can cause",
     "tests/loadmanager/leader/test_service.py: log.append": "a log that takes nothing, but can be read",

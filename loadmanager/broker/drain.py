@@ -40,7 +40,7 @@ class DrainProgress(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         if not self.total:
-            return "no bundle was here"
+            return "this broker held no bundle"
         moved = self.total - self.left - self.unloaded
         return (
             f"of {self.total} bundles {moved} moved to other brokers, {self.unloaded} unloaded to nobody, "

@@ -176,8 +176,8 @@ class Lookup:
         if reason:
             self.counts.unavailable += 1
             raise Unavailable(
-                f"{entry.bundle} is quarantined, nobody is given it: {reason}. "
-                f"To end it: loadmanager bundles release-quarantine {entry.bundle}",
+                f"{entry.bundle} is quarantined, so no broker gets it: {reason}. "
+                f"To end the quarantine: loadmanager bundles release-quarantine {entry.bundle}",
                 QUARANTINE_RETRY_S,
             )
 

@@ -167,7 +167,7 @@ class Node:
         name, cluster = self.settings.advertised, self.settings.cluster
         await retries.of(lambda: self.channel.catch_up(retries.left_s))
         if not await self.live.wait_ready(retries.left_s):
-            self.note("the cluster's settings are not read yet: until then those of the start hold")
+            self.note("the cluster's settings are not read yet: until then the settings of the start apply")
         await retries.of(lambda: self.policies.wait_ready(retries.left_s))
         await retries.of(lambda: self.channel.claim_cluster(cluster, BrokerId(name, 0)))
         self.channel.listen(self._saw_change)
@@ -254,7 +254,7 @@ class Node:
     async def tell_behind(self, me: BrokerId, behind: bool = True) -> None:
         """Tell the other brokers whether we can read the log, if that has changed."""
         if behind != self.registration.behind:
-            self.note("the log does not answer: nothing can be given to us" if behind else "the log answers again")
+            self.note("the log does not answer: this broker can get no bundles" if behind else "the log answers again")
             self.registration = msgspec.structs.replace(self.registration, behind=behind)
             await self._register_again(me)
 
@@ -301,7 +301,7 @@ class Node:
         try:
             await self.world.coordination.register(me, self.registration.encode())
         except CoordinationUnavailable:
-            self.note("the coordination service did not answer: the others learn later of what changed here")
+            self.note("the coordination service did not answer: the other brokers learn later what changed here")
             self._registration_pending.set()
         except (Fenced, ForeignRoot):
             self.note(f"{me} was fenced meanwhile: the next incarnation registers it")

@@ -44,7 +44,7 @@ class ProofClock:
         if found.get(name, 0.0) <= NOTICED_S:
             return None
         self.missed_s += found[name]
-        return f"{name} went {found[name]:.2f} s ahead: it was set, or this machine was paused and did not notice"
+        return f"{name} went {found[name]:.2f} s ahead: it was set, or this machine was paused unnoticed"
 
     def _gained_s(self, name: str, read: Callable[[], float]) -> float:
         """By how much an outside clock gained on the boot clock since the last look."""

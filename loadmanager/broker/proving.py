@@ -71,7 +71,7 @@ class Prover:
             if told is not None:
                 self._patient_until_s = self._clock.now_s() + self._proofs.validity_s / 4
                 self._paused.set()
-                self._note(f"{told}: what was proved before counts for less")
+                self._note(f"{told}: earlier proofs count for a shorter time")
             await asyncio.sleep(LOOK_S)
 
     async def _prove_by_coordination(self) -> None:

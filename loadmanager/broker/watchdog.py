@@ -99,12 +99,12 @@ class Watchdog:
         since_s = self._clock_s() - still_s
         frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
         stack = traceback.extract_stack(frame, FRAMES_SHOWN) if frame else traceback.StackSummary()
-        held = _shown(stack[-1]) if stack else "nobody knows what"
+        held = _shown(stack[-1]) if stack else "something unknown"
         with suppress(RuntimeError):  # the loop was closed meanwhile
             self._loop.call_soon_threadsafe(self._wake, since_s, held)
         _log.error(
-            "the control loop has not turned for %.1f s: its session was ended, and others take over what it holds. "
-            "It is held by\n%s",
+            "the control loop has not turned for %.1f s: this broker's session was ended, and others take over its "
+            "bundles. The loop is held by\n%s",
             still_s,
             "".join(stack.format()),
         )

@@ -213,7 +213,7 @@ def check_servers(address: str, servers: str) -> str:
     """`servers` itself, if each is `host:port`. Raises ValueError."""
     if "@" in servers:
         where = "LOADMANAGER_KAFKA" if address.startswith("kafka:") else "LOADMANAGER_ZOOKEEPER"
-        raise ValueError(f"{hide_text(address)!r}: users and passwords are no part of an address; set {where}")
+        raise ValueError(f"{hide_text(address)!r}: an address must not contain a user or a password; set {where}")
     for server in servers.split(","):
         host, _, port = server.strip().rpartition(":")
         if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= MAX_PORT:

@@ -59,7 +59,7 @@ class Workers:
         Raises WorkersExhausted at once if too many calls wait, RuntimeError after `close()`.
         """
         if self._closed:
-            raise RuntimeError("the broker has left: it calls nothing more")
+            raise RuntimeError("the broker has left, and calls no hook any more")
         if self._unfinished >= self._limit + WAITING_LIMIT:
             raise WorkersExhausted(f"{self._limit} worker threads hang, and {WAITING_LIMIT} calls wait for one")
         call = _Call(work, args)

@@ -131,5 +131,7 @@ class Agreeing:
         try:
             self._live.restart_with(adopted)
         except ValueError as error:
-            raise ForeignCluster(f"the log's values do not go with the settings here: {error}") from None
-        self._note(f"as the log says: {', '.join(f'{name}={value:g}' for name, value in adopted.items())}")
+            raise ForeignCluster(
+                f"the settings here contradict the log's values: {error}; correct the settings"
+            ) from None
+        self._note(f"takes values from the log: {', '.join(f'{name}={value:g}' for name, value in adopted.items())}")

@@ -118,7 +118,7 @@ class Router:
         self.lookups += 1
         route = await self.directory.locate(topic, LOOKUP_TIMEOUT_S)
         if not self.routes.learn(route):
-            raise Unavailable(f"{route.broker} was the owner of {route.bundle} some time ago; look again", 0.0)
+            raise Unavailable(f"{route.broker} owned {route.bundle} some time ago; look up the owner again", 0.0)
         return route
 
     # --- requests
@@ -169,7 +169,7 @@ class Router:
         token = token_of(answer) if token_of is not None else None
         if token is not None and not self._tokens.accept(topic, token):
             self._forget(route)
-            return _Trouble(NotServing(f"{route.broker} answered under {token}, which is older than one seen before"))
+            return _Trouble(NotServing(f"{route.broker} answered under the token {token}, older than one seen before"))
         return answer
 
     def _follow(self, route: Route | None, moved: Moved) -> None:

@@ -218,8 +218,8 @@ class PolicyStore:
             before = self.documents.get(key_of(kind, name))
             if before is not None and not before.readable:
                 raise Conflict(
-                    f"version {before.version} of the {kind} policy {name!r} cannot be worked with here, nor parts of "
-                    f"it be changed: {before.defect}; replace all of it, or ask a broker of the release that wrote it"
+                    f"this broker cannot use version {before.version} of the {kind} policy {name!r}, nor change parts "
+                    f"of it: {before.defect}; replace all of it, or ask a broker of the release that wrote it"
                 )
             value = empty if before is None or before.value is None else before.value
             wanted = to(value)
@@ -233,7 +233,7 @@ class PolicyStore:
             except Conflict:
                 if self.version(kind, name) == seen:
                     raise  # refused for its content, not for its version
-        raise Conflict(f"the {kind} policy {name!r} is changed by others all the time: try again later")
+        raise Conflict(f"others keep changing the {kind} policy {name!r}: try again later")
 
     async def delete(
         self,

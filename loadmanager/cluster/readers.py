@@ -102,6 +102,6 @@ def _refuse_trimmed(positions: Sequence[int], begins: Sequence[int]) -> None:
     for partition, (position, begin) in enumerate(zip(positions, begins, strict=True)):
         if position < begin:
             raise Conflict(
-                f"partition {partition} begins at {begin} by now, {position} was trimmed: register at {begin} or "
-                "later, and begin with the snapshot that goes up to there"
+                f"partition {partition} begins at {begin} now, and {position} was trimmed: register at {begin} or "
+                "later, and begin with the snapshot up to there"
             )

@@ -100,7 +100,7 @@ class DecisionLog:
             return data
         kept_ms = self._large_ms
         if not record.decision.moves and kept_ms is not None and now_ms - kept_ms < LARGE_EVERY_S * 1000:
-            why = f"nothing was moved, and so large a model is kept every {LARGE_EVERY_S / 60:g} min only then"
+            why = f"nothing was moved, and then so large a model is kept only every {LARGE_EVERY_S / 60:g} min"
             return encode(msgspec.structs.replace(record, model=None, without_model=why))
         self._large_ms = now_ms
         return data

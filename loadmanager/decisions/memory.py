@@ -74,7 +74,7 @@ def given_memory(memory: Memory, strategy: object) -> object:
     try:
         return msgspec.msgpack.decode(memory.data, type=kind, ext_hook=_array, dec_hook=_as_it_is)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise BadDecision(f"the strategy's memory of then cannot be read by this release: {error}") from None
+        raise BadDecision(f"the strategy's memory of that time cannot be read by this release: {error}") from None
 
 
 def _type_of(name: str, home: str) -> Any:
@@ -84,7 +84,7 @@ def _type_of(name: str, home: str) -> Any:
     for part in qualified.split("."):
         found = getattr(found, part, None)
     if not (isinstance(found, type) and issubclass(found, msgspec.Struct)):
-        raise BadDecision(f"the strategy's memory of then, a {name[:100]}, is no type of this release")
+        raise BadDecision(f"the strategy's memory of that time, a {name[:100]}, is no type of this release")
     return found
 
 

@@ -67,7 +67,7 @@ def run(options: Options, console: Console | None = None) -> int:
         return 0 if found.clean else 1
     finally:
         if worth_keeping or options.keep is not None:
-            console.print(f"what the processes wrote is kept in {directory}", soft_wrap=True)
+            console.print(f"the output of the processes is kept in {directory}", soft_wrap=True)
         else:
             shutil.rmtree(directory, ignore_errors=True)
 

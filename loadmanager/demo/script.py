@@ -38,7 +38,7 @@ async def play(stage: Stage) -> None:
     await at(DRAIN)
     await drain(stage)
     await at(1.0)
-    stage.note("the load ends; comparing what was acknowledged with what is stored", "act")
+    stage.note("the load ends; the demo compares what was acknowledged with what is stored", "act")
     await stage.finish_load()
 
 
@@ -59,7 +59,7 @@ async def join(stage: Stage) -> Member:
     """Start one more broker; the leader's balancing gives it its part."""
     stage.note("one more broker is started", "act")
     member = await stage.start_broker()
-    stage.note(f"{member.label} has joined; balancing will give it its part", "good")
+    stage.note(f"{member.label} has joined; balancing will give it its share", "good")
     return member
 
 
@@ -67,7 +67,7 @@ async def by_hand(stage: Stage, to: Member) -> None:
     """Transfer some bundles of the broker with the most, one after the other."""
     source = max((m for m in stage.up() if m is not to), key=lambda m: len(stage.watch.held_by_name(m.name)))
     bundles = stage.watch.held_by_name(source.name)[:TRANSFERS_BY_HAND]
-    stage.note(f"{len(bundles)} bundles go by hand from {source.label} to {to.label}", "act")
+    stage.note(f"{len(bundles)} bundles are moved by hand from {source.label} to {to.label}", "act")
     for bundle in bundles:
         await stage.transfer(bundle, to)
 

@@ -201,7 +201,7 @@ class Stage:
     async def _attend(self, member: Member, child: Child) -> None:
         code = await child.hear(lambda line: self._heard(member, line))
         if member.state in ("starting", "up"):
-            lines = child.errors.read_text().strip().splitlines() or ["it said nothing"]
+            lines = child.errors.read_text().strip().splitlines() or ["it wrote no error"]
             self.problem(f"broker {member.label} ended by itself (exit code {code}): {lines[-1]}")
             member.state = "left"
             self._ended(member, f"exit code {code}")

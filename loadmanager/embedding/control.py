@@ -83,8 +83,8 @@ class Control:
             actual = f"{name}:{listening.getsockname()[1]}"
             self.settings = self.settings.model_copy(update={"advertised": actual})
             _log.warning(
-                "this broker is %s until it ends, and another one when it starts again: "
-                "give `advertised` a port, so that policies, history and its own restart know it",
+                "this broker is %s only until it ends, and has another name after a restart: "
+                "give `advertised` a port, so that policies, history and its restart know it",
                 actual,
             )
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
@@ -139,7 +139,7 @@ class Control:
 
     def give_up(self) -> None:
         """Stop waiting for a control thread that hangs: it ends with the process, and its proofs run out."""
-        self._end(Unavailable("this broker did not leave in time: something holds up its control thread"))
+        self._end(Unavailable("this broker did not leave in time: something blocks its control thread"))
 
     def _end(self, error: BaseException | None) -> None:
         with self._ending:

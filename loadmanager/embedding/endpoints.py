@@ -118,7 +118,7 @@ class _EndpointThread:
         ended = asyncio.wrap_future(self._ended)
         done, _ = await asyncio.wait((ended,), timeout=CLOSED_WITHIN_S)
         if not done:
-            _log.error("the endpoints did not close within %g s: something holds up their thread", CLOSED_WITHIN_S)
+            _log.error("the endpoints did not close within %g s: something blocks their thread", CLOSED_WITHIN_S)
 
     def _work(self) -> None:
         try:

@@ -51,7 +51,7 @@ def _endpoint(endpoint: Endpoint | bool | None) -> Endpoint:
         try:
             return installed_endpoint()
         except MissingExtra as missing:
-            _log.warning("%s; endpoint=False says that none is wanted", missing)
+            _log.warning("%s; give endpoint=False to run without it", missing)
             return closed_endpoint
     return installed_endpoint() if endpoint is True else closed_endpoint if endpoint is False else endpoint
 

@@ -40,7 +40,7 @@ def raise_refused(claim: Claim, stored: str) -> FencedOut:
     """The error for a fence that cannot be raised, because the store has the token `stored`."""
     token = Token.parse(stored)
     if token == claim.token:
-        why = "stands for another range. Do two clusters use this store?"
+        why = "belongs to another range: check whether two clusters use this store"
     else:
         why = f"is higher than {claim.token}: a newer owner raised it"
     return FencedOut(f"{claim.bundle} is fenced: {token} {why}", token)

@@ -155,7 +155,7 @@ class Lake:
             yield
         except Exception as error:
             if _CONCURRENT.search(str(error)):
-                raise Conflict(f"another job writes table {table} of {self.root}: let one of the two do it") from error
+                raise Conflict(f"another job writes table {table} of {self.root}: stop one of the two") from error
             raise
 
     def _read(self, table: str) -> DataFrame | None:

@@ -57,7 +57,9 @@ class Maintained(msgspec.Struct, frozen=True):
 def maintain(lake: Lake, now: datetime, retention: Retention = Retention()) -> list[Maintained]:  # noqa: B008 - frozen
     """Maintain every table that exists. Raises Invalid for a retention that makes no sense."""
     if retention.history_days < SHORTEST_HISTORY_DAYS or min(retention.bronze_days, retention.silver_days) < 1:
-        raise Invalid(f"{retention} keeps less than a day: what a job reads could go while it reads")
+        raise Invalid(
+            f"{retention} keeps less than a day, so data could vanish while a job reads it: keep a day or more"
+        )
     done: list[Maintained] = []
     for table in TABLES:
         if lake.exists(table):

@@ -84,7 +84,7 @@ def keep_stdout(spark: SparkSession) -> None:
 
 def _why(said: str) -> str:
     if _NO_JVM in said:
-        return "its JVM did not start, and said why above; it has to be a JDK 17 or later"
+        return "its JVM did not start, see its output above; it needs a JDK 17 or later"
     return gist(said)
 
 

@@ -65,7 +65,7 @@ SETTINGS = Settings.model_construct(
 
 
 _A_DEFECT = re.compile(
-    r"begins again|channel partition \d+: \w+\(|otherwise than it was written|than was written|lacks what"
+    r"begins again|channel partition \d+: \w+\(|differs from what was written|than was written|lacks what"
 )
 """Notes that show a defect: a part of a node raised something that only its supervisor caught."""
 

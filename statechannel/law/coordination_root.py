@@ -45,9 +45,9 @@ def check_root(found: Identity | None, ours: Identity) -> None:
 
 def lost(where: str, root: str) -> str:
     """The message for a root whose data vanished while we use it."""
-    return f"{where} has lost the data of coordination root {root}: the log's proofs alone count now; {CORRECT}"
+    return f"{where} has lost the data of coordination root {root}: only proofs in the log count now; {CORRECT}"
 
 
 def replaced(where: str, found: str, root: str) -> str:
     """The message for a root that another one has replaced."""
-    return f"{where} is coordination root {found or 'of nobody'} now, it was {root}: {CORRECT}"
+    return f"{where} is coordination root {found or 'without an id'} now, it was {root}: {CORRECT}"

@@ -31,7 +31,7 @@ def take_lead(part: Partition, record: Record) -> Refusal | None:
 def retire(part: Partition, record: Record) -> Refusal | None:
     """`retire`: the partition is closed for good."""
     if record.role is not Role.ADMIN:
-        return Refusal(Reason.NOT_ALLOWED, f"retire is for: admin; not for {record.actor} as {record.role}")
+        return Refusal(Reason.NOT_ALLOWED, f"retire is only for admin; {record.actor} acts as {record.role}")
     part.retired = record.moved_to
     return None
 
@@ -39,7 +39,7 @@ def retire(part: Partition, record: Record) -> Refusal | None:
 def amend(part: Partition, record: Record, offset: int) -> Refusal | None:
     """`amend`: begins to replace the agreement."""
     if record.role is not Role.ADMIN:
-        return Refusal(Reason.NOT_ALLOWED, f"amend is for: admin; not for {record.actor} as {record.role}")
+        return Refusal(Reason.NOT_ALLOWED, f"amend is only for admin; {record.actor} acts as {record.role}")
     refusal = _check(part.agreed, record)
     if refusal is None:
         part.agreed = Agreed(part.agreed.agreement, record.agreement, offset)
@@ -55,7 +55,7 @@ def agree(part: Partition, record: Record, offset: int) -> Refusal | None:
     if following is None and part.agreed.agreement is not None:
         return Refusal(Reason.DISAGREES, f"this is agreed already: {part.agreed.agreement}")
     if following is not None and following != record.agreement:
-        return Refusal(Reason.DISAGREES, f"what is about to hold is: {following}")
+        return Refusal(Reason.DISAGREES, f"another agreement is about to hold: {following}")
     part.agreed = Agreed(record.agreement, None, offset)
     return None
 
@@ -68,5 +68,5 @@ def _check(agreed: Agreed, record: Record) -> Refusal | None:
 
 
 def _saw_another(agreed: Agreed, record: Record) -> Refusal:
-    detail = f"its author had seen what was agreed on at {record.seen_agreement}, it is as of {agreed.revision}"
+    detail = f"its author had seen the agreement of revision {record.seen_agreement}, now it is of {agreed.revision}"
     return Refusal(Reason.STALE, detail)

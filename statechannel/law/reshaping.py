@@ -61,7 +61,7 @@ def judge(table: Known, partition: int, offset: int, record: Record) -> Reshaped
     if any(subject.bundle.namespace != name for subject in record.subjects):
         return Refusal(Reason.MALFORMED, f"{record.action} of {name} names bundles of another namespace")
     if table.partition_of(name) != partition:
-        return Refusal(Reason.WRONG_PARTITION, f"the records of {name} stand in partition {table.partition_of(name)}")
+        return Refusal(Reason.WRONG_PARTITION, f"the records of {name} belong in partition {table.partition_of(name)}")
     match record.action:
         case Action.CREATE_NAMESPACE:
             return _create_namespace(table, offset, record, name, row)
@@ -78,9 +78,9 @@ def judge(table: Known, partition: int, offset: int, record: Record) -> Reshaped
 def _create_namespace(table: Known, offset: int, record: Record, name: str, row: Reshape) -> Reshaped | Refusal:
     known = table.namespace(name)
     if known is not None and known.exists:
-        return Refusal(Reason.NAMESPACE_EXISTS, f"{name} exists")
+        return Refusal(Reason.NAMESPACE_EXISTS, f"namespace {name} exists already")
     if record.seen_namespace != (known.revision if known else NEVER):
-        return Refusal(Reason.STALE, f"{name} was deleted since its author looked")
+        return Refusal(Reason.STALE, f"{name} was deleted after the author of this record had read it")
     if _is_barred(record, row):
         return _not_allowed(record, row)
     try:
@@ -99,10 +99,10 @@ def _delete_namespace(table: Known, offset: int, record: Record, name: str, row:
     if known is None or not known.exists:
         return Refusal(Reason.NO_NAMESPACE, f"there is no namespace {name}")
     if record.seen_namespace != known.revision:
-        return Refusal(Reason.STALE, f"the bundles of {name} changed since its author looked")
+        return Refusal(Reason.STALE, f"the bundles of {name} changed after the author of this record had read them")
     if record.seen_latest not in (UNSAID, known.latest):
         newest = max(known.touched() or known.entries[:1], key=attrgetter("revision"))
-        detail = f"its author had seen nothing after {record.seen_latest}, {newest.action} by {newest.by} came since"
+        detail = f"its author had read up to {record.seen_latest}, and {newest.action} by {newest.by} came after that"
         return Refusal(Reason.STALE, detail, newest.bundle, newest)
     if _is_barred(record, row):
         return _not_allowed(record, row)
@@ -114,7 +114,7 @@ def _delete_namespace(table: Known, offset: int, record: Record, name: str, row:
 
 def _create_children(table: Known, offset: int, record: Record, name: str, row: Reshape) -> Reshaped | Refusal:
     if len(record.subjects) != 1:
-        return Refusal(Reason.MALFORMED, "create names one parent")
+        return Refusal(Reason.MALFORMED, "create must name exactly one parent")
     parent = _present(table, record, 0, row)
     if isinstance(parent, Refusal):
         return parent
@@ -135,7 +135,7 @@ def _create_children(table: Known, offset: int, record: Record, name: str, row: 
 
 def _merge(table: Known, offset: int, record: Record, name: str, row: Reshape) -> Reshaped | Refusal:
     if len(record.subjects) < 2:
-        return Refusal(Reason.MALFORMED, "merge names two or more bundles")
+        return Refusal(Reason.MALFORMED, "merge must name two or more bundles")
     parts: list[Ownership] = []
     for index in range(len(record.subjects)):
         part = _present(table, record, index, row)
@@ -143,7 +143,7 @@ def _merge(table: Known, offset: int, record: Record, name: str, row: Reshape) -
             return part
         parts.append(part)
     if any(left.bundle.hi != right.bundle.lo for left, right in itertools.pairwise(parts)):
-        return Refusal(Reason.NOT_MERGEABLE, "the bundles are not adjacent, lowest first", parts[0].bundle, parts[0])
+        return Refusal(Reason.NOT_MERGEABLE, "the bundles must be adjacent, lowest first", parts[0].bundle, parts[0])
     holder = parts[0].holder
     if any(part.holder != holder for part in parts):
         return Refusal(Reason.NOT_MERGEABLE, "the bundles have different owners", parts[0].bundle, parts[0])
@@ -166,7 +166,7 @@ def _present(table: Known, record: Record, index: int, row: Reshape) -> Ownershi
         detail = f"its author had seen revision {subject.seen}, {entry.action} by {entry.by} came first"
         return Refusal(Reason.STALE, detail, entry.bundle, entry)
     if entry.state not in row.states:
-        return Refusal(Reason.ILLEGAL, f"no arrow {record.action} from {entry.state}", entry.bundle, entry)
+        return Refusal(Reason.ILLEGAL, f"{record.action} is not possible from {entry.state}", entry.bundle, entry)
     return entry
 
 
@@ -190,7 +190,7 @@ def _is_barred(record: Record, row: Reshape, entry: Ownership | None = None) -> 
 
 def _not_allowed(record: Record, row: Reshape, entry: Ownership | None = None) -> Refusal:
     may = ", ".join(sorted(who.value for who in row.by))
-    detail = f"{record.action} is for: {may}; not for {record.actor} as {record.role}"
+    detail = f"{record.action} is only for {may}; {record.actor} acts as {record.role}"
     return Refusal(Reason.NOT_ALLOWED, detail, entry.bundle if entry else None, entry)
 
 

@@ -228,7 +228,7 @@ class Decoding:
             revision, known = self._namespaces.setdefault(section.namespace, (section.revision, []))
             expected = known[-1].bundle.hi if known else FULL_LOWER
             if revision != section.revision or section.lo != expected:
-                raise BadSnapshot(f"the pieces of {section.namespace} do not fit")
+                raise BadSnapshot(f"the pieces of {section.namespace} do not fit together")
             known += entries(section, brokers)
 
     def state(self) -> PartitionState:

@@ -70,7 +70,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
         """This piece and the next joined. Raises BadSnapshot if they are of different heads."""
         ours = (self.cluster_identity, self.lead, self.retired, self.agreed)
         if ours != (more.cluster_identity, more.lead, more.retired, more.agreed):
-            raise BadSnapshot("the pieces of its head do not fit")
+            raise BadSnapshot("the pieces of its head do not fit together")
         return msgspec.structs.replace(
             self,
             incarnations=self.incarnations + more.incarnations,
@@ -96,7 +96,7 @@ def unpack(value: bytes) -> Chunk:
     try:
         return _unpack(opened(value))
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadSnapshot(f"a chunk does not read: {error}") from None
+        raise BadSnapshot(f"a chunk cannot be read: {error}") from None
 
 
 def packed(state: PartitionState, chunk_bundles: int = CHUNK_BUNDLES) -> Iterator[bytes]:
@@ -238,6 +238,7 @@ def opened(value: bytes) -> bytes:
         raise BadSnapshot("not an intact piece of a snapshot")
     if not any(head == b"LS%02x" % version for version in range(PLAIN_FORMAT, FORMAT + 1)):
         raise NewerRecord(
-            f"a snapshot of format {head[2:].decode(errors='replace')}; this release reads up to {FORMAT}: upgrade it"
+            f"a snapshot of format {head[2:].decode(errors='replace')}; this release reads up to {FORMAT}: "
+            "upgrade this broker"
         )
     return body

@@ -15,12 +15,12 @@ def find_row(entry: Ownership, record: Record) -> Row | Refusal:
     """The first row of the table that fits, or why none does."""
     candidates = rows(entry.state, record.action)
     if not candidates:
-        return Refusal(Reason.ILLEGAL, f"no arrow {record.action} from {entry.state}", entry.bundle, entry)
+        return Refusal(Reason.ILLEGAL, f"{record.action} is not possible from {entry.state}", entry.bundle, entry)
     who = relations(record, entry.holder, entry.target)
     allowed = [row for row in candidates if not row.by.isdisjoint(who)]
     if not allowed:
         may = ", ".join(sorted({w.value for row in candidates for w in row.by}))
-        detail = f"{record.action} from {entry.state} is for: {may}; not for {record.actor} as {record.role}"
+        detail = f"{record.action} from {entry.state} is only for {may}; {record.actor} acts as {record.role}"
         return Refusal(Reason.NOT_ALLOWED, detail, entry.bundle, entry)
     parties = Parties(entry.bundle, entry.holder, entry.target)
     for row in allowed:
@@ -28,7 +28,7 @@ def find_row(entry: Ownership, record: Record) -> Row | Refusal:
             return row
     unmet = "; ".join((row.guard.__doc__ or "").strip() for row in allowed if row.guard is not None)
     reason = Reason.BAD_BOUNDARIES if record.action is Action.SPLIT else Reason.BAD_DESTINATION
-    return Refusal(reason, f"{record.action} from {entry.state} wants: {unmet}", entry.bundle, entry)
+    return Refusal(reason, f"{record.action} from {entry.state} needs: {unmet}", entry.bundle, entry)
 
 
 def step(entry: Ownership, row: Row, offset: int, record: Record, subject: Subject) -> Ownership:

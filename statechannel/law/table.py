@@ -158,7 +158,7 @@ class OwnershipTable(Ownerships):
 
     def _begin(self, partition: int, record: Record) -> Refusal | None:
         if partition != 0 or record.cluster is None:
-            return Refusal(Reason.MALFORMED, "a genesis record stands in partition 0 and names its cluster")
+            return Refusal(Reason.MALFORMED, "a genesis record must be in partition 0 and name its cluster")
         if self.cluster_identity is not None:
             return Refusal(
                 Reason.FOREIGN_CLUSTER, f"this log already belongs to cluster {self.cluster_identity.cluster!r}"
@@ -170,7 +170,7 @@ class OwnershipTable(Ownerships):
         if reshape(record.action) is not None:
             return self._reshape(partition, offset, record)
         if record.action is _SPLIT and len(record.subjects) != 1:
-            return Refusal(Reason.MALFORMED, "split names one bundle, so that its cuts are that bundle's")
+            return Refusal(Reason.MALFORMED, "split must name exactly one bundle, to which its cuts belong")
         lead_refusal = self._check_lead(partition, record)
         if lead_refusal is not None:
             return lead_refusal
@@ -195,14 +195,17 @@ class OwnershipTable(Ownerships):
         lead = self._partitions[partition].lead
         if record.epoch != lead.epoch or record.actor != lead.leader:
             return Refusal(
-                Reason.DEPOSED, f"epoch {record.epoch} of {record.actor}; {lead.leader} leads in {lead.epoch}"
+                Reason.DEPOSED,
+                f"the epoch of {record.actor} is {record.epoch}; {lead.leader} leads in epoch {lead.epoch}",
             )
         return None
 
     def _judge_one(self, partition: int, offset: int, record: Record, subject: Subject) -> Transition | Refusal:
         # Comes first, so that no other partition is read: replicas differ in how far they have replayed it.
         if self.partition_of(subject.bundle.namespace) != partition:
-            return Refusal(Reason.WRONG_PARTITION, "this namespace's records stand elsewhere", subject.bundle)
+            return Refusal(
+                Reason.WRONG_PARTITION, "records of this namespace belong in another partition", subject.bundle
+            )
         entry = self.get(subject.bundle)
         if entry is None:
             return Refusal(Reason.NO_BUNDLE, f"there is no bundle {subject.bundle}", subject.bundle)

@@ -95,12 +95,12 @@ def to_is_given(parties: Parties, record: Record) -> bool:
 
 
 def to_is_another(parties: Parties, record: Record) -> bool:
-    """The record names a destination, and it is not the broker that holds the bundle, in whichever incarnation."""
+    """The record names a destination, and it is not the broker that holds the bundle, whatever its incarnation."""
     return record.to is not None and parties.holder is not None and record.to.name != parties.holder.name
 
 
 def to_is_not_the_revoked(parties: Parties, record: Record) -> bool:
-    """The record names a destination, and it is not the incarnation that was revoked: that one can't come back."""
+    """The record names a destination, and it is not the incarnation that was revoked."""
     return record.to is not None and record.to != parties.holder
 
 
@@ -110,12 +110,12 @@ def to_is_none(parties: Parties, record: Record) -> bool:
 
 
 def target_is_known(parties: Parties, record: Record) -> bool:
-    """The bundle is on its way to somebody."""
+    """The bundle has a target."""
     return parties.target is not None
 
 
 def target_is_none(parties: Parties, record: Record) -> bool:
-    """The bundle is on its way to nobody."""
+    """The bundle has no target."""
     return parties.target is None
 
 

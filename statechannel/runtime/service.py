@@ -110,7 +110,7 @@ class Channel:
     def _what_is_left(self, ends: Sequence[int]) -> str:
         read = [(end - self.table.next_offset(p), p, end) for p, end in enumerate(ends)]
         if not read:
-            return "the log does not tell where that is"
+            return "the log did not tell where it ends"
         left, partition, end = max(read)
         return f"partition {partition} ends at offset {end}, and is read up to {end - left}"
 
@@ -134,7 +134,7 @@ class Channel:
             )
         if is_unfinished(self.table):
             raise LogUnavailable(
-                "this log is being filled by an import that has not come to its end: wait for it, or run it again"
+                "this log is being filled by an import that has not finished: wait for it, or run it again"
             )
         return cluster_identity
 

@@ -119,7 +119,7 @@ class TopicReader:
                             self._hand_on(some)
                             await asyncio.sleep(0)
             except LogError as error:
-                _log.warning("view of %s goes on with what it has: %s", self.topic, error)
+                _log.warning("the view of %s keeps its present content: %s", self.topic, error)
             await asyncio.sleep(retry_s)
             retry_s = min(2 * retry_s, _LAST_RETRY_S)
 

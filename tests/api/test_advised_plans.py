@@ -79,21 +79,21 @@ REFUSED: list[tuple[int, dict[str, Any], str]] = [
     (412, wish(change=setting("log", "a", "b")), "cannot change while a broker runs"),
     (412, wish(change=setting("balancing_tolerance", "default", True)), "is no number"),
     (412, wish(change=setting("balancing_tolerance", "default", "default")), "there is nothing to change"),
-    (412, wish(change={"type": "settings", "changes": []}), "from one to 8 settings"),
+    (412, wish(change={"type": "settings", "changes": []}), "change 1 to 8 settings"),
     (412, wish(provenance__cluster="another"), "of the cluster 'another'"),
     (412, wish(provenance__data_to_ms=time.time_ns() // 1_000_000 + DAY_MS // 2), "data of the future"),
-    (412, wish(provenance__data_from_ms=time.time_ns() // 1_000_000), "to a later data_to_ms"),
+    (412, wish(provenance__data_from_ms=time.time_ns() // 1_000_000), "later than data_from_ms"),
     (412, wish(expires_ms=time.time_ns() // 1_000_000 - 500), "stale"),
     (412, wish(expires_ms=time.time_ns() // 1_000_000 + 30 * DAY_MS), "at most 14 days"),
-    (412, wish(expected__low=-0.1), "no improvement for sure"),
-    (412, wish(expected__high=0.06), "lies between low and high"),
+    (412, wish(expected__low=-0.1), "this improvement is not certain"),
+    (412, wish(expected__high=0.06), "must lie between low and high"),
     (412, wish(reason="  "), "needs a reason"),
     (412, wish(id="0123456789abcdef"), "the digest of what it says"),
     (412, wish(format=2), "format 2"),
     (412, wish(change=moves(destination="a:1")), "is at a:1 already"),
     (412, wish(change=moves(bundle="t/n/nonsense")), "is no bundle"),
-    (412, wish(change={**moves(), "not_after_ms": 5}), "within a day"),
-    (412, wish(change={"type": "splits", "namespace": "t/n", "was": 4, "cuts": []}), "cuts from one to 64"),
+    (412, wish(change={**moves(), "not_after_ms": 5}), "by at most a day"),
+    (412, wish(change={"type": "splits", "namespace": "t/n", "was": 4, "cuts": []}), "cut 1 to 64"),
     (400, wish(reason="x" * 3_000), "reason"),
     (400, wish(change={"type": "settings", "changes": [{}] * 200}), "at most 100"),
     (400, wish(change={"type": "drop everything"}), "type"),
@@ -133,9 +133,9 @@ async def test_advice_is_published_once_and_waits_for_a_yes_at_every_broker(clus
     rebalancers = [broker.node.current.rebalancer for broker in cluster.brokers]
     await cluster.until(lambda: any("5 are needed" in each.waiting.get(advice_id, "") for each in rebalancers))
     twice = await refused(409, "POST", f"/v1/plans/{advice_id}/approve", json={})
-    assert "is approved: there is no approve for the operator; possible is cancel, reject" in twice["detail"]
+    assert "is approved: the operator cannot approve it; possible: cancel, reject" in twice["detail"]
     early = await refused(409, "POST", f"/v1/plans/{advice_id}/withdraw", json={})
-    assert "possible is cancel, reject" in early["detail"]
+    assert "possible: cancel, reject" in early["detail"]
     await refused(404, "GET", "/v1/plans/0123456789abcdef")
     await refused(404, "POST", "/v1/plans/0123456789abcdef/approve", json={})
     status, shown, _ = await cluster.ask("POST", f"/v1/plans/{advice_id}/reject", json={})

@@ -195,7 +195,7 @@ async def test_a_log_that_takes_too_long_is_not_waited_for(
     path = "/v1/bundles/t/n/0x00000000_0x40000000/history"
     assert "could not be read again" in (await refused(503, "GET", path))["detail"]
     monkeypatch.setattr(replaying, "WAITING_AT_MOST", -1)
-    assert "others wait here" in (await refused(503, "GET", path))["detail"]
+    assert "requests wait already to read the log" in (await refused(503, "GET", path))["detail"]
 
 
 async def test_history_on_the_command_line(cluster: Cluster) -> None:

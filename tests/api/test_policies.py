@@ -144,7 +144,7 @@ async def test_a_quarantined_bundle_is_assigned_to_nobody_and_the_lookup_says_wh
     at = f"/v1/policies/bundle/{bundle}"
     await cluster.ask("PUT", at, json={"quarantined": "3 brokers died while taking it"})
     barred = await refused(503, "GET", "/lookup/v2/topic/persistent/shop/x/t")
-    assert "quarantined, nobody is given it: 3 brokers died while taking it" in barred["detail"]
+    assert "quarantined, so no broker gets it: 3 brokers died while taking it" in barred["detail"]
     assert barred["retry_after_s"] == 30
     assert (await cluster.ask("DELETE", at))[0] == 200
     assert (await cluster.ask("GET", "/lookup/v2/topic/persistent/shop/x/t"))[0] == 200

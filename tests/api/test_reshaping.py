@@ -137,7 +137,7 @@ async def test_bundles_of_two_owners_are_not_merged_and_it_says_what_to_transfer
     await cluster.brokers[0].node.current.operations.transfer(bundles[1], other)
     body = {"bundles": [str(bundle) for bundle in bundles[:3]]}
     detail = (await refused(409, "POST", "/v1/bundles/merge", json=body))["detail"]
-    assert f"first transfer to {cluster.brokers[0].name} what is elsewhere: {SECOND} (at {other}#1)" in detail
+    assert f"first transfer the others to {cluster.brokers[0].name}: {SECOND} (at {other}#1)" in detail
 
 
 async def test_a_split_by_keys_of_a_service_that_does_not_tell_them_says_so(cluster: Cluster) -> None:

@@ -199,7 +199,7 @@ async def test_a_stopped_process_that_keeps_its_turn_is_reported_and_reads_go_on
     async with opened_log(path, append_timeout_s=0.2) as log, opened_log(path) as patient:
         await patient.append(TOPIC, 0, value("before"))
         with turn_kept(path):
-            with pytest.raises(LogUnavailable, match="another process of this log stopped"):
+            with pytest.raises(LogUnavailable, match="another process of this log is stopped"):
                 await log.append(TOPIC, 0, value("late"))
             assert await read(log, 1) == ["before"]
         await at_last(lambda: log.append(TOPIC, 0, value("after")))

@@ -154,7 +154,7 @@ async def test_in_production_unsafe_topic_settings_are_refused(kafka_server, ope
 
 @pytest.mark.parametrize("unsafe", [{"replication": 2}, {"min_insync": 1}])
 async def test_in_production_unsafe_settings_of_our_own_are_refused_at_the_start(kafka_server, unsafe):
-    with pytest.raises(TopicMismatch, match="development set-up"):
+    with pytest.raises(TopicMismatch, match="set development=true"):
         await KafkaLog(kafka_server.address, **unsafe).start(timeout_s=WAIT_S)
 
 

@@ -212,7 +212,7 @@ def test_what_is_no_credential_is_refused_and_not_repeated(setting):
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"acl": "creator"}, "we have no identity"),
+        ({"acl": "creator"}, "needs an identity to which the nodes belong"),
         ({"sasl_options": "me"}, "JSON object"),
         ({"acl_": "creator"}, "no acl_"),
         ({"use_ssl": "yes"}, "true or false"),

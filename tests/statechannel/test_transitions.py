@@ -176,9 +176,9 @@ def test_each_refusal_says_in_words_what_is_wrong():
             continue
         match refusal.reason:
             case Reason.ILLEGAL:
-                assert refusal.detail == f"no arrow {action} from {entry.state}"
+                assert refusal.detail == f"{action} is not possible from {entry.state}"
             case Reason.NOT_ALLOWED:
-                assert f"not for {ACTORS[actor][0]} as {ACTORS[actor][1]}" in refusal.detail
+                assert f"{ACTORS[actor][0]} acts as {ACTORS[actor][1]}" in refusal.detail
             case _:
                 assert refusal.reason is Reason.BAD_DESTINATION
                 assert "destination" in refusal.detail

@@ -189,7 +189,9 @@ class AgentCore:
             case by_keys if by_keys in BY_KEYS:
                 return AskKeys(bundle, entry.revision, by_keys)
             case other:
-                return self._create(bundle, entry.revision, NoCuts(f"{self.me.name} knows no algorithm {other!r}"))
+                return self._create(
+                    bundle, entry.revision, NoCuts(f"{self.me.name} does not know the algorithm {other!r}")
+                )
 
     def _create(self, bundle: Bundle, seen: int, cuts: tuple[int, ...] | NoCuts) -> Publish:
         if isinstance(cuts, NoCuts):

@@ -69,7 +69,7 @@ class Hooks:
                 self._host.release, bundle, there, timeout_s=self._timeouts.release_s
             )
         except HookFailed as error:
-            self._note(f"{bundle}: {error}; told to abandon, moved on without a hand-off")
+            self._note(f"{bundle}: {error}; its host was told to abandon it, and it moves without a hand-off")
             return False, None
         return True, self._checked(bundle, answer)
 
@@ -101,7 +101,7 @@ class Hooks:
         try:
             answer: Any = await self._runner.call(hook, bundle, timeout_s=self._timeouts.prepare_s)
         except HookFailed as error:
-            return NoCuts(f"its service did not tell what its keys carry: {error}")
+            return NoCuts(f"its service did not give the loads of its keys: {error}")
         return answer
 
     async def positions(self, bundle: Bundle) -> list[int] | NoCuts:

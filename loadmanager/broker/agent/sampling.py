@@ -64,7 +64,7 @@ def busiest(keys: Iterable[Any]) -> list[KeyRate]:
 def _bounded(keys: Iterable[Any]) -> Iterator[Any]:
     for number, key in enumerate(keys):
         if number >= MOST_POSITIONS:
-            raise ValueError(f"more than {MOST_POSITIONS:,} keys; the busiest ones do")
+            raise ValueError(f"more than {MOST_POSITIONS:,} keys; give only the busiest")
         yield key
 
 
@@ -89,5 +89,5 @@ def _thinned(positions: Iterable[int]) -> list[int]:
                     continue
             kept.append(position)
         if number >= MOST_POSITIONS:
-            raise ValueError(f"more than {MOST_POSITIONS:,} positions; a sample of them does")
+            raise ValueError(f"more than {MOST_POSITIONS:,} positions; give a sample of them")
     return kept

@@ -36,15 +36,17 @@ class ReplayQueue:
     async def turn(self) -> AsyncGenerator[None]:
         """The right to replay while the context is open. Raises Unavailable if waiting and replaying take too long."""
         if self._asked > WAITING_AT_MOST:
-            raise Unavailable(f"{self._asked} others wait here to read the log again already; try again, or elsewhere")
+            raise Unavailable(
+                f"{self._asked} requests wait already to read the log again here; try again, or ask another broker"
+            )
         self._asked += 1
         try:
             async with asyncio.timeout(self._timeout_s), self._turn:
                 yield
         except TimeoutError:
             raise Unavailable(
-                f"the log could not be read again within {self._timeout_s:g} s; try again, ask for less (what is "
-                "later), or ask a broker that has less to do",
+                f"the log could not be read again within {self._timeout_s:g} s; try again, ask for less (a later "
+                "begin), or ask a broker that has less to do",
                 retry_after_s=5.0,
             ) from None
         finally:

@@ -143,7 +143,7 @@ class Watch:
         async with replays.turn():
             await replay.open(before=start)
         if replay.begin > start:
-            raise Gone(f"what came after offset {start} of partition {partition} cannot be told again; {ANEW}")
+            raise Gone(f"the changes after offset {start} of partition {partition} cannot be sent again; {ANEW}")
         while replay.table.next_offset(partition) < until:
             async with replays.turn():
                 changes, ended = await _some_changes(replay, start, until)
@@ -161,7 +161,7 @@ class Watch:
         while (ending := self._why_to_end()) is None:
             events = recent.after(self._position, CHANGES_AT_ONCE)
             if events is None:
-                ending = "too slow: the changes that come next were dropped here; go on from `resume`"
+                ending = "too slow: the next changes were dropped here; go on from `resume`"
                 break
             for event in events:
                 self._position += 1
@@ -185,7 +185,11 @@ class Watch:
         if self._watching.closing.is_set():
             return "this broker closes its endpoints; go on at another one"
         stopped_by = self._watching.replica.stopped_by
-        return None if stopped_by is None else f"this broker reads the channel no more: {stopped_by}"
+        return (
+            None
+            if stopped_by is None
+            else f"this broker stopped reading the channel: {stopped_by}; go on at another one"
+        )
 
     async def _next(self, timeout_s: float) -> None:
         """Wait for an event, for the end of the watch, or for `timeout_s`."""

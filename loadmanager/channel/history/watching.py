@@ -97,8 +97,8 @@ class Watching:
                 begins = begins or await self.replica.log.begins(self.replica.topic)
                 if offset < begins[partition]:
                     raise Gone(
-                        f"what came after offset {offset} of partition {partition} was trimmed: the log begins at "
-                        f"{begins[partition]} by now; {ANEW}"
+                        f"the changes after offset {offset} of partition {partition} were trimmed: the log begins at "
+                        f"{begins[partition]} now; {ANEW}"
                     )
 
     async def _await_offset(self, partition: int, offset: int) -> None:

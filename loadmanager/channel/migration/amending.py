@@ -64,13 +64,13 @@ async def replace_agreement(
     if left and old is None and not lost:
         raise Conflict(
             f"the log belongs to coordination root {', '.join(sorted(left))}, and {place.coordination_address} is root "
-            f"{root}. Name the old one with --from-coordination; only if it is gone for good, give --lost"
+            f"{root}. Name the old root with --from-coordination; if it is gone for good, give --lost"
         )
     if all(_is_in_force(agreed, now) for agreed in _agreed_in(log)):
         return Replaced(before, now, was_done=True)
-    say(f"to be agreed on: {now}")
+    say(f"the new agreement: {now}")
     await _write(log, Action.AMEND, now, draw_id)
-    say("written down; brokers that run end their incarnations now, and wait")
+    say("the log has it; running brokers end their incarnations now, and wait")
     leaving = [old[0]] if old is not None else []
     if root not in left:
         leaving.append(place.coordination)
@@ -86,11 +86,11 @@ def _checked(log: FoldedLog, cluster: str) -> str:
     """The log's identity. Raises Conflict unless it is this cluster's, and open."""
     cluster_identity = log.table.cluster_identity
     if cluster_identity is None:
-        raise Conflict(f"{log.address} belongs to no cluster yet: its first broker says what is agreed on")
+        raise Conflict(f"{log.address} belongs to no cluster yet: its first broker writes the agreement")
     if cluster_identity.cluster != cluster:
         raise Conflict(f"{log.address} is of cluster {cluster_identity.cluster!r}, not {cluster!r}: correct --cluster")
     if (moved_to := log.table.retired(0)) is not None:
-        raise Conflict(f"{log.address} was moved to {moved_to}: name that one with --log")
+        raise Conflict(f"{log.address} was moved to {moved_to}: name the new log with --log")
     return cluster_identity.identity
 
 
@@ -98,7 +98,7 @@ def _word(log: FoldedLog) -> Agreement:
     word = log.table.agreed(0).agreement
     if word is None:
         raise Conflict(
-            f"{log.address} does not say yet what brokers agree on: they write it once all of them are of this release"
+            f"{log.address} does not say yet what brokers agree on: they write it once all of them run this release"
         )
     return word
 
@@ -143,8 +143,8 @@ async def _write(log: FoldedLog, action: Action, now: Agreement, draw_id: DrawId
             await log.append(partition, [record])
         await log.read_on()
         if not all(_is_in_force(agreed, now) or agreed.following == now for agreed in _agreed_in(log)):
-            raise Conflict("somebody else replaces what brokers agree on at the same time: run one of the two again")
+            raise Conflict("another `channel agree` runs at the same time: run one of the two again")
         if action is Action.AGREE and not all(_is_in_force(agreed, now) for agreed in _agreed_in(log)):
-            raise LogUnavailable(f"{log.address} has not taken it in all partitions: run this again")
+            raise LogUnavailable(f"{log.address} has not taken the agreement in all partitions: run this command again")
 
     await patiently(write)

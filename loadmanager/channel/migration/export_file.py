@@ -109,14 +109,16 @@ def decode(data: bytes) -> Export:
     version, _, text = line[len(_MAGIC) :].partition(b" ")
     if version not in (b"%02x" % FORMAT, b"%02x" % WITHOUT_DOCUMENTS):
         found = version.decode(errors="replace")
-        raise Invalid(f"the export is of format {found}, this release reads up to {FORMAT:02x}: import it with a newer")
+        raise Invalid(
+            f"the export is of format {found}, this release reads up to {FORMAT:02x}: import it with a newer release"
+        )
     try:
         header = msgspec.json.decode(text, type=Header)
         return _whole(header, _chunks(rest if newline else b""))
     except NewerRecord as error:
         raise Invalid(f"the export was written by a newer release: {error}") from None
     except (msgspec.MsgspecError, BadSnapshot) as error:
-        raise Invalid(f"the export does not read: {error}; take another copy of it") from None
+        raise Invalid(f"the export cannot be read: {error}; take another copy of it") from None
 
 
 def seal_of(data: bytes) -> str:
@@ -131,7 +133,7 @@ def _whole(header: Header, chunks: Iterator[bytes]) -> Export:
     if any(len(documents[topic]) != count for topic, count in header.documents):
         raise BadSnapshot("it lacks documents")
     if next(chunks, None) is not None:
-        raise BadSnapshot("there is more in it than its header says")
+        raise BadSnapshot("it holds more than its header says")
     if not states or states[0].cluster_identity != cluster_identity:
         raise BadSnapshot("its header names another log than its content")
     return Export(cluster_identity, header.taken_ms, header.log, states, documents)

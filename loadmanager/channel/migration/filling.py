@@ -90,7 +90,7 @@ def _bundles(known: Namespace, wanted: NamespaceState) -> Iterator[Record]:
         first, last = bisect_left(lower, bundle.lo), bisect_left(lower, bundle.hi)
         here = wanted.entries[first:last]
         if not here or here[0].bundle.lo != bundle.lo or here[-1].bundle.hi != bundle.hi:
-            raise Conflict(f"{bundle} is none of the export's: somebody else writes to this log; choose a new one")
+            raise Conflict(f"{bundle} is not in the export: somebody else writes to this log; choose a new one")
         step = _toward(entry, here)
         if step is not None and step[0] is Action.CREATE:
             cuts = tuple(each.bundle.lo for each in here[1:])
@@ -133,7 +133,7 @@ def differences(table: OwnershipTable, export: Export) -> Iterator[str]:
         after = table.get(before.bundle)
         name, now = _name(before), _name(after)
         if after is None:
-            yield f"{before.bundle} is not there"
+            yield f"{before.bundle} is missing"
         elif now != name:
             yield f"the owner of {before.bundle} was {name}, and is {now}"
         elif not table.token(after) > token_before(export, before):

@@ -79,7 +79,9 @@ class FoldedLog:
                 except Trimmed:
                     await self._load(partition)
             else:
-                raise LogUnavailable(f"partition {partition} of {self.address} is trimmed faster than it can be read")
+                raise LogUnavailable(
+                    f"partition {partition} of {self.address} is trimmed faster than it can be read: try again"
+                )
 
     async def _read(self, partition: int) -> None:
         assert self._core is not None, "open() comes first"

@@ -40,7 +40,7 @@ def in_root(before: Agreement, root: str) -> Agreement:
 def check_generation(generation: int) -> int:
     """Raises Conflict if tokens of this generation could not be compared."""
     if generation > HIGHEST_GENERATION:
-        raise Conflict(f"generation {generation} is above {HIGHEST_GENERATION}, the highest that tokens have")
+        raise Conflict(f"generation {generation} is above {HIGHEST_GENERATION}, the highest that a token can hold")
     return generation
 
 
@@ -71,7 +71,9 @@ class Import:
         if target.is_empty:
             return
         if cluster_identity is None:
-            raise Conflict(f"{target.address} is not empty, and belongs to nobody: choose a new log or topic prefix")
+            raise Conflict(
+                f"{target.address} is not empty, and belongs to no cluster: choose a new log or topic prefix"
+            )
         whose = f"{target.address} is not empty: it belongs to cluster {cluster_identity.cluster!r}, generation"
         if target.foreign and is_unfinished(target.table):
             raise Conflict(
@@ -82,8 +84,8 @@ class Import:
             raise Conflict(f"{whose} {cluster_identity.generation}; an import needs a new, empty log: choose another")
         if (cluster_identity.cluster, cluster_identity.generation) != (self._cluster, self._generation):
             raise Conflict(
-                f"{whose} {cluster_identity.generation}, and this import is begun there for that generation, "
-                f"not for {self._generation}: run it as it was begun, or choose a new log"
+                f"{whose} {cluster_identity.generation}, and this import began there with generation "
+                f"{cluster_identity.generation}, not {self._generation}: run it with the same generation, or choose a new log"
             )
 
     async def claim(self, coordination: Coordination) -> ClusterIdentity:
@@ -128,7 +130,7 @@ class Import:
         await again.open()
         found = list(itertools.islice(differences(again.table, export), SHOWN))
         if found:
-            raise Conflict(f"the new log is not as the old one was, and stays closed: {'; '.join(found)}")
+            raise Conflict(f"the new log differs from the old one, and stays closed: {'; '.join(found)}")
         await self._write({0: [Record(next(self._ids), Action.NOOP, DONE)]})
         if not self.is_done:
             raise LogUnavailable("the last record of the import was not read back: run it again")

@@ -23,7 +23,7 @@ Say = Callable[[str], None]
 """Shows progress to people."""
 
 LOOK_S = 0.1
-CORRECT = "name with --from-coordination what the old brokers had"
+CORRECT = "give --from-coordination the address that the old brokers had"
 
 
 async def until_left(coordination: Coordination, wait_s: float, where: str, say: Say) -> None:
@@ -33,13 +33,13 @@ async def until_left(coordination: Coordination, wait_s: float, where: str, say:
     told = ""
     while coordination.members or coordination.connection is not Connection.CONNECTED:
         if loop.time() >= until_s:
-            names = ", ".join(sorted(coordination.members)) or "nobody knows who: it does not answer"
+            names = ", ".join(sorted(coordination.members)) or "not known, it does not answer"
             raise Conflict(
-                f"registered in {where}: {names}. Stop these brokers (SIGTERM; one that was killed counts until its "
-                "session ends), then run this again, or give --wait SECONDS"
+                f"registered in {where}: {names}. Stop these brokers (SIGTERM; a killed broker counts until its "
+                "session ends), then run this command again, or give --wait SECONDS"
             )
         if (waiting_for := ", ".join(sorted(coordination.members))) != told:
-            say(f"waiting up to {until_s - loop.time():.0f} s for those who are registered in {where}: {waiting_for}")
+            say(f"waiting up to {until_s - loop.time():.0f} s for the brokers registered in {where}: {waiting_for}")
             told = waiting_for
         await asyncio.sleep(LOOK_S)
 
@@ -69,7 +69,7 @@ async def check_lost(
             f"tokens again. Import a later export, or give --generation {found + 1}"
         )
     if found < cluster_identity.generation:
-        raise Conflict(f"{where} belongs to a log of generation {found}, which is before the export's: {CORRECT}")
+        raise Conflict(f"{where} belongs to a log of generation {found}, older than the export's: {CORRECT}")
 
 
 async def retire(old: FoldedLog, moved_to: str) -> None:
@@ -84,7 +84,7 @@ async def retire(old: FoldedLog, moved_to: str) -> None:
     await old.read_on()
     check_retired(old, moved_to)
     if not is_retired(old):
-        raise LogUnavailable(f"{old.address} was not closed in all its partitions: run this again")
+        raise LogUnavailable(f"{old.address} was not closed in all its partitions: run this command again")
 
 
 def check_retired(old: FoldedLog, moved_to: str) -> None:
@@ -92,8 +92,8 @@ def check_retired(old: FoldedLog, moved_to: str) -> None:
     places = {place for p in range(old.table.partitions) if (place := old.table.retired(p)) is not None}
     if places - {moved_to}:
         raise Conflict(
-            f"{old.address} was moved to {', '.join(places - {moved_to})} already. Go on there, or run that `migrate` "
-            "to its end with the address written just so. If that log is lost, use `channel export --closed` on "
+            f"{old.address} was moved to {', '.join(places - {moved_to})} already. Use that log, or run that `migrate` "
+            "to its end with exactly this address. If that log is lost, use `channel export --closed` on "
             f"{old.address} and `channel import` into the new one"
         )
 

@@ -109,7 +109,9 @@ def check_fits(export: Export, cluster: str, generation: int | None) -> int:
             f"the export is of cluster {export.cluster_identity.cluster!r}, not {cluster!r}: correct --cluster"
         )
     if generation is not None and generation < later:
-        raise Conflict(f"generation {generation} is not above {later - 1}, which has been: tokens would go back")
+        raise Conflict(
+            f"generation {generation} is not above {later - 1}, which was used already: tokens would go back"
+        )
     return check_generation(generation or later)
 
 

@@ -16,9 +16,9 @@ LOOKED_AT_ONCE = 50
 """Bundles of one record that are looked at in one turn of the loop."""
 
 _TOO_LATE = {
-    State.ASSIGNING: "its new owner takes it at this moment",
-    State.RELEASING: "its owner has stopped already: it goes on its way",
-    State.REVOKING: "its owner is being relieved of it",
+    State.ASSIGNING: "its new owner is taking it now",
+    State.RELEASING: "its owner has stopped serving it already, and the move goes on",
+    State.REVOKING: "the leader is taking it from its owner",
 }
 
 
@@ -114,7 +114,7 @@ def destination(membership: Membership, clock_s: Callable[[], float], name: str)
     if peer.registration.draining:
         raise Conflict(f"{name} is draining and takes no bundles")
     if peer.registration.behind:
-        raise Conflict(f"{name} does not get at the channel at present: it would not notice the bundle")
+        raise Conflict(f"{name} cannot read the channel at present, and would not notice the bundle")
     return peer.broker
 
 

@@ -108,7 +108,7 @@ def _following(writer: AdminWriter, bundle: Bundle) -> Generator[Callable[[], Aw
         while len(changes) < 2:  # the first one is the split itself: any other would have made it stale
             now = writer.channel.table.get(bundle)
             if now is None or now.revision != changes[0].offset:
-                raise Unavailable(f"what became of the split of {bundle} was not heard here: look at its namespace")
+                raise Unavailable(f"the outcome of the split of {bundle} is not known here: look at its namespace")
             await writer.channel.next_change(bundle)
         return changes[1]
 
@@ -187,6 +187,6 @@ def _of_one_owner(entries: list[Ownership]) -> list[Ownership]:
     shown = ", ".join(f"{entry.bundle.range} (at {entry.holder})" for entry in elsewhere[:8])
     more = " …" if len(elsewhere) > 8 else ""
     raise Conflict(
-        f"the bundles have different owners: first transfer to {owner.name} what is elsewhere: {shown}{more}; "
+        f"the bundles have different owners: first transfer the others to {owner.name}: {shown}{more}; "
         "a transfer is an unload with a destinationBroker"
     )

@@ -99,7 +99,7 @@ class AdminWriter:
             async with asyncio.timeout(self.timeout_s):
                 yield
         except TimeoutError:
-            raise Unavailable(f"{what} did not get there within {self.timeout_s:g} s; it may still do so") from None
+            raise Unavailable(f"{what} did not finish within {self.timeout_s:g} s; it may still do so") from None
 
     async def each(self, bundles: Sequence[Bundle], do: Callable[[Bundle], Awaitable[None]]) -> None:
         """Run `do` for all bundles at once. Once all have ended, raises the error of the first that failed."""

@@ -100,7 +100,7 @@ class Election:
         preferred = ranked[0] if ranked else self._me.name
         settled_s = seen.now_s - max(self._same_since_s, ours_since_s)
         if preferred != self._me.name and settled_s >= self._settings.settle_s:
-            return Vacate(partition, holder, f"{preferred} is there to own it")
+            return Vacate(partition, holder, f"{preferred} is preferred and present")
         return None
 
     def _stand(self, partition: int, ranked: Sequence[str], seen: Seen) -> Claim | None:

@@ -97,7 +97,7 @@ class Leases:
         if set(self._able()) <= {self._me.name}:
             return  # there is no other broker
         self._abstain_until_s[partition] = self._clock_s() + ABSTAIN_S
-        self._note(f"gives up the channel's partition {partition}: others may do better")
+        self._note(f"gives up the channel's partition {partition}: another broker may succeed")
         try:
             await self._coordination.vacate(lease_of(partition), self._me)
         except CoordinationError:

@@ -51,7 +51,7 @@ class _Top:
             state.agreed,
         )
         if piece != written:
-            raise BadSnapshot("its head reads otherwise than it was written")
+            raise BadSnapshot("its head differs from what was written")
 
     def check_end(self) -> None:
         """Raises BadSnapshot unless the whole head was compared."""
@@ -72,12 +72,12 @@ class _Place:
     def check(self, section: Section, brokers: Sequence[BrokerId | None]) -> None:
         """Compare the next section."""
         if self._at == len(self._namespaces):
-            raise BadSnapshot(f"it has more than was written: {section.namespace}")
+            raise BadSnapshot(f"it holds more than was written: {section.namespace}")
         cut, read = self._namespaces[self._at], entries(section, brokers)
         end = self._begin + len(read)
         same = (cut.name, cut.revision) == (section.namespace, section.revision)
         if not same or list(cut.entries[self._begin : end]) != read:
-            raise BadSnapshot(f"{section.namespace} reads otherwise than it was written")
+            raise BadSnapshot(f"{section.namespace} differs from what was written")
         self._at, self._begin = (self._at + 1, 0) if end == len(cut.entries) else (self._at, end)
 
     def check_end(self) -> None:

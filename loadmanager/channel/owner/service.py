@@ -147,7 +147,7 @@ class ChannelOwner:
         except StateChannelError as error:
             await self._failed(partition, str(error))
         except Exception as error:  # noqa: BLE001 - a bug here must cost no ownership
-            _log.exception("channel partition %d is not looked after", partition)
+            _log.exception("the work on channel partition %d failed", partition)
             await self._failed(partition, repr(error))
 
     async def _failed(self, partition: int, why: str) -> None:

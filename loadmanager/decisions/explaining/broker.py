@@ -67,7 +67,7 @@ def _by_decision_alone(situation: Situation, name: str) -> BrokerAnswer:
     return BrokerAnswer(
         broker=name,
         at_ms=situation.at_ms,
-        answer=f"what the round knew of {name} is not there ({why})",
+        answer=f"the data of the round on {name} is not available ({why})",
         round=round_said(situation),
         taken=taken,
         given=given,
@@ -92,7 +92,7 @@ def _answer(
     why: tuple[tuple[Obstacle, ...], tuple[Obstacle, ...]],
 ) -> str:
     if full is None:
-        return f"{name} has reported no load that is fresh: it neither gives nor takes"
+        return f"{name} has reported no fresh load: it neither gives nor takes"
     said = [f"{name} is {percent(full)} full, the brokers that take part {percent(mean)} on average"]
     (taken, given), (not_taken, not_given) = moves, why
     if taken:
@@ -170,7 +170,7 @@ def _not_given(situation: Situation, model: ClusterModel, at: int) -> Iterator[O
         yield Obstacle("draining", f"{name} drains: it gives everything away and takes nothing", ("the drain ends",))
     yield from _aside(model, at)
     if brokers.bundles[at] >= brokers.max_bundles[at]:
-        yield Obstacle("full", f"it has all the {int(brokers.max_bundles[at])} bundles that it may have")
+        yield Obstacle("full", f"it has {int(brokers.max_bundles[at])} bundles, as many as it may have")
     barred = _barring(model, at)
     if barred:
         rule, count = max(barred.items(), key=lambda item: item[1])
@@ -179,7 +179,9 @@ def _not_given(situation: Situation, model: ClusterModel, at: int) -> Iterator[O
     if decision is not None:
         yield from _said_of(decision, name)
         here = [each for each in decision.candidates if each.destination.name == name]
-        yield from (Obstacle(c.rule, f"not {c.bundle} of {c.source.name}: {c.rule} ({c.detail})") for c in here)
+        yield from (
+            Obstacle(c.rule, f"{c.bundle} of {c.source.name} did not come: {c.rule} ({c.detail})") for c in here
+        )
     yield from _in_balance(situation, model, at, above=False)
     if decision is not None:
         yield Obstacle("the round", decision.reason)
@@ -190,7 +192,7 @@ def _aside(model: ClusterModel, at: int) -> Iterator[Obstacle]:
     if model.brokers.paused[at]:
         yield Obstacle("paused", f"automatic decisions leave {name} alone: it is paused", (f"{name} is resumed",))
     if not model.brokers.known[at]:
-        yield Obstacle("no load data", f"{name} has reported no load that is fresh", ("it reports again",))
+        yield Obstacle("no load data", f"{name} has reported no fresh load", ("it reports again",))
 
 
 def _said_of(decision: Decision, name: str) -> Iterator[Obstacle]:

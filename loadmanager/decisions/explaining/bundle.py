@@ -25,7 +25,7 @@ from loadmanager.strategies.rebalancing.registry import STRATEGIES
 from loadmanager.strategies.rebalancing.strategy import Strategy
 from statechannel.law.bundle import Bundle
 
-NO_ROUND = "no round has been recorded for this moment: this is what one would see"
+NO_ROUND = "no round is recorded for this moment: this is what a round would see"
 
 
 class Whereabouts(msgspec.Struct, frozen=True):
@@ -121,7 +121,7 @@ def _notes(situation: Situation, bundle: Bundle, whereabouts: Whereabouts) -> li
     notes += stand_in(situation)
     if situation.model is None:
         reason = situation.without_model or "the round recorded none"
-        notes.append(f"the model of that round is not there ({reason}): numbers and changes cannot be told")
+        notes.append(f"the model of that round is not available ({reason}): there are no numbers and no changes")
     elif bundle not in situation.rows and whereabouts.exists:
         notes.append(
             "its owner did not report it among its hottest bundles (load_top_bundles), so no round weighed it: "
@@ -140,7 +140,7 @@ def _strategy(situation: Situation, notes: list[str]) -> tuple[Strategy | None, 
     try:
         return strategy, given_memory(situation.memory, strategy)
     except BadDecision as error:
-        notes.append(f"changes were tried without what the strategy remembered: {error}")
+        notes.append(f"changes were tried without the strategy's memory: {error}")
         return strategy, None
 
 

@@ -40,7 +40,7 @@ def decide(situation: Situation) -> Decision:
 def decide_again(record: DecisionRecord) -> Again:
     """Run the strategy on exactly its recorded input, and compare."""
     if record.model is not None and record.model.digest != record.digest:
-        return Again(record.id, None, "the model in the record is not the one that was decided from")
+        return Again(record.id, None, "the model in the record is not the model of the decision")
     try:
         again = decide(situation_of(record))
     except BadDecision as error:

@@ -50,7 +50,7 @@ def _of_the_bundle(model: ClusterModel, settings: Settings, row: int) -> Iterato
     bundles = model.bundles
     if bundles.in_flight[row]:
         sentence = "it is being moved, split or revoked at this moment"
-        yield Obstacle(IN_FLIGHT, sentence, ("that is over (see `bundles show`); `cancel` calls it off",))
+        yield Obstacle(IN_FLIGHT, sentence, ("that change is over (see `bundles show`), or `cancel` stops it",))
     rule = int(model.constraints.fixed[row])
     if rule != FREE:
         text = rule_text(model, rule)
@@ -77,13 +77,13 @@ def _resting(model: ClusterModel, settings: Settings, row: int, left_s: float) -
 def _of_the_owner(model: ClusterModel, row: int) -> Iterator[Obstacle]:
     owner, name = int(model.bundles.owner[row]), owner_name(model, row)
     if owner == NOWHERE:
-        yield Obstacle(NO_OWNER, "it has no owner: who looks it up gets it assigned, balancing does not", ())
+        yield Obstacle(NO_OWNER, "it has no owner: a lookup assigns it, balancing does not", ())
         return
     brokers = model.brokers
     if brokers.paused[owner]:
         yield Obstacle(PAUSED, f"automatic decisions leave {name} alone: it is paused", (f"{name} is resumed",))
     if not brokers.known[owner] and not brokers.draining[owner]:
-        sentence = f"{name} has reported no load that is fresh: it neither gives nor takes"
+        sentence = f"{name} has reported no fresh load: it neither gives nor takes"
         yield Obstacle(UNKNOWN, sentence, (f"{name} reports its load again",))
 
 
@@ -96,7 +96,7 @@ def _of_the_targets(
         yield Obstacle(NOWHERE_TO_GO, "there is no other broker", ("another broker joins",))
     elif all(target.rule for target in targets):
         rules = list(dict.fromkeys(target.rule for target in targets))
-        lifted = tuple(f"this held no more: {rule}" for rule in rules[:3])
+        lifted = tuple(f"this no longer holds: {rule}" for rule in rules[:3])
         yield Obstacle(NOWHERE_TO_GO, f"no other broker may take it: {listed(rules)}", lifted)
     elif not must_go(model, row):
         yield from _too_large(model, settings, row, targets)

@@ -41,7 +41,7 @@ class ChannelReader:
         except Trimmed as error:
             raise Unavailable(f"the log was trimmed while it was read: {error}; try again") from None
         except (BadSnapshot, NewerRecord) as error:
-            raise Unavailable(f"the log cannot be folded again: {error}", retry_after_s=60.0) from None
+            raise Unavailable(f"the log cannot be read again: {error}", retry_after_s=60.0) from None
 
     async def _recent(self, partition: int, at_ms: int | None) -> int:
         if at_ms is None:
@@ -73,6 +73,6 @@ class ChannelReader:
 
 def _too_late(replay: Replay, partition: int, until: int) -> str:
     return (
-        f"what the channel said then is not kept any more: partition {partition} can be read from offset "
-        f"{replay.begin} on, and this was offset {until} (log_retention_s)"
+        f"the channel's records of that time are not kept any more: partition {partition} begins at offset "
+        f"{replay.begin}, and that was offset {until} (log_retention_s)"
     )

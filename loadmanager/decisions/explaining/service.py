@@ -109,7 +109,7 @@ class Explainer:
     async def preview(self) -> Preview:
         """The decision of a round now. Raises Invalid without a living broker, Conflict."""
         if self._live is None:
-            raise Invalid("what a round would do now only a living broker knows: ask one, or see the last decision")
+            raise Invalid("only a running broker knows what a round would do now: ask one, or see the last decision")
         return await self._run(partial(preview, await self._remembering(await self._live.now())))
 
     async def decision(self, decision_id: str) -> DecisionRecord:

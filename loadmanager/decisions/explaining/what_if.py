@@ -92,9 +92,9 @@ def what_if(situation: Situation, edits: Edits, documents: Mapping[str, Policy] 
     if documents is not None and (edits.policies or edits.settings or edits.add_brokers):
         changed = _under(changed, _policies(documents, edits.policies), settings)
     elif edits.policies:
-        raise Conflict("the policies of then are not known here, so none can be added to them")
+        raise Conflict("the policies of that time are not known here, so you cannot add any")
     elif edits.add_brokers:
-        notes.append("the policies of then are not known here: the new brokers are under none")
+        notes.append("the policies of that time are not known here: none applies to the new brokers")
     after = msgspec.structs.replace(
         situation, model=changed, settings=settings, strategy=settings.balancing_strategy, round=None
     )
@@ -137,7 +137,7 @@ def _line(kind: str, place: tuple[int | str, ...], message: str) -> str:
 def _with_loads(model: ClusterModel, loads: Mapping[str, float]) -> ClusterModel:
     for namespace, times in loads.items():
         if not 0 <= times <= 1e6:
-            raise Invalid(f"{namespace}: {times:g} times its load makes no sense; give a factor from 0 on")
+            raise Invalid(f"{namespace}: {times:g} times its load is not possible; give a factor of 0 or more")
         if namespace not in model.bundles.namespaces:
             known = ", ".join(model.bundles.namespaces[:5]) or "none"
             raise Invalid(f"no bundle of {namespace} was reported, so its load is not known; reported are: {known}")
@@ -155,7 +155,7 @@ def _with_more(model: ClusterModel, edits: Edits) -> ClusterModel:
     if not edits.add_brokers:
         return model
     if not len(model.brokers):
-        raise Conflict("there is no broker yet: nobody knows what a usual one is like")
+        raise Conflict("there is no broker yet, so the capacity of a usual one is not known")
     count, brokers = edits.add_brokers, model.brokers
     capacity = np.median(brokers.capacity, axis=0)
     for name, value in edits.capacity.items():

@@ -135,7 +135,7 @@ class Ledger:
         try:
             self._jobs.put_nowait(job)
         except queue.Full:
-            raise LedgerUnavailable(f"{WAITING} writes are waiting already") from None
+            raise LedgerUnavailable(f"{WAITING} writes are waiting already; try again") from None
 
     # --- on the ledger's thread
 

@@ -41,22 +41,22 @@ def failover_s(settings: Settings) -> float:
 def _sessions(s: Settings) -> Iterator[Finding]:
     found = f"session_timeout_s={s.session_timeout_s:g}, proof_validity_s={s.proof_validity_s:g}"
     if s.session_timeout_s < 2 * s.proof_validity_s:
-        advice = "set session_timeout_s to at least twice proof_validity_s: a short pause should not cost every bundle"
+        advice = "set session_timeout_s to at least twice proof_validity_s: otherwise a short pause costs every bundle"
         yield Finding("settings: sessions", Severity.WARNING, found, advice)
     else:
         yield Finding("settings: sessions", Severity.OK, found)
     if s.recovery_grace_s < 2 * s.session_timeout_s:
         found = f"recovery_grace_s={s.recovery_grace_s:g}, session_timeout_s={s.session_timeout_s:g}"
-        advice = (
-            "set recovery_grace_s to several sessions: brokers need time to come back with the coordination service"
-        )
+        advice = "set recovery_grace_s to several session timeouts: brokers need time to come back"
         yield Finding("settings: recovery", Severity.WARNING, found, advice)
 
 
 def _failover(s: Settings) -> Iterator[Finding]:
-    found = f"bundles of a crashed broker are owned again after some {failover_s(s):.1f} s, plus what `acquire` takes"
+    found = f"bundles of a crashed broker are owned again after some {failover_s(s):.1f} s, plus the time of `acquire`"
     if s.lookup_timeout_s < failover_s(s):
-        advice = f"set lookup_timeout_s={s.lookup_timeout_s:g} above that: lookups answer 503 in every failover"
+        advice = (
+            f"set lookup_timeout_s={s.lookup_timeout_s:g} above that: otherwise lookups answer 503 in every failover"
+        )
         yield Finding("settings: failover", Severity.WARNING, found, advice)
     else:
         yield Finding("settings: failover", Severity.OK, found)
@@ -66,20 +66,22 @@ def _hooks(s: Settings) -> Iterator[Finding]:
     slowest = max(s.host_prepare_timeout_s, s.host_acquire_timeout_s, s.host_release_timeout_s)
     found = f"in_flight_timeout_s={s.in_flight_timeout_s:g}, the longest hook may take {slowest:g} s"
     if s.in_flight_timeout_s <= slowest:
-        advice = "set in_flight_timeout_s above every host_*_timeout_s: the leader gives up moves that still go well"
+        advice = "set in_flight_timeout_s above every host_*_timeout_s: otherwise the leader gives up healthy moves"
         yield Finding("settings: moves", Severity.WARNING, found, advice)
     else:
         yield Finding("settings: moves", Severity.OK, found)
     if s.drain_timeout_s < s.host_release_timeout_s + s.host_acquire_timeout_s:
         found = f"drain_timeout_s={s.drain_timeout_s:g}"
-        advice = "set it above host_release_timeout_s and host_acquire_timeout_s together: one slow bundle stays behind"
+        advice = (
+            "set it above host_release_timeout_s and host_acquire_timeout_s together: else one slow bundle stays behind"
+        )
         yield Finding("settings: drain", Severity.WARNING, found, advice)
 
 
 def _leading(s: Settings) -> Iterator[Finding]:
     found = f"lead_timeout_s={s.lead_timeout_s:g}, publish_timeout_s={s.publish_timeout_s:g}"
     if s.lead_timeout_s <= s.publish_timeout_s:
-        advice = "set lead_timeout_s above publish_timeout_s: one slow publish ends a leader's term"
+        advice = "set lead_timeout_s above publish_timeout_s: otherwise one slow publish ends a leader's term"
         yield Finding("settings: leader", Severity.WARNING, found, advice)
     else:
         yield Finding("settings: leader", Severity.OK, found)
@@ -88,7 +90,7 @@ def _leading(s: Settings) -> Iterator[Finding]:
 def _keeping(s: Settings) -> Iterator[Finding]:
     if s.log_retention_s < SHORT_RETENTION_S:
         found = f"log_retention_s={s.log_retention_s:g}"
-        advice = "set it to a day at least: what happened in a night cannot be told on the next morning"
+        advice = "set it to a day at least: otherwise the history of a night is gone by the next morning"
         yield Finding("settings: retention", Severity.WARNING, found, advice)
 
 
@@ -99,10 +101,10 @@ def _stores(s: Settings) -> Iterator[Finding]:
         yield from _replication(s)
     if (on_kafka or on_zookeeper) and s.advertised.startswith(LOOPBACK):
         found = f"advertised={s.advertised}: only this machine reaches it"
-        yield Finding("settings: address", Severity.WARNING, found, "set advertised to an address that all reach")
+        yield Finding("settings: address", Severity.WARNING, found, "set it to an address that all others reach")
     if on_kafka != on_zookeeper:
         found = f"log={_scheme(s.log)}, coordination={_scheme(s.coordination or s.log)}"
-        advice = "the one on SQLite ties all brokers to one machine; use Kafka and ZooKeeper together"
+        advice = "SQLite ties all brokers to one machine; use Kafka and ZooKeeper together"
         yield Finding("settings: stores", Severity.WARNING, found, advice)
     if s.insecure:
         advice = "the endpoints ask for no password: let only trusted machines reach them"
@@ -115,10 +117,10 @@ def _replication(s: Settings) -> Iterator[Finding]:
         advice = "leave it out in production: one lost disk loses the channel"
         yield Finding("settings: replication", Severity.WARNING, "development=true", advice)
     elif s.min_insync_replicas < SAFE_MIN_INSYNC or s.replication <= SAFE_MIN_INSYNC:
-        advice = "set replication to 3 and min_insync_replicas to 2 at least; a broker refuses to start"
+        advice = "set replication to 3 and min_insync_replicas to 2 at least: otherwise a broker refuses to start"
         yield Finding("settings: replication", Severity.ERROR, found, advice)
     elif s.min_insync_replicas >= s.replication:
-        advice = "set min_insync_replicas below replication: one broker of Kafka down stops all writes"
+        advice = "set min_insync_replicas below replication: otherwise one Kafka broker that is down stops all writes"
         yield Finding("settings: replication", Severity.WARNING, found, advice)
     else:
         yield Finding("settings: replication", Severity.OK, found)

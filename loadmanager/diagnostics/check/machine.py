@@ -94,20 +94,20 @@ def _librdkafka() -> str | None:
 def check_clocks(clocks: Clocks) -> Iterator[Finding]:
     """Judge the clocks: proofs need one that runs on during suspend; the wall clock is for people and ages of loads."""
     if clocks.boot:
-        yield Finding("clock", Severity.OK, "CLOCK_BOOTTIME is there")
+        yield Finding("clock", Severity.OK, "CLOCK_BOOTTIME is available")
     else:
-        advice = "run on Linux: without it a suspended machine would wake up thinking that its proofs still count"
+        advice = "run on Linux: without this clock a machine that was suspended still trusts its old proofs"
         yield Finding("clock", Severity.ERROR, f"{platform.system()} has no CLOCK_BOOTTIME", advice)
     if clocks.kept is None:
-        yield Finding("clock", Severity.OK, "the system does not tell whether its wall clock is kept right")
+        yield Finding("clock", Severity.OK, "the system does not tell whether its wall clock is synchronized")
     elif clocks.kept:
-        yield Finding("clock", Severity.OK, "the wall clock is kept right, says the kernel")
+        yield Finding("clock", Severity.OK, "the kernel says that the wall clock is synchronized")
     else:
-        advice = "run chrony or ntpd: ages of loads and the history's times rest on it (ownership does not)"
-        yield Finding("clock", Severity.WARNING, "nobody keeps the wall clock right, says the kernel", advice)
+        advice = "run chrony or ntpd: ages of loads and times in the history depend on it (ownership does not)"
+        yield Finding("clock", Severity.WARNING, "the kernel says that the wall clock is not synchronized", advice)
     if clocks.outside:
         told_by = " and ".join(clocks.outside)
-        yield Finding("clock", Severity.OK, f"whether this machine was paused is told by {told_by}")
+        yield Finding("clock", Severity.OK, f"{told_by} tells whether this machine was paused")
 
 
 def check_versions(found: Versions, settings: Settings) -> Iterator[Finding]:

@@ -38,10 +38,10 @@ async def _audited(name: str, audit: Auditor, timeout_s: float) -> list[Finding]
             async for finding in findings:
                 found.append(finding)  # noqa: PERF401 - a comprehension would lose them where it fails
     except TimeoutError:
-        advice = "look whether it runs and can be reached from here; then ask again"
+        advice = "check that it runs and is reachable from here, then run the check again"
         found.append(Finding(name, Severity.ERROR, f"no answer within {timeout_s:g} s", advice))
     except (StateChannelError, OSError, ValueError) as error:
-        advice = "correct that, then ask again: nothing more could be looked at"
+        advice = "correct that, then run the check again: it could look at nothing more"
         found.append(Finding(name, Severity.ERROR, " ".join(str(error).split()), advice))
     return found
 

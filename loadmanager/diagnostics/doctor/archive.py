@@ -16,9 +16,9 @@ import msgspec
 from loadmanager.diagnostics.doctor.collecting import Collected
 from loadmanager.model.registration import VERSION
 
-ABOUT = """What the members of a loadmanager cluster said of themselves, without secrets: the values of settings that
-are passed through to Kafka and ZooKeeper, of `properties`, and users, passwords and queries in URLs were replaced
-by ***. Names of brokers, namespaces and bundles are in it; records and keys of the service are not.
+ABOUT = """What the members of a loadmanager cluster reported about themselves, without secrets. *** stands for the
+values of settings that are passed through to Kafka and ZooKeeper, for those of `properties`, and for users, passwords
+and queries in URLs. Names of brokers, namespaces and bundles are included; records and keys of the service are not.
 """
 
 

@@ -104,13 +104,13 @@ def _of(
         return f"{namespace.name} has {namespace.bundles} bundles, and may not have more"
     expected = _promise(_hours(minutes, tables, window, [cut.bundle for cut in cuts]))
     if expected is None:
-        return f"large bundles of {namespace.name} were hardly where brokers were beyond tolerance"
+        return f"brokers beyond tolerance held hardly any large bundle of {namespace.name}"
     more = sum(cut.parts - 1 for cut in cuts)
     largest = max(namespace.large.values())
     reason = (
-        f"{len(cuts)} bundles of {namespace.name} are larger than a broker can be beyond the mean within tolerance "
-        f"(the largest takes {largest:.1%} of one, {namespace.allowed:.1%} are fine): cut them, {namespace.bundles} "
-        f"bundles become {namespace.bundles + more}. Brokers that held them were the fullest and beyond tolerance for "
+        f"{len(cuts)} bundles of {namespace.name} alone can take a broker beyond tolerance (the largest takes "
+        f"{largest:.1%} of a broker, {namespace.allowed:.1%} are fine): cut them, so that {namespace.bundles} bundles "
+        f"become {namespace.bundles + more}. Brokers that held them were the fullest and beyond tolerance for "
         f"{expected.before - expected.after:.1%} of the time ({expected.low:.1%} to {expected.high:.1%})."
     )
     return origin.advice(CutBundles(namespace.name, namespace.bundles, cuts), reason, expected, METHOD, TABLES)

@@ -48,7 +48,7 @@ def advised(tables: Tables, window: Window, options: Options, settings: Settings
         return "too few bundles or brokers have a forecast"
     relieved = relief(found.ahead, options.tolerance, MOST_MOVES)
     if relieved is None:
-        return f"in the next {len(found.hours)} hours no moves help for sure"
+        return f"no moves are certain to help in the next {len(found.hours)} hours"
     peak_ms = found.hours[relieved.hour]
     first_ms = peak_ms - min(LONGEST_MS, max(SHORTEST_MS, round(settings.bundle_rest_s * 1000)))
     if peak_ms <= origin.data_to_ms:
@@ -60,7 +60,7 @@ def advised(tables: Tables, window: Window, options: Options, settings: Settings
     at = datetime.fromtimestamp(peak_ms / 1000, UTC)
     reason = (
         f"At {at:%Y-%m-%d %H:%M} UTC brokers are forecast to carry {cores:.3g} cores, with a "
-        f"spread of {relieved.before:.1%} where bundles are now; {len(change.moves)} moves ahead of it make that "
+        f"spread of {relieved.before:.1%} where bundles are now; {len(change.moves)} moves before then make the spread "
         f"{relieved.after:.1%} (better by {gain.low:.1%} to {gain.high:.1%})."
     )
     return origin.advice(change, reason, expected, METHOD, TABLES)

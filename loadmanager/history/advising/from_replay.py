@@ -105,14 +105,14 @@ def _promise(result: ReplayResult, found: Ranked, present: str | None) -> Expect
     if gain is None or not gain.high < 0:
         return f"{name} may be no better than what the cluster did"
     if present is not None and not _is_cheaper(result, present, name):
-        return f"{name} may be no better than the present settings, replayed as well"
+        return f"{name} may be no better than the present settings, which were replayed too"
     after, before = _rows(result, name), [_rows(result, each) for each in (RECORDED, present) if each is not None]
     for measure, read in READINGS:
         gained = [_gained(measure, list(_pairs(each, after, read))) for each in before]
         sure = [each for each in gained if each is not None]
         if len(sure) == len(gained):
             return min(sure, key=lambda each: each.before - each.after)
-    return f"{name} costs less, but neither spread nor time above tolerance falls for sure"
+    return f"{name} costs less, but neither spread nor time above tolerance is certain to fall"
 
 
 def _gained(measure: Measure, pairs: Sequence[tuple[float, float]]) -> Expected | None:

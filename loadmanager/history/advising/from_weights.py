@@ -66,15 +66,15 @@ def advised(tables: Tables, window: Window, options: Options, settings: Settings
     if right is None:
         return "brokers declare no capacity for messages, or these don't explain their work"
     if right.low <= present * WORTH and right.high >= present / WORTH:
-        return f"{NAME} is {present:g}, and right: between {right.low:.3g} and {right.high:.3g}"
+        return f"{NAME} is {present:g}, which is right: between {right.low:.3g} and {right.high:.3g}"
     to = round(step_towards(NAME, present, right.value, settings.advice_step_factor), DIGITS)
     if to == present or to <= 0 or (present <= 0 and NAME not in FROM_ZERO):
         return f"{NAME} should be {right.value:.3g}, and no single step leads there from {present:g}"
     expected = _promise(tables, window, options, to)
     if expected is None:
-        return f"{NAME} should be {right.value:.3g}, but brokers were hardly more uneven by it"
+        return f"{NAME} should be {right.value:.3g}, but the present value hardly made brokers uneven"
     reason = (
-        f"By what messages cost {NAME} should be {right.value:.3g} ({right.low:.3g} to {right.high:.3g}), and it is "
+        f"The cost of messages says that {NAME} should be {right.value:.3g} ({right.low:.3g} to {right.high:.3g}), not "
         f"{present:g}: at {to:g} brokers had a spread of {expected.before:.1%}, where balance by the present weights "
         f"reached {expected.after:.1%} (better by {expected.low:.1%} to {expected.high:.1%})."
     )

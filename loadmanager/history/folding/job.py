@@ -110,7 +110,7 @@ def fold_task(
     with unsearched():
         for partition, of_partition in groupby(entries(batches), key=itemgetter(0)):
             if partition >= partitions:
-                raise Invalid(f"a record of partition {partition}, and the channel is said to have {partitions}")
+                raise Invalid(f"a record is of partition {partition}, but the channel is said to have {partitions}")
             yield from _fold(PartitionFold(partition, partitions, batch, rows), of_partition, rows, known)
 
 

@@ -82,7 +82,7 @@ def unpacked(partition: int, chunks: Iterable[bytes]) -> PartitionState:
     try:
         info = _unpack(opened(first))
     except msgspec.MsgspecError as error:
-        raise BadSnapshot(f"the state of partition {partition} does not read: {error}") from None
+        raise BadSnapshot(f"the state of partition {partition} cannot be read: {error}") from None
     if info.chunks != len(others):
         raise BadSnapshot(f"the state of partition {partition} has {len(others)} of {info.chunks} chunks")
     decoding = Decoding(partition, info, others)

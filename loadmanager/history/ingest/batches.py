@@ -79,7 +79,7 @@ class Batches:
         )
         lake.append("bronze", rows, Once(WRITER, number), note)
         if not lake.noted("bronze", note):
-            raise Conflict(f"another ingest has written batch {number} to {lake.root}: let one of the two do it")
+            raise Conflict(f"another ingest has written batch {number} to {lake.root}: stop one of the two")
         self._plan.failpoints.reached("bronze")
 
 
@@ -123,5 +123,5 @@ def refuse_other_log(lake: Lake, known: DataFrame) -> None:
     if found is not None:
         raise Invalid(
             f"{found['topic']}/{found['partition']} has another record at offset {found['offset']} than this lake: the "
-            "topic was made anew, and its history is another one; give it a lake of its own"
+            "topic was created again, and has another history; give it a new lake"
         )

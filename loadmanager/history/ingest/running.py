@@ -180,4 +180,4 @@ def patiently(work: Callable[[], None]) -> None:
 
 def _failed(error: object) -> Unavailable:
     _log.debug("the stream stopped: %s", error)
-    return Unavailable(f"the stream stopped: {gist(str(error))}; start it again, it goes on where it was")
+    return Unavailable(f"the stream stopped: {gist(str(error))}; start it again, it goes on where it stopped")

@@ -104,7 +104,7 @@ def _all(given: Iterable[str]) -> Iterator[Candidate]:
                 f"no strategy is called {strategy!r}; there are: {', '.join([RECORDED, *STRATEGIES.names()])}"
             )
         if strategy == RECORDED and rest:
-            raise Invalid(f"{text}: what was recorded takes no settings")
+            raise Invalid(f"{text}: what was recorded has no settings; leave them out")
         pairs = [_values(text, pair) for pair in rest.split(",") if pair]
         for chosen in itertools.product(*(values for _, values in pairs)):
             yield Candidate(strategy, dict(zip([name for name, _ in pairs], chosen, strict=True)))
@@ -124,7 +124,7 @@ def _values(text: str, pair: str) -> tuple[str, list[Scalar]]:
 
 def _check_played(text: str, name: str) -> None:
     if name == _STRATEGY:
-        raise Invalid(f"{text}: the strategy stands before the colon")
+        raise Invalid(f"{text}: write the strategy before the colon")
     if name == "balancing_interval_s":
         raise Invalid(f"{text}: rounds are the same for all candidates; set their interval for the whole replay")
     if name in NOT_PLAYED or name.startswith(NOT_PLAYED_KINDS):

@@ -131,7 +131,7 @@ def _cut(lake: Lake, window: Window, base: Settings, options: Options, candidate
     rounds = (end - begin) // interval
     if rounds < FEWEST_ROUNDS:
         raise Invalid(
-            f"{(end - begin) / 1e6:.0f} s are recorded here, and a round takes {interval / 1e6:g} s: take more"
+            f"{(end - begin) / 1e6:.0f} s are recorded here, and a round takes {interval / 1e6:g} s: take a longer time"
         )
     wanted = int((options.window_s or 0.0) * 1e6) // interval
     if not wanted:
@@ -140,7 +140,7 @@ def _cut(lake: Lake, window: Window, base: Settings, options: Options, candidate
     windows = rounds // width
     if windows > MOST_WINDOWS:
         raise Invalid(
-            f"these are {windows:,} windows, at most {MOST_WINDOWS:,} are played: take longer ones, or less time"
+            f"these are {windows:,} windows, at most {MOST_WINDOWS:,} are played: take longer windows or less time"
         )
     lanes = min(len(candidates), max(1, ceil(TASKS_A_SLOT * options.parallelism / windows)))
     rest_s = max((each.settings(base).bundle_rest_s for each in candidates if not each.is_recorded), default=0.0)

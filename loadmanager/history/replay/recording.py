@@ -90,7 +90,7 @@ def recorded(data: Slice, ttl_s: float, least_coverage: float) -> RecordedGame |
     load[absent] = 0.0
     leaving = draining(data, owner, there.present)
     if not (there.present & ~leaving).any(axis=1).all():
-        return Missing("for a time no broker took part")
+        return Missing("no broker took part for a time")
     foreign = _foreign(there.used, load, owner)
     made = _scenario(data, tiles, kept, load, owner[0], foreign, there.present, leaving, there.capacity)
     made = msgspec.structs.replace(

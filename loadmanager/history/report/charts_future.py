@@ -41,21 +41,21 @@ def forecast(material: Material) -> Chart:
     name = "forecast"
     hours_known = len({row["at"] for row in material.history})
     if not material.forecast or hours_known < LEAST_HOURS:
-        why = f"A forecast needs hours of load, and seasons a day or two; of these bundles {hours_known} h are known."
+        why = f"A forecast needs hours of load, and seasons a day or two; {hours_known} h of these bundles are known."
         return Chart(name, "No forecast yet", why)
     library = altair()
     bundles = list({row["bundle"]: None for row in material.forecast})
     errors = [row["mape"] for row in material.forecast if row["mape"] is not None]
     how_good = (
-        f", {sum(errors) / len(errors):.0%} off as a rule in the past" if errors else ", not yet tried on the past"
+        f", {sum(errors) / len(errors):.0%} off on average in the past" if errors else ", not yet tried on the past"
     )
     hours = len({row["at"] for row in material.forecast})
     title = f"The {_count(bundles)} hottest bundles, {hours} hours ahead{how_good}"
     last = bundles[-1]
     panels = [_panel(library, bundle, material, labels=bundle == last) for bundle in bundles]
     note = (
-        f"Grey: what was, by hour, in {UNITS[material.measure]}. Blue: the forecast by the way that was best for this "
-        "bundle in a backtest; nine of ten hours should fall into the band."
+        f"Grey: the past, by hour, in {UNITS[material.measure]}. Blue: the forecast by the method that was best for "
+        "this bundle in a backtest; nine of ten hours should lie in the band."
     )
     return Chart(name, title, note, spec_of(library.vconcat(*panels, spacing=10).resolve_scale(x="shared")))
 
@@ -138,11 +138,11 @@ def capacity(material: Material) -> Chart:
     explaining = [row for row in material.capacity if row["r2"] is not None and row["r2"] >= EXPLAINED]
     rows = [row for row in explaining if row["coefficient"] > NOTHING]
     if not rows:
-        why = f"It needs minutes with loads so different that these explain {EXPLAINED:.0%} of the brokers' CPU."
+        why = f"The model needs minutes whose loads differ enough to explain {EXPLAINED:.0%} of the brokers' CPU."
         return Chart(name, "No capacity model yet", why)
     library = altair()
     kinds = list({row["kind"]: None for row in rows})
-    explained = f"explains {min(row['r2'] for row in rows):.0%} of how their CPU varied"
+    explained = f"explains {min(row['r2'] for row in rows):.0%} of the variation of their CPU"
     others = material.kinds - len(kinds[:2])
     more = f" (and {others} more kinds)" if others > 0 else ""
     title = f"What load costs a broker of {' or '.join(kinds[:2])}{more}: the model {explained}"
@@ -159,8 +159,8 @@ def capacity(material: Material) -> Chart:
     height = library.Step(18)
     chart = library.layer(bars, errors).properties(width=WIDTH - 200, height=height)
     note = (
-        "A regression over broker minutes; the thin line is the 95 % interval. Loads that always go together cannot be "
-        "told apart: then their sum is right and its division is not; such bars are pale."
+        "A regression over broker minutes; the thin line is the 95 % interval. The model cannot separate loads that "
+        "always rise together: then their sum is right and its division is not; such bars are pale."
     )
     return Chart(name, title, note, spec_of(chart))
 
@@ -177,5 +177,5 @@ def _bar(row: dict[str, Any]) -> dict[str, Any]:
         "high": row["coefficient"] + error,
         "opacity": 0.4 if together else 1.0,
         "says": f"{row['term']}: {row['coefficient']:.3g} {row['unit']}, on {row['kind']}"
-        + (", not to be told from loads that go along with it" if together else ""),
+        + (", not separable from loads that rise with it" if together else ""),
     }

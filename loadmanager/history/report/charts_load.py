@@ -63,8 +63,8 @@ def heat_map(material: Material) -> Chart:
         .properties(width=WIDTH, height=max(LEAST_PX, ROW_PX * shown if shown <= 12 else 13 * shown))
     )
     note = (
-        f"Each field is the mean over {duration(span.bucket_s)} of the broker's fullest resource, of what it has. "
-        "Empty: it had reported nothing lately. Orange: overloaded, from 85 % on. Times are UTC."
+        f"Each field is the mean over {duration(span.bucket_s)} of the use of the broker's fullest resource. "
+        "Empty: no recent report. Orange: overloaded, from 85 % on. Times are UTC."
     )
     return Chart("heat-map", title, note, spec_of(chart))
 

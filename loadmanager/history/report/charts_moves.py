@@ -69,7 +69,7 @@ def gaps(material: Material) -> Chart:
     """How long bundles were without service while they moved."""
     name = "gaps"
     if not material.gap_shares:
-        return Chart(name, "No gaps to tell of", NONE)
+        return Chart(name, "No gaps", NONE)
     library = altair()
     title = "; ".join(_typical(material, how) for how in HOW if any(row["how"] == how for row in material.gaps))
     rows = [
@@ -94,8 +94,8 @@ def gaps(material: Material) -> Chart:
         .properties(width=WIDTH, height=140)
     )
     note = (
-        "From the record by which the old owner ceased to serve to that by which the new one serves, on a logarithmic "
-        "scale. What clients wait is about that; of a failover, detection comes before it."
+        "From the record with which the old owner stops serving to the one with which the new owner serves, on a "
+        "logarithmic scale. Clients wait about that long; in a failover, the detection comes before it."
     )
     return Chart(name, title[:1].upper() + title[1:], note, spec_of(chart))
 
@@ -109,7 +109,7 @@ def _typical(material: Material, how: str) -> str:
         return f"{how}s without a known gap"
     most = max(kinds, key=lambda row: row["moves"])
     worst = max(row["max_s"] for row in kinds)
-    return f"{how}s took {duration(most['p50_s'])} as a rule, {duration(worst)} at worst"
+    return f"{how}s took {duration(most['p50_s'])} in the median, {duration(worst)} at worst"
 
 
 def _colours(library: Any, names: list[str]) -> Any:

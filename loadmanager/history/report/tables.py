@@ -78,16 +78,16 @@ def settings(material: Material) -> str:
     commands = (found.facts.get("config") or {}).get("commands") or [] if found else []
     if not commands:
         return ""
-    return f"<h3>What would set the first of them</h3><pre>{escape(chr(10).join(commands))}</pre>"
+    return f"<h3>Commands that set the first of them</h3><pre>{escape(chr(10).join(commands))}</pre>"
 
 
 def advice(material: Material) -> str:
     """What is advised, each with its reason and what it promises."""
     found = material.found.advice
     if found is None:
-        return "<p class=note>Nobody has asked yet: run <code>loadmanager history advise</code>.</p>"
+        return "<p class=note>There is no advice yet: run <code>loadmanager history advise</code>.</p>"
     if not found.rows:
-        return "<p class=note>Nothing: by this data the cluster runs as well as the job knows how.</p>"
+        return "<p class=note>Nothing: the job finds no improvement in this data.</p>"
     return "".join(_card(row) for row in found.rows)
 
 

@@ -58,14 +58,16 @@ def _translated(name: str, value: str) -> dict[str, str]:
         type_name, content_name = _STORES[store]
         return {type_name: "PEM", content_name: _content(value) if kind == "location" else value}
     if name.startswith(_SECURITY) and name not in ("sasl.username", "sasl.password"):
-        instead = f"give the Java client's own, as `{JAVA}…`, beside it"
+        instead = f"give the Java client's own setting as well, as `{JAVA}…`"
         raise Invalid(f"librdkafka's setting {name} has no counterpart in Spark's Kafka client: {instead}")
     return {}
 
 
 def _login(mechanism: str, settings: Mapping[str, str]) -> str:
     if mechanism not in _LOGIN_MODULES:
-        raise Invalid(f"a job logs in by {mechanism} only in Java's words: give {JAVA}sasl.jaas.config too")
+        raise Invalid(
+            f"Spark's Kafka client needs a Java setting to log in by {mechanism}: give {JAVA}sasl.jaas.config too"
+        )
     user, password = (_quoted(settings.get(f"sasl.{part}", "")) for part in ("username", "password"))
     return f"{_LOGIN_MODULES[mechanism]} required username={user} password={password};"
 

@@ -92,7 +92,9 @@ class Following:
             if plan.id in ended:
                 continue
             if this.under_way:
-                self._waits(plan, f"advice {this.under_way[0].id} is {this.under_way[0].state}: one at a time")
+                self._waits(
+                    plan, f"advice {this.under_way[0].id} is {this.under_way[0].state}: only one runs at a time"
+                )
             elif await self._begin(plan):
                 break
         for plan in this.forgotten:
@@ -126,7 +128,7 @@ class Following:
         ahead_ms = advice_of(plan).provenance.data_to_ms - now_ms
         if ahead_ms <= CLOCKS_APART_MS:
             return self._applier(plan).obstacle(plan)
-        why = f"its data end {ahead_ms / 1000:.0f} s ahead of this leader's clock: set the clocks right"
+        why = f"its data end {ahead_ms / 1000:.0f} s ahead of this leader's clock: correct the clocks"
         return Obstacle(None, why)
 
     async def _begin(self, plan: Plan) -> bool:
@@ -142,8 +144,8 @@ class Following:
         if not measured(baseline) and not _ahead(plan):
             self._waits(
                 plan,
-                f"{baseline.rounds} rounds of the last {measure_ms / 1000:g} s can be compared with, {MIN_ROUNDS} are "
-                "needed: a round counts that looked at the cluster (balancing is on, nothing paused)",
+                f"{baseline.rounds} rounds of the last {measure_ms / 1000:g} s can be compared, {MIN_ROUNDS} are "
+                "needed: a round counts if it looked at the cluster (balancing is on, nothing paused)",
             )
             return False
         # check again: reading the rounds took time, and somebody may have changed something

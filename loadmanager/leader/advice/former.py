@@ -71,7 +71,7 @@ async def carry_over(
     for each in advice.values():
         review, went = reviews.get(each.id), progress.get(each.id)
         if went is not None and went.state in ("applying", "measuring", "withdrawing"):
-            note(f"advice {each.id} was {went.state} under an earlier release: what it changed stays, unmeasured")
+            note(f"advice {each.id} was {went.state} under an earlier release: its changes stay, and are not measured")
         elif went is None and (review is None or review.verdict == "approve"):
             await _carry(plans, each, review, cluster, wall_ms(), note)
     written = {entry.key: entry.value for entry in entries if entry.key is not None}

@@ -71,7 +71,7 @@ def waits_for(plan: Plan, now_ms: int, *, enabled: bool, review: bool = False) -
     if plan.state is PlanState.PROPOSED and not (enabled and not (review and isinstance(change, MoveBundles))):
         return "it waits for approval"
     if isinstance(change, MoveBundles) and now_ms < change.not_before_ms:
-        return f"it is not to be applied for another {(change.not_before_ms - now_ms) / 1000:.0f} s"
+        return f"it may be applied in {(change.not_before_ms - now_ms) / 1000:.0f} s at the earliest"
     return ""
 
 
@@ -79,10 +79,10 @@ def _ending(plan: Plan, plans: Sequence[Plan], now_ms: int) -> Ending | None:
     if plan.state not in UNDECIDED:
         return None
     if now_ms >= plan.until_ms:
-        return Ending(plan, PlanAction.EXPIRE, "its time is over, and nobody had it applied")
+        return Ending(plan, PlanAction.EXPIRE, "its time is over, and nobody applied it")
     newer = next((other for other in plans if _replaces(other, plan, now_ms)), None)
     if newer is not None:
-        return Ending(plan, PlanAction.SUPERSEDE, f"advice {newer.id} is of newer data, and about the same")
+        return Ending(plan, PlanAction.SUPERSEDE, f"advice {newer.id} has newer data on the same subject")
     return None
 
 

@@ -113,8 +113,8 @@ def _check_step(change: SettingChange, present: object, factor: float) -> None:
     nearest = step_towards(change.name, now, to, factor)
     if abs(nearest - to) > 1e-9 * max(1.0, abs(to)):
         raise Invalid(
-            f"out of bounds: {change.name} is {now:g}, and one piece of advice makes at most {nearest:g} of it, "
-            f"not {to:g} (advice_step_factor is {factor:g})"
+            f"out of bounds: {change.name} is {now:g}, and one piece of advice may change it to {nearest:g}, "
+            f"not to {to:g} (advice_step_factor is {factor:g})"
         )
 
 
@@ -125,40 +125,40 @@ def _check_text(reason: str) -> None:
 
 def _check_provenance(provenance: Provenance, cluster: str, now_ms: int) -> None:
     if provenance.cluster != cluster:
-        raise Invalid(f"this advice is made of data of the cluster {provenance.cluster!r}, and this one is {cluster!r}")
+        raise Invalid(f"this advice is made of data of cluster {provenance.cluster!r}, and this is cluster {cluster!r}")
     if not (provenance.job and provenance.job_version and provenance.method):
-        raise Invalid("the provenance of advice names the job, its release and the method")
+        raise Invalid("the provenance of advice must name the job, its release and the method")
     if len(provenance.tables) > MOST_TABLES:
         raise Invalid(f"the provenance names {len(provenance.tables)} tables, at most {MOST_TABLES} are allowed")
     if not 0 <= provenance.data_from_ms < provenance.data_to_ms:
-        raise Invalid("the data of advice reaches from data_from_ms to a later data_to_ms")
+        raise Invalid("data_to_ms of advice must be later than data_from_ms")
     if provenance.data_to_ms > now_ms + CLOCKS_APART_MS:
-        raise Invalid("this advice is made of data of the future: set the clocks right")
+        raise Invalid("the data of this advice ends in the future: correct the clocks")
 
 
 def _check_expected(expected: Expected) -> None:
     numbers = (expected.before, expected.after, expected.low, expected.high)
     if not all(isfinite(each) for each in numbers) or expected.before < 0 or expected.after < 0:
-        raise Invalid("the expected effect is of finite numbers, and measures are not below 0")
+        raise Invalid("the expected effect must have finite numbers, and no measure below 0")
     if not expected.low <= expected.before - expected.after <= expected.high:
-        raise Invalid("the expected improvement, before - after, lies between low and high")
+        raise Invalid("the expected improvement, before - after, must lie between low and high")
     if expected.low <= 0:
-        raise Invalid(f"this is no improvement for sure: its interval begins at {expected.low:g}")
+        raise Invalid(f"this improvement is not certain: low is {expected.low:g}, and must be above 0")
 
 
 def _check_names(change: ChangeSettings) -> None:
     names = [each.name for each in change.changes]
     if not 1 <= len(names) <= MOST_SETTINGS or len(set(names)) < len(names):
-        raise Invalid(f"advice changes from one to {MOST_SETTINGS} settings, each once")
+        raise Invalid(f"advice must change 1 to {MOST_SETTINGS} settings, each once")
     for each in change.changes:
         try:
             ours = changeable(each.name).setting.name
         except LoadManagerError as error:
             raise Invalid(str(error)) from None
         if ours != each.name:
-            raise Invalid(f"advice goes by our names: {each.name} is {ours}")
+            raise Invalid(f"advice must use our names: {each.name} is {ours}")
         if each.name not in NUMBERS | NAMES:
-            raise Invalid(f"{each.name} is not for advice to change; see docs/plans.md")
+            raise Invalid(f"advice may not change {each.name}; see docs/plans.md")
         if each.name in NUMBERS:
             as_number(each.name, each.to)
         if each.to == each.was:
@@ -168,7 +168,7 @@ def _check_names(change: ChangeSettings) -> None:
 def _check_cuts(change: CutBundles) -> None:
     names = [each.bundle for each in change.cuts]
     if not 1 <= len(names) <= MOST_CUTS or len(set(names)) < len(names):
-        raise Invalid(f"advice cuts from one to {MOST_CUTS} bundles, each once")
+        raise Invalid(f"advice must cut 1 to {MOST_CUTS} bundles, each once")
     for each in change.cuts:
         if _bundle(each.bundle).namespace != change.namespace:
             raise Invalid(f"{each.bundle} is no bundle of {change.namespace}")
@@ -181,13 +181,13 @@ def _check_cuts(change: CutBundles) -> None:
 def _check_moves(change: MoveBundles, now_ms: int) -> None:
     names = [each.bundle for each in change.moves]
     if not 1 <= len(names) <= MOST_MOVES or len(set(names)) < len(names):
-        raise Invalid(f"advice moves from one to {MOST_MOVES} bundles, each once")
+        raise Invalid(f"advice must move 1 to {MOST_MOVES} bundles, each once")
     for each in change.moves:
         _bundle(each.bundle)
         if each.source == each.destination:
             raise Invalid(f"{each.bundle} is at {each.source} already")
     if not 0 < change.not_after_ms - change.not_before_ms <= MOST_WINDOW_MS:
-        raise Invalid("pre-moves are made from not_before_ms to not_after_ms, within a day")
+        raise Invalid("not_after_ms of pre-moves must be later than not_before_ms, by at most a day")
     if change.not_after_ms <= now_ms:
         raise Invalid("these pre-moves are stale: the peak that they are for is over")
 

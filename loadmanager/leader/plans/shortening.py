@@ -62,7 +62,7 @@ class Shortened:
         if plan.advice is not None:
             check_seal(plan.advice)
             if plan.advice.id != plan.id:
-                raise Invalid(f"plan {plan.id!r} carries advice {plan.advice.id}, and is called otherwise")
+                raise Invalid(f"plan {plan.id!r} carries advice {plan.advice.id}: both must have the same id")
         known = self._known[plan.id]
         for name, absent in _ABSENT.items():
             if name not in known and (value := getattr(plan, name)) != absent:

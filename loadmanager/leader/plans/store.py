@@ -133,7 +133,7 @@ class PlanStore:
         advance(plan, PlanAction.UNDO, By.LEADER, self._step(PlanAction.UNDO, ""), Facts((), self._wall_ms()))
         other = next((each for each in self.open() if each.undoes == plan.id), None)
         if other is not None:
-            raise Conflict(f"plan {other.id} ({other.state}) is to take back {plan.id} already")
+            raise Conflict(f"plan {other.id} ({other.state}) takes back {plan.id} already")
 
     def undone(self) -> list[tuple[Plan, Plan]]:
         """Plans that another plan has undone, with that plan, while this is not recorded yet."""

@@ -72,7 +72,7 @@ def something_is_left(plan: Plan, facts: Facts) -> bool:
 
 
 def an_operator_may_run_it(plan: Plan, facts: Facts) -> bool:
-    """It is no advice, which the leader runs by itself. A bundle of it is still where the plan found it."""
+    """It is not advice (the leader runs that by itself). A bundle of it is still where the plan found it."""
     return plan.advice is None and something_is_left(plan, facts)
 
 
@@ -148,11 +148,11 @@ class PlanRow(msgspec.Struct, frozen=True):
 
 
 _S, _A, _OP, _L = PlanState, PlanAction, By.OPERATOR, By.LEADER
-_OUTDATED = "what it is about has changed since its data, or newer advice is about the same"
+_OUTDATED = "its subject has changed since its data, or newer advice has the same subject"
 
 PLAN_TABLE: tuple[PlanRow, ...] = (
     PlanRow(_S.PROPOSED, _A.APPROVE, _OP, _S.APPROVED, "it may run", something_is_left),
-    PlanRow(_S.PROPOSED, _A.REJECT, _OP, _S.REJECTED, "it may not"),
+    PlanRow(_S.PROPOSED, _A.REJECT, _OP, _S.REJECTED, "it may not run"),
     PlanRow(
         _S.PROPOSED, _A.RUN, _L, _S.RUNNING, "the cluster follows advice by itself", it_is_advice,
         "`advice_apply` is on, it makes no moves or `balancing_review` is off, and no other advice is under way",
@@ -169,49 +169,50 @@ PLAN_TABLE: tuple[PlanRow, ...] = (
         for state in (_S.PROPOSED, _S.APPROVED)
         for row in (
             PlanRow(state, _A.EXPIRE, _L, _S.EXPIRED, "nobody let it run in time", it_is_out_of_date),
-            PlanRow(state, _A.SUPERSEDE, _L, _S.SUPERSEDED, "a newer wish counts", it_is_advice, _OUTDATED),
+            PlanRow(state, _A.SUPERSEDE, _L, _S.SUPERSEDED, "newer data or advice counts", it_is_advice, _OUTDATED),
             PlanRow(state, _A.REFUSE, _L, _S.REFUSED, "it must not run", it_is_advice, "it is out of bounds"),
         )
     ),
     PlanRow(_S.RUNNING, _A.FINISH, _L, _S.MEASURING, "its effect shows from now on", its_effect_is_promised),
     PlanRow(_S.RUNNING, _A.FINISH, _L, _S.DONE, "its moves are made", all_went_well),
     PlanRow(_S.RUNNING, _A.FAIL, _L, _S.FAILED, "it is over, and not as planned", something_went_wrong),
-    PlanRow(_S.RUNNING, _A.CANCEL, _OP, _S.CANCELLED, "what is under way arrives, the rest stays", it_makes_moves),
+    PlanRow(_S.RUNNING, _A.CANCEL, _OP, _S.CANCELLED, "moves under way arrive, no others begin", it_makes_moves),
     PlanRow(
-        _S.RUNNING, _A.SUPERSEDE, _L, _S.SUPERSEDED, "somebody was faster; what was done of it is undone", it_is_advice,
-        "what it is about has changed meanwhile",
+        _S.RUNNING, _A.SUPERSEDE, _L, _S.SUPERSEDED, "others changed it first; its steps are undone", it_is_advice,
+        "its subject has changed meanwhile",
     ),
     PlanRow(
-        _S.RUNNING, _A.REFUSE, _L, _S.REFUSED, "it cannot be done; undone likewise", it_is_advice, "it was not accepted"
+        _S.RUNNING, _A.REFUSE, _L, _S.REFUSED, "it cannot be done; its steps are undone", it_is_advice,
+        "it was not accepted",
     ),
-    PlanRow(_S.MEASURING, _A.KEEP, _L, _S.DONE, "it did no harm", None, "the time is over, with rounds enough"),
+    PlanRow(_S.MEASURING, _A.KEEP, _L, _S.DONE, "it did no harm", None, "the time is over, after rounds enough"),
     PlanRow(_S.MEASURING, _A.HARM, _L, _S.UNDOING, "it did harm", None, "it is worse by more than the bound"),
     PlanRow(
-        _S.MEASURING, _A.SUPERSEDE, _L, _S.SUPERSEDED, "its effect cannot be told any more", None,
+        _S.MEASURING, _A.SUPERSEDE, _L, _S.SUPERSEDED, "its effect cannot be measured any more", None,
         "somebody has changed what it changed",
     ),
     *(
         row
         for state in (_S.DONE, _S.VERIFIED)
         for row in (
-            PlanRow(state, _A.VERIFY, _OP, _S.VERIFIED, "what it did holds", everything_holds),
-            PlanRow(state, _A.VERIFY, _OP, _S.DONE, "looked at: bundles have moved on"),
+            PlanRow(state, _A.VERIFY, _OP, _S.VERIFIED, "its changes hold", everything_holds),
+            PlanRow(state, _A.VERIFY, _OP, _S.DONE, "checked: bundles have moved on"),
         )
     ),
-    PlanRow(_S.FAILED, _A.VERIFY, _OP, _S.FAILED, "looked at: it stays a failure"),
-    PlanRow(_S.CANCELLED, _A.SETTLE, _L, _S.CANCELLED, "it is known what it did", nothing_is_under_way),
-    PlanRow(_S.CANCELLED, _A.VERIFY, _OP, _S.CANCELLED, "looked at", something_was_done),
+    PlanRow(_S.FAILED, _A.VERIFY, _OP, _S.FAILED, "checked: it stays failed"),
+    PlanRow(_S.CANCELLED, _A.SETTLE, _L, _S.CANCELLED, "its results are known", nothing_is_under_way),
+    PlanRow(_S.CANCELLED, _A.VERIFY, _OP, _S.CANCELLED, "checked", something_was_done),
     *(
         PlanRow(state, _A.UNDO, _L, _S.UNDONE, "another plan has taken it back", something_was_done)
         for state in (_S.DONE, _S.VERIFIED, _S.FAILED, _S.CANCELLED)
     ),
-    *(PlanRow(state, _A.WITHDRAW, _OP, _S.UNDOING, "somebody wants it back") for state in (_S.RUNNING, _S.MEASURING)),
+    *(PlanRow(state, _A.WITHDRAW, _OP, _S.UNDOING, "an operator withdraws it") for state in (_S.RUNNING, _S.MEASURING)),
     *(
-        PlanRow(state, _A.WITHDRAW, _OP, _S.UNDOING, "somebody wants it back", something_was_done)
+        PlanRow(state, _A.WITHDRAW, _OP, _S.UNDOING, "an operator withdraws it", something_was_done)
         for state in (_S.DONE, _S.VERIFIED, _S.FAILED, _S.CANCELLED)
     ),
-    PlanRow(_S.UNDOING, _A.SETTLE, _L, _S.UNDOING, "it is known what it did", nothing_is_under_way),
-    PlanRow(_S.UNDOING, _A.UNDO, _L, _S.UNDONE, "what nobody else has changed is as it was"),
+    PlanRow(_S.UNDOING, _A.SETTLE, _L, _S.UNDOING, "its results are known", nothing_is_under_way),
+    PlanRow(_S.UNDOING, _A.UNDO, _L, _S.UNDONE, "all that nobody else has changed is as before"),
 )  # fmt: skip
 
 OPEN = frozenset({_S.PROPOSED, _S.APPROVED, _S.RUNNING})
@@ -256,12 +257,12 @@ def _row(plan: Plan, action: PlanAction, by: By, facts: Facts) -> PlanRow:
     candidates = [row for row in PLAN_TABLE if (row.state, row.action, row.by) == (plan.state, action, by)]
     if not candidates:
         may = ", ".join(offered(plan) if by is By.OPERATOR else allowed(plan.state, by)) or "nothing"
-        raise Conflict(f"plan {plan.id} is {plan.state}: there is no {action} for the {by}; possible is {may}")
+        raise Conflict(f"plan {plan.id} is {plan.state}: the {by} cannot {action} it; possible: {may}")
     for row in candidates:
         if row.guard is None or row.guard(plan, facts):
             return row
     unmet = " ".join((row.guard.__doc__ or "").strip() for row in candidates if row.guard is not None)
-    raise Conflict(f"plan {plan.id} is {plan.state}, and {action} wants: {unmet} {summary(facts.outcomes)}")
+    raise Conflict(f"plan {plan.id} is {plan.state}, and {action} needs: {unmet} {summary(facts.outcomes)}")
 
 
 def summary(outcomes: Sequence[PieceOutcome]) -> str:

@@ -95,7 +95,7 @@ class Weighed(msgspec.Struct, frozen=True):
         held = f"{self.step.held_ms / 1000:.1f} s"
         if isinstance(self.step, Lived):
             return f"{self.step.broker} lived with it for {held}: odds x {self.times:.2g}"
-        how = "while it acquired it" if self.step.taking else f"{held} after it was given it"
+        how = "while it acquired the bundle" if self.step.taking else f"{held} after it got the bundle"
         said = f"{self.step.broker} was lost {how}, "
         if self.fate is Fate.LIVES:
             return f"{said}but its process lives: counts for nothing"

@@ -78,7 +78,7 @@ class Processes:
                 return None
             return Found(loss.broker, Fate.GONE, f"nobody has registered as {name} for {gone_s:g} s")
         if peer.broker.incarnation <= loss.broker.incarnation:  # its session has not ended yet
-            return None if waits else Found(loss.broker, Fate.LIVES, "it is registered still")
+            return None if waits else Found(loss.broker, Fate.LIVES, "it is still registered")
         if self._is_same(loss, known, peer.registration, gone_s):
             return Found(loss.broker, Fate.LIVES, f"the same process came back as {peer.broker}")
         return Found(loss.broker, Fate.CRASHED, f"another process runs as {peer.broker}")

@@ -34,7 +34,9 @@ class Asking:
         name = settings.balancing_strategy
         earlier = self._overdue.get(name)
         if earlier is not None and not earlier.done():
-            raise StrategyFailed(f"the strategy {name} has been at an earlier question for more than {ANSWER_S:g} s")
+            raise StrategyFailed(
+                f"the strategy {name} still works on an earlier question, for more than {ANSWER_S:g} s"
+            )
         answer = asyncio.ensure_future(self._run_blocking(_question(name, strategy, model, settings, memory)))
         self._asked.add(answer)
         answer.add_done_callback(self._ended)

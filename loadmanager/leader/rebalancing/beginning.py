@@ -100,7 +100,7 @@ class Beginning:
     def _forbidden(self, moves: Sequence[Move]) -> dict[Bundle, Outcome]:
         """Moves that are forbidden by rules younger than the decision."""
         return {
-            move.bundle: Outcome(FORBIDDEN, f"since it was decided a policy has changed: {rule}")
+            move.bundle: Outcome(FORBIDDEN, f"a policy has changed since the decision: {rule}")
             for move in moves
             if move.destination is not None and (rule := self._deciding.forbids(move.bundle, move.destination))
         }

@@ -107,7 +107,7 @@ class Operating:
         """Propose a plan that undoes this one. Raises NotFound, Conflict, LogUnavailable."""
         plan = await self.plan(plan_id)
         if plan.state not in UNDOABLE:
-            raise Conflict(f"plan {plan_id} is {plan.state}: only what has run can be undone")
+            raise Conflict(f"plan {plan_id} is {plan.state}: only a plan that has run can be undone")
         if not plan.moves:
             raise Conflict(f"plan {plan_id} moved no bundle: to undo its {plan.kind_of_change}, withdraw it")
         self._plans.check_undoable(plan)
@@ -127,7 +127,7 @@ class Operating:
         if not plan.outcomes:
             raise Conflict(f"plan {plan_id} is {plan.state}: there is nothing to verify until it has run to its end")
         if not plan.moves:
-            raise Conflict(f"plan {plan_id} moved no bundle: its effect is measured, and stands in the plan")
+            raise Conflict(f"plan {plan_id} moved no bundle: its effect is measured, and shown in the plan")
         actual = figures(await deciding.model(), deciding.settings(), plan.predicted.usages)
         return await self._plans.verify(plan_id, author, verified(plan, deciding.table, deciding.wall_ms(), actual))
 
@@ -152,7 +152,7 @@ class Operating:
             raise NotFound(f"there is no broker {name}; registered: {known}")
         found = self._deciding.taking(name)
         if found is None:
-            raise Conflict(f"{name} takes no bundles now: it drains, does not get at the channel, or does not answer")
+            raise Conflict(f"{name} takes no bundles now: it drains, cannot read the channel, or does not answer")
         return found
 
 

@@ -45,7 +45,7 @@ class Occasion(msgspec.Struct, frozen=True):
     cause: str = ""
 
 
-NEXT = "it does not fit into this plan any more: it is for the next one"
+NEXT = "this plan has no room for it: the next plan can take it"
 
 
 class Room:
@@ -172,9 +172,7 @@ def undoing(occasion: Occasion, plan: Plan, table: OwnershipTable, present: Call
 
 def _no_way_back(move: PlannedMove, entry: Ownership | None, back: BrokerId | None) -> str | None:
     if move.destination is None:
-        return "the plan gave it to nobody: where it is now is a lookup's doing" + (
-            f", {where(entry)}" if entry else ""
-        )
+        return "the plan gave it to nobody: a lookup chose where it is now" + (f", {where(entry)}" if entry else "")
     if entry is None:
         return "there is no such bundle any more"
     holder = entry.holder.name if entry.holder is not None else None

@@ -73,7 +73,7 @@ class Running:
             try:
                 await self._look(plan)
             except RecordTooLarge as error:  # the others must not wait for this one
-                self._note(f"what became of plan {plan.id} cannot be written down: {error}")
+                self._note(f"the outcome of plan {plan.id} cannot be written: {error}")
         for plan, undoing in self._plans.undone():
             await self._act(plan, PlanAction.UNDO, f"taken back by {undoing.id}")
 
@@ -109,7 +109,7 @@ class Running:
         wave = set(wave_of(plan, waiting, [outcome.status.settled for outcome in facts.outcomes]))
         later = islice((place for place in waiting if place not in wave), WAITING_TOLD)
         held = [
-            HeldBack(as_move(plan, plan.moves[place]), Rule.WAVE, f"waits for the wave of {plan.wave} before it")
+            HeldBack(as_move(plan, plan.moves[place]), Rule.WAVE, f"waits for the wave of {plan.wave} moves before it")
             for place in later
         ]
         moves: list[Move] = []

@@ -68,7 +68,9 @@ class Tending:
         if not children or not settings.balancing or policies.cluster.paused:
             return
         if settings.balancing_review:
-            self._stay((child for child in children), "moves are reviewed: the next round proposes what is worth it")
+            self._stay(
+                (child for child in children), "moves need approval: the next round proposes those that are worth it"
+            )
             return
         found = spread(await self._deciding.model(settings), children, settings)
         for bundle, why in found.stays.items():

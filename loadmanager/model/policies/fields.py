@@ -155,7 +155,7 @@ def _settings(overrides: Overrides, allowed: Collection[str], wanted: Settings |
             raise Invalid(f"settings: {name!r} {why}; here may be set: {', '.join(sorted(allowed))}")
         present = getattr(settings, name)
         if isinstance(value, str) != isinstance(present, str) or isinstance(value, bool) != isinstance(present, bool):
-            raise Invalid(f"settings.{name}: {value!r} is no value of its kind; {present!r} would be one")
+            raise Invalid(f"settings.{name}: {value!r} is of another type; write a value such as {present!r}")
         if isinstance(present, int) and not isinstance(value, int):
             raise Invalid(f"settings.{name}: {value!r} is no whole number")
         if name == "split_algorithm" and value not in AUTOMATIC:

@@ -59,7 +59,7 @@ class DocumentFold(Generic[T]):
         try:
             attempt = _read(entry)
         except Exception as error:  # noqa: BLE001 - whatever foreign bytes do to the decoder, the reader goes on
-            return Skipped(f"no document entry: {error}")
+            return Skipped(f"not a document entry: {error}")
         old = self.get(attempt.name)
         if attempt.seen != (ABSENT if old is None else old.version):
             return Refused(attempt.id, old)

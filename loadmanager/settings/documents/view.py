@@ -174,7 +174,7 @@ class Documents(Generic[T]):
         except TimeoutError:
             raise LogUnavailable(
                 f"{entry.name!r} was written to {self.topic} and not read back within {self._timeout_s} s: "
-                "look whether it counts before trying again"
+                "check whether it counts before you try again"
             ) from None
         finally:
             self._awaited.pop(entry.id, None)
@@ -209,7 +209,7 @@ class Documents(Generic[T]):
                 case Accepted():
                     if not outcome.new.readable:
                         self._note_skipped(
-                            entry.offset, f"{outcome.new.name!r} cannot be worked with: {outcome.new.defect}"
+                            entry.offset, f"{outcome.new.name!r} cannot be used here: {outcome.new.defect}"
                         )
                     self._listeners.call(outcome.new.name, outcome.old, outcome.new)
                     self._answer(outcome.id, outcome)
@@ -229,5 +229,5 @@ def _conflict(name: str, seen: int | None, now: Version[Any] | None) -> Conflict
         return Conflict(f"{name!r} was never written, so it has no version {seen}: look again, and give version 0")
     whose = f"version {now.version} by {now.author or 'somebody'}" + (f" ({now.reason})" if now.reason else "")
     if seen is None:
-        return Conflict(f"{name!r} is changed by others all the time, last {whose}: try again later")
+        return Conflict(f"others keep changing {name!r}, last {whose}: try again later")
     return Conflict(f"{name!r} is at {whose}, not at version {seen}: look at it, and try again with {now.version}")

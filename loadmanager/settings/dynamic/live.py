@@ -157,7 +157,7 @@ class LiveSettings:
     def _read(self, name: str, _old: Version[ClusterValue] | None, new: Version[ClusterValue]) -> None:
         if not new.readable:
             self._note(
-                f"the cluster's setting {name} is of another release and cannot be read: the one before it stays"
+                f"the cluster's setting {name} is of another release and cannot be read: the earlier value stays"
             )
         if self._in_force:
             self._changed()

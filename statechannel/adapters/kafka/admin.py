@@ -32,8 +32,8 @@ TELL_S = 1.0
 GRACE_S = 0.5
 FORBIDDEN = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
 RIGHTS = (
-    "allow this user Describe, DescribeConfigs, Read, Write, Create and Delete on topics that begin with the topic "
-    "prefix, and Write and Describe on transactional ids that do"
+    "allow this user Describe, DescribeConfigs, Read, Write, Create and Delete on all topics with the topic prefix, "
+    "and Write and Describe on transactional ids with the same prefix"
 )
 UNANSWERED = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, ALL_DOWN})  # noqa: SLF001 (as in ALL_DOWN)
 
@@ -79,7 +79,8 @@ class Admin:
                 raise LogUnavailable(f"Kafka at {self.bootstrap}: {text_of(error)} {RIGHTS}") from error
             if loop.time() + RETRY_PAUSE_S >= deadline:
                 raise LogUnavailable(
-                    f"Kafka at {self.bootstrap} is not available after {timeout_s:g} s: {self._why(error)}"
+                    f"Kafka at {self.bootstrap} is not available after {timeout_s:g} s: {self._why(error)}; "
+                    "check that it runs, and check its address, TLS and credentials"
                 ) from error
             LOGGER.debug("Kafka at %s: %s; asking again", self.bootstrap, error)
 
@@ -126,7 +127,9 @@ class Admin:
             await asyncio.sleep(TELL_S)
             left_s = max(0.0, deadline - loop.time())
             why = self._latest_trouble() or "no answer"
-            LOGGER.warning("no Kafka at %s yet: %s; trying for %.0f s more", self.bootstrap, why, left_s)
+            LOGGER.warning(
+                "Kafka at %s does not answer yet: %s; trying for another %.0f s", self.bootstrap, why, left_s
+            )
 
     def _latest_trouble(self) -> str:
         """The client's last reason for having no connection; it reports only when it is polled."""

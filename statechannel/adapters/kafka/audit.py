@@ -52,7 +52,7 @@ async def audit_kafka(
         await admin.connect(CONNECT_TIMEOUT_S)
         return await _Audit(admin, judge, topic_prefix).findings(topics)
     except (LogUnavailable, KafkaException, TimeoutError) as error:
-        advice = "look whether it runs, can be reached from here, and takes these credentials; then ask again"
+        advice = "check that Kafka runs, is reachable from here and accepts these credentials; then run the check again"
         return [Finding("kafka: cluster", Severity.ERROR, text_of(error), advice)]
 
 

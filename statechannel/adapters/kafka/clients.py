@@ -17,7 +17,9 @@ REPEAT_S = 10.0
 CLIENTS_FORM = "%s [%s] %s"
 """The client's log format: kind of message, client's name, text."""
 NOT_THIS_KIND = "property and will be ignored by this"
-CLOSED = "every connection was closed, by servers that stop, or that expect another security.protocol or sasl.mechanism"
+CLOSED = (
+    "Kafka closed every connection: its servers are stopping, or expect another security.protocol or sasl.mechanism"
+)
 
 
 class Sparing(logging.Filter):
@@ -107,7 +109,7 @@ def check_client_settings(settings: Mapping[str, str]) -> None:
     refused = sorted(PROTECTED.intersection(settings))
     if refused:
         raise LogError(
-            f"Kafka client settings must not contain {', '.join(refused)}: the channel's guarantees rest on them; "
+            f"Kafka client settings must not contain {', '.join(refused)}: the channel needs its own values; "
             "remove them (addresses and time-outs have settings of their own)"
         )
 

@@ -95,6 +95,8 @@ class Exclusive:
             await self._offsets.until_readable(topic, partition, fenced.first)  # then it was committed or aborted
             committed = await self._reader.holds(topic, partition, fenced.first)
         except LogError as error:
-            raise LogUnavailable(f"whether {self._id} committed before it was fenced is not known: {error}") from error
+            raise LogUnavailable(
+                f"it is not known whether {self._id} committed before another writer fenced it: {error}"
+            ) from error
         if not committed:
             raise WriterFenced(f"{fenced}; nothing was written") from fenced

@@ -61,18 +61,19 @@ class Judge:
         subject, count = "kafka: cluster", len(facts.settings)
         named = f"cluster {facts.cluster_id} at {self._bootstrap}, {count} broker{'s' * (count != 1)}"
         if count < self._policy.replication and not self._policy.development:
-            advice = f"topics are to have replication {self._policy.replication}: add brokers, or say --development"
+            advice = f"topics need replication {self._policy.replication}: add brokers, or give --development"
             yield Finding(subject, Severity.ERROR, named, advice)
         elif count < PRODUCTION_REPLICATION:
-            advice = "in production run at least 3, so that one may fail"
+            advice = "run at least 3 in production, so that one may fail"
             yield Finding(subject, Severity.WARNING, named, advice)
         else:
             yield Finding(subject, Severity.OK, named)
         seen = {number: settings for number, settings in facts.settings.items() if settings is not None}
         if len(seen) < count:
-            advice = "allow this user DescribeConfigs on the cluster, to have them checked"
+            advice = "allow this user DescribeConfigs on the cluster, then the check reads them"
             hidden = _listed(number for number in facts.settings if number not in seen)
-            yield Finding("kafka: brokers", Severity.WARNING, f"the settings of broker {hidden} are not shown", advice)
+            text = f"this user cannot read the settings of broker {hidden}"
+            yield Finding("kafka: brokers", Severity.WARNING, text, advice)
         if seen:
             yield from _version(seen)
             yield from _creation(seen)
@@ -101,8 +102,8 @@ class Judge:
                 return
         found = f"the transaction coordinator's topic has replication {replication}"
         if replication < PRODUCTION_REPLICATION and not self._policy.development:
-            advice = "raise it to 3 (kafka-reassign-partitions.sh, topic __transaction_state): else one failed broker "
-            yield Finding(subject, Severity.WARNING, found, advice + "stops the writing of snapshots")
+            advice = "raise it to 3 (kafka-reassign-partitions.sh, topic __transaction_state): otherwise one "
+            yield Finding(subject, Severity.WARNING, found, advice + "failed broker stops all snapshots")
         elif not short:
             yield Finding(subject, Severity.OK, found)
 
@@ -111,7 +112,9 @@ class Judge:
         """The finding for a topic that does not exist yet."""
         count = spec.partitions or self._policy.default_partitions
         return Finding(
-            f"kafka: topic {name}", Severity.OK, f"not there yet; the first broker creates it with {count} partitions"
+            f"kafka: topic {name}",
+            Severity.OK,
+            f"it does not exist yet; the first broker creates it with {count} partitions",
         )
 
     def hidden(self, name: str) -> Finding:
@@ -122,8 +125,9 @@ class Judge:
         """Findings about one topic: what is wrong, or one that nothing is."""
         wrong = [*self._spread(facts), *(self._settings(facts, facts.settings) if facts.settings is not None else ())]
         if facts.settings is None:
-            advice = "allow this user DescribeConfigs on the topic: a broker does not start without"
-            wrong.append(Finding(f"kafka: topic {facts.name}", Severity.ERROR, "its settings are not shown", advice))
+            advice = "allow this user DescribeConfigs on the topic: a broker does not start without this right"
+            text = "this user cannot read its settings"
+            wrong.append(Finding(f"kafka: topic {facts.name}", Severity.ERROR, text, advice))
         if not wrong:
             found = f"{len(facts.replicas)} partitions, replication {min(facts.replicas)}"
             if facts.settings is not None:
@@ -139,8 +143,10 @@ class Judge:
             other, found = counts.get(name + SNAPSHOTS, (full, count))
             if found != count:
                 text = f"{found} partitions, {full} has {count}"
-                advice = f"delete {other}, it is made anew: kafka-topics.sh --bootstrap-server {self._bootstrap} "
-                advice += f"--delete --topic {other} (not if {full} was trimmed: restore from a backup then)"
+                advice = (
+                    f"delete {other}, a broker creates it again: kafka-topics.sh --bootstrap-server {self._bootstrap} "
+                )
+                advice += f"--delete --topic {other} (but if {full} was trimmed, restore {other} from a backup)"
                 yield Finding(f"kafka: topic {other}", Severity.ERROR, text, advice)
 
     def _spread(self, facts: TopicFacts) -> Iterator[Finding]:
@@ -151,7 +157,7 @@ class Judge:
             yield Finding(subject, Severity.ERROR, f"{found} partitions, not {wanted}", advice)
         if production and min(facts.replicas) < PRODUCTION_REPLICATION:
             advice = f"add replicas with kafka-reassign-partitions.sh --bootstrap-server {self._bootstrap}; "
-            advice += "a broker does not start with less than 3, unless told that this is a development set-up"
+            advice += "a broker does not start with fewer than 3, except with --development"
             yield Finding(subject, Severity.ERROR, f"replication {min(facts.replicas)}", advice)
         if facts.leaderless:
             text = f"partition {_listed(facts.leaderless)} has no leader"
@@ -162,7 +168,7 @@ class Judge:
             stopped = [number for number in behind if facts.in_sync[number] < least]
             text = f"replicas of partition {_listed(stopped or behind)} are not in sync"
             text += "; it takes no writes" if stopped else ""
-            advice = "look which broker is down or slow: kafka-topics.sh --describe --under-replicated-partitions"
+            advice = "find the broker that is down or slow: kafka-topics.sh --describe --under-replicated-partitions"
             yield Finding(subject, Severity.ERROR if stopped else Severity.WARNING, text, advice)
 
     def _settings(self, facts: TopicFacts, settings: Settings) -> Iterator[Finding]:
@@ -178,30 +184,30 @@ class Judge:
         """For each wrong setting: severity, name, right value, and why."""
         policy = "compact" if spec.compacted else "delete"
         if settings["cleanup.policy"] != policy:
-            why = "with another one old keys vanish" if spec.compacted else "compaction drops records that decide"
+            why = "under another policy old keys vanish" if spec.compacted else "compaction drops records that decide"
             yield Severity.ERROR, "cleanup.policy", policy, why
         if not spec.compacted:
             for name in ("retention.ms", "retention.bytes"):
                 if settings[name] != "-1":
-                    yield Severity.ERROR, name, "-1", "Kafka must forget nothing by itself, we trim behind snapshots"
+                    yield Severity.ERROR, name, "-1", "Kafka must delete nothing by itself, we trim behind snapshots"
             if settings["message.timestamp.type"] != "LogAppendTime":
-                why = "else times in the history are the writers' own"
+                why = "otherwise the history shows the times of the writers' clocks"
                 yield Severity.WARNING, "message.timestamp.type", "LogAppendTime", why
         if _int(settings, "max.message.bytes") < MAX_MESSAGE_BYTES:
-            yield Severity.ERROR, "max.message.bytes", str(MAX_MESSAGE_BYTES + 12), "our largest records are refused"
+            yield Severity.ERROR, "max.message.bytes", str(MAX_MESSAGE_BYTES + 12), "Kafka refuses our largest records"
         if spec.compacted:
             yield from self._lag(spec, _int(settings, "min.compaction.lag.ms"))
         if spec.compacted and _int(settings, "delete.retention.ms") < SHORTEST_TOMBSTONE_MS:
-            why = "a reader that is slower than this never hears that a key was deleted"
+            why = "a reader that is slower than this never sees that a key was deleted"
             yield Severity.WARNING, "delete.retention.ms", "86400000", why
 
     def _lag(self, spec: TopicSpec, found_ms: int) -> Iterator[tuple[Severity, str, str, str]]:
         wanted_ms = round(self._policy.compaction_lag_s * 1000) if spec.followed else 0
         if found_ms < wanted_ms:
-            why = "a job of the load history that is behind by less would miss what was replaced meanwhile"
+            why = "a job of the load history that is behind, though by less than that, misses replaced records"
             yield Severity.WARNING, "min.compaction.lag.ms", str(wanted_ms), why
         elif found_ms > max(wanted_ms, LONGEST_LAG_MS):
-            why = "everything that was ever replaced in that time takes room, and is read at every start"
+            why = "records that were replaced within that time take space, and every start reads them"
             yield Severity.WARNING, "min.compaction.lag.ms", str(wanted_ms), why
 
     def _safety(self, settings: Settings, replication: int) -> Iterator[tuple[Severity, str, str, str]]:
@@ -212,7 +218,7 @@ class Judge:
         elif insync > replication:
             yield Severity.ERROR, "min.insync.replicas", str(max(1, replication - 1)), "no write can succeed"
         elif production and insync >= replication:
-            why = "one broker that is down, if only for an upgrade, stops all writes"
+            why = "one broker that is down, even for an upgrade, stops all writes"
             yield Severity.WARNING, "min.insync.replicas", str(replication - 1), why
         if settings["unclean.leader.election.enable"] != "false":
             severity = Severity.ERROR if production else Severity.WARNING
@@ -236,7 +242,7 @@ def _version(seen: Mapping[int, Settings]) -> Iterator[Finding]:
 def _creation(seen: Mapping[int, Settings]) -> Iterator[Finding]:
     found = [number for number, settings in seen.items() if settings.get("auto.create.topics.enable") == "true"]
     if found:
-        advice = "set it to false: whoever asks for a topic first makes it, with settings under which it loses records"
+        advice = "set it to false: otherwise any client can create a topic with settings that lose records"
         text = f"auto.create.topics.enable=true on broker {_listed(found)}"
         yield Finding("kafka: creation of topics", Severity.WARNING, text, advice)
     else:
@@ -246,7 +252,7 @@ def _creation(seen: Mapping[int, Settings]) -> Iterator[Finding]:
 def _cleaner(seen: Mapping[int, Settings]) -> Iterator[Finding]:
     found = [number for number, settings in seen.items() if settings.get("log.cleaner.enable") == "false"]
     if found:
-        advice = "set it to true: else topics that are compacted grow for ever"
+        advice = "set it to true: otherwise compacted topics grow for ever"
         yield Finding(
             "kafka: cleaner", Severity.WARNING, f"log.cleaner.enable=false on broker {_listed(found)}", advice
         )

@@ -103,7 +103,7 @@ class Offsets:
             if asyncio.get_running_loop().time() > deadline:
                 raise LogUnavailable(
                     f"{topic} partition {partition} cannot be read up to offset {offset} yet: a transaction is open "
-                    "there, which its writer, that one's successor or its time-out ends"
+                    "there; try again once its writer or the next writer has ended it, or it has timed out"
                 )
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LAST_LOOK_S)
@@ -140,7 +140,7 @@ class Offsets:
             raise
         offsets = {where.partition: result.offset for where, result in zip(answers, found, strict=True)}
         if min(offsets.values()) < NONE_YET:  # the client returns this, without an error, when it got no answer
-            raise LogUnavailable(f"the offsets of {topic} were not answered")
+            raise LogUnavailable(f"Kafka did not answer with the offsets of {topic}; try again")
         return offsets
 
     async def _delete(self, where: TopicPartition) -> None:
@@ -150,7 +150,7 @@ class Offsets:
         except KafkaException as error:
             if error.args[0].code() == KafkaError.POLICY_VIOLATION:
                 raise TopicMismatch(
-                    f"topic {where.topic} is compacted, and Kafka trims none that is only compacted: "
+                    f"topic {where.topic} is only compacted, and Kafka does not trim such a topic: "
                     "write tombstones for its keys instead"
                 ) from error
             raise

@@ -65,8 +65,8 @@ class Reader:
         except TimeoutError:
             why = tail.trouble.latest or "no answer"
             raise LogUnavailable(
-                f"Kafka at {self._admin.bootstrap}: reading {topic} partition {partition} "
-                f"came to a halt for {self._admin.timeout_s:g} s: {why}"
+                f"Kafka at {self._admin.bootstrap}: no record of {topic} partition {partition} "
+                f"came for {self._admin.timeout_s:g} s: {why}"
             ) from None
         if batch is None and tail.cut_off:
             raise LogUnavailable(f"the log was closed while {topic} partition {partition} was read")

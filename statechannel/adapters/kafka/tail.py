@@ -152,7 +152,7 @@ def _unreadable(consumer: Consumer, error: KafkaError, message: Message, handove
         return Trimmed(f"{where} any more, it was trimmed up to {begin}: start from a snapshot, never skip")
     return LogError(
         f"{where}, only {begin} to {end} ({error.str()}): the log was damaged, or replaced by another one. "
-        "Find out which before anything is written to it"
+        "Find out which before you write anything to it"
     )
 
 
@@ -162,5 +162,5 @@ def _watermarks(consumer: Consumer, where: TopicPartition, handover: Handover) -
         try:
             return consumer.get_watermark_offsets(where, timeout=WATERMARKS_S, cached=False)
         except KafkaException as error:
-            LOGGER.warning("where %s begins is not answered: %s", where.topic, error.args[0].str())
+            LOGGER.warning("Kafka did not answer where %s begins: %s", where.topic, error.args[0].str())
     return None

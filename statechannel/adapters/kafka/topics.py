@@ -44,7 +44,7 @@ class TopicPolicy(msgspec.Struct, frozen=True):
             raise TopicMismatch(
                 f"topics with replication {self.replication} and min.insync.replicas {self.min_insync} can lose "
                 f"acknowledged records: set at least {PRODUCTION_REPLICATION} and {PRODUCTION_MIN_INSYNC}, "
-                "or say that this is a development set-up"
+                "or set development=true"
             )
 
 
@@ -92,7 +92,7 @@ class Topics:
                 case KafkaError.INVALID_REPLICATION_FACTOR:
                     raise TopicMismatch(
                         f"Kafka at {self._admin.bootstrap} cannot hold {topic} with replication {replication}: "
-                        f"{text_of(error)} Add brokers, or say that this is a development set-up"
+                        f"{text_of(error)} Add brokers, or set development=true"
                     ) from error
                 case _:
                     raise
@@ -127,7 +127,7 @@ class _Check:
             found = ", ".join(f"{name}={settings.get(name)}" for name in wrong)
             mend = ",".join(f"{name}={_bracketed(value)}" for name, value in wrong.items())
             raise TopicMismatch(
-                f"topic {self._topic} has {found}, with which this system would lose records. Mend it with: "
+                f"topic {self._topic} has {found}, so records could be lost. Correct it with: "
                 f"kafka-configs.sh --bootstrap-server {self._bootstrap} --alter --entity-type topics "
                 f"--entity-name {self._topic} --add-config {mend}"
             )
@@ -137,17 +137,17 @@ class _Check:
         if wanted is not None and wanted != found:
             raise TopicMismatch(
                 f"topic {self._topic} has {found} partitions, not {wanted}, and their number is fixed at creation: "
-                f"set the partitions to {found} or choose another topic prefix; if nothing in the topic is needed: "
-                f"kafka-topics.sh --bootstrap-server {self._bootstrap} --delete --topic {self._topic}"
+                f"set the partitions to {found} or choose another topic prefix; if you need nothing in the topic, "
+                f"delete it: kafka-topics.sh --bootstrap-server {self._bootstrap} --delete --topic {self._topic}"
             )
 
     def _check_replication(self, found: int) -> None:
         if found < PRODUCTION_REPLICATION:
             raise TopicMismatch(
                 f"topic {self._topic} has replication {found}, less than {PRODUCTION_REPLICATION}: a failed disk can "
-                "lose acknowledged records. Say that this is a development set-up, or add replicas with: "
+                "lose acknowledged records. Set development=true, or add replicas with: "
                 f"kafka-reassign-partitions.sh --bootstrap-server {self._bootstrap} --execute "
-                "--reassignment-json-file FILE (what is there now: "
+                "--reassignment-json-file FILE (to see the present replicas: "
                 f"kafka-topics.sh --bootstrap-server {self._bootstrap} --describe --topic {self._topic})"
             )
 

@@ -85,8 +85,8 @@ class Transactions:
         if failed.code() in HOPELESS:
             raise LogError(f"Kafka refuses {self._id} as a writer: {failed.str()}; {HOPELESS[failed.code()]}")
         raise LogUnavailable(
-            f"Kafka did not make us the writer {self._id}: {self._trouble.latest or failed.str()}; ask again. If it "
-            "never does, see whether the cluster has as many brokers as transaction.state.log.replication.factor says"
+            f"Kafka did not accept {self._id} as a writer: {self._trouble.latest or failed.str()}; ask again. If it "
+            "never does, check that the cluster has as many brokers as transaction.state.log.replication.factor"
         )
 
     def commit(self, topic: str, partition: int, payloads: Sequence[Payload]) -> int:
@@ -146,7 +146,8 @@ class Transactions:
             raise self._abort(failed.str(), failed.code())
         raise self._give_up_for(
             LogUnavailable,
-            f"whether {self._id} committed is not known: {self._trouble.latest or failed.str()}; ask for a new writer",
+            f"it is not known whether {self._id} committed: {self._trouble.latest or failed.str()}; "
+            "ask for a new writer",
         )
 
     def _abort(self, why: str, code: int | None) -> LogError:

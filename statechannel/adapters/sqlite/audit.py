@@ -25,7 +25,7 @@ NETWORK = frozenset({"9p", "afs", "beegfs", "ceph", "drvfs", "gpfs", "lustre", "
     *("nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs"),
     *("fuse.glusterfs", "fuse.s3fs", "fuse.sshfs"),
 }
-PASSING = {"tmpfs": "a reboot empties it", "ramfs": "a reboot empties it", "overlay": "it goes with its container"}
+PASSING = {"tmpfs": "a reboot empties it", "ramfs": "a reboot empties it", "overlay": "it vanishes with its container"}
 
 MountTable = Callable[[], str]
 
@@ -92,12 +92,12 @@ def _access(subject: str, path: Path, directory: Path) -> Finding:
 def _file_system(subject: str, directory: Path, mounts: str) -> Finding:
     kind = file_system_of(os.path.realpath(directory), mounts)
     if kind is None:
-        return Finding(subject, Severity.OK, "the system does not tell of its file systems")
+        return Finding(subject, Severity.OK, "the system does not list its file systems")
     if kind in NETWORK:
         advice = "move it to a local disk: SQLite's write-ahead log needs memory that all its processes share"
         return Finding(subject, Severity.ERROR, f"{directory} is on a network file system ({kind})", advice)
     if kind in PASSING:
-        advice = "move it to a disk that stays, unless it is for a trial"
+        advice = "move it to a lasting disk, unless this is a trial"
         return Finding(subject, Severity.WARNING, f"{directory} is on {kind}: {PASSING[kind]}", advice)
     return Finding(subject, Severity.OK, f"{directory} is on a local file system ({kind})")
 
@@ -136,7 +136,7 @@ def _ownership(subject: str, path: Path) -> Finding:
         return Finding(subject, Severity.OK, f"format {FORMAT_VERSION} is what this release writes")
     application, version = int.from_bytes(header[68:72], "big"), int.from_bytes(header[60:64], "big")
     if header and (not header.startswith(b"SQLite format 3\0") or application not in (0, APPLICATION_ID)):
-        return Finding(subject, Severity.ERROR, f"{path} is not one of ours", "choose another path")
+        return Finding(subject, Severity.ERROR, f"loadmanager did not write {path}", "choose another path")
     if version > FORMAT_VERSION:
         advice = f"upgrade this release: it reads formats up to {FORMAT_VERSION}"
         return Finding(subject, Severity.ERROR, f"{path} is of format {version}", advice)
@@ -166,7 +166,8 @@ def _content(subject: str, look: Callable[[], list[Finding]]) -> list[Finding]:
         return look()
     except sqlite3.DatabaseError as error:
         damaged = getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-        advice = "restore it from a backup" if damaged else "ask again; if it stays so, look whether it is one of ours"
+        advice = "run the check again; if it fails again, check that loadmanager wrote this file"
+        advice = "restore it from a backup" if damaged else advice
         return [Finding(subject, Severity.ERROR if damaged else Severity.WARNING, f"cannot be read: {error}", advice)]
 
 
@@ -180,7 +181,7 @@ def _audit_topics(db: sqlite3.Connection, now_ms: int) -> Iterator[Finding]:
     topics = db.execute("SELECT name, first_id, partitions, compacted FROM topics").fetchall()
     for name, _, partitions, compacted in topics:
         if name == "bundle-state" and compacted:
-            advice = "this is no channel of ours: choose another file"
+            advice = "this is not a channel: choose another file"
             yield Finding(f"topic {name}", Severity.ERROR, "it is compacted, and so may lose records", advice)
         elif name == "bundle-state":
             yield Finding(f"topic {name}", Severity.OK, f"{partitions} partitions, complete")
@@ -200,7 +201,7 @@ def _newest_ms(db: sqlite3.Connection, partition_id: int) -> int:
 def _clock(newest_ms: int, now_ms: int) -> Finding:
     ahead_s = (newest_ms - now_ms) / 1000
     if ahead_s > AHEAD_S:
-        advice = "the wall clock was set back: correct it; ages of loads and the history's times are wrong until then"
+        advice = "the wall clock was set back: correct it; until then ages of loads and times in the history are wrong"
         return Finding("clock", Severity.WARNING, f"the log's newest entry lies {ahead_s:.0f} s ahead", advice)
     return Finding("clock", Severity.OK, f"the log's newest entry is {max(0.0, -ahead_s):.0f} s old")
 
@@ -212,7 +213,7 @@ def _audit_identity(db: sqlite3.Connection, cluster: str) -> Iterator[Finding]:
     if row is None:
         yield Finding("coordination file", Severity.OK, "it belongs to no cluster yet")
     elif row[0] != cluster:
-        advice = f"correct --cluster, or choose another file than that of {row[0]!r}"
+        advice = "correct --cluster, or choose another file"
         yield Finding("coordination file", Severity.ERROR, f"it belongs to cluster {row[0]!r}, not {cluster!r}", advice)
     else:
         yield Finding("coordination file", Severity.OK, f"it belongs to cluster {cluster!r}")

@@ -81,7 +81,7 @@ class SqliteCoordination:
             async with asyncio.timeout(timeout_s + 1):
                 await started
         except TimeoutError:
-            text = f"{self._path}: could not be opened within {timeout_s:g} s; is the disk stuck?"
+            text = f"{self._path}: could not be opened within {timeout_s:g} s; check whether the disk hangs"
             raise CoordinationUnavailable(text) from None
 
     async def identify(self, cluster: str, log_identity: str, root: str | None = None) -> str:
@@ -218,7 +218,7 @@ class SqliteCoordination:
             raise
         except TimeoutError:
             self.note_link("writes", works=False)
-            text = f"{self._path}: no answer within {self.request_timeout_s:g} s; it may or may not have happened"
+            text = f"{self._path}: no answer within {self.request_timeout_s:g} s; it may have been carried out or not"
             raise CoordinationUnavailable(text) from None
         if checked:
             self.note_link("root", works=True)

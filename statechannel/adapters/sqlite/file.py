@@ -27,7 +27,7 @@ _WAL_KEPT_BYTES = 8 << 20  # a larger write-ahead log is truncated to this after
 
 _ADVICE = {
     sqlite3.SQLITE_FULL: "the disk is full; free some space, writing resumes by itself",
-    sqlite3.SQLITE_IOERR: "the disk refuses; check its space, quota and health",
+    sqlite3.SQLITE_IOERR: "the disk reports an error; check its space, quota and health",
     sqlite3.SQLITE_READONLY: "it is read-only; make the file and its directory writable for this user",
     sqlite3.SQLITE_BUSY: "another process keeps it locked; look for one that is stopped or very slow",
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened; create its directory and make it writable for this user",

@@ -264,6 +264,6 @@ class SqliteLog:
             async with asyncio.timeout(timeout_s):
                 return await answer
         except TimeoutError:
-            stuck = "is the disk stuck, or another process of this log stopped?"
+            stuck = "check whether the disk hangs, or another process of this log is stopped"
             text = f"{self._path}: no answer within {timeout_s:g} s to {doing}; {stuck}"
             raise LogUnavailable(text) from None

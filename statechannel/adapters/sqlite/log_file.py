@@ -45,7 +45,7 @@ def opened(path: Path) -> Generator[sqlite3.Connection]:
     except sqlite3.Error as error:
         raise translated(path, error) from error
     if unchanging and _is_open(path):
-        raise FileUnavailable(f"{path}: a broker opened it while it was read as unchanging; read it again")
+        raise FileUnavailable(f"{path}: a broker opened it during the reading; read it again")
 
 
 def stored_topic(db: sqlite3.Connection, name: str) -> StoredTopic | None:
@@ -81,7 +81,7 @@ def _is_ours(path: Path) -> bool:
     try:
         return path.stat().st_uid == os.geteuid()
     except OSError as error:
-        raise FileUnavailable(f"{path}: {error}; is this where the brokers' log lies?") from error
+        raise FileUnavailable(f"{path}: {error}; check that this is the brokers' log") from error
 
 
 def _check_format(db: sqlite3.Connection, path: Path) -> None:

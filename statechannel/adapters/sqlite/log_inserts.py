@@ -116,7 +116,8 @@ def checked_size_bytes(payloads: Sequence[Payload]) -> int:
         largest_bytes = max(len(payload.key or b"") + len(payload.value or b"") for payload in payloads)
         if largest_bytes > MAX_PAYLOAD_BYTES:
             raise RecordTooLarge(
-                f"a payload of {largest_bytes} bytes exceeds the log's {MAX_PAYLOAD_BYTES}; nothing was written"
+                f"a payload of {largest_bytes} bytes exceeds the log's {MAX_PAYLOAD_BYTES}, and nothing was written: "
+                "write smaller records"
             )
     return size_bytes
 

@@ -161,7 +161,7 @@ class LogReader:
                     return False
                 more |= self._read_partition(tail, partition)
         except msgspec.DecodeError as error:
-            self._fail(tail, LogError(f"{self._path}: {tail.topic.name} is damaged: {error}; restore it"))
+            self._fail(tail, LogError(f"{self._path}: {tail.topic.name} is damaged: {error}; restore it from a backup"))
         except LogError as error:
             self._fail(tail, error)
         return more and not tail.is_over and tail.has_room
@@ -185,7 +185,7 @@ class LogReader:
         else:
             self._refresh_extents()
             self._check_begin(tail, partition)
-            text = f"{self._path}: offset {position} of {topic.name}/{partition} is missing; restore it"
+            text = f"{self._path}: offset {position} of {topic.name}/{partition} is missing; restore it from a backup"
             raise LogError(text)
         if batch.entries:
             tail.delivered += 1

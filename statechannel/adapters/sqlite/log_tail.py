@@ -89,5 +89,5 @@ class Tail:
             async with asyncio.timeout(timeout_s):
                 await self.arrived.wait()
         except TimeoutError:
-            text = f"{self.topic.name!r} could not be read for {timeout_s:g} s; is the disk stuck, or the file gone?"
+            text = f"{self.topic.name!r} could not be read for {timeout_s:g} s; check the disk and the file"
             raise LogUnavailable(text) from None

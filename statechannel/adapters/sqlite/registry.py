@@ -123,7 +123,7 @@ def start_incarnation(db: Connection, name: str, above: int) -> BrokerId:
 def raise_incarnation(db: Connection, broker: BrokerId, epoch: int) -> None:
     leading, _ = _election(db)
     if leading is None or leading.epoch != epoch:
-        raise Deposed(f"epoch {epoch} does not lead any more (now: {_described(leading)}): stop leading")
+        raise Deposed(f"epoch {epoch} no longer leads (now: {_described(leading)}): stop leading")
     if _number(db, broker.name) <= broker.incarnation:
         _set_number(db, broker.name, broker.incarnation + 1)
 

@@ -36,7 +36,7 @@ def opened(directory: Path) -> int:
     found = os.fstat(descriptor)
     if found.st_uid != os.geteuid() or found.st_mode & 0o077:
         os.close(descriptor)
-        raise PermissionError(f"{directory} is not this user's alone")
+        raise PermissionError(f"{directory} is open to other users: remove it, or give it to this user with mode 0700")
     return descriptor
 
 
@@ -70,7 +70,9 @@ class Ear:
                 failure = error
             else:
                 return
-        _log.warning("%s: no wake-ups, so what others write is seen some milliseconds later (%s)", directory, failure)
+        _log.warning(
+            "%s: no wake-ups, so this process sees writes of others some milliseconds later (%s)", directory, failure
+        )
 
     def wait(self, timeout_s: float) -> None:
         """Return at a wake-up, or after `timeout_s`."""

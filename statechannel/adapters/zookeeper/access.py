@@ -53,7 +53,7 @@ def client_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
             tls_context(arguments)
         except OSError as error:
             raise CoordinationError(
-                f"ca, certfile or keyfile of the zookeeper settings cannot be used: {error}"
+                f"ca, certfile or keyfile of the zookeeper settings cannot be used: {error}; correct the files"
             ) from error
     if "auth_data" in settings:
         arguments["auth_data"] = _credentials(settings["auth_data"])
@@ -64,7 +64,7 @@ def client_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
         identified = any(name in arguments for name in ("auth_data", "sasl_options", "certfile"))
         if str(settings["acl"]).startswith("creator") and not identified:
             raise CoordinationError(
-                f"acl={settings['acl']} makes nodes ours alone, but we have no identity: add `auth_data`, "
+                f"acl={settings['acl']} needs an identity to which the nodes belong: add `auth_data`, "
                 "`sasl_options` or `certfile` to the zookeeper settings, or set acl=open"
             )
     return arguments

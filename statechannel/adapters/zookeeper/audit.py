@@ -101,7 +101,11 @@ class _Connected:
 
 
 def _advice_for(error: Exception) -> str:
-    return "" if isinstance(error, Denied) else "look into the log of the server; nothing else could be looked at"
+    return (
+        ""
+        if isinstance(error, Denied)
+        else "read the log of the server; the other checks of ZooKeeper were not possible"
+    )
 
 
 async def _from_inside(

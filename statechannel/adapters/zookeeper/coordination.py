@@ -88,7 +88,7 @@ class ZooKeeperCoordination:
             await self.close()
             if isinstance(error, TimeoutError):
                 raise CoordinationUnavailable(
-                    f"no ZooKeeper at {self._hosts} within {timeout_s:g} s: {reason}"
+                    f"ZooKeeper at {self._hosts} did not answer within {timeout_s:g} s: {reason}"
                 ) from None
             raise
         finally:
@@ -100,7 +100,8 @@ class ZooKeeperCoordination:
         await asyncio.sleep(TELL_S)
         while True:
             left_s = max(0.0, began_s + timeout_s - asyncio.get_running_loop().time())
-            LOGGER.warning("no ZooKeeper at %s yet: %s; trying for %.0f s more", self._hosts, self._trouble(), left_s)
+            text = "ZooKeeper at %s does not answer yet: %s; trying for another %.0f s"
+            LOGGER.warning(text, self._hosts, self._trouble(), left_s)
             await asyncio.sleep(TELL_AGAIN_S)
 
     def _trouble(self) -> str:
@@ -291,7 +292,7 @@ class ZooKeeperCoordination:
             except Refused as refused:
                 if refused.index == 0:
                     raise fenced(candidate) from None
-                raise CoordinationUnavailable(f"the epoch could not be raised: {refused}") from None
+                raise CoordinationUnavailable(f"the epoch could not be raised: {refused}; try again") from None
 
     async def _raise_number(self, name: str, above: int, *guards: Operation) -> int:
         """Raise the number of `name` by at least one, to more than `above`. Raises Refused if a guard fails."""

@@ -33,15 +33,15 @@ def judge_server(address: str, answer: Server | BaseException, *, any_other: boo
     """Whether a server answers, its release and its role."""
     subject = f"zookeeper: {address}"
     if not isinstance(answer, Server):
-        advice = "start it, or correct the address, the firewall or TLS; brokers reach the others meanwhile"
+        advice = "start it, or correct the address, the firewall or TLS; brokers use the other servers meanwhile"
         if not any_other:
             advice = "start ZooKeeper, or correct the address, the firewall or TLS: no broker can start"
         yield Finding(subject, WARNING if any_other else ERROR, str(answer), advice)
         return
     answers = f"answers in {answer.answer_ms:.1f} ms"
     if not answer.version:
-        advice = "add srvr to 4lw.commands.whitelist of the server to have its version and role looked at, too"
-        yield Finding(subject, WARNING, f"{answers}; `srvr` is switched off or not answered", advice)
+        advice = "add srvr to 4lw.commands.whitelist of the server, so that the check can read its version and role"
+        yield Finding(subject, WARNING, f"{answers}; it does not answer `srvr`", advice)
         return
     found = f"{answers}; version {answer.version}, {answer.mode or 'role unknown'}"
     numbers = tuple(int(part) for part in answer.version.split(".")[:2] if part.isdigit())
@@ -59,7 +59,7 @@ def judge_sessions(servers: Sequence[Server], expected: Expected) -> Iterator[Fi
     for granted in dict.fromkeys(server.granted for server in servers):
         where = ", ".join(server.address for server in servers if server.granted == granted)
         found = (
-            f"{where}: session_timeout_s={expected.session_timeout_s:g} asked for, {granted.timeout_ms / 1_000:g} s "
+            f"{where}: session_timeout_s={expected.session_timeout_s:g} requested, {granted.timeout_ms / 1_000:g} s "
             f"granted (limits {granted.shortest_ms / 1_000:g} to {granted.longest_ms / 1_000:g} s)"
         )
         severity, advice = OK, ""
@@ -92,10 +92,10 @@ def judge_ensemble(voters: int, listed: int, expected: Expected) -> Finding:
         advice = "run three or five in production: while it is down nothing can be revoked, and no broker can start"
         return Finding(subject, WARNING, "one server, standalone", advice)
     if voters % 2 == 0:
-        advice = f"run {voters + 1} or {voters - 1}: an even number bears no more failures than one less"
+        advice = f"run {voters + 1} or {voters - 1}: one server more than an odd number tolerates no further failure"
         return Finding(subject, WARNING, found, advice)
     if listed < min(voters, 3):
-        advice = "name all of them in the coordination address: a broker reaches only those that it knows"
+        advice = "name all servers in the coordination address: a broker uses only the named ones"
         return Finding(subject, WARNING, found, advice)
     return Finding(subject, OK, found)
 
@@ -123,13 +123,13 @@ def judge_acls(acls: Mapping[str, Sequence[ACL]], expected: Expected) -> Finding
     subject = "zookeeper: access"
     exposed = [path for path, entries in acls.items() if any(_changes_for_all(entry) for entry in entries)]
     if not exposed:
-        return Finding(subject, OK, f"none of {len(acls)} nodes that were looked at can be changed by everybody")
-    found = f"everybody may change {len(exposed)} of {len(acls)} nodes that were looked at, such as {exposed[0]}"
+        return Finding(subject, OK, f"none of the {len(acls)} checked nodes can be changed by everybody")
+    found = f"everybody may change {len(exposed)} of the {len(acls)} checked nodes, such as {exposed[0]}"
     if expected.development:
         return Finding(subject, OK, found)
     advice = (
         "give all brokers credentials (auth_data, sasl_options or a TLS certificate) and acl=creator in the zookeeper "
-        "settings; once all have them, `setAcl -R` of zkCli.sh on the root changes what exists"
+        "settings; once all brokers have them, change the existing nodes: `setAcl -R` of zkCli.sh on the root"
     )
     return Finding(subject, WARNING, found, advice)
 
@@ -144,15 +144,15 @@ def judge_writes(times_ms: Sequence[float], expected: Expected) -> Finding:
     p50_ms, p99_ms = ordered[len(ordered) // 2], ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]
     proof_ms = expected.proof_validity_s * 1_000
     found = (
-        f"a checked write takes {p50_ms:.1f} ms (p99 {p99_ms:.1f} ms of {len(ordered)}); proofs count {proof_ms:g} ms"
+        f"a checked write takes {p50_ms:.1f} ms (p99 {p99_ms:.1f} ms of {len(ordered)}); a proof counts {proof_ms:g} ms"
     )
     if p50_ms > proof_ms / 4:
-        advice = "give it faster disks or a nearer place, or raise proof_validity_s: brokers would fence themselves"
+        advice = (
+            "give it faster disks or a faster network, or raise proof_validity_s: otherwise brokers fence themselves"
+        )
         return Finding("zookeeper: writes", ERROR, found, advice)
     if p99_ms > proof_ms / 4:
-        advice = (
-            "look at the disks (dataLogDir on one of its own) and the pauses of the servers, or raise proof_validity_s"
-        )
+        advice = "check the servers' disks (dataLogDir needs a disk of its own) and pauses, or raise proof_validity_s"
         return Finding("zookeeper: writes", WARNING, found, advice)
     return Finding("zookeeper: writes", OK, found)
 
@@ -160,7 +160,7 @@ def judge_writes(times_ms: Sequence[float], expected: Expected) -> Finding:
 def judge_clock(apart_ms: float) -> Finding:
     """Whether the wall clocks agree; only ages of loads and people who compare logs need them."""
     if abs(apart_ms) <= CLOCKS_APART_MS:
-        return Finding("zookeeper: clock", OK, "it agrees with ours")
+        return Finding("zookeeper: clock", OK, "it agrees with this machine's")
     way = "ahead of" if apart_ms > 0 else "behind"
-    found = f"the server's wall clock is {abs(apart_ms) / 1_000:.1f} s {way} ours"
+    found = f"the server's wall clock is {abs(apart_ms) / 1_000:.1f} s {way} this machine's"
     return Finding("zookeeper: clock", WARNING, found, "run chrony or ntpd on both machines")

@@ -92,7 +92,7 @@ def decode_member(name: str, node: bytes) -> Member | None:
     """The inverse; None, with a warning, for what somebody else wrote there."""
     number, mark, data = node.partition(b"\n")
     if not mark or not number.isdigit():
-        LOGGER.warning("liveness node of %s is not ours: %r", name, node[:40])
+        LOGGER.warning("the liveness node of %s holds data that no broker wrote: %r", name, node[:40])
         return None
     return Member(BrokerId(name, int(number)), data)
 
@@ -108,7 +108,7 @@ def decode_leadership(node: bytes) -> Leadership | None:
     try:
         return Leadership(BrokerId.parse(leader), int(epoch))
     except (InvalidName, ValueError):
-        LOGGER.warning("election node is not ours: %r", node[:80])
+        LOGGER.warning("the election node holds data that no broker wrote: %r", node[:80])
         return None
 
 
@@ -122,7 +122,7 @@ def decode_holder(lease: str, node: bytes) -> BrokerId | None:
     try:
         return BrokerId.parse(node.decode(errors="replace"))
     except (InvalidName, ValueError):
-        LOGGER.warning("node of lease %s is not ours: %r", lease, node[:80])
+        LOGGER.warning("the node of lease %s holds data that no broker wrote: %r", lease, node[:80])
         return None
 
 

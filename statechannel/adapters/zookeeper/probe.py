@@ -76,7 +76,7 @@ async def _handshake(address: str, session_timeout_ms: int, tls: ssl.SSLContext 
         try:
             size = int.from_bytes(await reader.readexactly(4))
             if not _GRANTED.size <= size <= _MAX_ANSWER_BYTES:
-                raise Unreachable("what answers there is no ZooKeeper, or wants TLS (use_ssl) where we have none")
+                raise Unreachable("the server there is not ZooKeeper, or expects TLS (set use_ssl=true)")
             _, granted_ms, _ = _GRANTED.unpack_from(await reader.readexactly(size))
         except asyncio.IncompleteReadError:
             text = "it closes the connection at once: no quorum, too many connections, or TLS on one side only"

@@ -277,9 +277,9 @@ class Session:
     def _denied(self, error: KazooException) -> Denied:
         if isinstance(error, InvalidACLError):
             return Denied(
-                f"ZooKeeper at {self.address} does not know who we are, so nodes cannot be made ours alone: give "
-                "credentials that it accepts (`auth_data`, `sasl_options` or a TLS certificate), or correct `acl`, "
-                "in the zookeeper settings"
+                f"ZooKeeper at {self.address} does not know this broker's identity, so its nodes cannot belong to it: "
+                "give credentials that it accepts (`auth_data`, `sasl_options` or a TLS certificate), or correct "
+                "`acl`, in the zookeeper settings"
             )
         return Denied(
             f"ZooKeeper at {self.address} does not let us use the nodes of this cluster: in the zookeeper settings, "

@@ -107,7 +107,7 @@ def test_another_strategy_may_be_advised() -> None:
     [
         ({RECORDED: noisy(0.2), TIGHTER: noisy(0.5)}, "may be no better"),
         ({RECORDED: [0.5, 0.1] * 6, TIGHTER: [0.1, 0.5] * 5 + [0.1, 0.4]}, "may be no better"),
-        ({RECORDED: noisy(0.5, 4), TIGHTER: noisy(0.2, 4)}, "falls for sure"),
+        ({RECORDED: noisy(0.5, 4), TIGHTER: noisy(0.2, 4)}, "certain to fall"),
         ({RECORDED: noisy(0.5), "plan:balancing_tolerance=0.01": noisy(0.1)}, "no single step leads there"),
         ({RECORDED: noisy(0.5), "plan:load_top_bundles=500": noisy(0.1)}, "no single step leads there"),
         (

@@ -102,7 +102,7 @@ def test_a_second_ingest_is_refused_and_harms_nothing(spark, lake, tmp_path, und
     one, two = (Batches(lake.root, plan(tmp_path), name) for name in ("one", "two"))
     one(material.raw(spark, log, 0.0, 0.3), 0)
     two(material.raw(spark, log, 0.0, 0.6), 0)
-    with pytest.raises(Conflict, match="let one of the two do it"):
+    with pytest.raises(Conflict, match="stop one of the two"):
         one(material.raw(spark, log, 0.3, 1.0), 1)
     two(material.raw(spark, log, 0.6, 1.0), 1)
     refresh_gold(lake, TTL_S)

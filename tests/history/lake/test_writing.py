@@ -98,7 +98,7 @@ def test_of_two_that_append_one_number_at_once_one_is_refused_or_passed_over(lak
     for thread in threads:
         thread.join()
     assert offsets(lake) in ([10, 11], [20, 21])
-    assert all("let one of the two" in str(error) for error in failures)
+    assert all("stop one of the two" in str(error) for error in failures)
 
 
 def test_a_newer_release_adds_its_columns_to_an_older_lake_and_the_older_one_goes_on(lake, monkeypatch):

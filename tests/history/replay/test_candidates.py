@@ -62,7 +62,7 @@ def test_a_name_makes_the_same_candidate_again():
         ("plan:bundle_rest=3", "did you mean bundle_rest_s"),
         ("plan:bundle_rest_s=-3", "bundle_rest_s=-3"),
         ("plan:partitions=3", "cannot change while a broker runs"),
-        ("recorded:bundle_rest_s=3", "takes no settings"),
+        ("recorded:bundle_rest_s=3", "has no settings"),
         ("plan:balancing_interval_s=10|20", "the same for all candidates"),
         ("plan:moves_in_flight=5", "changes nothing in a replay"),
         ("plan:split_max_keys=5", "changes nothing in a replay"),

@@ -170,7 +170,7 @@ def test_a_jvm_that_does_not_start_is_told_in_a_line_below_its_own(lake: Lake):
     run = apart(lake, "--memory", "9999999t")
     assert (run.returncode, "Traceback" in run.stderr, "VM" in run.stderr.splitlines()[0]) == (1, False, True)
     told = (
-        "Error: no Spark session at local[2]: its JVM did not start, and said why above; it has to be a JDK 17 or later"
+        "Error: no Spark session at local[2]: its JVM did not start, see its output above; it needs a JDK 17 or later"
     )
     assert run.stderr.splitlines()[-1] == told
 

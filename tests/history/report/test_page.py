@@ -161,7 +161,7 @@ def test_costs_that_cannot_be_told_apart_are_pale():
     assert "and 3 more kinds" in chart.title
     text = json.dumps(chart.spec)
     assert text.count('"opacity": 0.4') == 2
-    assert "not to be told from" in text
+    assert "not separable from" in text
 
 
 def test_a_model_that_explains_nothing_is_not_drawn():

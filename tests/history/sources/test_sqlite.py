@@ -134,7 +134,7 @@ async def test_a_file_in_the_place_of_the_one_that_was_read_stops_the_stream(spa
 
 
 def test_a_file_that_is_not_there_says_so(tmp_path):
-    with pytest.raises(Invalid, match="is this where the brokers' log lies"):
+    with pytest.raises(Invalid, match="check that this is the brokers' log"):
         available(SqliteSource(tmp_path / "none.db"))
 
 

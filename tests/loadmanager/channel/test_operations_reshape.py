@@ -219,7 +219,7 @@ async def test_a_split_whose_end_was_skipped_by_a_snapshot_is_unavailable_at_onc
         listeners, replica_._on_change = replica_._on_change, []
         await refuses(one, one.hand.entry(Q[0]))
         replica_._on_change = listeners
-        with pytest.raises(Unavailable, match="was not heard here"):
+        with pytest.raises(Unavailable, match="is not known here"):
             await splitting
 
 
@@ -264,7 +264,12 @@ REFUSALS: list[tuple[str, Ask, type[LoadManagerError], str]] = [
     ("merging what is apart", lambda o: o.merge([Q[0], Q[2]]), Invalid, "no neighbours"),
     ("merging two namespaces", lambda o: o.merge([Q[0], Bundle("t/x", Q[0].hi, Q[1].hi)]), Invalid, "of different"),
     ("merging what is not there", lambda o: o.merge([HALF, Q[2]]), NotFound, "no bundle"),
-    ("merging of two owners", lambda o: o.merge(Q[:3]), Conflict, r"first transfer to a:1 .*0xc0000000 \(at b:1#1\)"),
+    (
+        "merging of two owners",
+        lambda o: o.merge(Q[:3]),
+        Conflict,
+        r"first transfer the others to a:1: .*0xc0000000 \(at b:1#1\)",
+    ),
     ("merging nobody's", lambda o: o.merge(Q[2:]), Conflict, "nobody owns"),
     ("cancelling nothing", lambda o: o.cancel(Q[0]), Conflict, "is assigned, there is nothing to cancel: no transfer"),
     ("cancelling what is not there", lambda o: o.cancel(HALF), NotFound, "no bundle"),
@@ -301,7 +306,9 @@ async def test_a_move_that_has_gone_too_far_is_not_called_off(world: World):
     async with writer(world) as one:
         await one.hand.accept(Action.TRANSFER, Q[0], A, B)
         await one.hand.accept(Action.READY, Q[0], B)
-        with pytest.raises(Conflict, match="is releasing, there is nothing to cancel: its owner has stopped already"):
+        with pytest.raises(
+            Conflict, match="is releasing, there is nothing to cancel: its owner has stopped serving it already"
+        ):
             await one.operations.cancel(Q[0])
 
 

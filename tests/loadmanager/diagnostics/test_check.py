@@ -53,13 +53,13 @@ def test_the_defaults_are_fine():
     ("subject", "advice", "given"),
     [
         ("settings: sessions", "twice proof_validity_s", {"session_timeout_s": 3, "proof_validity_s": 2}),
-        ("settings: recovery", "several sessions", {"recovery_grace_s": 1}),
+        ("settings: recovery", "several session timeouts", {"recovery_grace_s": 1}),
         ("settings: failover", "503", {"lookup_timeout_s": 2}),
         ("settings: moves", "above every host_", {"host_acquire_timeout_s": 40}),
         ("settings: drain", "stays behind", {"drain_timeout_s": 12}),
         ("settings: retention", "a day", {"log_retention_s": 3600}),
         ("settings: leader", "above publish_timeout_s", {"lead_timeout_s": 5}),
-        ("settings: address", "all reach", {**KAFKA, "advertised": "127.0.0.1:8080"}),
+        ("settings: address", "all others reach", {**KAFKA, "advertised": "127.0.0.1:8080"}),
         ("settings: stores", "one machine", {**KAFKA, "coordination": "sqlite:x"}),
         ("settings: endpoints", "trusted", {"insecure": True}),
         ("settings: replication", "production", {**KAFKA, "development": True}),
@@ -103,7 +103,7 @@ def test_this_machine_has_the_clock_that_proofs_need():
 def test_it_is_said_what_tells_of_a_pause_of_this_machine():
     assert read_clocks().outside
     found = list(check_clocks(Clocks(boot=True, kept=True, outside=("the clock of its KVM host",))))
-    assert "paused is told by the clock of its KVM host" in found[-1].found
+    assert "the clock of its KVM host tells whether this machine was paused" in found[-1].found
 
 
 def test_clocks_that_are_missing_or_left_alone_are_told():

@@ -105,7 +105,7 @@ def test_what_is_no_file_of_ours_is_an_error(tmp_path: Path):
     db.close()
     for name in ("text", "other.db"):
         found = audit_log_file(tmp_path / name, now_ms=now_ms(), mounts=lambda: LOCAL)
-        assert "not one of ours" in texts(found, Severity.ERROR)
+        assert "loadmanager did not write" in texts(found, Severity.ERROR)
     found = audit_log_file(tmp_path / "none" / "lm.db", now_ms=now_ms(), mounts=lambda: LOCAL)
     assert "create it" in texts(found, Severity.ERROR)
 

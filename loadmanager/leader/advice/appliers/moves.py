@@ -32,7 +32,7 @@ class MovesApplier:
         """An obstacle if no bundle is where the advice expects it, or no destination takes bundles."""
         there = [move for move in advised(plan, MoveBundles).moves if self._at(move.bundle, move.source) is not None]
         if not there:
-            return Obstacle(PlanAction.SUPERSEDE, "no bundle of it is where it was any more")
+            return Obstacle(PlanAction.SUPERSEDE, "none of its bundles is where it was")
         if all(self._deciding.taking(move.destination) is None for move in there):
             return Obstacle(None, "its destinations take no bundles now")
         return None
@@ -44,7 +44,7 @@ class MovesApplier:
         for move in advised(plan, MoveBundles).moves:
             found, to = self._at(move.bundle, move.source), self._deciding.taking(move.destination)
             if found is None:
-                left_out[move.bundle] = "it is not where the advice has it"
+                left_out[move.bundle] = "it is not where the advice expects it"
             elif to is None:
                 left_out[move.bundle] = f"{move.destination} takes no bundles now"
             else:
@@ -65,7 +65,7 @@ class MovesApplier:
     async def undo(self, plan: Plan) -> Done | Waits:
         """Once the moves under way have arrived, move back the bundles that are still where the plan put them."""
         if not plan.outcomes:
-            return Waits("what is under way arrives")
+            return Waits("moves under way have not arrived yet")
         if not any(outcome.status is MoveStatus.DONE for outcome in plan.outcomes):
             return Done("nothing had been moved")
         found = self._store.documents.get(f"{plan.id}-undo")

@@ -19,7 +19,7 @@ from loadmanager.settings import Settings
 from statechannel.law.bundle import Bundle
 from statechannel.law.table import OwnershipTable
 
-RESHAPED = "others have reshaped it meanwhile"
+RESHAPED = "others have split or merged it meanwhile"
 
 
 class SplitsApplier:
@@ -84,7 +84,7 @@ class SplitsApplier:
 
     def changed_since(self, plan: Plan) -> str:
         """Not empty if others have split or merged parts of every cut."""
-        return "" if any(map(self._is_cut, advised(plan, CutBundles).cuts)) else "none of its bundles is as it was cut"
+        return "" if any(map(self._is_cut, advised(plan, CutBundles).cuts)) else "all its cuts have been changed since"
 
     async def undo(self, plan: Plan) -> Done | Waits:
         """Merge the parts that still have one owner; the detail names the others, which stay."""

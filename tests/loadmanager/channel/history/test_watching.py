@@ -137,7 +137,7 @@ async def test_a_replica_that_loads_anew_tells_its_watchers_the_partition_anew(w
             await stream.aclose()
             assert [kind for kind in reader.kinds if kind] == ["reload", "snapshot", "snapshot-end", "change"]
             assert reader.table == table_of(channel)
-            with pytest.raises(Gone, match="was trimmed"):
+            with pytest.raises(Gone, match="were trimmed"):
                 await watched.begin(None, str(before))
 
 

@@ -80,12 +80,12 @@ def test_a_later_format_is_told_from_damage():
     ("change", "found"),
     [
         (lambda body: body.replace(b'"cluster":"shop"', b'"cluster":"shed"', 1), "names another log"),
-        (lambda body: body.replace(b'"cluster"', b'"clutter"', 1), "does not read"),
-        (lambda body: body + b"\0\0\0\1x", "more in it"),
+        (lambda body: body.replace(b'"cluster"', b'"clutter"', 1), "cannot be read"),
+        (lambda body: body + b"\0\0\0\1x", "holds more"),
         (lambda body: body + b"\0\0\0\2x", "cut off"),
         (lambda body: body[: body.index(b"\n") + 1], "lacks"),
         (lambda body: body[: body.index(b"\n")], "lacks"),
-        (lambda body: body.replace(b"LS01", b"LS01"[::-1], 1), "does not read"),
+        (lambda body: body.replace(b"LS01", b"LS01"[::-1], 1), "cannot be read"),
     ],
 )
 def test_what_is_sealed_and_makes_no_sense_is_refused_all_the_same(change, found: str):

@@ -180,7 +180,7 @@ def test_a_token_that_is_not_later_is_named():
 def test_reused_numbers_and_missing_bundles_are_named():
     found = list(differences(begun(2).table, exported(two_namespaces())))
     assert "a:1 would get the incarnation 4 again" in found
-    assert any("is not there" in each for each in found)
+    assert any("is missing" in each for each in found)
 
 
 def test_an_import_is_unfinished_until_its_mark_stands():

@@ -190,7 +190,7 @@ async def test_the_rest_of_an_import_is_not_that_of_another_file(world: World):
     assert await interrupted(stores, export, 4)
     before = stores.records()
     assert "filled in part by another import" in await refused(stores, export, seal="beef")
-    assert "is begun there for that generation, not for 9" in await refused(stores, export, generation=9)
+    assert "began there with generation 4, not 9" in await refused(stores, export, generation=9)
     assert stores.records() == before
 
 
@@ -225,7 +225,7 @@ async def test_a_log_with_somebodys_leftovers_is_refused(world: World):
     stores = Stores(world, "new")
     folded = await stores.folded()
     await folded.log.append(TOPIC, 0, [Payload(None, b"?")])
-    assert "belongs to nobody" in await refused(stores, exported(two_namespaces()))
+    assert "belongs to no cluster" in await refused(stores, exported(two_namespaces()))
 
 
 @virtually
@@ -233,7 +233,7 @@ async def test_foreign_cluster_or_old_generation_is_refused_and_writes_nothing(w
     stores, export = Stores(world, "new"), exported(two_namespaces())
     foreign = replaced(export, cluster_identity=replaced(export.cluster_identity, cluster="shed"))
     assert "of cluster 'shed', not 'shop'" in await refused(stores, foreign)
-    assert "generation 3 is not above 3, which has been" in await refused(stores, export, generation=3)
+    assert "generation 3 is not above 3, which was used already" in await refused(stores, export, generation=3)
     last = replaced(export, cluster_identity=replaced(export.cluster_identity, generation=HIGHEST_GENERATION))
     assert "above 9999" in await refused(stores, last)
     assert stores.records() == []
@@ -272,7 +272,7 @@ async def test_a_root_that_cannot_be_that_of_the_lost_log_is_refused(world: Worl
     for tied, found in (
         (None, "belongs to no cluster: no broker was ever registered there"),
         (Identity("shed", "import-3-ab"), "belongs to cluster 'shed', not to 'shop'"),
-        (Identity("shop", "import-2-ab"), "generation 2, which is before the export's"),
+        (Identity("shop", "import-2-ab"), "generation 2, older than the export's"),
         (Identity("shop", "import-4-ab"), "a new one of generation 4 would give out its tokens again"),
     ):
         coordination = (await Stores(world, f"lost {tied}").place()).coordination

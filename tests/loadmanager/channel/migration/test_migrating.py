@@ -380,7 +380,7 @@ async def test_a_target_in_use_a_foreign_source_and_a_foreign_root_are_refused(w
     with pytest.raises(Conflict, match="belongs to no cluster"):
         await cluster.migrated(old=await other.place())
     mixed = replaced(await cluster.old.place(), coordination=(await other.place()).coordination)
-    with pytest.raises(Conflict, match="no broker was ever registered there; name with --from-coordination"):
+    with pytest.raises(Conflict, match="no broker was ever registered there; give --from-coordination"):
         await cluster.migrated(old=mixed)
     await (await other.place()).coordination.identify("shed", "x")
     mixed = replaced(await cluster.old.place(), coordination=(await other.place()).coordination)
@@ -404,7 +404,7 @@ async def test_moved_log_cannot_move_again_but_can_still_be_exported(world: Worl
     assert third.records() == []
     export = export_of((await cluster.old.folded()).table, {}, "log old", 5)
     assert export.moved_to == "log new"
-    with pytest.raises(Conflict, match="generation 1 is not above 1, which has been"):
+    with pytest.raises(Conflict, match="generation 1 is not above 1, which was used already"):
         await restore(export, "f00d", await third.place(), HERE, generation=1, say=lambda text: None)
     moved = await restore(export, "f00d", await third.place(), HERE, say=lambda text: None)
     assert moved.generation == 2, "the log that was lost gave out tokens of 1"

@@ -75,7 +75,7 @@ def test_a_draining_one_takes_nothing():
 def test_a_silent_one_neither_gives_nor_takes():
     answer = asked(silent(uneven(), 0))
     assert answer.usage is None
-    assert answer.answer == f"{A} has reported no load that is fresh: it neither gives nor takes"
+    assert answer.answer == f"{A} has reported no fresh load: it neither gives nor takes"
 
 
 def test_a_full_one_says_its_limit():
@@ -83,7 +83,7 @@ def test_a_full_one_says_its_limit():
     limits = of.brokers.max_bundles.copy()
     limits[1] = 1
     answer = asked(with_brokers(of, max_bundles=limits), B, IDLE)
-    assert answer.not_given[0].sentence == "it has all the 1 bundles that it may have"
+    assert answer.not_given[0].sentence == "it has 1 bundles, as many as it may have"
     assert answer.max_bundles == 1
 
 

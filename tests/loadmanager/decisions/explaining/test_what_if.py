@@ -54,7 +54,7 @@ def test_new_brokers_like_the_median_get_something_to_do():
     assert {to for _, to in moves(found.changed)} == {"new-1:0", "new-2:0", "new-3:0"}
     assert found.changed.mean == pytest.approx(0.2)
     assert found.changes == ("3 brokers more (like the median one)",)
-    assert any("policies of then are not known" in note for note in found.notes)
+    assert any("policies of that time are not known" in note for note in found.notes)
 
 
 def test_new_brokers_have_the_capacity_that_is_said():
@@ -125,7 +125,7 @@ def test_an_anti_affinity_group_is_counted_by_what_was_reported():
         (Edits(settings={"nonsense": 1}), "there is no setting nonsense"),
         (Edits(settings={"balancing_tolerance": 7}), "balancing_tolerance"),
         (Edits(loads={"a/b": 2}), "no bundle of a/b was reported"),
-        (Edits(loads={NAMESPACE: -1}), "makes no sense"),
+        (Edits(loads={NAMESPACE: -1}), "is not possible"),
         (Edits(policies={"isolation/x": {"namespaces": ["a("], "primary": ["b"]}}), "no regular expression"),
         (Edits(policies={"isolation/x": {"spaces": []}}), "policy isolation/x"),
         (Edits(policies={"beer/x": {}}), "policy beer/x"),
@@ -197,7 +197,7 @@ def test_a_model_that_is_not_the_one_decided_from_is_noticed():
     record = msgspec.structs.replace(recorded(uneven()), model=even())
     again = decide_again(record)
     assert again.same is None
-    assert "not the one" in again.why
+    assert "not the model of the decision" in again.why
 
 
 def test_what_is_missing_is_told():

@@ -118,7 +118,7 @@ async def test_what_waits_for_other_advice_says_for_which(tmp_path: Path) -> Non
         await leader.following.tick()
         second = await approved(leader, advice(BUDGET))
         await leader.following.tick()
-        assert leader.following.waiting[second.id] == f"advice {first.id} is measuring: one at a time"
+        assert leader.following.waiting[second.id] == f"advice {first.id} is measuring: only one runs at a time"
 
 
 class Spy:

@@ -91,7 +91,7 @@ async def test_nothing_is_applied_that_nobody_approved(tmp_path: Path) -> None:
         assert leader.changes() == []
         assert leader.following.waiting == {of.id: "it waits for approval"}
         assert leader.state(rejected) is PlanState.REJECTED
-        with pytest.raises(Conflict, match="is rejected: there is no approve for the operator; possible is nothing"):
+        with pytest.raises(Conflict, match="is rejected: the operator cannot approve it; possible: nothing"):
             await leader.review(rejected.id, PlanAction.APPROVE, "bob", "")
 
 
@@ -138,7 +138,7 @@ async def test_an_administrator_withdraws_what_is_measured_or_kept(tmp_path: Pat
         leader = await here.process()
         of = await published(leader, advice(GOOD))
         assert await leader.until_over(of) is PlanState.DONE
-        with pytest.raises(Conflict, match="there is no reject for the operator; possible is withdraw"):
+        with pytest.raises(Conflict, match="the operator cannot reject it; possible: withdraw"):
             await leader.review(of.id, PlanAction.REJECT, "bob", "")
         await leader.review(of.id, PlanAction.WITHDRAW, "bob", "clients complain")
         assert leader.state(of) is PlanState.UNDOING

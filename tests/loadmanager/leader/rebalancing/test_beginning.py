@@ -147,5 +147,5 @@ async def test_move_under_a_newer_policy_does_not_begin_and_nor_does_its_group(
     ]
     cluster.policy = Policies(revision=8)
     assert await cluster.begin(*moves, decided_under=7) == {1: "forbidden", 2: "forbidden", 3: "begun"}
-    assert "a policy has changed: isolation policy 'pay'" in cluster.details[1]
+    assert "a policy has changed since the decision: isolation policy 'pay'" in cluster.details[1]
     assert await cluster.begin(moves[0], decided_under=8) == {1: "begun"}, "the strategy has looked at these rules"

@@ -176,7 +176,7 @@ async def test_undo_lists_what_has_moved_on_and_leaves_it_there(world: World):
     back = await on.at(on.follower, lambda writer: writer.undo(plan.id, "ann", ""))
     assert [move.bundle for move in back.moves] == [b for b in on.bundles if b != gone]
     assert "c:1" in back.left_out[str(gone)]
-    with pytest.raises(Conflict, match=f"plan {back.id} .proposed. is to take back {plan.id} already"):
+    with pytest.raises(Conflict, match=f"plan {back.id} .proposed. takes back {plan.id} already"):
         await on.at(on.follower, lambda writer: writer.undo(plan.id, "ann", ""))
 
 
@@ -494,7 +494,7 @@ async def test_what_makes_no_sense_is_refused_with_what_to_do(world: World):
     assert "tolerance" in await refused(lambda writer: writer.propose("ann", "", {"tolerance": "snug"}))
     assert "nothing to move" in await refused(lambda writer: writer.propose("ann", "", {}))
     plan = await on.at(on.follower, lambda writer: writer.unload(Unload(broker="a:1"), "ann", "", review=True))
-    assert "only what has run" in await refused(lambda writer: writer.undo(plan.id, "ann", ""))
+    assert "only a plan that has run" in await refused(lambda writer: writer.undo(plan.id, "ann", ""))
     assert "until it has run" in await refused(lambda writer: writer.verify(plan.id, "ann"))
 
 

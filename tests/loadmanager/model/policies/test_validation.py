@@ -76,9 +76,9 @@ def isolating(**changed: Any) -> IsolationPolicy:
         (NamespacePolicy(settings={"colour": "red"}), "'colour' does not exist; here may be set: bundle_rest_s"),
         (NamespacePolicy(settings={"balancing_interval_s": 3}), "'balancing_interval_s' holds for the whole cluster"),
         (NamespacePolicy(settings={"bundle_rest_s": -1}), "settings.bundle_rest_s: Input should be greater"),
-        (NamespacePolicy(settings={"bundle_rest_s": "7"}), "settings.bundle_rest_s: '7' is no value of its kind"),
-        (NamespacePolicy(settings={"split": 1}), "settings.split: 1 is no value of its kind"),
-        (NamespacePolicy(settings={"split_hits": True}), "settings.split_hits: True is no value of its kind"),
+        (NamespacePolicy(settings={"bundle_rest_s": "7"}), "settings.bundle_rest_s: '7' is of another type"),
+        (NamespacePolicy(settings={"split": 1}), "settings.split: 1 is of another type"),
+        (NamespacePolicy(settings={"split_hits": True}), "settings.split_hits: True is of another type"),
         (NamespacePolicy(settings={"split_hits": 1.5}), "settings.split_hits: 1.5 is no whole number"),
         (
             NamespacePolicy(settings={"split_algorithm": "luck"}),
