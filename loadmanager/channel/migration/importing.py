@@ -84,8 +84,8 @@ class Import:
             raise Conflict(f"{whose} {cluster_identity.generation}; an import needs a new, empty log: choose another")
         if (cluster_identity.cluster, cluster_identity.generation) != (self._cluster, self._generation):
             raise Conflict(
-                f"{whose} {cluster_identity.generation}, and this import began there with generation "
-                f"{cluster_identity.generation}, not {self._generation}: run it with the same generation, or choose a new log"
+                f"{whose} {cluster_identity.generation}, and this import began there with that generation, "
+                f"not {self._generation}: run it with the same generation, or choose a new log"
             )
 
     async def claim(self, coordination: Coordination) -> ClusterIdentity:

@@ -82,7 +82,7 @@ class WriterThread:
         self._writing_since_s: float | None = None
         self.started: asyncio.Future[None] = self._loop.create_future()
         self.stopped: asyncio.Future[None] = self._loop.create_future()
-        threading.Thread(target=self._run, name=f"desk {path.name}", daemon=True).start()
+        threading.Thread(target=self._run, name=f"writer {path.name}", daemon=True).start()
 
     def put(self, request: Request) -> None:
         """Queue a request. Raises CoordinationUnavailable if too many wait."""

@@ -190,7 +190,7 @@ async def test_the_rest_of_an_import_is_not_that_of_another_file(world: World):
     assert await interrupted(stores, export, 4)
     before = stores.records()
     assert "filled in part by another import" in await refused(stores, export, seal="beef")
-    assert "began there with generation 4, not 9" in await refused(stores, export, generation=9)
+    assert "began there with that generation, not 9" in await refused(stores, export, generation=9)
     assert stores.records() == before
 
 
