@@ -350,7 +350,8 @@ async def moments(log: Log, topic: str) -> list[LogEntry]:
     """Entries that the log took at three different times at least, several at a time; all that partition 0 holds."""
     taken: set[int] = set()
     async with asyncio.timeout(WAIT_S):
-        while len(taken) < 3:
+        entries: list[LogEntry] = []
+        while len(taken) < 3 or len(entries) < 6:
             await log.append(topic, 0, values("a", "b", "c"))
             entries = await held(log, topic)
             taken = {entry.appended_ms for entry in entries}

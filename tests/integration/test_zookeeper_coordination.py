@@ -309,7 +309,7 @@ async def test_killed_zookeeper_fails_requests_at_once_and_is_found_again(zookee
             await asyncio.to_thread(zookeeper_server.start)
         await until(client, lambda: client.connection is Connection.CONNECTED)
         await proven(client, broker)
-        assert client.members[NAME].broker == broker
+        await until(client, lambda: NAME in client.members and client.members[NAME].broker == broker)
         assert client.leadership == leadership
 
 
