@@ -100,7 +100,7 @@ def test_a_window_must_have_a_beginning_before_its_end():
         (["--remote", "sc://h:1", "--lake", "lake"], "name a whole path or URI"),
         (["--conf", "spark.x"], "write name=value"),
         (["--rows", "0"], "--rows"),
-        (["--from", "yesterday"], "'yesterday' is no time; write -7d"),
+        (["--from", "yesterday"], "'yesterday' is not a time; write -7d"),
         (["--master", "foo"], "write local[2], spark://host:7077, yarn"),
         (["--master", "local[x]"], "write local[2]"),
         (["--memory", "much"], "write 2g"),
@@ -202,7 +202,7 @@ def test_a_spark_master_that_does_not_answer_is_told_at_once(lake: str):
 
 def test_yarn_needs_its_configuration(lake: str):
     run = apart("analyse", "--lake", lake, "--master", "yarn", before="import os; os.environ.pop('HADOOP_CONF_DIR', 0)")
-    assert (run.returncode, "say where it is, with HADOOP_CONF_DIR" in run.stderr) == (2, True)
+    assert (run.returncode, "set HADOOP_CONF_DIR" in run.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(

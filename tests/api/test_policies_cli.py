@@ -136,5 +136,5 @@ async def test_a_child_is_released_with_what_its_parent_was_quarantined_for(clus
     await loadmanager(cluster, "bundles", "quarantine", str(bundle), "--reason", "brokers died")
     child = f"{bundle.namespace}/0x00000000_0x80000000"
     released = await loadmanager(cluster, "bundles", "release-quarantine", child)
-    assert f"its quarantine was written for {bundle}" in released.stdout
+    assert f"this ends the quarantine of {bundle}" in released.stdout
     assert not policies_of(cluster).bundles

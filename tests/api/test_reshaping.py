@@ -206,7 +206,7 @@ async def test_a_move_is_called_off_on_the_command_line(cluster: Cluster) -> Non
     moving = asyncio.ensure_future(cluster.brokers[0].node.current.operations.transfer(first, there.name))
     await cluster.until(lambda: cluster.brokers[0].node.current.operations.bundle(first).target is not None)
     done = await loadmanager(cluster, "bundles", "cancel", str(first))
-    assert (done.exit_code, done.stdout) == (0, f"what {first} was in is called off\n")
+    assert (done.exit_code, done.stdout) == (0, f"the transfer or split of {first} is cancelled\n")
     assert "after cancel" in str((await asyncio.gather(moving, return_exceptions=True))[0])
     again = await loadmanager(cluster, "bundles", "cancel", str(first))
     assert again.exit_code == 1
