@@ -115,7 +115,7 @@ def test_wrong_use_is_told_before_anything_starts(lake: str, arguments: list[str
 
 def test_of_two_ingests_the_refused_one_is_told_what_to_do():
     said = "org.apache.spark.SparkConcurrentModificationException: Multiple streaming queries are concurrently using x"
-    with pytest.raises(Failed, match=r"Multiple streaming queries.*; another ingest is at work"), failing():
+    with pytest.raises(Failed, match=r"Multiple streaming queries.*; another ingest works on this lake"), failing():
         raise PySparkException(said)
 
 
@@ -270,8 +270,8 @@ def test_without_java_it_says_what_to_install(lake: str, tmp_path: Path):
         (
             "An error occurred while calling o7.collectToPython.\n: org.apache.spark.SparkException: [FAILED_READ_FILE."
             "NO_HINT] Encountered error while reading file f.parquet.  SQLSTATE: KD001\n\tat org.apache.spark.x\n",
-            "Spark gave up: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file f.parquet.; bring that "
-            "file back from a copy, or ingest into another lake",
+            "Spark gave up: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file f.parquet.; restore that "
+            "file from a copy, or ingest into another lake",
         ),
         ("An error occurred while calling o7.x.\n: java.lang.OutOfMemoryError: heap\n\tat a.b", "heap"),
         ("", "Spark gave up: no reason"),

@@ -72,7 +72,7 @@ def _chosen(names: tuple[str, ...]) -> list[Analysis]:
 
     unknown = [name for name in names if name not in ANALYSES]
     if unknown:
-        raise Failed(f"there is no analysis {unknown[0]}; choose from {', '.join(sorted(ANALYSES))}")
+        raise Failed(f"there is no analysis {unknown[0]}; there are {', '.join(sorted(ANALYSES))}")
     return [ANALYSES[name] for name in dict.fromkeys(names or ANALYSES)]
 
 
