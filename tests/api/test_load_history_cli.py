@@ -97,7 +97,7 @@ def test_a_window_must_have_a_beginning_before_its_end():
         (["--from", "-1d", "--to", "-2d"], "is not before --to"),
         (["--remote", "sc://h:1", "--master", "local"], "leave --master"),
         (["--remote", "http://h:1"], "write sc://host:port"),
-        (["--remote", "sc://h:1", "--lake", "lake"], "name a whole path or URI"),
+        (["--remote", "sc://h:1", "--lake", "lake"], "give an absolute path or a URI"),
         (["--conf", "spark.x"], "write name=value"),
         (["--rows", "0"], "--rows"),
         (["--from", "yesterday"], "'yesterday' is not a time; write -7d"),
