@@ -72,5 +72,5 @@ async def test_readers_on_the_command_line(cluster: Cluster) -> None:
     await cluster.until(lambda: node.views.readers["audit"].positions == (1, 0, 0, 0))
     assert "1 0 0 0" in await loadmanager("list")
     assert msgspec.json.decode(await loadmanager("list", "-o", "json"))["readers"][0]["name"] == "audit"
-    assert await loadmanager("remove", "audit") == "audit is forgotten\n"
+    assert await loadmanager("remove", "audit") == "audit is removed\n"
     await cluster.until(lambda: "audit" not in node.views.readers)

@@ -270,7 +270,7 @@ async def test_the_commands_say_what_the_routes_say(balancing: Asked):
         (("explain", move["bundle"]), ("why it is there", f"[decision {record['id']}]", "where it might go")),
         (("explain", move["source"]), ("what it uses", "its hottest bundles")),
         (("decisions", "list"), (record["id"], "plan")),
-        (("decisions", "show", record["id"], "--verify"), (move["bundle"], "the same comes out")),
+        (("decisions", "show", record["id"], "--verify"), (move["bundle"], "the decision is the same")),
         (("what-if", "--add-brokers", "2", "--rested"), ("2 brokers more", "new-1:0", "compared")),
         (("what-if", "--set", "balancing_tolerance=tight"), ("balancing_tolerance = tight",)),
         (("plan", "preview"), ("plan would decide now", "brokers")),
@@ -319,7 +319,7 @@ async def test_without_any_broker_the_log_alone_explains(tmp_path: Path):
     dead = await asyncio.to_thread(offline, "explain", move["source"], *at_option, "-o", "json")
     assert json.loads(dead.stdout) == broker
     verified = await asyncio.to_thread(offline, "decisions", "show", record["id"], "--verify")
-    assert "the same comes out" in verified.stdout, verified.output
+    assert "the decision is the same" in verified.stdout, verified.output
     listed = await asyncio.to_thread(offline, "decisions", "list", "-o", "json")
     assert record["id"] in [each["id"] for each in json.loads(listed.stdout)["decisions"]]
     other = await asyncio.to_thread(

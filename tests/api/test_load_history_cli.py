@@ -97,10 +97,10 @@ def test_a_window_must_have_a_beginning_before_its_end():
         (["--from", "-1d", "--to", "-2d"], "is not before --to"),
         (["--remote", "sc://h:1", "--master", "local"], "leave --master"),
         (["--remote", "http://h:1"], "write sc://host:port"),
-        (["--remote", "sc://h:1", "--lake", "lake"], "name a whole path or URI"),
+        (["--remote", "sc://h:1", "--lake", "lake"], "give an absolute path or a URI"),
         (["--conf", "spark.x"], "write name=value"),
         (["--rows", "0"], "--rows"),
-        (["--from", "yesterday"], "'yesterday' is no time; write -7d"),
+        (["--from", "yesterday"], "'yesterday' is not a time; write -7d"),
         (["--master", "foo"], "write local[2], spark://host:7077, yarn"),
         (["--master", "local[x]"], "write local[2]"),
         (["--memory", "much"], "write 2g"),
@@ -115,7 +115,7 @@ def test_wrong_use_is_told_before_anything_starts(lake: str, arguments: list[str
 
 def test_of_two_ingests_the_refused_one_is_told_what_to_do():
     said = "org.apache.spark.SparkConcurrentModificationException: Multiple streaming queries are concurrently using x"
-    with pytest.raises(Failed, match=r"Multiple streaming queries.*; another ingest is at work"), failing():
+    with pytest.raises(Failed, match=r"Multiple streaming queries.*; another ingest works on this lake"), failing():
         raise PySparkException(said)
 
 
@@ -202,7 +202,7 @@ def test_a_spark_master_that_does_not_answer_is_told_at_once(lake: str):
 
 def test_yarn_needs_its_configuration(lake: str):
     run = apart("analyse", "--lake", lake, "--master", "yarn", before="import os; os.environ.pop('HADOOP_CONF_DIR', 0)")
-    assert (run.returncode, "say where it is, with HADOOP_CONF_DIR" in run.stderr) == (2, True)
+    assert (run.returncode, "set HADOOP_CONF_DIR" in run.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -270,8 +270,8 @@ def test_without_java_it_says_what_to_install(lake: str, tmp_path: Path):
         (
             "An error occurred while calling o7.collectToPython.\n: org.apache.spark.SparkException: [FAILED_READ_FILE."
             "NO_HINT] Encountered error while reading file f.parquet.  SQLSTATE: KD001\n\tat org.apache.spark.x\n",
-            "Spark gave up: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file f.parquet.; bring that "
-            "file back from a copy, or ingest into another lake",
+            "Spark gave up: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file f.parquet.; restore that "
+            "file from a copy, or ingest into another lake",
         ),
         ("An error occurred while calling o7.x.\n: java.lang.OutOfMemoryError: heap\n\tat a.b", "heap"),
         ("", "Spark gave up: no reason"),

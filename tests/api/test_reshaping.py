@@ -206,7 +206,7 @@ async def test_a_move_is_called_off_on_the_command_line(cluster: Cluster) -> Non
     moving = asyncio.ensure_future(cluster.brokers[0].node.current.operations.transfer(first, there.name))
     await cluster.until(lambda: cluster.brokers[0].node.current.operations.bundle(first).target is not None)
     done = await loadmanager(cluster, "bundles", "cancel", str(first))
-    assert (done.exit_code, done.stdout) == (0, f"what {first} was in is called off\n")
+    assert (done.exit_code, done.stdout) == (0, f"the transfer or split of {first} is cancelled\n")
     assert "after cancel" in str((await asyncio.gather(moving, return_exceptions=True))[0])
     again = await loadmanager(cluster, "bundles", "cancel", str(first))
     assert again.exit_code == 1
@@ -219,7 +219,7 @@ async def test_a_move_is_called_off_on_the_command_line(cluster: Cluster) -> Non
         (("split-bundle", "t/n"), "either --bundle or --bundle-type"),
         (("split-bundle", "t/n", "-b", "first"), "is no hash range"),
         (("split-bundle", "t/n", "-b", FIRST, "--parts", "1"), "2<=x<=256"),
-        (("split-bundle", "t/n", "-b", FIRST, "--positions", "5,x"), "'x' is no position"),
+        (("split-bundle", "t/n", "-b", FIRST, "--positions", "5,x"), "'x' is not a position"),
         (("split-bundle", "t/n", "-b", FIRST, "-san", "magic"), "range_equally_divide"),
         (("merge-bundles", "t/n", "-b", FIRST), "two or more"),
         (("merge-bundles", "t/n", "-b", f"{FIRST},x"), "is no hash range"),

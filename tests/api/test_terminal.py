@@ -171,7 +171,7 @@ async def test_a_secret_on_a_command_line_is_refused_and_not_repeated(tmp_path: 
     code, _, errors = await command("check", "--log", f"sqlite:{tmp_path / 'lm.db'}", "--set", given)
     assert code == 2
     assert "hunter2" not in errors
-    assert "LOADMANAGER_" in errors or "no JSON" in errors
+    assert "LOADMANAGER_" in errors or "not valid JSON" in errors
 
 
 @pytest.mark.parametrize(

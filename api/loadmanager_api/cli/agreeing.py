@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--from-coordination", metavar="ADDRESS", help="The coordination root that is left behind.")
-@click.option("--lost", is_flag=True, help="That one is gone for good: its data was deleted, nobody can reach it.")
+@click.option("--from-coordination", metavar="ADDRESS", help="Address of the coordination that the brokers leave.")
+@click.option(
+    "--lost", is_flag=True, help="The old coordination is lost: its data was deleted, no broker can reach it."
+)
 @settings_options
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), help="For people, or for programs.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), help="Print a table, or JSON.  [default: table]")
 @click.pass_context
 def agree(
     ctx: click.Context,
@@ -35,9 +37,9 @@ def agree(
 ) -> None:
     """Replace what all brokers of a log agree on: the coordination root, proof_validity_s, clock_drift.
 
-    Give the settings that the brokers will have. A value that is not given stays as the log has it. Brokers that run
-    stop serving for about the old proof_validity_s; those that fit go on by themselves, the others end with a message.
-    After an interruption run the same command again: until then nobody serves.
+    Give the new settings of the brokers. The log keeps each value that is not given. Running brokers stop serving for
+    about the old proof_validity_s. Then a broker whose settings fit serves again; the others end with a message. After
+    an interruption run the same command again: until then no broker serves.
     """
     if from_coordination is not None and lost:
         raise click.UsageError("give either --from-coordination or --lost")
@@ -56,7 +58,7 @@ def agree(
         ("partitions", now.partitions),
     ]
     show_pairs(remote, msgspec.to_builtins(replaced), pairs)
-    say("this is what the log said before; nothing was changed" if replaced.was_done else "done: brokers may serve")
+    say("the log had this agreement already; nothing was changed" if replaced.was_done else "done: brokers may serve")
 
 
 async def _replaced(settings: Settings, old: str | None, *, lost: bool) -> Replaced:

@@ -15,10 +15,15 @@ _NAME = click.argument("name", metavar="TENANT/NAMESPACE", type=NAMESPACE)
 
 @click.command("set-anti-affinity-group")
 @_NAME
-@click.option("-g", "--group", required=True, help="Its namespaces are spread over failure domains and brokers.")
+@click.option(
+    "-g",
+    "--group",
+    required=True,
+    help="Name of the group; its namespaces are spread over failure domains and brokers.",
+)
 @asks_a_broker
 def set_group(remote: Remote, name: str, group: str) -> None:
-    """Put a namespace into a group, out of its former one."""
+    """Put a namespace into a group; it leaves its former group."""
     run(ask(remote, "POST", f"{_AT}/{name}/antiAffinity", body=group))
     done(remote, f"{name} is in group {group}", namespace=name, group=group)
 
@@ -27,7 +32,7 @@ def set_group(remote: Remote, name: str, group: str) -> None:
 @_NAME
 @asks_a_broker
 def get_group(remote: Remote, name: str) -> None:
-    """The group that a namespace is in."""
+    """Show the group of a namespace."""
     group = run(ask(remote, "GET", f"{_AT}/{name}/antiAffinity"))
     done(remote, group or f"{name} is in no group", namespace=name, group=group)
 
@@ -42,12 +47,12 @@ def delete_group(remote: Remote, name: str) -> None:
 
 
 @click.command("get-anti-affinity-namespaces")
-@click.option("-c", "--cluster", required=True, metavar="CLUSTER")
-@click.option("-g", "--group", required=True)
-@click.option("-p", "--tenant", help="Taken as pulsar-admin sends it; it means nothing here.")
+@click.option("-c", "--cluster", required=True, metavar="CLUSTER", help="Name of the cluster.")
+@click.option("-g", "--group", required=True, help="Name of the group.")
+@click.option("-p", "--tenant", help="Accepted for pulsar-admin; has no effect.")
 @asks_a_broker
 def group_namespaces(remote: Remote, cluster: str, group: str, tenant: str | None) -> None:
-    """The namespaces of a group."""
+    """List the namespaces of a group."""
     path = f"{_AT}/{segment(cluster)}/antiAffinity/{segment(group)}"
     found = run(ask(remote, "GET", path, query={"tenant": tenant}))
     show(remote, found, ("namespace",), [(name,) for name in found], empty="no namespaces")

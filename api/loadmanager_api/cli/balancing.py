@@ -16,13 +16,13 @@ from loadmanager_api.cli.printing import age, done, hanging, show, show_pairs
 
 @click.group()
 def balancing() -> None:
-    """Where balance stands."""
+    """Show the state of balancing."""
 
 
-@balancing.command(short_help="The last round, moves under way, limits, pauses, spread.")
+@balancing.command(short_help="Show the last round, moves under way, limits, pauses, spread.")
 @asks_a_broker
 def status(remote: Remote) -> None:
-    """What the last round decided, what is under way, paused and held back, and how far apart the brokers are."""
+    """Show what the last round decided, what is under way, paused or held back, and how uneven the usage is."""
     found = run(ask(remote, "GET", "/v1/balancing"))
     limits, last = found["limits"], found["last"]
     pairs: list[tuple[str, object]] = [
@@ -67,18 +67,20 @@ def _by_broker(found: dict[str, Any]) -> str:
     return f" ({', '.join(f'{name} {count}' for name, count in sorted(by_broker.items()))})" if by_broker else ""
 
 
-namespace_option = click.option("-n", "--namespace", metavar="TENANT/NAMESPACE", type=NAMESPACE)
-broker_option = click.option("--broker", metavar="HOST:PORT", type=BROKER)
+namespace_option = click.option(
+    "-n", "--namespace", metavar="TENANT/NAMESPACE", type=NAMESPACE, help="Only this namespace."
+)
+broker_option = click.option("--broker", metavar="HOST:PORT", type=BROKER, help="Only moves from and to this broker.")
 
 
-@click.command(short_help="Begin no more automatic moves for now.")
+@click.command(short_help="Pause automatic moves.")
 @namespace_option
 @broker_option
 @author_option
 @reason_option
 @asks_a_broker
 def pause(remote: Remote, namespace: str | None, broker: str | None, author: str, reason: str) -> None:
-    """Begin no more automatic moves, nor moves of plans: of a namespace, from and to a broker, or at all."""
+    """Start no more automatic moves, nor moves of plans: of a namespace, from and to a broker, or of the cluster."""
     _set(remote, "pause", namespace, broker, author, reason)
 
 
@@ -95,9 +97,9 @@ def resume(remote: Remote, namespace: str | None, broker: str | None, author: st
 
 def _set(remote: Remote, what: str, namespace: str | None, broker: str | None, author: str, reason: str) -> None:
     if namespace is not None and broker is not None:
-        raise click.UsageError("name a namespace or a broker, one at a time")
+        raise click.UsageError("give --namespace or --broker, not both")
     body = {"namespace": namespace, "broker": broker, "author": author, "reason": reason}
     found = run(ask(remote, "POST", f"/v1/balancing/{what}", body=body))
     subject = namespace or broker or "the cluster"
-    verb = "is paused" if what == "pause" else "is not paused any more" if found["changed"] else "was not paused"
+    verb = "is paused" if what == "pause" else "is no longer paused" if found["changed"] else "was not paused"
     done(remote, f"{subject} {verb}; paused now: {_paused(found)}", **found)

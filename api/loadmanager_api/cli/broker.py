@@ -39,15 +39,18 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 @click.command()
 @settings_options
 @click.option(
-    "--listen", metavar="HOST:PORT", help="Where the endpoints are; port 0 takes a free one.  [default: --advertised]"
+    "--listen", metavar="HOST:PORT", help="Address of the endpoints; port 0 takes a free port.  [default: --advertised]"
 )
 @click.option(
-    "--host", "host_name", metavar="MODULE:FACTORY", help="Makes the BundleHost; without it, one that does nothing."
+    "--host",
+    "host_name",
+    metavar="MODULE:FACTORY",
+    help="Function that makes the BundleHost; without it, the broker gets a host that does nothing.",
 )
 @click.option(
-    "--url", "urls", multiple=True, metavar="PROTOCOL=URL", help="Where clients reach the service; may be repeated."
+    "--url", "urls", multiple=True, metavar="PROTOCOL=URL", help="URL where clients reach the service; repeatable."
 )
-@click.option("-v", "--verbose", is_flag=True, help="Log more.")
+@click.option("-v", "--verbose", is_flag=True, help="Write debug messages to the log, too.")
 def broker(
     listen: str | None, host_name: str | None, urls: tuple[str, ...], more: tuple[str, ...], verbose: bool, **given: Any
 ) -> None:
@@ -122,7 +125,8 @@ def _host(name: str) -> Any:
     missing = [hook for hook in HOOKS if not callable(getattr(host, hook, None))]
     if missing:
         raise Failed(
-            f"--host {name}: it gave {_kind(host)} without {', '.join(missing)}; see loadmanager.model.host.BundleHost"
+            f"--host {name}: it returned {_kind(host)} without {', '.join(missing)}; "
+            "see loadmanager.model.host.BundleHost"
         )
     return host
 

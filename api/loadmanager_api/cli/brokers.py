@@ -20,15 +20,17 @@ POLL_S = 0.2
 
 @click.group()
 def brokers() -> None:
-    """Members of the cluster, the leader, drains."""
+    """List brokers, show the leader, drain brokers."""
 
 
-@brokers.command("list", short_help="Every broker, also gone ones that hold bundles.")
+@brokers.command("list", short_help="List every broker, also gone ones that hold bundles.")
 @click.argument("cluster", required=False)
 @asks_a_broker
 def list_(remote: Remote, cluster: str | None) -> None:
-    """Every registered broker, and those that are gone but still hold bundles. CLUSTER, as pulsar-admin wants it, may
-    be left out; if it is another cluster than that of the asked broker, nothing is listed."""
+    """List every registered broker, and brokers that are gone but still hold bundles.
+
+    CLUSTER is there for pulsar-admin: if it is not the cluster of the asked broker, the list is empty.
+    """
     if cluster is not None:
         run(ask(remote, "GET", f"/admin/v2/brokers/{segment(cluster)}"))
     found = run(ask(remote, "GET", "/v1/brokers"))
@@ -69,15 +71,15 @@ def _state(broker: dict[str, Any]) -> str:
 @brokers.command()
 @asks_a_broker
 def leader(remote: Remote) -> None:
-    """Who leads."""
+    """Show the leader."""
     found = run(ask(remote, "GET", "/admin/v2/brokers/leaderBroker"))
     show_pairs(remote, found, [("broker", found["brokerId"]), ("admin", found["serviceUrl"])])
 
 
-@brokers.command(short_help="Whether the asked broker could serve at this moment.")
+@brokers.command(short_help="Check whether the asked broker could serve at this moment.")
 @asks_a_broker
 def health(remote: Remote) -> None:
-    """Whether the asked broker is registered and could serve at this moment."""
+    """Check whether the asked broker is registered and could serve at this moment."""
     found = run(ask(remote, "GET", "/admin/v2/brokers/health"))
     done(remote, found, health=found)
 
@@ -85,13 +87,21 @@ def health(remote: Remote) -> None:
 @brokers.command(short_help="Move all bundles of a broker away.")
 @click.argument("broker", metavar="HOST:PORT", type=BROKER)
 @click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="Give up then."
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    help="Seconds until the drain gives up.  [default: the setting drain_timeout_s]",
 )
-@click.option("--force", is_flag=True, help="Also if no other broker takes bundles.")
-@click.option("--no-wait", is_flag=True, help="Only begin.")
-@click.option("--cancel", is_flag=True, help="Call it off: take bundles again.")
-@click.option("--status", is_flag=True, help="Only show how far it has come.")
-@click.option("--keep", is_flag=True, help="As a policy: it outlives restarts of the broker, and the leader moves.")
+@click.option("--force", is_flag=True, help="Drain even if no other broker takes bundles.")
+@click.option("--no-wait", is_flag=True, help="Return as soon as the drain has started.")
+@click.option("--cancel", is_flag=True, help="End the drain: the broker takes bundles again.")
+@click.option("--status", is_flag=True, help="Only show the progress of the drain.")
+@click.option(
+    "--keep",
+    is_flag=True,
+    help="Drain by a policy: it outlives restarts of the broker, and the leader moves the bundles.",
+)
 @asks_a_broker
 def drain(
     remote: Remote,
@@ -103,11 +113,11 @@ def drain(
     status: bool,
     keep: bool,
 ) -> None:
-    """Move all bundles of a broker away; it takes no more until --cancel."""
+    """Move all bundles of a broker away; the broker takes no more until --cancel."""
     path = f"/v1/brokers/{segment(broker)}/drain"
     if keep:
         found = run(keep_drained(remote, broker, drain=not cancel, force=force))
-        then = "takes bundles again" if cancel else "is drained, until: brokers drain --keep --cancel"
+        then = "takes bundles again" if cancel else f"is drained, until you run: brokers drain {broker} --keep --cancel"
         done(remote, f"{broker} {then}", **found)
     elif cancel:
         run(ask(remote, "DELETE", path))
@@ -139,7 +149,8 @@ def _show(remote: Remote, progress: dict[str, Any]) -> None:
         text = f"{progress['broker']} is draining: {left} of {total} bundles left"
     else:
         text = (
-            f"{progress['broker']} is drained; it takes no bundles until: brokers drain {progress['broker']} --cancel"
+            f"{progress['broker']} is drained; it takes no bundles until you run: "
+            f"brokers drain {progress['broker']} --cancel"
         )
     done(remote, text, **progress)
     if draining and left and not progress["running"]:

@@ -15,8 +15,8 @@ from loadmanager_api.cli.printing import done
 from statechannel.law.bundle import Bundle
 
 _BUNDLE = click.argument("bundle", type=BUNDLE)
-_FORCE = click.option("--force", is_flag=True, help="Also if nothing satisfies it at present.")
-_REASON = click.option("--reason", metavar="TEXT", help="Kept in the history.")
+_FORCE = click.option("--force", is_flag=True, help="Write the policy even if no broker satisfies it now.")
+_REASON = click.option("--reason", metavar="TEXT", help="Reason, for the history.")
 
 
 @click.command(short_help="Keep a bundle on a broker.")
@@ -26,7 +26,7 @@ _REASON = click.option("--reason", metavar="TEXT", help="Kept in the history.")
 @_REASON
 @asks_a_broker
 def pin(remote: Remote, bundle: Bundle, broker: str | None, force: bool, reason: str | None) -> None:
-    """Move a bundle to a broker and keep it there while that broker lives; without one, keep it where it is."""
+    """Move a bundle to a broker and keep it there while that broker lives; without HOST:PORT, keep it where it is."""
     found = _patch(remote, bundle, {"pin": broker or "*"}, force=force, reason=reason)
     done(remote, f"{bundle} is pinned to {broker or 'where it is'}", **found)
 
@@ -36,8 +36,8 @@ def pin(remote: Remote, bundle: Bundle, broker: str | None, force: bool, reason:
 @_REASON
 @asks_a_broker
 def unpin(remote: Remote, bundle: Bundle, reason: str | None) -> None:
-    """End a pin."""
-    done(remote, f"{bundle} is pinned no more", **_patch(remote, bundle, {"pin": None}, reason=reason))
+    """Remove the pin of a bundle."""
+    done(remote, f"{bundle} is no longer pinned", **_patch(remote, bundle, {"pin": None}, reason=reason))
 
 
 @click.command(short_help="Keep a bundle off brokers.")
@@ -47,17 +47,17 @@ def unpin(remote: Remote, bundle: Bundle, reason: str | None) -> None:
 @_REASON
 @asks_a_broker
 def exclude(remote: Remote, bundle: Bundle, brokers: tuple[str, ...], force: bool, reason: str | None) -> None:
-    """Keep a bundle off these brokers, and of these only; without any, off none."""
+    """Keep a bundle off these brokers. The list replaces the former one; without brokers, nothing is excluded."""
     found = _patch(remote, bundle, {"exclude": list(brokers) or None}, force=force, reason=reason)
     done(remote, f"{bundle} is kept off {', '.join(brokers) or 'no broker'}", **found)
 
 
-@click.command(short_help="Let nobody take a bundle any more.")
+@click.command(short_help="Assign a bundle to no broker any more.")
 @_BUNDLE
-@click.option("--reason", metavar="TEXT", required=True, help="What a lookup answers.")
+@click.option("--reason", metavar="TEXT", required=True, help="Reason; lookups of the bundle answer with it.")
 @asks_a_broker
 def quarantine(remote: Remote, bundle: Bundle, reason: str) -> None:
-    """Let nobody take a bundle any more. Who owns it keeps it: unload it to take it away."""
+    """Assign a bundle to no broker any more. Its present owner keeps it: unload the bundle to take it away."""
     found = _patch(remote, bundle, {"quarantined": reason}, reason=reason)
     done(remote, f"{bundle} is quarantined: {reason}", **found)
 
@@ -67,10 +67,10 @@ def quarantine(remote: Remote, bundle: Bundle, reason: str) -> None:
 @_REASON
 @asks_a_broker
 def release_quarantine(remote: Remote, bundle: Bundle, reason: str | None) -> None:
-    """Let a bundle be assigned again, with all of its part of the ring that was quarantined with it."""
+    """Let a bundle be assigned again, and all ranges that were quarantined with it."""
     written = [each for each in _quarantined(remote) if intersects(each, bundle)] or [bundle]
     found = [_patch(remote, each, {"quarantined": None}, reason=reason) for each in written]
-    whole = "" if written == [bundle] else f"; its quarantine was written for {', '.join(map(str, written))}"
+    whole = "" if written == [bundle] else f"; this ends the quarantine of {', '.join(map(str, written))}"
     done(remote, f"{bundle} may be assigned again{whole}", **found[0])
 
 

@@ -21,22 +21,22 @@ PAGE = 1_000
 
 @click.group()
 def bundles() -> None:
-    """Which bundles there are, and whose; calling off moves and splits."""
+    """List, pin, exclude and quarantine bundles; cancel moves and splits."""
 
 
 @bundles.command("list")
-@click.option("-n", "--namespace", metavar="TENANT/NAMESPACE", type=NAMESPACE)
-@click.option("-s", "--state", type=click.Choice([state.value for state in State]))
-@click.option("--owner", metavar="HOST:PORT", type=BROKER)
-@click.option("--limit", type=click.IntRange(1), default=PAGE, show_default=True)
+@click.option("-n", "--namespace", metavar="TENANT/NAMESPACE", type=NAMESPACE, help="Only this namespace.")
+@click.option("-s", "--state", type=click.Choice([state.value for state in State]), help="Only this state.")
+@click.option("--owner", metavar="HOST:PORT", type=BROKER, help="Only bundles of this broker.")
+@click.option("--limit", type=click.IntRange(1), default=PAGE, show_default=True, help="Number of bundles at most.")
 @asks_a_broker
 def list_(remote: Remote, namespace: str | None, state: str | None, owner: str | None, limit: int) -> None:
-    """Bundles in the order of their names."""
+    """List bundles in the order of their names."""
     found, more = run(_collect(remote, {"namespace": namespace, "state": state, "owner": owner}, limit))
     rows = [(b["bundle"], b["state"], _owner(b), b["token"]) for b in found]
     show(remote, found, ("bundle", "state", "owner", "token"), rows, empty="no bundles")
     if more:
-        echo(f"these are the first {limit}; there are more: --limit", err=True)
+        echo(f"these are the first {limit}; there are more: give a greater --limit", err=True)
 
 
 def _owner(bundle: dict[str, Any]) -> str | None:
@@ -65,7 +65,7 @@ async def _collect(remote: Remote, query: dict[str, str | None], limit: int) -> 
 @click.argument("bundle", type=BUNDLE)
 @asks_a_broker
 def show_(remote: Remote, bundle: Bundle) -> None:
-    """Everything that the asked broker knows of one bundle."""
+    """Show everything that the asked broker knows of one bundle."""
     found = run(ask(remote, "GET", f"/v1/bundles/{bundle}"))
     names = ("bundle", "state", "owner", "incarnation", "owner_live", "target", "token", "revision", "partition")
     pairs: list[tuple[str, object]] = [(name.replace("_", " "), found[name]) for name in names]
@@ -82,13 +82,13 @@ for command in POLICY_COMMANDS:
     bundles.add_command(command)
 
 
-@bundles.command(short_help="Call off the transfer or split that it is in.")
+@bundles.command(short_help="Cancel the transfer or split of a bundle.")
 @click.argument("bundle", type=BUNDLE)
 @asks_a_broker
 def cancel(remote: Remote, bundle: Bundle) -> None:
-    """Call off the transfer or split that it is in; it stays where it is, whole."""
+    """Cancel the transfer or split of a bundle: it stays where it is, whole."""
     run(ask(remote, "POST", f"/v1/bundles/{bundle}/cancel"))
-    done(remote, f"what {bundle} was in is called off", bundle=str(bundle))
+    done(remote, f"the transfer or split of {bundle} is cancelled", bundle=str(bundle))
 
 
 bundles.add_command(history)

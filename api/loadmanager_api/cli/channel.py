@@ -18,7 +18,7 @@ from loadmanager_api.cli.watching import watch
 
 @click.group()
 def channel() -> None:
-    """The bundle-state channel of one broker."""
+    """Inspect the channel as one broker has read it; back it up, restore it."""
 
 
 channel.add_command(agree)
@@ -28,13 +28,13 @@ channel.add_command(import_command)
 
 @channel.group()
 def readers() -> None:
-    """Readers of the channel's log, for whom it is not trimmed."""
+    """Manage readers of the channel's log; brokers trim nothing that a reader still needs."""
 
 
 @readers.command("list")
 @asks_a_broker
 def list_readers(remote: Remote) -> None:
-    """Who has registered, and how far each has come."""
+    """List readers, and how far each has read."""
     found = run(ask(remote, "GET", "/v1/channel/readers"))
     rows = [(r["name"], " ".join(map(str, r["positions"])), age(r["registered_ms"])) for r in found["readers"]]
     show(remote, found, ("reader", "positions", "registered"), rows, "no readers")
@@ -45,9 +45,9 @@ def list_readers(remote: Remote) -> None:
 @click.argument("positions", type=click.IntRange(0), nargs=-1)
 @asks_a_broker
 def add_reader(remote: Remote, name: str, positions: tuple[int, ...]) -> None:
-    """Register a reader, or renew and move it on.
+    """Register a reader, or renew its registration and move it forward.
 
-    POSITIONS are the offsets that it wants next, one for each partition; without them: where the log begins.
+    POSITIONS are the offsets that the reader needs next, one for each partition.  [default: the begin of the log]
     """
     path = f"/v1/channel/readers/{quote(name, safe='')}"
     added = run(ask(remote, "PUT", path, body={"positions": list(positions) or None}))
@@ -59,9 +59,9 @@ def add_reader(remote: Remote, name: str, positions: tuple[int, ...]) -> None:
 @click.argument("name")
 @asks_a_broker
 def remove_reader(remote: Remote, name: str) -> None:
-    """Forget a reader."""
+    """Remove a reader."""
     run(ask(remote, "DELETE", f"/v1/channel/readers/{quote(name, safe='')}"))
-    done(remote, f"{name} is forgotten", reader=name)
+    done(remote, f"{name} is removed", reader=name)
 
 
 channel.add_command(status)

@@ -21,13 +21,15 @@ _UNITS = ("B", "KiB", "MiB", "GiB")
 
 
 @click.command()
-@click.option("--digest", is_flag=True, help="With a digest of each partition: equal on all replicas at equal offsets.")
-@click.option("-a", "--all", "everybody", is_flag=True, help="Also how far every other broker has read.")
+@click.option(
+    "--digest", is_flag=True, help="Add a digest of each partition; replicas at equal offsets have equal digests."
+)
+@click.option("-a", "--all", "everybody", is_flag=True, help="Also show how far every other broker has read.")
 @asks_a_broker
 def status(remote: Remote, digest: bool, everybody: bool) -> None:
-    """Where the log begins and ends, its snapshots and who writes them; how far the asked broker has read.
+    """Show where the log begins and ends, its snapshots and their writers, and how far the asked broker has read.
 
-    And what it refused and skipped, since it started.
+    Also show what the broker has refused and skipped since its start.
     """
     found, others = run(_ask(remote, digest, everybody))
     answer = {**found, "brokers": others} if everybody else found
@@ -173,7 +175,7 @@ def told_refusals(refused: dict[str, int]) -> str:
     told = ", ".join(f"{count} {reason}" for reason, count in refused.items())
     if not told:
         return "none"
-    return f"{told}: as usual, somebody else was first" if refused.keys() <= USUAL else told
+    return f"{told}: normal, another broker was first" if refused.keys() <= USUAL else told
 
 
 def _pairs(found: dict[str, Any]) -> list[tuple[str, object]]:

@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 
 @click.command()
 @settings_options
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), help="For people, or for programs.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0.1), help="Seconds for each store.  [default: 20]")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), help="Print a table, or JSON.  [default: table]")
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(min=0.1), help="Seconds to wait for each store.  [default: 20]"
+)
 @click.pass_context
 def check(ctx: click.Context, output: str | None, timeout_s: float | None, more: tuple[str, ...], **given: Any) -> None:
-    """Look at Kafka and ZooKeeper, or the SQLite files, as a broker with these settings would find them.
+    """Check Kafka and ZooKeeper, or the SQLite files, as a broker with these settings would find them.
 
-    Give the options that the broker gets. Nothing is created or changed. Exit code 1 if there are errors.
+    Give the options of the broker. The command creates and changes nothing. Exit code 1: there are errors.
     """
     from loadmanager.broker.wiring import auditors
     from loadmanager.diagnostics.check.round import AUDIT_TIMEOUT_S, check, worst

@@ -71,7 +71,7 @@ async def ask(
         ):
             return _read(remote, answer.status, await answer.text(errors="replace"), answer.content_type)
     except ValueError:  # aiohttp.InvalidURL is one, and what yarl raises for a port
-        raise click.UsageError(f"{remote.admin_url!r} is no URL; write --admin-url http://host:port") from None
+        raise click.UsageError(f"{remote.admin_url!r} is not a URL; write --admin-url http://host:port") from None
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise NotNow(unreachable(remote, error)) from None
 
@@ -89,7 +89,7 @@ def _read(remote: Remote, status: int, text: str, kind: str) -> Any:
     try:
         answer = json.loads(text) if kind.endswith("json") and text else text or None
     except ValueError:
-        raise Failed(f"what answers at {remote.admin_url} is no broker: its JSON cannot be read") from None
+        raise Failed(f"{remote.admin_url} is not a broker: its answer is not valid JSON") from None
     if status < 400:
         return answer
     match answer:
@@ -98,7 +98,7 @@ def _read(remote: Remote, status: int, text: str, kind: str) -> Any:
         case str() if "\n" not in answer.strip() and not answer.lstrip().startswith("<"):
             reason = answer
         case _:
-            reason = f"what answers at {remote.admin_url} is no broker, or something stands in between: HTTP {status}"
+            reason = f"{remote.admin_url} is not a broker, or a proxy answered: HTTP {status}"
     raise (NotNow if status == 503 else Failed)(one_line(reason))
 
 

@@ -67,7 +67,7 @@ class BashLine(ShellComplete):
 @click.option("--answer", is_flag=True, hidden=True, help="What the script of bash asks for.")
 @click.pass_context
 def completion(ctx: click.Context, shell: str, answer: bool) -> None:
-    """Print the script that makes a shell complete commands, options and, where a broker answers, names."""
+    """Print the script with which a shell completes commands, options and, if a broker answers, names."""
     found = BashLine if shell == "bash" else get_completion_class(shell)
     assert found is not None, "click knows these shells"
     machinery = found(ctx.find_root().command, {}, PROGRAM, VARIABLE)

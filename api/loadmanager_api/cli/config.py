@@ -29,18 +29,18 @@ _the_setting = click.argument("name", shell_complete=_names)
 
 @click.group()
 def config() -> None:
-    """Settings: what holds, who set it, and changing it while brokers run.
+    """Show settings and who set them, and change settings while brokers run.
 
-    Names are ours or Pulsar's; a value is in the unit of the name. docs/settings.md has them all.
+    NAME is our name or Pulsar's; a value is in the unit of that name. docs/settings.md lists all settings.
     """
 
 
-@config.command("list", short_help="Settings that are not at their defaults.")
-@click.option("-a", "--all", "all_", is_flag=True, help="Also those at their defaults.")
-@click.option("--live", is_flag=True, help="Only what can be changed while brokers run.")
+@config.command("list", short_help="List settings that are not at their defaults.")
+@click.option("-a", "--all", "all_", is_flag=True, help="Also list settings at their defaults.")
+@click.option("--live", is_flag=True, help="Only settings that can change while brokers run.")
 @asks_a_broker
 def list_(remote: Remote, all_: bool, live: bool) -> None:
-    """Settings at the asked broker that are not at their defaults."""
+    """List settings of the asked broker that are not at their defaults."""
     found = run(ask(remote, "GET", _AT))
     chosen = [
         each
@@ -55,14 +55,14 @@ def list_(remote: Remote, all_: bool, live: bool) -> None:
     show(remote, chosen, columns, rows, empty="every setting is at its default: --all shows them")
     for each in chosen if remote.output == "table" else ():
         if each["ignored"]:
-            echo(f"{each['name']}: the cluster's value is left out here: {each['ignored']}", err=True)
+            echo(f"{each['name']}: this broker ignores the cluster's value: {each['ignored']}", err=True)
 
 
 @config.command()
 @_the_setting
 @asks_a_broker
 def get(remote: Remote, name: str) -> None:
-    """Everything about one setting."""
+    """Show everything about one setting."""
     found = run(ask(remote, "GET", f"{_AT}/{segment(name)}"))
     pairs: list[tuple[str, object]] = [
         (found["name"], " ".join(filter(None, (_value(found["value"]), found["unit"])))),
@@ -74,15 +74,15 @@ def get(remote: Remote, name: str) -> None:
     ]
     pairs += [(theirs, _value(value)) for theirs, value in found["pulsar"].items()]
     if found["ignored"]:
-        pairs.append(("left out", found["ignored"]))
+        pairs.append(("ignored", found["ignored"]))
     show_pairs(remote, found, pairs)
 
 
-@config.command("set", short_help="Change it for the whole cluster.")
+@config.command("set", short_help="Change a setting for the whole cluster.")
 @_the_setting
 @click.argument("value")
-@click.option("--version", type=click.IntRange(0), help="Only if this is still its version.  [default: any]")
-@click.option("--reason", default="", help="For the history.")
+@click.option("--version", type=click.IntRange(0), help="Only if the setting still has this version.  [default: any]")
+@click.option("--reason", default="", help="Reason, for the history.")
 @asks_a_broker
 def set_(remote: Remote, name: str, value: str, version: int | None, reason: str) -> None:
     """Change a setting for the whole cluster, while its brokers run."""
@@ -90,22 +90,22 @@ def set_(remote: Remote, name: str, value: str, version: int | None, reason: str
     _tell(remote, run(ask(remote, "PUT", f"{_AT}/{segment(name)}", body=body)))
 
 
-@config.command(short_help="Leave it to each broker again.")
+@config.command(short_help="Leave a setting to each broker again.")
 @_the_setting
-@click.option("--version", type=click.IntRange(0), help="Only if this is still its version.  [default: any]")
-@click.option("--reason", default="", help="For the history.")
+@click.option("--version", type=click.IntRange(0), help="Only if the setting still has this version.  [default: any]")
+@click.option("--reason", default="", help="Reason, for the history.")
 @asks_a_broker
 def unset(remote: Remote, name: str, version: int | None, reason: str) -> None:
-    """Leave a setting to each broker again, as it was started."""
+    """Leave a setting to each broker again: the value of its start holds."""
     query = {"version": None if version is None else str(version), "reason": reason or None}
     _tell(remote, run(ask(remote, "DELETE", f"{_AT}/{segment(name)}", query=query)))
 
 
-@config.command(short_help="Who changed it from what to what, when and why.")
+@config.command(short_help="Show who changed a setting, when and why.")
 @_the_setting
 @asks_a_broker
 def history(remote: Remote, name: str) -> None:
-    """Who changed a setting from what to what, when and why; oldest first."""
+    """Show who changed a setting, from what to what, when and why; oldest first."""
     found = run(ask(remote, "GET", f"{_AT}/{segment(name)}/history"))
     rows = [
         (
@@ -147,47 +147,47 @@ def _value(value: Any) -> str:
 
 
 def _pulsar_name(command: Any) -> Any:
-    return click.option("-c", "--config", "name", required=True, help="The setting's name, ours or Pulsar's.")(command)
+    return click.option("-c", "--config", "name", required=True, help="Name of the setting, ours or Pulsar's.")(command)
 
 
-@click.command("update-dynamic-config", short_help="As `config set`.")
+@click.command("update-dynamic-config", short_help="Do the same as `config set`.")
 @_pulsar_name
-@click.option("-v", "--value", required=True, help="In the unit of the name.")
+@click.option("-v", "--value", required=True, help="Value, in the unit of the name.")
 @asks_a_broker
 def update_dynamic_config(remote: Remote, name: str, value: str) -> None:
-    """As `config set`: change a setting for the whole cluster."""
+    """Change a setting for the whole cluster, as `config set` does."""
     run(ask(remote, "POST", f"{_PULSARS}/{segment(name)}/{segment(value)}"))
     done(remote, f"{name} is {value}", name=name, value=value)
 
 
-@click.command("delete-dynamic-config", short_help="As `config unset`.")
+@click.command("delete-dynamic-config", short_help="Do the same as `config unset`.")
 @_pulsar_name
 @asks_a_broker
 def delete_dynamic_config(remote: Remote, name: str) -> None:
-    """As `config unset`: leave a setting to each broker again."""
+    """Leave a setting to each broker again, as `config unset` does."""
     run(ask(remote, "DELETE", f"{_PULSARS}/{segment(name)}"))
     done(remote, f"{name} is left to each broker", name=name)
 
 
-@click.command("get-all-dynamic-config", short_help="What the cluster has set, by all names.")
+@click.command("get-all-dynamic-config", short_help="Show what the cluster has set, by all names.")
 @asks_a_broker
 def get_all_dynamic_config(remote: Remote) -> None:
-    """What the cluster has set, by our names and Pulsar's."""
+    """Show what the cluster has set, by our names and Pulsar's."""
     _show_values(remote, "values", "the cluster has set nothing")
 
 
-@click.command("list-dynamic-config", short_help="Names that can be changed while brokers run.")
+@click.command("list-dynamic-config", short_help="List settings that can change while brokers run.")
 @asks_a_broker
 def list_dynamic_config(remote: Remote) -> None:
-    """Names that can be changed while brokers run, ours and Pulsar's."""
+    """List settings that can change while brokers run, by our names and Pulsar's."""
     found = run(ask(remote, "GET", _PULSARS))
     show(remote, found, ("setting",), [(name,) for name in found])
 
 
-@click.command("get-runtime-config", short_help="What holds at the asked broker, by all names.")
+@click.command("get-runtime-config", short_help="Show the values of the asked broker, by all names.")
 @asks_a_broker
 def get_runtime_config(remote: Remote) -> None:
-    """What holds at the asked broker, by our names and Pulsar's."""
+    """Show the values of the asked broker, by our names and Pulsar's."""
     _show_values(remote, "runtime", "none")
 
 

@@ -23,17 +23,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _PREFIX = "LOADMANAGER_"
 _OPTIONS = (
-    click.option("--cluster", help="Name of the cluster; tied to its log for ever.  [default: standalone]"),
-    click.option("--advertised", metavar="HOST:PORT", help="By which the others know this broker."),
+    click.option("--cluster", help="Name of the cluster; its log keeps this name for ever.  [default: standalone]"),
+    click.option("--advertised", metavar="HOST:PORT", help="Address by which the other brokers know this broker."),
     click.option(
-        "--log", metavar="ADDRESS", help="sqlite:FILE or kafka://host:port[,…].  [default: sqlite:loadmanager.db]"
+        "--log", metavar="ADDRESS", help="Log: sqlite:FILE or kafka://host:port[,…].  [default: sqlite:loadmanager.db]"
     ),
     click.option(
-        "--coordination", metavar="ADDRESS", help="sqlite:FILE or zookeeper://host:port[,…].  [default: as --log]"
+        "--coordination",
+        metavar="ADDRESS",
+        help="Coordination: sqlite:FILE or zookeeper://host:port[,…].  [default: beside a SQLite --log]",
     ),
-    click.option("--development", is_flag=True, default=None, help="Accept a Kafka without replication."),
-    click.option("--insecure", is_flag=True, default=None, help="Listen where other machines reach it."),
-    click.option("--set", "more", multiple=True, metavar="NAME=VALUE", help="Any other setting; may be repeated."),
+    click.option("--development", is_flag=True, default=None, help="Accept a Kafka cluster without replication."),
+    click.option("--insecure", is_flag=True, default=None, help="Allow an address that other machines can reach."),
+    click.option("--set", "more", multiple=True, metavar="NAME=VALUE", help="Any other setting; repeatable."),
 )
 
 
@@ -118,7 +120,7 @@ def _unparsed(message: str) -> str:
 
 
 def _no_json(variable: str) -> str:
-    return f'{variable} is no JSON that can be read; write {variable}=\'{{"name": "value"}}\''
+    return f'{variable} is not valid JSON; write {variable}=\'{{"name": "value"}}\''
 
 
 def pairs(given: tuple[str, ...], option: str) -> dict[str, Any]:
@@ -131,6 +133,6 @@ def pairs(given: tuple[str, ...], option: str) -> dict[str, Any]:
         try:
             found[name] = json.loads(value) if value.startswith("{") else value
         except ValueError as error:
-            raise click.UsageError(f"{option} {name}: the value is no JSON ({error})") from None
+            raise click.UsageError(f"{option} {name}: the value is not valid JSON ({error})") from None
         _check_no_secret(option, name, found[name])
     return found

@@ -21,17 +21,19 @@ CANDIDATES_SHOWN = 10
 
 @click.group()
 def decisions() -> None:
-    """The rounds of balancing: what each decided, and why."""
+    """Show the rounds of balancing: what each decided, and why."""
 
 
 @decisions.command("list")
-@click.option("--limit", type=click.IntRange(1, 1_000), default=20, show_default=True)
-@click.option("--before", type=click.IntRange(0), metavar="OFFSET", help="Only what lies below it: the next page.")
+@click.option("--limit", type=click.IntRange(1, 1_000), default=20, show_default=True, help="Number of rounds at most.")
+@click.option(
+    "--before", type=click.IntRange(0), metavar="OFFSET", help="Only rounds below this offset: the next page."
+)
 @log_option
 @more_option
 @asks_a_broker
 def list_(remote: Remote, limit: int, before: int | None, log: str | None, more: tuple[str, ...]) -> None:
-    """Rounds, the newest first."""
+    """List rounds, newest first."""
     if log is not None:
         from loadmanager_api.cli.explain_offline import asked
 
@@ -47,7 +49,7 @@ def list_(remote: Remote, limit: int, before: int | None, log: str | None, more:
     columns = ("decision", "time", "age", "leader", "strategy", "moves", "spread", "reason")
     show(remote, found, columns, rows, empty="no decisions")
     if remote.output == "table" and found["next"]:
-        echo(f"there are older ones: --before {found['next']}, or a greater --limit", err=True)
+        echo(f"there are older rounds: give --before {found['next']}, or a greater --limit", err=True)
 
 
 def _moves(each: dict[str, Any]) -> str:
@@ -63,12 +65,12 @@ def _spread(each: dict[str, Any]) -> str:
 
 @decisions.command("show")
 @click.argument("decision")
-@click.option("--verify", is_flag=True, help="Run the strategy again on what it had: does the same come out?")
+@click.option("--verify", is_flag=True, help="Run the strategy again on the recorded model, and compare the decisions.")
 @log_option
 @more_option
 @asks_a_broker
 def show_(remote: Remote, decision: str, verify: bool, log: str | None, more: tuple[str, ...]) -> None:
-    """One round, EPOCH.ROUND: its moves with what became of them, and what was weighed and not done."""
+    """Show one round, EPOCH.ROUND: its moves with their outcome, and what was considered but not done."""
     found, again = _asked(remote, decision, verify, log, more)
     if remote.output == "json":
         echo(json.dumps({**found, "again": again} if verify else found, indent=2))
@@ -77,7 +79,7 @@ def show_(remote: Remote, decision: str, verify: bool, log: str | None, more: tu
         if again is not None:
             _show_again(again)
     if again is not None and again["same"] is False:
-        raise Failed("the same strategy on the same model decides otherwise")
+        raise Failed("the same strategy decides differently on the same model")
 
 
 def _asked(remote: Remote, decision: str, verify: bool, log: str | None, more: tuple[str, ...]) -> tuple[Any, Any]:
@@ -121,8 +123,8 @@ def _show_again(again: dict[str, Any]) -> None:
     if again["same"] is None:
         echo(f"\ncannot be decided again: {again['why']}")
     elif again["same"]:
-        echo("\ndecided again from the record: the same comes out")
+        echo("\ndecided again from the record: the decision is the same")
     else:
-        echo("\ndecided again from the record, it differs:")
+        echo("\ndecided again from the record: the decision differs:")
         for text in again["differences"]:
             echo(hanging("  ", "    ", text))

@@ -9,22 +9,29 @@ import click
 
 
 @click.command()
-@click.option("--seconds", type=float, default=40.0, show_default=True, help="How long the load runs; at least 10.")
-@click.option("--brokers", type=int, default=3, show_default=True, help="How many to begin with, 2 to 6.")
+@click.option("--seconds", type=float, default=40.0, show_default=True, help="Seconds of load; at least 10.")
+@click.option("--brokers", type=int, default=3, show_default=True, help="Number of brokers at the start, 2 to 6.")
 @click.option("--rate", type=float, default=300.0, show_default=True, help="Increments per second.")
-@click.option("--budget", type=float, default=10.0, show_default=True, help="Seconds after which a request has failed.")
-@click.option("--plain", is_flag=True, help="Lines of text instead of the picture; also without a terminal.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures here.")
-@click.option("--log", metavar="ADDRESS", help="kafka://host:port; without it, a SQLite file that is removed again.")
+@click.option(
+    "--budget", type=float, default=10.0, show_default=True, help="Seconds after which a request counts as failed."
+)
+@click.option("--plain", is_flag=True, help="Print lines of text instead of the picture, as without a terminal.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="File for the figures.")
+@click.option(
+    "--log", metavar="ADDRESS", help="kafka://host:port; without it, the demo uses a SQLite file and removes it."
+)
 @click.option("--coordination", metavar="ADDRESS", help="zookeeper://host:port; needed with Kafka.")
 @click.option(
     "--keep",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Keep what the cluster wrote there, for `loadmanager history`; without --log the log is DIR/cluster.db.",
+    help="Keep the cluster's data in this folder, for `loadmanager history`; without --log the log is DIR/cluster.db.",
 )
 @click.option(
-    "--picture", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.svg", help="Draw the timeline here."
+    "--picture",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE.svg",
+    help="File for a picture of the timeline.",
 )
 def demo(
     seconds: float,
@@ -38,12 +45,12 @@ def demo(
     keep: Path | None,
     picture: Path | None,
 ) -> None:
-    """A cluster at work, here and now: brokers as processes, real requests, moves, two SIGKILLs, a drain.
+    """Run a cluster on this machine: brokers as processes, real requests, moves, two SIGKILLs, a drain.
 
-    Exit code 0 if no request failed and no increment was lost or counted twice.
+    Exit code 0: no request failed, and no increment was lost or counted twice.
 
-    On real servers its topics (demo-<hex>.*) and its ZooKeeper nodes (/loadmanager/demo-<hex>) stay: they are yours to
-    delete.
+    On real servers the demo's topics (demo-<hex>.*) and ZooKeeper nodes (/loadmanager/demo-<hex>) stay: delete them
+    yourself.
     """
     from loadmanager.demo.engine import run
     from loadmanager.demo.options import Options

@@ -35,13 +35,16 @@ if TYPE_CHECKING:
     "file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE.tar.gz",
-    help="Where to write it; must not exist.  [default: loadmanager-CLUSTER-TIME.tar.gz]",
+    help="File to write; it must not exist.  [default: loadmanager-CLUSTER-TIME.tar.gz]",
 )
-@click.option("--check/--no-check", "checking", default=True, help="With what `loadmanager check` finds from here.")
-@click.option("--log", metavar="ADDRESS", help="The log that is checked.  [env LOADMANAGER_LOG]")
 @click.option(
-    "--coordination", metavar="ADDRESS", help="The coordination that is checked.  [env LOADMANAGER_COORDINATION]"
+    "--check/--no-check",
+    "checking",
+    default=True,
+    help="Include what `loadmanager check` finds from here.  [default: check]",
 )
+@click.option("--log", metavar="ADDRESS", help="Log to check.  [env LOADMANAGER_LOG]")
+@click.option("--coordination", metavar="ADDRESS", help="Coordination to check.  [env LOADMANAGER_COORDINATION]")
 @click.pass_context
 def doctor(
     ctx: click.Context,
@@ -51,12 +54,12 @@ def doctor(
     log: str | None,
     coordination: str | None,
 ) -> None:
-    """Collect what every member says of itself into one file to look at, or to send to somebody.
+    """Collect the state of every broker into one file, to look at or to send to somebody.
 
-    Secrets are not in it: values passed through to Kafka and ZooKeeper, properties, users and passwords in URLs are
-    replaced by ***. A member that does not answer is noted. The check sees the stores that you name as this machine
-    does, with the LOADMANAGER_KAFKA and LOADMANAGER_ZOOKEEPER of this environment; the addresses that the members show
-    are never connected to. Its other settings are those that the members show.
+    The file contains no secrets: *** replaces values for Kafka and ZooKeeper, properties, users and passwords in URLs.
+    A broker that does not answer is listed as missing. The check looks at the stores that you name, from this machine,
+    with LOADMANAGER_KAFKA and LOADMANAGER_ZOOKEEPER of this environment, and takes its other settings from the brokers.
+    It never connects to store addresses that brokers show.
     """
     remote = (ctx.find_object(Remote) or Remote()).with_options(admin_url, None)
     at_ms = int(time.time() * 1000)
@@ -94,14 +97,16 @@ async def _collect(admin_url: str, local: Settings, checking: bool) -> tuple[Col
     try:
         collected = await collect(admin_url, known)
     except InvalidURL:
-        raise click.UsageError("that is no URL; write --admin-url http://host:port") from None
+        raise click.UsageError("that is not a URL; write --admin-url http://host:port") from None
     except Unavailable as error:
         from loadmanager.diagnostics.doctor.hiding import hide_text
 
         raise NotNow(f"{hide_text(str(error), known)}; start one, or name another with --admin-url") from None
     settings = _settings_seen(collected)
     if checking and (unknown := _unknown_stores(local)):
-        collected.lack("check.json", f"say which stores to look at, with {unknown}: what a broker names is not trusted")
+        collected.lack(
+            "check.json", f"name the stores to check, with {unknown}: addresses that a broker shows are not trusted"
+        )
     elif checking:
         await _check(collected, settings, local, known)
     return collected, file_name(str(settings.get("cluster", "cluster")))

@@ -31,26 +31,41 @@ class SubjectType(ParamType[str]):
 
 
 at_option = click.option(
-    "--at", "at_ms", type=SinceType(), metavar="TIME", help="A past moment: 15m, 12h (ago), or a date and time."
+    "--at",
+    "at_ms",
+    type=SinceType(),
+    metavar="TIME",
+    help="A past moment: 15m, 12h (ago), or a date and time.  [default: now]",
 )
-log_option = click.option("--log", metavar="ADDRESS", help="Read this log, and ask no broker: sqlite:FILE or kafka://…")
-more_option = click.option("--set", "more", multiple=True, metavar="NAME=VALUE", help="With --log: any other setting.")
+log_option = click.option(
+    "--log", metavar="ADDRESS", help="Read this log instead of asking a broker: sqlite:FILE or kafka://…"
+)
+more_option = click.option(
+    "--set", "more", multiple=True, metavar="NAME=VALUE", help="With --log: any other setting; repeatable."
+)
 
 
-@click.command(short_help="Why a bundle or broker is as it is.")
+@click.command(short_help="Explain why a bundle or broker is as it is.")
 @click.argument("subject", metavar="BUNDLE|BROKER", type=SubjectType())
 @at_option
-@click.option("--no-try", "trying", is_flag=True, default=True, flag_value=False, help="Try no changes: quicker.")
+@click.option(
+    "--no-try",
+    "trying",
+    is_flag=True,
+    default=True,
+    flag_value=False,
+    help="Do not try what would move the bundle: faster.",
+)
 @log_option
 @more_option
 @asks_a_broker
 def explain(
     remote: Remote, subject: str, at_ms: int | None, trying: bool, log: str | None, more: tuple[str, ...]
 ) -> None:
-    """Why a bundle is where it is, why it did not move, what would have to change for it to move, and where it would go
-    then; or why a broker has what it has.
+    """Explain why a bundle is where it is, why it did not move, what would make it move, and where it would go; or why
+    a broker has what it has.
 
-    With --at for any past moment that the logs hold. With --log from the log alone: no broker needs to live.
+    --at explains any past moment that the logs hold. --log reads the log alone and needs no running broker.
     """
     bundle = bundle_of(subject)
     if log is not None:

@@ -28,7 +28,7 @@ def show_bundle(found: dict[str, Any]) -> None:
     _targets(found["targets"])
     if found["loads"]:
         _section("its load", [(each["resource"], _load(each, found["owner"])) for each in found["loads"]])
-    _section("policies", [("", each) for each in found["policies"]], "none binds it")
+    _section("policies", [("", each) for each in found["policies"]], "no policy applies to it")
     _notes(found)
 
 
@@ -54,7 +54,7 @@ def show_broker(found: dict[str, Any]) -> None:
         columns(("bundle", "of it", "why it stays"), rows)
     if found["in_flight"]:
         _section("on their way", [("", each) for each in found["in_flight"]])
-    _section("policies", [("", each) for each in found["policies"]], "none is about it")
+    _section("policies", [("", each) for each in found["policies"]], "no policy applies to it")
     _notes(found)
 
 
@@ -131,7 +131,7 @@ def _used(each: dict[str, Any]) -> str:
     counts = percent(each["usage"]) if each["usage"] or not each["load"] else "does not count"
     of = f" of {natural(each['capacity'], each['unit'])}, {counts}" if each["capacity"] else ""
     foreign = each["foreign"] or 0.0
-    other = f"; {natural(foreign, each['unit'])} by what no reported bundle explains" if foreign > 0 else ""
+    other = f"; {natural(foreign, each['unit'])} that no reported bundle explains" if foreign > 0 else ""
     return f"{natural(each['load'], each['unit'])}{of}{other}"
 
 

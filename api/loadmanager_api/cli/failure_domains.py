@@ -10,14 +10,14 @@ from loadmanager_api.cli.options import Remote, asks_a_broker
 from loadmanager_api.cli.printing import done, show
 
 _CLUSTER = click.argument("cluster", metavar="CLUSTER")
-_DOMAIN = click.option("--domain-name", "domain", required=True, metavar="DOMAIN")
-_BROKERS = click.option("--broker-list", "brokers", required=True, metavar="HOST:PORT[,…]")
-_FORCE = click.option("--force", is_flag=True, help="Also if a broker is in another domain already.")
+_DOMAIN = click.option("--domain-name", "domain", required=True, metavar="DOMAIN", help="Name of the domain.")
+_BROKERS = click.option("--broker-list", "brokers", required=True, metavar="HOST:PORT[,…]", help="Its brokers.")
+_FORCE = click.option("--force", is_flag=True, help="Write the domain even if a broker is in another one already.")
 
 
 @click.group()
 def clusters() -> None:
-    """Failure domains, as pulsar-admin names them."""
+    """Manage failure domains, as in pulsar-admin."""
 
 
 @clusters.command("create-failure-domain")
@@ -27,7 +27,7 @@ def clusters() -> None:
 @_FORCE
 @asks_a_broker
 def create(remote: Remote, cluster: str, domain: str, brokers: str, force: bool) -> None:
-    """Say which brokers fail together."""
+    """Create a failure domain: brokers that can fail together."""
     _set(remote, cluster, domain, brokers, force)
 
 
@@ -38,7 +38,7 @@ def create(remote: Remote, cluster: str, domain: str, brokers: str, force: bool)
 @_FORCE
 @asks_a_broker
 def update(remote: Remote, cluster: str, domain: str, brokers: str, force: bool) -> None:
-    """Say anew which brokers fail together."""
+    """Replace the brokers of a failure domain."""
     _set(remote, cluster, domain, brokers, force)
 
 
@@ -54,7 +54,7 @@ def _set(remote: Remote, cluster: str, domain: str, brokers: str, force: bool) -
 @_DOMAIN
 @asks_a_broker
 def get(remote: Remote, cluster: str, domain: str) -> None:
-    """Its brokers."""
+    """List the brokers of a failure domain."""
     found = run(ask(remote, "GET", _path(cluster, domain)))
     show(remote, found, ("broker",), [(name,) for name in found["brokers"]])
 
@@ -63,7 +63,7 @@ def get(remote: Remote, cluster: str, domain: str) -> None:
 @_CLUSTER
 @asks_a_broker
 def list_(remote: Remote, cluster: str) -> None:
-    """All of them with their brokers."""
+    """List all failure domains with their brokers."""
     found = run(ask(remote, "GET", f"/admin/v2/clusters/{segment(cluster)}/failureDomains"))
     rows = [(name, ", ".join(domain["brokers"])) for name, domain in found.items()]
     show(remote, found, ("domain", "brokers"), rows, empty="no failure domains")
@@ -74,7 +74,7 @@ def list_(remote: Remote, cluster: str) -> None:
 @_DOMAIN
 @asks_a_broker
 def delete(remote: Remote, cluster: str, domain: str) -> None:
-    """Delete it; its brokers are in the domains that they registered themselves."""
+    """Delete a failure domain; its brokers return to the domains that they registered."""
     run(ask(remote, "DELETE", _path(cluster, domain)))
     done(remote, f"deleted failure domain {domain}", domain=domain)
 

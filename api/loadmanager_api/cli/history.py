@@ -33,22 +33,24 @@ class SinceType(ParamType[int]):
         try:
             return max(0, int(datetime.fromisoformat(str(value)).timestamp() * 1000))
         except (ValueError, OverflowError, OSError):
-            self.fail(f"{value!r} is no time; write 15m, 12h, 7d (ago), or 2030-01-31T12:00", param, ctx)
+            self.fail(f"{value!r} is not a time; write 15m, 12h, 7d (ago), or 2030-01-31T12:00", param, ctx)
 
 
 @click.command()
 @click.argument("bundle", type=BUNDLE)
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="How many records at most.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Number of records at most.")
 @click.option(
-    "--since", type=SinceType(), metavar="TIME", help="Nothing older: 15m, 12h, 7d (ago), or a date and time."
+    "--since", type=SinceType(), metavar="TIME", help="Only records since then: 15m, 12h, 7d (ago), or a date and time."
 )
-@click.option("--before", type=click.IntRange(0), metavar="OFFSET", help="Only what lies below it: the next page.")
+@click.option(
+    "--before", type=click.IntRange(0), metavar="OFFSET", help="Only records below this offset: the next page."
+)
 @asks_a_broker
 def history(remote: Remote, bundle: Bundle, limit: int, since: int | None, before: int | None) -> None:
-    """Every record that names BUNDLE, accepted or refused, newest first.
+    """List every record that names BUNDLE, accepted or refused, newest first.
 
-    Also of a bundle that was split or merged away. As far as the log goes back: the last line says if older records
-    were trimmed.
+    The bundle may have been split or merged away since. The list goes back as far as the log: the last line says if
+    older records were trimmed.
     """
     found = run(_collect(remote, bundle, limit, since, before))
     if remote.output == "table" and found["entries"]:
@@ -58,7 +60,7 @@ def history(remote: Remote, bundle: Bundle, limit: int, since: int | None, befor
     show(remote, found, columns, [_row(entry) for entry in found["entries"]], empty="no records")
     if remote.output == "table":
         if found["next"] is not None:
-            echo(f"there are older ones: --before {found['next']}, or a greater --limit", err=True)
+            echo(f"there are older records: give --before {found['next']}, or a greater --limit", err=True)
         if found["note"]:
             echo(found["note"], err=True)
 

@@ -17,31 +17,43 @@ _POLICY = click.argument("policy", metavar="POLICY")
 
 @click.group("ns-isolation-policy")
 def isolation() -> None:
-    """Which namespaces may be on which brokers."""
+    """Bind namespaces to brokers, as in pulsar-admin."""
 
 
 @isolation.command("set", short_help="Create or replace a policy.")
 @_CLUSTER
 @_POLICY
-@click.option("--namespaces", required=True, metavar="REGEX[,…]", help="Of tenant/namespace, as a whole.")
-@click.option("--primary", required=True, metavar="REGEX[,…]", help="Of host:port, or of the host, as a whole.")
-@click.option("--secondary", default="", metavar="REGEX[,…]", help="While too few primaries are there.")
-@click.option("--auto-failover-policy-type", "kind", type=click.Choice(["min_available"]), default="min_available")
+@click.option(
+    "--namespaces", required=True, metavar="REGEX[,…]", help="Patterns; each matches a whole tenant/namespace."
+)
+@click.option(
+    "--primary", required=True, metavar="REGEX[,…]", help="Patterns; each matches a whole host:port, or a whole host."
+)
+@click.option(
+    "--secondary", default="", metavar="REGEX[,…]", help="Patterns of brokers to use while too few primaries are there."
+)
+@click.option(
+    "--auto-failover-policy-type",
+    "kind",
+    type=click.Choice(["min_available"]),
+    default="min_available",
+    help="The only type.",
+)
 @click.option(
     "--auto-failover-policy-params",
     "params",
     default="min_limit=1,usage_threshold=100",
     show_default=True,
     metavar="KEY=VALUE[,…]",
-    help="min_limit: primaries that must be there; usage_threshold: percent from which one counts as full.",
+    help="min_limit: primaries that must be there; usage_threshold: percent from which a broker counts as full.",
 )
 @click.option(
     "--unload-scope",
     "scope",
     type=click.Choice(["all_matching", "none", "changed"]),
-    help="Taken, and means nothing: only what is misplaced moves.",
+    help="Accepted for pulsar-admin; has no effect: only misplaced bundles move.",
 )
-@click.option("--force", is_flag=True, help="Also if nothing satisfies it at present.")
+@click.option("--force", is_flag=True, help="Write the policy even if no broker satisfies it now.")
 @asks_a_broker
 def set_(
     remote: Remote,
@@ -55,7 +67,7 @@ def set_(
     scope: str | None,
     force: bool,
 ) -> None:
-    """Create or replace a policy. See what it would move first: `policies set --dry-run`."""
+    """Create or replace a policy. `policies set --dry-run` shows first what would move."""
     body = {
         "namespaces": _listed(namespaces),
         "primary": _listed(primary),
@@ -64,7 +76,7 @@ def set_(
         "unload_scope": scope,
     }
     run(ask(remote, "POST", _path(cluster, policy), query={"force": "true" if force else None}, body=body))
-    done(remote, f"isolation policy {policy} holds", policy=policy)
+    done(remote, f"isolation policy {policy} is set", policy=policy)
 
 
 @isolation.command("get")
@@ -72,7 +84,7 @@ def set_(
 @_POLICY
 @asks_a_broker
 def get(remote: Remote, cluster: str, policy: str) -> None:
-    """One policy."""
+    """Show one policy."""
     found = run(ask(remote, "GET", _path(cluster, policy)))
     show_pairs(remote, found, _pairs(found))
 
@@ -81,7 +93,7 @@ def get(remote: Remote, cluster: str, policy: str) -> None:
 @_CLUSTER
 @asks_a_broker
 def list_(remote: Remote, cluster: str) -> None:
-    """All policies."""
+    """List all policies."""
     found = run(ask(remote, "GET", _path(cluster)))
     rows = [(name, *(value for _, value in _pairs(each))) for name, each in found.items()]
     columns = ("policy", "namespaces", "primary", "secondary", "min", "usage %")
@@ -93,7 +105,7 @@ def list_(remote: Remote, cluster: str) -> None:
 @_POLICY
 @asks_a_broker
 def delete(remote: Remote, cluster: str, policy: str) -> None:
-    """Delete a policy; its brokers are everybody's again."""
+    """Delete a policy; its brokers take all namespaces again."""
     run(ask(remote, "DELETE", _path(cluster, policy)))
     done(remote, f"deleted isolation policy {policy}", policy=policy)
 
@@ -102,17 +114,17 @@ def delete(remote: Remote, cluster: str, policy: str) -> None:
 @_CLUSTER
 @asks_a_broker
 def brokers(remote: Remote, cluster: str) -> None:
-    """For each broker, which namespaces the policies bind to it."""
+    """List, for each broker, the namespaces that the policies bind to it."""
     found = run(ask(remote, "GET", _path(cluster, "brokers")))
     _show_brokers(remote, found, found)
 
 
 @isolation.command("broker")
 @_CLUSTER
-@click.option("--broker", required=True, metavar="HOST:PORT", type=BROKER)
+@click.option("--broker", required=True, metavar="HOST:PORT", type=BROKER, help="Name of the broker.")
 @asks_a_broker
 def broker(remote: Remote, cluster: str, broker: str) -> None:
-    """Which namespaces the policies bind to a broker."""
+    """List the namespaces that the policies bind to one broker."""
     found = run(ask(remote, "GET", f"{_path(cluster, 'brokers')}/{segment(broker)}"))
     _show_brokers(remote, found, [found])
 

@@ -9,58 +9,66 @@ import click
 from loadmanager_api.cli.lazy import LazyGroup
 from loadmanager_api.cli.options import ADMIN_URL, Remote, remote_options
 
-EXIT_CODES = """Exit codes: 0 done; 1 refused, or failed; 2 wrong usage; 3 not now: no broker answers, or it has no
-answer yet (503)."""
+EXIT_CODES = """Exit codes: 0 done; 1 refused or failed; 2 wrong usage; 3 try again later: no broker answers, or the
+broker cannot answer yet (503)."""
 
 COMMANDS = {
-    "advice": ("loadmanager_api.cli.what_if", "plans", "The same as plans."),
-    "balancing": ("loadmanager_api.cli.balancing", "balancing", "Where balance stands."),
+    "advice": ("loadmanager_api.cli.what_if", "plans", "Do the same as plans."),
+    "balancing": ("loadmanager_api.cli.balancing", "balancing", "Show the state of balancing."),
     "broker": ("loadmanager_api.cli.broker", "broker", "Run a broker process."),
-    "brokers": ("loadmanager_api.cli.brokers", "brokers", "Members of the cluster, the leader, drains."),
-    "bundles": ("loadmanager_api.cli.bundles", "bundles", "Which bundles there are, and whose."),
-    "clusters": ("loadmanager_api.cli.failure_domains", "clusters", "Failure domains, as pulsar-admin names them."),
-    "ns-isolation-policy": ("loadmanager_api.cli.isolation", "isolation", "Which namespaces may be on which brokers."),
-    "policies": ("loadmanager_api.cli.policies", "policies", "Every policy: show, set, delete, history, dry run."),
-    "channel": ("loadmanager_api.cli.channel", "channel", "The bundle-state channel of one broker."),
-    "check": ("loadmanager_api.cli.check", "check", "Whether a broker with these settings would run well."),
-    "completion": ("loadmanager_api.cli.completion", "completion", "Let your shell complete commands and names."),
-    "config": ("loadmanager_api.cli.config", "config", "Settings of the cluster, changed while brokers run."),
-    "decisions": ("loadmanager_api.cli.decisions", "decisions", "The rounds of balancing, and why each did what."),
-    "demo": ("loadmanager_api.cli.demo", "demo", "A whole cluster at work, here and now."),
-    "doctor": ("loadmanager_api.cli.doctor", "doctor", "A support bundle of the cluster, without secrets."),
+    "brokers": ("loadmanager_api.cli.brokers", "brokers", "List brokers, show the leader, drain brokers."),
+    "bundles": ("loadmanager_api.cli.bundles", "bundles", "List, pin, exclude and quarantine bundles."),
+    "clusters": ("loadmanager_api.cli.failure_domains", "clusters", "Manage failure domains, as in pulsar-admin."),
+    "ns-isolation-policy": (
+        "loadmanager_api.cli.isolation",
+        "isolation",
+        "Bind namespaces to brokers, as in pulsar-admin.",
+    ),
+    "policies": ("loadmanager_api.cli.policies", "policies", "Show, set and delete policies of every kind."),
+    "channel": ("loadmanager_api.cli.channel", "channel", "Inspect the channel, back it up, restore it."),
+    "check": ("loadmanager_api.cli.check", "check", "Check whether a broker with these settings would run well."),
+    "completion": ("loadmanager_api.cli.completion", "completion", "Print the script for shell completion."),
+    "config": ("loadmanager_api.cli.config", "config", "Show settings, and change them while brokers run."),
+    "decisions": ("loadmanager_api.cli.decisions", "decisions", "Show the rounds of balancing, and their reasons."),
+    "demo": ("loadmanager_api.cli.demo", "demo", "Run a demo cluster on this machine."),
+    "doctor": ("loadmanager_api.cli.doctor", "doctor", "Collect a support bundle of the cluster, without secrets."),
     "explain": (
         "loadmanager_api.cli.explain",
         "explain",
-        "Why a bundle or broker is as it is, and what would change that.",
+        "Explain why a bundle is where it is, or why a broker has what it has.",
     ),
     "history": (
         "loadmanager_api.cli.load_history.group",
         "history",
-        "Load history on Spark: ingest, analyse, replay, advise.",
+        "Analyse the load history on Spark: ingest, replay, advise …",
     ),
     "migrate": ("loadmanager_api.cli.migrate", "migrate", "Move a stopped cluster to another log."),
-    "namespaces": ("loadmanager_api.cli.namespaces", "namespaces", "Create, delete, list, unload, split, merge."),
-    "pause": ("loadmanager_api.cli.balancing", "pause", "Begin no more automatic moves for now."),
-    "plan": ("loadmanager_api.cli.what_if", "plans", "The same as plans."),
+    "namespaces": (
+        "loadmanager_api.cli.namespaces",
+        "namespaces",
+        "Create, list and unload namespaces; split and merge bundles.",
+    ),
+    "pause": ("loadmanager_api.cli.balancing", "pause", "Pause automatic moves."),
+    "plan": ("loadmanager_api.cli.what_if", "plans", "Do the same as plans."),
     "playground": (
         "loadmanager_api.cli.playground",
         "playground",
-        "Balancing strategies against made-up or recorded loads.",
+        "Compare balancing strategies on generated or recorded loads.",
     ),
     "plans": (
         "loadmanager_api.cli.what_if",
         "plans",
-        "Changes that are looked at first: propose, approve, run, verify, undo; advice too.",
+        "Propose, approve, run, verify and undo changes; also advice.",
     ),
     "resume": ("loadmanager_api.cli.balancing", "resume", "End a pause."),
     "splitting": (
         "loadmanager_api.cli.splitting",
         "splitting",
-        "Splits, merges, quarantine: what happened, and why not.",
+        "Show splits, merges and quarantines, and why others did not happen.",
     ),
-    "topics": ("loadmanager_api.cli.topics", "topics", "Where topics are served; move them."),
+    "topics": ("loadmanager_api.cli.topics", "topics", "Show where topics are served, and move them."),
     "unload": ("loadmanager_api.cli.plans", "unload", "Unload a whole namespace or broker, in waves."),
-    "what-if": ("loadmanager_api.cli.what_if", "what_if", "What would be decided if something were different."),
+    "what-if": ("loadmanager_api.cli.what_if", "what_if", "Show what a round would decide under other conditions."),
 }
 """Name: (module, the click command in it, one line for the overview)."""
 
@@ -73,5 +81,5 @@ with_environment = partial(remote_options, envvar=ADMIN_URL)
 @click.version_option(package_name="loadmanager")
 @click.pass_context
 def main(ctx: click.Context, admin_url: str | None, output: str | None) -> None:
-    """Who owns which bundle, in a cluster of brokers: ask, move, drain, and run one."""
+    """Ask a cluster who owns which bundle, move bundles, drain brokers, and run a broker."""
     ctx.obj = Remote().with_options(admin_url, output)

@@ -17,12 +17,24 @@ from loadmanager_api.cli.stores import check_there, coordination_of, log_of, ope
 
 
 @click.command()
-@click.option("--from-log", required=True, metavar="ADDRESS", help="Where the channel is: sqlite:FILE or kafka://…")
-@click.option("--from-coordination", metavar="ADDRESS", help="Beside that log.  [default: as --from-log]")
-@click.option("--from-set", "old_more", multiple=True, metavar="NAME=VALUE", help="A setting of the old cluster alone.")
-@click.option("--wait", "wait_s", type=click.FloatRange(0), default=0.0, help="Seconds for brokers to leave.")
+@click.option("--from-log", required=True, metavar="ADDRESS", help="Old log: sqlite:FILE or kafka://…")
+@click.option(
+    "--from-coordination",
+    metavar="ADDRESS",
+    help="Old coordination: sqlite:FILE or zookeeper://…  [default: beside a SQLite --from-log]",
+)
+@click.option(
+    "--from-set", "old_more", multiple=True, metavar="NAME=VALUE", help="Setting of the old cluster alone; repeatable."
+)
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(0),
+    default=0.0,
+    help="Seconds to wait until the brokers have left.  [default: 0]",
+)
 @settings_options
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), help="For people, or for programs.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), help="Print a table, or JSON.  [default: table]")
 @click.pass_context
 def migrate(
     ctx: click.Context,
@@ -36,14 +48,15 @@ def migrate(
 ) -> None:
     """Move a cluster to another log and coordination service: from SQLite to Kafka and ZooKeeper, or any other way.
 
-    Stop its brokers first. What can fail comes first; then the old log is closed for good, copied, and compared. Every
-    bundle keeps its owner by name, every token grows. After an interruption run the same command again.
+    Stop the brokers first. The command first checks what can fail; then it closes the old log for good, copies it, and
+    compares the copy. Every bundle keeps the name of its owner, every token grows. After an interruption run the same
+    command again.
     """
     new = settings_of(given, more)
     earlier = {"log": from_log, "coordination": from_coordination, **of_the_old_side(), **pairs(old_more, "--from-set")}
     old = settings_of({**given, "log": None, "coordination": None, **earlier}, more)
     if log_of(old) == log_of(new):
-        raise Failed(f"{log_of(new)} is where the channel is: name another with --log")
+        raise Failed(f"the channel is in {log_of(new)} already: name another log with --log")
     if coordination_of(old) == coordination_of(new):
         raise Failed(f"{coordination_of(new)} belongs to the old log: name another with --coordination")
     check_there(old.log, "--from-log")

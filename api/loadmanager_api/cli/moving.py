@@ -22,14 +22,16 @@ if TYPE_CHECKING:
     from loadmanager.channel.migration.migrating import Moved, Terms
     from loadmanager.settings import Settings
 
-_output = click.option("-o", "--output", type=click.Choice(["table", "json"]), help="For people, or for programs.")
+_output = click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), help="Print a table, or JSON.  [default: table]"
+)
 _file = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 
 
 @click.command("export")
 @_file
-@click.option("--replace", is_flag=True, help="Take the place of a file of that name, at once.")
-@click.option("--closed", is_flag=True, help="Also from a log that was moved: only if the one it was moved to is lost.")
+@click.option("--replace", is_flag=True, help="Replace a file of that name, atomically.")
+@click.option("--closed", is_flag=True, help="Also export a log that was moved; only if the new log is lost.")
 @settings_options
 @_output
 @click.pass_context
@@ -42,9 +44,9 @@ def export_command(
     more: tuple[str, ...],
     **given: Any,
 ) -> None:
-    """Write the channel to FILE, straight from the log: who owns which bundle, and every token. This is the backup.
+    """Write the channel to FILE, directly from the log: who owns which bundle, and every token. FILE is the backup.
 
-    Brokers may run meanwhile: then each namespace is as of one moment, but not all of the same.
+    Brokers may run meanwhile: then FILE has each namespace at one moment, but not all at the same moment.
     """
     from loadmanager.channel.migration import export_file
 
@@ -55,8 +57,8 @@ def export_command(
     export = working(_exported(settings))
     if export.moved_to is not None and not closed:
         raise Failed(
-            f"this log was closed, and holds nothing new: the channel was moved to {export.moved_to}. "
-            "Export from there; if that one is lost, give --closed"
+            f"this log is closed, and holds nothing new: the channel was moved to {export.moved_to}. "
+            "Export from there; if the new log is lost, give --closed"
         )
     data = export_file.encode(export)
     try:
@@ -88,11 +90,19 @@ async def _exported(settings: Settings) -> Export:
 
 @click.command("import")
 @_file
-@click.option("--generation", type=click.IntRange(1), help="Of the new log.  [default: the next one]")
+@click.option("--generation", type=click.IntRange(1), help="Generation of the new log.  [default: the next one]")
 @click.option(
-    "--from-coordination", metavar="ADDRESS", help="Of the lost log: nobody may be registered there any more."
+    "--from-coordination",
+    metavar="ADDRESS",
+    help="Coordination of the lost log; the command checks that no broker is registered there.",
 )
-@click.option("--wait", "wait_s", type=click.FloatRange(0), default=0.0, help="Seconds for brokers to leave.")
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(0),
+    default=0.0,
+    help="Seconds to wait until the brokers have left.  [default: 0]",
+)
 @settings_options
 @_output
 @click.pass_context
@@ -106,11 +116,11 @@ def import_command(
     more: tuple[str, ...],
     **given: Any,
 ) -> None:
-    """Fill a new, empty log with what is in FILE. No broker of the cluster may run.
+    """Fill a new, empty log from FILE. No broker of the cluster may run.
 
-    The new log is of a later generation, so every token is above all that were given out before. If this file was
-    restored before and a cluster ran on that, give a --generation above that one's too. After an interruption run the
-    same command again. Until it is done no broker starts on the log.
+    The new log has a later generation, so its tokens are above all earlier ones. If a cluster ran on an earlier restore
+    of this file, give a --generation above that one's, too. After an interruption run the same command again: no broker
+    starts on the log before the import is complete.
     """
     from loadmanager.channel.migration import export_file
 
@@ -122,7 +132,7 @@ def import_command(
     except OSError as error:
         raise Failed(f"cannot read {file}: {error.strerror}") from None
     if from_coordination is None:
-        say("nobody checks that no broker of the lost log still runs: --from-coordination ADDRESS would")
+        say("not checked: whether a broker of the lost log still runs; --from-coordination ADDRESS checks it")
     terms = terms_of(settings, settings, wait_s)
     moved = working(_imported(export_file, data, settings, terms, generation, from_coordination))
     show_moved((ctx.find_object(Remote) or Remote()).with_options(None, output), moved)
@@ -166,7 +176,7 @@ def show_moved(remote: Remote, moved: Moved) -> None:
     ]
     show_pairs(remote, msgspec.to_builtins(moved), pairs)
     if moved.was_done:
-        say("this was done before, by an earlier run; nothing was changed")
+        say("an earlier run did this already; nothing was changed")
     else:
         say("done: start the brokers, all of them together, under their old names")
 

@@ -22,7 +22,7 @@ _AT = "/admin/v2/namespaces"
 
 @click.group()
 def namespaces() -> None:
-    """Create, delete, list, unload, split, merge."""
+    """Create, list and unload namespaces; split and merge their bundles."""
 
 
 for command in ANTI_AFFINITY_COMMANDS:
@@ -31,8 +31,13 @@ for command in ANTI_AFFINITY_COMMANDS:
 
 @namespaces.command()
 @click.argument("name", metavar="TENANT/NAMESPACE", type=NEW_NAMESPACE)
-@click.option("-b", "--bundles", type=click.IntRange(1, 65_536), help="How many, evenly cut.  [default: as configured]")
-@click.option("--boundary", "boundaries", multiple=True, metavar="0x40000000", help="Cut here; may be repeated.")
+@click.option(
+    "-b",
+    "--bundles",
+    type=click.IntRange(1, 65_536),
+    help="Number of bundles, of equal ranges.  [default: as configured]",
+)
+@click.option("--boundary", "boundaries", multiple=True, metavar="0x40000000", help="Position to cut at; repeatable.")
 @asks_a_broker
 def create(remote: Remote, name: str, bundles: int | None, boundaries: tuple[str, ...]) -> None:
     """Create a namespace."""
@@ -48,7 +53,7 @@ def create(remote: Remote, name: str, bundles: int | None, boundaries: tuple[str
 @click.argument("tenant", required=False)
 @asks_a_broker
 def list_(remote: Remote, tenant: str | None) -> None:
-    """Names of the namespaces, of one tenant or of all."""
+    """List namespaces, of one tenant or of all."""
 
     async def names() -> list[str]:
         tenants = [tenant] if tenant else await ask(remote, "GET", "/admin/v2/tenants")
@@ -62,7 +67,7 @@ def list_(remote: Remote, tenant: str | None) -> None:
 @click.argument("name", metavar="TENANT/NAMESPACE", type=NAMESPACE)
 @asks_a_broker
 def delete(remote: Remote, name: str) -> None:
-    """Unload all its bundles, then delete it."""
+    """Unload all bundles of a namespace, then delete it."""
     run(ask(remote, "DELETE", f"{_AT}/{name}"))
     done(remote, f"deleted {name}", namespace=name)
 
@@ -71,23 +76,29 @@ def delete(remote: Remote, name: str) -> None:
 @click.argument("name", metavar="TENANT/NAMESPACE", type=NAMESPACE)
 @asks_a_broker
 def bundles(remote: Remote, name: str) -> None:
-    """Its bundles. Their states and owners: `bundles list --namespace`."""
+    """List the bundles of a namespace. `bundles list --namespace` also shows states and owners."""
     found = run(ask(remote, "GET", f"{_AT}/{name}/bundles"))
     edges = found["boundaries"]
     rows = [(f"{low}_{high}",) for low, high in pairwise(edges)]
     show(remote, found, ("bundle",), rows)
 
 
-@namespaces.command(short_help="Take its bundles from their owners, or move one.")
+@namespaces.command(short_help="Take bundles from their owners, or move one.")
 @click.argument("name", metavar="TENANT/NAMESPACE", type=NAMESPACE)
-@click.option("-b", "--bundle", metavar="RANGE", help="Only this one: 0x00000000_0x40000000.")
+@click.option("-b", "--bundle", metavar="RANGE", help="Only this bundle: 0x00000000_0x40000000.")
 @click.option(
-    "-d", "--destinationBroker", "--dest", "destination", metavar="HOST:PORT", type=BROKER, help="Who shall own it."
+    "-d",
+    "--destinationBroker",
+    "--dest",
+    "destination",
+    metavar="HOST:PORT",
+    type=BROKER,
+    help="New owner of the bundle.",
 )
-@click.option("--force", is_flag=True, help="Also where a policy forbids it; the record says so.")
+@click.option("--force", is_flag=True, help="Move even if a policy forbids it; the record says so.")
 @asks_a_broker
 def unload(remote: Remote, name: str, bundle: str | None, destination: str | None, force: bool) -> None:
-    """Take all its bundles, or one, from their owners; or transfer one to another broker."""
+    """Take all bundles of a namespace, or one, from their owners; or transfer one to another broker."""
     if destination and not bundle:
         raise click.UsageError("--destinationBroker is for one bundle: name it with --bundle")
     chosen = _bundle(name, bundle) if bundle else None
@@ -99,13 +110,13 @@ def unload(remote: Remote, name: str, bundle: str | None, destination: str | Non
 
 @namespaces.command("split-bundle", short_help="Split a bundle: in two, into parts, or at positions.")
 @click.argument("name", metavar="TENANT/NAMESPACE", type=NAMESPACE)
-@click.option("-b", "--bundle", metavar="RANGE", help="Which: 0x00000000_0x40000000.")
+@click.option("-b", "--bundle", metavar="RANGE", help="Bundle to split: 0x00000000_0x40000000.")
 @click.option(
     "-bt",
     "--bundle-type",
     "extreme",
     type=click.Choice(["LARGEST", "HOT"], case_sensitive=False),
-    help="Instead: the one with the most keys, or with the most load.",
+    help="Instead of --bundle: the bundle with the most keys, or with the most load.",
 )
 @click.option(
     "-san",
@@ -113,11 +124,13 @@ def unload(remote: Remote, name: str, bundle: str | None, destination: str | Non
     "algorithm",
     metavar="ALGORITHM",
     type=click.Choice([a.value for a in Algorithm]),
-    help=f"{', '.join(Algorithm)}.  [default: {Algorithm.RANGE}; with positions {Algorithm.SPECIFIED}]",
+    help=f"How to cut: {', '.join(Algorithm)}.  [default: {Algorithm.RANGE}; with positions {Algorithm.SPECIFIED}]",
 )
-@click.option("-p", "--parts", type=click.IntRange(FEWEST_PARTS, MOST_PARTS), help="Into how many.  [default: 2]")
-@click.option("-sb", "--positions", "--split-boundaries", metavar="P[,P…]", help="Cut here: 0x20000000, or 536870912.")
-@click.option("-u", "--unload", is_flag=True, help="Take the parts from their owner; lookups assign them anew.")
+@click.option("-p", "--parts", type=click.IntRange(FEWEST_PARTS, MOST_PARTS), help="Number of parts.  [default: 2]")
+@click.option(
+    "-sb", "--positions", "--split-boundaries", metavar="P[,P…]", help="Positions to cut at: 0x20000000, or 536870912."
+)
+@click.option("-u", "--unload", is_flag=True, help="Take the parts from their owner; lookups assign them again.")
 @asks_a_broker
 def split_bundle(
     remote: Remote,
@@ -129,7 +142,7 @@ def split_bundle(
     positions: str | None,
     unload: bool,
 ) -> None:
-    """Split a bundle: in two, into parts, or at positions of the ring."""
+    """Split a bundle: in two, into parts, or at positions."""
     if (bundle is None) == (extreme is None):
         raise click.UsageError("say which bundle: either --bundle or --bundle-type")
     whole = f"{name}/{extreme.upper()}" if extreme else _bundle(name, bundle or "")
@@ -149,11 +162,11 @@ def split_bundle(
     required=True,
     multiple=True,
     metavar="RANGE,RANGE[,…]",
-    help="Neighbours of one owner; may be repeated.",
+    help="Neighbours of one owner; repeatable.",
 )
 @asks_a_broker
 def merge_bundles(remote: Remote, name: str, ranges: tuple[str, ...]) -> None:
-    """Make one bundle of neighbours that one broker owns."""
+    """Merge neighbouring bundles that one broker owns."""
     parts = [str(_bundle(name, text.strip())) for text in ",".join(ranges).split(",")]
     if len(parts) < FEWEST_PARTS:
         raise click.UsageError("name two or more bundles: -b 0x00000000_0x40000000,0x40000000_0x80000000")
@@ -174,8 +187,8 @@ _POSITION = re.compile(r"0[xX][0-9a-fA-F]{1,8}|[0-9]{1,10}", re.ASCII)
 
 def _position(text: str) -> int:
     if _POSITION.fullmatch(text) is None:
-        raise click.UsageError(f"{text!r} is no position; write 0x20000000 or 536870912")
+        raise click.UsageError(f"{text!r} is not a position; write 0x20000000 or 536870912")
     position = int(text, 16 if text.lower().startswith("0x") else 10)
     if position > FULL_UPPER:
-        raise click.UsageError(f"{text} is beyond the ring, which ends at 0x{FULL_UPPER:08x}")
+        raise click.UsageError(f"{text} is beyond the hash space, which ends at 0x{FULL_UPPER:08x}")
     return position

@@ -48,7 +48,9 @@ def remote_options(command: F, envvar: str | None = None) -> F:
         metavar="URL",
         help=f"Any broker of the cluster.  [default: {DEFAULT_URL}; env {ADMIN_URL}]",
     )
-    form = click.option("-o", "--output", type=click.Choice(["table", "json"]), help="For people, or for programs.")
+    form = click.option(
+        "-o", "--output", type=click.Choice(["table", "json"]), help="Print a table, or JSON.  [default: table]"
+    )
     return url(form(command))
 
 

@@ -35,27 +35,36 @@ SHOWN_MOVES = 50
 FOR_PEOPLE = ("kind", "title")
 """What `history advise` prints besides the advice itself."""
 
-author_option = click.option("--author", default="", metavar="NAME", help="Who asks; kept.  [default: you]")
-reason_option = click.option("--reason", default="", metavar="TEXT", help="Why; kept.")
+author_option = click.option(
+    "--author",
+    default="",
+    metavar="NAME",
+    help="Your name, for the history.  [default: LOADMANAGER_AUTHOR, else your user name]",
+)
+reason_option = click.option("--reason", default="", metavar="TEXT", help="Reason, for the history.")
 
 
 @click.group()
 def plans() -> None:
-    """Changes that are looked at before they are made: propose, approve, run, verify, undo.
+    """Review changes before they are made: propose, approve, run, verify, undo.
 
-    The leader runs advice of the load history by itself once it is approved, measures what comes of it, and undoes what
-    did harm. docs/plans.md.
+    The leader runs approved advice of the load history by itself, measures the effect, and undoes advice that did harm.
+    See docs/plans.md.
     """
 
 
-@plans.command(short_help="What the strategy would do now, to be approved.")
-@click.option("--strategy", metavar="NAME", help="Another than the cluster's, for this plan.")
-@click.option("--tolerance", metavar="TOLERANCE", help="tight, default, loose, or a fraction; for this plan.")
+@plans.command(short_help="Propose what the strategy would do now.")
+@click.option("--strategy", metavar="NAME", help="Strategy for this plan.  [default: the cluster's]")
+@click.option(
+    "--tolerance",
+    metavar="TOLERANCE",
+    help="Tolerance for this plan: tight, default, loose, or a fraction.  [default: the cluster's]",
+)
 @author_option
 @reason_option
 @asks_a_broker
 def propose(remote: Remote, strategy: str | None, tolerance: str | None, author: str, reason: str) -> None:
-    """What the strategy would do now, to be approved."""
+    """Propose what the strategy would do now."""
     body = {"strategy": strategy, "tolerance": _tolerance(tolerance), "author": author, "reason": reason}
     body = {name: value for name, value in body.items() if value is not None}
     _show(remote, run(ask(remote, "POST", "/v1/plans", body=body)), all_moves=False)
@@ -69,11 +78,11 @@ def _tolerance(text: str | None) -> str | float | None:
 
 
 @plans.command("list")
-@click.option("--limit", type=click.IntRange(1, 1_000), default=20, show_default=True)
-@click.option("--kind", type=click.Choice(["balance", "unload", "undo", "advice"]), help="Only these.")
+@click.option("--limit", type=click.IntRange(1, 1_000), default=20, show_default=True, help="Number of plans at most.")
+@click.option("--kind", type=click.Choice(["balance", "unload", "undo", "advice"]), help="Only plans of this kind.")
 @asks_a_broker
 def list_(remote: Remote, limit: int, kind: str | None) -> None:
-    """Plans, the newest first."""
+    """List plans, newest first."""
     query = {"limit": str(limit)} | ({} if kind is None else {"kind": kind})
     found = run(ask(remote, "GET", "/v1/plans", query=query))
     rows = [
@@ -94,7 +103,7 @@ def publish(remote: Remote, file: Path) -> None:
         with click.open_file(str(file), encoding="utf-8") as opened:
             wishes = json.load(opened)
     except (ValueError, OSError) as error:
-        raise click.UsageError(f"{file} is no JSON that can be read: {error}") from None
+        raise click.UsageError(f"{file} is not valid JSON: {error}") from None
     if isinstance(wishes, dict) and "advice" in wishes:
         wishes = wishes["advice"]
     for wish in wishes if isinstance(wishes, list) else [wishes]:
@@ -104,65 +113,65 @@ def publish(remote: Remote, file: Path) -> None:
 
 @plans.command("show")
 @click.argument("plan_id", metavar="PLAN")
-@click.option("--all", "all_moves", is_flag=True, help=f"More than {SHOWN_MOVES} moves too.")
+@click.option("--all", "all_moves", is_flag=True, help=f"Show all moves, not only {SHOWN_MOVES}.")
 @asks_a_broker
 def show_(remote: Remote, plan_id: str, all_moves: bool) -> None:
-    """A plan: its moves, what has become of them, and what can be done with it now."""
+    """Show a plan: its moves, their outcome, and what you may do with the plan now."""
     _show(remote, run(ask(remote, "GET", _path(plan_id))), all_moves=all_moves)
 
 
-@plans.command(short_help="It may run.")
+@plans.command(short_help="Approve a plan: it may run.")
 @click.argument("plan_id", metavar="PLAN")
-@click.option("--run", "and_run", is_flag=True, help="Let it run at once.")
+@click.option("--run", "and_run", is_flag=True, help="Run the plan at once.")
 @author_option
 @reason_option
 @asks_a_broker
 def approve(remote: Remote, plan_id: str, and_run: bool, author: str, reason: str) -> None:
-    """It may run; refused if somebody else has decided on it meanwhile."""
+    """Approve a plan: it may run. Refused if somebody else has decided on the plan meanwhile."""
     found = _act(remote, plan_id, "approve", author, reason)
     if and_run and not found["advice"]:  # which the leader runs by itself
         found = _act(remote, plan_id, "run", author, reason)
     _told(remote, found)
 
 
-@plans.command("run", short_help="Have the leader make its moves.")
+@plans.command("run", short_help="Have the leader make the moves of a plan.")
 @click.argument("plan_id", metavar="PLAN")
-@click.option("--wait", is_flag=True, help="Until it is over; fails if a move failed.")
+@click.option("--wait", is_flag=True, help="Wait until the plan is over; fail if a move failed.")
 @author_option
 @reason_option
 @asks_a_broker
 def run_(remote: Remote, plan_id: str, wait: bool, author: str, reason: str) -> None:
-    """Have the leader make its moves, under the limits. Bundles that have moved on since are left alone."""
+    """Have the leader make the moves of a plan, under the limits. Bundles that have moved since are left alone."""
     found = _act(remote, plan_id, "run", author, reason)
     _told(remote, run(_wait(remote, found)) if wait else found)
 
 
-@plans.command(short_help="It may not run.")
+@plans.command(short_help="Reject a plan: it may not run.")
 @click.argument("plan_id", metavar="PLAN")
 @author_option
 @reason_option
 @asks_a_broker
 def reject(remote: Remote, plan_id: str, author: str, reason: str) -> None:
-    """It may not run."""
+    """Reject a plan: it may not run."""
     _told(remote, _act(remote, plan_id, "reject", author, reason))
 
 
-@plans.command(short_help="Begin no more of its moves.")
+@plans.command(short_help="Start no more moves of a plan.")
 @click.argument("plan_id", metavar="PLAN")
 @author_option
 @reason_option
 @asks_a_broker
 def cancel(remote: Remote, plan_id: str, author: str, reason: str) -> None:
-    """Begin no more of its moves; those under way arrive."""
+    """Start no more moves of a plan; moves under way finish."""
     _told(remote, _act(remote, plan_id, "cancel", author, reason))
 
 
-@plans.command(short_help="What of it holds, predicted against actual load.")
+@plans.command(short_help="Compare the prediction of a plan with the actual load.")
 @click.argument("plan_id", metavar="PLAN")
 @author_option
 @asks_a_broker
 def verify(remote: Remote, plan_id: str, author: str) -> None:
-    """What of it holds, and how full its brokers are against what was predicted."""
+    """Show which moves of a plan still hold, and the actual usage of its brokers beside the predicted one."""
     found = _act(remote, plan_id, "verify", author, "")
     if remote.output == "json":
         show_pairs(remote, found, [])
@@ -174,33 +183,37 @@ def verify(remote: Remote, plan_id: str, author: str) -> None:
     _show_figures(remote, found)
 
 
-@plans.command(short_help="Propose to take it back.")
+@plans.command(short_help="Propose a plan that undoes a plan.")
 @click.argument("plan_id", metavar="PLAN")
 @author_option
 @reason_option
 @asks_a_broker
 def undo(remote: Remote, plan_id: str, author: str, reason: str) -> None:
-    """Propose a plan that takes back what still is where this one put it; the rest is listed with where it is."""
+    """Propose a plan that undoes a plan. Bundles that have moved since stay; they are listed with their place."""
     _show(remote, _act(remote, plan_id, "undo", author, reason), all_moves=False)
 
 
-@plans.command(short_help="Undo it at once.")
+@plans.command(short_help="Undo a plan at once.")
 @click.argument("plan_id", metavar="PLAN")
 @author_option
 @reason_option
 @asks_a_broker
 def withdraw(remote: Remote, plan_id: str, author: str, reason: str) -> None:
-    """Have the leader undo it at once, where nobody else has changed it since; `undo` has that looked at first."""
+    """Have the leader undo a plan at once, except what somebody has changed since; `undo` proposes this for review."""
     _told(remote, _act(remote, plan_id, "withdraw", author, reason))
 
 
 @click.command(short_help="Unload a whole namespace or broker, in waves.")
-@click.option("-n", "--namespace", metavar="TENANT/NAMESPACE", type=NAMESPACE)
-@click.option("--broker", metavar="HOST:PORT", type=BROKER, help="Everything that this broker holds.")
-@click.option("--to", metavar="HOST:PORT", type=BROKER, help="Move it there; without it, lookups place it.")
-@click.option("--wave", type=click.IntRange(1, 1_000), default=10, show_default=True, help="So many at a time.")
-@click.option("--review", is_flag=True, help="Only propose it: it waits for approval.")
-@click.option("--no-wait", is_flag=True, help="Only begin.")
+@click.option("-n", "--namespace", metavar="TENANT/NAMESPACE", type=NAMESPACE, help="Unload this namespace.")
+@click.option("--broker", metavar="HOST:PORT", type=BROKER, help="Unload everything that this broker holds.")
+@click.option(
+    "--to", metavar="HOST:PORT", type=BROKER, help="New owner of the bundles; without --to, lookups choose one."
+)
+@click.option(
+    "--wave", type=click.IntRange(1, 1_000), default=10, show_default=True, help="Number of bundles at a time."
+)
+@click.option("--review", is_flag=True, help="Only propose the plan: it waits for approval.")
+@click.option("--no-wait", is_flag=True, help="Return as soon as the plan has started.")
 @author_option
 @reason_option
 @asks_a_broker
@@ -215,12 +228,12 @@ def unload(
     author: str,
     reason: str,
 ) -> None:
-    """Unload all bundles of a namespace or broker, so many at a time; each wave waits for the one before.
+    """Unload all bundles of a namespace or broker in waves; each wave waits for the one before.
 
-    Stopping this command stops nothing: loadmanager plans cancel does.
+    The plan goes on if you stop this command: `loadmanager plans cancel` stops the plan.
     """
     if (namespace is None) == (broker is None):
-        raise click.UsageError("name either --namespace or --broker")
+        raise click.UsageError("give either --namespace or --broker")
     body = {"namespace": namespace, "broker": broker, "to": to, "wave": wave, "review": review}
     body |= {"author": author, "reason": reason}
     found = run(ask(remote, "POST", "/v1/plans/unload", body=body))
@@ -304,7 +317,7 @@ def _show(remote: Remote, found: dict[str, Any], *, all_moves: bool) -> None:
     if len(moves) < len(found["planned"]):
         echo(f"and {len(found['planned']) - len(moves)} more: --all", err=True)
     for bundle, why in found["left_out"].items():
-        echo(hanging(f"  not in it: {bundle}: ", "    ", why))
+        echo(hanging(f"  left out: {bundle}: ", "    ", why))
     _show_figures(remote, found)
 
 

@@ -53,21 +53,31 @@ class Names(ParamType[list[str]]):
 
 
 @click.command(
-    epilog=f"Workloads: {', '.join(WORKLOADS)}; and {TRACE}, which --trace brings.",
-    short_help="Balancing strategies against made-up or recorded loads.",
+    epilog=f"Workloads: {', '.join(WORKLOADS)}; with --trace also {TRACE}.",
+    short_help="Compare balancing strategies on generated or recorded loads.",
 )
-@click.option("--strategies", type=Names(), default=ALL, show_default=True, help="With commas between, or all.")
-@click.option("--workload", type=Names(), help="With commas between, or all.  [default: zipf, or the trace]")
-@click.option("--seeds", type=click.IntRange(1, 10_000), default=1, show_default=True, help="How many, from --seed on.")
+@click.option(
+    "--strategies", type=Names(), default=ALL, show_default=True, help="Strategies, with commas between; or all."
+)
+@click.option("--workload", type=Names(), help="Workloads, with commas between; or all.  [default: zipf, or the trace]")
+@click.option(
+    "--seeds", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Number of seeds, from --seed on."
+)
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="The first seed.")
-@click.option("--brokers", type=click.IntRange(2, 1_000), default=Size().brokers, show_default=True)
-@click.option("--bundles", type=click.IntRange(2, 100_000), default=Size().bundles, show_default=True)
-@click.option("--rounds", type=click.IntRange(12, 100_000), default=Size().rounds, show_default=True)
-@click.option("--top", type=click.IntRange(1), help="Bundles that a broker reports.  [default: all]")
+@click.option(
+    "--brokers", type=click.IntRange(2, 1_000), default=Size().brokers, show_default=True, help="Number of brokers."
+)
+@click.option(
+    "--bundles", type=click.IntRange(2, 100_000), default=Size().bundles, show_default=True, help="Number of bundles."
+)
+@click.option(
+    "--rounds", type=click.IntRange(12, 100_000), default=Size().rounds, show_default=True, help="Number of rounds."
+)
+@click.option("--top", type=click.IntRange(1), help="Number of bundles that a broker reports.  [default: all]")
 @click.option("--trace", type=click.Path(path_type=Path), help="A CSV file of time,key,rate, as a workload.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Draw the first seed's pictures there.")
-@click.option("--set", "more", multiple=True, metavar="NAME=VALUE", help="Any setting; may be repeated.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), help="For people, or for programs.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for pictures of the first seed.")
+@click.option("--set", "more", multiple=True, metavar="NAME=VALUE", help="Any setting; repeatable.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), help="Print a table, or JSON.  [default: table]")
 @click.pass_context
 def playground(
     ctx: click.Context,
@@ -84,10 +94,10 @@ def playground(
     more: tuple[str, ...],
     output: str | None,
 ) -> None:
-    """Let balancing strategies play against loads: how even they keep a cluster, and how much they move for it.
+    """Compare balancing strategies on loads: how even they keep a cluster, and how much they move for it.
 
-    The strategies are those that run in a cluster. "÷ bound" is what was moved over what had to move for the same
-    outcome. Nothing outside this process is touched.
+    The strategies are those that run in a cluster. "÷ bound" is the load that was moved, divided by the load that had
+    to move for the same outcome. The command touches nothing outside its process.
     """
     if bundles < brokers:
         raise click.UsageError(f"--bundles {bundles}: give at least one for each of {brokers} brokers")

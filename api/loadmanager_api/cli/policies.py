@@ -17,21 +17,23 @@ from loadmanager_api.cli.printing import done, show, show_pairs
 
 _KIND = click.argument("kind", type=click.Choice([kind.value for kind in Kind]))
 _NAME = click.argument("name", metavar="NAME")
-_SEEN = click.option("--seen", type=click.IntRange(0), help="Only if this is its version; 0: if there is none yet.")
-_REASON = click.option("--reason", metavar="TEXT", help="Kept in the history.")
-_DRY_RUN = click.option("--dry-run", is_flag=True, help="Change nothing, and list what would move.")
+_SEEN = click.option(
+    "--seen", type=click.IntRange(0), help="Only if the policy has this version; 0: only if there is none."
+)
+_REASON = click.option("--reason", metavar="TEXT", help="Reason, for the history.")
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Change nothing; list what would move.")
 
 
 @click.group()
 def policies() -> None:
-    """Every policy: show, set, delete, history, dry run."""
+    """Show, set and delete policies of every kind."""
 
 
 @policies.command("list")
-@click.option("--kind", type=click.Choice([kind.value for kind in Kind]))
+@click.option("--kind", type=click.Choice([kind.value for kind in Kind]), help="Only policies of this kind.")
 @asks_a_broker
 def list_(remote: Remote, kind: str | None) -> None:
-    """All that hold now."""
+    """List all policies that hold now."""
     found = run(ask(remote, "GET", "/v1/policies", query={"kind": kind}))
     rows = [(p["kind"], p["name"], p["version"], _worded(p), p["author"]) for p in found["policies"]]
     show(remote, found, ("kind", "name", "version", "policy", "author"), rows, empty="no policies")
@@ -42,11 +44,11 @@ def list_(remote: Remote, kind: str | None) -> None:
 @_NAME
 @asks_a_broker
 def show_(remote: Remote, kind: str, name: str) -> None:
-    """One policy."""
+    """Show one policy."""
     found = run(ask(remote, "GET", _path(kind, name)))
     pairs = [(field, found[field]) for field in ("version", "author", "reason")]
     if found["defect"]:
-        pairs.append(("not in force", f"{found['defect']}; what was before it holds, if anything"))
+        pairs.append(("not in force", f"{found['defect']}; the version before holds, if there is one"))
     values = [(field, json.dumps(value)) for field, value in (found["policy"] or {}).items()]
     show_pairs(remote, found, [*pairs, ("changed", _when(found["at_ms"])), *values])
 
@@ -55,9 +57,9 @@ def show_(remote: Remote, kind: str, name: str) -> None:
 @_KIND
 @_NAME
 @click.argument("policy", metavar="[JSON]", required=False)
-@click.option("-f", "--file", "file", type=click.File(), help="The JSON; - is standard input.")
+@click.option("-f", "--file", "file", type=click.File(), help="File with the JSON; - is standard input.")
 @_SEEN
-@click.option("--force", is_flag=True, help="Also if nothing satisfies it at present.")
+@click.option("--force", is_flag=True, help="Write the policy even if no broker satisfies it now.")
 @_DRY_RUN
 @_REASON
 @asks_a_broker
@@ -74,11 +76,11 @@ def set_(
 ) -> None:
     """Create or replace a policy: `policies set namespace shop/x '{"weight": 2}'`."""
     if (policy is None) == (file is None):
-        raise click.UsageError("give the policy as JSON, or --file, one of them")
+        raise click.UsageError("give either the policy as JSON or --file")
     try:
         body = json.loads(policy if policy is not None else file.read() if file is not None else "")
     except ValueError as error:
-        raise click.UsageError(f"that is no JSON: {error}") from None
+        raise click.UsageError(f"that is not valid JSON: {error}") from None
     query = _query(seen, dry_run, reason) | {"force": "true" if force else None}
     _written(remote, run(ask(remote, "PUT", _path(kind, name), query=query, body=body)))
 
@@ -87,7 +89,7 @@ def set_(
 @_KIND
 @_NAME
 @_SEEN
-@click.option("--force", is_flag=True, help="Also if somebody is left without any broker.")
+@click.option("--force", is_flag=True, help="Delete even if a bundle is left without any broker.")
 @_DRY_RUN
 @_REASON
 @asks_a_broker
@@ -104,7 +106,7 @@ def delete(
 @_NAME
 @asks_a_broker
 def history(remote: Remote, kind: str, name: str) -> None:
-    """Every version of one policy, oldest first."""
+    """List every version of one policy, oldest first."""
     found = run(ask(remote, "GET", _path(kind, name) + "/history"))
     rows = [(each["version"], _when(each["at_ms"]), each["author"], _worded(each), each["reason"]) for each in found]
     show(remote, found, ("version", "when", "author", "policy", "reason"), rows)

@@ -16,13 +16,13 @@ from statechannel.law.bundle import Bundle
 
 @click.group()
 def splitting() -> None:
-    """Splits, merges and quarantine: what happened, and why the rest did not."""
+    """Show splits, merges and quarantines, and why others did not happen."""
 
 
 @splitting.command("show")
 @asks_a_broker
 def show_(remote: Remote) -> None:
-    """The asked broker's last look at its own bundles, and what happened lately."""
+    """Show the asked broker's last look at its own bundles, and recent events."""
     found = run(ask(remote, "GET", "/v1/splitting"))
     if remote.output == "json":
         show(remote, found, (), ())
@@ -47,7 +47,7 @@ def _counted(counts: dict[str, int]) -> str:
 def _lines(row: dict[str, Any]) -> list[tuple[str, str]]:
     if "rule" in row:
         return [(row["bundle"], f"{row['rule']}: {row['detail']}")]
-    needed = f"; it is locked up at 10^{row['needed']:g}"
+    needed = f"; it is quarantined at 10^{row['needed']:g}"
     return [(row["bundle"], (row["held_back"] or row["why"]) + needed), *(("", each) for each in row["evidence"])]
 
 
@@ -55,6 +55,6 @@ def _lines(row: dict[str, Any]) -> list[tuple[str, str]]:
 @click.argument("bundle", type=BUNDLE)
 @asks_a_broker
 def why(remote: Remote, bundle: Bundle) -> None:
-    """Why a bundle is not split, and not merged; ask its owner (-s)."""
+    """Show why a bundle is not split, and not merged. Ask its owner, with --admin-url."""
     found = run(ask(remote, "GET", f"/v1/splitting/{bundle}"))
     show_pairs(remote, found, [("bundle", found["bundle"]), ("split", found["split"]), ("merge", found["merge"])])

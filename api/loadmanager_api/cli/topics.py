@@ -16,14 +16,14 @@ _MOST_AT_ONCE = 1_000
 
 @click.group()
 def topics() -> None:
-    """Where topics are served; move them."""
+    """Show where topics are served, and move them."""
 
 
-@topics.command(short_help="Which broker serves these topics; assigns if need be.")
+@topics.command(short_help="Show which broker serves each topic.")
 @click.argument("names", metavar="TOPIC…", type=TOPIC, nargs=-1, required=True)
 @asks_a_broker
 def lookup(remote: Remote, names: tuple[Key, ...]) -> None:
-    """Which broker serves these topics; a bundle that nobody owns is assigned."""
+    """Show which broker serves each topic. A bundle without an owner is assigned."""
     if len(names) > _MOST_AT_ONCE:
         raise click.UsageError(f"ask for at most {_MOST_AT_ONCE} topics at once")
     body = {"topics": [str(name) for name in names]}
@@ -44,8 +44,8 @@ def lookup(remote: Remote, names: tuple[Key, ...]) -> None:
 
 @topics.command(short_help="Take the topic's bundle from its owner, or move it.")
 @click.argument("name", metavar="TOPIC", type=TOPIC)
-@click.option("-d", "--dest", "destination", metavar="HOST:PORT", type=BROKER, help="The broker that shall own it.")
-@click.option("--force", is_flag=True, help="Also where a policy forbids it; the record says so.")
+@click.option("-d", "--dest", "destination", metavar="HOST:PORT", type=BROKER, help="New owner of the bundle.")
+@click.option("--force", is_flag=True, help="Move even if a policy forbids it; the record says so.")
 @asks_a_broker
 def unload(remote: Remote, name: Key, destination: str | None, force: bool) -> None:
     """Move the topic's bundle to --dest, or take it from its owner."""
@@ -59,6 +59,6 @@ def unload(remote: Remote, name: Key, destination: str | None, force: bool) -> N
 @click.argument("name", metavar="TOPIC", type=TOPIC)
 @asks_a_broker
 def bundle_range(remote: Remote, name: Key) -> None:
-    """The hash range of the bundle that the topic falls into."""
+    """Show the hash range of the topic's bundle."""
     found = run(ask(remote, "GET", f"/lookup/v2/topic/{topic_path(name)}/bundle"))
     done(remote, found, topic=str(name), range=found)

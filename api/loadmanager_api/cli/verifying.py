@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @settings_options
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), help="For people, or for programs.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), help="Print a table, or JSON.  [default: table]")
 @click.pass_context
 def verify(ctx: click.Context, output: str | None, more: tuple[str, ...], **given: Any) -> None:
-    """Read the log from its begin, and say whether the snapshots and all live brokers make the same of it.
+    """Read the log from its begin, and check that the snapshots and all live brokers agree with it.
 
-    Give the options that the brokers get. Nothing is written. Brokers may run and work meanwhile: each is compared at
-    exactly the offset that it speaks of. Exit code 1 if anything differs, with the first namespace and bundle in which;
-    3 if nothing does but not everybody could be asked.
+    Give the options of the brokers. The command writes nothing. Brokers may run meanwhile: each is compared at exactly
+    the offset that it reports. Exit code 1: something differs; the first namespace and bundle that differ are named.
+    Exit code 3: nothing differs, but not every broker could be asked.
     """
     settings = settings_of(given, more)
     check_there(settings.log, "--log")
@@ -56,7 +56,7 @@ async def _verified(settings: Settings) -> list[Finding]:
 def _progress(found: Sequence[Finding]) -> None:
     if sys.stderr.isatty():
         bad = sum(finding.outcome.value == "differs" for finding in found)
-        echo(f"partition {found[0].partition}: {len(found)} looked at, {bad} differ", err=True)
+        echo(f"partition {found[0].partition}: {len(found)} compared, {bad} differ", err=True)
 
 
 def _show(remote: Remote, findings: Sequence[Finding]) -> None:

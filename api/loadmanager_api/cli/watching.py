@@ -27,15 +27,15 @@ Event = tuple[str, str | None, Any]
 
 
 @click.command()
-@click.option("-n", "--namespace", metavar="TENANT/NAMESPACE", type=NAMESPACE, help="Only this one.")
-@click.option("--since", metavar="REVISION", help="Go on behind it, instead of beginning with all bundles.")
-@click.option("--limit", type=click.IntRange(1), help="End after so many lines.")
+@click.option("-n", "--namespace", metavar="TENANT/NAMESPACE", type=NAMESPACE, help="Only this namespace.")
+@click.option("--since", metavar="REVISION", help="Continue after this revision, without all bundles first.")
+@click.option("--limit", type=click.IntRange(1), help="Number of lines at most.")
 @asks_a_broker
 def watch(remote: Remote, namespace: str | None, since: str | None, limit: int | None) -> None:
-    """Print all bundles, then every change, one line each, until you interrupt it.
+    """Print all bundles, then every change, one line each, until you interrupt the command.
 
-    With -o json a line is an event as the broker sends it, with its revision as `id`: give the last one as --since to
-    go on from there.
+    With -o json each line is an event as the broker sends it, with its revision as `id`. To continue later, give the
+    last revision as --since.
     """
     try:
         run(_print(remote, namespace, since, limit))
@@ -71,8 +71,8 @@ async def _events(remote: Remote, namespace: str | None, since: str | None) -> A
             why = str(error)
         failures += 1
         if failures > ATTEMPTS:
-            raise NotNow(why if since is None else f"{why}; go on with --since {since}, at any broker")
-        echo(f"{why}; going on in a moment", err=True)
+            raise NotNow(why if since is None else f"{why}; continue with --since {since}, at any broker")
+        echo(f"{why}; trying again", err=True)
         await asyncio.sleep(AGAIN_S)
 
 
@@ -96,7 +96,7 @@ async def _connection(remote: Remote, namespace: str | None, since: str | None) 
                     yield parse(lines)
                     lines = []
     except aiohttp.InvalidURL:
-        raise click.UsageError(f"{remote.admin_url!r} is no URL; write --admin-url http://host:port") from None
+        raise click.UsageError(f"{remote.admin_url!r} is not a URL; write --admin-url http://host:port") from None
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise NotNow(unreachable(remote, error)) from None
 
@@ -129,7 +129,7 @@ def _lines(remote: Remote, kind: str, revision: str | None, data: Any) -> Iterat
         case "change":
             yield from _change(data)
         case "reload":
-            yield f"reload    partition {data['partition']}: this broker fell behind; its bundles follow anew"
+            yield f"reload    partition {data['partition']}: this broker fell behind; its bundles follow again"
         case "end":
             yield f"end       {data['reason']}; resume: {data['resume'] or 'anew'}"
         case _:

@@ -20,15 +20,32 @@ from loadmanager_api.cli.printing import hanging
 from loadmanager_api.cli.projecting import columns, heading, percent, show_brokers, show_moves
 
 
-@click.command("what-if", short_help="What would be decided if something were different.")
-@click.option("--add-brokers", type=click.IntRange(0, 1_000), default=0, metavar="N", help="So many more.")
-@click.option("--capacity", multiple=True, metavar="NAME=VALUE", help="Of each new one (cpu=8, …); else the median.")
-@click.option("--remove-broker", "remove", multiple=True, type=BROKER, metavar="BROKER", help="Without it; repeat.")
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="With another setting; repeat.")
-@click.option("--namespace", "namespaces", multiple=True, type=NAMESPACE, help="With another load, by --times; repeat.")
-@click.option("--times", type=click.FloatRange(0), default=2.0, show_default=True, help="The load of each --namespace.")
-@click.option("--policy", multiple=True, metavar="KIND/NAME=JSON", help="With this policy; `null` deletes; repeat.")
-@click.option("--rested", is_flag=True, help="As if no bundle had moved lately, and so none rested.")
+@click.command("what-if", short_help="Show what a round would decide under other conditions.")
+@click.option("--add-brokers", type=click.IntRange(0, 1_000), default=0, metavar="N", help="Number of brokers to add.")
+@click.option(
+    "--capacity",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Capacity of each added broker (cpu=8, …); repeatable.  [default: the median]",
+)
+@click.option(
+    "--remove-broker", "remove", multiple=True, type=BROKER, metavar="BROKER", help="Without this broker; repeatable."
+)
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="With this setting; repeatable.")
+@click.option(
+    "--namespace",
+    "namespaces",
+    multiple=True,
+    type=NAMESPACE,
+    help="With --times the load of this namespace; repeatable.",
+)
+@click.option(
+    "--times", type=click.FloatRange(0), default=2.0, show_default=True, help="Factor for the load of each --namespace."
+)
+@click.option(
+    "--policy", multiple=True, metavar="KIND/NAME=JSON", help="With this policy, or without it (`null`); repeatable."
+)
+@click.option("--rested", is_flag=True, help="As if no bundle had moved lately, so that none has to rest.")
 @at_option
 @log_option
 @asks_a_broker
@@ -45,7 +62,7 @@ def what_if(
     at_ms: int | None,
     log: str | None,
 ) -> None:
-    """What a round would decide if something were different, beside what it decides as it is. Changes nothing.
+    """Show what a round would decide under other conditions, beside what it decides now. Changes nothing.
 
     For example: what-if --add-brokers 3; what-if --set balancing_tolerance=tight; what-if --namespace shop/carts
     --times 2; what-if --policy 'isolation/pay={"namespaces": ["pay/.*"], "primary": ["a:.*"]}'.
@@ -70,10 +87,10 @@ def what_if(
         _show(found)
 
 
-@plans.command("preview", short_help="A dry run: what a round would do now.")
+@plans.command("preview", short_help="Show what a round would do now: a dry run.")
 @asks_a_broker
 def preview(remote: Remote) -> None:
-    """What a round of balancing would do at this moment. Changes nothing, and proposes nothing."""
+    """Show what a round of balancing would do at this moment. Changes nothing, and proposes nothing."""
     found = run(ask(remote, "GET", "/v1/plan"))
     if remote.output == "json":
         echo(json.dumps(found, indent=2))

@@ -27,10 +27,12 @@ COLUMNS = ("id", "kind", "what", "measure", "before", "after", "surely", "at bes
 @click.command()
 @job_options()
 @source_options
-@click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="Only of this kind; repeatable.")
-@click.option("--cluster", metavar="NAME", help="Whose data it is; others refuse the advice.  [default: the setting]")
-@click.option("--propose", is_flag=True, help="Put it into the topic where leaders look: with --log, or --admin-url.")
-@click.option("--admin-url", metavar="URL", help="--propose: any broker of the cluster, instead of its log.")
+@click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="Only advice of this kind; repeatable.")
+@click.option(
+    "--cluster", metavar="NAME", help="Cluster of the data; other clusters refuse the advice.  [default: the setting]"
+)
+@click.option("--propose", is_flag=True, help="Propose the advice to the leader: with --log, or --admin-url.")
+@click.option("--admin-url", metavar="URL", help="With --propose: any broker of the cluster, instead of --log.")
 def advise(
     job: Job,
     log: str | None,
@@ -40,10 +42,10 @@ def advise(
     propose: bool,
     admin_url: str | None,
 ) -> None:
-    """Say what the record advises: settings, cuts of bundles, weights, moves ahead of a peak; and what each promises.
+    """Advise settings, splits of bundles, weights, and moves ahead of a peak; and show what each promises.
 
-    Only what is better for sure. Nothing changes in the cluster: with --propose the leader shows it, and follows it if
-    somebody approves, or the setting `advice_apply` lets it.
+    The job advises only what is surely better. Nothing changes in the cluster. With --propose the leader shows the
+    advice, and follows it after an approval, or if the setting `advice_apply` allows it.
     """
     settings = settings_of({"log": log} if log else {}, more)
     if propose and not (log or admin_url):

@@ -37,21 +37,23 @@ MOST_SHOWN = 20
 @click.command()
 @job_options()
 @settings_option
-@click.option("--analysis", "names", multiple=True, metavar="NAME", help="Only this one; repeatable.  [default: all]")
+@click.option(
+    "--analysis", "names", multiple=True, metavar="NAME", help="Only this analysis; repeatable.  [default: all]"
+)
 @click.option(
     "--rows",
     type=click.IntRange(1, MAX_ROWS),
     metavar="N",
     default=MAX_ROWS,
     show_default=True,
-    help="To publish of each.",
+    help="Number of rows to publish of each analysis.",
 )
-@click.option("--list", "listing", is_flag=True, help="Say which analyses there are, and run none.")
+@click.option("--list", "listing", is_flag=True, help="List the analyses, and run none.")
 def analyse(job: Job, more: tuple[str, ...], names: tuple[str, ...], rows: int, listing: bool) -> None:
     """Run the analyses of the load history: imbalance, hot bundles, forecasts, transfers, gaps, outages, capacity …
 
-    One that is named is shown with its first rows, several with how many they have. Thresholds and tolerance are those
-    that brokers had last, and --set goes over them.
+    A single analysis is shown with its first rows, several with their numbers of rows. Thresholds and tolerance are
+    those that brokers had last; --set overrides them.
     """
     settings_of({}, more)  # says what is wrong with it before anything starts
     with installed():

@@ -42,11 +42,11 @@ class Log(NamedTuple):
 @job_options(window=False, lake=False)
 @source_options
 def audit(job: Job, log: str | None, more: tuple[str, ...]) -> None:
-    """Replay the channel's whole log, in parallel, and check every invariant: one owner, growing tokens, whole rings …
+    """Replay the channel's whole log, in parallel, and check every invariant: one owner, growing tokens, no gaps …
 
-    Of what the lake has of the log; with --log of the log itself, with its snapshots, and then it needs no lake. The
-    lake's own verdicts and states are held against the replay as well. Exit code 1 if anything is broken, with offset
-    and record.
+    The job reads the lake's copy of the log; with --log it reads the log itself with its snapshots, and needs no lake.
+    It also compares the lake's own verdicts and states with the replay. Exit code 1: an invariant is broken; the output
+    has offset and record.
     """
     settings = settings_of({"log": log} if log else {}, more)
     with_lake = there(job)

@@ -9,21 +9,21 @@ from loadmanager_api.cli.lazy import LazyGroup
 JOBS = "loadmanager_api.cli.load_history."
 
 COMMANDS = {
-    "jars": (JOBS + "jars", "jars", "Bring what Spark needs; once, and the only download there is."),
-    "ingest": (JOBS + "ingest", "ingest", "Take what is new in the log into the lake, once or for ever."),
-    "analyse": (JOBS + "analyse", "analyse", "Imbalance, hot bundles, forecasts, transfers, outages, capacity …"),
+    "jars": (JOBS + "jars", "jars", "Download what Spark needs, once."),
+    "ingest": (JOBS + "ingest", "ingest", "Copy new records of the log into the lake."),
+    "analyse": (JOBS + "analyse", "analyse", "Analyse imbalance, hot bundles, transfers, outages, capacity …"),
     "audit": (JOBS + "audit", "audit", "Judge every record of the channel again, and check every invariant."),
-    "replay": (JOBS + "replay", "replay", "What other strategies and settings would have made of the recorded load."),
-    "advise": (JOBS + "advise", "advise", "Which settings and moves would do better, for the leader."),
-    "report": (JOBS + "report", "report", "One page with pictures, that needs no network."),
-    "maintain": (JOBS + "maintain", "maintain", "Compact small files, drop what is too old."),
+    "replay": (JOBS + "replay", "replay", "Replay the recorded load under other strategies and settings."),
+    "advise": (JOBS + "advise", "advise", "Advise settings and moves that would do better."),
+    "report": (JOBS + "report", "report", "Draw one page with pictures that needs no network."),
+    "maintain": (JOBS + "maintain", "maintain", "Compact small files, delete what is too old."),
 }
 
 
 @click.group(cls=LazyGroup, table=COMMANDS)
 def history() -> None:
-    """Every load report, state change and decision, kept in a lakehouse and asked about. Needs the extra `history`.
+    """Keep load reports, state changes and decisions in a lakehouse, and analyse them. Needs the extra `history`.
 
-    Begin with `jars`, then `ingest`. Each job works on the lake that --lake names, and publishes what it found below it
-    for brokers to show.
+    Begin with `jars`, then `ingest`. Each job works on the lake that --lake names, and publishes its results below the
+    lake, for brokers to show.
     """

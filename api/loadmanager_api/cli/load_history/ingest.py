@@ -33,19 +33,35 @@ USUAL_PARTITIONS = {"sqlite": 4, "kafka": 16}
 @job_options(window=False, publish=False)
 @source_options
 @click.option(
-    "--once/--follow", default=True, help="Stop when everything is there, or go on for ever.  [default: once]"
+    "--once/--follow", default=True, help="Stop when all records are copied, or go on for ever.  [default: once]"
 )
 @click.option(
-    "--max-per-trigger", type=click.IntRange(1), metavar="N", help="Records of a batch at most.  [default: 200000]"
+    "--max-per-trigger",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Number of records in a batch at most.  [default: 200000]",
 )
-@click.option("--trigger-s", type=click.FloatRange(0), metavar="S", help="--follow: between two batches.  [default: 5]")
 @click.option(
-    "--gold-s", type=click.FloatRange(1), metavar="S", help="--follow: between two looks at gold.  [default: 60]"
+    "--trigger-s",
+    type=click.FloatRange(0),
+    metavar="S",
+    help="With --follow: seconds between two batches.  [default: 5]",
 )
 @click.option(
-    "--metrics-port", type=click.IntRange(1, 65_535), metavar="PORT", help="--follow: for Prometheus, on loopback."
+    "--gold-s",
+    type=click.FloatRange(1),
+    metavar="S",
+    help="With --follow: seconds between two updates of gold.  [default: 60]",
 )
-@click.option("--metrics-host", metavar="HOST", default="127.0.0.1", show_default=True, help="Where that port listens.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(1, 65_535),
+    metavar="PORT",
+    help="With --follow: port with metrics for Prometheus.",
+)
+@click.option(
+    "--metrics-host", metavar="HOST", default="127.0.0.1", show_default=True, help="Address of the metrics port."
+)
 def ingest(
     job: Job,
     log: str | None,
@@ -57,10 +73,11 @@ def ingest(
     metrics_port: int | None,
     metrics_host: str,
 ) -> None:
-    """Bring load reports, the channel, decisions (and audit and group lag, once they exist) into the lake.
+    """Copy load reports, the channel, decisions (and audit and group lag, once they exist) into the lake.
 
-    Each record once, whenever it is stopped or killed; start it again, and it goes on. SIGINT and SIGTERM end --follow
-    when the batch under way is committed. What cannot be read goes to the quarantine, with its offset and why.
+    Each record is copied once, even if the job is stopped or killed: start the job again, and it continues. SIGINT and
+    SIGTERM end --follow when the present batch is committed. A record that cannot be read goes to the quarantine, with
+    its offset and the reason.
     """
     settings = settings_of({"log": log}, more)
     if once and (metrics_port or trigger_s is not None or gold_s is not None):
@@ -75,7 +92,7 @@ def ingest(
         if (ttl_s := _ttl_s(lake, settings)) != options.load_ttl_s:
             _made_anew(lake, ttl_s)
         rows = _reached(lake)
-    table(job, rows, COLUMNS, rows, empty="nothing was there to ingest")
+    table(job, rows, COLUMNS, rows, empty="there was nothing to ingest")
 
 
 def _asked(settings: Settings, given: dict[str, Any]) -> tuple[Source, Options]:
@@ -142,7 +159,7 @@ def _ending(stop: threading.Event) -> Generator[None]:
     def end(number: int, _: Any) -> None:
         stop.set()
         signal.signal(number, before[signal.Signals(number)])
-        echo("stopping when this batch is committed; once more to stop at once", err=True)
+        echo("stopping when this batch is committed; send the signal again to stop at once", err=True)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         before[number] = signal.signal(number, end)

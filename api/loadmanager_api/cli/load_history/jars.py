@@ -12,14 +12,14 @@ from loadmanager_api.cli.options import Remote
 
 
 @click.command()
-@click.option("--spark-submit", "submit", is_flag=True, help="Print them as options of spark-submit, on one line.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), help="For people, or for programs.")
+@click.option("--spark-submit", "submit", is_flag=True, help="Print the jars as options of spark-submit, on one line.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), help="Print a table, or JSON.  [default: table]")
 @click.pass_context
 def jars(ctx: click.Context, submit: bool, output: str | None) -> None:
-    """Bring the jars of Delta Lake and the Kafka connector with Maven, where they are missing.
+    """Download the missing jars of Delta Lake and the Kafka connector, with Maven.
 
-    They go to ~/.cache/loadmanager/jars, or where LOADMANAGER_HISTORY_JARS says. A machine without network gets a copy
-    of that folder. Prints where they are.
+    The jars go to ~/.cache/loadmanager/jars, or to the folder in LOADMANAGER_HISTORY_JARS. For a machine without
+    network, copy that folder. The command prints the folder. No other command downloads anything.
     """
     from loadmanager.errors import LoadManagerError
     from loadmanager.history.jars import bring, folder

@@ -16,15 +16,17 @@ COLUMNS = ("table", "days_joined", "rows_removed")
 
 @click.command()
 @job_options(window=False, publish=False)
-@click.option("--bronze-days", type=click.IntRange(1), default=30, show_default=True, help="Raw records are kept for.")
+@click.option("--bronze-days", type=click.IntRange(1), default=30, show_default=True, help="Days to keep raw records.")
 @click.option(
-    "--silver-days", type=click.IntRange(1), default=365, show_default=True, help="What they say is kept for."
+    "--silver-days", type=click.IntRange(1), default=365, show_default=True, help="Days to keep what the records say."
 )
-@click.option("--history-days", type=click.IntRange(1), default=7, show_default=True, help="Time travel goes back for.")
+@click.option(
+    "--history-days", type=click.IntRange(1), default=7, show_default=True, help="Days that time travel goes back."
+)
 def maintain(job: Job, bronze_days: int, silver_days: int, history_days: int) -> None:
     """Join small files, remove rows that are too old, and delete files that no version needs any more.
 
-    Minutes (gold) are kept. What was removed does not come again with the next ingest.
+    Minutes (gold) are kept. Removed rows do not come back with the next ingest.
     """
     with opened(job) as lake:
         from loadmanager.history.maintenance import Retention, maintain

@@ -68,24 +68,34 @@ class Pair(ParamType[tuple[str, str]]):
 
 
 _LAKE = (
-    click.option("--lake", envvar=LAKE, metavar="PATH", help=f"A folder, or a URI that Spark knows.  [env {LAKE}]"),
-    click.option("--master", metavar="URL", help="As in spark-submit.  [default: local[2]]"),
-    click.option("--remote", metavar="URL", help="A Spark Connect server instead: sc://host:15002."),
-    click.option("--memory", metavar="SIZE", help="Of the driver, if this process starts it.  [default: 2g]"),
-    click.option("--conf", multiple=True, type=Pair(), metavar="NAME=VALUE", help="Of Spark; may be repeated."),
-    click.option("-o", "--output", type=click.Choice(["table", "json"]), help="For people, or for programs."),
+    click.option(
+        "--lake", envvar=LAKE, metavar="PATH", help=f"Folder of the lake, or a URI that Spark knows.  [env {LAKE}]"
+    ),
+    click.option("--master", metavar="URL", help="Spark master, as in spark-submit.  [default: local[2]]"),
+    click.option("--remote", metavar="URL", help="Spark Connect server to use instead: sc://host:15002."),
+    click.option("--memory", metavar="SIZE", help="Memory of the driver, if this process starts it.  [default: 2g]"),
+    click.option("--conf", multiple=True, type=Pair(), metavar="NAME=VALUE", help="Setting of Spark; repeatable."),
+    click.option(
+        "-o", "--output", type=click.Choice(["table", "json"]), help="Print a table, or JSON.  [default: table]"
+    ),
 )
 _WINDOW = (
     click.option(
-        "--from", "begin", type=Moment(), metavar="TIME", help="-7d, -90m, or 2030-01-31T12:00 (UTC).  [default: all]"
+        "--from",
+        "begin",
+        type=Moment(),
+        metavar="TIME",
+        help="Begin: -7d, -90m, or 2030-01-31T12:00 (UTC).  [default: all]",
     ),
-    click.option("--to", "end", type=Moment(), metavar="TIME", help="Up to before it; the same.  [default: all]"),
+    click.option(
+        "--to", "end", type=Moment(), metavar="TIME", help="End, not included; written as --from.  [default: all]"
+    ),
 )
 _PUBLISH = click.option(
     "--publish",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Where brokers look (history_dir).  [default: published/ in the lake, if that is on this disk]",
+    help="Folder for results, where brokers look (history_dir).  [default: published/ in a lake on this disk]",
 )
 
 
@@ -129,13 +139,13 @@ def _check(job: Job) -> None:
         raise click.UsageError(f"--remote {job.remote}: write sc://host:port, as for Spark Connect")
     if job.remote and job.lake and "://" not in job.lake and not job.lake.startswith(("/", "file:/")):
         raise click.UsageError(
-            f"--lake {job.lake}: with --remote it lies where the server is; name a whole path or URI"
+            f"--lake {job.lake}: with --remote the lake is at the server; give an absolute path or a URI"
         )
 
 
 _SOURCE = (
-    click.option("--log", metavar="ADDRESS", help="sqlite:FILE or kafka://host:port[,…], as brokers get it."),
-    click.option("--set", "more", multiple=True, metavar="NAME=VALUE", help="Any setting of the brokers'; repeatable."),
+    click.option("--log", metavar="ADDRESS", help="Log: sqlite:FILE or kafka://host:port[,…], as for brokers."),
+    click.option("--set", "more", multiple=True, metavar="NAME=VALUE", help="Any setting of the brokers; repeatable."),
 )
 
 

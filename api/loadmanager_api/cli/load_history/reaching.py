@@ -37,7 +37,7 @@ def check_master(master: str) -> None:
     Raises UsageError for yarn without its configuration.
     """
     if master == "yarn" and not {"HADOOP_CONF_DIR", "YARN_CONF_DIR"} & set(os.environ):
-        raise click.UsageError("--master yarn: say where it is, with HADOOP_CONF_DIR or YARN_CONF_DIR")
+        raise click.UsageError("--master yarn: set HADOOP_CONF_DIR or YARN_CONF_DIR")
     if not master.startswith(MASTER):
         return
     try:

@@ -41,14 +41,20 @@ COLUMNS = ("rank", "candidate", "windows", "cost", "regret", "max/mean", "above 
     metavar="STRATEGY[:SETTING=VALUE|VALUE,…]",
     help="Repeatable; `recorded` is what the cluster did.  [default: every strategy, and tolerances of plan]",
 )
+@click.option("--window-s", type=click.FloatRange(min=1), metavar="S", help="Seconds of a window.")
 @click.option(
-    "--window-s", type=click.FloatRange(min=1), metavar="S", help="Length of a window; each begins as recorded."
+    "--interval-s",
+    type=click.FloatRange(min=0.1),
+    metavar="S",
+    help="Seconds between two rounds.  [default: as recorded]",
 )
 @click.option(
-    "--interval-s", type=click.FloatRange(min=0.1), metavar="S", help="Between two rounds.  [default: as recorded]"
-)
-@click.option(
-    "--seed", type=click.IntRange(0), metavar="N", default=0, show_default=True, help="Of strategies that throw dice."
+    "--seed",
+    type=click.IntRange(0),
+    metavar="N",
+    default=0,
+    show_default=True,
+    help="Seed of strategies that use random numbers.",
 )
 def replay(
     job: Job,
@@ -58,10 +64,10 @@ def replay(
     interval_s: float | None,
     seed: int,
 ) -> None:
-    """Play the recorded load again under each candidate, with the code that runs in brokers, and rank them.
+    """Play the recorded load again under each candidate, with the code that runs in brokers, and rank the candidates.
 
-    The time is cut into windows; each begins with the placement that was recorded. Costs have 95 % intervals over the
-    windows. *Regret* is the cost above the optimum in hindsight. Nothing is changed: the last lines say how to.
+    The time is cut into windows; each begins with the recorded placement. Costs have 95 % intervals over the windows.
+    *Regret* is the cost above the optimum in hindsight. Nothing changes: the last lines say how to apply the best.
     """
     settings_of({}, more)  # says what is wrong with it before anything starts
     _check_spelling(candidates)

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     help="Write report.html and pictures/ there instead of publishing them.",
 )
 def report(job: Job, more: tuple[str, ...], out: Path | None) -> None:
-    """Draw what the lake holds: brokers against time, imbalance, moves and gaps, forecasts, what load costs; and what
-    `replay`, `audit` and `advise` published last.
+    """Draw one page of what the lake holds: usage of brokers over time, imbalance, moves and gaps, forecasts, what load
+    costs; and what `replay`, `audit` and `advise` published last.
 
-    The page needs no network, neither to be made nor to be read. Brokers serve it at /v1/history/report.
+    Neither the job nor a reader of the page needs a network. Brokers serve it at /v1/history/report.
     """
     root = out or published_in(job)
     if root is None:
-        raise Failed("the lake is not on this disk: say with --out or --publish where the report goes")
+        raise Failed("the lake is not on this disk: name a folder for the report with --out or --publish")
     settings_of({}, more)  # says what is wrong with it before anything starts
     with reading(job) as lake:
         drawn = _made(job, lake, more)

@@ -36,8 +36,8 @@ SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """The environment variable that spark-submit sets for its program."""
 
 REMEDIES = {
-    "[FAILED_READ_FILE": "bring that file back from a copy, or ingest into another lake",
-    "SparkConcurrentModificationException": "another ingest is at work on this lake: let it, or stop it",
+    "[FAILED_READ_FILE": "restore that file from a copy, or ingest into another lake",
+    "SparkConcurrentModificationException": "another ingest works on this lake: wait for it, or stop it",
 }
 """What to do, by what Spark says."""
 MOST_SAID = 500
@@ -210,7 +210,7 @@ def say_where(job: Job, paths: Sequence[Path | None]) -> None:
     """Tell people where the results are, on standard error."""
     there = [path for path in paths if path is not None]
     if not there:
-        echo("nothing was published: say where with --publish, the lake is not on this disk", err=True)
+        echo("nothing was published: the lake is not on this disk; name a folder with --publish", err=True)
     elif len(there) == 1:
         echo(f"published: {there[0]}", err=True)
     else:

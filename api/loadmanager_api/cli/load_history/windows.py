@@ -32,12 +32,12 @@ class Moment(ParamType[datetime]):
             at = datetime.fromisoformat(value)
             return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
         except (ValueError, OverflowError):
-            self.fail(f"{value!r} is no time; write -7d, -90m, now, or 2030-01-31T12:00 (UTC)", param, ctx)
+            self.fail(f"{value!r} is not a time; write -7d, -90m, now, or 2030-01-31T12:00 (UTC)", param, ctx)
 
 
 def check_order(begin: datetime | None, end: datetime | None) -> None:
     """Raises UsageError if there is no time between them."""
     if begin is not None and end is not None and begin >= end:
         raise click.UsageError(
-            f"--from {begin:%Y-%m-%dT%H:%M:%S} is not before --to {end:%Y-%m-%dT%H:%M:%S}: exchange them, or widen"
+            f"--from {begin:%Y-%m-%dT%H:%M:%S} is not before --to {end:%Y-%m-%dT%H:%M:%S}: exchange them"
         )
