@@ -19,7 +19,7 @@ class _Strict(BaseModel):
 
 
 class SettingWished(_Strict):
-    """By our name and in our unit: what it was in the data, and what it should be."""
+    """One setting by our name and in our unit: its value in the data, and the proposed one."""
 
     name: Name
     was: Scalar
@@ -34,14 +34,14 @@ class SettingsWished(_Strict):
 
 
 class CutWished(_Strict):
-    """A bundle to be cut into equal ranges."""
+    """A bundle to cut into equal ranges."""
 
     bundle: Name
     parts: int
 
 
 class SplitsWished(_Strict):
-    """More bundles for a namespace; `was`: how many it had."""
+    """More bundles for a namespace. `was` is their present number."""
 
     type: Literal["splits"]
     namespace: Name
@@ -50,7 +50,7 @@ class SplitsWished(_Strict):
 
 
 class MoveWished(_Strict):
-    """Brokers by name."""
+    """One move: a bundle, and its brokers by name."""
 
     bundle: Name
     source: Name
@@ -58,7 +58,7 @@ class MoveWished(_Strict):
 
 
 class MovesWished(_Strict):
-    """Moves ahead of a peak, which begins at `not_after_ms`."""
+    """Moves to make before a peak, which begins at `not_after_ms`."""
 
     type: Literal["moves"]
     moves: Annotated[list[MoveWished], Field(max_length=1_000)]
@@ -67,7 +67,7 @@ class MovesWished(_Strict):
 
 
 class ExpectedWished(_Strict):
-    """The improvement, `before - after`, lies between `low` and `high` with 95 % confidence."""
+    """The expected improvement, `before - after`. It lies between `low` and `high` with 95 % confidence."""
 
     measure: Literal["spread", "above_tolerance"]
     before: Number
@@ -77,7 +77,7 @@ class ExpectedWished(_Strict):
 
 
 class ProvenanceWished(_Strict):
-    """Whose data of what time, by which job of which release, of which versions of which tables."""
+    """Where the advice comes from: cluster, time of the data, job, release, and versions of the tables."""
 
     cluster: Name
     data_from_ms: Ms
@@ -89,7 +89,7 @@ class ProvenanceWished(_Strict):
 
 
 class AdviceWished(_Strict):
-    """Advice to be published. `id` may be left out: it is a digest of the rest."""
+    """Advice to publish. `id` may be left out: it is a digest of the rest."""
 
     change: Annotated[SettingsWished | SplitsWished | MovesWished, Field(discriminator="type")]
     reason: Text
@@ -102,8 +102,9 @@ class AdviceWished(_Strict):
 
 
 class EffectShown(BaseModel):
-    """What came of it, as the `rounds` between two times say: `change` is after - before; worse by more than `bound`
-    is harm."""
+    """The measured effect, by the `rounds` between two times. `change` is after - before; a worsening by more than
+    `bound` is harm.
+    """
 
     measure: str
     before: float
@@ -118,7 +119,7 @@ class EffectShown(BaseModel):
 
 
 class AdviceShown(BaseModel):
-    """What a plan is made of, and promises; `baseline` is the time before that its effect is compared with."""
+    """What a plan is made of, and what it promises. Its effect is compared with the time `baseline`, before it."""
 
     change: dict[str, Any]
     expected: dict[str, Any]

@@ -125,7 +125,9 @@ async def _http(request: Request, error: Exception) -> Response:
     if error.status_code == 404:
         detail = f"there is nothing at {request.url.path}; see /openapi.json for what there is"
     elif error.status_code == 400 and detail == UNREADABLE:
-        detail = "the body is no JSON that can be read: malformed, nested too deeply, not UTF-8, or a number too long"
+        detail = (
+            "the body is not readable JSON: malformed, nested too deeply, not UTF-8, or with a number that is too long"
+        )
     elif error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "another method")
         detail = f"{request.method} is not for {request.url.path}; use {allowed}"

@@ -12,9 +12,12 @@ Name = Annotated[str, Field(min_length=1, max_length=300)]
 
 
 class WhatIfWish(BaseModel):
-    """What is different: each may be left out. `capacity` is that of each new broker (`cpu` in cores, …), by default
-    the median of all. `loads`: namespaces with a factor. `policies`: documents by `kind/name`, null deletes.
-    `rested`: as if no bundle had moved lately."""
+    """The differences to assume; each may be left out.
+
+    `capacity` is that of each new broker (`cpu` in cores, …), by default the median of all. `loads` gives a factor for
+    each namespace. `policies` are documents by `kind/name`; null deletes one. `rested` assumes that no bundle moved
+    lately.
+    """
 
     model_config = ConfigDict(extra="forbid")
 

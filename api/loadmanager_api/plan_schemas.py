@@ -13,7 +13,7 @@ Name = Annotated[str, Field(min_length=1, max_length=300)]
 
 
 class Wish(BaseModel):
-    """Who asks (without it: who the request is from), and why; kept with what comes of it."""
+    """Who asks, and why; both are kept with the result. Without `author` it is the author of the request."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -22,22 +22,25 @@ class Wish(BaseModel):
 
 
 class PauseWish(Wish):
-    """A namespace, a broker, or neither: the cluster."""
+    """What to pause: a namespace, a broker, or the cluster if neither is given."""
 
     namespace: Name | None = None
     broker: Name | None = None
 
 
 class ProposalWish(Wish):
-    """`strategy` and `tolerance` (tight, default, loose, or a fraction) count for this plan only."""
+    """How to plan. `strategy` and `tolerance` (tight, default, loose, or a fraction) count for this plan only."""
 
     strategy: Name | None = None
     tolerance: float | str | None = None
 
 
 class UnloadWish(Wish):
-    """Either a namespace or a broker. `to`: a broker; without it lookups place what is unloaded. `wave`: so many at a
-    time, each wave waiting for the one before. `review`: it waits for approval."""
+    """What to unload: either a namespace or a broker.
+
+    `to` is the broker that gets the bundles; without it, lookups place them. `wave` is the number of bundles at a time;
+    each wave waits for the one before. With `review` the plan waits for approval.
+    """
 
     namespace: Name | None = None
     broker: Name | None = None
@@ -47,7 +50,7 @@ class UnloadWish(Wish):
 
 
 class PauseShown(BaseModel):
-    """All that is paused now; whether the request changed anything."""
+    """Everything that is paused now, and whether the request changed anything."""
 
     changed: bool
     cluster: bool
@@ -57,8 +60,10 @@ class PauseShown(BaseModel):
 
 
 class MoveShown(BaseModel):
-    """A move and what has become of it. In a plan: waiting, under way, done, skipped, failed; in a round: begun, held
-    back, refused, moved on, …"""
+    """A move and its status.
+
+    In a plan: waiting, under way, done, skipped, failed. In a round: begun, held back, refused, moved on, …
+    """
 
     bundle: str
     source: str
@@ -73,9 +78,10 @@ class MoveShown(BaseModel):
 
 
 class CertificateShown(BaseModel):
-    """The least load that had to move, whatever the algorithm, and what moves.
+    """The least load that any algorithm has to move, and the load that this plan moves.
 
-    `ratio` is of the whole plan; null: nothing had to move, or a better plan may exist."""
+    `ratio` compares the two for the whole plan. It is null if nothing had to move, or if a better plan may exist.
+    """
 
     text: str
     resource: str
@@ -85,14 +91,14 @@ class CertificateShown(BaseModel):
 
 
 class FiguresShown(BaseModel):
-    """Usages of brokers (fullest resource, as a fraction), and the spread (max/mean - 1)."""
+    """The usage of each broker (its fullest resource, as a fraction), and their spread (max/mean - 1)."""
 
     usages: dict[str, float]
     spread: float
 
 
 class StepShown(BaseModel):
-    """An action that changed the plan's state."""
+    """An action that changed the state of the plan."""
 
     action: str
     at_ms: int
@@ -101,7 +107,7 @@ class StepShown(BaseModel):
 
 
 class VerificationShown(BaseModel):
-    """`holding` moves are where the plan put them; `moved_on` tells where the others are."""
+    """Where the bundles are now. `holding` moves are still in effect; `moved_on` tells where the other bundles are."""
 
     at_ms: int
     holding: int
@@ -110,9 +116,12 @@ class VerificationShown(BaseModel):
 
 
 class PlanSummary(BaseModel):
-    """A plan in one line; `what` has it in words. `counts`: how many of its pieces (moves, settings, cuts) are waiting,
-    under way, done, skipped, failed. `may`: what an operator can do with it now. `waiting`: what a plan with advice
-    waits for, as far as the asked broker knows (the leader does)."""
+    """A plan in one line; `what` describes it in words.
+
+    `counts` tells how many of its pieces (moves, settings, cuts) are waiting, under way, done, skipped, failed. `may`
+    lists what an operator can do with it now. `waiting` says what a plan with advice waits for, as far as the asked
+    broker knows (the leader knows).
+    """
 
     id: str
     kind: str
@@ -129,7 +138,7 @@ class PlanSummary(BaseModel):
 
 
 class PlanShown(PlanSummary):
-    """All of it; `left_out` says what is not in it, and why."""
+    """A whole plan. `left_out` names what the plan leaves out, and why."""
 
     strategy: str
     settings: dict[str, Any]
@@ -161,7 +170,7 @@ class RoundShown(BaseModel):
 
 
 class LimitsShown(BaseModel):
-    """Moves that may be under way."""
+    """How many moves may be under way at a time."""
 
     total: int
     per_broker: int
@@ -169,7 +178,7 @@ class LimitsShown(BaseModel):
 
 
 class InFlightShown(BaseModel):
-    """Moves under way, whoever sent them; by broker they count at both ends."""
+    """Moves under way, whoever began them. By broker, a move counts at both ends."""
 
     total: int
     by_broker: dict[str, int]
@@ -177,7 +186,7 @@ class InFlightShown(BaseModel):
 
 
 class BalancingShown(BaseModel):
-    """Where balance stands. `spread` and `tolerance` are fractions: max/mean - 1 of the brokers' fullest resource."""
+    """The status of balancing. `spread` and `tolerance` are fractions: max/mean - 1 of brokers' fullest resource."""
 
     balancing: bool
     review: bool

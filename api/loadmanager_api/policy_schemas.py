@@ -15,7 +15,7 @@ Texts = Annotated[list[Text], Field(max_length=1_000)]
 
 
 class AutoFailover(BaseModel):
-    """`min_limit`: the least number of primary brokers that must be there; `usage_threshold`: percent."""
+    """When secondary brokers serve. `min_limit`: least count of primary brokers; `usage_threshold`: percent."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -24,7 +24,7 @@ class AutoFailover(BaseModel):
 
 
 class IsolationData(BaseModel):
-    """Pulsar's NamespaceIsolationData. `unload_scope` is taken and means nothing: only what is misplaced ever moves."""
+    """Pulsar's NamespaceIsolationData. `unload_scope` has no effect: only misplaced bundles ever move."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -36,7 +36,7 @@ class IsolationData(BaseModel):
 
 
 class BrokerIsolationData(BaseModel):
-    """Pulsar's BrokerNamespaceIsolationData: which namespaces policies bind to a broker."""
+    """Pulsar's BrokerNamespaceIsolationData: the namespaces that policies bind to a broker."""
 
     brokerName: str  # noqa: N815 - Pulsar's names
     policyName: str | None = None  # noqa: N815
@@ -56,9 +56,10 @@ class FailureDomainData(BaseModel):
 
 
 class PolicyShown(BaseModel):
-    """One version of a document; `policy` is null in a version that deleted it. Its ETag is the version.
+    """One version of a document. `policy` is null in a version that deleted it. The ETag is the version.
 
-    Not `readable`: the asked broker cannot work with it, for its `defect`, and goes by `policy`, which was before.
+    If `readable` is false, the asked broker cannot use this version, because of its `defect`; `policy` is then the
+    version before, which stays in force.
     """
 
     kind: str
@@ -73,14 +74,14 @@ class PolicyShown(BaseModel):
 
 
 class PoliciesShown(BaseModel):
-    """All that hold now. `revision` grows with each change of any."""
+    """All policies in force. `revision` grows with each change of any document."""
 
     revision: int
     policies: list[PolicyShown]
 
 
 class PolicyMove(BaseModel):
-    """A move that the next round would make, were the document so."""
+    """A move that the next round would make if the document were in force."""
 
     bundle: str
     source: str
@@ -97,8 +98,11 @@ class Misplaced(BaseModel):
 
 
 class Preview(BaseModel):
-    """What a change of policies would do. `moves` are those of the next round, which the limits of a round bound;
-    `misplaced_total` counts all that would have to move, `misplaced` lists the first thousand."""
+    """The effect of a change of policies.
+
+    `moves` are those of the next round, within its limits. `misplaced_total` counts all bundles that would have to
+    move; `misplaced` lists the first thousand.
+    """
 
     misplaced_total: int
     misplaced: list[Misplaced]
@@ -107,7 +111,7 @@ class Preview(BaseModel):
 
 
 class PolicyWritten(BaseModel):
-    """An accepted change, or with `dry_run` one that would be. `forced`: the rules that were overridden."""
+    """An accepted change, or with `dry_run` one that would be accepted. `forced` lists overridden rules."""
 
     kind: str
     name: str

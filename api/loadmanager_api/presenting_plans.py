@@ -124,7 +124,7 @@ def _utc(at_ms: int) -> datetime:
 
 
 def balancing_shown(operating: Operating, found: BalanceStatus) -> BalancingShown:
-    """Where balance stands."""
+    """The status of balancing, as shown."""
     limits = found.limits
     return BalancingShown(
         balancing=found.balancing,

@@ -25,14 +25,14 @@ LONGEST_WAIT_MS = 2**53
 
 
 class BundlesData(BaseModel):
-    """`boundaries` as in `0x40000000`, from 0x00000000 to 0xffffffff; one more than `numBundles`."""
+    """The bundles of a namespace. `boundaries` run from 0x00000000 to 0xffffffff, one more than `numBundles`."""
 
     boundaries: list[str] | None = None
     numBundles: Annotated[int, Field(strict=True)] | None = None  # noqa: N815 - Pulsar's name
 
 
 class NewNamespace(BaseModel):
-    """The part of Pulsar's Policies that means something here; the rest of them is ignored, any other name refused."""
+    """The part of Pulsar's Policies that has a meaning here. The rest of them is ignored; any other name is refused."""
 
     bundles: BundlesData | None = None
     numBundles: Annotated[int, Field(strict=True)] | None = None  # noqa: N815 - Pulsar's name
@@ -49,14 +49,14 @@ class NewNamespace(BaseModel):
 
 
 class NamespacePolicies(BaseModel):
-    """What `GET /admin/v2/namespaces/{t}/{ns}` answers."""
+    """The answer of `GET /admin/v2/namespaces/{t}/{ns}`."""
 
     bundles: BundlesData
     replication_clusters: list[str]
 
 
 class LookupData(BaseModel):
-    """Pulsar's lookup answer. `brokerUrl` is the owner's `pulsar` URL; a service that has none gets its `httpUrl`."""
+    """Pulsar's lookup answer. `brokerUrl` is the owner's `pulsar` URL, or its `httpUrl` if it has none."""
 
     brokerUrl: str  # noqa: N815
     httpUrl: str  # noqa: N815
@@ -72,7 +72,7 @@ class BrokerInfo(BaseModel):
 
 
 class TenantInfo(BaseModel):
-    """Pulsar's shape; nothing of it is stored here."""
+    """Pulsar's description of a tenant; none of it is stored here."""
 
     allowedClusters: list[str]  # noqa: N815
     adminRoles: list[str] = []  # noqa: N815
@@ -100,7 +100,7 @@ class BundleShown(BaseModel):
 
 
 class BundleDetail(BundleShown):
-    """`load` is what the owner last reported of it, if it is among the owner's hottest."""
+    """A bundle with its load, as last reported by its owner if the bundle is among the owner's hottest."""
 
     served_here: bool
     cuts: list[str] = []
@@ -108,16 +108,16 @@ class BundleDetail(BundleShown):
 
 
 class BundlePage(BaseModel):
-    """`next` is what to give as `after` for the next page, null on the last one."""
+    """A page of bundles. `next` is the `after` of the next page, null on the last one."""
 
     bundles: list[BundleShown]
     next: str | None
 
 
 class BrokerShown(BaseModel):
-    """A broker: what it registered, what is thought of it, and what it holds.
+    """A broker: what it registered, how others see it, and what it holds.
 
-    `registered` is false for one that is gone but still holds bundles. `suspected` says why it is thought dead.
+    `registered` is false for a broker that is gone but still holds bundles. `suspected` says why it is thought dead.
     """
 
     broker: str
@@ -139,7 +139,7 @@ class BrokerShown(BaseModel):
 
 
 class DrainShown(BaseModel):
-    """How far a drain has come. `running` turns false at its deadline although something may be left."""
+    """The progress of a drain. `running` turns false at its deadline even if bundles are left."""
 
     broker: str
     draining: bool
@@ -150,7 +150,7 @@ class DrainShown(BaseModel):
 
 
 class SnapshotShown(BaseModel):
-    """A snapshot that is kept: everything below `next_offset` is in it. `at_ms` is its writer's wall clock."""
+    """A kept snapshot. It covers everything below `next_offset`. `at_ms` is its writer's wall clock."""
 
     snapshot_id: str
     next_offset: int
@@ -161,10 +161,11 @@ class SnapshotShown(BaseModel):
 
 
 class PartitionShown(BaseModel):
-    """Everything below `next_offset` has been applied. `digest` is equal on all replicas at equal offsets.
+    """One partition of the channel, applied up to below `next_offset`. Equal offsets have equal `digest`s on all
+    replicas.
 
-    The log holds offsets from `begin` to below `end`; `owner` writes the snapshots, here the newest first, and trims.
-    What the log did not tell is null.
+    The log holds offsets from `begin` to below `end`. `owner` writes the snapshots, listed newest first, and trims. A
+    value that the log did not answer is null.
     """
 
     partition: int
@@ -181,7 +182,7 @@ class PartitionShown(BaseModel):
 
 
 class SkippedShown(BaseModel):
-    """An entry that was no record of ours."""
+    """An entry of the log that is not a record of ours."""
 
     partition: int
     offset: int
@@ -230,13 +231,13 @@ class ChannelShown(BaseModel):
 
 
 class ReaderPositions(BaseModel):
-    """Where a reader wants to go on, for each partition; null: at the log's begin."""
+    """Where a reader wants to continue, for each partition; null stands for the log's begin."""
 
     positions: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MAX_PARTITIONS)] | None = None
 
 
 class ReaderShown(BaseModel):
-    """A registered reader of the channel's log: nothing at or behind its positions is trimmed until `until_ms`."""
+    """A registered reader of the channel's log: nothing from its positions on is trimmed until `until_ms`."""
 
     name: str
     positions: list[int]
@@ -245,13 +246,13 @@ class ReaderShown(BaseModel):
 
 
 class Readers(BaseModel):
-    """By name."""
+    """The registered readers by name."""
 
     readers: list[ReaderShown]
 
 
 class LateVerdict(BaseModel):
-    """What became of a record whose publisher did not wait any longer."""
+    """The verdict on a record whose publisher no longer waited."""
 
     record_id: str
     verdict: str
@@ -259,7 +260,7 @@ class LateVerdict(BaseModel):
 
 
 class LookupRequest(BaseModel):
-    """Topics, as `tenant/ns/name` or with their domain. `timeout_ms` shortens the wait for bundles on their way."""
+    """Topics, as `tenant/ns/name` or with their domain. `timeout_ms` limits the wait for bundles on their way."""
 
     topics: Annotated[
         list[Annotated[str, StringConstraints(max_length=MAX_TOPIC_CHARS)]],
@@ -269,7 +270,7 @@ class LookupRequest(BaseModel):
 
 
 class LocatedShown(BaseModel):
-    """Where a topic is served, or `error` (a problem) why that is not known."""
+    """Where a topic is served, or `error`, a problem that says why this is not known."""
 
     topic: str
     bundle: str | None = None
@@ -282,20 +283,20 @@ class LocatedShown(BaseModel):
 
 
 class LookupAnswers(BaseModel):
-    """One answer for each topic, in the order asked."""
+    """One answer for each topic, in the order of the request."""
 
     answers: list[LocatedShown]
 
 
 class NoteShown(BaseModel):
-    """Something that people want to know happened at this broker."""
+    """An event at this broker that is of interest to people."""
 
     at_ms: int
     text: str
 
 
 class Notes(BaseModel):
-    """Newest last."""
+    """Notes of a broker, newest last."""
 
     notes: list[NoteShown]
 
@@ -314,7 +315,9 @@ RingPosition = Annotated[int, Field(strict=True, ge=0, le=FULL_UPPER), BeforeVal
 
 
 class SplitWanted(BaseModel):
-    """Into how many `parts` (default 2), or at which `positions`; `unload`: take the children from their owner."""
+    """How to split: into how many `parts` (default 2), or at which `positions`. `unload`: unload the children from
+    their owner.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -325,13 +328,13 @@ class SplitWanted(BaseModel):
 
 
 class Children(BaseModel):
-    """What a bundle was split into, lowest first."""
+    """The bundles that a split made, lowest range first."""
 
     children: list[str]
 
 
 class MergeWanted(BaseModel):
-    """Neighbours of one owner, by their full names, in any order."""
+    """Neighbours of one owner to merge, by their full names, in any order."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -339,7 +342,7 @@ class MergeWanted(BaseModel):
 
 
 class Merged(BaseModel):
-    """The one bundle that there is now."""
+    """The bundle that a merge made."""
 
     bundle: str
 

@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 
 class WinnerShown(BaseModel):
-    """The record that stood in the way: at this offset it had made the bundle what the refused one did not expect."""
+    """The record that won: at this offset it changed the bundle, so that the refused record no longer fitted."""
 
     offset: int
     action: str
@@ -16,9 +16,9 @@ class WinnerShown(BaseModel):
 class HistoryEntryShown(BaseModel):
     """One record about a bundle. `appended_ms` is the log's clock, `written_ms` its author's.
 
-    `before` and `after` are the bundle's states (null: there was, or is, no such bundle), `owner` and `target` those
-    after it, `to` the destination that the record names. A refused record has a reason in `refused`, and changed
-    nothing; `copy_of` is the offset of the accepted record of which it is a copy.
+    `before` and `after` are the bundle's states (null: no such bundle); `owner` and `target` are those after the
+    record; `to` is the destination that it names. A refused record has a reason in `refused`, and changed nothing;
+    `copy_of` is the offset of the accepted record that it copies.
     """
 
     offset: int
@@ -48,7 +48,9 @@ class HistoryEntryShown(BaseModel):
 
 
 class HistoryShown(BaseModel):
-    """Newest first. `next` is the `before` of the next page, null if there is none; `note` says what was trimmed."""
+    """Records about a bundle, newest first. `next` is the `before` of the next page, or null; `note` says what was
+    trimmed.
+    """
 
     bundle: str
     partition: int

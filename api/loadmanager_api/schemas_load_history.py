@@ -9,8 +9,9 @@ from pydantic import BaseModel
 
 
 class ProvenanceShown(BaseModel):
-    """How a result came about: by which job and when (`at`), over which time (`begin`, `end`; null: open), and from
-    which versions of the lake's tables. `truncated`: there were more rows than these."""
+    """Where a result comes from: its job and when it ran (`at`), the time it covers (`begin`, `end`; null: open), and
+    the versions of the tables it read. `truncated`: there are more rows than these.
+    """
 
     job: str
     at: datetime
@@ -33,8 +34,9 @@ class ResultListed(BaseModel):
 
 
 class LoadHistoryShown(BaseModel):
-    """What there is: results (`/v1/history/NAME`), names of pictures (`…/pictures/NAME.png`), and whether there is a
-    report (`…/report`)."""
+    """Everything that was published: results (`/v1/history/NAME`), pictures (`…/pictures/NAME.png`), and whether there
+    is a report (`…/report`).
+    """
 
     results: list[ResultListed]
     pictures: list[str]
@@ -42,7 +44,7 @@ class LoadHistoryShown(BaseModel):
 
 
 class ResultShown(BaseModel):
-    """A result: a table, and `facts` that are none."""
+    """A result: a table, and single `facts`."""
 
     name: str
     provenance: ProvenanceShown

@@ -8,11 +8,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class SettingShown(BaseModel):
-    """One setting. `value` holds at the asked broker; `source` says who set it; `start` is what the broker was given.
+    """One setting. `value` holds at the asked broker; `source` says who set it; `start` is the value it was started
+    with.
 
-    `version` is to be named by whoever changes it (0: the cluster never had its own); `author`, `at_ms` and `reason`
-    are of that version. `pulsar` is the same value under Pulsar's names, in its units. `ignored`: why the cluster's
-    value does not hold at the asked broker.
+    A change names the `version` that it replaces (0: the cluster never had its own value); `author`, `at_ms` and
+    `reason` are those of that version. `pulsar` is the same value under Pulsar's names, in its units. `ignored` says
+    why the cluster's value does not hold at the asked broker.
     """
 
     name: str
@@ -35,14 +36,14 @@ class SettingShown(BaseModel):
 
 
 class SettingsShown(BaseModel):
-    """All of them; `revision` is the offset of the cluster's last change that the asked broker has read, -1 if none."""
+    """All settings. `revision` is the offset of the cluster's last change that the broker has read, or -1."""
 
     revision: int
     settings: list[SettingShown]
 
 
 class NewValue(BaseModel):
-    """What to set. `version`: the one that is to be replaced, so that nobody's change is lost; without: whatever is."""
+    """The value to set. `version`: the one that it replaces, so that no change is lost; without, any version."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -52,7 +53,7 @@ class NewValue(BaseModel):
 
 
 class SettingChange(BaseModel):
-    """One change in the history. `set` false: from here on each broker had its own again, and `value` is null."""
+    """One change in the history. If `set` is false, the cluster's value was removed, and `value` is null."""
 
     name: str
     version: int

@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 
 class KeptShown(BaseModel):
-    """A bundle above a limit that is not split, and the rule that says so."""
+    """A bundle above a limit that is not split, and the rule that keeps it whole."""
 
     bundle: str
     rule: str
@@ -14,7 +14,7 @@ class KeptShown(BaseModel):
 
 
 class EventShown(BaseModel):
-    """Something that happened: a split, a merge, a child that was moved, a quarantine, or one that failed."""
+    """An event: a split, a merge, a child that was moved, a quarantine, or a failure of one of these."""
 
     at_ms: int
     what: str
@@ -23,8 +23,11 @@ class EventShown(BaseModel):
 
 
 class SuspectShown(BaseModel):
-    """A bundle with which brokers were lost: what speaks against it and for it, step by step, and what keeps it from
-    being given out now. `score` is the logarithm of the odds that it kills; a lock takes `needed`."""
+    """A bundle with which brokers were lost: the evidence against and for it, step by step, and why it is not given out
+    now.
+
+    `score` is the logarithm of the odds that it kills brokers; it is locked at `needed`.
+    """
 
     bundle: str
     why: str
@@ -35,7 +38,7 @@ class SuspectShown(BaseModel):
 
 
 class SplittingShown(BaseModel):
-    """What this broker decided about its own bundles last, and what happened. `idle`: why it did not look."""
+    """This broker's last decisions on its own bundles, and recent events. `idle` says why it did not look."""
 
     broker: str
     looks: int
@@ -50,7 +53,7 @@ class SplittingShown(BaseModel):
 
 
 class BundleSplittingShown(BaseModel):
-    """Why one bundle of this broker would not be split, and not be merged, now."""
+    """Why one bundle of this broker is not split, and not merged, now."""
 
     bundle: str
     split: str

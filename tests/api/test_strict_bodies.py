@@ -39,4 +39,4 @@ async def test_it_says_what_is_wrong(
 async def test_a_body_on_which_the_parser_gives_up_is_no_json(cluster: Cluster, refused: Refused) -> None:
     await cluster.start(1)
     deep = {"data": b"[" * 100_000, "headers": {"Content-Type": "application/json"}}
-    assert "no JSON that can be read" in (await refused(400, "POST", SPLIT, **deep))["detail"]
+    assert "not readable JSON" in (await refused(400, "POST", SPLIT, **deep))["detail"]

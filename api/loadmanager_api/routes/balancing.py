@@ -16,7 +16,7 @@ router = ControlRouter(prefix="/v1/balancing", tags=["balance"])
 
 @router.get("")
 async def show_balancing(node: TheNode, acting: Acting) -> BalancingShown:
-    """What the last round decided, what is under way, paused and held back, and how far apart the brokers are."""
+    """Show the last round's decision, moves under way, pauses, what is held back, and how even the brokers are."""
     rebalancer = acting.rebalancer
     status = await balance_status(rebalancer, node.decisions, node.settings.advertised)
     return balancing_shown(Operating(rebalancer), status)
@@ -24,7 +24,7 @@ async def show_balancing(node: TheNode, acting: Acting) -> BalancingShown:
 
 @router.post("/pause")
 async def pause(node: TheNode, acting: Acting, author: Author, wish: PauseWish) -> PauseShown:
-    """Begin no more automatic moves, nor moves of plans: in the cluster, of a namespace, from and to a broker."""
+    """Pause automatic moves and moves of plans: in the cluster, in a namespace, or from and to a broker."""
     subject = pausing.Subject(wish.namespace, wish.broker)
     changed = await pausing.pause(node.policies, subject, wish.author or author, wish.reason)
     return pause_shown(pausing.paused(node.policies.current()), changed=changed)
@@ -32,7 +32,7 @@ async def pause(node: TheNode, acting: Acting, author: Author, wish: PauseWish) 
 
 @router.post("/resume")
 async def resume(node: TheNode, acting: Acting, author: Author, wish: PauseWish) -> PauseShown:
-    """End a pause; of the cluster, without a namespace or broker. Pauses of the others stay."""
+    """End a pause: the cluster's, or that of the given namespace or broker. Other pauses stay."""
     subject = pausing.Subject(wish.namespace, wish.broker)
     changed = await pausing.resume(node.policies, subject, wish.author or author, wish.reason)
     return pause_shown(pausing.paused(node.policies.current()), changed=changed)

@@ -22,14 +22,14 @@ router = ControlRouter(prefix="/admin/v2", tags=["brokers"])
 
 @router.get("/brokers")
 async def list_brokers(node: TheNode) -> list[str]:
-    """Names of the brokers that are registered and thought to be alive."""
+    """List the names of the brokers that are registered and thought to be alive."""
     suspected = node.membership.suspected
     return sorted(name for name, peer in node.membership.peers.items() if peer.broker not in suspected)
 
 
 @router.get("/brokers/leaderBroker")
 async def leader_broker(node: TheNode) -> BrokerInfo:
-    """Who leads, as last seen. 404 while nobody does."""
+    """Show the leader that this broker last saw. 404 while there is none."""
     leader = leader_of(node)
     if leader is None:
         raise NotFound("nobody leads at the moment; try again")
@@ -40,7 +40,7 @@ async def leader_broker(node: TheNode) -> BrokerInfo:
 @router.get("/brokers/health", response_class=PlainTextResponse)
 @on_http_loop
 async def health(node: AnyNode) -> str:
-    """`ok` if this broker is registered and its proofs are fresh: it could serve at this moment. Else 503."""
+    """Answer `ok` if this broker is registered and its proofs are fresh, so that it could serve now. Else 503."""
     acting(node)
     if not _proved(node):
         raise Unavailable("no fresh proof: neither the coordination service nor the channel answers this broker")
@@ -61,7 +61,7 @@ def _proved(node: Node) -> bool:
 @router.get("/brokers/ready", response_class=PlainTextResponse)
 @on_http_loop
 async def ready(node: AnyNode) -> str:
-    """`ok` once this broker is registered and acts. Else 503."""
+    """Answer `ok` once this broker is registered and acts. Else 503."""
     acting(node)
     return "ok"
 
@@ -69,13 +69,13 @@ async def ready(node: AnyNode) -> str:
 @router.get("/brokers/version", response_class=PlainTextResponse)
 @on_http_loop
 async def version() -> str:
-    """The release of this broker."""
+    """Show the release of this broker."""
     return VERSION
 
 
 @router.get("/brokers/{cluster}")
 async def list_cluster(node: TheNode, cluster: str) -> list[str]:
-    """As `/brokers`; 404 for any cluster but this one."""
+    """List brokers, as `/brokers`. 404 for any other cluster than this one."""
     if cluster != node.settings.cluster:
         raise NotFound(f"this is cluster {node.settings.cluster!r}; nothing is known here of {cluster!r}")
     return await list_brokers(node)
@@ -86,13 +86,13 @@ async def list_cluster(node: TheNode, cluster: str) -> list[str]:
 
 @router.get("/tenants")
 async def list_tenants(node: TheNode) -> list[str]:
-    """Tenants that have a namespace."""
+    """List the tenants that have a namespace."""
     return sorted({name.partition("/")[0] for name in node.channel.table.namespaces()})
 
 
 @router.get("/tenants/{tenant}")
 async def show_tenant(node: TheNode, tenant: str) -> TenantInfo:
-    """404 if it has no namespace."""
+    """Show a tenant. 404 if it has no namespace."""
     if not node.channel.table.namespaces(tenant):
         raise NotFound(f"tenant {tenant!r} has no namespace, and so does not exist; create {tenant}/some-namespace")
     return TenantInfo(allowedClusters=[node.settings.cluster])
@@ -100,13 +100,13 @@ async def show_tenant(node: TheNode, tenant: str) -> TenantInfo:
 
 @router.put("/tenants/{tenant}", status_code=204)
 async def create_tenant(acting: Acting, tenant: str) -> None:
-    """Nothing to do: a tenant exists as soon as a namespace of it does. The body is ignored."""
+    """Accept the tenant and do nothing: a tenant exists as soon as it has a namespace. The body is ignored."""
     check_namespace(f"{tenant}/any")
 
 
 @router.delete("/tenants/{tenant}", status_code=204)
 async def delete_tenant(node: TheNode, tenant: str) -> None:
-    """409 as long as it has namespaces; without any there is no such tenant: 404."""
+    """Refuse: 409 while the tenant has namespaces, 404 otherwise, since a tenant without namespaces does not exist."""
     namespaces = node.channel.table.namespaces(tenant)
     if not namespaces:
         raise NotFound(f"tenant {tenant!r} has no namespace, and so does not exist: there is nothing to delete")

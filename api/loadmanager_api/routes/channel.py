@@ -37,9 +37,9 @@ router = ControlRouter(tags=["this broker"])
 async def show_channel(
     request: Request,
     node: TheNode,
-    digest: Annotated[bool, Query(description="with a digest of each partition")] = False,
+    digest: Annotated[bool, Query(description="whether to add a digest of each partition")] = False,
 ) -> ChannelShown:
-    """How far this replica has read, what it refused and skipped, who leads, and what the log holds.
+    """Show how far this replica has read, what it refused and skipped, who leads, and what the log holds.
 
     Each digest is of the partition as of its `next_offset`.
     """
@@ -60,12 +60,12 @@ async def _digested(table: OwnershipTable) -> list[tuple[int, str]]:
 async def show_digests(
     node: TheNode,
     partition: Annotated[int, Query(ge=0)],
-    namespace: Annotated[str | None, Query(description="its bundles, instead of all namespaces")] = None,
-    after: Annotated[str, Query(max_length=1_000, description="the `next` of the page before")] = "",
+    namespace: Annotated[str | None, Query(description="list digests of the bundles of this namespace")] = None,
+    after: Annotated[str, Query(max_length=1_000, description="the `next` of the previous page")] = "",
 ) -> Response:
-    """Digests of a partition's namespaces, or of a namespace's bundles: to find out where two replicas differ.
+    """List digests of a partition's namespaces, or of a namespace's bundles, to find where two replicas differ.
 
-    A page is about one moment, `next_offset`; the next page may be about a later one. 404 for another partition.
+    A page shows one moment, `next_offset`; the next page may show a later one. 404 for another partition.
     """
     table = node.channel.table
     if partition >= table.partitions:
@@ -80,9 +80,9 @@ async def show_digests(
 
 @router.get("/v1/channel/records/{record_id}")
 async def show_verdict(node: TheNode, record_id: str) -> LateVerdict:
-    """What became of a record of this broker that had no verdict in time (the `record_id` of a 503).
+    """Show the verdict on a record of this broker that came too late for its request (the `record_id` of a 503).
 
-    404 as long as it has not been read back, and for records of other brokers.
+    404 while the record has not been read back, and for records of other brokers.
     """
     verdict = node.channel.settled(record_id)
     if verdict is None:
@@ -97,29 +97,29 @@ async def show_verdict(node: TheNode, record_id: str) -> LateVerdict:
 
 @router.get("/v1/channel/readers")
 async def list_readers(node: TheNode) -> Readers:
-    """Who reads the channel's log and has registered how far."""
+    """List the registered readers of the channel's log, with their positions."""
     found = _registry(node).all()
     return Readers(readers=[_reader_shown(node, name, reader) for name, reader in found.items()])
 
 
 @router.get("/v1/channel/readers/{name}")
 async def show_reader(node: TheNode, name: str) -> ReaderShown:
-    """One of them."""
+    """Show one registered reader."""
     return _reader_shown(node, name, _registry(node).get(name))
 
 
 @router.put("/v1/channel/readers/{name}")
 async def register_reader(node: TheNode, acting: Acting, name: str, wanted: ReaderPositions) -> ReaderShown:
-    """Register a reader, move it on, or renew it: what it still wants is not trimmed for `reader_ttl_s`.
+    """Register, move or renew a reader. The log keeps what the reader has not read for `reader_ttl_s`.
 
-    409 if something of it was trimmed already, 412 if the positions don't fit the channel.
+    409 if part of it was trimmed already, 412 if the positions do not fit the channel.
     """
     return _reader_shown(node, name, await _registry(node).register(name, wanted.positions))
 
 
 @router.delete("/v1/channel/readers/{name}", status_code=204)
 async def remove_reader(node: TheNode, acting: Acting, name: str) -> None:
-    """Forget a reader: the log may be trimmed without regard to it."""
+    """Remove a reader: trimming no longer waits for it."""
     await _registry(node).remove(name)
 
 
@@ -138,22 +138,24 @@ def _reader_shown(node: Node, name: str, reader: ChannelReader) -> ReaderShown:
 
 @router.get("/v1/notes")
 async def show_notes(node: AnyNode, limit: Annotated[int, Query(ge=1, le=NOTES_KEPT)] = 100) -> Notes:
-    """The newest notes of this broker, newest last."""
+    """Show the newest notes of this broker, the newest last."""
     newest = list(islice(reversed(node.notes), limit))
     return Notes(notes=[NoteShown(at_ms=note.at_ms, text=note.text) for note in reversed(newest)])
 
 
 @router.get("/v1/settings")
 async def show_settings(node: AnyNode) -> dict[str, Any]:
-    """All settings of this broker, less what may be secret."""
+    """Show all settings of this broker, except those that may be secret."""
     return settings_shown(node)
 
 
 @router.get("/metrics")
 @on_http_loop
 async def metrics(request: Request) -> Response:
-    """For Prometheus; the names are in docs/metrics.md. Read on the control loop, before all that waits for its turn,
-    and of the endpoints here; written here."""
+    """Answer metrics for Prometheus; docs/metrics.md has their names.
+
+    The control loop reads its own before all work that waits; the endpoints' loop adds its own and writes the answer.
+    """
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
     these, handover = kept(request), kept(request).handover
     scraped = await handover.ask(these.metrics.scraped, first=True)

@@ -27,11 +27,13 @@ async def explain_bundle(
     namespace: str,
     hash_range: str,
     at: Moment,
-    trying: Annotated[bool, Query(alias="try", description="run the strategy on changes, too")] = True,
+    trying: Annotated[
+        bool, Query(alias="try", description="whether to run the strategy on possible changes, too")
+    ] = True,
 ) -> Response:
-    """Why a bundle is where it is, why the last round did not move it, what would have to change, where it would go.
+    """Explain why a bundle is where it is, why the last round did not move it, and what would move it, and where.
 
-    With `at`: the same for a moment that the logs still hold; 410 for one that they don't.
+    With `at`, explain a moment that the logs still hold; 410 for one that they no longer hold.
     """
     bundle = Bundle.of(f"{tenant}/{namespace}", hash_range)
     return shown(await explaining.bundle(bundle, at, trying=trying))
@@ -39,7 +41,7 @@ async def explain_bundle(
 
 @router.get("/explain/brokers/{broker}")
 async def explain_broker(explaining: Explaining, broker: str, at: Moment) -> Response:
-    """How full a broker is and of what, and why nothing (more) was taken from it or given to it."""
+    """Explain how full a broker is, with what, and why no (more) bundles were taken from it or given to it."""
     return shown(await explaining.broker(broker, at))
 
 
@@ -47,32 +49,34 @@ async def explain_broker(explaining: Explaining, broker: str, at: Moment) -> Res
 async def list_decisions(
     explaining: Explaining,
     limit: Annotated[int, Query(ge=1, le=LISTED_AT_MOST)] = 100,
-    before: Annotated[int | None, Query(ge=0, description="an offset: only what lies below it")] = None,
+    before: Annotated[int | None, Query(ge=0, description="only entries below this offset")] = None,
 ) -> Response:
-    """Every round of every leader, also those that did nothing, newest first; `next` is the next `before`."""
+    """List every round of every leader, also rounds that did nothing, newest first. `next` is the next `before`."""
     found = await explaining.listed(limit, before)
     return shown({"decisions": found, "next": found[-1].offset if len(found) == limit else None})
 
 
 @router.get("/decisions/{decision_id}")
 async def show_decision(explaining: Explaining, decision_id: str) -> Response:
-    """One of them (`epoch.round`): its moves and what became of them, what was weighed and refused, its settings."""
+    """Show one decision (`epoch.round`): its moves with their status, what was weighed and refused, its settings."""
     return shown(record_shown(await explaining.decision(decision_id)))
 
 
 @router.get("/decisions/{decision_id}/again")
 async def decide_again(explaining: Explaining, decision_id: str) -> Response:
-    """Run the strategy on exactly what it had then: whether the same comes out (`same`; null: it cannot be tried)."""
+    """Run the strategy again on exactly the same input. `same` tells whether the result is the same; null: not
+    possible.
+    """
     return shown(await explaining.decide_again(decision_id))
 
 
 @router.post("/what-if")
 async def what_if(explaining: Explaining, wish: WhatIfWish, at: Moment) -> Response:
-    """What would be decided if something were different, beside what is decided as it is. Changes nothing."""
+    """Show the decision under changed assumptions, beside the decision without them. Changes nothing."""
     return shown(await explaining.what_if(wish.edits(), at))
 
 
 @router.get("/plan")
 async def preview_plan(explaining: Explaining) -> Response:
-    """A dry run: what a round of balancing would do now. Changes nothing."""
+    """Show what a round of balancing would do now. Changes nothing."""
     return shown(await explaining.preview())

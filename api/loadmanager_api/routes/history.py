@@ -30,12 +30,14 @@ async def bundle_history(
     namespace: str,
     hash_range: str,
     limit: Annotated[int, Query(ge=1, le=MAX_ENTRIES)] = 100,
-    before: Annotated[int | None, Query(ge=0, description="an offset: only what lies below it")] = None,
-    since_ms: Annotated[int | None, Query(ge=0, le=2**53, description="the log's clock: nothing older")] = None,
+    before: Annotated[int | None, Query(ge=0, description="only records below this offset")] = None,
+    since_ms: Annotated[
+        int | None, Query(ge=0, le=2**53, description="only records since this time of the log's clock, in ms")
+    ] = None,
 ) -> HistoryShown:
-    """Every record that names the bundle, accepted or refused, newest first; also if it was split or merged away.
+    """List every record that names the bundle, accepted or refused, newest first, also after a split or merge.
 
-    `next` is what to give as `before` for older ones. 404 for a bundle that nobody ever heard of.
+    `next` is the `before` of the next page. 404 for a bundle that never existed.
     """
     bundle = Bundle.of(f"{tenant}/{namespace}", hash_range)
     table, replays = node.channel.table, kept(request).replay_queue

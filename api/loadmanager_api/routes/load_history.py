@@ -50,7 +50,7 @@ Root = Annotated[str, Depends(_root)]
 @router.get("")
 @on_http_loop
 async def show_load_history(root: Root) -> LoadHistoryShown:
-    """What there is; each result is at `/v1/history/` with its name behind. Nothing yet is no error."""
+    """List the published results of the load history; each is at `/v1/history/NAME`. An empty list is no error."""
     results, pictures, report = await asyncio.gather(
         asyncio.to_thread(published.listed, root),
         asyncio.to_thread(published.pictures, root),
@@ -62,7 +62,7 @@ async def show_load_history(root: Root) -> LoadHistoryShown:
 @router.get("/analyses")
 @on_http_loop
 async def list_analyses(root: Root) -> list[ResultListed]:
-    """The analyses that were published."""
+    """List the published analyses."""
     results = await asyncio.to_thread(published.listed, root)
     return _shown(tuple(each for each in results if each.name.startswith(published.ANALYSES)))
 
@@ -70,28 +70,28 @@ async def list_analyses(root: Root) -> list[ResultListed]:
 @router.get("/analyses/{name}", response_class=Response, responses=JSON)
 @on_http_loop
 async def show_analysis(root: Root, name: str) -> Response:
-    """One of them, with its rows."""
+    """Show one analysis, with its rows."""
     return await _sent(partial(published.open_result, root, published.ANALYSES + name), "application/json")
 
 
 @router.get("/report", response_class=Response, responses=HTML)
 @on_http_loop
 async def show_report(root: Root) -> Response:
-    """The report, a page that needs nothing else."""
+    """Show the report, a page that needs no other file."""
     return await _sent(partial(published.open_report, root), "text/html; charset=utf-8", ALONE)
 
 
 @router.get("/pictures/{name}.png", response_class=Response, responses=PNG)
 @on_http_loop
 async def show_picture(root: Root, name: str) -> Response:
-    """One picture of the report."""
+    """Show one picture of the report."""
     return await _sent(partial(published.open_picture, root, name), "image/png")
 
 
 @router.get("/{name}", response_class=Response, responses=JSON)
 @on_http_loop
 async def show_result(root: Root, name: str) -> Response:
-    """What another job published last: `audit`, `replay`, `replay-windows`, `advice`, or whatever else is listed."""
+    """Show the newest result of another job: `audit`, `replay`, `replay-windows`, `advice`, or another one listed."""
     return await _sent(partial(published.open_result, root, name), "application/json")
 
 

@@ -34,10 +34,10 @@ async def look_up(
     namespace: str,
     topic: str,
 ) -> LookupData | Response:
-    """The owner of a topic. With `/bundle` behind it (not as part of the topic's name): its bundle's range, as text.
+    """Look up the owner of a topic. With `/bundle` appended, answer the range of its bundle, as text.
 
-    The channel's own topics answer the owner of that partition (of partition 0 where none is named): they cannot be
-    found through themselves. 404 for an unknown namespace, 503 if there is no owner in time.
+    For the channel's own topics it answers the owner of that partition (partition 0 if none is named), since they
+    cannot be looked up through themselves. 404 for an unknown namespace, 503 if no owner is found in time.
     """
     wants_range = topic.endswith(_SUFFIX) and _ends_in_suffix(request)
     name = topic.removesuffix(_SUFFIX) if wants_range else topic
@@ -61,7 +61,7 @@ def _ends_in_suffix(request: Request) -> bool:
 @router.post("/v1/lookup", response_model=LookupAnswers)
 @on_http_loop
 async def look_up_many(request: Request, node: TheNode, acting: Acting, asked: LookupRequest) -> Response:
-    """The owners of many topics at once; a topic that cannot be answered has a problem as its `error`."""
+    """Look up the owners of many topics at once. A topic that cannot be looked up has a problem as its `error`."""
     timeout_s = node.settings.lookup_timeout_s
     if asked.timeout_ms is not None:
         timeout_s = min(timeout_s, asked.timeout_ms / 1000)

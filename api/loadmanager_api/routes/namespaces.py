@@ -23,22 +23,20 @@ from statechannel.law.table import Namespace
 
 router = ControlRouter(prefix="/admin/v2", tags=["namespaces"])
 
-Destination = Annotated[
-    str | None, Query(alias="destinationBroker", description="host:port of the broker that shall own it")
-]
-Force = Annotated[bool, Query(description="also where a policy forbids it; the record says so")]
+Destination = Annotated[str | None, Query(alias="destinationBroker", description="host:port of the new owner")]
+Force = Annotated[bool, Query(description="override policies; the record says so")]
 _BOUNDARY = re.compile(r"0x[0-9a-fA-F]{8}", re.ASCII)
 
 
 @router.get("/namespaces/{tenant}")
 async def list_namespaces(node: TheNode, tenant: str) -> list[str]:
-    """Names of the tenant's namespaces."""
+    """List the names of the tenant's namespaces."""
     return node.channel.table.namespaces(tenant)
 
 
 @router.get("/namespaces/{tenant}/{namespace}")
 async def show_namespace(node: TheNode, acting: Acting, tenant: str, namespace: str) -> NamespacePolicies:
-    """The part of Pulsar's policies that exists here."""
+    """Show the part of Pulsar's policies that exists here."""
     known = acting.operations.namespace(f"{tenant}/{namespace}")
     return NamespacePolicies(bundles=_bundles(known), replication_clusters=[node.settings.cluster])
 
@@ -47,26 +45,28 @@ async def show_namespace(node: TheNode, acting: Acting, tenant: str, namespace: 
 async def create_namespace(
     node: TheNode, acting: Acting, tenant: str, namespace: str, wanted: NewNamespace | None = None
 ) -> None:
-    """Create it, with these boundaries, or so many even bundles, or `namespace_default_bundles`. 409 if it exists."""
+    """Create a namespace with these boundaries, with so many even bundles, or with `namespace_default_bundles`. 409 if
+    it exists.
+    """
     boundaries = _boundaries(wanted or NewNamespace(), node.settings.namespace_default_bundles)
     await acting.operations.create_namespace(f"{tenant}/{namespace}", boundaries)
 
 
 @router.delete("/namespaces/{tenant}/{namespace}", status_code=204)
 async def delete_namespace(acting: Acting, tenant: str, namespace: str) -> None:
-    """Unload all its bundles, then delete it."""
+    """Unload all bundles of the namespace, then delete it."""
     await acting.operations.delete_namespace(f"{tenant}/{namespace}")
 
 
 @router.get("/namespaces/{tenant}/{namespace}/bundles")
 async def show_bundles(acting: Acting, tenant: str, namespace: str) -> BundlesData:
-    """Its boundaries. States and owners are at `/v1/bundles`."""
+    """Show the boundaries of its bundles. `/v1/bundles` has their states and owners."""
     return _bundles(acting.operations.namespace(f"{tenant}/{namespace}"))
 
 
 @router.put("/namespaces/{tenant}/{namespace}/unload", status_code=204)
 async def unload_namespace(acting: Acting, tenant: str, namespace: str, destination: Destination = None) -> None:
-    """Take all its bundles from their owners; lookups assign them again."""
+    """Unload all its bundles; lookups assign them again."""
     if destination:
         raise Invalid("destinationBroker is for one bundle: name it, /{bundle}/unload?destinationBroker=…")
     await acting.operations.unload_namespace(f"{tenant}/{namespace}")
@@ -82,10 +82,10 @@ async def unload_bundle(
     destination: Destination = None,
     force: Force = False,
 ) -> None:
-    """Transfer the bundle to `destinationBroker`; without one, take it from its owner, if it has one.
+    """Transfer the bundle to `destinationBroker`; without one, unload it from its owner, if it has one.
 
-    409 if the destination owns it already, is draining or does not answer, or if a policy forbids it (it names the
-    rule; `force` overrides it); 404 if there is no such bundle or broker.
+    409 if the destination owns it already, is draining or does not answer, or if a policy forbids the transfer (the
+    answer names the rule; `force` overrides it). 404 if there is no such bundle or broker.
     """
     await _move(acting, Bundle.of(f"{tenant}/{namespace}", bundle), destination, author, force=force)
 
@@ -100,11 +100,11 @@ async def split_bundle(
     algorithm: Annotated[str | None, Query(alias="splitAlgorithmName")] = None,
     positions: Annotated[list[RingPosition] | None, Body(max_length=MOST_PARTS)] = None,
 ) -> None:
-    """Split the bundle in two, or at the positions in the body; with `unload` the parts are then unloaded.
+    """Split the bundle in two, or at the positions in the body. With `unload`, unload the parts afterwards.
 
-    Instead of a range: LARGEST (most keys) or HOT (most load) of those whose load is known here; 409 if none is.
-
-    More parts, and which they are: `/v1/bundles/…/split`. 409 if nobody owns it or it is on its way.
+    A range can also be LARGEST (most keys) or HOT (most load), among the bundles whose load is known here; 409 if there
+    is none. `/v1/bundles/…/split` splits into more parts and answers them. 409 if the bundle has no owner or is on its
+    way.
     """
     whole = acting.splitting.named(f"{tenant}/{namespace}", bundle)
     await acting.operations.split(whole, positions=positions or None, algorithm=algorithm, unload=unload)
@@ -121,7 +121,7 @@ async def unload_topic(
     destination: Destination = None,
     force: Force = False,
 ) -> None:
-    """Move the topic, which is to say its whole bundle (PIP-192's `topics unload --dest`)."""
+    """Transfer the topic's whole bundle to another broker (PIP-192's `topics unload --dest`)."""
     entry = acting.operations.bundle_of(Key.parse(f"{domain}://{tenant}/{namespace}/{topic}"))
     await _move(acting, entry.bundle, destination, author, force=force)
 

@@ -23,13 +23,13 @@ router = ControlRouter(prefix="/v1/brokers", tags=["brokers"])
 
 @router.get("")
 async def list_brokers(node: TheNode) -> list[BrokerShown]:
-    """Every registered broker, and those that are gone but still hold bundles."""
+    """List every registered broker, and brokers that are gone but still hold bundles."""
     return brokers_shown(node)
 
 
 @router.get("/{broker}")
 async def show_broker(node: TheNode, broker: str) -> BrokerShown:
-    """One of them, by its name."""
+    """Show one broker by its name."""
     peer = node.membership.peers.get(broker)
     if peer is not None:
         return broker_shown(node, peer.broker, peer)
@@ -41,7 +41,7 @@ async def show_broker(node: TheNode, broker: str) -> BrokerShown:
 
 @router.get("/{broker}/drain", response_model=DrainShown)
 async def drain_progress(request: Request, node: TheNode, acting: Acting, broker: str) -> DrainShown | Response:
-    """How far the broker's drain has come."""
+    """Show the progress of the broker's drain."""
     return _elsewhere(request, node, broker) or _draining(request).progress()
 
 
@@ -51,12 +51,16 @@ async def drain(
     node: TheNode,
     acting: Acting,
     broker: str,
-    timeout_s: Annotated[float | None, Query(gt=0, le=86_400, description="default: drain_timeout_s")] = None,
-    force: Annotated[bool, Query(description="also if no other broker takes bundles")] = False,
+    timeout_s: Annotated[
+        float | None,
+        Query(gt=0, le=86_400, description="time limit in seconds; by default the setting drain_timeout_s"),
+    ] = None,
+    force: Annotated[bool, Query(description="drain even if no other broker takes bundles")] = False,
 ) -> DrainShown | Response:
-    """Take no bundles any more, and move all away; answers at once, `GET` shows the progress.
+    """Drain the broker: it takes no more bundles, and all of its bundles move away. Answers at once; `GET` shows
+    progress.
 
-    409 if no other broker could take them: its bundles would have no owner.
+    409 if no other broker could take its bundles: they would have no owner.
     """
     elsewhere = _elsewhere(request, node, broker)
     if elsewhere is not None:
@@ -71,7 +75,7 @@ async def drain(
 
 @router.delete("/{broker}/drain", status_code=204, response_model=None)
 async def undrain(request: Request, node: TheNode, acting: Acting, broker: str) -> Response | None:
-    """Call the drain off: take bundles again."""
+    """Cancel the drain: the broker takes bundles again."""
     elsewhere = _elsewhere(request, node, broker)
     if elsewhere is None:
         await _draining(request).end()

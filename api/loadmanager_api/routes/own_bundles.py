@@ -27,11 +27,13 @@ async def list_bundles(
     acting: Acting,
     namespace: str | None = None,
     state: State | None = None,
-    owner: Annotated[str | None, Query(description="host:port, or host:port#incarnation")] = None,
+    owner: Annotated[
+        str | None, Query(description="only bundles of this owner: host:port, or host:port#incarnation")
+    ] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
-    after: Annotated[str | None, Query(description="the last bundle of the page before")] = None,
+    after: Annotated[str | None, Query(description="the last bundle of the previous page")] = None,
 ) -> BundlePage:
-    """Bundles in the order of their names, page by page. 404 for an unknown namespace."""
+    """List bundles by name, page by page. 404 for an unknown namespace."""
     if namespace is not None:
         acting.operations.namespace(namespace)
     behind = Bundle.parse(after) if after is not None else None
@@ -45,13 +47,13 @@ async def list_bundles(
 
 @router.get("/{tenant}/{namespace}/{hash_range}")
 async def show_bundle(node: TheNode, acting: Acting, tenant: str, namespace: str, hash_range: str) -> BundleDetail:
-    """Everything that this broker knows of one bundle."""
+    """Show everything that this broker knows of one bundle."""
     return bundle_detail(node, acting.operations.bundle(Bundle.of(f"{tenant}/{namespace}", hash_range)))
 
 
 @router.post("/merge")
 async def merge_bundles(acting: Acting, wanted: MergeWanted) -> Merged:
-    """Make one bundle of neighbours that one broker owns. 409 says which transfers would bring them together."""
+    """Merge neighbours of one owner into one bundle. 409 says which transfers would bring them together."""
     merged = await acting.operations.merge([Bundle.parse(name) for name in wanted.bundles])
     return Merged(bundle=str(merged))
 
@@ -60,8 +62,11 @@ async def merge_bundles(acting: Acting, wanted: MergeWanted) -> Merged:
 async def split_bundle(
     acting: Acting, tenant: str, namespace: str, hash_range: str, wanted: SplitWanted | None = None
 ) -> Children:
-    """Split the bundle: in two, into so many parts, or at the given positions. 409 if nobody owns it, if it is on its
-    way, or if its owner found no cuts. Instead of a range: LARGEST (most keys), or HOT (most load)."""
+    """Split the bundle in two, into so many parts, or at the given positions.
+
+    A range can also be LARGEST (most keys) or HOT (most load). 409 if the bundle has no owner, is on its way, or if its
+    owner found no cuts.
+    """
     wanted = wanted or SplitWanted()
     children = await acting.operations.split(
         acting.splitting.named(f"{tenant}/{namespace}", hash_range),
@@ -75,5 +80,5 @@ async def split_bundle(
 
 @router.post("/{tenant}/{namespace}/{hash_range}/cancel", status_code=204)
 async def cancel(acting: Acting, tenant: str, namespace: str, hash_range: str) -> None:
-    """Call off the transfer or split that the bundle is in. 409 if there is none, or it is too late."""
+    """Cancel the transfer or split of the bundle. 409 if there is none, or if it is too late."""
     await acting.operations.cancel(Bundle.of(f"{tenant}/{namespace}", hash_range))

@@ -32,14 +32,14 @@ async def list_plans(
     limit: Annotated[int, Query(ge=1, le=1_000)] = 100,
     kind: PlanKind | None = None,
 ) -> list[PlanSummary]:
-    """The newest first; of one kind, or of all."""
+    """List plans, newest first: of one kind, or of all."""
     operating = Operating(acting.rebalancer)
     return [summary_shown(operating, plan) for plan in operating.plans() if kind in (None, plan.kind)][:limit]
 
 
 @router.post("", status_code=201)
 async def propose(node: TheNode, acting: Acting, author: Author, wish: ProposalWish) -> PlanShown:
-    """What the strategy would do now, to be approved. 409 if that is nothing, with its reason."""
+    """Propose what the strategy would do now, as a plan that waits for approval. 409 if it would do nothing."""
     overrides = {
         name: value for name, value in (("strategy", wish.strategy), ("tolerance", wish.tolerance)) if value is not None
     }
@@ -48,9 +48,9 @@ async def propose(node: TheNode, acting: Acting, author: Author, wish: ProposalW
 
 @router.post("/unload", status_code=201)
 async def unload(node: TheNode, acting: Acting, author: Author, wish: UnloadWish) -> PlanShown:
-    """Unload all bundles of a namespace or broker in waves, or move them to one broker; answers at once.
+    """Unload all bundles of a namespace or broker in waves, or move them to one broker. Answers at once.
 
-    GET of the plan shows how far it is, its `cancel` stops it; with `review` it waits for approval.
+    GET of the plan shows its progress, its `cancel` stops it. With `review` it waits for approval.
     """
     what = Unload(wish.namespace, wish.broker, wish.to, wish.wave)
     operating = Operating(acting.rebalancer)
@@ -59,57 +59,61 @@ async def unload(node: TheNode, acting: Acting, author: Author, wish: UnloadWish
 
 @router.post("/advice", status_code=201)
 async def publish_advice(node: TheNode, acting: Acting, wish: AdviceWished) -> PlanShown:
-    """Propose advice, to be approved. The same advice again changes nothing. 412: out of bounds, stale, of another
-    cluster; 409: too much advice waits already."""
+    """Propose advice as a plan that waits for approval. The same advice again changes nothing.
+
+    412: out of bounds, stale, or of another cluster. 409: too much advice waits already.
+    """
     settings, advice = node.settings, msgspec.convert(wish.model_dump(), Advice)
     return _shown(acting, await publish(node.plans, advice, settings.cluster, node.world.wall_ms(), settings))
 
 
 @router.get("/{plan_id}")
 async def show_plan(node: TheNode, acting: Acting, plan_id: str) -> PlanShown:
-    """All of it, and what has become of each move by now."""
+    """Show one plan, with the present status of each move."""
     return _shown(acting, await Operating(acting.rebalancer).plan(plan_id))
 
 
 @router.post("/{plan_id}/approve")
 async def approve(node: TheNode, acting: Acting, author: Author, plan_id: str, wish: Wish) -> PlanShown:
-    """It may run. 409 if somebody else was faster, or none of its bundles is where it found them."""
+    """Approve a plan: it may run. 409 if somebody else was faster, or if all its bundles have moved since."""
     return await _act(acting, author, plan_id, PlanAction.APPROVE, wish)
 
 
 @router.post("/{plan_id}/reject")
 async def reject(node: TheNode, acting: Acting, author: Author, plan_id: str, wish: Wish) -> PlanShown:
-    """It may not."""
+    """Reject a plan: it must not run."""
     return await _act(acting, author, plan_id, PlanAction.REJECT, wish)
 
 
 @router.post("/{plan_id}/run")
 async def run(node: TheNode, acting: Acting, author: Author, plan_id: str, wish: Wish) -> PlanShown:
-    """The leader begins its moves, under the limits; bundles that are not where the plan found them are skipped."""
+    """Run a plan: the leader begins its moves, within the limits. Bundles that have moved since are skipped."""
     return await _act(acting, author, plan_id, PlanAction.RUN, wish)
 
 
 @router.post("/{plan_id}/cancel")
 async def cancel(node: TheNode, acting: Acting, author: Author, plan_id: str, wish: Wish) -> PlanShown:
-    """Begin no more of its moves; those under way arrive."""
+    """Cancel a plan: no more of its moves begin; those under way are completed."""
     return await _act(acting, author, plan_id, PlanAction.CANCEL, wish)
 
 
 @router.post("/{plan_id}/verify")
 async def verify(node: TheNode, acting: Acting, author: Author, plan_id: str, wish: Wish) -> PlanShown:
-    """Look what of it holds, and how full its brokers are against what was predicted."""
+    """Compare a plan with the present: which of its moves still hold, and how full its brokers are against the
+    prediction.
+    """
     return _shown(acting, await Operating(acting.rebalancer).verify(plan_id, wish.author or author))
 
 
 @router.post("/{plan_id}/undo", status_code=201)
 async def undo(node: TheNode, acting: Acting, author: Author, plan_id: str, wish: Wish) -> PlanShown:
-    """A new plan, to be approved, that takes back what still is where this one put it; `left_out` lists the rest."""
+    """Propose a plan that moves back every bundle that still is where this plan put it; `left_out` lists the others."""
     return _shown(acting, await Operating(acting.rebalancer).undo(plan_id, wish.author or author, wish.reason))
 
 
 @router.post("/{plan_id}/withdraw")
 async def withdraw(node: TheNode, acting: Acting, author: Author, plan_id: str, wish: Wish) -> PlanShown:
-    """The leader undoes it at once, where nobody else has changed it since."""
+    """Withdraw a plan: the leader undoes it at once, except what somebody else has changed since."""
     return await _act(acting, author, plan_id, PlanAction.WITHDRAW, wish)
 
 

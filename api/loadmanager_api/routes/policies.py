@@ -24,11 +24,11 @@ from loadmanager_api.previewing import preview
 
 router = ControlRouter(prefix="/v1/policies", tags=["policies"])
 
-Force = Annotated[bool, Query(description="also if nothing satisfies the rule at present")]
-DryRun = Annotated[bool, Query(description="write nothing, and list what would move")]
-Seen = Annotated[int | None, Query(ge=0, description="the version that is to be replaced; 0: there is none yet")]
-Reason = Annotated[str, Query(max_length=1_000, description="kept in the history")]
-IfMatch = Annotated[str | None, Header(description='as `seen`: the ETag that GET gave, "3"')]
+Force = Annotated[bool, Query(description="accept it even if nothing satisfies the rule at present")]
+DryRun = Annotated[bool, Query(description="write nothing; list what would move")]
+Seen = Annotated[int | None, Query(ge=0, description="the version to replace; 0: there is none yet")]
+Reason = Annotated[str, Query(max_length=1_000, description="the reason, kept in the history")]
+IfMatch = Annotated[str | None, Header(description='as `seen`: the ETag of a GET, such as "3"')]
 KINDS = frozenset(kind.value for kind in Kind)
 
 
@@ -44,7 +44,7 @@ _ETAG = re.compile(r'(?:W/)?"?(\d{1,15})"?')
 
 @router.get("")
 async def list_policies(node: TheNode, kind: Kind | None = None) -> PoliciesShown:
-    """All that hold now, by kind and name, and those that cannot be worked with."""
+    """List all policies in force, by kind and name, and those that this broker cannot use."""
     documents = node.policies.documents
     names = {*documents.values(), *(each.name for each in documents.unreadable())}
     found = [documents.get(key) for key in sorted(names) if key.partition("/")[0] in KINDS]
@@ -56,7 +56,7 @@ async def list_policies(node: TheNode, kind: Kind | None = None) -> PoliciesShow
 
 @router.get("/{kind}/{name:path}/history")
 async def policy_history(node: TheNode, kind: Kind, name: str) -> list[PolicyShown]:
-    """Every version of one document, deletions too, oldest first."""
+    """List every version of one document, deletions too, oldest first."""
     if kind is Kind.NAMESPACE and "/" not in name:  # the path of a namespace that is called `tenant/history`
         return [_shown(node.policies.get(kind, f"{name}/history"))]
     return [_shown(each) for each in node.policies.history(kind, name)]
@@ -64,7 +64,7 @@ async def policy_history(node: TheNode, kind: Kind, name: str) -> list[PolicySho
 
 @router.get("/{kind}/{name:path}")
 async def show_policy(node: TheNode, response: Response, kind: Kind, name: str) -> PolicyShown:
-    """One document; its ETag is its version."""
+    """Show one document. Its ETag is its version."""
     found = node.policies.get(kind, name)
     response.headers["ETag"] = f'"{found.version}"'
     return _shown(found)
@@ -85,8 +85,11 @@ async def put_policy(
     reason: Reason = "",
     if_match: IfMatch = None,
 ) -> PolicyWritten:
-    """Set a document. 412 for one that can never be right, 409 for a rule that nothing satisfies (`force`), or if its
-    version is not `seen` any more. Only bundles that are misplaced by it will move, within the limits of a round."""
+    """Set a document. Only bundles that it makes misplaced will move, within the limits of a round.
+
+    412 for a document that can never be valid. 409 if nothing satisfies a rule (`force` overrides this), or if the
+    version is no longer `seen`.
+    """
     if dry_run:
         checked = await node.policies.check(kind, name, policy, force=force)
         return await _would_be(node, acting, kind, name, policy, checked.notes, checked.refused)
@@ -109,8 +112,9 @@ async def patch_policy(
     dry_run: DryRun = False,
     reason: Reason = "",
 ) -> PolicyWritten:
-    """Set the given fields of a document, null takes one away; what others set in it stays. One that says nothing any
-    more is deleted."""
+    """Set the given fields of a document; null removes a field. Other fields stay. A document without fields is
+    deleted.
+    """
     if dry_run:
         before = node.policies.current_of(kind, name)
         policy = patched(kind, before, patch)
@@ -139,8 +143,11 @@ async def delete_policy(
     if_match: IfMatch = None,
     force: Force = False,
 ) -> PolicyWritten:
-    """Delete a document. 404 if there is none, 409 if its version is not `seen` any more, or if somebody would be left
-    without any broker (`force`)."""
+    """Delete a document.
+
+    404 if there is none. 409 if its version is no longer `seen`, or if a namespace would be left without any broker
+    (`force` overrides this).
+    """
     if dry_run:
         checked = await node.policies.check_deletion(kind, name, force=force)
         return await _would_be(node, acting, kind, name, None, checked.notes, checked.refused)

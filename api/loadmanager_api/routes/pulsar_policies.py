@@ -27,7 +27,7 @@ router = ControlRouter(prefix="/admin/v2", tags=["policies"])
 
 N = TypeVar("N", int, float)
 
-Force = Annotated[bool, Query(description="also if nothing satisfies the rule at present")]
+Force = Annotated[bool, Query(description="accept it even if nothing satisfies the rule at present")]
 
 
 # --- isolation
@@ -35,28 +35,28 @@ Force = Annotated[bool, Query(description="also if nothing satisfies the rule at
 
 @router.get("/clusters/{cluster}/namespaceIsolationPolicies")
 async def list_isolation_policies(node: TheNode, cluster: str) -> dict[str, IsolationData]:
-    """All of them by name."""
+    """List all isolation policies by name."""
     _check_cluster(node, cluster)
     return {name: _data(policy) for name, policy in node.policies.current().isolation.items()}
 
 
 @router.get("/clusters/{cluster}/namespaceIsolationPolicies/brokers")
 async def list_isolated_brokers(node: TheNode, cluster: str) -> list[BrokerIsolationData]:
-    """For each broker, which namespaces the policies bind to it."""
+    """List each broker with the namespaces that policies bind to it."""
     _check_cluster(node, cluster)
     return [_of_broker(node, name) for name in sorted(node.membership.peers)]
 
 
 @router.get("/clusters/{cluster}/namespaceIsolationPolicies/brokers/{broker}")
 async def show_isolated_broker(node: TheNode, cluster: str, broker: str) -> BrokerIsolationData:
-    """Which namespaces the policies bind to this broker."""
+    """Show the namespaces that policies bind to this broker."""
     _check_cluster(node, cluster)
     return _of_broker(node, broker)
 
 
 @router.get("/clusters/{cluster}/namespaceIsolationPolicies/{policy}")
 async def show_isolation_policy(node: TheNode, cluster: str, policy: str) -> IsolationData:
-    """One of them."""
+    """Show one isolation policy."""
     _check_cluster(node, cluster)
     found = node.policies.get(Kind.ISOLATION, policy)
     if not isinstance(found.value, IsolationPolicy):
@@ -74,7 +74,7 @@ async def set_isolation_policy(
     wanted: IsolationData,
     force: Force = False,
 ) -> None:
-    """Set it. 412 for a bad regular expression, 409 for a rule that nothing satisfies."""
+    """Set an isolation policy. 412 for a bad regular expression, 409 if nothing satisfies a rule."""
     _check_cluster(node, cluster)
     await node.policies.put(Kind.ISOLATION, policy, _policy(wanted), author=author, force=force)
 
@@ -83,7 +83,7 @@ async def set_isolation_policy(
 async def delete_isolation_policy(
     node: TheNode, acting: Acting, author: Author, cluster: str, policy: str, force: Force = False
 ) -> None:
-    """Delete it. 409 if that leaves a namespace without any broker."""
+    """Delete an isolation policy. 409 if that leaves a namespace without any broker."""
     _check_cluster(node, cluster)
     await node.policies.delete(Kind.ISOLATION, policy, author=author, force=force)
 
@@ -93,7 +93,7 @@ async def delete_isolation_policy(
 
 @router.get("/clusters/{cluster}/failureDomains")
 async def list_failure_domains(node: TheNode, cluster: str) -> dict[str, FailureDomainData]:
-    """All of them by name."""
+    """List all failure domains by name."""
     _check_cluster(node, cluster)
     domains = node.policies.current().failure_domains
     return {name: FailureDomainData(brokers=list(each.brokers)) for name, each in domains.items()}
@@ -101,7 +101,7 @@ async def list_failure_domains(node: TheNode, cluster: str) -> dict[str, Failure
 
 @router.get("/clusters/{cluster}/failureDomains/{domain}")
 async def show_failure_domain(node: TheNode, cluster: str, domain: str) -> FailureDomainData:
-    """One of them."""
+    """Show one failure domain."""
     _check_cluster(node, cluster)
     found = node.policies.get(Kind.FAILURE_DOMAIN, domain)
     if not isinstance(found.value, FailureDomain):
@@ -119,7 +119,7 @@ async def set_failure_domain(
     wanted: FailureDomainData,
     force: Force = False,
 ) -> None:
-    """Set its brokers. 409 if one of them is in another domain."""
+    """Set the brokers of a failure domain. 409 if one of them is in another domain."""
     _check_cluster(node, cluster)
     policy = FailureDomain(brokers=tuple(wanted.brokers))
     await node.policies.put(Kind.FAILURE_DOMAIN, domain, policy, author=author, force=force)
@@ -127,7 +127,7 @@ async def set_failure_domain(
 
 @router.delete("/clusters/{cluster}/failureDomains/{domain}", status_code=204)
 async def delete_failure_domain(node: TheNode, acting: Acting, author: Author, cluster: str, domain: str) -> None:
-    """Delete it; its brokers are in the domains that they registered themselves, if any."""
+    """Delete a failure domain. Its brokers are then in the domains that they registered themselves, if any."""
     _check_cluster(node, cluster)
     await node.policies.delete(Kind.FAILURE_DOMAIN, domain, author=author)
 
@@ -137,7 +137,7 @@ async def delete_failure_domain(node: TheNode, acting: Acting, author: Author, c
 
 @router.get("/namespaces/{tenant}/{namespace}/antiAffinity", response_class=PlainTextResponse)
 async def show_anti_affinity(node: TheNode, acting: Acting, tenant: str, namespace: str) -> str:
-    """The namespace's group, empty if it is in none."""
+    """Show the anti-affinity group of the namespace; empty if it is in none."""
     name = f"{tenant}/{namespace}"
     acting.operations.namespace(name)
     return grouped(node.policies.current().namespaces).get(name, "")
@@ -152,21 +152,20 @@ async def set_anti_affinity(
     namespace: str,
     group: Annotated[str, Body(min_length=1, max_length=200)],
 ) -> None:
-    """Put the namespace into a group, whose namespaces are kept apart; out of its former one. The body is a JSON
-    string."""
+    """Put the namespace into an anti-affinity group, and out of its former one. The body is a JSON string."""
     await _set_group(node, f"{tenant}/{namespace}", group, author)
 
 
 @router.delete("/namespaces/{tenant}/{namespace}/antiAffinity", status_code=204)
 async def delete_anti_affinity(node: TheNode, acting: Acting, author: Author, tenant: str, namespace: str) -> None:
-    """Take the namespace out of its group, if it is in one."""
+    """Take the namespace out of its anti-affinity group, if it is in one."""
     acting.operations.namespace(f"{tenant}/{namespace}")
     await _set_group(node, f"{tenant}/{namespace}", "", author)
 
 
 @router.get("/namespaces/{cluster}/antiAffinity/{group}")
 async def list_anti_affinity(node: TheNode, cluster: str, group: str, tenant: str | None = None) -> list[str]:
-    """The namespaces of a group. Pulsar's tools send a tenant of the caller's, which means nothing here."""
+    """List the namespaces of an anti-affinity group. The tenant that Pulsar's tools send is ignored."""
     _check_cluster(node, cluster)
     groups = grouped(node.policies.current().namespaces)
     return sorted(name for name, its in groups.items() if its == group)

@@ -26,19 +26,21 @@ VIA_PULSAR = "through Pulsar's interface"
 
 @ours.get("")
 async def show_all(node: AnyNode) -> SettingsShown:
-    """Every setting with its value here, where that comes from, and what is allowed."""
+    """Show every setting: its value here, where that comes from, and the allowed values."""
     return SettingsShown(revision=node.live.revision, settings=every_setting(node))
 
 
 @ours.get("/{name}")
 async def show_one(node: AnyNode, name: str) -> SettingShown:
-    """One setting, by our name or Pulsar's."""
+    """Show one setting, by our name or Pulsar's."""
     return one_setting(node, name)
 
 
 @ours.put("/{name}")
 async def set_one(node: AnyNode, author: Author, name: str, wanted: NewValue) -> SettingShown:
-    """Set it for the whole cluster. 404 unknown, 412 not allowed or fixed, 409 somebody else was faster."""
+    """Set a value for the whole cluster. 404: unknown setting. 412: value not allowed, or setting fixed. 409: somebody
+    else was faster.
+    """
     await node.live.set(name, wanted.value, seen=wanted.version, author=author, reason=wanted.reason)
     return one_setting(node, name)
 
@@ -48,17 +50,17 @@ async def unset_one(
     node: AnyNode,
     author: Author,
     name: str,
-    version: Annotated[int | None, Query(ge=0, description="the one that is to be replaced")] = None,
+    version: Annotated[int | None, Query(ge=0, description="the version to replace")] = None,
     reason: Annotated[str, Query(max_length=1_000)] = "",
 ) -> SettingShown:
-    """Leave it to each broker again, as it was started. 404 if the cluster has no value of its own."""
+    """Remove the cluster's value: each broker has the value that it was started with. 404 if the cluster has none."""
     await node.live.unset(name, seen=version, author=author, reason=reason)
     return one_setting(node, name)
 
 
 @ours.get("/{name}/history")
 async def show_history(node: AnyNode, name: str) -> list[SettingChange]:
-    """Who changed it from what to what, when and why; oldest first."""
+    """List the changes of a setting: who, from what to what, when and why; oldest first."""
     return changes_shown(node.live.history(name))
 
 
@@ -67,31 +69,31 @@ async def show_history(node: AnyNode, name: str) -> list[SettingChange]:
 
 @pulsars.get("")
 async def list_names() -> list[str]:
-    """Names that can be changed while brokers run: ours, and Pulsar's."""
+    """List the names of settings that can be changed while brokers run: ours and Pulsar's."""
     return sorted(name.called for each in descriptions().values() if each.live for name in names_of(each))
 
 
 @pulsars.get("/values")
 async def show_values(node: AnyNode) -> dict[str, str]:
-    """What the cluster has set, as text, under each of its names and in the unit of that name."""
+    """Show the cluster's values as text, under each of their names and in the unit of that name."""
     return by_all_names(node, only_cluster=True)
 
 
 @pulsars.get("/runtime")
 async def show_runtime(node: AnyNode) -> dict[str, str]:
-    """What holds at this broker, as text, under all names, less what may be secret."""
+    """Show the values in force at this broker as text, under all names, except those that may be secret."""
     return by_all_names(node)
 
 
 @pulsars.post("/{name}/{value:path}", status_code=204)
 async def update(node: AnyNode, author: Author, name: str, value: str) -> None:
-    """As `PUT /v1/config/{name}`, whatever the version is."""
+    """Set a value, as `PUT /v1/config/{name}` without a version."""
     await node.live.set(name, value, seen=None, author=author, reason=VIA_PULSAR)
 
 
 @pulsars.delete("/{name}", status_code=204)
 async def delete(node: AnyNode, author: Author, name: str) -> None:
-    """As `DELETE /v1/config/{name}`."""
+    """Remove the cluster's value, as `DELETE /v1/config/{name}`."""
     await node.live.unset(name, seen=None, author=author, reason=VIA_PULSAR)
 
 

@@ -23,10 +23,10 @@ async def show_splitting(
     node: TheNode,
     acting: Acting,
     limit: Annotated[
-        int, Query(ge=1, le=1_000, description="of bundles above a limit, of suspects, and of events")
+        int, Query(ge=1, le=1_000, description="most bundles above a limit, most suspects, and most events")
     ] = 100,
 ) -> SplittingShown:
-    """The last look of this broker at its own bundles; what happened lately, newest first."""
+    """Show this broker's last look at its own bundles, and what happened lately, newest first."""
     journal = acting.splitting.journal
     splits, merges = journal.split_decision, journal.merge_decision
     kept = splits.kept if splits is not None else ()
@@ -48,7 +48,7 @@ async def show_splitting(
 
 @router.get("/{tenant}/{namespace}/{hash_range}")
 async def explain_splitting(acting: Acting, tenant: str, namespace: str, hash_range: str) -> BundleSplittingShown:
-    """Why a bundle is not split, and not merged, now. 409 at a broker that does not hold it; it names the owner."""
+    """Explain why a bundle is not split and not merged now. 409 at any other broker than its owner."""
     entry = acting.operations.bundle(Bundle.of(f"{tenant}/{namespace}", hash_range))
     found = acting.splitting.reshaper.explain(entry.bundle)
     if found is None:

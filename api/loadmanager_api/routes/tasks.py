@@ -29,7 +29,9 @@ FRAMES_SHOWN = 20
 @router.get("/v1/tasks", response_class=PlainTextResponse)
 @on_http_loop
 async def show_tasks(request: Request) -> str:
-    """Stacks of all threads, and of the tasks on the control loop, innermost call last. Answers also if that hangs."""
+    """Show the stacks of all threads and of the tasks on the control loop, innermost call last. Works also if that loop
+    hangs.
+    """
     return "\n".join([*_threads(), *_tasks(kept(request).handover.control)]) + "\n"
 
 

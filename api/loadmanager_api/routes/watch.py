@@ -27,14 +27,14 @@ router = ControlRouter(tags=["bundles"])
 async def watch(
     request: Request,
     node: TheNode,
-    namespace: Annotated[str | None, Query(description="only this one: tenant/namespace")] = None,
-    since: Annotated[str | None, Query(description="a revision: the id of the last event that was taken")] = None,
+    namespace: Annotated[str | None, Query(description="only this namespace: tenant/namespace")] = None,
+    since: Annotated[str | None, Query(description="a revision: the id of the last event received")] = None,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """All bundles, then every change of them; with `since` (or `Last-Event-ID`) the changes behind that revision.
+    """Stream all bundles, then every change. With `since` (or `Last-Event-ID`), stream the changes after that revision.
 
-    400 for what is no revision of this channel, 409 for one of another log or beyond its end, 410 if what came after
-    it was trimmed.
+    400 if it is no revision of this channel, 409 if it is one of another log or beyond the end, 410 if later changes
+    were trimmed.
     """
     if namespace is not None:
         check_namespace(namespace)
