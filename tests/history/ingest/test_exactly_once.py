@@ -113,7 +113,7 @@ def test_a_topic_that_was_made_anew_is_refused(spark, lake, tmp_path):
     log = material.records(SEED, reports=8, steps=9)
     Batches(lake.root, plan(tmp_path), "one")(material.raw(spark, log), 0)
     later = material.raw(spark, log).selectExpr("* EXCEPT (appended_at)", "appended_at + INTERVAL 1 DAY AS appended_at")
-    with pytest.raises(Invalid, match="was made anew"):
+    with pytest.raises(Invalid, match="was created again"):
         Batches(lake.root, plan(tmp_path), "two")(later, 0)
 
 
