@@ -168,7 +168,11 @@ async def _piled_on_one(here: Balanced) -> None:
     async def piled() -> bool:
         return set((await here.owners()).values()) == {target}
 
+    async def reported() -> bool:
+        return (await here.ask("GET", "/v1/balancing"))["spread"] > TOLERANCE
+
     await until_told(piled, "one broker has all")
+    await until_told(reported, "the load of the pile is reported")  # until then nothing is known, and that is even
     await here.config("balancing", value=True)
 
 
