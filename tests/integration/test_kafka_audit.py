@@ -48,7 +48,7 @@ async def test_topics_that_a_broker_made_are_fine_and_so_are_those_not_made_yet(
         (f"kafka: topic {prefix}{spec.name}", Severity.OK) for spec in specs
     ]
     assert "16 partitions" in topics[0].found
-    assert "not there yet" in topics[3].found
+    assert "does not exist yet" in topics[3].found
     assert {finding.severity for finding in findings} == {Severity.OK, Severity.WARNING}
     [only_one_node] = [finding for finding in findings if finding.severity is Severity.WARNING]
     assert "1 broker" in only_one_node.found

@@ -116,7 +116,7 @@ def test_nodes_are_judged_by_who_may_change_them_not_by_who_may_read():
     assert judge_acls({"/r": CREATOR_ALL_ACL, "/r/a": readable}, EXPECTED).severity is OK
     finding = judge_acls({"/r": readable, "/r/a": OPEN_ACL_UNSAFE}, EXPECTED)
     assert finding.severity is WARNING
-    assert "1 of 2" in finding.found
+    assert "1 of the 2" in finding.found
     assert "/r/a" in finding.found
     assert "acl=creator" in finding.advice
 
