@@ -11,7 +11,7 @@ _HEAD = """# REST routes
 
 Every route that a broker answers, with its parameters, bodies and answers, as `/openapi.json` has them.
 [What belongs together, and which routes are Pulsar's](../http.md). Every error is a [Problem](#problem). A `*` marks
-what must be there.
+a required field.
 """
 
 

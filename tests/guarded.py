@@ -46,7 +46,13 @@ def _names(item: pytest.Item) -> set[str]:
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     config, option = session.config, session.config.option
-    some = option.keyword or option.markexpr != "not slow" or option.deselect or option.lf or config.args != ["tests"]
+    some = (
+        option.keyword
+        or option.markexpr != "not slow"
+        or option.deselect
+        or getattr(option, "lf", False)
+        or config.args != ["tests"]
+    )
     if option.guarded != "none" and not some and exitstatus == 0 and not hasattr(config, "workerinput"):
         PASSED.write_text("".join(f"{name} {digest(files_of(name))}\n" for name in sorted(GUARDED)))
 

@@ -202,6 +202,8 @@ class AgreementShown(BaseModel):
 class ChannelShown(BaseModel):
     """The state of this broker's replica of the channel."""
 
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
     cluster: str
     identity: str | None
     generation: int | None
@@ -345,6 +347,3 @@ class Merged(BaseModel):
     """The bundle that a merge made."""
 
     bundle: str
-
-
-# --- history

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 
 class KeptShown(BaseModel):
@@ -39,6 +39,8 @@ class SuspectShown(BaseModel):
 
 class SplittingShown(BaseModel):
     """This broker's last decisions on its own bundles, and recent events. `idle` says why it did not look."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     broker: str
     looks: int

@@ -62,7 +62,7 @@ async def _found(
     except Trimmed as error:
         raise Unavailable(f"the log was trimmed while it was read: {error}; try again") from None
     except (BadSnapshot, NewerRecord) as error:
-        raise Unavailable(f"the log cannot be folded again: {error}", retry_after_s=60.0) from None
+        raise Unavailable(f"the log cannot be replayed: {error}", retry_after_s=60.0) from None
 
 
 def _unheard_of(found: History, since_ms: int | None, before: int | None) -> str:

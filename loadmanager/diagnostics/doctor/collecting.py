@@ -102,7 +102,7 @@ class Collector:
         except aiohttp.InvalidURL:
             raise
         except (ValueError, msgspec.MsgspecError):
-            raise Unavailable(f"what answers at {admin_url} is no broker") from None
+            raise Unavailable(f"what answers at {admin_url} is not a broker") from None
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError is one
             raise Unavailable(f"no broker answers at {admin_url}: {_why(error)}") from None
         await asyncio.gather(

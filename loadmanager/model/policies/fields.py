@@ -197,7 +197,7 @@ def _some(field: str, values: Sequence[str]) -> None:
 
 def _broker(field: str, name: str) -> None:
     if _BROKER.fullmatch(name) is None or int(name.rpartition(":")[2]) > MAX_PORT:
-        raise Invalid(f"{field}: {name!r} is no broker; write host:port")
+        raise Invalid(f"{field}: {name!r} is not a broker's name; write host:port")
 
 
 def _above_zero(field: str, value: float) -> None:
