@@ -36,7 +36,7 @@ def settings() -> str:
     """What advice may change, in the order of the settings."""
     numbers = ", ".join(f"`{name}`" for name in descriptions() if name in NUMBERS)
     names = ", ".join(f"`{name}`" for name in descriptions() if name in NAMES)
-    paragraphs = (f"Numbers: {numbers}.", f"Names, to another one that is installed: {names}.")
+    paragraphs = (f"These numbers: {numbers}.", f"These names, each to another one that is installed: {names}.")
     return "\n\n".join(fill(each, COLUMNS, break_on_hyphens=False) for each in paragraphs)
 
 

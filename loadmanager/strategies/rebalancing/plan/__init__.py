@@ -1,4 +1,4 @@
-"""The default strategy: one objective, hard rules as filters, stages in turn, a certificate. See docs/balancing.md."""
+"""The default strategy: one objective, hard rules as filters, six stages, a certificate. See docs/balancing.md."""
 
 from loadmanager.strategies.rebalancing.plan.planner import Plan
 
