@@ -5,7 +5,7 @@ PY := .venv/bin/python
 UNIT := -m "not (slow or kafka or zookeeper or postgresql or redis or spark)" $(addprefix --ignore=tests/,history \
   integration simulation/test_seeds.py api/test_load_history_cli.py test_tidy.py test_wheel.py)
 
-.PHONY: help demo docs test suite test-guarded test-slow test-lowest test-newest check stack stack-down bench sim lock wheel runtime dev clean
+.PHONY: help demo docs test suite test-guarded test-slow test-collector test-lowest test-newest check stack stack-down bench sim fuzz lock wheel runtime dev clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -44,6 +44,9 @@ test-slow: dev ## what takes minutes: the ingest killed ten times on a real Kafk
 	@.venv/bin/loadmanager history jars
 	$(PY) -m pytest -m slow $(ARGS)
 
+test-collector: dev ## traces sent to a real OpenTelemetry Collector, built from its Go modules (needs Go)
+	$(PY) -m pytest tests/observability/real_collector.py $(ARGS)
+
 test-lowest: ## the unit tests on the oldest versions that pyproject.toml allows: make test-lowest PYTHON=python3.12
 test-newest: ## the unit tests on the newest, under another Python: make test-newest PYTHON=python3.13
 test-lowest test-newest: test-%:
@@ -61,6 +64,10 @@ bench: dev ## the figures of docs/benchmarks.md, one JSON line each
 
 sim: dev ## SEEDS simulated clusters with every fault: make sim SEEDS=5000
 	@$(PY) -m loadmanager.simulation --count $(or $(SEEDS),1000) --lines 300 $(ARGS)
+
+fuzz: dev ## EXAMPLES requests for each route and phase, each time others: make fuzz EXAMPLES=1000; SEED= repeats a run
+	FUZZ_EXAMPLES=$(or $(EXAMPLES),200) FUZZ_SEED=$(or $(SEED),$(shell date +%s)) \
+	  $(PY) -m pytest -n 0 --guarded only tests/fuzz $(ARGS)
 
 lock: ## write requirements/*.lock anew from pyproject.toml
 	@tools/lock.sh $(ARGS)

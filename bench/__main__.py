@@ -6,9 +6,9 @@ import argparse
 import importlib
 
 NAMES = (
-    *("channel", "start", "snapshot", "soak", "lookup", "broker", "assign", "transfer", "split", "failover", "recover"),
-    *("turns", "watches", "balance", "plan_speed", "plan_exact", "old_new", "history_audit", "lake_format", "ingest"),
-    *("analyse", "replay"),
+    *("channel", "start", "snapshot", "soak", "lookup", "secured", "broker", "assign", "transfer", "split", "failover"),
+    *("recover", "turns", "watches", "subscribers", "dashboard", "balance", "plan_speed", "plan_exact"),
+    *("old_new", "history_audit", "lake_format", "ingest", "analyse", "replay"),
 )
 
 

@@ -8,6 +8,7 @@ import os
 import selectors
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.backends import Carrier
+from loadmanager.client import Credentials
 from statechannel.law.bundle import Bundle, Key, tile
 
 COMMAND = str(Path(sys.executable).parent / "loadmanager")
@@ -26,7 +28,11 @@ START_S = 60.0
 class BrokerProcess:
     """One `loadmanager broker`."""
 
-    def __init__(self, carrier: Carrier, *settings: str, host: str | None = None) -> None:
+    def __init__(
+        self, carrier: Carrier, *settings: str, host: str | None = None, credentials: Credentials | None = None
+    ) -> None:
+        self.credentials = credentials
+        """With these it is asked over TLS."""
         self.name = f"127.0.0.1:{free_port()}"
         arguments = ["--advertised", self.name, "--log", carrier.log, "--coordination", carrier.coordination]
         if host is not None:
@@ -42,10 +48,14 @@ class BrokerProcess:
 
     def ask(self, method: str, path: str, body: object = None, timeout_s: float = 30.0) -> tuple[int, Any]:
         """One request on a connection of its own: status, and the JSON or text of the answer."""
-        connection = http.client.HTTPConnection(self.name, timeout=timeout_s)
+        connection, headers = http.client.HTTPConnection(self.name, timeout=timeout_s), dict[str, str]()
+        if self.credentials is not None:
+            tls = self.credentials.context()
+            connection = http.client.HTTPSConnection(self.name, timeout=timeout_s, context=tls)
+            headers = self.credentials.headers(f"https://{self.name}")
         try:
             data = None if body is None else json.dumps(body)
-            connection.request(method, path, data, {"Content-Type": "application/json"} if data else {})
+            connection.request(method, path, data, headers | ({"Content-Type": "application/json"} if data else {}))
             response = connection.getresponse()
             text = response.read().decode()
         finally:
@@ -107,6 +117,22 @@ def create_namespace(broker: BrokerProcess, namespace: str, bundles: int) -> Non
     assert status == 204, (status, answer)
 
 
+def longest_turn_ms(broker: BrokerProcess) -> float:
+    """The longest turn of its control loop in the last minute or two."""
+    return _metric(broker, "loadmanager_loop_longest_turn_seconds") * 1e3
+
+
+def late_turns(broker: BrokerProcess) -> int:
+    """How many turns of its control loop took more than 20 ms since its start."""
+    late = "loadmanager_loop_late_seconds"
+    return round(_metric(broker, f"{late}_count") - _metric(broker, f'{late}_bucket{{le="0.02"}}'))
+
+
+def _metric(broker: BrokerProcess, sample: str) -> float:
+    lines = broker.ask("GET", "/metrics")[1].splitlines()
+    return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{sample} "))
+
+
 def topics_of_bundles(namespace: str, boundaries: Sequence[str]) -> list[str]:
     """One topic for each bundle, in the bundles' order."""
     bundles = tile(namespace, [int(boundary, 16) for boundary in boundaries])
@@ -128,9 +154,10 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def request_bytes(path: str) -> bytes:
+def request_bytes(path: str, token: str = "") -> bytes:
     """A GET on a connection that stays open."""
-    return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+    bearer = f"Authorization: Bearer {token}\r\n" if token else ""
+    return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{bearer}\r\n".encode()
 
 
 def lookup_path(topic: str) -> str:
@@ -138,10 +165,15 @@ def lookup_path(topic: str) -> str:
     return f"/lookup/v2/topic/persistent/{topic}"
 
 
-def requests_on_one_connection(name: str, requests: Sequence[bytes]) -> list[float]:
-    """Seconds that each request took, one after another. Raises RuntimeError unless all were answered 200."""
+def requests_on_one_connection(
+    name: str, requests: Sequence[bytes], tls: ssl.SSLContext | None = None, source: str = ""
+) -> list[float]:
+    """Seconds that each request took, one after another. Raises RuntimeError unless all were answered 200.
+
+    `source` is the client's address, by default that of the broker.
+    """
     took: list[float] = []
-    with _connect(name) as connection:
+    with _connect(name, tls, source) as connection:
         for request in requests:
             begin = time.perf_counter()
             connection.sendall(request)
@@ -150,10 +182,12 @@ def requests_on_one_connection(name: str, requests: Sequence[bytes]) -> list[flo
     return took
 
 
-def requests_on_connections(name: str, requests: Sequence[bytes], connections: int) -> tuple[float, list[float]]:
+def requests_on_connections(
+    name: str, requests: Sequence[bytes], connections: int, tls: ssl.SSLContext | None = None
+) -> tuple[float, list[float]]:
     """Requests per second over several connections, each with one request under way; and what each request took."""
     selector = selectors.DefaultSelector()
-    sockets = [_connect(name) for _ in range(connections)]
+    sockets = [_connect(name, tls) for _ in range(connections)]
     waiting = iter(requests)
     began: dict[socket.socket, float] = {}
     took: list[float] = []
@@ -179,11 +213,11 @@ def requests_on_connections(name: str, requests: Sequence[bytes], connections: i
     return rate, took
 
 
-def _connect(name: str) -> socket.socket:
+def _connect(name: str, tls: ssl.SSLContext | None = None, source: str = "") -> socket.socket:
     host, _, port = name.rpartition(":")
-    connection = socket.create_connection((host, int(port)))
+    connection = socket.create_connection((host, int(port)), source_address=(source, 0) if source else None)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connection
+    return connection if tls is None else tls.wrap_socket(connection, server_hostname=host)
 
 
 def _read_answer(connection: socket.socket) -> bytes:

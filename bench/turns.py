@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from bench.figures import emit
 from bench.turns_loop import LINES, OVER_LINES, told
 from bench.turns_world import TurnsWorld
+from loadmanager.broker.metrics import NodeMetrics
 from loadmanager.embedding.handover import LIGHT_A_TURN
 from loadmanager.model.policies.model import IsolationPolicy, Kind
 from statechannel.law.bundle import Bundle, Key, even_boundaries
@@ -109,6 +110,14 @@ async def _idle(world: TurnsWorld) -> None:
     peers = world.brokers[1:]
     for second in range(60):
         world.report(peers[second::60])
+        await asyncio.sleep(1.0)
+
+
+async def _scrape(world: TurnsWorld) -> None:
+    """A minute in which a Prometheus asks every second."""
+    metrics = NodeMetrics(world.node)
+    for _ in range(60):
+        await _as_node(world, metrics.scraped)
         await asyncio.sleep(1.0)
 
 
@@ -211,6 +220,7 @@ async def _policy_change(world: TurnsWorld) -> None:
 
 SCENARIOS: dict[str, Play] = {
     "idle for a minute": _idle,
+    "its metrics are read every second for a minute": _scrape,
     f"a rack of {RACK} dies": _rack,
     "rolling restart of all": _rolling_restart,
     "the node itself drains": _own_drain,

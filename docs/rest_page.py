@@ -10,8 +10,8 @@ Schema = Mapping[str, Any]
 _HEAD = """# REST routes
 
 Every route that a broker answers, with its parameters, bodies and answers, as `/openapi.json` has them.
-[What belongs together, and which routes are Pulsar's](../http.md). Every error is a [Problem](#problem). A `*` marks
-a required field.
+[What belongs together, and which routes are Pulsar's](../http.md). Every error is a [Problem](#problem);
+[what each status means](../http.md#errors). A `*` marks a required field.
 """
 
 
@@ -38,9 +38,11 @@ def _operation(path: str, method: str, operation: Schema) -> Iterator[str]:
         yield "| parameter | in | type | |\n|---|---|---|---|\n" + "".join(rows)
     if body := operation.get("requestBody"):
         yield f"Body: {_content(body)}\n"
+    problems = [status for status, answer in operation["responses"].items() if "$ref" in answer and status != "500"]
     for status, answer in operation["responses"].items():
-        if status != "default":
+        if "$ref" not in answer:
             yield f"Answers {status}: {_content(answer) or 'no body'}\n"
+    yield f"Problems: {', '.join(problems)}\n"
 
 
 def _parameter(parameter: Schema) -> str:

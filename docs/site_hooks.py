@@ -100,7 +100,7 @@ def api() -> Iterator[str]:
 
 def commands() -> Iterator[str]:
     """`--help` of every command."""
-    yield "# Commands\n\nWhat `--help` says. [How they belong together](../http.md#command-line).\n"
+    yield "# Commands\n\nWhat `--help` says. [How they belong together](../command-line.md).\n"
     top = click.Context(main, info_name="loadmanager")
     for name in sorted(COMMANDS):
         command = main.get_command(top, name)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     __version__: str
     from loadmanager.broker.serving import Claim
-    from loadmanager.client import BudgetSpent, HttpRouter, Router, SyncRouter
+    from loadmanager.client import BudgetSpent, Credentials, HttpRouter, Router, SyncRouter
     from loadmanager.client.redirection import Moved, NotServing
     from loadmanager.embedding.broker import Broker
     from loadmanager.embedding.sync_broker import SyncBroker
-    from loadmanager.errors import Conflict, Gone, Invalid, LoadManagerError, NotFound, Unavailable
+    from loadmanager.errors import Conflict, Forbidden, Gone, Invalid, LoadManagerError, NotFound, Unavailable
     from loadmanager.fencing.fences import FencedOut
     from loadmanager.model.host import BundleHost, BundleLoad, Destination
     from loadmanager.settings import Settings
@@ -32,9 +32,11 @@ __all__ = [
     "BundleLoad",
     "Claim",
     "Conflict",
+    "Credentials",
     "Destination",
     "Error",
     "FencedOut",
+    "Forbidden",
     "Gone",
     "HttpRouter",
     "Invalid",
@@ -54,9 +56,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "loadmanager.client": ("BudgetSpent", "HttpRouter", "Router", "SyncRouter"),
+    "loadmanager.client": ("BudgetSpent", "Credentials", "HttpRouter", "Router", "SyncRouter"),
     "loadmanager.embedding.broker": ("Broker",),
-    "loadmanager.errors": ("Conflict", "Gone", "Invalid", "LoadManagerError", "NotFound", "Unavailable"),
+    "loadmanager.errors": ("Conflict", "Forbidden", "Gone", "Invalid", "LoadManagerError", "NotFound", "Unavailable"),
     "loadmanager.fencing.fences": ("FencedOut",),
     "loadmanager.model.host": ("BundleHost", "BundleLoad", "Destination"),
     "loadmanager.client.redirection": ("Moved", "NotServing"),

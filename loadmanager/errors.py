@@ -4,6 +4,7 @@ LoadManagerError
 ├── Invalid        the request itself makes no sense                       (REST 400/412)
 │   └── MissingExtra   it needs packages that are not installed
 ├── NotFound       no such namespace, bundle or broker                     (REST 404)
+├── Forbidden      the caller did not say who it is, or may not do this    (REST 401/403)
 ├── Conflict       it exists, but its state does not allow this            (REST 409)
 ├── Gone           it was there once, and is not kept any more             (REST 410)
 └── Unavailable    not now: nothing was changed, or the outcome is unknown (REST 503, Retry-After)
@@ -29,8 +30,16 @@ class NotFound(LoadManagerError):
     """There is no such thing."""
 
 
+class Forbidden(LoadManagerError):
+    """The caller may not do this, or did not say who it is."""
+
+
 class Conflict(LoadManagerError):
     """The present state of the thing does not allow this."""
+
+
+class VersionConflict(Conflict):
+    """The thing has another version than the one that was to be changed: somebody was faster."""
 
 
 class Gone(LoadManagerError):

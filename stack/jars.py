@@ -23,7 +23,7 @@ class StackError(RuntimeError):
 
 
 def classpath(server: str) -> str:
-    """The class path of `kafka` or `zookeeper`; downloads the jars where they are missing or of another version."""
+    """The class path of `kafka`, `zookeeper` or `pulsar-admin`; downloads the jars if they are missing or outdated."""
     target = STACK_DIR / "jars" / server
     stamp = target / ".complete"
     wanted = hashlib.sha256(POM.read_bytes()).hexdigest()

@@ -18,7 +18,16 @@ from types import CodeType
 import grimp
 import pytest
 
-GUARDED = {"history": "loadmanager.history", "simulation": "loadmanager.simulation", "integration": "loadmanager_api"}
+GUARDED = {
+    "history": "loadmanager.history",
+    "simulation": "loadmanager.simulation",
+    "integration": "loadmanager_api",
+    "pulsar": "loadmanager_api",
+    "dashboard": "loadmanager_api",
+    "observability": "loadmanager_api",
+    "clients": "loadmanager_api",
+    "fuzz": "loadmanager_api",
+}
 ROOT = Path(__file__).parents[1]
 PASSED = ROOT / "tests" / "guarded.txt"
 CHOICES = ("none", "changed", "only", "all")

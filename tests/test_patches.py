@@ -19,12 +19,18 @@ COUNTS = "it counts the calls, or notes their arguments, and passes them on"
 MOMENT = "it passes the call on; something else happens just before or after it, in the moment that matters"
 
 PATCHES = {
+    "tests/api/access/test_audit.py: journal.Journal.append": "a log that takes the change and not its audit entry",
+    "tests/api/access/test_audit.py: states._about": "a bug of ours",
+    "tests/api/access/test_gate.py: time.monotonic": MOMENT,
     "tests/api/test_brokers.py: node._judge": "else the next news of the members clears the suspicion",
     "tests/api/test_channel_status.py: SqliteLog.read": COUNTS,
     "tests/api/test_channel_status.py: Watching.begin": COUNTS,
     "tests/api/test_endpoints.py: inspect.signature": COUNTS,
     "tests/api/test_lookup_protocol.py: LookupPath.__call__": COUNTS,
     "tests/api/test_lookup_protocol.py: RequestResponseCycle.send": COUNTS,
+    "tests/api/test_operations.py: log.end": "a log that takes the change and not the end of its operation",
+    "tests/api/test_operations.py: reader.append": "a log that takes no operation, and everything else",
+    "tests/api/test_pulsar_brokers.py: Host.load": "the service of the fixture names no keys",
     "tests/history/ingest/test_exactly_once.py: Lake.append": "a run dies before this append: Spark has no such fault",
     "tests/history/report/test_commands.py: loadmanager_api.cli.load_history.analyse.taken": MOMENT,
     "tests/integration/long_life/traps.py: owner.method": MOMENT,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -323,3 +324,18 @@ def test_a_long_line_of_prose_is_seen(text: str):
 )
 def test_tables_code_and_addresses_may_be_long(text: str):
     assert not list(long_lines(text))
+
+
+def test_no_name_of_a_test_holds_the_time(request: pytest.FixtureRequest) -> None:
+    """Two workers that collect at different moments would collect different tests."""
+    now_s = int(time.time())
+    numbers = {
+        (int(number), item.nodeid) for item in request.session.items for number in re.findall(r"\d+", item.nodeid)
+    }
+    week_s = 604_800
+    near = [
+        name for number, name in numbers
+        for unit in (1, 10**3, 10**6, 10**9)
+        if abs(number - now_s * unit) < week_s * unit
+    ]  # fmt: skip
+    assert not near, "compute the time within the test, not in its parameters"

@@ -29,9 +29,9 @@ FOR_TESTS = ("loadmanager/simulation/", "loadmanager/history/generating/")
 """What no user gets."""
 BARE = {
     *("aiohttp", "click", "google-re2", "msgspec", "numpy", "prometheus-client", "psutil", "pydantic"),
-    *("pydantic-settings", "rich"),
+    *("pydantic-settings", "pyyaml", "rich", "structlog"),
 }
-EXTRAS = {"api", "planner", "kafka", "zookeeper", "all", "postgresql", "redis", "playground", "history"}
+EXTRAS = {"api", "planner", "kafka", "zookeeper", "all", "otel", "postgresql", "redis", "top", "playground", "history"}
 TIMEOUT_S = 300.0
 READY, READY_S = " is ready: ", 60.0
 
@@ -266,6 +266,7 @@ def test_wheel_alone_runs_brokers_beside_packages_of_any_name(bare: Path, tmp_pa
         ("kafka", ("loadmanager", "check", "--log", "kafka://127.0.0.1:1", "--coordination", "sqlite:co.db")),
         ("zookeeper", ("loadmanager", "check", "--coordination", "zookeeper://127.0.0.1:1")),
         ("postgresql", ("python", "-c", STORE.format("postgresql", "PostgresStore('host=nowhere')"))),
+        ("top", ("loadmanager", "top")),
         ("redis", ("python", "-c", STORE.format("redis", "RedisStore('redis://127.0.0.1:1')"))),
         ("playground", ("loadmanager", "playground", "--brokers", "3", "--bundles", "9", "--rounds", "12")),
         ("history", ("loadmanager", "history", "ingest", "--lake", "lake", "--log", "sqlite:lm.db")),

@@ -5,17 +5,19 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
+
+from loadmanager_api.json_types import STRICT, WHOLE, Whole
 
 Text = Annotated[str, Field(max_length=2_000)]
 Name = Annotated[str, Field(min_length=1, max_length=300)]
 Scalar = bool | int | float | str | None
-Ms = Annotated[int, Field(ge=0, le=1 << 53)]
+Ms = Annotated[int, Field(strict=True, ge=0, le=1 << 53), WHOLE]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = STRICT
 
 
 class SettingWished(_Strict):
@@ -37,7 +39,7 @@ class CutWished(_Strict):
     """A bundle to cut into equal ranges."""
 
     bundle: Name
-    parts: int
+    parts: Whole
 
 
 class SplitsWished(_Strict):
@@ -45,7 +47,7 @@ class SplitsWished(_Strict):
 
     type: Literal["splits"]
     namespace: Name
-    was: int
+    was: Whole
     cuts: Annotated[list[CutWished], Field(max_length=1_000)]
 
 
@@ -85,7 +87,7 @@ class ProvenanceWished(_Strict):
     job: Name
     job_version: Name
     method: Name
-    tables: dict[str, int] = {}
+    tables: dict[str, Whole] = {}
 
 
 class AdviceWished(_Strict):
@@ -97,7 +99,7 @@ class AdviceWished(_Strict):
     provenance: ProvenanceWished
     expires_ms: Ms
     id: str = ""
-    format: int = 1
+    format: Whole = 1
     type: Literal["advice"] = "advice"
 
 

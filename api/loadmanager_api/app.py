@@ -3,13 +3,14 @@
 All brokers of a process share one FastAPI application, since FastAPI takes a sixth of a second to set up the routes.
 Each request carries its broker and the endpoints' state (`kept.Kept`).
 
-There is no authentication yet: whoever reaches the port may do everything. `server.py` therefore binds loopback only,
-unless told otherwise, and `guard.py` rejects requests from other origins' web pages.
+Every request passes `guard.py` (web pages of other origins), `access/` (who sends it, and how often they may, if the
+settings ask), the lookups' fast path, and `limits.py`, before its route.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -19,54 +20,70 @@ from starlette.types import ASGIApp
 
 from loadmanager.model.registration import VERSION
 from loadmanager_api import errors
+from loadmanager_api.access.gate import Gate
+from loadmanager_api.access.rates import rates_of, throttled
+from loadmanager_api.conditions import Tagged
 from loadmanager_api.crossing import HANDOVER
 from loadmanager_api.guard import Guard, Names
 from loadmanager_api.kept import KEPT, Kept
 from loadmanager_api.limits import Limits
 from loadmanager_api.lookup_path import LookupPath
+from loadmanager_api.methods import Methods, not_allowed
+from loadmanager_api.openapi import OPTIONAL, complete, operation_id
+from loadmanager_api.request_counts import Counted
 from loadmanager_api.routes import (
+    audit,
     balancing,
     brokers,
     channel,
+    dashboard,
+    described,
     explain,
     history,
     load_history,
     lookups,
+    me,
     namespaces,
+    operations,
     own_brokers,
     own_bundles,
     plans,
     policies,
+    pulsar_brokers,
     pulsar_policies,
     settings,
     splitting,
     tasks,
+    told_topics,
     watch,
 )
 
 
 def create_app(kept: Kept, unsent_bytes: Callable[[], int] = lambda: 0) -> tuple[ASGIApp, LookupPath]:
     """The application for the broker that `kept` belongs to, to be served without a lifespan; and its lookups."""
-    app, settings = routes_of_all(), kept.node.settings
+    routes, settings = Methods(Tagged(routes_of_all())), kept.node.settings
 
     async def kept_by_these_endpoints(scope: Any, receive: Any, send: Any) -> None:
         scope[KEPT] = kept
         HANDOVER.set(kept.handover)
-        await app(scope, receive, send)
+        await routes(scope, receive, send)
 
-    names = Names(settings, kept.handover.bind)
-    lookups = LookupPath(kept.handover, names, Limits(kept_by_these_endpoints, settings, kept.counts, unsent_bytes))
-    return Guard(lookups, names), lookups
+    names, access = Names(settings, kept.handover.bind), kept.access
+    bounded = Limits(kept_by_these_endpoints, settings, kept.counts, unsent_bytes)
+    rates = rates_of(settings.http_lookup_rate, time.monotonic)
+    lookups = LookupPath(kept.handover, names, bounded, access, rates, kept.requests)
+    calm = throttled(lookups, settings, rates, time.monotonic)
+    return Counted(Guard(calm if access is None else Gate(calm, access), names, access), kept.requests), lookups
 
 
 class _Application(FastAPI):
-    """Its OpenAPI document has the shape of every error, in place of FastAPI's own, which nobody gets."""
+    """Its OpenAPI document says what `openapi.py` knows."""
 
     def openapi(self) -> dict[str, Any]:
         first = self.openapi_schema is None
         document = super().openapi()
         if first:
-            errors.describe(document)
+            complete(document)
         return document
 
 
@@ -76,17 +93,24 @@ def routes_of_all() -> FastAPI:
     app = _Application(
         title="loadmanager",
         version=VERSION,
+        openapi_url=None,  # a route of `described.py`, with a rule
         docs_url=None,  # these pages would load their scripts from other sites
         redoc_url=None,
         redirect_slashes=False,
-        responses=errors.PROBLEMS,
+        responses=OPTIONAL,
+        generate_unique_id_function=operation_id,
     )
     for routes in (
-        *(settings, lookups, namespaces, brokers, own_bundles, own_brokers, channel, history),
-        *(watch, tasks, balancing, plans, policies, pulsar_policies, explain, splitting, load_history),
+        *(described, dashboard, me, audit, settings, lookups, told_topics, namespaces, pulsar_brokers, brokers),
+        own_bundles,
+        *(own_brokers, channel, history, watch, tasks, balancing, plans, policies, pulsar_policies, explain),
+        operations,
+        *(splitting, load_history),
     ):
         app.include_router(routes.router)
+    app.include_router(pulsar_policies.first)
     errors.install(app)
+    app.add_exception_handler(405, not_allowed)
     return app
 
 

@@ -16,6 +16,8 @@ import msgspec
 from loadmanager.broker.lookup import Located, Lookup
 from loadmanager.embedding.handover import Handover
 from loadmanager.errors import LoadManagerError
+from loadmanager.model.policies.model import AccessRole
+from loadmanager_api.access.gate import May
 from loadmanager_api.answers import known_peer
 from loadmanager_api.errors import problem_of
 from statechannel.errors import InvalidName
@@ -49,14 +51,15 @@ class _Unanswered(msgspec.Struct, frozen=True):
 _encode = msgspec.json.Encoder().encode
 
 
-async def look_up_all(handover: Handover, lookup: Lookup, names: Sequence[str], timeout_s: float) -> bytes:
-    """The JSON of `LookupAnswers` for these topics, in their order."""
+async def look_up_all(handover: Handover, lookup: Lookup, names: Sequence[str], timeout_s: float, may: May) -> bytes:
+    """The JSON of `LookupAnswers` for these topics, in their order; `may` says which the client may look up."""
     owners: dict[Bundle, bytes] = {}
     answers: list[bytes] = []
     waiting: dict[int, Key] = {}
     for index, name in enumerate(names):
         try:
             topic = Key.parse(name)
+            may.require(AccessRole.CLIENT, topic.namespace)
             located = lookup.peek(topic)
             if located is None:
                 waiting[index] = topic

@@ -20,6 +20,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from loadmanager.settings import Settings
+from loadmanager_api.access.principal import CERTIFIED, Principal
+from loadmanager_api.access.tls import certified
 from loadmanager_api.errors import Problem, problem
 from loadmanager_api.http_counts import HttpCounts
 
@@ -101,11 +103,14 @@ class Connection(HttpToolsProtocol):
         """Bytes of the present head or body, as far as they are known to belong to it."""
         self._refused = False
         self._hung_up = False
+        self.certified: Principal | None = None
+        """Whom the client's certificate names."""
 
     # --- bytes
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self.certified = certified(transport)
         self.flow = _Flow(transport, self._read_on)
         transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
         if self._hung_up:
@@ -190,6 +195,8 @@ class Connection(HttpToolsProtocol):
     def begin_answer(self) -> None:
         """The head has arrived."""
         super().on_headers_complete()
+        if self.certified is not None:
+            cast("dict[str, Any]", self.scope)[CERTIFIED] = self.certified
         if self.reserved:
             cast("dict[str, Any]", self.scope)[RESERVED] = True
             self.cycle.keep_alive = False

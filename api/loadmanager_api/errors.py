@@ -16,7 +16,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from loadmanager.diagnostics.doctor.hiding import hide_text
-from loadmanager.errors import Conflict, Gone, Invalid, LoadManagerError, NotFound, Unavailable
+from loadmanager.errors import Conflict, Forbidden, Gone, Invalid, LoadManagerError, NotFound, Unavailable
 from statechannel.errors import CoordinationUnavailable, Fenced, InvalidName, LogUnavailable, RecordTooLarge
 
 RETRY_AFTER_S = 1.0
@@ -26,6 +26,7 @@ UNREADABLE = "There was an error parsing the body"
 
 _TITLES = {
     400: "Bad request",
+    401: "Not authenticated",
     403: "Forbidden",
     404: "Not found",
     405: "Method not allowed",
@@ -36,10 +37,17 @@ _TITLES = {
     408: "Request took too long to arrive",
     415: "Body of another kind",
     421: "Misdirected request",
+    422: "Key cannot be used",
+    429: "Too many requests",
     431: "Head too large",
     500: "Internal error",
+    501: "Not implemented",
     503: "Unavailable",
 }
+
+
+class PreconditionFailed(LoadManagerError):
+    """`If-Match` or `If-None-Match` does not hold: the thing was changed since."""
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -54,18 +62,16 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     retry_after_s: float | None = None
 
 
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    "default": {
-        "description": "What is wrong, and what to do about it.",
-        "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
-    }
-}
-"""Every route's error answer, for the OpenAPI document."""
-
-
-def problem(status: int, detail: str, *, record_id: str | None = None, retry_after_s: float | None = None) -> Problem:
+def problem(
+    status: int,
+    detail: str,
+    *,
+    title: str | None = None,
+    record_id: str | None = None,
+    retry_after_s: float | None = None,
+) -> Problem:
     """A problem of this status; its type is a URN that programs may compare."""
-    title = _TITLES.get(status, "Error")
+    title = title or _TITLES.get(status, "Error")
     urn = f"urn:loadmanager:problem:{title.lower().replace(' ', '-')}"
     detail = hide_text(detail.encode("utf-8", "backslashreplace").decode())  # it may quote what is no Unicode
     return Problem(urn, title, status, detail, detail, record_id, retry_after_s)
@@ -78,6 +84,10 @@ def problem_of(error: Exception) -> Problem:
             return problem(412, str(error))
         case NotFound():
             return problem(404, str(error))
+        case PreconditionFailed():
+            return problem(412, str(error), title="Precondition failed")
+        case Forbidden():
+            return problem(403, str(error))
         case Conflict():
             return problem(409, str(error))
         case Gone():
@@ -98,12 +108,6 @@ def respond(found: Problem, headers: Mapping[str, str] | None = None) -> Respons
     if found.retry_after_s is not None:
         extra["Retry-After"] = str(max(1, round(found.retry_after_s)))
     return Response(msgspec.json.encode(found), found.status, extra, "application/problem+json")
-
-
-def describe(document: dict[str, Any]) -> None:
-    """Add the shape that `PROBLEMS` refers to to an OpenAPI document."""
-    _, shapes = msgspec.json.schema_components([Problem], ref_template="#/components/schemas/{name}")
-    document["components"]["schemas"] |= shapes
 
 
 def install(app: FastAPI) -> None:
@@ -128,9 +132,6 @@ async def _http(request: Request, error: Exception) -> Response:
         detail = (
             "the body is not readable JSON: malformed, nested too deeply, not UTF-8, or with a number that is too long"
         )
-    elif error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "another method")
-        detail = f"{request.method} is not for {request.url.path}; use {allowed}"
     return respond(problem(error.status_code, detail), error.headers)
 
 

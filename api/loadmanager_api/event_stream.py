@@ -12,8 +12,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-SILENCE_S = 12.0
-"""Silence before a keep-alive comment: longer than a watch is quiet by itself, shorter than clients wait."""
+LOOK_S = 6.0
+"""How often silence is looked for: a comment comes after one to two of these, and clients wait longer."""
 
 LAST_WORDS_S = 0.3
 
@@ -28,10 +28,11 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._events = events
         self._closing = closing
+        self._silent = False
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG002 - ASGI's signature
         sending = asyncio.ensure_future(self._send_all(send))
-        others = [asyncio.ensure_future(_gone(receive)), asyncio.ensure_future(self._closed())]
+        others = [asyncio.ensure_future(each) for each in (_gone(receive), self._closed(), self._keep_alive(send))]
         try:
             await asyncio.wait((sending, *others), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -45,33 +46,23 @@ class EventStream(Response):
     async def _send_all(self, send: Any) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async with aclosing(self._events) as events:
-            while (event := await _coming(events, send)) is not None:
+            async for event in events:
+                self._silent = False
                 await send(_part(event))
                 await asyncio.sleep(0)  # the server takes what fits into its buffers without a pause
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
+    async def _keep_alive(self, send: Any) -> None:
+        """A comment now and then, because clients take silence for death."""
+        while True:
+            self._silent = True
+            await asyncio.sleep(LOOK_S)
+            if self._silent:
+                await send(_part(b": still reading\n\n"))
+
     async def _closed(self) -> None:
         await self._closing.wait()
         await asyncio.sleep(LAST_WORDS_S)
-
-
-async def _coming(events: AsyncGenerator[bytes, None], send: Any) -> bytes | None:
-    """The next event, None after the last; meanwhile a comment now and then, because clients take silence for death."""
-    coming = asyncio.ensure_future(_next(events))
-    try:
-        while not (await asyncio.wait((coming,), timeout=SILENCE_S))[0]:
-            await send(_part(b": still reading\n\n"))
-    finally:
-        if not coming.done():
-            coming.cancel()
-            await asyncio.wait((coming,))
-    return coming.result()
-
-
-async def _next(events: AsyncGenerator[bytes, None]) -> bytes | None:
-    async for event in events:
-        return event
-    return None
 
 
 def _part(body: bytes) -> dict[str, object]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from loadmanager.decisions.explaining.what_if import BROKERS_AT_MOST, Edits
+from loadmanager_api.json_types import STRICT, WHOLE
 
 Name = Annotated[str, Field(min_length=1, max_length=300)]
 
@@ -19,9 +20,9 @@ class WhatIfWish(BaseModel):
     lately.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = STRICT
 
-    add_brokers: Annotated[int, Field(ge=0, le=BROKERS_AT_MOST)] = 0
+    add_brokers: Annotated[int, Field(strict=True, ge=0, le=BROKERS_AT_MOST), WHOLE] = 0
     capacity: Annotated[dict[Name, float], Field(max_length=5)] = {}
     remove_brokers: Annotated[list[Name], Field(max_length=BROKERS_AT_MOST)] = []
     settings: Annotated[dict[Name, float | int | str | bool], Field(max_length=200)] = {}

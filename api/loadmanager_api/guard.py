@@ -1,7 +1,7 @@
 """Protects a broker from requests that web pages make through a user's browser.
 
-Requests must name the broker by one of its own names, and a page of another origin may change nothing. There is no
-authentication yet, so being reachable from somebody's browser must not suffice.
+Requests must name the broker by one of its own names, and a page of another origin may change nothing. Being reachable
+from somebody's browser must not suffice, whether or not clients have to authenticate.
 
 A browser sends true `Host`, `Origin` and `Sec-Fetch-Site`, whatever the page wants. A foreign name in `Host` is a sign
 of DNS rebinding; an address in `Host` cannot be rebound. Other clients do not send the last two headers, and are not
@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from loadmanager.settings import Settings
+from loadmanager_api.access.access import Access
 from loadmanager_api.connection import RESERVED
 from loadmanager_api.errors import Problem, problem, respond
 
@@ -22,6 +23,8 @@ VITAL = frozenset({"/admin/v2/brokers/health", "/admin/v2/brokers/ready", "/metr
 """Paths that are answered even where the limit of connections or requests is reached."""
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
+ATTEMPTS = {403: "origin", 415: "form", 421: "host"}
+"""What a page makes a browser send is refused with these statuses, and counted under these reasons."""
 OWN_SITES = frozenset({b"same-origin", b"none"})
 HOSTS_KEPT = 1_024
 CLOSE = {"Connection": "close"}
@@ -56,17 +59,20 @@ class Names:
 
 
 class Guard:
-    """An ASGI application that guards another one."""
+    """An ASGI application that guards another one. With `access`, attempts to change something are told to it."""
 
-    def __init__(self, app: Any, names: Names) -> None:
+    def __init__(self, app: Any, names: Names, access: Access | None = None) -> None:
         self._app = app
         self._names = names
+        self._access = access
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         found = self._refusal(scope) if scope["type"] == "http" else None
         if found is None:
             await self._app(scope, receive, send)
         else:
+            if self._access is not None and found.status in ATTEMPTS and scope["method"] not in READING:
+                self._access.refuse(ATTEMPTS[found.status], scope, found.status, found.detail)
             await respond(found, CLOSE)(scope, receive, send)
 
     def _refusal(self, scope: Any) -> Problem | None:

@@ -5,18 +5,20 @@ Names and meanings are in docs/metrics.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from loadmanager.broker.metrics import PREFIX
 from loadmanager.embedding.handover import Handover
+from loadmanager.model.families import counter, counters, gauge
 
 
 class HttpCounts(msgspec.Struct):
-    """Since the endpoints opened; `connections` are those of this moment. `late_…` missed their deadline."""
+    """Since the endpoints opened; `connections` are those of this moment. `late_…` missed their deadline.
+
+    `certificate_until_s` is when the server's certificate expires, in seconds since 1970; None without TLS.
+    """
 
     connections: int = 0
     beyond: int = 0
@@ -25,22 +27,19 @@ class HttpCounts(msgspec.Struct):
     late_heads: int = 0
     late_bodies: int = 0
     late_answers: int = 0
+    certificate_until_s: float | None = None
 
 
-def http_metrics(counts: HttpCounts, handover: Handover) -> Iterator[Metric]:
-    """The metrics. Call it on the endpoints' loop."""
-    yield GaugeMetricFamily(PREFIX + "http_connections", "Open at this moment", value=counts.connections)
-    refused = CounterMetricFamily(PREFIX + "http_connections_refused", "Beyond the limit", labels=("how",))
-    refused.add_metric(("vital_only",), counts.beyond)
-    refused.add_metric(("closed",), counts.not_let_in)
-    yield refused
-    yield CounterMetricFamily(PREFIX + "http_heads_refused", "Too large: 431", value=counts.heads_refused)
-    late = CounterMetricFamily(PREFIX + "http_deadlines_missed", "By clients that are too slow", labels=("part",))
-    late.add_metric(("head",), counts.late_heads)
-    late.add_metric(("body",), counts.late_bodies)
-    late.add_metric(("answer",), counts.late_answers)
-    yield late
-    yield GaugeMetricFamily(PREFIX + "http_requests_waiting", "For the control loop", value=handover.waiting)
-    yield CounterMetricFamily(
-        PREFIX + "http_requests_refused", "That the control loop could not take", value=handover.refused
-    )
+def http_metrics(counts: HttpCounts, handover: Handover, refused: Mapping[str, int]) -> Iterator[Metric]:
+    """The metrics. Call it on the endpoints' loop. `refused`: requests that `access/` refused, by reason."""
+    yield counters("http_access_refused", "Without credentials or role", "why", refused)
+    yield gauge("http_connections", "Open at this moment", counts.connections)
+    beyond = {"vital_only": counts.beyond, "closed": counts.not_let_in}
+    yield counters("http_connections_refused", "Beyond the limit", "how", beyond)
+    yield counter("http_heads_refused", "Too large: 431", counts.heads_refused)
+    late = {"head": counts.late_heads, "body": counts.late_bodies, "answer": counts.late_answers}
+    yield counters("http_deadlines_missed", "By clients that are too slow", "part", late)
+    yield gauge("http_requests_waiting", "For the control loop", handover.waiting)
+    yield counter("http_requests_refused", "That the control loop could not take", handover.refused)
+    until_s = float("nan") if counts.certificate_until_s is None else counts.certificate_until_s
+    yield gauge("tls_certificate_expires_seconds", "When, since 1970; NaN without TLS", until_s)

@@ -20,8 +20,12 @@ from loadmanager.channel.history.snapshot_lists import SnapshotLists
 from loadmanager.channel.history.watching import Watching
 from loadmanager.embedding.handover import Handover
 from loadmanager.errors import Unavailable
+from loadmanager_api.access.access import Access
 from loadmanager_api.draining import Draining
 from loadmanager_api.http_counts import HttpCounts
+from loadmanager_api.long_work import Attempts
+from loadmanager_api.relay import Relays
+from loadmanager_api.request_counts import Requests
 
 KEPT = "loadmanager.kept"
 """The key in an ASGI scope of the endpoints' state."""
@@ -30,8 +34,8 @@ KEPT = "loadmanager.kept"
 class Kept(msgspec.Struct, frozen=True):
     """State of one broker's endpoints between requests.
 
-    All of it belongs to the control loop, except the first two fields and the counts. When `closing` is set, answers
-    without an end stop.
+    All of it belongs to the control loop, except the first two fields, the counts of requests, `attempts`, `relays` and
+    `access` (None: anybody may do anything). When `closing` is set, answers without an end stop.
     """
 
     handover: Handover
@@ -39,25 +43,36 @@ class Kept(msgspec.Struct, frozen=True):
     draining: Draining
     replay_queue: ReplayQueue
     watching: Watching
+    relays: Relays
     snapshot_lists: SnapshotLists
     metrics: NodeMetrics
     counts: HttpCounts
+    requests: Requests
+    attempts: Attempts
+    access: Access | None = None
 
     @classmethod
-    async def of(cls, handover: Handover, closing: asyncio.Event) -> Kept:
+    async def of(cls, handover: Handover, closing: asyncio.Event, access: Access | None = None) -> Kept:
         """Make it on the control loop, whose `handover.at_end` closes it."""
         node = handover.node
         replays = ReplayQueue(node.world.log, node.channel.topic, TIMEOUT_S)
+        watching = Watching(node.channel.replica, replays)
         kept = cls(
             handover,
             closing,
             Draining(node),
             replays,
-            Watching(node.channel.replica, replays),
+            watching,
+            Relays(handover, watching, node.settings.http_requests // 2),
             SnapshotLists(node.world.log, node.channel.topic),
             NodeMetrics(node),
             HttpCounts(),
+            Requests(),
+            Attempts(),
+            access,
         )
+        if access is not None:
+            node.policies.on_change(access.grant)
         handover.at_end(kept.close)
         return kept
 

@@ -21,6 +21,7 @@ from typing import cast
 from uvicorn import Config
 from uvicorn.server import ServerState
 
+from loadmanager_api.access.tls import Tls
 from loadmanager_api.connection import Bounds, Connection
 from loadmanager_api.http_counts import HttpCounts
 
@@ -58,6 +59,7 @@ class Listener:
         connections: int,
         counts: HttpCounts,
         make: Make = Connection,
+        tls: Tls | None = None,
     ) -> None:
         if not config.loaded:
             config.load()
@@ -68,6 +70,7 @@ class Listener:
         self._bounds = bounds
         self._limit = connections
         self._make = make
+        self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._joining: set[asyncio.Task[None]] = set()
         self._counts = counts
@@ -161,8 +164,17 @@ class Listener:
 
     async def _join(self, client: socket.socket, connection: Connection) -> None:
         try:
-            await self._loop.connect_accepted_socket(lambda: connection, client)
-        except OSError:  # it was gone already
+            if self._tls is None:
+                await self._loop.connect_accepted_socket(lambda: connection, client)
+            else:
+                await self._loop.connect_accepted_socket(
+                    lambda: connection,
+                    client,
+                    ssl=self._tls.context,
+                    ssl_handshake_timeout=self._bounds.head_timeout_s,
+                    ssl_shutdown_timeout=SOON_S,
+                )
+        except OSError:  # it was gone already, or its handshake failed
             client.close()
             self._lost(connection)
 
@@ -178,6 +190,9 @@ class Listener:
     def _look(self) -> None:
         self._looking = self._loop.call_later(min(LOOK_S, self._bounds.shortest_s / 4), self._look)
         self._state.default_headers = [(b"date", formatdate(time.time(), usegmt=True).encode())]
+        if self._tls is not None:
+            self._tls.look()
+            self._counts.certificate_until_s = self._tls.until_s
         now_s = self._loop.time()
         for connection in tuple(self._connections):
             connection.look(now_s)

@@ -17,10 +17,15 @@ import msgspec
 from loadmanager.broker.lookup import Located
 from loadmanager.embedding.handover import Handover
 from loadmanager.errors import LoadManagerError
+from loadmanager.model.policies.model import AccessRole
 from loadmanager.model.registration import Peer
+from loadmanager_api.access.access import Access
+from loadmanager_api.access.principal import PRINCIPAL, Principal
+from loadmanager_api.access.rates import Rates
 from loadmanager_api.answers import is_channel_topic, known_peer, lookup_body, lookup_headers
 from loadmanager_api.errors import problem_of, respond
 from loadmanager_api.guard import Names
+from loadmanager_api.request_counts import Requests
 from statechannel.errors import InvalidName
 from statechannel.law.bundle import Bundle, Key
 from statechannel.law.record import BrokerId, Token
@@ -48,10 +53,26 @@ class _Answer(msgspec.Struct, frozen=True, gc=False):
 
 
 class LookupPath:
-    """An ASGI application: answers lookups, gives everything else to `app`. `names` are those of the broker."""
+    """An ASGI application: answers lookups, gives everything else to `app`. `names` are those of the broker.
 
-    def __init__(self, handover: Handover, names: Names, app: Any) -> None:
+    With `access` it answers those who may look up; `app` refuses the others.
+    """
+
+    def __init__(
+        self,
+        handover: Handover,
+        names: Names,
+        app: Any,
+        access: Access | None = None,
+        rates: Rates | None = None,
+        requests: Requests | None = None,
+    ) -> None:
         self.names = names
+        self.requests = requests or Requests()
+        """Counts the lookups that are answered where they are parsed; others are counted before they come here."""
+        self.rates = rates
+        """How many lookups each client may send; None: as many as it likes."""
+        self.access = access
         self._handover = handover
         self._node = handover.node
         self._app = app
@@ -61,7 +82,7 @@ class LookupPath:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         topic = self._topic(scope["raw_path"]) if scope["type"] == "http" and scope["method"] == "GET" else None
-        if topic is None or not self._node.ready.is_set():
+        if topic is None or not self._node.ready.is_set() or not self._may(scope.get(PRINCIPAL), topic):
             await self._app(scope, receive, send)
             return
         lookup, timeout_s = self._node.current.lookup, self._node.settings.lookup_timeout_s
@@ -75,10 +96,10 @@ class LookupPath:
             await send(answer.start)
             await send(answer.body)
 
-    def at_once(self, raw_path: bytes) -> bytes | None:
-        """Headers and body of the answer if there is one at this moment, else None."""
+    def at_once(self, raw_path: bytes, principal: Principal | None = None) -> bytes | None:
+        """Headers and body of the answer for the principal if there is one at this moment, else None."""
         topic = self._topic(raw_path)
-        if topic is None or not self._node.ready.is_set():
+        if topic is None or not self._node.ready.is_set() or not self._may(principal, topic):
             return None
         lookup = self._node.current.lookup
         located = lookup.peek(topic)
@@ -86,6 +107,12 @@ class LookupPath:
             return None
         lookup.counts.at_once += 1
         return self._answer(located).wire
+
+    def _may(self, principal: Principal | None, topic: Key) -> bool:
+        return self.access is None or (
+            principal is not None
+            and self.access.grants.in_namespace(principal.name, AccessRole.CLIENT, topic.namespace)
+        )
 
     def _topic(self, raw_path: bytes) -> Key | None:
         """The requested topic, None if FastAPI has to answer."""

@@ -4,7 +4,7 @@ It uses no task and no ASGI, which are most of the cost of such a request (figur
 handles a lookup that has to wait, but its answer is written in one piece. Uvicorn keeps the parser, flow control and
 all other requests; `connection.py` has the bounds. Order is kept: nothing is answered here while an earlier request of
 the connection is being answered. The table is read when the whole request has arrived. A request that announces a body,
-or calls the broker by a foreign name, is not answered here.
+or calls the broker by a foreign name, is not answered here; nor one whose sender is not known from an earlier request.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from loadmanager_api.access.principal import Principal
 from loadmanager_api.connection import Connection
 from loadmanager_api.lookup_path import PREFIX, WHOLE, LookupPath
 
@@ -28,10 +29,12 @@ class LookupConnection(Connection):
         super().__init__(*args)
         self._lookups = lookups
         self._answer: bytes | None = None
+        self._asker: Principal | None = None
+        """Who sent the request that is answered here."""
 
     def begin_answer(self) -> None:
         """The request line and headers have arrived: decide whether to answer here or leave it to uvicorn."""
-        self._answer = self._lookups.at_once(self.url.partition(b"?")[0]) if self._is_plain_lookup() else None
+        self._answer = self._answer_at_once() if self._is_plain_lookup() else None
         if self._answer is None:
             super().begin_answer()
             cycle = cast("RequestResponseCycle | None", self.cycle)
@@ -39,6 +42,19 @@ class LookupConnection(Connection):
                 cast("Any", self.scope)["extensions"] = {WHOLE: partial(self._write_whole, cycle)}
                 if not cast("Any", self.parser).should_keep_alive():  # older releases of uvicorn look when they answer
                     cycle.keep_alive = False
+
+    def _answer_at_once(self) -> bytes | None:
+        access, principal = self._lookups.access, None
+        self._asker = None
+        if access is not None:
+            principal = self._asker = access.known(self.headers, self.certified)
+            if principal is None:
+                return None  # who it is takes a verification, or a refusal
+        answer, rates = self._lookups.at_once(self.url.partition(b"?")[0], principal), self._lookups.rates
+        if answer is None or rates is None:
+            return answer
+        client = principal.name if principal is not None else self.client[0] if self.client else ""
+        return None if rates.wait_s(client) else answer
 
     def _is_plain_lookup(self) -> bool:
         if not self.url.startswith(PREFIX) or b"#" in self.url:
@@ -76,6 +92,7 @@ class LookupConnection(Connection):
             super().complete_request()
             return
         self._write(answer)
+        self._lookups.requests.add(self._asker, "lookup", 200)
         self.on_response_complete()
 
     def _write(self, answer: bytes) -> None:

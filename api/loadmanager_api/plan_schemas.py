@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from loadmanager_api.advice_schemas import AdviceShown
+from loadmanager_api.json_types import STRICT, WHOLE
 
 Text = Annotated[str, Field(max_length=500)]
 Name = Annotated[str, Field(min_length=1, max_length=300)]
@@ -15,7 +16,7 @@ Name = Annotated[str, Field(min_length=1, max_length=300)]
 class Wish(BaseModel):
     """Who asks, and why; both are kept with the result. Without `author` it is the author of the request."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = STRICT
 
     author: Annotated[str, Field(max_length=100)] = ""
     reason: Text = ""
@@ -45,7 +46,7 @@ class UnloadWish(Wish):
     namespace: Name | None = None
     broker: Name | None = None
     to: Name | None = None
-    wave: Annotated[int, Field(ge=1, le=1_000)] = 10
+    wave: Annotated[int, Field(strict=True, ge=1, le=1_000), WHOLE] = 10
     review: bool = False
 
 

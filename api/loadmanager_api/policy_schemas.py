@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, Field, StringConstraints
+
+from loadmanager_api.json_types import STRICT
 
 Text = Annotated[str, StringConstraints(max_length=1_000)]
 Texts = Annotated[list[Text], Field(max_length=1_000)]
@@ -17,7 +19,7 @@ Texts = Annotated[list[Text], Field(max_length=1_000)]
 class AutoFailover(BaseModel):
     """When secondary brokers serve. `min_limit`: least count of primary brokers; `usage_threshold`: percent."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = STRICT
 
     policy_type: Literal["min_available"] = "min_available"
     parameters: Mapping[Literal["min_limit", "usage_threshold"], str | float]
@@ -26,7 +28,7 @@ class AutoFailover(BaseModel):
 class IsolationData(BaseModel):
     """Pulsar's NamespaceIsolationData. `unload_scope` has no effect: only misplaced bundles ever move."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = STRICT
 
     namespaces: Texts
     primary: Texts
@@ -40,14 +42,14 @@ class BrokerIsolationData(BaseModel):
 
     brokerName: str  # noqa: N815 - Pulsar's names
     policyName: str | None = None  # noqa: N815
-    isPrimary: bool = False  # noqa: N815
+    primary: bool = False
     namespaceRegex: list[str] = []  # noqa: N815
 
 
 class FailureDomainData(BaseModel):
     """Pulsar's FailureDomain."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = STRICT
 
     brokers: Texts
 

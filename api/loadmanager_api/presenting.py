@@ -11,6 +11,7 @@ import msgspec
 from loadmanager.broker.node import Node
 from loadmanager.diagnostics.doctor.hiding import HIDDEN, hide
 from loadmanager.model.registration import Peer
+from loadmanager_api.bundle_loads import Loads
 from loadmanager_api.schemas import BrokerShown, BundleDetail, BundleShown
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import BrokerId
@@ -20,23 +21,23 @@ from statechannel.law.verdict import Ownership
 LOOKED_AT_ONCE = 2_000
 
 
-def bundle_shown(node: Node, entry: Ownership) -> BundleShown:
+def bundle_shown(node: Node, entry: Ownership, loads: Loads) -> BundleShown:
     """One row of the bundle list."""
-    return BundleShown(**_bundle_fields(node, entry))
+    return BundleShown(**_bundle_fields(node, entry, loads))
 
 
 def bundle_detail(node: Node, entry: Ownership) -> BundleDetail:
     """Everything about one bundle."""
     return BundleDetail(
-        **_bundle_fields(node, entry),
+        **_bundle_fields(node, entry, Loads(node)),
         served_here=node.serving is not None and node.serving.serving(entry.bundle),
         cuts=[f"0x{cut:08x}" for cut in entry.boundaries],
         load=_bundle_load(node, entry),
     )
 
 
-def _bundle_fields(node: Node, entry: Ownership) -> dict[str, Any]:
-    table, holder = node.channel.table, entry.holder
+def _bundle_fields(node: Node, entry: Ownership, loads: Loads) -> dict[str, Any]:
+    table, holder, load = node.channel.table, entry.holder, loads.of(entry)
     return {
         "bundle": str(entry.bundle),
         "namespace": entry.bundle.namespace,
@@ -51,6 +52,8 @@ def _bundle_fields(node: Node, entry: Ownership) -> dict[str, Any]:
         "token": str(table.token(entry)),
         "last_action": entry.action.value,
         "last_actor": str(entry.by),
+        "rate_msg_s": load.rate_msg_s if load else None,
+        "rate_bytes_s": load.throughput_bytes_s if load else None,
     }
 
 
@@ -61,12 +64,6 @@ def _bundle_load(node: Node, entry: Ownership) -> dict[str, Any] | None:
     loads = (loaded.load for loaded in report.bundles if loaded.bundle == entry.bundle)
     load = next(loads, None)
     return None if load is None else {**msgspec.to_builtins(load), "sampled_ms": report.sampled_ms}
-
-
-def brokers_shown(node: Node) -> list[BrokerShown]:
-    """All registered brokers, and those that are gone but still hold bundles; by name."""
-    known = {peer.broker: peer for peer in node.membership.peers.values()}
-    return [broker_shown(node, broker, known.get(broker)) for broker in sorted({*known, *node.channel.table.holders()})]
 
 
 def broker_shown(node: Node, broker: BrokerId, peer: Peer | None) -> BrokerShown:
@@ -104,6 +101,11 @@ def _registered_fields(peer: Peer) -> dict[str, Any]:
     }
 
 
+def no_broker(node: Node, broker: str) -> str:
+    """What to say of a broker that is not registered."""
+    return f"there is no broker {broker}; registered: {', '.join(sorted(node.membership.peers)) or 'none'}"
+
+
 def leader_of(node: Node) -> BrokerId | None:
     """The leader as last seen; None if it is known to be dead."""
     leadership = node.world.coordination.leadership
@@ -128,7 +130,7 @@ async def bundles_after(
         for at in range(begin, known.count, LOOKED_AT_ONCE):
             some = known.some(at, at + LOOKED_AT_ONCE)
             for entry in some:
-                if (after is None or entry.bundle > after) and _fits(entry, state, owner):
+                if (after is None or entry.bundle > after) and fits(entry, state, owner):
                     found.append(entry)
                     if len(found) == most:
                         return found
@@ -139,7 +141,8 @@ async def bundles_after(
     return found
 
 
-def _fits(entry: Ownership, state: State | None, owner: str | None) -> bool:
+def fits(entry: Ownership, state: State | None, owner: str | None) -> bool:
+    """Whether it is in this state, and this owner's: host:port, or host:port#incarnation."""
     if state is not None and entry.state is not state:
         return False
     return owner is None or (entry.holder is not None and owner in (entry.holder.name, str(entry.holder)))

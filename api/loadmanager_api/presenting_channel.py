@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf, isfinite
 
 import msgspec
 
@@ -85,7 +86,13 @@ def _partition_shown(node: Node, partition: int, outlook: Outlook, digested: tup
         owner=str(owner) if owner is not None else None,
         snapshots=None if snapshots is None else [_snapshot_shown(info) for info in reversed(snapshots)],
         since_snapshot=next_offset - snapshots[-1].next_offset if snapshots else None,
+        proof_left_s=_proof_left_s(node, partition),
     )
+
+
+def _proof_left_s(node: Node, partition: int) -> float | None:
+    left_s = node.serving.until_s()[partition] - node.proof_clock.now_s() if node.serving is not None else -inf
+    return round(left_s, 3) if isfinite(left_s) else None
 
 
 def _snapshot_shown(info: SnapshotInfo) -> SnapshotShown:

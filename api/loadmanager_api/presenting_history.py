@@ -13,7 +13,9 @@ MAX_BOUNDARIES = 1_000
 """The most boundaries that are shown: a namespace's creation may have 65,537."""
 
 
-def history_shown(found: History, present: Ownership | None, since_ms: int | None = None) -> HistoryShown:
+def history_shown(
+    found: History, present: Ownership | None, next_page: str | None = None, since_ms: int | None = None
+) -> HistoryShown:
     """The history since a time, and the present state of the bundle (None: it is gone)."""
     return HistoryShown(
         bundle=str(found.bundle),
@@ -21,7 +23,7 @@ def history_shown(found: History, present: Ownership | None, since_ms: int | Non
         exists=present is not None,
         state=present.state.value if present is not None else None,
         entries=[entry_shown(entry) for entry in found.entries],
-        next=found.entries[-1].offset if found.older else None,
+        next=next_page,
         log_begin=found.log_begin,
         log_begin_ms=found.log_begin_ms,
         note=_note(found, since_ms),

@@ -11,6 +11,7 @@ from typing import Annotated, Any, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from loadmanager.model.boundaries import MOST_PARTS
+from loadmanager_api.json_types import STRICT, WHOLE, Whole
 from loadmanager_api.pulsar_policies import PULSAR_POLICIES
 from statechannel.law.bundle import FULL_UPPER
 
@@ -28,14 +29,21 @@ class BundlesData(BaseModel):
     """The bundles of a namespace. `boundaries` run from 0x00000000 to 0xffffffff, one more than `numBundles`."""
 
     boundaries: list[str] | None = None
-    numBundles: Annotated[int, Field(strict=True)] | None = None  # noqa: N815 - Pulsar's name
+    numBundles: Whole | None = None  # noqa: N815 - Pulsar's name
+
+
+def _with_policies(schema: dict[str, Any]) -> None:
+    schema["properties"].update({name: {} for name in sorted(PULSAR_POLICIES)})
+    schema["additionalProperties"] = False
 
 
 class NewNamespace(BaseModel):
     """The part of Pulsar's Policies that has a meaning here. The rest of them is ignored; any other name is refused."""
 
+    model_config = ConfigDict(json_schema_extra=_with_policies)
+
     bundles: BundlesData | None = None
-    numBundles: Annotated[int, Field(strict=True)] | None = None  # noqa: N815 - Pulsar's name
+    numBundles: Whole | None = None  # noqa: N815 - Pulsar's name
 
     @model_validator(mode="before")
     @classmethod
@@ -82,7 +90,10 @@ class TenantInfo(BaseModel):
 
 
 class BundleShown(BaseModel):
-    """One bundle as this broker's replica has it. `revision` and `token` are offsets of `partition`."""
+    """One bundle as this broker's replica has it. `revision` and `token` are offsets of `partition`.
+
+    The rates, in and out together, are null unless the bundle is among its owner's hottest.
+    """
 
     bundle: str
     namespace: str
@@ -97,6 +108,8 @@ class BundleShown(BaseModel):
     token: str
     last_action: str
     last_actor: str
+    rate_msg_s: float | None = None
+    rate_bytes_s: float | None = None
 
 
 class BundleDetail(BundleShown):
@@ -108,7 +121,7 @@ class BundleDetail(BundleShown):
 
 
 class BundlePage(BaseModel):
-    """A page of bundles. `next` is the `after` of the next page, null on the last one."""
+    """A page of bundles. `next` is the `cursor` of the next page, null on the last one."""
 
     bundles: list[BundleShown]
     next: str | None
@@ -138,6 +151,16 @@ class BrokerShown(BaseModel):
     load: dict[str, Any] | None = None
 
 
+class UsageShown(BaseModel):
+    """By broker: its highest usage (1.0: full) in each span of `span_s` seconds, oldest first. `end_ms` ends the last
+    span. null where there was no report.
+    """
+
+    span_s: int
+    end_ms: int
+    brokers: dict[str, list[float | None]]
+
+
 class DrainShown(BaseModel):
     """The progress of a drain. `running` turns false at its deadline even if bundles are left."""
 
@@ -164,7 +187,8 @@ class PartitionShown(BaseModel):
     """One partition of the channel, applied up to below `next_offset`. Equal offsets have equal `digest`s on all
     replicas.
 
-    The log holds offsets from `begin` to below `end`. `owner` writes the snapshots, listed newest first, and trims. A
+    The asked broker may serve for `proof_left_s` without another proof; null: it never had one. The log holds offsets
+    from `begin` to below `end`. `owner` writes the snapshots, listed newest first, and trims. A
     value that the log did not answer is null.
     """
 
@@ -179,6 +203,7 @@ class PartitionShown(BaseModel):
     owner: str | None = None
     snapshots: list[SnapshotShown] | None = None
     since_snapshot: int | None = None
+    proof_left_s: float | None = None
 
 
 class SkippedShown(BaseModel):
@@ -235,7 +260,9 @@ class ChannelShown(BaseModel):
 class ReaderPositions(BaseModel):
     """Where a reader wants to continue, for each partition; null stands for the log's begin."""
 
-    positions: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MAX_PARTITIONS)] | None = None
+    positions: (
+        Annotated[list[Annotated[int, Field(strict=True, ge=0), WHOLE]], Field(max_length=MAX_PARTITIONS)] | None
+    ) = None
 
 
 class ReaderShown(BaseModel):
@@ -268,7 +295,7 @@ class LookupRequest(BaseModel):
         list[Annotated[str, StringConstraints(max_length=MAX_TOPIC_CHARS)]],
         Field(min_length=1, max_length=MAX_TOPICS),
     ]
-    timeout_ms: Annotated[int, Field(ge=0, le=LONGEST_WAIT_MS)] | None = None
+    timeout_ms: Annotated[int, Field(strict=True, ge=0, le=LONGEST_WAIT_MS), WHOLE] | None = None
 
 
 class LocatedShown(BaseModel):
@@ -312,7 +339,7 @@ def _ring_position(given: Any) -> Any:
 
 
 _POSITION = re.compile(r"0x[0-9a-fA-F]{8}", re.ASCII)
-RingPosition = Annotated[int, Field(strict=True, ge=0, le=FULL_UPPER), BeforeValidator(_ring_position)]
+RingPosition = Annotated[int, Field(strict=True, ge=0, le=FULL_UPPER), WHOLE, BeforeValidator(_ring_position)]
 """A place on the ring: a number, as Pulsar has it, or `0x40000000`."""
 
 
@@ -321,9 +348,9 @@ class SplitWanted(BaseModel):
     their owner.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = STRICT
 
-    parts: Annotated[int, Field(strict=True)] | None = None
+    parts: Whole | None = None
     positions: Annotated[list[RingPosition], Field(max_length=MOST_PARTS)] | None = None
     algorithm: str | None = None
     unload: bool = False
@@ -338,7 +365,7 @@ class Children(BaseModel):
 class MergeWanted(BaseModel):
     """Neighbours of one owner to merge, by their full names, in any order."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = STRICT
 
     bundles: Annotated[list[str], Field(min_length=2, max_length=MOST_PARTS)]
 

@@ -57,7 +57,7 @@ class HistoryShown(BaseModel):
     exists: bool
     state: str | None
     entries: list[HistoryEntryShown]
-    next: int | None
+    next: str | None
     log_begin: int
     log_begin_ms: int | None
     note: str | None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
+
+from loadmanager_api.json_types import STRICT, WHOLE
 
 
 class SettingShown(BaseModel):
@@ -45,10 +47,10 @@ class SettingsShown(BaseModel):
 class NewValue(BaseModel):
     """The value to set. `version`: the one that it replaces, so that no change is lost; without, any version."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = STRICT
 
     value: bool | int | float | str | None = Field(description="in the unit of the name that was used; null: no limit")
-    version: Annotated[int | None, Field(ge=0)] = None
+    version: Annotated[int, Field(strict=True, ge=0), WHOLE] | None = None
     reason: Annotated[str, Field(max_length=1_000)] = ""
 
 

@@ -13,12 +13,17 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import msgspec
+from structlog.contextvars import bind_contextvars
 from uvicorn import Config
 
 from loadmanager.broker.node import Node
 from loadmanager.embedding.endpoints import listen, opened
 from loadmanager.embedding.handover import Handover
+from loadmanager.settings import Settings
+from loadmanager_api.access.access import Access
+from loadmanager_api.access.tls import Tls
 from loadmanager_api.app import create_app, lay_out_routes
+from loadmanager_api.auditing.recording import Refusals
 from loadmanager_api.connection import Bounds
 from loadmanager_api.kept import Kept
 from loadmanager_api.listener import Listener
@@ -28,22 +33,23 @@ CLOSE_TIMEOUT_S = 3.0
 
 
 class NotLoopback(ValueError):
-    """An address that others can reach was given without the setting `insecure`."""
+    """An address that others can reach was given, without TLS or authentication, and without `insecure`."""
 
 
 @asynccontextmanager
 async def serve(node: Node, host: str = "127.0.0.1", port: int = 0) -> AsyncGenerator[str]:
     """Bind, tell the node its admin URL (so enter this before `node.run()`), and serve while the context is open.
 
-    Gives the URL. Port 0 takes a free one. Raises NotLoopback (unless the setting `insecure` is on), and OSError if the
-    address is taken.
+    Gives the URL. Port 0 takes a free one. Raises NotLoopback (see `check_reach`), Invalid if files of TLS or tokens
+    cannot be used, and OSError if the address is taken.
     """
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    check_reach(address, insecure=node.settings.insecure)
+    settings = node.settings
+    check_reach(address, settings)
     listening = listen(address)
     try:
         node.registration = msgspec.structs.replace(
-            node.registration, admin_url=url_of(listening, node.settings.advertised)
+            node.registration, admin_url=url_of(listening, settings.advertised, settings.admin_scheme)
         )
         async with opened(attach, node, listening, address):
             yield node.registration.admin_url
@@ -56,12 +62,15 @@ async def attach(handover: Handover, listening: socket.socket) -> AsyncGenerator
     """Serve on a socket that listens already, while the context is open (an endpoint, see
     `loadmanager.embedding.endpoints`).
 
-    Raises NotLoopback if others reach the socket and the setting `insecure` is off.
+    Raises NotLoopback (see `check_reach`), and Invalid if files of TLS or tokens cannot be used.
     """
     settings = handover.node.settings
-    check_reach(_address_of(listening), insecure=settings.insecure)
+    bind_contextvars(broker=settings.advertised)
+    check_reach(_address_of(listening), settings)
+    tls = Tls(settings) if settings.tls_certificate else None
+    access = Access(settings) if settings.authentication else None
     closing = asyncio.Event()
-    kept = await handover.ask(lambda: Kept.of(handover, closing))
+    kept = await handover.ask(lambda: Kept.of(handover, closing, access))
     app, lookups = create_app(kept, lambda: listener.unsent_bytes())
     listener = Listener(
         listening,
@@ -72,25 +81,38 @@ async def attach(handover: Handover, listening: socket.socket) -> AsyncGenerator
         settings.http_connections,
         kept.counts,
         partial(LookupConnection, lookups),
+        tls,
     )
+    refusals, keeping = Refusals(handover), None
+    if access is not None:
+        access.tell = refusals.note
+        keeping = asyncio.create_task(access.keep_current())
     laying_out = asyncio.create_task(asyncio.to_thread(lay_out_routes))
     listener.start()
     try:
         yield
     finally:
         closing.set()
+        if keeping is not None:
+            keeping.cancel()
         try:
             await listener.close(CLOSE_TIMEOUT_S)
+            await refusals.close()
+            await kept.attempts.close()
         finally:
             await laying_out
 
 
-def check_reach(address: str, *, insecure: bool) -> None:
-    """Raise NotLoopback if others may reach `host:port` and `insecure` is off."""
-    if not insecure and not is_loopback(address.rpartition(":")[0].strip("[]")):
+def check_reach(address: str, settings: Settings) -> None:
+    """Raise NotLoopback if others may reach `host:port` without TLS or authentication, unless `insecure` is on."""
+    if settings.insecure or is_loopback(address.rpartition(":")[0].strip("[]")):
+        return
+    open_to_all = () if settings.authentication else ("anybody may do anything (give token_keys or tls_client_ca)",)
+    readable = () if settings.tls_certificate else ("others can read what is sent, tokens too (give tls_certificate)",)
+    if open_to_all or readable:
         raise NotLoopback(
-            f"{address} can be reached from other machines, and there is no authentication: "
-            "listen on 127.0.0.1, or say --insecure (LOADMANAGER_INSECURE=true)"
+            f"{address} can be reached from other machines, and {', and '.join((*open_to_all, *readable))}; "
+            "see docs/security.md, or listen on 127.0.0.1, or say --insecure (LOADMANAGER_INSECURE=true)"
         )
 
 
@@ -107,9 +129,9 @@ def _address_of(listening: socket.socket) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def url_of(listening: socket.socket, advertised: str) -> str:
+def url_of(listening: socket.socket, advertised: str, scheme: str = "http") -> str:
     """The URL under which others reach the socket; where it listens everywhere, by the advertised host."""
     host, port = listening.getsockname()[:2]
     if ipaddress.ip_address(host).is_unspecified:
         host = advertised.rpartition(":")[0].strip("[]") or host
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

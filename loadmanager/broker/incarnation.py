@@ -18,6 +18,7 @@ from loadmanager.broker.placing import Placing
 from loadmanager.broker.proof_clock import ProofClock
 from loadmanager.broker.proving import Prover
 from loadmanager.broker.serving import Serving
+from loadmanager.broker.telemetry.observations import Observations
 from loadmanager.channel.agreeing import Agreeing
 from loadmanager.channel.operations import Operations
 from loadmanager.channel.owner.service import ChannelOwner, OwnerDependencies
@@ -35,6 +36,7 @@ from loadmanager.leader.quarantine.quarantine import Quarantine
 from loadmanager.leader.quarantine.trials import Trials
 from loadmanager.leader.rebalancing.deciding import Deciding
 from loadmanager.leader.rebalancing.rebalancer import Rebalancer
+from loadmanager.leader.rebalancing.round import Round
 from loadmanager.leader.service import Leader, Term, TermSettings
 from loadmanager.leader.splitting.service import Splitting
 from loadmanager.model.boundaries import NoCuts
@@ -75,6 +77,7 @@ class IncarnationDependencies(Protocol):
     plans: PlanStore
     decisions: DecisionLog
     agreeing: Agreeing
+    seen: Observations
 
     @property
     def settings(self) -> Settings:
@@ -112,6 +115,7 @@ class Incarnation:
         self._history = MoveHistory(deps.channel.table, _memory_s(deps.settings))
         self.rebalancer = self._make_rebalancer()
         self.leader = self._make_leader()
+        deps.seen.leading = lambda: self.leader.leading is not None
         self.load = self._make_load()
         self.channel_owner = self._make_channel_owner()
         self._prover = self._make_prover()
@@ -162,6 +166,8 @@ class Incarnation:
             deps.note,
             lambda bundle: self.load.loads.get(bundle, BundleLoad()),
             self.splitting.bounds_of,
+            deps.seen.hook_ended,
+            deps.seen.fields_of_hook,
         )
 
     def _make_prover(self) -> Prover:
@@ -192,7 +198,22 @@ class Incarnation:
             deps.world.run_blocking,
             self.placing.forbids,
         )
-        return Rebalancer(deciding, deps.views, deps.plans, deps.decisions, deps.world.clock_s, deps.note)
+        return Rebalancer(
+            deciding,
+            deps.views,
+            deps.plans,
+            deps.decisions,
+            deps.world.clock_s,
+            deps.note,
+            self._decided,
+            deps.seen.fields_of_round,
+        )
+
+    def _decided(self, done: Round, took_s: float) -> None:
+        decision = done.decision
+        if decision.moves:
+            about = {"loadmanager.moves": len(decision.moves), "loadmanager.reason": decision.reason}
+            self._deps.seen.round_ended(done.id, took_s, about | {"loadmanager.leader": self.me.name})
 
     def _make_leader(self) -> Leader:
         deps = self._deps

@@ -20,6 +20,7 @@ from statechannel.law.bundle import Bundle, Key
 from statechannel.law.record import Action, BrokerId, Record, Subject, Token
 from statechannel.law.transitions import State
 from statechannel.law.verdict import Ownership
+from statechannel.runtime.durations import Durations
 from statechannel.runtime.service import Channel
 from statechannel.runtime.turnstile import Turnstile
 
@@ -95,6 +96,8 @@ class Lookup:
         self._assigning: dict[Bundle, asyncio.Task[None]] = {}
         self._given_back: dict[Bundle, int] = {}
         self.counts = LookupCounts()
+        self.waited = Durations()
+        """How long deferred lookups waited, with any outcome."""
         self._waits: set[asyncio.Future[None]] = set()
         self._closed = False
         self._turnstile = Turnstile(DEFERRED_AT_ONCE)
@@ -125,6 +128,7 @@ class Lookup:
             raise Unavailable(f"{counts.waiting} lookups wait here already; try again")
         counts.deferred += 1
         counts.waiting += 1
+        began_s = self._clock_s()
         try:
             await self._turnstile.passed()
             return await self._await(topic, timeout_s)
@@ -137,6 +141,7 @@ class Lookup:
             raise Unavailable(f"no owner within {timeout_s:g} s: {self._state_of(entry)}; try again") from None
         finally:
             counts.waiting -= 1
+            self.waited.add(self._clock_s() - began_s)
 
     async def _await(self, topic: Key, timeout_s: float) -> Located:
         """Wait for the answer. Raises NotFound, Unavailable, TimeoutError."""

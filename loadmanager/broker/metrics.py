@@ -8,18 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from loadmanager.broker.node import Node
+from loadmanager.broker.telemetry.metrics import channel_timing, observed_metrics
 from loadmanager.leader.rebalancing.metrics import balance_metrics
 from loadmanager.leader.splitting.metrics import splitting_metrics
+from loadmanager.model.families import counter, counters, gauge, gauges, histogram
+from loadmanager.model.load.usage import usage, weights_of
 from loadmanager.model.registration import VERSION
 from statechannel.law.transitions import State
+from statechannel.law.verdict import Reason
 from statechannel.ports import Connection
-
-PREFIX = "loadmanager_"
 
 
 class NodeMetrics:
@@ -63,11 +64,13 @@ class NodeCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """All metrics; before the channel has been read, only that the broker is not ready."""
         node = self._node
-        yield _labelled("build_info", "1, with the release", ("version",), {(VERSION,): 1})
-        yield _gauge("ready", "1 while an incarnation is registered and acts", node.ready.is_set())
+        yield gauges("build_info", "1, with the release", "version", {VERSION: 1})
+        yield gauge("ready", "1 while an incarnation is registered and acts", node.ready.is_set())
         if node.incarnation is not None:
-            for part in (_channel, _snapshots, _ownership, _proofs, _lookups, _members, _load, _settings):
+            for part in (_channel, _snapshots, _ownership, _proofs, _lookups, _members, _load, _loads, _settings):
                 yield from part(node)
+            yield from observed_metrics(node.seen)
+            yield from channel_timing(node.channel, node.seen)
             yield from balance_metrics(node.current.rebalancer, node.world.clock_s())
             yield from splitting_metrics(node.current.splitting.journal, node.quarantine)
 
@@ -75,17 +78,13 @@ class NodeCollector(Collector):
 def _channel(node: Node) -> Iterator[Metric]:
     channel, table = node.channel, node.channel.table
     counts = channel.counts
-    records = CounterMetricFamily(PREFIX + "channel_records", "Log entries replayed", labels=("outcome", "reason"))
-    records.add_metric(("accepted", ""), counts["accepted"])
-    records.add_metric(("skipped", ""), counts["skipped"])
-    for key, count in sorted(counts.items()):
-        if key.startswith("refused "):
-            records.add_metric(("refused", key.removeprefix("refused ")), count)
-    yield records
-    yield _counter("channel_append_failures", "Appends that the log did not take", counts["append_failed"])
-    yield _gauge("channel_publishes_in_flight", "Publishes that wait for their verdict", channel.in_flight)
-    yield _gauge("channel_write_version", "Format in which this broker writes", channel.write_version)
-    yield _gauge(
+    records = {(outcome, ""): counts[outcome] for outcome in ("accepted", "skipped")}
+    records |= {("refused", reason.value): counts[f"refused {reason}"] for reason in Reason}
+    yield counters("channel_records", "Log entries replayed", ("outcome", "reason"), records)
+    yield counter("channel_append_failures", "Appends that the log did not take", counts["append_failed"])
+    yield gauge("channel_publishes_in_flight", "Publishes that wait for their verdict", channel.in_flight)
+    yield gauge("channel_write_version", "Format in which this broker writes", channel.write_version)
+    yield gauge(
         "channel_stopped", "1 if a record of a newer format stopped the replica", channel.stopped_by is not None
     )
     partitions = range(table.partitions)
@@ -99,7 +98,7 @@ def _snapshots(node: Node) -> Iterator[Metric]:
     keepers, counts = owner.keepers, owner.counts
     newest = {p: keeper.good[-1] for p, keeper in keepers.items() if keeper.good}
     next_offset = node.channel.table.next_offset
-    yield _gauge("channel_owned_partitions", "Whose snapshots this broker writes", len(owner.leases.held))
+    yield gauge("channel_owned_partitions", "Whose snapshots this broker writes", len(owner.leases.held))
     yield _by_partition("channel_log_begin", "All below it is trimmed", keepers, lambda p: keepers[p].begin)
     yield _by_partition("snapshots_kept", "Readable snapshots", keepers, lambda p: len(keepers[p].good))
     yield _by_partition(
@@ -109,68 +108,69 @@ def _snapshots(node: Node) -> Iterator[Metric]:
     yield _by_partition(
         "snapshot_lag_records", "Written since", newest, lambda p: max(0, next_offset(p) - newest[p].next_offset)
     )
-    yield _counter("snapshots_written", "And read back, since this incarnation began", counts.written)
-    yield _counter("snapshot_failures", "Attempts to write, read or trim that failed", counts.failed)
-    yield _gauge("snapshot_duration_seconds", "Of writing and reading back the last one", counts.seconds)
-    yield _gauge("snapshot_longest_pause_seconds", "That a snapshot made the loop wait", counts.longest_step_s)
+    yield counter("snapshots_written", "And read back, since this incarnation began", counts.written)
+    yield counter("snapshot_failures", "Attempts to write, read or trim that failed", counts.failed)
+    yield gauge("snapshot_duration_seconds", "Of writing and reading back the last one", counts.seconds)
+    yield gauge("snapshot_longest_pause_seconds", "That a snapshot made the loop wait", counts.longest_step_s)
 
 
 def _ownership(node: Node) -> Iterator[Metric]:
     table, me = node.channel.table, node.current.me
     owned = {state: 0 for state in State if state is not State.UNASSIGNED}
-    for entry in table.in_flight():
-        if entry.holder == me:
-            owned[entry.state] += 1
+    for flight in table.flights():
+        if flight.holder == me:
+            owned[flight.state] += table.count_on(flight)
     owned[State.ASSIGNED] = table.count_held_by(me) - sum(owned.values())  # without walking all bundles
-    yield _labelled("owned_bundles", "Held by this broker", ("state",), {(s.value,): n for s, n in owned.items()})
+    yield gauges("owned_bundles", "Held by this broker", "state", {s.value: n for s, n in owned.items()})
     served = len(node.serving.claims()) if node.serving is not None else 0
-    yield _gauge("served_bundles", "Acquired by the service of this broker", served)
+    yield gauge("served_bundles", "Acquired by the service of this broker", served)
     states = table.count_by_state()
-    yield _labelled("bundles", "Of the whole cluster", ("state",), {(s.value,): n for s, n in states.items()})
-    yield _gauge("namespaces", "Of the whole cluster", len(table.namespaces()))
-    yield _gauge("incarnation", "The number of this start", me.incarnation)
-    yield _gauge("draining", "1 while this broker takes no bundles", node.registration.draining)
+    yield gauges("bundles", "Of the whole cluster", "state", {s.value: n for s, n in states.items()})
+    live, now_s = node.membership.is_live, node.world.clock_s()
+    orphans = sum(table.count_held_by(holder) for holder in table.holders() if not live(holder, now_s))
+    yield gauge("bundles_orphaned", "Held by brokers that are not live", orphans)
+    yield gauge("namespaces", "Of the whole cluster", len(table.namespaces()))
+    yield gauge("incarnation", "The number of this start", me.incarnation)
+    yield gauge("draining", "1 while this broker takes no bundles", node.registration.draining)
 
 
 def _proofs(node: Node) -> Iterator[Metric]:
     until_s = node.serving.until_s() if node.serving is not None else []
-    now_s = node.proof_clock.now_s()
-    name = "proof_remaining_seconds"
-    yield _by_partition(
-        name, "Until what is held is not served", range(len(until_s)), lambda p: _left(until_s[p], now_s)
-    )
-
-
-def _left(until_s: float, now_s: float) -> float:
-    return max(0.0, until_s - now_s)
+    now_s, validity_s = node.proof_clock.now_s(), node.settings.proof_validity_s
+    left = {str(p): max(0.0, each - now_s) for p, each in enumerate(until_s)}
+    yield gauges("proof_remaining_seconds", "Until what is held is not served", "partition", left)
+    ages = {str(p): now_s - (each - validity_s) for p, each in enumerate(until_s)}
+    yield gauges("proof_age_seconds", "Since the newest proof was asked for", "partition", ages)
+    yield gauge("proof_validity_seconds", "How long a proof counts", validity_s)
 
 
 def _lookups(node: Node) -> Iterator[Metric]:
-    counts = node.current.lookup.counts
-    lookups = CounterMetricFamily(PREFIX + "lookups", "Lookups, since this incarnation began", labels=("outcome",))
-    lookups.add_metric(("answered",), counts.answered + counts.at_once)
-    for outcome in ("not_found", "unavailable"):
-        lookups.add_metric((outcome,), getattr(counts, outcome))
-    yield lookups
-    yield _counter("lookups_deferred", "Lookups that had to wait, whatever became of them", counts.deferred)
-    yield _gauge("lookups_waiting", "Lookups that wait at this moment", counts.waiting)
+    lookup = node.current.lookup
+    counts = lookup.counts
+    outcomes = {"not_found": counts.not_found, "unavailable": counts.unavailable}
+    outcomes["answered"] = counts.answered + counts.at_once
+    yield counters("lookups", "Lookups, since this incarnation began", "outcome", outcomes)
+    yield counter("lookups_deferred", "Lookups that had to wait, whatever became of them", counts.deferred)
+    yield gauge("lookups_waiting", "Lookups that wait at this moment", counts.waiting)
+    yield histogram("lookup_wait_seconds", "That deferred lookups waited", lookup.waited)
 
 
 def _members(node: Node) -> Iterator[Metric]:
     membership, leadership = node.membership, node.world.coordination.leadership
     peers = membership.peers.values()
-    yield _gauge("members", "Registered brokers", len(peers))
-    yield _gauge("members_draining", "Of these, how many take no bundles", sum(p.registration.draining for p in peers))
-    yield _gauge("members_suspected", "Incarnations thought dead by evidence", len(membership.suspected))
+    yield gauge("members", "Registered brokers", len(peers))
+    yield gauge("members_draining", "Of these, how many take no bundles", sum(p.registration.draining for p in peers))
+    yield gauge("members_suspected", "Incarnations thought dead by evidence", len(membership.suspected))
+    yield gauge("members_behind", "Of these, how many cannot read the log", sum(p.registration.behind for p in peers))
     connected = node.world.coordination.connection is Connection.CONNECTED
-    yield _gauge("coordination_connected", "1 while the coordination service answers", connected)
+    yield gauge("coordination_connected", "1 while the coordination service answers", connected)
     counts = node.world.coordination.counts
-    yield _counter("coordination_reads", "Requests to follow members, leader and leases", counts.reads)
-    yield _counter("coordination_changes", "Of members, leader and leases, as they were read", counts.changes)
+    yield counter("coordination_reads", "Requests to follow members, leader and leases", counts.reads)
+    yield counter("coordination_changes", "Of members, leader and leases, as they were read", counts.changes)
     safe = membership.safe_mode(node.world.clock_s()) is not None
-    yield _gauge("safe_mode", "1 while nothing may be concluded from absence", safe)
-    yield _gauge("leader", "1 at the broker that leads, its barrier taken", node.current.leader.leading is not None)
-    yield _gauge(
+    yield gauge("safe_mode", "1 while nothing may be concluded from absence", safe)
+    yield gauge("leader", "1 at the broker that leads, its barrier taken", node.current.leader.leading is not None)
+    yield gauge(
         "leader_epoch", "Epoch of the leader as last seen, 0 if nobody leads", leadership.epoch if leadership else 0
     )
 
@@ -193,37 +193,34 @@ def _load(node: Node) -> Iterator[Metric]:
     if load is None or load.broker != node.current.me:
         return
     for name, (help_text, field) in _LOAD.items():
-        yield _gauge(name, help_text, getattr(load, field))
+        yield gauge(name, help_text, getattr(load, field))
+    yield gauge(
+        "load_usage_ratio", "Of the resource that is used most; 1 is full", usage(load, weights_of(node.settings))
+    )
     age_s = max(0.0, (node.world.wall_ms() - load.sampled_ms) / 1000)
-    yield _gauge("load_age_seconds", "Since this report was sampled", age_s)
+    yield gauge("load_age_seconds", "Since this report was sampled", age_s)
 
 
-# --- families
+def _loads(node: Node) -> Iterator[Metric]:
+    """The load data of all members, as this broker has read it, and what kept its own from being sent."""
+    views, now_ms = node.views.brokers, node.world.wall_ms()
+    loads = [views.get(name) for name in node.membership.peers]
+    ages = [(now_ms - load.sampled_ms) / 1000 for load in loads if load is not None]
+    yield gauge("load_oldest_age_seconds", "Of the members' reports", max(0.0, *ages) if ages else float("nan"))
+    yield gauge("members_without_load", "That have no report which counts", len(loads) - len(ages))
+    failed = {"host": node.current.load.host_failures, "publish": node.current.load.publish_failures}
+    yield counters("load_report_failures", "Reports without the service's answer, or not sent", "what", failed)
 
 
 def _settings(node: Node) -> Iterator[Metric]:
     live = node.live
     revision = "Offset of the last change of the cluster's settings that was read; -1 before the first"
-    yield _gauge("settings_revision", revision, live.revision)
-    yield _gauge("settings_left_out", "The cluster's settings that do not hold at this broker", len(live.ignored))
+    yield gauge("settings_revision", revision, live.revision)
+    yield gauge("settings_left_out", "The cluster's settings that do not hold at this broker", len(live.ignored))
     skipped = "Entries of the settings topic that this release cannot read"
-    yield _counter("settings_skipped", skipped, live.skipped)
-
-
-def _gauge(name: str, help_text: str, value: float) -> Metric:
-    return GaugeMetricFamily(PREFIX + name, help_text, value=float(value))
-
-
-def _counter(name: str, help_text: str, value: float) -> Metric:
-    return CounterMetricFamily(PREFIX + name, help_text, value=float(value))
-
-
-def _labelled(name: str, help_text: str, labels: tuple[str, ...], values: dict[tuple[str, ...], float]) -> Metric:
-    family = GaugeMetricFamily(PREFIX + name, help_text, labels=labels)
-    for key, value in values.items():
-        family.add_metric(key, value)
-    return family
+    yield counter("settings_skipped", skipped, live.skipped)
+    yield counter("audit_entries_lost", "Entries that the audit log did not take", node.audit.lost)
 
 
 def _by_partition(name: str, help_text: str, partitions: Iterable[int], value: Callable[[int], float]) -> Metric:
-    return _labelled(name, help_text, ("partition",), {(str(p),): value(p) for p in partitions})
+    return gauges(name, help_text, "partition", {str(p): value(p) for p in partitions})

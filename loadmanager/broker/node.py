@@ -16,19 +16,25 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 import msgspec
+from structlog.contextvars import bind_contextvars
 
 from loadmanager.broker.drain import DrainProgress
 from loadmanager.broker.hosting import HostRunner
 from loadmanager.broker.incarnation import Incarnation
 from loadmanager.broker.proof_clock import ProofClock
 from loadmanager.broker.serving import Serving
+from loadmanager.broker.telemetry.observations import Observations
 from loadmanager.broker.waiting import StartRetries, Step, until_answered
 from loadmanager.channel.agreeing import Agreeing
+from loadmanager.cluster.audit_log import AuditLog
 from loadmanager.cluster.behind import LogWatch
 from loadmanager.cluster.dependencies import Dependencies
 from loadmanager.cluster.membership import Membership, suspected_by
 from loadmanager.cluster.namesakes import yield_to_namesake
+from loadmanager.cluster.operation_log import OperationLog
 from loadmanager.cluster.policy_store import PolicyStore
+from loadmanager.cluster.told_topics import ToldTopics
+from loadmanager.cluster.usage_history import UsageHistory
 from loadmanager.cluster.views import Views
 from loadmanager.decisions.log import DecisionLog
 from loadmanager.diagnostics.doctor.hiding import hide_text
@@ -51,7 +57,6 @@ from statechannel.runtime.proofs import Proofs
 from statechannel.runtime.service import Channel, ChannelSettings
 
 T = TypeVar("T")
-
 NOTES_KEPT = 500
 REGISTER_AGAIN_S = 0.5
 _log = logging.getLogger("loadmanager")
@@ -80,6 +85,9 @@ class Node:
             started_ms=world.wall_ms(),
         )
         self.proof_clock = ProofClock(world.clock_s, world.outside)
+        self.seen = Observations(
+            settings.advertised, world.clock_s, world.wall_ms, lambda: str(self.channel.table.cluster_identity)
+        )
         self.channel = Channel(
             world.log,
             ChannelSettings(
@@ -99,20 +107,25 @@ class Node:
         self.views = Views(world.log, settings, world.wall_ms)
         self.live.on_change(lambda _old, new: self.views.follow(new))
         self.policies = PolicyStore(world.log, self._known, world.wall_ms, world.nonce, world.run_blocking)
+        self.usage_history = UsageHistory(lambda: self.settings, self.policies.current, world.wall_ms)
+        self.views.brokers.on_change(self.usage_history.take)
         self.agreeing = Agreeing(self.channel, world.coordination, self.live, self.note)
         self.decisions = DecisionLog(
             world.log, lambda: self.settings.decision_retention_s, world.wall_ms, world.run_blocking
         )
+        self.audit = AuditLog(world.log, lambda: self.settings.audit_retention_s, world.wall_ms, world.nonce)
+        self.operation_log = OperationLog(world.log, world.wall_ms, world.nonce)
+        self.told_topics = ToldTopics(world.log, world.wall_ms, world.nonce)
         self.quarantine = collect_evidence(self.channel, self.policies, self.membership, lambda: self.settings)
         self.trials = Trials(self.quarantine)
         self.plans = PlanStore(world.log, lambda: self.channel.table, world.wall_ms, world.nonce)
+        self.plans.documents.on_change(self.seen.plan_changed)
         self.incarnation: Incarnation | None = None
         self.notes: deque[Note] = deque(maxlen=NOTES_KEPT)
         self.serving: Serving | None = None
         self.ready = asyncio.Event()
         """Set while an incarnation is registered and acts."""
-        self._stopping = asyncio.Event()
-        self._registration_pending = asyncio.Event()
+        self._stopping, self._registration_pending = asyncio.Event(), asyncio.Event()
         self._drain_timeout_s: float | None = None
         self._judging = False
 
@@ -128,6 +141,8 @@ class Node:
                 self._background(self.live.run()),
                 self._background(self.policies.run()),
                 self._background(self.plans.documents.run()),
+                self._background(self.told_topics.documents.run()),
+                self._background(self.operation_log.run()),
                 self._background(self._watch_replica()),
                 self._background(self._say_agreement()),
             ):
@@ -158,7 +173,7 @@ class Node:
         await self.world.coordination.start(retries.left_s)
         for step in (
             self.channel.open, self.views.open, self.live.open, self.policies.start, self.plans.documents.start,
-            self.decisions.open,
+            self.decisions.open, self.audit.open, self.told_topics.documents.start, self.operation_log.start,
         ):  # fmt: skip
             await retries.of(step)
         return retries
@@ -189,10 +204,12 @@ class Node:
         proofs = Proofs(self.channel.table.partitions, self.settings.proof_validity_s)
         if self.serving is None:
             self.serving = Serving(self.channel.table, proofs, self.proof_clock.now_s)
+            self.serving.listen(self.seen.moves.served)
             self.policies.on_change(self._share)
             self.policies.on_change(lambda _: self._wake())
         else:
             self.serving.adopt(proofs)
+        bind_contextvars(incarnation=me.incarnation)
         self.incarnation = Incarnation(me, self, proofs, self.serving)
         self._watch_agreement()  # it may have changed since it was settled
         try:
@@ -340,6 +357,7 @@ class Node:
 
     def _saw_change(self, change: Change) -> None:
         self.membership.saw_change(change, self.world.clock_s())
+        self.seen.moves.saw(change)
         if change.record.action in (Action.AMEND, Action.AGREE):
             self._members_changed()
             self._watch_agreement()
@@ -353,6 +371,7 @@ class Node:
     def _missed_changes(self, partition: int) -> None:
         self.note(f"fell behind the trimmed log: partition {partition} was loaded from a snapshot")
         self.membership.missed_changes(self.world.clock_s())
+        self.seen.moves.missed(partition)
         self._watch_agreement()
 
     def _members_changed(self) -> None:

@@ -121,11 +121,12 @@ def _shown(frame: traceback.FrameSummary) -> str:
 
 @asynccontextmanager
 async def watched(node: Node) -> AsyncGenerator[None]:
-    """Watch the loop of a real process that runs this node, with the session's time-out."""
+    """Watch the loop of a real process that runs this node, with the session's time-out, and measure its turns."""
     world = node.world
     watchdog = Watchdog(node.settings.session_timeout_s, world.clock_s, world.coordination.abandon, node.abandoned)
     watchdog.start()
     try:
-        yield
+        async with node.seen.turns.measured():
+            yield
     finally:
         watchdog.stop()

@@ -91,9 +91,12 @@ def open_coordination(settings: Settings) -> Coordination:
         return SqliteCoordination(file_of(address), session_timeout_s=settings.session_timeout_s)
     if scheme == "zookeeper":
         with needs_extra("zookeeper", repr(hide_text(address))):
+            from statechannel.adapters.zookeeper.access import refuse_open_nodes
             from statechannel.adapters.zookeeper.coordination import ZooKeeperCoordination
 
         hosts, root = _zookeeper_place(settings, address)
+        if not (settings.development or settings.insecure):
+            refuse_open_nodes(_zookeeper_client(settings))
         return ZooKeeperCoordination(
             hosts,
             root=root,
@@ -189,6 +192,7 @@ def _zookeeper_auditor(settings: Settings, address: str) -> Auditor:
         session_timeout_s=settings.session_timeout_s,
         proof_validity_s=settings.proof_validity_s,
         development=settings.development,
+        insecure=settings.insecure,
     )
     return lambda: audit_zookeeper(hosts, root, expected, _zookeeper_client(settings))
 

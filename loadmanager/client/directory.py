@@ -13,9 +13,10 @@ from collections.abc import Iterable
 import aiohttp
 import msgspec
 
-from loadmanager.client.redirection import retry_after_s
+from loadmanager.client.credentials import Credentials
+from loadmanager.client.redirection import error_detail, retry_after_s
 from loadmanager.client.route import Route
-from loadmanager.errors import NotFound, Unavailable
+from loadmanager.errors import Forbidden, NotFound, Unavailable
 from statechannel.errors import InvalidName
 from statechannel.law.bundle import Bundle
 from statechannel.law.record import Token
@@ -66,11 +67,14 @@ class _AdminUrl:
 
 
 class Directory:
-    """The known brokers. Uses `session`, and does not close it."""
+    """The known brokers. Uses `session`, and does not close it; `credentials` say who asks."""
 
-    def __init__(self, admin_urls: Iterable[str], session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, admin_urls: Iterable[str], session: aiohttp.ClientSession, credentials: Credentials | None = None
+    ) -> None:
         self._admins = {url.rstrip("/"): _AdminUrl(url.rstrip("/"), given=True) for url in admin_urls}
         self._session = session
+        self._credentials = credentials or Credentials()
         self._turn = itertools.count()
 
     @property
@@ -81,14 +85,15 @@ class Directory:
     async def locate(self, topic: str, timeout_s: float) -> Route:
         """The owner, according to the first broker that answers; each may defer its answer for up to `timeout_s`.
 
-        Raises NotFound (no broker that answered knows the namespace), Unavailable (no owner, or no answer).
+        Raises NotFound (no broker that answered knows the namespace), Forbidden (they refuse this client), Unavailable
+        (no owner, or no answer).
         """
-        refusal: NotFound | None = None
+        refusal: NotFound | Forbidden | None = None
         failures: list[str] = []
         for admin in self._in_order():
             try:
                 return await self._ask(admin, topic, timeout_s)
-            except NotFound as error:
+            except (NotFound, Forbidden) as error:
                 error.said_by = admin.url
                 refusal = error
             except Unavailable as error:
@@ -105,13 +110,14 @@ class Directory:
         raise refusal or Unavailable(f"no broker answers a lookup: {'; '.join(failures)}", 0.1)
 
     async def _ask(self, admin: _AdminUrl, topic: str, timeout_s: float) -> Route:
+        headers = {"Content-Type": "application/json", **self._credentials.headers(admin.url)}
         body = msgspec.json.encode({"topics": [topic], "timeout_ms": int(timeout_s * 1000)})
         async with (
             asyncio.timeout(timeout_s + _SLACK_S),
-            self._session.post(
-                f"{admin.url}/v1/lookup", data=body, headers={"Content-Type": "application/json"}
-            ) as response,
+            self._session.post(f"{admin.url}/v1/lookup", data=body, headers=headers) as response,
         ):
+            if response.status in (401, 403):
+                raise Forbidden(error_detail(await response.read()) or f"{admin.url} answers {response.status}")
             if response.status == 503:
                 raise Unavailable(f"{admin.url} answers 503", retry_after_s(response.headers))
             response.raise_for_status()
@@ -124,6 +130,8 @@ class Directory:
             error = answer.error or _Error()
             if error.status == 404:
                 raise NotFound(error.detail)
+            if error.status == 403:
+                raise Forbidden(error.detail)
             raise Unavailable(error.detail, 0.1 if error.retry_after_s is None else error.retry_after_s)
         if answer.admin_url:
             self._learn(answer.admin_url.rstrip("/"))

@@ -78,11 +78,11 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes) -> Moved | No
             return None
         return Moved(problem.broker, problem.urls, bundle) if problem.type == MOVED else None
     if status == 503:
-        return NotServing(_reason(body) or "the service answered 503", retry_after_s(headers))
+        return NotServing(error_detail(body) or "the service answered 503", retry_after_s(headers))
     return None
 
 
-def _reason(body: bytes) -> str:
+def error_detail(body: bytes) -> str:
     """The text of a problem of any type; "" if the body is no problem."""
     try:
         problem = msgspec.json.decode(body, type=Problem)

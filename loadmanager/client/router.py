@@ -16,10 +16,11 @@ from typing import Self, TypeVar
 
 import aiohttp
 
+from loadmanager.client.credentials import Credentials
 from loadmanager.client.directory import Directory
 from loadmanager.client.redirection import Moved, NotServing
 from loadmanager.client.route import Route, RouteTable, SeenTokens, Span, parse_topic
-from loadmanager.errors import NotFound, Unavailable
+from loadmanager.errors import Forbidden, NotFound, Unavailable
 from statechannel.errors import Error
 from statechannel.law.record import Token
 
@@ -46,16 +47,24 @@ class BudgetSpent(Unavailable):
 class Router:
     """The router of one process; use `async with`, or `close()` it. `admin_urls` are those of some brokers.
 
-    The router learns the other brokers. It belongs to the event loop on which it is constructed.
+    The router learns the other brokers. It belongs to the event loop on which it is constructed. `credentials` are for
+    lookups (by default those of the environment); a `session` of the caller brings its own TLS.
     """
 
-    def __init__(self, admin_urls: Iterable[str], *, session: aiohttp.ClientSession | None = None) -> None:
+    def __init__(
+        self,
+        admin_urls: Iterable[str],
+        *,
+        session: aiohttp.ClientSession | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
         urls = list(admin_urls)
         if not urls:
             raise ValueError("give the admin URL of at least one broker")
         self._own_session = session is None
-        self.session = session or aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=CONNECTIONS))
-        self.directory = Directory(urls, self.session)
+        credentials = credentials or Credentials.of_environment()
+        self.session = session or credentials.session(limit=CONNECTIONS)
+        self.directory = Directory(urls, self.session, credentials)
         self.routes = RouteTable()
         self._tokens = SeenTokens()
         self._lookups: dict[Span | tuple[str, int], asyncio.Task[Route]] = {}
@@ -86,7 +95,8 @@ class Router:
     async def route(self, topic: str) -> Route:
         """The cached route, or the answer of one lookup, which concurrent callers for one bundle share.
 
-        Raises NotFound (no such namespace), Unavailable (nobody serves it now, or no broker answers), InvalidName.
+        Raises NotFound (no such namespace), Forbidden (this client may not look it up), Unavailable (nobody serves it
+        now, or no broker answers), InvalidName.
         """
         while True:
             route = self.routes.cached(topic)
@@ -134,7 +144,7 @@ class Router:
         """Call `send(route)` until it succeeds or `budget_s` is spent; returns its result.
 
         Retries after Moved, NotServing, a connection error (OSError, aiohttp.ClientError), or an answer with an older
-        token than was seen. Raises BudgetSpent, NotFound, InvalidName, and any other error of `send`.
+        token than was seen. Raises BudgetSpent, NotFound, Forbidden, InvalidName, and any other error of `send`.
         """
         trouble: BaseException | None = None
         try:
@@ -158,7 +168,7 @@ class Router:
         except Moved as moved:
             self._follow(route, moved)
             return _Trouble(moved, at_once=True)
-        except NotFound:
+        except (NotFound, Forbidden):
             raise
         except Unavailable as error:
             self._forget(route)

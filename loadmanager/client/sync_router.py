@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Self, TypeVar
 
+from loadmanager.client.credentials import Credentials
 from loadmanager.client.http import HttpAnswer, HttpRouter
 from loadmanager.client.route import Route
 from loadmanager.client.router import Router
@@ -18,18 +19,20 @@ T = TypeVar("T")
 class SyncRouter:
     """As `Router` and `HttpRouter`, with plain functions for any thread. Use `with`, or `close()` it."""
 
-    def __init__(self, admin_urls: Iterable[str], *, protocol: str = "http") -> None:
+    def __init__(
+        self, admin_urls: Iterable[str], *, protocol: str = "http", credentials: Credentials | None = None
+    ) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="loadmanager-router", daemon=True)
         self._thread.start()
         try:
-            self._http = self._wait(self._made(list(admin_urls), protocol))
+            self._http = self._wait(self._made(list(admin_urls), protocol, credentials))
         except BaseException:
             self._end()
             raise
 
-    async def _made(self, admin_urls: list[str], protocol: str) -> HttpRouter:
-        return HttpRouter(Router(admin_urls), protocol=protocol)
+    async def _made(self, admin_urls: list[str], protocol: str, credentials: Credentials | None) -> HttpRouter:
+        return HttpRouter(Router(admin_urls, credentials=credentials), protocol=protocol)
 
     def __enter__(self) -> Self:
         return self

@@ -137,6 +137,10 @@ class PolicyStore:
         found = self.documents.get(key_of(kind, name))
         return ABSENT if found is None else found.version
 
+    def latest(self, kind: Kind, name: str) -> Version[Policy] | None:
+        """The newest version, which may be a deletion; None if it was never written."""
+        return self.documents.get(key_of(kind, name))
+
     def history(self, kind: Kind, name: str) -> Sequence[Version[Policy]]:
         """Every version, with deletions, oldest first. Raises NotFound if it was never written."""
         found = self.documents.history(key_of(kind, name))
@@ -162,15 +166,26 @@ class PolicyStore:
             values[key_of(kind, name)] = policy
         return fold(values, self.documents.revision)
 
-    async def check(self, kind: Kind, name: str, policy: Policy, *, force: bool = False) -> Findings:
+    async def check(
+        self,
+        kind: Kind,
+        name: str,
+        policy: Policy,
+        *,
+        seen: int | None = None,
+        force: bool = False,
+        strand: bool = False,
+    ) -> Findings:
         """The findings of `put`, without writing. Raises as `put`: Invalid, NotFound, Conflict."""
+        self.documents.check_seen(key_of(kind, name), seen)
         checked = await self._run_blocking(partial(check, kind, name, policy, self.current(), self._known()))
-        checked.refuse(force=force)
+        checked.refuse(force=force, strand=strand)
         return checked
 
-    async def check_deletion(self, kind: Kind, name: str, *, force: bool = False) -> Findings:
+    async def check_deletion(self, kind: Kind, name: str, *, seen: int | None = None, force: bool = False) -> Findings:
         """The findings of `delete`, without writing. Raises as `delete`: NotFound, Conflict."""
         self.get(kind, name)
+        self.documents.check_seen(key_of(kind, name), seen)
         checked = await self._run_blocking(partial(check_deletion, kind, name, self.current(), self._known()))
         checked.refuse(force=force)
         return checked
@@ -185,14 +200,16 @@ class PolicyStore:
         author: str,
         reason: str = "",
         force: bool = False,
+        strand: bool = False,
     ) -> Written:
         """Set a document if its version still is `seen` (0: never written; None: any version).
 
         Raises Invalid, NotFound (its namespace or bundle), Conflict (a rule that nothing satisfies, unless `force`; or
-        another version), LogUnavailable (it may or may not be written).
+        another version), LogUnavailable (it may or may not be written). With `strand` it may leave namespaces without
+        any broker that it is not about, as Pulsar's may.
         """
         await self._all_read()
-        checked = await self.check(kind, name, policy, force=force)
+        checked = await self.check(kind, name, policy, force=force, strand=strand)
         before = self.documents.get(key_of(kind, name))
         version = await self.documents.put(
             key_of(kind, name), policy, seen=seen, author=author, reason=_with_forced(reason, author, checked)
@@ -205,6 +222,7 @@ class PolicyStore:
         name: str,
         to: Callable[[Any], Policy],
         *,
+        seen: int | None = None,
         author: str,
         reason: str = "",
         force: bool = False,
@@ -213,8 +231,10 @@ class PolicyStore:
 
         Returns None if nothing changes. Deletes a document that becomes empty. Raises as `put`.
         """
+        await self.documents.know(key_of(kind, name), seen)
         empty = EMPTY.get(kind)
         for _ in range(ATTEMPTS):
+            self.documents.check_seen(key_of(kind, name), seen)
             before = self.documents.get(key_of(kind, name))
             if before is not None and not before.readable:
                 raise Conflict(
@@ -223,15 +243,15 @@ class PolicyStore:
                 )
             value = empty if before is None or before.value is None else before.value
             wanted = to(value)
-            seen = ABSENT if before is None else before.version
+            version = ABSENT if before is None else before.version
             if wanted == value:
                 return None
             try:
                 if wanted == empty:
-                    return await self.delete(kind, name, seen=seen, author=author, reason=reason, force=force)
-                return await self.put(kind, name, wanted, seen=seen, author=author, reason=reason, force=force)
+                    return await self.delete(kind, name, seen=version, author=author, reason=reason, force=force)
+                return await self.put(kind, name, wanted, seen=version, author=author, reason=reason, force=force)
             except Conflict:
-                if self.version(kind, name) == seen:
+                if self.version(kind, name) == version:
                     raise  # refused for its content, not for its version
         raise Conflict(f"others keep changing the {kind} policy {name!r}: try again later")
 

@@ -15,6 +15,7 @@ import msgspec
 from loadmanager.decisions.memory import NOTHING_KEPT, Memory, kept_memory
 from loadmanager.model.cluster import ClusterModel
 from loadmanager.settings import Settings
+from loadmanager.settings.access import Access
 from loadmanager.strategies.rebalancing.decision import Decision
 from statechannel.law.record import BrokerId
 
@@ -25,6 +26,7 @@ _NO_GROUNDS = frozenset(
         *("cluster", "advertised", "log", "coordination", "partitions", "topic_prefix", "replication"),
         *("min_insync_replicas", "development", "kafka", "zookeeper", "insecure", "start_timeout_s"),
         *("failure_domain", "capacity", "properties"),
+        *Access.model_fields,
     }
 )
 """Settings of a broker's place and access, secrets among them: no decision depends on them."""

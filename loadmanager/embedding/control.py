@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
+from structlog.contextvars import bind_contextvars
 
 from loadmanager.broker.hosting import HostRunner
 from loadmanager.broker.node import Node
@@ -25,6 +26,7 @@ from loadmanager.broker.wiring import dependencies
 from loadmanager.embedding.endpoints import Endpoint, listen, opened
 from loadmanager.embedding.gate import Gate
 from loadmanager.embedding.loops import loop_factory
+from loadmanager.embedding.tracing import traced
 from loadmanager.errors import Unavailable
 from loadmanager.model.host import BundleHost
 from loadmanager.settings import Settings
@@ -167,15 +169,17 @@ class Control:
         self._end(error)
 
     async def _main(self) -> None:
+        bind_contextvars(broker=self.settings.advertised)
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         node = self._node = Node(self.settings, self._host, self._runner, dependencies(self.settings))
         node.registration = msgspec.structs.replace(
-            node.registration, admin_url=f"http://{self.settings.advertised}", urls=self._urls
+            node.registration, admin_url=f"{self.settings.admin_scheme}://{self.settings.advertised}", urls=self._urls
         )
         self._running.set()
         async with (
             watched(node),
+            traced(node),
             opened(self._endpoint, node, self._listening, self._bind),
             asyncio.TaskGroup() as tasks,
         ):

@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, suppress
+from contextvars import copy_context
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
@@ -34,12 +35,14 @@ LEAVING = "this broker is leaving, or has left: ask another one"
 class _Asked(Generic[T]):
     """One request. `answer` belongs to the endpoints' loop, the rest to the control loop."""
 
-    __slots__ = ("answer", "light", "task", "told", "unwanted", "work")
+    __slots__ = ("answer", "context", "light", "task", "told", "unwanted", "work")
 
     def __init__(self, work: Callable[[], Awaitable[T]], answer: asyncio.Future[T], light: bool) -> None:
         self.work = work
         self.answer = answer
         self.light = light
+        self.context = copy_context()
+        """What the request's log lines say of it; the loop runs its tasks in the context of whoever woke it."""
         self.task: asyncio.Task[Any] | None = None
         self.told = False
         self.unwanted = False
@@ -184,7 +187,7 @@ class Handover:
                 self._reply(asked, None, Unavailable(LEAVING))
                 continue
             room -= 1 if asked.light else LIGHT_A_TURN
-            asked.task = self.control.create_task(self._run(asked))
+            asked.task = self.control.create_task(self._run(asked), context=asked.context)
             self._tasks.add(asked.task)
             asked.task.add_done_callback(partial(self._done, asked))
         if self._inbox and not self._taking:

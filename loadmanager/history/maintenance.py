@@ -54,8 +54,16 @@ class Maintained(msgspec.Struct, frozen=True):
     rows_removed: int
 
 
-def maintain(lake: Lake, now: datetime, retention: Retention = Retention()) -> list[Maintained]:  # noqa: B008 - frozen
-    """Maintain every table that exists. Raises Invalid for a retention that makes no sense."""
+def maintain(
+    lake: Lake,
+    now: datetime,
+    retention: Retention = Retention(),  # noqa: B008 - frozen
+    *,
+    dry_run: bool = False,
+) -> list[Maintained]:
+    """Maintain every table that exists; a dry run only tells what would be done. Raises Invalid for a retention that
+    makes no sense.
+    """
     if retention.history_days < SHORTEST_HISTORY_DAYS or min(retention.bronze_days, retention.silver_days) < 1:
         raise Invalid(
             f"{retention} keeps less than a day, so data could vanish while a job reads it: keep a day or more"
@@ -63,26 +71,31 @@ def maintain(lake: Lake, now: datetime, retention: Retention = Retention()) -> l
     done: list[Maintained] = []
     for table in TABLES:
         if lake.exists(table):
-            removed = _remove_old(lake, table, now, retention)
-            joined = _join_files(lake, table, now.date())
-            _vacuum(lake, table, retention.history_days)
-            done.append(Maintained(table, joined, removed))
+            old = _old_rows(lake, table, now, retention)
+            removed = 0 if old is None else lake.table(table).where(old).count()
+            if removed and old is not None and not dry_run:
+                lake.remove(table, old)
+            joined = _days_of_many_files(lake, table, now.date())
+            if not dry_run:
+                _join_files(lake, table, joined)
+                _vacuum(lake, table, retention.history_days)
+            done.append(Maintained(table, len(joined), removed))
     return done
 
 
-def _remove_old(lake: Lake, table: str, now: datetime, retention: Retention) -> int:
-    """Returns how many rows were removed."""
+def _old_rows(lake: Lake, table: str, now: datetime, retention: Retention) -> str | None:
+    """An SQL condition for the rows to remove; None: there are none."""
     if table == "progress":
-        return _remove_superseded(lake, now, retention.bronze_days)
+        return _superseded(lake, now, retention.bronze_days)
     if table in GOLD_TABLES or table in OWN_TABLES:
-        return 0
+        return None
     days = retention.bronze_days if table in ("bronze", "quarantine") else retention.silver_days
     where = f"day < DATE'{now.date() - timedelta(days=days):%Y-%m-%d}'"
     if table in ("bronze", "quarantine"):
         where += _but_waiting(lake)
     if table == "bronze":
         where += f" AND batch <= {reached(lake, SILVER).batch}"
-    return _remove(lake, table, where)
+    return where
 
 
 def _but_waiting(lake: Lake) -> str:
@@ -96,37 +109,31 @@ def _but_waiting(lake: Lake) -> str:
     )
 
 
-def _remove_superseded(lake: Lake, now: datetime, days: int) -> int:
-    """Remove old rows of `progress` except the last of each stage and partition; only their figures are lost."""
+def _superseded(lake: Lake, now: datetime, days: int) -> str | None:
+    """Old rows of `progress` except the last of each stage and partition; only their figures are lost."""
     last = f.max("batch").alias("batch")
     latest = lake.table("progress").groupBy("stage", "topic", "partition").agg(last).collect()
     if not latest:
-        return 0
+        return None
     needed = " OR ".join(
         f"(stage = '{row['stage']}' AND topic = '{row['topic']}' AND partition = {row['partition']} "
         f"AND batch = {row['batch']})"
         for row in latest
     )
-    return _remove(lake, "progress", f"until < DATE'{now.date() - timedelta(days=days):%Y-%m-%d}' AND NOT ({needed})")
+    return f"until < DATE'{now.date() - timedelta(days=days):%Y-%m-%d}' AND NOT ({needed})"
 
 
-def _remove(lake: Lake, table: str, where: str) -> int:
-    count = lake.table(table).where(where).count()
-    if count:
-        lake.remove(table, where)
-    return count
-
-
-def _join_files(lake: Lake, table: str, today: date) -> int:
-    """Join the files of days that have many; returns how many days."""
-    path = layout.delta(lake.path(table))
+def _days_of_many_files(lake: Lake, table: str, today: date) -> list[date | None]:
+    """The days whose files are to be joined; a table without days has the one day None."""
     if "day" not in TABLES[table].names:
-        lake.spark.sql(f"OPTIMIZE {path}")
-        return 1
-    days = [row["day"] for row in _files(lake, table).collect() if row["count"] >= _enough(row["day"], today)]
+        return [None]
+    return [row["day"] for row in _files(lake, table).collect() if row["count"] >= _enough(row["day"], today)]
+
+
+def _join_files(lake: Lake, table: str, days: list[date | None]) -> None:
     for day in days:
-        lake.spark.sql(f"OPTIMIZE {path} WHERE day = DATE'{day:%Y-%m-%d}'")
-    return len(days)
+        where = "" if day is None else f" WHERE day = DATE'{day:%Y-%m-%d}'"
+        lake.spark.sql(f"OPTIMIZE {layout.delta(lake.path(table))}{where}")
 
 
 def _enough(day: date, today: date) -> int:

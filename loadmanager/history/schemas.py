@@ -187,11 +187,24 @@ MOVE = _with(
 )
 """One row a move of a decision. `gain` is what the strategy promised, null where it does not say."""
 
-AUDIT = _with(_ORIGIN, at=_TIME, actor=_TEXT, what=_TEXT, detail=_TEXT, day=DateType())
+AUDIT = _with(
+    _ORIGIN,
+    at=_TIME,
+    **dict.fromkeys(("id", "principal", "how", "address", "broker", "action", "about", "namespace"), _TEXT),
+    asked=_TEXT,
+    before=_TEXT,
+    after=_TEXT,
+    result=_TEXT,
+    status=_INT,
+    detail=_TEXT,
+    day=DateType(),
+)
+"""One row a request that changed something, or was to, or was refused. `asked`, `before` and `after` are JSON."""
+
 GROUP_LAG = _with(
     _ORIGIN, at=_TIME, group=_TEXT, topic=_TEXT, queue=_INT, lag=_LONG, consumer=_TEXT, generation=_LONG, day=DateType()
 )
-"""AUDIT and GROUP_LAG get rows once their topics exist."""
+"""It gets rows once its topic exists."""
 
 CHANNEL_STATE = _columns(
     partition=_INT, batch=_LONG, next_offset=_LONG, chunk=_INT, chunks=_INT, data=BinaryType(), held=_INT

@@ -13,11 +13,13 @@ from functools import cache
 from pydantic import field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from loadmanager.settings.access import Access
 from loadmanager.settings.advising import Advising
 from loadmanager.settings.balancing import TOLERANCES, Balancing, Tolerance
 from loadmanager.settings.describing import Description, described
 from loadmanager.settings.http import HttpLimits
 from loadmanager.settings.load import Load
+from loadmanager.settings.observing import Observing
 from loadmanager.settings.place import Place
 from loadmanager.settings.reshaping import Reshaping
 from loadmanager.settings.running import Running
@@ -33,7 +35,9 @@ MOST_S = 1e9
 """The upper bound of every duration: 30 years."""
 
 
-class Settings(Advising, Reshaping, Shedding, Balancing, Load, Running, HttpLimits, Place, BaseSettings):
+class Settings(
+    Advising, Reshaping, Shedding, Balancing, Load, Running, HttpLimits, Access, Observing, Place, BaseSettings
+):
     """How one broker runs. Durations end in `_s`, sizes in `_bytes`."""
 
     model_config = SettingsConfigDict(env_prefix="LOADMANAGER_", frozen=True, extra="forbid", allow_inf_nan=False)
@@ -69,6 +73,29 @@ class Settings(Advising, Reshaping, Shedding, Balancing, Load, Running, HttpLimi
             raise ValueError(f"avg_high_percent must not be below avg_low_percent ({self.avg_low_percent:g})")
         if not isinstance(self.balancing_tolerance, str) and not 0 < self.balancing_tolerance <= 1:
             raise ValueError("balancing_tolerance must be tight, default, loose, or a fraction above 0 and up to 1")
+        return self
+
+    @model_validator(mode="after")
+    def _complete(self) -> Settings:
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise ValueError("tls_certificate and tls_key belong together: give both or neither")
+        if self.tls_client_ca and not self.tls_certificate:
+            raise ValueError("tls_client_ca needs tls_certificate: clients show certificates over TLS only")
+        if self.tls_client_required and not self.tls_client_ca:
+            raise ValueError("tls_client_required needs tls_client_ca, the authorities of the required certificates")
+        for name, url in (("token_keys", self.token_keys), ("token_issuer", self.token_issuer)):
+            if url.startswith("http://"):
+                raise ValueError(f"{name} must be https: whoever is on the way could replace the keys")
+        if self.token_issuer and not self.token_keys and not self.token_issuer.startswith("https://"):
+            raise ValueError("token_keys is missing: only an https token_issuer is asked for its keys")
+        if self.takes_tokens and not self.token_audience:
+            raise ValueError("token_audience must not be empty: a token for any other service would do here")
+        if self.authentication and not self.superuser_names:
+            raise ValueError("superusers is empty: name at least one, who writes the first access policy")
+        if "*" in self.superuser_names:
+            raise ValueError("superusers must be names; for everybody (*), write an access policy")
+        if self.superuser_names and not self.authentication:
+            raise ValueError("superusers needs token_keys, token_issuer or tls_client_ca: nobody could prove to be one")
         return self
 
     @property

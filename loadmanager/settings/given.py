@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
@@ -56,9 +56,23 @@ class Given(TypedDict, total=False):
     failure_domain: str
     capacity: Mapping[str, float]
     properties: Mapping[str, str]
+    log_format: Literal["console", "json"]
+    otlp_endpoint: str
+    tls_certificate: str
+    tls_key: str
+    tls_client_ca: str
+    tls_client_required: bool
+    token_keys: str
+    token_issuer: str
+    token_audience: str
+    token_subject_claim: str
+    token_leeway_s: float
+    superusers: str
     http_hosts: str
     http_connections: int
     http_requests: int
+    http_lookup_rate: float | None
+    http_request_rate: float | None
     http_head_limit_bytes: int
     http_body_limit_bytes: int
     http_head_timeout_s: float
@@ -88,6 +102,7 @@ class Given(TypedDict, total=False):
     host_load_timeout_s: float
     drain_timeout_s: float
     decision_retention_s: float
+    audit_retention_s: float
     tombstone_delay_s: float
     compaction_lag_s: float
     load_sample_interval_s: float

@@ -26,6 +26,16 @@ class HttpLimits(BaseSettings):
     http_requests: int = fixed(
         512, "requests at most that run at the same time, without lookups", "the next one is told to come back", ge=8
     )
+    http_lookup_rate: float | None = fixed(
+        None, "lookups a second that one client may send; none: no limit", "lookups are cheap", gt=0
+    )
+    http_request_rate: float | None = fixed(
+        None,
+        "other requests a second that one client may send; none: no limit",
+        "a client is a principal, or an address where nobody is asked who they are",
+        pulsar="httpRequestsMaxPerSecond",
+        gt=0,
+    )
     http_head_limit_bytes: int = fixed(
         32_768,
         "of a request line and its headers",

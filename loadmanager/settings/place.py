@@ -24,13 +24,18 @@ class Place(BaseSettings):
     )
     replication: int = fixed(3, "of Kafka topics at creation", "one lost machine loses nothing", ge=1)
     min_insync_replicas: int = fixed(2, "of Kafka topics at creation", "one machine down stops no writes", ge=1)
-    development: bool = fixed(False, "accept a Kafka without replication", "a lost disk must not lose the channel")
+    development: bool = fixed(
+        False,
+        "accept a Kafka without replication, and a ZooKeeper that everybody may change",
+        "a lost disk must not lose the channel",
+    )
     kafka: Mapping[str, str] = fixed(dict, "passed through to librdkafka (SASL, TLS)")
     zookeeper: Mapping[str, str] = fixed(dict, "passed through to kazoo (auth, TLS)")
     insecure: bool = fixed(
         False,
-        "listen where other machines reach it, although anybody may do anything",
-        "there is no authentication yet",
+        "listen where other machines reach it, although anybody may do anything or read what is sent, "
+        "and use a ZooKeeper that everybody may change",
+        "a broker without authentication and TLS is for one machine",
     )
     history_dir: str | None = fixed(
         None, "folder in which the load history's jobs publish; served below /v1/history", "only who runs them has one"

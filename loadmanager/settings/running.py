@@ -109,6 +109,7 @@ class Running(BaseSettings):
 
     # --- records
     decision_retention_s: float = live(604_800.0, "decisions are kept for explanations", "a week", gt=0)
+    audit_retention_s: float = live(7_776_000.0, "entries of the audit log are kept: who changed what", "90 days", gt=0)
     tombstone_delay_s: float = fixed(
         3600.0,
         "deletions stay readable in compacted topics",

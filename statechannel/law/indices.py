@@ -75,6 +75,10 @@ class Indices:
         """Whether any of its bundles has a holder."""
         return any(namespace in held for held in self._held.values())
 
+    def count_held_in(self, namespace: str) -> int:
+        """How many of its bundles have a holder."""
+        return sum(held.get(namespace, 0) for held in tuple(self._held.values()))
+
     def holders(self) -> tuple[BrokerId, ...]:
         """Every incarnation that holds something."""
         return tuple(self._held)

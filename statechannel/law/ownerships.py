@@ -81,6 +81,10 @@ class Ownerships:
                 some = namespace.touched(begin, begin + WALKED_AT_ONCE)
                 yield len(some), [e for e in some if e.holder is not None and e.holder in holders]
 
+    def count_held_in(self, namespace: str) -> int:
+        """How many bundles of the namespace have a holder; without walking them."""
+        return self._indices.count_held_in(namespace)
+
     def count_held_by(self, broker: BrokerId) -> int:
         return self._indices.count_of(broker)
 

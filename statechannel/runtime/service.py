@@ -24,12 +24,15 @@ from statechannel.law.snapshot import SnapshotInfo
 from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change, Refusal, Unknown, Verdict
 from statechannel.ports import Log, Payload
+from statechannel.runtime.durations import Durations
 from statechannel.runtime.replica import Replica, Skipped
 
 APPEND_CHUNK = 1_000
 EXPIRED_AT_ONCE = 1_000
 """Expired publishes looked at in one turn of the loop; most have their verdict by then."""
 EXPIRY_PAUSE_S = 0.01
+PUBLISHED = ("accepted", "refused", "unknown")
+"""What may become of a record that was published."""
 
 
 class ChannelSettings(msgspec.Struct, frozen=True):
@@ -69,6 +72,12 @@ class Channel:
         self._room = asyncio.Semaphore(settings.publish_limit)
         self._tasks: asyncio.TaskGroup | None = None
         self.last_error = ""
+        self.published: Counter[tuple[Action, str]] = Counter()
+        """Records that this instance published, by action and one of PUBLISHED."""
+        self.publish_durations = Durations()
+        """From a publish to its verdict, on the clock of the loop."""
+        self.ends: Sequence[int] = ()
+        """Where each partition ended when `catch_up` last asked the log."""
 
     # --- life
 
@@ -98,7 +107,7 @@ class Channel:
         ends: Sequence[int] = ()
         try:
             async with asyncio.timeout(timeout_s):
-                ends = await self._log.ends(self._settings.topic)
+                ends = self.ends = await self._log.ends(self._settings.topic)
                 while any(self.table.next_offset(p) < end for p, end in enumerate(ends)):
                     if self.stopped_by is not None:
                         raise self.stopped_by
@@ -226,11 +235,19 @@ class Channel:
         self._verdicts[record_id] = (partition, verdict)
         self._deadlines.append((loop.time() + self._settings.publish_timeout_s, record_id))
         self._post(partition, record_id, payload)
+        began_s = loop.time()
         try:
-            return await verdict
+            found = await verdict
+            self._count(record.action, found, loop.time() - began_s)
+            return found
         finally:
             self._verdicts.pop(record_id, None)
             self.replica.core.give_up(record_id)
+
+    def _count(self, action: Action, verdict: Verdict, took_s: float) -> None:
+        kind = "accepted" if isinstance(verdict, Change) else "refused" if isinstance(verdict, Refusal) else "unknown"
+        self.published[action, kind] += 1
+        self.publish_durations.add(took_s)
 
     def settled(self, record_id: str) -> Change | Refusal | None:
         """The verdict of a record that was Unknown, None as long as it has not been read."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from ssl import SSLContext
 from typing import Any
 
 import aiohttp
@@ -21,6 +22,7 @@ from loadmanager.settings import Settings
 from loadmanager_api.server import serve
 from statechannel.law.bundle import Bundle, Key, even_boundaries
 from statechannel.law.record import Token
+from tests.api import declared
 
 WAIT_S = 60.0
 
@@ -70,6 +72,11 @@ class Cluster:
 
     def __init__(self, path: Path, stack: AsyncExitStack) -> None:
         self.brokers: list[Broker] = []
+        self.settings: dict[str, Any] = {}
+        """Of all brokers that are started."""
+        self.tls: SSLContext | None = None
+        self.credentials: dict[str, str] = {}
+        """Headers of requests that bring none of their own."""
         self._path = path
         self._stack = stack
         self.session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=WAIT_S))
@@ -87,7 +94,7 @@ class Cluster:
             log=f"sqlite:{self._path / 'lm.db'}",
             load_report_min_interval_s=0.1,
             load_sample_interval_s=0.1,
-            **changed,
+            **{**self.settings, **changed},
         )
         host = Host()
         node = Node(settings, host, HostRunner(), dependencies(settings))
@@ -143,11 +150,15 @@ class Cluster:
         return next(broker for broker in self.brokers if broker.name == name)
 
     async def ask(self, method: str, path: str, *, at: int = 0, **options: Any) -> tuple[int, Any, Any]:
-        """(status, body, headers); the body is parsed if it is JSON."""
+        """(status, body, headers); the body is parsed if it is JSON. Fails for an answer that no document declares."""
         options.setdefault("allow_redirects", False)
+        options["headers"] = options.get("headers", self.credentials)
+        if self.tls is not None:
+            options.setdefault("ssl", self.tls)
         async with self.session.request(method, self.brokers[at].url + path, **options) as response:
             body = await response.read()
             kind = response.headers.get("Content-Type", "")
+            declared.check(method, path, response.status, response.headers, body)
             return (
                 response.status,
                 msgspec.json.decode(body) if body and "json" in kind else body.decode(),

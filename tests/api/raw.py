@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from ssl import SSLContext, SSLError
 
 from tests.api.conftest import WAIT_S, Cluster
 
@@ -20,9 +21,9 @@ class Raw:
         self.sent = 0
 
     @classmethod
-    async def to(cls, url: str) -> Raw:
-        host, _, port = url.removeprefix("http://").rpartition(":")
-        return cls(*await asyncio.open_connection(host, int(port)))
+    async def to(cls, url: str, tls: SSLContext | None = None) -> Raw:
+        host, _, port = url.partition("://")[2].rpartition(":")
+        return cls(*await asyncio.open_connection(host, int(port), ssl=tls))
 
     async def send(self, data: bytes) -> None:
         self.writer.write(data)
@@ -67,11 +68,27 @@ class Raw:
         self.writer.transport.abort()
 
 
+async def connected(cluster: Cluster) -> Raw:
+    """A connection to the first broker."""
+    return await Raw.to(cluster.brokers[0].url, cluster.tls)
+
+
+def with_credentials(cluster: Cluster, request: bytes) -> bytes:
+    """The same, with the token of the cluster's clients in each head that says `Host: localhost`."""
+    host = b"Host: localhost\r\n"
+    lines = "".join(f"{name}: {value}\r\n" for name, value in cluster.credentials.items()).encode()
+    return request.replace(host, host + lines)
+
+
 async def status_of(cluster: Cluster, path: str) -> int:
     """Of one request on a connection of its own; 0 if it was hung up on."""
-    raw = await Raw.to(cluster.brokers[0].url)
+    head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
     try:
-        await raw.send(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        raw = await connected(cluster)
+    except (ConnectionError, SSLError):
+        return 0
+    try:
+        await raw.send(with_credentials(cluster, head))
         answer = await raw.answer()
     except ConnectionError:
         return 0
@@ -80,11 +97,17 @@ async def status_of(cluster: Cluster, path: str) -> int:
     return int(answer.split()[1]) if answer else 0
 
 
-def reads_nothing(url: str, request: bytes) -> socket.socket:
+async def reads_nothing(cluster: Cluster, request: bytes) -> socket.socket:
     """A client that asks and then takes nothing."""
-    host, _, port = url.removeprefix("http://").rpartition(":")
-    client = socket.socket()
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-    client.connect((host, int(port)))
-    client.sendall(request)
-    return client
+
+    def ask() -> socket.socket:  # a handshake needs the broker, which is on the loop of the test
+        host, _, port = cluster.brokers[0].url.partition("://")[2].rpartition(":")
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        client.connect((host, int(port)))
+        if cluster.tls is not None:
+            client = cluster.tls.wrap_socket(client, server_hostname=host)
+        client.sendall(with_credentials(cluster, request))
+        return client
+
+    return await asyncio.to_thread(ask)

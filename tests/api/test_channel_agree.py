@@ -105,6 +105,20 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(stopped: Path, tmp_pat
     assert done(stopped) == before
 
 
+def test_a_dry_run_shows_the_new_agreement_and_keeps_the_old_one(stopped: Path):
+    before = done(stopped)["now"]
+    wanted = done(stopped, "--set", "proof_validity_s=0.5", "--dry-run")
+    assert wanted["dry_run"]
+    assert wanted["before"] == before
+    assert wanted["now"] == {**before, "proof_validity_s": 0.5}
+    told = agree(stopped, "--set", "proof_validity_s=0.5", "--dry-run")
+    assert "proof_validity_s   0.5" in told.stdout
+    assert "nothing was changed" in told.stderr
+    assert done(stopped)["was_done"], "the log has the old one"
+    for wrong in (("--cluster", "other"), ("--set", "proof_validity_s=7"), ("--set", "clock_drift=7")):
+        assert refused(stopped, *wrong, "--dry-run") == refused(stopped, *wrong)
+
+
 async def test_a_cluster_that_runs_goes_on_by_itself(tmp_path: Path):
     host = Host()
     broker = embedded(tmp_path, host, cluster="shop", session_timeout_s=3.0)

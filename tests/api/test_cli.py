@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from loadmanager_api.cli.contexts import resolved
 from loadmanager_api.cli.main import COMMANDS, main
-from loadmanager_api.cli.options import Remote
+from loadmanager_api.cli.remote import Typed
+from tests.api.access.issuing import Certificates, Issuer, jwks
 from tests.api.conftest import WAIT_S, Cluster
 
 ROOT = Path(__file__).parents[2]
@@ -186,7 +188,7 @@ def test_nobody_there_is_unavailable() -> None:
 
 @pytest.mark.parametrize("address", ["127.0.0.1:8080", "broker-1.example:80", "[::1]:8080"])
 def test_an_address_without_a_scheme_is_asked_over_http(address: str) -> None:
-    assert Remote().with_options(address, None).admin_url == f"http://{address}"
+    assert resolved(Typed(admin_url=address)).admin_url == f"http://{address}"
 
 
 def test_a_command_that_is_almost_one_names_it() -> None:
@@ -335,7 +337,12 @@ async def test_a_port_that_is_taken_is_one_clear_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "says", "arguments"),
     [
-        (1, "127.0.0.1:1", ("--coordination", "zookeeper://127.0.0.1:1", "--set", "start_timeout_s=0.5")),
+        (
+            1,
+            "127.0.0.1:1",
+            ("--development", "--coordination", "zookeeper://127.0.0.1:1", "--set", "start_timeout_s=0.5"),
+        ),
+        (1, "--insecure", ("--coordination", "zookeeper://127.0.0.1:1")),
         (
             1,
             "127.0.0.1:1",
@@ -354,6 +361,8 @@ async def test_a_port_that_is_taken_is_one_clear_line(tmp_path: Path) -> None:
         (1, "without prepare, acquire, release, abandon, load", ("--host", "os:getcwd")),
         (1, "TypeError", ("--host", "json:loads")),
         (1, "--insecure", ("--listen", "0.0.0.0:0")),
+        (1, "token_keys=absent: cannot read", ("--set", "token_keys=absent", "--set", "superusers=root")),
+        (2, "belong together", ("--set", "tls_certificate=absent")),
         (1, "no_such_module", ("--host", "no_such_module:Host")),
         (2, "module:factory", ("--host", "nonsense")),
         (2, "proof_validity_s", ("--set", "proof_validity_s=never")),
@@ -388,7 +397,7 @@ async def test_a_broker_that_is_told_nothing_is_where_the_other_commands_look(tm
     ("server", "arguments"),
     [
         ("Kafka", ("--log", "kafka://127.0.0.1:1", "--coordination", "sqlite:x")),
-        ("ZooKeeper", ("--coordination", "zookeeper://127.0.0.1:1")),
+        ("ZooKeeper", ("--development", "--coordination", "zookeeper://127.0.0.1:1")),
     ],
 )
 async def test_who_waits_for_an_absent_server_is_told_so_soon_and_sparingly(
@@ -443,3 +452,65 @@ async def test_a_service_is_given_its_bundles_and_the_broker_to_ask(tmp_path: Pa
     assert code == 0, errors
     assert "acquired t/n/0x00000000_0xffffffff" in errors
     assert "serving False" in errors, "released after it stopped serving"
+
+
+async def test_audit_shows_who_changed_what(cluster: Cluster) -> None:
+    await cluster.start()
+    empty = await loadmanager(cluster, "audit")
+    assert empty.output == "nothing was asked for, as far as these filters say\n"
+    await cluster.ask("PUT", "/admin/v2/namespaces/t/n", json={}, headers={"X-Author": "ann"})
+    await cluster.ask("PUT", "/admin/v2/namespaces/t/n", json={}, headers={"X-Author": "ben"})
+    shown = (await loadmanager(cluster, "audit", "--since", "1h")).stdout
+    assert "ann?" in shown, "nobody proved it"
+    assert "create_namespace" in shown
+    assert "refused 409" in shown
+    assert [each["principal"] for each in (await as_json(cluster, "audit", "--by", "ann"))["entries"]] == ["ann"]
+    assert (await as_json(cluster, "audit", "--since", "2999-01-01"))["entries"] == []
+    wrong = await loadmanager(cluster, "audit", "--since", "yesterday")
+    assert (wrong.exit_code, "write 15m, 12h, 7d" in wrong.output) == (2, True)
+    first = await loadmanager(cluster, "audit", "--limit", "1")
+    assert "older entries: --cursor" in first.stderr
+
+
+async def test_the_command_line_shows_its_token_and_no_other_machine_sees_it(cluster: Cluster, tmp_path: Path) -> None:
+    issuer, keys = Issuer("k"), tmp_path / "keys.json"
+    keys.write_bytes(jwks(issuer))
+    await cluster.start(2, token_keys=str(keys), superusers="root")
+    first, second = cluster.brokers
+
+    async def ask(*arguments: str, url: str = first.url, **variables: str) -> Result:
+        environment = {"LOADMANAGER_ADMIN_URL": url, **variables}
+        return await asyncio.to_thread(CliRunner().invoke, main, arguments, None, environment)
+
+    token = {"LOADMANAGER_TOKEN": issuer.token("root")}
+    refused = await ask("brokers", "list")
+    assert (refused.exit_code, "say who you are" in refused.output) == (1, True)
+    assert (await ask("brokers", "list", **token)).exit_code == 0
+    drained = await ask("brokers", "drain", second.name, "--no-wait", **token)
+    assert drained.exit_code == 0, drained.output  # sent on to the other broker, with the token
+    leaked = await ask("brokers", "list", url="http://192.0.2.1:1", **token)
+    assert (leaked.exit_code, "others could read it" in leaked.output) == (1, True)
+    assert (await ask("brokers", "list", LOADMANAGER_TOKEN="")).exit_code == 1
+    file = tmp_path / "token"
+    file.write_text(issuer.token("root"))
+    assert (await ask("bundles", "list", LOADMANAGER_TOKEN_FILE=str(file))).exit_code == 0
+    both = await ask("bundles", "list", LOADMANAGER_TOKEN_FILE=str(file), **token)
+    assert (both.exit_code, "not both" in both.output) == (1, True)
+
+
+async def test_a_certificate_that_is_not_trusted_is_named_as_the_reason(cluster: Cluster, tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+    certificate, key = certificates.issue("broker", "127.0.0.1")
+    await cluster.start(1, tls_certificate=certificate, tls_key=key)
+    url = cluster.brokers[0].url
+
+    async def ask(*arguments: str, **variables: str) -> Result:
+        environment = {"LOADMANAGER_ADMIN_URL": url, **variables}
+        return await asyncio.to_thread(CliRunner().invoke, main, arguments, None, environment)
+
+    for command in (("brokers", "list"), ("channel", "watch", "--limit", "1")):
+        refused = await ask(*command)
+        assert (refused.exit_code, "LOADMANAGER_CA" in refused.output) == (1, True), refused.output
+        assert (await ask(*command, LOADMANAGER_CA=certificates.ca)).exit_code == 0
+    other = await ask("brokers", "list", LOADMANAGER_CA=str(tmp_path / "absent"))
+    assert (other.exit_code, "absent" in other.output) == (1, True)

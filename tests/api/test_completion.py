@@ -131,7 +131,7 @@ async def test_bash_completes_commands_subcommands_and_options(commands: Path):
         tab(commands, "loadmanager namespaces create --bundles 4 "),
     )
     assert offered[0] == list(COMMANDS)
-    assert offered[1:4] == [["broker", "brokers"], ["create"], ["--force"]]
+    assert offered[1:4] == [["broker", "broker-stats", "brokers"], ["create"], ["--force"]]
     assert offered[4] == ["bash", "zsh", "fish"]
     assert offered[5] == [], "no broker answers, and nothing is said about it"
 

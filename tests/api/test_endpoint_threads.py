@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -149,7 +150,8 @@ def test_what_runs_beside_the_control_loop_is_little_and_named() -> None:
     app.routes_of_all()
     named = {endpoint.__name__ for endpoint in crossing._as_they_are if not hasattr(endpoint, "__wrapped__")}
     assert named == {
-        *("health", "ready", "version", "metrics", "show_tasks", "watch", "look_up_many"),
+        *("health", "ready", "version", "metrics", "show_tasks", "watch", "look_up_many", "openapi"),
+        *("show_dashboard", "show_docs", "show_file", "show_me", "show_usage"),
         *("show_load_history", "list_analyses", "show_analysis", "show_report", "show_picture", "show_result"),
     }
 
@@ -293,6 +295,20 @@ async def test_work_is_done_on_the_control_loop_and_its_error_comes_back(crossed
     assert await crossed.ask(thread) == threading.current_thread().name
     with pytest.raises(ValueError, match="as it is"):
         await crossed.ask(fails)
+
+
+async def test_work_has_the_context_of_whoever_asked(crossed: Crossed) -> None:
+    name: ContextVar[str] = ContextVar("name")
+
+    async def work() -> str:
+        return name.get()
+
+    asked: list[asyncio.Future[str]] = []
+    for who in ("ann", "bob", "cid"):
+        name.set(who)
+        asked.append(crossed.ask(work))
+    crossed.settle()  # this loop has not turned: all three begin in one go
+    assert await asyncio.gather(*asked) == ["ann", "bob", "cid"]
 
 
 async def test_more_than_may_wait_is_refused_but_not_what_goes_first(crossed: Crossed) -> None:

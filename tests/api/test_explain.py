@@ -235,7 +235,7 @@ async def test_decisions_are_listed_page_by_page(balancing: Asked):
     for _ in range(3):
         await balancing.next_round()
     first = await balancing.got("/v1/decisions?limit=2")
-    then = await balancing.got(f"/v1/decisions?limit=2&before={first['next']}")
+    then = await balancing.got(f"/v1/decisions?limit=2&cursor={first['next']}")
     numbers = [int(each["id"].split(".")[1]) for each in first["decisions"] + then["decisions"]]
     assert numbers == sorted(numbers, reverse=True)
     assert len(set(numbers)) == len(numbers)

@@ -130,7 +130,7 @@ async def test_pages_follow_each_other(cluster: Cluster) -> None:
     whole = (await history(cluster, bundle))["entries"]
     pages, before = [], None
     while True:
-        page = await history(cluster, bundle, limit=2, **({} if before is None else {"before": before}))
+        page = await history(cluster, bundle, limit=2, **({} if before is None else {"cursor": before}))
         pages += page["entries"]
         before = page["next"]
         if before is None:
@@ -181,8 +181,9 @@ async def test_what_nobody_heard_of_and_what_makes_no_sense_is_refused(cluster: 
     assert "no namespace" in (await refused(404, "GET", "/v1/bundles/t/x/0x00000000_0x40000000/history"))["detail"]
     await refused(412, "GET", "/v1/bundles/t/n/0x1_0x2/history")
     known = "/v1/bundles/t/n/0x00000000_0x40000000/history"
-    for query in ({"limit": "0"}, {"limit": "1001"}, {"before": "-1"}, {"since_ms": "-1"}, {"since_ms": "x"}):
+    for query in ({"limit": "0"}, {"limit": "1001"}, {"since_ms": "-1"}, {"since_ms": "x"}):
         await refused(400, "GET", known, params=query)
+    await refused(412, "GET", known, params={"cursor": "-1"})
     await refused(405, "DELETE", known)
 
 
@@ -212,7 +213,7 @@ async def test_history_on_the_command_line(cluster: Cluster) -> None:
     assert f"into {children[0].range}, {children[1].range}" in shown.stdout
     asked = await loadmanager(cluster, "bundles", "history", str(bundle), "--limit", "2", "-o", "json")
     assert [e["action"] for e in json.loads(asked.stdout)["entries"]] == ["own", "create"]
-    assert "--before" in (await loadmanager(cluster, "bundles", "history", str(bundle), "--limit", "2")).stderr
+    assert "--cursor" in (await loadmanager(cluster, "bundles", "history", str(bundle), "--limit", "2")).stderr
     young = await loadmanager(cluster, "bundles", "history", str(bundle), "--since", "1h", "-o", "json")
     assert len(json.loads(young.stdout)["entries"]) == 6
     assert (await loadmanager(cluster, "bundles", "history", str(bundle), "--since", "soon")).exit_code == 2

@@ -22,8 +22,11 @@ import pytest
 from loadmanager_api import limits
 from loadmanager_api.cli.broker import Idle
 from loadmanager_api.listener import OWN_SHARE
+from tests.api.access.conftest import attacked as cluster
 from tests.api.conftest import WAIT_S, Cluster
-from tests.api.raw import CHUNK, HEAD, Raw, reads_nothing, status_of
+from tests.api.raw import CHUNK, HEAD, Raw, connected, reads_nothing, status_of, with_credentials
+
+__all__ = ["cluster"]
 
 VITAL = ("/admin/v2/brokers/health", "/admin/v2/brokers/ready", "/metrics")
 POST = b"POST /v1/lookup HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -43,7 +46,7 @@ async def refused_while_pouring(raw: Raw, head: bytes, chunk: bytes, megabytes: 
 
 async def test_a_header_of_100_mb_is_refused_as_soon_as_it_is_counted(cluster: Cluster) -> None:
     await cluster.start()
-    raw = await Raw.to(cluster.brokers[0].url)
+    raw = await connected(cluster)
     answer = await refused_while_pouring(raw, HEAD + b"X-Long: ", b"x" * CHUNK, 100)
     assert answer.startswith(b"HTTP/1.1 431 ")
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["type"] == "urn:loadmanager:problem:head-too-large"
@@ -51,7 +54,7 @@ async def test_a_header_of_100_mb_is_refused_as_soon_as_it_is_counted(cluster: C
 
 async def test_60_mb_of_small_headers_on_three_connections_take_no_memory(cluster: Cluster) -> None:
     await cluster.start()
-    raws = [await Raw.to(cluster.brokers[0].url) for _ in range(3)]
+    raws = [await connected(cluster) for _ in range(3)]
     gc.collect()
     before = psutil.Process().memory_info().rss
     small = b"a: b\r\n" * 10_000
@@ -63,7 +66,7 @@ async def test_60_mb_of_small_headers_on_three_connections_take_no_memory(cluste
 @pytest.mark.parametrize("where", ["the first request", "behind another", "in one piece with another"])
 async def test_a_head_is_counted_to_the_kilobyte(cluster: Cluster, where: str) -> None:
     await cluster.start(http_head_limit_bytes=8_192)
-    raw = await Raw.to(cluster.brokers[0].url)
+    raw = await connected(cluster)
     before = b"" if where == "the first request" else HEAD + b"\r\n"
     if where == "behind another":
         await raw.send(before)
@@ -84,7 +87,7 @@ async def test_a_head_is_counted_to_the_kilobyte(cluster: Cluster, where: str) -
 async def test_trailers_and_the_sizes_of_chunks_count_as_body(cluster: Cluster) -> None:
     await cluster.start(http_body_limit_bytes=65_536)
     for endless in (b"a: b\r\n" * 1_000, b"1;" + b"x" * 1_000 + b"\r\n{\r\n"):
-        raw = await Raw.to(cluster.brokers[0].url)
+        raw = await connected(cluster)
         head = HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + (b"0\r\n" if endless.startswith(b"a") else b"")
         await refused_while_pouring(raw, head, endless, 60)
 
@@ -105,8 +108,8 @@ async def test_who_drips_is_told_that_the_time_is_over(
     cluster: Cluster, sent: bytes, dripped: bytes, told: bytes
 ) -> None:
     await cluster.start(http_head_timeout_s=0.3, http_body_timeout_s=0.3)
-    raw = await Raw.to(cluster.brokers[0].url)
-    await raw.send(sent)
+    raw = await connected(cluster)
+    await raw.send(with_credentials(cluster, sent))
     dripping = asyncio.create_task(raw.drip(dripped))
     answer = await raw.answer()
     raw.close()
@@ -117,7 +120,7 @@ async def test_who_drips_is_told_that_the_time_is_over(
 
 async def test_a_body_that_nobody_asked_for_ends_as_well(cluster: Cluster) -> None:
     await cluster.start(http_body_timeout_s=0.3)
-    raw = await Raw.to(cluster.brokers[0].url)
+    raw = await connected(cluster)
     await raw.send(HEAD + b"Content-Length: 99999\r\n\r\n")
     assert b" 200 " in await raw.head()
     dripping = asyncio.create_task(raw.drip(b"x" * 99_999))
@@ -129,7 +132,7 @@ async def test_a_body_that_nobody_asked_for_ends_as_well(cluster: Cluster) -> No
 @pytest.mark.parametrize("first", [b"", HEAD + b"\r\n"])
 async def test_a_connection_without_a_request_is_closed(cluster: Cluster, first: bytes) -> None:
     await cluster.start(http_idle_timeout_s=0.2)
-    raw = await Raw.to(cluster.brokers[0].url)
+    raw = await connected(cluster)
     await raw.send(first)
     answer = await raw.answer()
     assert answer.startswith(b"HTTP/1.1 200 ") if first else answer == b""
@@ -138,7 +141,7 @@ async def test_a_connection_without_a_request_is_closed(cluster: Cluster, first:
 
 async def test_flood_of_connections_leaves_room_for_health_checks(cluster: Cluster) -> None:
     await cluster.start(http_connections=16)
-    flood = [await Raw.to(cluster.brokers[0].url) for _ in range(100)]
+    flood = [await connected(cluster) for _ in range(100)]
     for raw in flood:
         await raw.pour(HEAD, b"", 0)
     for _ in range(3):
@@ -162,10 +165,10 @@ async def test_metrics_tell_what_the_endpoints_refuse(cluster: Cluster) -> None:
     before = await http_metrics(cluster)
     assert set(before.values()) - {before["connections"]} == {0}
     assert 1 <= before["connections"] <= 16
-    large = await Raw.to(cluster.brokers[0].url)
+    large = await connected(cluster)
     await large.send(HEAD + b"X-Long: " + b"x" * 40_000)
     assert (await large.answer()).startswith(b"HTTP/1.1 431 ")
-    slow = [await Raw.to(cluster.brokers[0].url) for _ in range(20)]
+    slow = [await connected(cluster) for _ in range(20)]
     for raw in slow:
         await raw.pour(HEAD, b"", 0)
     await until('deadlines_missed_total{part="head"}', 16)
@@ -186,7 +189,7 @@ async def http_metrics(cluster: Cluster) -> dict[str, float]:
 
 async def test_idle_connections_make_room_for_new_ones(cluster: Cluster) -> None:
     await cluster.start(http_connections=16)
-    idle = [await Raw.to(cluster.brokers[0].url) for _ in range(16)]
+    idle = [await connected(cluster) for _ in range(16)]
     async with asyncio.timeout(WAIT_S):
         while await status_of(cluster, "/v1/notes") != 200:
             await asyncio.sleep(0.01)
@@ -311,7 +314,7 @@ async def look_up(working: Raw, key: int) -> None:
 async def test_a_reader_of_a_watch_that_takes_nothing_holds_nothing(cluster: Cluster) -> None:
     await cluster.start(http_send_timeout_s=0.2)
     await cluster.create("t/n", 65_536)
-    with reads_nothing(cluster.brokers[0].url, b"GET /v1/watch HTTP/1.1\r\nHost: localhost\r\n\r\n") as client:
+    with await reads_nothing(cluster, b"GET /v1/watch HTTP/1.1\r\nHost: localhost\r\n\r\n") as client:
         await cluster.until(lambda: is_served(client))
         await cluster.until(lambda: not is_served(client))
 
@@ -320,7 +323,7 @@ async def test_answers_that_nobody_takes_are_few(cluster: Cluster, monkeypatch: 
     monkeypatch.setattr(limits, "UNSENT_AT_MOST_BYTES", 0)  # what the kernel leaves of an answer may be little
     await cluster.start(http_send_timeout_s=2.0)
     wanted = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100
-    with reads_nothing(cluster.brokers[0].url, wanted) as client:
+    with await reads_nothing(cluster, wanted) as client:
         async with asyncio.timeout(WAIT_S):
             while await status_of(cluster, "/v1/notes") != 503:
                 await asyncio.sleep(0.01)

@@ -9,7 +9,11 @@ from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from loadmanager_api.lookup_path import LookupPath
+from tests.api.access.conftest import attacked as cluster
 from tests.api.conftest import WAIT_S, Cluster
+from tests.api.raw import Raw, connected, with_credentials
+
+__all__ = ["cluster"]
 
 PATH = "/lookup/v2/topic/persistent/t/n/"
 
@@ -17,12 +21,16 @@ PATH = "/lookup/v2/topic/persistent/t/n/"
 class Connection:
     """A raw connection to the first broker."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
+    def __init__(self, cluster: Cluster, raw: Raw) -> None:
+        self.reader = raw.reader
+        self.writer = raw.writer
+        self._cluster = cluster
 
     def send(self, request: str) -> None:
-        self.writer.write(request.replace("\n", "\r\n").encode())
+        self.writer.write(self.wire(request))
+
+    def wire(self, request: str) -> bytes:
+        return with_credentials(self._cluster, request.replace("\n", "\r\n").encode())
 
     async def answer(self) -> tuple[int, dict[str, str], bytes]:
         head = (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), WAIT_S)).decode()
@@ -33,8 +41,7 @@ class Connection:
 
 
 async def connect(cluster: Cluster) -> Connection:
-    host, port = cluster.brokers[0].url.removeprefix("http://").split(":")
-    return Connection(*await asyncio.open_connection(host, int(port)))
+    return Connection(cluster, await connected(cluster))
 
 
 def get(name: str, more: str = "", version: str = "1.1") -> str:
@@ -158,9 +165,11 @@ async def test_a_request_that_comes_in_pieces_is_one_request(cluster: Cluster, p
     await cluster.start()
     await cluster.create("t/n", 1)
     await cluster.assign("t/n/a")
+    await cluster.ask("GET", PATH + "a")
+    passed_on.clear()  # the token is known now
     connection = await connect(cluster)
-    for piece in get("a"):
-        connection.send(piece)
+    for byte in connection.wire(get("a")):
+        connection.writer.write(bytes((byte,)))
         await connection.writer.drain()
         await asyncio.sleep(0)
     assert (await connection.answer())[0] == 200

@@ -178,6 +178,17 @@ async def test_a_topic_whose_own_name_ends_in_bundle_is_looked_up(cluster: Clust
     assert headers["X-Bundle"] == str(wanted.bundle)
 
 
+async def test_a_key_may_have_a_line_break(cluster: Cluster) -> None:
+    await cluster.start()
+    await cluster.create("t/n")
+    bundle = (await cluster.ask("GET", PATH + "a%0Ab/bundle"))[1]
+    for _ in range(2):
+        status, _, headers = await cluster.ask("GET", PATH + "a%0Ab")
+        assert (status, headers["X-Bundle"]) == (200, f"t/n/{bundle}")
+    assert (await cluster.ask("PUT", "/admin/v2/persistent/t/n/a%0Ab/unload"))[0] == 204
+    assert cluster.owner(Bundle.of("t/n", bundle)) is None
+
+
 async def test_a_topic_is_placed_by_its_decoded_name_and_domain(cluster: Cluster) -> None:
     await cluster.start()
     await cluster.create("t/n", 256)

@@ -191,6 +191,51 @@ def test_moved_log_is_not_backed_up_again_unless_the_new_one_is_lost(tmp_path: P
     assert owners(table) == owners(two_namespaces().table)
 
 
+def contents(directory: Path) -> dict[str, list[str]]:
+    """What the databases there hold: their bytes change whenever they are opened."""
+    found: dict[str, list[str]] = {}
+    for name in files(directory):
+        with closing(sqlite3.connect(directory / name)) as database:
+            found[name] = list(database.iterdump())
+    return found
+
+
+def test_a_dry_run_of_a_move_says_what_would_move_and_touches_nothing(tmp_path: Path, old: str):
+    new = f"sqlite:{tmp_path}/new.db"
+    done("channel", "export", str(tmp_path.parent / f"{tmp_path.name}.backup"), "--log", old)  # now it has all topics
+    before = contents(tmp_path)
+    move = ("migrate", "--from-log", old, "--log", new, *QUICK)
+    assert f"without --dry-run 11 bundles would move from {old} to {new}" in done(*move, "--dry-run").stdout
+    facts = json.loads(done(*move, "--dry-run", "-o", "json").stdout)
+    assert facts == {"dry_run": True, "bundles": 11, "from": old, "to": new}
+    assert contents(tmp_path) == before
+    done(*move)
+    third = ("migrate", "--log", f"sqlite:{tmp_path}/third.db", *QUICK, "--from-log")
+    assert "11 bundles would move" in done(*third, new, "--dry-run").stdout
+    told = refused(*third, old, "--dry-run")
+    assert not (tmp_path / "third.db").exists()
+    assert told == refused(*third, old), "it was moved already"
+
+
+def test_a_dry_run_of_an_import_says_what_would_be_there(tmp_path: Path, old: str):
+    file, new = tmp_path / "backup", f"sqlite:{tmp_path}/new.db"
+    done("channel", "export", str(file), "--log", old)
+    file = file.rename(tmp_path.parent / f"{tmp_path.name}.backup")
+    before = contents(tmp_path)
+    told = done("channel", "import", str(file), "--log", new, *QUICK, "--dry-run")
+    assert f"without --dry-run 11 bundles of shop would be in {new}" in told.stdout
+    facts = json.loads(
+        done(
+            "channel", "import", str(file), "--log", new, *QUICK, "--dry-run", "-o", "json", "--generation", "7"
+        ).stdout
+    )
+    assert facts == {"dry_run": True, "log": new, "cluster": "shop", "generation": 7, "bundles": 11}
+    assert "not 'standalone'" in refused("channel", "import", str(file), "--log", new, "--dry-run")
+    in_use = ("channel", "import", str(file), "--log", old, *QUICK)
+    assert refused(*in_use, "--dry-run").splitlines()[-1] == refused(*in_use).splitlines()[-1]
+    assert contents(tmp_path) == before
+
+
 def test_moving_to_where_it_is_makes_no_sense(tmp_path: Path, old: str):
     assert "the channel is in" in refused("migrate", "--from-log", old, "--log", old, *QUICK)
     same = ("--coordination", f"{old}.coordination")

@@ -156,7 +156,7 @@ async def test_moves_that_cannot_be_done_change_nothing(cluster: Cluster, refuse
 
     problem = await refused(409, "PUT", move, params={"destinationBroker": owner})
     assert "owns" in problem["detail"]
-    problem = await refused(404, "PUT", move, params={"destinationBroker": "127.0.0.1:1"})
+    problem = await refused(409, "PUT", move, params={"destinationBroker": "127.0.0.1:1"})
     assert owner in problem["detail"], "the brokers that there are"
     problem = await refused(404, "PUT", "/admin/v2/namespaces/t/none/0x00000000_0x40000000/unload", params=to)
     assert "t/none" in problem["detail"]

@@ -24,7 +24,7 @@ async def test_bundles_are_paged_in_the_order_of_their_names(cluster: Cluster) -
     after = None
     pages = 0
     while pages == 0 or after:
-        params = {"limit": "5"} | ({"after": after} if after else {})
+        params = {"limit": "5"} | ({"cursor": after} if after else {})
         page = (await cluster.ask("GET", "/v1/bundles", params=params))[1]
         found += [bundle["bundle"] for bundle in page["bundles"]]
         after = page["next"]
@@ -79,7 +79,7 @@ async def test_bundles_that_there_are_not_are_refused(cluster: Cluster, refused:
     await refused(404, "GET", "/v1/bundles?namespace=t/none")
     await refused(400, "GET", "/v1/bundles?state=lost")
     await refused(400, "GET", "/v1/bundles?limit=0")
-    await refused(412, "GET", "/v1/bundles?after=somewhere")
+    await refused(412, "GET", "/v1/bundles?cursor=somewhere")
 
 
 async def test_the_channel_is_shown_and_replicas_agree(cluster: Cluster) -> None:

@@ -37,7 +37,7 @@ async def lopsided(cluster: Cluster, brokers: int = 2, bundles: int = 8, **setti
 
 def load_by_hand(broker: Broker) -> None:
     async def load() -> dict[Bundle, BundleLoad]:
-        return {bundle: BundleLoad(keys=1, in_rate_msg_s=1000.0) for bundle in broker.host.held}
+        return {bundle: BundleLoad(keys=1, in_rate_msg_s=1000.0, in_rate_bytes_s=1e6) for bundle in broker.host.held}
 
     broker.host.load = load
 

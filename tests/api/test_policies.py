@@ -33,7 +33,7 @@ async def test_a_document_has_versions_and_a_history(cluster: Cluster) -> None:
 
     await cluster.until(lambda: all(map(known, cluster.brokers)))
     status, shown, headers = await cluster.ask("GET", PAY, at=1)
-    assert (status, headers["ETag"], shown["author"], shown["reason"]) == (200, '"2"', "ben", "moved house")
+    assert (status, shown["version"], shown["author"], shown["reason"]) == (200, 2, "ben", "moved house")
     assert shown["policy"] == {"namespaces": ["pay/.*"], "primary": [b]}
     assert (await cluster.ask("DELETE", PAY + "?seen=2"))[0] == 200
     history = (await cluster.ask("GET", PAY + "/history"))[1]
@@ -45,6 +45,22 @@ async def test_a_document_has_versions_and_a_history(cluster: Cluster) -> None:
     assert (await cluster.ask("GET", "/v1/policies"))[1]["policies"] == []
 
 
+async def test_a_history_can_only_be_read(cluster: Cluster, refused: Refused) -> None:
+    await cluster.start()
+    await cluster.create("t/history", 1)
+    for method in ("PUT", "PATCH", "DELETE"):
+        for path in (f"{PAY}/history", "/v1/policies/namespace/t/history/history"):
+            refusal = await refused(405, method, path, json=isolation(".*"))
+            assert "use GET, HEAD, OPTIONS" in refusal["detail"]
+    named = "/v1/policies/namespace/t/history"
+    assert (await cluster.ask("PUT", named, json={"weight": 2.0}))[0] == 200
+    assert (await cluster.ask("GET", named))[1]["policy"] == {"weight": 2.0}
+    assert [each["version"] for each in (await cluster.ask("GET", f"{named}/history"))[1]] == [1]
+    alike = "/v1/policies/failure-domain/history"
+    assert (await cluster.ask("PUT", alike, json={"brokers": [cluster.brokers[0].name]}))[0] == 200
+    assert (await cluster.ask("GET", alike))[1]["name"] == "history"
+
+
 async def test_nobody_overwrites_what_he_has_not_seen(cluster: Cluster, refused: Refused) -> None:
     await cluster.start()
     a = cluster.brokers[0].name
@@ -52,7 +68,7 @@ async def test_nobody_overwrites_what_he_has_not_seen(cluster: Cluster, refused:
     assert (await cluster.ask("PUT", PAY + "?seen=0", json=wanted))[0] == 200
     lost = await refused(409, "PUT", PAY + "?seen=0", json=wanted)
     assert "version 1" in lost["detail"]
-    await refused(409, "DELETE", PAY, headers={"If-Match": '"7"'})
+    await refused(412, "DELETE", PAY, headers={"If-Match": '"7"'})
     await refused(412, "DELETE", PAY, headers={"If-Match": "yesterday"})
     await refused(412, "DELETE", PAY + "?seen=1", headers={"If-Match": '"2"'})
     await refused(404, "GET", "/v1/policies/isolation/other")

@@ -37,8 +37,8 @@ async def test_an_isolation_policy_is_set_shown_and_deleted(cluster: Cluster, re
     assert (await cluster.ask("GET", ISOLATION))[1] == {"pay": shown}
     of_brokers = (await cluster.ask("GET", f"{ISOLATION}/brokers"))[1]
     assert of_brokers == [
-        {"brokerName": a, "policyName": "pay", "isPrimary": True, "namespaceRegex": ["pay/.*"]},
-        {"brokerName": b, "policyName": "pay", "isPrimary": False, "namespaceRegex": ["pay/.*"]},
+        {"brokerName": a, "policyName": "pay", "primary": True, "namespaceRegex": ["pay/.*"]},
+        {"brokerName": b, "policyName": "pay", "primary": False, "namespaceRegex": ["pay/.*"]},
     ]
     assert (await cluster.ask("GET", f"{ISOLATION}/brokers/{a}"))[1] == of_brokers[0]
     assert (await cluster.ask("DELETE", f"{ISOLATION}/pay"))[0] == 204

@@ -56,6 +56,24 @@ async def test_largest_has_the_most_keys_and_hot_the_most_load_whomever_one_asks
     assert body["children"] == ["t/n/0x40000000_0x60000000", "t/n/0x60000000_0x80000000"]
 
 
+@pytest.mark.parametrize("at", [0, 1])
+async def test_bundles_are_listed_by_load_whomever_one_asks(cluster: Cluster, at: int) -> None:
+    await loaded(cluster)
+
+    async def rates(**params: str) -> list[tuple[str, float | None]]:
+        status, page, _ = await cluster.ask("GET", "/v1/bundles", at=at, params={"order": "load", **params})
+        assert (status, page["next"]) == (200, None)
+        return [(row["range"][:4], row["rate_msg_s"]) for row in page["bundles"]]
+
+    assert (await rates())[:2] == [("0x40", 900.0), ("0x80", 20.0)]
+    assert await rates(limit="1") == [("0x40", 900.0)]
+    assert await rates(namespace="t/n", owner=cluster.brokers[0].name, state="assigned", limit="1") == [("0x40", 900.0)]
+    assert await rates(state="splitting") == []
+    assert await rates(owner="127.0.0.1:1") == []
+    _, page, _ = await cluster.ask("GET", "/v1/bundles", at=at)
+    assert [row["rate_msg_s"] for row in page["bundles"]][1:3] == [900.0, 20.0], "by name as well"
+
+
 async def test_without_any_load_reported_nobody_knows_which_is_hot(cluster: Cluster) -> None:
     await owned(cluster, load_window_s=0.2)  # what was measured before is soon forgotten
     load(cluster)

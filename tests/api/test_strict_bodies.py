@@ -26,6 +26,23 @@ PULSAR = "/admin/v2/namespaces/t/n"
         ("POST", "/v1/bundles/merge", None, "this needs a JSON body"),
         ("PUT", f"{PULSAR}2", {"numBundles": True}, "body.numBundles: Input should be a valid integer"),
         ("PUT", f"{PULSAR}2", {"bundles": {"numBundles": "4"}}, "valid integer"),
+        ("PUT", f"{PULSAR}2", {"numBundels": 4}, "unknown: numBundels"),
+        ("POST", SPLIT, {"parts": 2.5}, "body.parts: Input should be a valid integer"),
+        ("POST", SPLIT, {"unload": 0}, "body.unload: Input should be a valid boolean"),
+        ("POST", "/v1/plans/unload", {"namespace": "t/n", "review": 0}, "body.review: Input should be a valid boolean"),
+        ("POST", "/v1/plans/unload", {"namespace": "t/n", "wave": True}, "body.wave: Input should be a valid integer"),
+        ("POST", "/v1/plans", {"tolerance": True}, "body.tolerance"),
+        ("POST", "/v1/what-if", {"rested": 0}, "body.rested: Input should be a valid boolean"),
+        ("POST", "/v1/what-if", {"loads": {"t/n": "2"}}, "body.loads.t/n: Input should be a valid number"),
+        (
+            "POST",
+            "/v1/lookup",
+            {"topics": ["t/n/x"], "timeout_ms": False},
+            "timeout_ms: Input should be a valid integer",
+        ),
+        ("PUT", "/v1/config/split", {"value": True, "version": False}, "body.version: Input should be a valid integer"),
+        ("PUT", "/v1/channel/readers/r", {"positions": [False]}, "body.positions.0: Input should be a valid integer"),
+        ("PUT", "/admin/v2/persistent/t/n/p/partitions", True, "body: Input should be a valid integer"),
     ],
 )
 async def test_it_says_what_is_wrong(
@@ -34,6 +51,30 @@ async def test_it_says_what_is_wrong(
     await cluster.start(1)
     await cluster.create("t/n")
     assert says in (await refused(400, method, path, json=body))["detail"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", SPLIT, {"positions": [1.0]}, 200),
+        ("PUT", f"{PULSAR}/{FIRST}/split", [536870912.0], 204),
+        ("PUT", f"{PULSAR}2", {"numBundles": 4.0, "properties": {}}, 204),
+        ("POST", "/v1/lookup", {"topics": ["t/n/x"], "timeout_ms": 1000.0}, 200),
+        ("POST", "/v1/plans/unload", {"namespace": "t/n", "wave": 1.0}, 201),
+        ("POST", "/v1/what-if", {"add_brokers": 1.0}, 200),
+        ("PUT", "/v1/config/split", {"value": True, "version": 0.0}, 200),
+        ("PUT", "/v1/channel/readers/r", {"positions": [0.0] * 4}, 200),
+        ("PUT", "/admin/v2/persistent/t/n/p/partitions", 2.0, 204),
+    ],
+)
+async def test_a_number_with_a_fraction_of_zero_is_an_integer(
+    cluster: Cluster, method: str, path: str, body: Any, status: int
+) -> None:
+    await cluster.start(1)
+    await cluster.create("t/n")
+    await cluster.assign("t/n/x")
+    got, answer, _ = await cluster.ask(method, path, json=body)
+    assert got == status, answer
 
 
 async def test_a_body_on_which_the_parser_gives_up_is_no_json(cluster: Cluster, refused: Refused) -> None:

@@ -19,7 +19,7 @@ import pytest
 from aiohttp import web
 from click.testing import CliRunner
 
-from loadmanager_api.cli.broker import LOG_FORMAT, Plain
+from loadmanager_api.cli.logs import formatter
 from loadmanager_api.cli.main import main
 from tests.api.conftest import WAIT_S, Cluster
 
@@ -99,6 +99,9 @@ async def test_whatever_a_broker_says_is_shown_and_not_obeyed():
         "suspected": EVIL,
         "bundles": 1,
         "admin_url": EVIL,
+        "urls": {},
+        "failure_domain": EVIL,
+        "version": EVIL,
         "load": None,
         "started_ms": 0,
     }
@@ -127,7 +130,7 @@ async def test_what_a_broker_refuses_is_one_line_that_a_terminal_does_not_obey()
 def test_the_log_of_a_broker_is_lines_of_its_own_without_passwords():
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(Plain(LOG_FORMAT))
+    handler.setFormatter(formatter("console"))
     record = logging.LogRecord("x", logging.INFO, "f", 1, "said %s", (f"{EVIL}\nINFO x: fine http://u:pw@h/",), None)
     handler.emit(record)
     line = stream.getvalue()

@@ -242,7 +242,7 @@ async def test_digests_are_asked_for_in_pages(cluster: Cluster) -> None:
     query = f"partition={home(cluster, 't/a')}&namespace=t/a"
     first = (await cluster.ask("GET", f"/v1/channel/digests?{query}"))[1]
     assert len(first["bundles"]) == 4
-    rest = (await cluster.ask("GET", f"/v1/channel/digests?{query}&after=0x40000000_0x80000000"))[1]
+    rest = (await cluster.ask("GET", f"/v1/channel/digests?{query}&cursor=0x40000000_0x80000000"))[1]
     assert rest["bundles"] == first["bundles"][2:]
 
 

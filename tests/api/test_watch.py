@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from loadmanager.channel.history import watch, watching
 from loadmanager.channel.history.replaying import TIMEOUT_S, ReplayQueue
 from loadmanager.errors import LoadManagerError
+from loadmanager_api import relay
 from tests.api.conftest import WAIT_S, Broker, Cluster, Refused
 from tests.api.watching import Client, told
 
@@ -70,8 +72,9 @@ def table_of(broker: Broker, namespace: str | None = None) -> dict[str, Any]:
 async def test_a_client_that_reconnects_at_random_folds_the_same_table(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, kept: int, namespace: str | None
 ) -> None:
-    """With 3 changes in memory nearly every return is served from the log."""
+    """With 3 changes in memory nearly every return is served from the log, and many clients are too slow."""
     monkeypatch.setattr(watching, "CHANGES_KEPT", kept)
+    monkeypatch.setattr(relay, "KEPT_BYTES", 1_000 * kept)
     monkeypatch.setattr(watch, "BUNDLES_A_PIECE", 2)
     await cluster.start(2)
     chance, writer = random.Random(kept), Writer(cluster, kept)
@@ -176,18 +179,36 @@ async def test_a_quiet_watch_says_that_it_lives_and_how_far_it_has_come(
     await asyncio.gather(reading, return_exceptions=True)
 
 
-async def test_only_so_many_watch_one_broker(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "WATCHES_AT_MOST", 1)
+async def test_all_who_watch_the_same_share_what_is_made_once(cluster: Cluster) -> None:
     await cluster.start()
-    reading = asyncio.create_task(Client(cluster.session).follow(cluster.brokers[0].url))
-    async with asyncio.timeout(WAIT_S):
-        while (await cluster.ask("GET", PATH, params={"since": "x"}))[0] != 503:
-            await asyncio.sleep(0.01)
-    reading.cancel()
-    await asyncio.gather(reading, return_exceptions=True)
+    await cluster.create("t/n")
+    clients = [Client(cluster.session) for _ in range(20)]
+    reading = [asyncio.create_task(client.follow(cluster.brokers[0].url)) for client in clients]
+    await cluster.until(lambda: all("snapshot-end" in client.kinds for client in clients))
+    await cluster.assign("t/n/a")
+    await cluster.until(lambda: all(client.table == table_of(cluster.brokers[0]) for client in clients))
+    (shared,) = (each for each in gc.get_objects() if isinstance(each, relay.Relay) and each.clients)
+    assert shared.clients == 20
+    assert sum(b"event: change" in event.data for event in shared._events) == 2
+    for each in reading:
+        each.cancel()
+    await asyncio.gather(*reading, return_exceptions=True)
+
+
+async def test_only_so_many_watch_one_broker(cluster: Cluster) -> None:
+    await cluster.start(http_requests=8)
+    clients = [Client(cluster.session) for _ in range(4)]
+    reading = [asyncio.create_task(client.follow(cluster.brokers[0].url)) for client in clients]
+    await cluster.until(lambda: all("snapshot-end" in client.kinds for client in clients))
+    status, problem, _ = await cluster.ask("GET", PATH)
+    assert (status, problem["detail"]) == (503, "4 watches run here already; watch another broker")
+    reading.pop().cancel()
     async with asyncio.timeout(WAIT_S):
         while (await cluster.ask("GET", PATH, params={"since": "x"}))[0] != 400:
             await asyncio.sleep(0.01)
+    for each in reading:
+        each.cancel()
+    await asyncio.gather(*reading, return_exceptions=True)
 
 
 async def test_the_endpoints_close_at_once_whoever_watches(cluster: Cluster) -> None:

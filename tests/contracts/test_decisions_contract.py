@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from loadmanager.cluster import journal
 from loadmanager.decisions import log as decision_log
 from loadmanager.decisions.log import DecisionLog
 from loadmanager.decisions.record import DecisionRecord, id_of, record_of
@@ -78,7 +79,7 @@ async def test_a_record_is_found_by_its_id_also_by_another_process(logs, decisio
 async def test_a_deposed_leaders_last_record_is_found_among_its_successors(decisions, topic):
     for epoch, number in [(1, 1), (1, 2), (2, 1), (1, 3), (2, 2), (2, 3)]:
         await decisions.append(decided(epoch, number))
-    fresh = over(decisions._log, topic)
+    fresh = over(decisions._journal._log, topic)
     for wanted in ("1.3", "2.1", "2.2", "1.2"):
         found = await fresh.get(wanted)
         assert found is not None, wanted
@@ -140,10 +141,10 @@ async def test_a_bundles_moves_are_found(decisions):
 
 async def test_what_cannot_be_read_is_passed_over(decisions, topic):
     await decisions.append(decided(1, 1))
-    await decisions._log.append(topic, 0, [Payload(b"x", b"no record"), Payload(None, b"")])
+    await decisions._journal._log.append(topic, 0, [Payload(b"x", b"no record"), Payload(None, b"")])
     await decisions.append(decided(1, 2))
     assert [each.id for each in await decisions.newest(10)] == ["1.2", "1.1"]
-    fresh = over(decisions._log, topic)
+    fresh = over(decisions._journal._log, topic)
     found = await fresh.get("1.1")
     assert found is not None
     found = await fresh.get("1.2")
@@ -211,8 +212,8 @@ class Silent:
 
 
 async def test_a_log_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(decision_log, "APPEND_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(decision_log, "READ_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(journal, "APPEND_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(journal, "READ_TIMEOUT_S", 0.05)
     decisions = over(Silent(), "decisions")
     with pytest.raises(LogUnavailable, match=r"within 0\.05 s"):
         await decisions.append(decided(1, 1))

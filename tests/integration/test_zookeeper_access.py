@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE, Id, Permissions, make_digest_acl
 
 from stack.servers import ZooKeeperServer
-from statechannel.adapters.zookeeper.access import acl_of, client_arguments
+from statechannel.adapters.zookeeper.access import acl_of, client_arguments, refuse_open_nodes
 from statechannel.adapters.zookeeper.audit import audit_zookeeper
 from statechannel.adapters.zookeeper.coordination import ZooKeeperCoordination
 from statechannel.adapters.zookeeper.judgement import Expected
@@ -78,7 +78,7 @@ def acls(administrator: Any, path: str) -> dict[str, list[ACL]]:
 
 # --- a real server
 @pytest.mark.zookeeper
-async def test_every_node_of_ours_is_made_ours_alone_and_what_is_above_stays_open(server, root, administrator):
+async def test_nodes_belong_to_us_and_others_may_only_create_beside_the_root(server, root, administrator):
     async with started(server.address, root, **OURS) as client, started(server.address, root, **OURS) as other:
         await client.identify("production", "log-1")
         a, b = await client.start_incarnation(A, above=0), await other.start_incarnation(B, above=0)
@@ -94,7 +94,8 @@ async def test_every_node_of_ours_is_made_ours_alone_and_what_is_above_stays_ope
             "/offices/a-lease", "/terms/a-lease",
         }  # fmt: skip
         assert {path: acl for path, acl in found.items() if acl != OUR_ACL} == {}
-        assert administrator.get_acls(root.rpartition("/")[0])[0] == OPEN_ACL_UNSAFE
+        shared = administrator.get_acls(root.rpartition("/")[0])[0]
+        assert shared == [*OUR_ACL, ACL(Permissions.READ | Permissions.CREATE, Id("world", "anyone"))]
         await client.raise_incarnation(b, leadership.epoch)
         with pytest.raises(Fenced):
             await other.prove(b)
@@ -148,12 +149,13 @@ async def test_clusters_with_credentials_of_their_own_stand_side_by_side(server,
 
 
 @pytest.mark.zookeeper
-async def test_open_root_goes_on_with_credentials_and_the_audit_finds_open_nodes(server, root, administrator):
+async def test_open_root_goes_on_with_credentials_and_the_audit_finds_open_nodes(server, root, administrator, caplog):
     async with started(server.address, root) as before, started(server.address, root, **OURS) as after:
         a, b = await before.start_incarnation(A, above=0), await after.start_incarnation(B, above=0)
         await before.register(a, b"")
         await after.register(b, b"")
         assert administrator.get_acls(f"{root}/brokers/live/{B}")[0] == OUR_ACL
+        assert f"everybody may still change {root}" in caplog.text
         found = {f.subject: f async for f in audit_zookeeper(server.address, root, Expected("c"), OURS)}
     assert found["zookeeper: access"].severity is Severity.WARNING
     assert "setAcl -R" in found["zookeeper: access"].advice
@@ -179,6 +181,17 @@ async def test_credentials_that_the_server_does_not_know_at_all_are_named(server
 
 
 # --- settings
+@pytest.mark.parametrize("settings", [{}, {"acl": "open"}, {**OURS, "acl": "open"}, {"acl": "world:anyone:w"}])
+def test_nodes_that_everybody_may_change_are_refused(settings):
+    with pytest.raises(CoordinationError, match="--development"):
+        refuse_open_nodes(settings)
+
+
+def test_an_identity_is_enough_to_own_the_nodes():
+    refuse_open_nodes({"auth_data": "digest:a:b"})
+    assert client_arguments({"auth_data": "digest:a:b"})["default_acl"] == CREATOR_ALL_ACL
+
+
 def test_names_of_acls_and_entries_are_understood():
     assert acl_of("open") == OPEN_ACL_UNSAFE
     assert acl_of("creator") == CREATOR_ALL_ACL

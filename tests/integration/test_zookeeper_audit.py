@@ -18,6 +18,7 @@ from statechannel.adapters.zookeeper.judgement import (
     judge_root,
     judge_server,
     judge_sessions,
+    judge_settings,
     judge_writes,
 )
 from statechannel.adapters.zookeeper.probe import Granted, Server, Unreachable, ask_server
@@ -92,6 +93,13 @@ def test_one_server_is_fine_for_development():
     assert judge_acls({"/r": OPEN_ACL_UNSAFE}, Expected("c", development=True)).severity is OK
 
 
+def test_settings_with_which_no_broker_starts_are_an_error():
+    assert [found.severity for found in judge_settings(OPEN_ACL_UNSAFE, EXPECTED)] == [ERROR]
+    assert not [*judge_settings(CREATOR_ALL_ACL, EXPECTED)]
+    for allowed in (Expected("c", development=True), Expected("c", insecure=True)):
+        assert not [*judge_settings(OPEN_ACL_UNSAFE, allowed)]
+
+
 @pytest.mark.parametrize(
     ("tied", "log", "severity"),
     [
@@ -118,7 +126,7 @@ def test_nodes_are_judged_by_who_may_change_them_not_by_who_may_read():
     assert finding.severity is WARNING
     assert "1 of the 2" in finding.found
     assert "/r/a" in finding.found
-    assert "acl=creator" in finding.advice
+    assert "setAcl -R" in finding.advice
 
 
 @pytest.mark.parametrize(
@@ -227,5 +235,5 @@ async def test_each_listed_server_is_asked_and_the_rest_uses_those_that_answer(s
 
 async def test_no_server_at_all_is_one_error_each_and_nothing_else(root):
     nobody = f"127.0.0.1:{free_port()}"
-    found = await findings(nobody, root, EXPECTED)
+    found = await findings(nobody, root, Expected("production", development=True))
     assert {subject: finding.severity for subject, finding in found.items()} == {f"zookeeper: {nobody}": ERROR}

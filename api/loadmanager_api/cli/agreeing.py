@@ -10,13 +10,15 @@ import msgspec
 
 from loadmanager_api.cli.configuring import agreement_with, settings_of, settings_options
 from loadmanager_api.cli.moving import say
-from loadmanager_api.cli.options import Remote
+from loadmanager_api.cli.options import confirm, rewrites
 from loadmanager_api.cli.printing import show_pairs
-from loadmanager_api.cli.stores import check_there, opened, opened_coordination, working
+from loadmanager_api.cli.remote import Remote
+from loadmanager_api.cli.stores import check_there, log_of, opened, opened_coordination, opened_log, working
 
 if TYPE_CHECKING:
     from loadmanager.channel.migration.amending import Replaced
     from loadmanager.settings import Settings
+    from statechannel.law.agreement import Agreement
 
 
 @click.command()
@@ -25,13 +27,11 @@ if TYPE_CHECKING:
     "--lost", is_flag=True, help="The old coordination is lost: its data was deleted, no broker can reach it."
 )
 @settings_options
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), help="Print a table, or JSON.  [default: table]")
-@click.pass_context
+@rewrites
 def agree(
-    ctx: click.Context,
+    remote: Remote,
     from_coordination: str | None,
     lost: bool,
-    output: str | None,
     more: tuple[str, ...],
     **given: Any,
 ) -> None:
@@ -47,18 +47,40 @@ def agree(
     check_there(settings.log, "--log")
     if from_coordination is not None:
         check_there(from_coordination, "--from-coordination")
+    confirm(remote, f"This replaces what all brokers of {log_of(settings)} agree on: they stop serving for a while")
+    if remote.dry_run:
+        _show_wanted(remote, settings)
+        return
     replaced = working(_replaced(settings, from_coordination, lost=lost))
-    remote = (ctx.find_object(Remote) or Remote()).with_options(None, output)
-    now = replaced.now
-    pairs: list[tuple[str, object]] = [
+    show_pairs(remote, msgspec.to_builtins(replaced), _pairs(replaced.now))
+    say("the log had this agreement already; nothing was changed" if replaced.was_done else "done: brokers may serve")
+
+
+def _show_wanted(remote: Remote, settings: Settings) -> None:
+    """What would be agreed on. The root is the log's: which one the new address belongs to is read with the change."""
+    word = working(_present(settings))
+    now = agreement_with(settings)(word, word.root)
+    show_pairs(
+        remote, {"dry_run": True, "before": msgspec.to_builtins(word), "now": msgspec.to_builtins(now)}, _pairs(now)
+    )
+    say("nothing was changed; without --dry-run the brokers would agree on this, and on the root of --coordination")
+
+
+async def _present(settings: Settings) -> Agreement:
+    from loadmanager.channel.migration.amending import present_agreement
+
+    async with opened_log(settings) as log:
+        return await present_agreement(log, log_of(settings), settings.cluster)
+
+
+def _pairs(now: Agreement) -> list[tuple[str, object]]:
+    return [
         ("coordination root", now.root),
         ("proof_validity_s", f"{now.proof_validity_s:g}"),
         ("clock_drift", f"{now.clock_drift:g}"),
         ("margin_s", f"{now.margin_s:g}"),
         ("partitions", now.partitions),
     ]
-    show_pairs(remote, msgspec.to_builtins(replaced), pairs)
-    say("the log had this agreement already; nothing was changed" if replaced.was_done else "done: brokers may serve")
 
 
 async def _replaced(settings: Settings, old: str | None, *, lost: bool) -> Replaced:

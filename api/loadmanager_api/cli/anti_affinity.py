@@ -6,8 +6,10 @@ import click
 
 from loadmanager_api.cli.client import ask, run
 from loadmanager_api.cli.names import NAMESPACE, segment
-from loadmanager_api.cli.options import Remote, asks_a_broker
+from loadmanager_api.cli.options import changes, shows
+from loadmanager_api.cli.policies import show_preview
 from loadmanager_api.cli.printing import done, show
+from loadmanager_api.cli.remote import Remote
 
 _AT = "/admin/v2/namespaces"
 _NAME = click.argument("name", metavar="TENANT/NAMESPACE", type=NAMESPACE)
@@ -21,16 +23,19 @@ _NAME = click.argument("name", metavar="TENANT/NAMESPACE", type=NAMESPACE)
     required=True,
     help="Name of the group; its namespaces are spread over failure domains and brokers.",
 )
-@asks_a_broker
+@changes
 def set_group(remote: Remote, name: str, group: str) -> None:
     """Put a namespace into a group; it leaves its former group."""
+    if remote.dry_run:
+        show_preview(remote, "PATCH", "namespace", name, {"anti_affinity_group": group})
+        return
     run(ask(remote, "POST", f"{_AT}/{name}/antiAffinity", body=group))
     done(remote, f"{name} is in group {group}", namespace=name, group=group)
 
 
 @click.command("get-anti-affinity-group")
 @_NAME
-@asks_a_broker
+@shows
 def get_group(remote: Remote, name: str) -> None:
     """Show the group of a namespace."""
     group = run(ask(remote, "GET", f"{_AT}/{name}/antiAffinity"))
@@ -39,9 +44,12 @@ def get_group(remote: Remote, name: str) -> None:
 
 @click.command("delete-anti-affinity-group")
 @_NAME
-@asks_a_broker
+@changes
 def delete_group(remote: Remote, name: str) -> None:
     """Take a namespace out of its group."""
+    if remote.dry_run:
+        show_preview(remote, "PATCH", "namespace", name, {"anti_affinity_group": None})
+        return
     run(ask(remote, "DELETE", f"{_AT}/{name}/antiAffinity"))
     done(remote, f"{name} is in no group", namespace=name, group=None)
 
@@ -50,7 +58,7 @@ def delete_group(remote: Remote, name: str) -> None:
 @click.option("-c", "--cluster", required=True, metavar="CLUSTER", help="Name of the cluster.")
 @click.option("-g", "--group", required=True, help="Name of the group.")
 @click.option("-p", "--tenant", help="Accepted for pulsar-admin; has no effect.")
-@asks_a_broker
+@shows
 def group_namespaces(remote: Remote, cluster: str, group: str, tenant: str | None) -> None:
     """List the namespaces of a group."""
     path = f"{_AT}/{segment(cluster)}/antiAffinity/{segment(group)}"

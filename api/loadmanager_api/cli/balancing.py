@@ -8,19 +8,21 @@ import click
 
 from loadmanager_api.cli.client import ask, run
 from loadmanager_api.cli.echoing import echo
+from loadmanager_api.cli.grouping import Group
 from loadmanager_api.cli.names import BROKER, NAMESPACE
-from loadmanager_api.cli.options import Remote, asks_a_broker
+from loadmanager_api.cli.options import changes, shows
 from loadmanager_api.cli.plans import author_option, reason_option
 from loadmanager_api.cli.printing import age, done, hanging, show, show_pairs
+from loadmanager_api.cli.remote import Remote
 
 
-@click.group()
+@click.group(cls=Group)
 def balancing() -> None:
     """Show the state of balancing."""
 
 
 @balancing.command(short_help="Show the last round, moves under way, limits, pauses, spread.")
-@asks_a_broker
+@shows
 def status(remote: Remote) -> None:
     """Show what the last round decided, what is under way, paused or held back, and how uneven the usage is."""
     found = run(ask(remote, "GET", "/v1/balancing"))
@@ -38,7 +40,7 @@ def status(remote: Remote) -> None:
         if last["certificate"]:
             pairs.append(("certificate", last["certificate"]["text"]))
     show_pairs(remote, found, pairs)
-    if remote.output == "json" or not last:
+    if not remote.for_people or not last:
         return
     rows = [
         (m["bundle"], m["source"], m["destination"], m["stage"], m["outcome"], m["detail"] or m["reason"])
@@ -78,7 +80,7 @@ broker_option = click.option("--broker", metavar="HOST:PORT", type=BROKER, help=
 @broker_option
 @author_option
 @reason_option
-@asks_a_broker
+@changes
 def pause(remote: Remote, namespace: str | None, broker: str | None, author: str, reason: str) -> None:
     """Start no more automatic moves, nor moves of plans: of a namespace, from and to a broker, or of the cluster."""
     _set(remote, "pause", namespace, broker, author, reason)
@@ -89,7 +91,7 @@ def pause(remote: Remote, namespace: str | None, broker: str | None, author: str
 @broker_option
 @author_option
 @reason_option
-@asks_a_broker
+@changes
 def resume(remote: Remote, namespace: str | None, broker: str | None, author: str, reason: str) -> None:
     """End the pause of a namespace, a broker, or the cluster."""
     _set(remote, "resume", namespace, broker, author, reason)

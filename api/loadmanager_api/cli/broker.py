@@ -17,11 +17,11 @@ from typing import Any
 import click
 
 from loadmanager.broker.hosting import at_once
-from loadmanager.diagnostics.doctor.hiding import hide_text
 from loadmanager_api.cli.client import Failed
 from loadmanager_api.cli.configuring import pairs, settings_of, settings_options
-from loadmanager_api.cli.echoing import echo, one_line, visible
-from loadmanager_api.cli.options import DEFAULT_URL
+from loadmanager_api.cli.echoing import echo
+from loadmanager_api.cli.logs import log_to_stderr
+from loadmanager_api.cli.remote import DEFAULT_URL
 
 GC_THRESHOLDS = (20_000, 20, 50)
 """Thresholds for a busy broker: little garbage in cycles, many tasks and futures.
@@ -33,7 +33,6 @@ ADDRESS = DEFAULT_URL.removeprefix("http://")
 """The default address of a broker: the other commands look for one there."""
 
 HOOKS = ("prepare", "acquire", "release", "abandon", "load")
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 @click.command()
@@ -55,8 +54,9 @@ def broker(
     listen: str | None, host_name: str | None, urls: tuple[str, ...], more: tuple[str, ...], verbose: bool, **given: Any
 ) -> None:
     """Run a broker process. Settings also come from the environment (LOADMANAGER_…); /v1/settings shows them all."""
-    _log_to_stderr(verbose)
+    log_to_stderr("console", verbose=verbose)
     settings = settings_of(given, more)
+    log_to_stderr(settings.log_format, verbose=verbose)
     if "advertised" not in settings.model_fields_set:  # nor in the environment
         settings = settings.model_copy(update={"advertised": listen or ADDRESS})
     host = _host(host_name) if host_name else Idle()
@@ -86,26 +86,6 @@ class Idle:
     def load(self) -> dict[Any, Any]:
         """Nothing costs anything."""
         return {}
-
-
-class Plain(logging.Formatter):
-    """Log lines without passwords or characters that a terminal obeys; each entry starts one line."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class's name
-        """The entry's own line."""
-        return one_line(super().formatMessage(record))
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The line, with its traceback."""
-        return hide_text(visible(super().format(record)))
-
-
-def _log_to_stderr(verbose: bool) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Plain(LOG_FORMAT))
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
-    if not verbose:  # it logs each attempt to connect; our own adapter logs what matters
-        logging.getLogger("kazoo").setLevel(logging.ERROR)
 
 
 def _host(name: str) -> Any:
@@ -139,7 +119,7 @@ def _run(settings: Any, host: Any, urls: dict[str, str], listen: str | None) -> 
     from loadmanager.embedding.broker import Broker
     from loadmanager.embedding.endpoints import parse_address
     from loadmanager.errors import needs_extra
-    from statechannel.errors import StateChannelError
+    from statechannel.errors import Error
 
     with needs_extra("api", "a broker of its own"):
         from loadmanager_api.server import attach, check_reach
@@ -147,11 +127,11 @@ def _run(settings: Any, host: Any, urls: dict[str, str], listen: str | None) -> 
     gc.set_threshold(*GC_THRESHOLDS)
     try:
         parse_address(settings.advertised)
-        check_reach(listen or settings.advertised, insecure=settings.insecure)
+        check_reach(listen or settings.advertised, settings)
         member = Broker(host, settings, urls=urls, endpoint=attach, bind=listen)
         gc.freeze()  # modules live as long as the process: scanning them is half of a collection's cost
         asyncio.run(_live(member, host))
-    except (StateChannelError, OSError, ValueError) as error:
+    except (Error, OSError, ValueError) as error:
         raise Failed(_line(error)) from None
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -11,21 +12,25 @@ from loadmanager_api.cli.bundle_policies import keep_drained
 from loadmanager_api.cli.client import NotNow, ask, run
 from loadmanager_api.cli.config import PULSAR_COMMANDS
 from loadmanager_api.cli.echoing import echo
+from loadmanager_api.cli.grouping import Group
 from loadmanager_api.cli.names import BROKER, segment
-from loadmanager_api.cli.options import Remote, asks_a_broker
+from loadmanager_api.cli.options import confirm, disrupts, drains, shows
+from loadmanager_api.cli.policies import show_written
 from loadmanager_api.cli.printing import age, done, show, show_pairs
+from loadmanager_api.cli.pulsar import NO_EFFECT, thin_commands
+from loadmanager_api.cli.remote import Remote
 
 POLL_S = 0.2
 
 
-@click.group()
+@click.group(cls=Group)
 def brokers() -> None:
     """List brokers, show the leader, drain brokers."""
 
 
 @brokers.command("list", short_help="List every broker, also gone ones that hold bundles.")
 @click.argument("cluster", required=False)
-@asks_a_broker
+@shows
 def list_(remote: Remote, cluster: str | None) -> None:
     """List every registered broker, and brokers that are gone but still hold bundles.
 
@@ -34,11 +39,11 @@ def list_(remote: Remote, cluster: str | None) -> None:
     if cluster is not None:
         run(ask(remote, "GET", f"/admin/v2/brokers/{segment(cluster)}"))
     found = run(ask(remote, "GET", "/v1/brokers"))
-    columns = ("broker", "incarnation", "state", "bundles", "cpu %", "memory %", "msg/s", "up", "admin")
-    rows = [_row(broker) for broker in found]
-    shown = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
-    show(remote, found, columns[:shown], [row[:shown] for row in rows])
-    for broker in found if remote.output == "table" else ():
+    columns = ("broker", "incarnation", "state", "bundles", "cpu %", "memory %", "msg/s", "up", "admin", "urls")
+    more = ("domain", "version")
+    usual = all(broker["admin_url"] in ("", f"http://{broker['broker']}") for broker in found)
+    show(remote, found, (*columns, *more), [_row(broker) for broker in found], wide=len(more) + 1 + usual)
+    for broker in found if remote.for_people else ():
         if broker["suspected"]:
             echo(broker["suspected"], err=True)
 
@@ -49,17 +54,21 @@ def _row(broker: dict[str, Any]) -> tuple[object, ...]:
     return (
         broker["broker"],
         broker["incarnation"],
-        _state(broker),
+        state_of(broker),
         broker["bundles"],
         round(load["cpu_percent"], 1) if "cpu_percent" in load else None,
         round(load["memory_percent"], 1) if "memory_percent" in load else None,
         rate_msg_s if load else None,
         age(broker["started_ms"]) if broker["started_ms"] else None,
-        broker["admin_url"] if broker["admin_url"] != f"http://{broker['broker']}" else None,  # mostly the same
+        broker["admin_url"],
+        ", ".join(broker["urls"].values()),
+        broker["failure_domain"],
+        broker["version"],
     )
 
 
-def _state(broker: dict[str, Any]) -> str:
+def state_of(broker: Mapping[str, Any]) -> str:
+    """What it is or does, in a word or two."""
     if broker["suspected"] or not broker["live"]:
         return "dead"
     if not broker["registered"]:
@@ -69,7 +78,7 @@ def _state(broker: dict[str, Any]) -> str:
 
 
 @brokers.command()
-@asks_a_broker
+@shows
 def leader(remote: Remote) -> None:
     """Show the leader."""
     found = run(ask(remote, "GET", "/admin/v2/brokers/leaderBroker"))
@@ -77,7 +86,8 @@ def leader(remote: Remote) -> None:
 
 
 @brokers.command(short_help="Check whether the asked broker could serve at this moment.")
-@asks_a_broker
+@click.option("-tv", "--topic-version", metavar="V1|V2", help=NO_EFFECT, expose_value=False)
+@shows
 def health(remote: Remote) -> None:
     """Check whether the asked broker is registered and could serve at this moment."""
     found = run(ask(remote, "GET", "/admin/v2/brokers/health"))
@@ -102,7 +112,7 @@ def health(remote: Remote) -> None:
     is_flag=True,
     help="Drain by a policy: it outlives restarts of the broker, and the leader moves the bundles.",
 )
-@asks_a_broker
+@drains
 def drain(
     remote: Remote,
     broker: str,
@@ -115,10 +125,12 @@ def drain(
 ) -> None:
     """Move all bundles of a broker away; the broker takes no more until --cancel."""
     path = f"/v1/brokers/{segment(broker)}/drain"
+    if not (cancel or status):
+        confirm(remote, f"This moves all bundles of {broker} away")
     if keep:
         found = run(keep_drained(remote, broker, drain=not cancel, force=force))
         then = "takes bundles again" if cancel else f"is drained, until you run: brokers drain {broker} --keep --cancel"
-        done(remote, f"{broker} {then}", **found)
+        show_written(remote, f"{broker} {then}", found)
     elif cancel:
         run(ask(remote, "DELETE", path))
         done(remote, f"{broker} takes bundles again", broker=broker, draining=False)
@@ -133,7 +145,7 @@ async def _drain(remote: Remote, path: str, query: dict[str, str | None], *, wai
     progress = await ask(remote, "PUT", path, query=query)
     left = None
     while wait and progress["running"]:
-        if remote.output == "table" and progress["left"] != left:
+        if remote.for_people and progress["left"] != left:
             left = progress["left"]
             echo(f"{left} of {progress['total']} bundles left", err=True)
         await asyncio.sleep(POLL_S)
@@ -157,5 +169,23 @@ def _show(remote: Remote, progress: dict[str, Any]) -> None:
         raise NotNow(f"{left} bundles could not be moved away in time; try again")
 
 
-for command in PULSAR_COMMANDS:
+@brokers.command(short_help="Move all bundles of the asked broker away.")
+@click.option("-m", "--max-concurrent-unload-per-sec", type=int, metavar="N", help=NO_EFFECT, expose_value=False)
+@click.option("-f", "--forced-terminate-topic", is_flag=True, help=NO_EFFECT, expose_value=False)
+@disrupts
+def shutdown(remote: Remote) -> None:
+    """Move all bundles of the asked broker away; the broker takes no more. Its process ends where it was started.
+
+    `brokers drain HOST:PORT` does the same, whichever broker is asked.
+    """
+    if len(remote.admin_urls) > 1:
+        raise click.UsageError("say which broker: name it alone with --admin-url, or use `brokers drain HOST:PORT`")
+    confirm(remote, f"This moves all bundles of the broker at {remote.admin_url} away")
+    run(ask(remote, "POST", "/admin/v2/brokers/shutdown"))
+    done(remote, f"the broker at {remote.admin_url} moves its bundles away", admin_url=remote.admin_url)
+
+
+for command in (*PULSAR_COMMANDS, *thin_commands("brokers")):
     brokers.add_command(command)
+brokers.add_command(leader, "leader-broker")
+brokers.add_command(health, "healthcheck")

@@ -9,14 +9,16 @@ import click
 from loadmanager_api.cli.agreeing import agree
 from loadmanager_api.cli.channel_status import status
 from loadmanager_api.cli.client import ask, run
+from loadmanager_api.cli.grouping import Group
 from loadmanager_api.cli.moving import export_command, import_command
-from loadmanager_api.cli.options import Remote, asks_a_broker
+from loadmanager_api.cli.options import changes, confirm, disrupts, shows
 from loadmanager_api.cli.printing import age, done, show
+from loadmanager_api.cli.remote import Remote
 from loadmanager_api.cli.verifying import verify
 from loadmanager_api.cli.watching import watch
 
 
-@click.group()
+@click.group(cls=Group)
 def channel() -> None:
     """Inspect the channel as one broker has read it; back it up, restore it."""
 
@@ -26,13 +28,13 @@ channel.add_command(export_command)
 channel.add_command(import_command)
 
 
-@channel.group()
+@channel.group(cls=Group)
 def readers() -> None:
     """Manage readers of the channel's log; brokers trim nothing that a reader still needs."""
 
 
 @readers.command("list")
-@asks_a_broker
+@shows
 def list_readers(remote: Remote) -> None:
     """List readers, and how far each has read."""
     found = run(ask(remote, "GET", "/v1/channel/readers"))
@@ -43,7 +45,7 @@ def list_readers(remote: Remote) -> None:
 @readers.command("add")
 @click.argument("name")
 @click.argument("positions", type=click.IntRange(0), nargs=-1)
-@asks_a_broker
+@changes
 def add_reader(remote: Remote, name: str, positions: tuple[int, ...]) -> None:
     """Register a reader, or renew its registration and move it forward.
 
@@ -57,9 +59,10 @@ def add_reader(remote: Remote, name: str, positions: tuple[int, ...]) -> None:
 
 @readers.command("remove")
 @click.argument("name")
-@asks_a_broker
+@disrupts
 def remove_reader(remote: Remote, name: str) -> None:
     """Remove a reader."""
+    confirm(remote, f"This removes the reader {name}: what it has not read may be trimmed")
     run(ask(remote, "DELETE", f"/v1/channel/readers/{quote(name, safe='')}"))
     done(remote, f"{name} is removed", reader=name)
 

@@ -10,8 +10,9 @@ import click
 
 from loadmanager_api.cli.client import Failed, ask, run
 from loadmanager_api.cli.echoing import echo
-from loadmanager_api.cli.options import Remote, asks_a_broker
+from loadmanager_api.cli.options import shows
 from loadmanager_api.cli.printing import age, show, show_pairs
+from loadmanager_api.cli.remote import Remote
 
 BROKERS_AT_ONCE = 16
 MEMBER_TIMEOUT_S = 10.0
@@ -25,7 +26,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB")
     "--digest", is_flag=True, help="Add a digest of each partition; replicas at equal offsets have equal digests."
 )
 @click.option("-a", "--all", "everybody", is_flag=True, help="Also show how far every other broker has read.")
-@asks_a_broker
+@shows
 def status(remote: Remote, digest: bool, everybody: bool) -> None:
     """Show where the log begins and ends, its snapshots and their writers, and how far the asked broker has read.
 
@@ -34,7 +35,7 @@ def status(remote: Remote, digest: bool, everybody: bool) -> None:
     found, others = run(_ask(remote, digest, everybody))
     answer = {**found, "brokers": others} if everybody else found
     show_pairs(remote, answer, _pairs(found))
-    if remote.output != "table":
+    if not remote.for_people:
         return
     echo()
     partitions: list[dict[str, Any]] = found["partitions"]
@@ -73,7 +74,7 @@ async def _member(remote: Remote, member: dict[str, Any], places: asyncio.Semaph
     async with places:
         try:
             async with asyncio.timeout(MEMBER_TIMEOUT_S):
-                found = await ask(remote.with_options(member["admin_url"], None), "GET", "/v1/channel")
+                found = await ask(remote.at(member["admin_url"]), "GET", "/v1/channel")
         except TimeoutError:
             return {**name, "error": f"did not answer within {MEMBER_TIMEOUT_S:g} s"}
         except Failed as error:

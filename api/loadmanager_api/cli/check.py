@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import Counter
 from collections.abc import Generator, Sequence
@@ -15,8 +14,9 @@ from msgspec.structs import asdict
 from loadmanager_api.cli.client import EXIT_REFUSED, Failed, run
 from loadmanager_api.cli.configuring import settings_of, settings_options
 from loadmanager_api.cli.echoing import echo
-from loadmanager_api.cli.options import Remote
-from loadmanager_api.cli.printing import hanging
+from loadmanager_api.cli.options import prints
+from loadmanager_api.cli.printing import hanging, show_answer
+from loadmanager_api.cli.remote import Remote
 
 if TYPE_CHECKING:
     from statechannel.audit import Finding
@@ -24,12 +24,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @settings_options
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), help="Print a table, or JSON.  [default: table]")
 @click.option(
     "--timeout", "timeout_s", type=click.FloatRange(min=0.1), help="Seconds to wait for each store.  [default: 20]"
 )
-@click.pass_context
-def check(ctx: click.Context, output: str | None, timeout_s: float | None, more: tuple[str, ...], **given: Any) -> None:
+@prints
+def check(remote: Remote, timeout_s: float | None, more: tuple[str, ...], **given: Any) -> None:
     """Check Kafka and ZooKeeper, or the SQLite files, as a broker with these settings would find them.
 
     Give the options of the broker. The command creates and changes nothing. Exit code 1: there are errors.
@@ -38,7 +37,6 @@ def check(ctx: click.Context, output: str | None, timeout_s: float | None, more:
     from loadmanager.diagnostics.check.round import AUDIT_TIMEOUT_S, check, worst
     from statechannel.audit import Severity
 
-    remote = (ctx.find_object(Remote) or Remote()).with_options(None, output)
     settings = settings_of(given, more)
     try:
         looking = auditors(settings)
@@ -64,8 +62,8 @@ def quiet_clients() -> Generator[None]:
 
 
 def _show(remote: Remote, findings: Sequence[Finding]) -> None:
-    if remote.output == "json":
-        echo(json.dumps([{**asdict(finding), "severity": finding.severity.value} for finding in findings], indent=2))
+    if not remote.for_people:
+        show_answer(remote, [{**asdict(finding), "severity": finding.severity.value} for finding in findings])
         return
     width = max((len(finding.subject) for finding in findings), default=0)
     margin = " " * (7 + 2 + width + 2)

@@ -6,28 +6,43 @@ import asyncio
 import getpass
 import json
 import os
+import ssl
 from collections.abc import Coroutine, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import uuid4
 
 import click
 
+from loadmanager.errors import LoadManagerError
 from loadmanager_api.cli.echoing import one_line
-from loadmanager_api.cli.options import Remote
+from loadmanager_api.cli.remote import Remote
+
+if TYPE_CHECKING:
+    from types import SimpleNamespace
+
+    from aiohttp import ClientSession, TraceConfig
+    from yarl import URL
+
+    from loadmanager.client.credentials import Credentials
 
 T = TypeVar("T")
 
-TIMEOUT_S = 65.0
-"""Longer than an operation may take at the broker (`in_flight_timeout_s`), so that its own answer arrives."""
-
 CONNECT_TIMEOUT_S = 5.0
+REDIRECTS = 4
+"""A drain is the broker's own work, and it may have a new URL; more would be a circle."""
+
 EXIT_REFUSED = 1
 EXIT_UNAVAILABLE = 3
 
 
 class Failed(click.ClickException):
-    """The request was not carried out; the message says why."""
+    """The request was not carried out; the message says why. `status` is that of a broker's answer."""
 
     exit_code = EXIT_REFUSED
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class NotNow(Failed):
@@ -36,9 +51,30 @@ class NotNow(Failed):
     exit_code = EXIT_UNAVAILABLE
 
 
+class NothingSent(Exception):
+    """This is a dry run: the request was not sent."""
+
+    def __init__(self, method: str, path: str, query: Mapping[str, str], body: Any) -> None:
+        super().__init__(f"{method} {path}")
+        self.method = method
+        self.path = path
+        self.query = query
+        self.body = body
+
+
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a command's work on a loop of its own."""
     return asyncio.run(work)
+
+
+def given_credentials(remote: Remote) -> Credentials:
+    """Those of the context and the environment. Raises Failed."""
+    from loadmanager.client.credentials import Credentials
+
+    try:
+        return Credentials.of_environment(os.environ if remote.variables is None else remote.variables)
+    except LoadManagerError as error:
+        raise Failed(str(error)) from None
 
 
 async def ask(
@@ -49,31 +85,93 @@ async def ask(
     query: Mapping[str, str | None] | None = None,
     body: Any = None,
     headers: Mapping[str, str] | None = None,
+    previews: bool = False,
 ) -> Any:
     """The parsed answer (text if it is not JSON, None if it is empty), following redirects. Raises Failed.
 
-    Query parameters that are None are left out. `path` is quoted already.
+    Query parameters that are None are left out. `path` is quoted already. In a dry run nothing but GET is sent,
+    unless the broker itself `previews` what it would do. Raises NothingSent then.
     """
+    params = {name: value for name, value in (query or {}).items() if value is not None}
+    if remote.dry_run and method != "GET":
+        if not previews:
+            raise NothingSent(method, path, params, body)
+        params["dry_run"] = "true"
+    said = {**(headers or {}), "X-Author": author()}
+    if method != "GET":
+        said["Idempotency-Key"] = uuid4().hex
+    failures: dict[str, BaseException] = {}
+    for url in list(remote.admin_urls):
+        try:
+            answer = await _ask_one(remote, url, method, path, params, body, said)
+        except Unanswered as error:
+            failures[url] = error.cause  # perhaps it was carried out: then the next broker knows by the key
+        else:
+            remote.admin_urls.remove(url)
+            remote.admin_urls.insert(0, url)
+            return answer
+    raise NotNow(unreachable(failures))
+
+
+class Unanswered(Exception):
+    """No answer came."""
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+async def _ask_one(
+    remote: Remote, admin_url: str, method: str, path: str, params: Mapping[str, str], body: Any, said: dict[str, str]
+) -> Any:
+    """The answer of this broker, or of one to which it redirects. Raises Failed, Unanswered."""
     import aiohttp  # takes longer to import than many commands take to run
     from yarl import URL
 
-    params = {name: value for name, value in (query or {}).items() if value is not None}
-    timeout = aiohttp.ClientTimeout(total=TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S)
+    timeout = aiohttp.ClientTimeout(total=remote.timeout_s, sock_connect=min(CONNECT_TIMEOUT_S, remote.timeout_s))
     try:
-        async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
-            session.request(
-                method,
-                URL(remote.admin_url + path, encoded=True).update_query(params),
-                json=body,
-                headers={**(headers or {}), "X-Author": author()},
-            ) as answer,
-        ):
-            return _read(remote, answer.status, await answer.text(errors="replace"), answer.content_type)
+        credentials = given_credentials(remote)
+        url = URL(admin_url + path, encoded=True).update_query(params)
+        async with credentials.session(timeout=timeout, trace_configs=[_sent_once()]) as session:
+            return await _following(session, credentials, method, url, body, said)
+    except LoadManagerError as error:  # of the credentials
+        raise Failed(str(error)) from None
+    except ssl.CertificateError as error:  # a ValueError, too
+        raise Failed(distrusted(admin_url, error)) from None
     except ValueError:  # aiohttp.InvalidURL is one, and what yarl raises for a port
-        raise click.UsageError(f"{remote.admin_url!r} is not a URL; write --admin-url http://host:port") from None
+        raise click.UsageError(f"{admin_url!r} is not a URL; write --admin-url http://host:port") from None
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise NotNow(unreachable(remote, error)) from None
+        raise Unanswered(error) from None
+
+
+def _sent_once() -> TraceConfig:
+    """Keeps aiohttp from sending PUT and DELETE again, by itself, when a connection breaks."""
+    import aiohttp
+
+    async def begin(_session: ClientSession, request: SimpleNamespace, _params: object) -> None:
+        if hasattr(request, "begun"):
+            raise aiohttp.ServerDisconnectedError
+        request.begun = True
+
+    tracing = aiohttp.TraceConfig()
+    tracing.on_connection_create_start.append(begin)
+    tracing.on_connection_reuseconn.append(begin)
+    return tracing
+
+
+async def _following(
+    session: ClientSession, credentials: Credentials, method: str, url: URL, body: Any, said: dict[str, str]
+) -> Any:
+    from yarl import URL
+
+    first = str(url.origin())
+    for _ in range(REDIRECTS):
+        headers = {**said, **credentials.headers(str(url))}
+        async with session.request(method, url, json=body, headers=headers, allow_redirects=False) as answer:
+            if answer.status != 307 or "Location" not in answer.headers:
+                return _read(first, answer.status, await answer.text(errors="replace"), answer.content_type)
+            url = url.join(URL(answer.headers["Location"], encoded=True))
+    raise Failed(f"{first} redirects in a circle")
 
 
 def author() -> str:
@@ -85,11 +183,11 @@ def author() -> str:
     return name.encode("ascii", "replace").decode()
 
 
-def _read(remote: Remote, status: int, text: str, kind: str) -> Any:
+def _read(admin_url: str, status: int, text: str, kind: str) -> Any:
     try:
         answer = json.loads(text) if kind.endswith("json") and text else text or None
     except ValueError:
-        raise Failed(f"{remote.admin_url} is not a broker: its answer is not valid JSON") from None
+        raise Failed(f"{admin_url} is not a broker: its answer is not valid JSON") from None
     if status < 400:
         return answer
     match answer:
@@ -98,14 +196,26 @@ def _read(remote: Remote, status: int, text: str, kind: str) -> Any:
         case str() if "\n" not in answer.strip() and not answer.lstrip().startswith("<"):
             reason = answer
         case _:
-            reason = f"{remote.admin_url} is not a broker, or a proxy answered: HTTP {status}"
-    raise (NotNow if status == 503 else Failed)(one_line(reason))
+            reason = f"{admin_url} is not a broker, or a proxy answered: HTTP {status}"
+    raise (NotNow if status == 503 else Failed)(one_line(reason), status)
 
 
-def unreachable(remote: Remote, error: BaseException) -> str:
-    """Why there was no answer, and what to do."""
-    if isinstance(error, TimeoutError):
-        return f"{remote.admin_url} did not answer in time"
-    cause = getattr(error, "os_error", error)
-    why = "" if isinstance(cause, ConnectionRefusedError) else f" ({error})"
-    return f"no broker answers at {remote.admin_url}{why}: start one, or name another with --admin-url"
+def distrusted(admin_url: str, error: ssl.CertificateError) -> str:
+    """Why the broker's certificate is not accepted, and what to do."""
+    why = getattr(getattr(error, "certificate_error", error), "verify_message", "") or "it is not trusted"
+    return (
+        f"the certificate of {admin_url} is refused: {why}. Name the authorities that signed it in "
+        "LOADMANAGER_CA (a PEM file) or in the context, or use the name that it was issued for"
+    )
+
+
+def unreachable(failures: Mapping[str, BaseException]) -> str:
+    """Why there was no answer of these URLs, and what to do."""
+    late = [url for url, error in failures.items() if isinstance(error, TimeoutError)]
+    if late:
+        return f"{late[-1]} did not answer in time"
+    told: list[str] = []
+    for url, error in failures.items():
+        cause = getattr(error, "os_error", error)
+        told.append(url if isinstance(cause, ConnectionRefusedError) else f"{url} ({error})")
+    return f"no broker answers at {', nor at '.join(told)}: start one, or name another with --admin-url"

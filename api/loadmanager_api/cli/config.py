@@ -10,9 +10,11 @@ import click
 
 from loadmanager_api.cli.client import ask, run
 from loadmanager_api.cli.echoing import echo
+from loadmanager_api.cli.grouping import Group
 from loadmanager_api.cli.names import segment
-from loadmanager_api.cli.options import Remote, asks_a_broker
+from loadmanager_api.cli.options import asks_a_broker, changes, shows
 from loadmanager_api.cli.printing import done, show, show_pairs
+from loadmanager_api.cli.remote import Remote
 
 _AT = "/v1/config"
 _PULSARS = "/admin/v2/brokers/configuration"
@@ -27,7 +29,7 @@ def _names(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> lis
 _the_setting = click.argument("name", shell_complete=_names)
 
 
-@click.group()
+@click.group(cls=Group)
 def config() -> None:
     """Show settings and who set them, and change settings while brokers run.
 
@@ -38,7 +40,7 @@ def config() -> None:
 @config.command("list", short_help="List settings that are not at their defaults.")
 @click.option("-a", "--all", "all_", is_flag=True, help="Also list settings at their defaults.")
 @click.option("--live", is_flag=True, help="Only settings that can change while brokers run.")
-@asks_a_broker
+@shows
 def list_(remote: Remote, all_: bool, live: bool) -> None:
     """List settings of the asked broker that are not at their defaults."""
     found = run(ask(remote, "GET", _AT))
@@ -53,14 +55,14 @@ def list_(remote: Remote, all_: bool, live: bool) -> None:
     ]
     columns = ("setting", "value", "unit", "from", "version", "by")
     show(remote, chosen, columns, rows, empty="every setting is at its default: --all shows them")
-    for each in chosen if remote.output == "table" else ():
+    for each in chosen if remote.for_people else ():
         if each["ignored"]:
             echo(f"{each['name']}: this broker ignores the cluster's value: {each['ignored']}", err=True)
 
 
 @config.command()
 @_the_setting
-@asks_a_broker
+@shows
 def get(remote: Remote, name: str) -> None:
     """Show everything about one setting."""
     found = run(ask(remote, "GET", f"{_AT}/{segment(name)}"))
@@ -83,7 +85,7 @@ def get(remote: Remote, name: str) -> None:
 @click.argument("value")
 @click.option("--version", type=click.IntRange(0), help="Only if the setting still has this version.  [default: any]")
 @click.option("--reason", default="", help="Reason, for the history.")
-@asks_a_broker
+@changes
 def set_(remote: Remote, name: str, value: str, version: int | None, reason: str) -> None:
     """Change a setting for the whole cluster, while its brokers run."""
     body = {"value": value, "version": version, "reason": reason}
@@ -94,7 +96,7 @@ def set_(remote: Remote, name: str, value: str, version: int | None, reason: str
 @_the_setting
 @click.option("--version", type=click.IntRange(0), help="Only if the setting still has this version.  [default: any]")
 @click.option("--reason", default="", help="Reason, for the history.")
-@asks_a_broker
+@changes
 def unset(remote: Remote, name: str, version: int | None, reason: str) -> None:
     """Leave a setting to each broker again: the value of its start holds."""
     query = {"version": None if version is None else str(version), "reason": reason or None}
@@ -103,7 +105,7 @@ def unset(remote: Remote, name: str, version: int | None, reason: str) -> None:
 
 @config.command(short_help="Show who changed a setting, when and why.")
 @_the_setting
-@asks_a_broker
+@shows
 def history(remote: Remote, name: str) -> None:
     """Show who changed a setting, from what to what, when and why; oldest first."""
     found = run(ask(remote, "GET", f"{_AT}/{segment(name)}/history"))
@@ -153,7 +155,7 @@ def _pulsar_name(command: Any) -> Any:
 @click.command("update-dynamic-config", short_help="Do the same as `config set`.")
 @_pulsar_name
 @click.option("-v", "--value", required=True, help="Value, in the unit of the name.")
-@asks_a_broker
+@changes
 def update_dynamic_config(remote: Remote, name: str, value: str) -> None:
     """Change a setting for the whole cluster, as `config set` does."""
     run(ask(remote, "POST", f"{_PULSARS}/{segment(name)}/{segment(value)}"))
@@ -162,7 +164,7 @@ def update_dynamic_config(remote: Remote, name: str, value: str) -> None:
 
 @click.command("delete-dynamic-config", short_help="Do the same as `config unset`.")
 @_pulsar_name
-@asks_a_broker
+@changes
 def delete_dynamic_config(remote: Remote, name: str) -> None:
     """Leave a setting to each broker again, as `config unset` does."""
     run(ask(remote, "DELETE", f"{_PULSARS}/{segment(name)}"))
@@ -170,7 +172,7 @@ def delete_dynamic_config(remote: Remote, name: str) -> None:
 
 
 @click.command("get-all-dynamic-config", short_help="Show what the cluster has set, by all names.")
-@asks_a_broker
+@shows
 def get_all_dynamic_config(remote: Remote) -> None:
     """Show what the cluster has set, by our names and Pulsar's."""
     _show_values(remote, "values", "the cluster has set nothing")
@@ -185,7 +187,7 @@ def list_dynamic_config(remote: Remote) -> None:
 
 
 @click.command("get-runtime-config", short_help="Show the values of the asked broker, by all names.")
-@asks_a_broker
+@shows
 def get_runtime_config(remote: Remote) -> None:
     """Show the values of the asked broker, by our names and Pulsar's."""
     _show_values(remote, "runtime", "none")

@@ -33,8 +33,15 @@ _OPTIONS = (
         metavar="ADDRESS",
         help="Coordination: sqlite:FILE or zookeeper://host:port[,…].  [default: beside a SQLite --log]",
     ),
-    click.option("--development", is_flag=True, default=None, help="Accept a Kafka cluster without replication."),
-    click.option("--insecure", is_flag=True, default=None, help="Allow an address that other machines can reach."),
+    click.option(
+        "--development", is_flag=True, default=None, help="Accept a Kafka without replication, and an open ZooKeeper."
+    ),
+    click.option(
+        "--insecure",
+        is_flag=True,
+        default=None,
+        help="Allow an address that others reach without TLS and log-in, and an open ZooKeeper.",
+    ),
     click.option("--set", "more", multiple=True, metavar="NAME=VALUE", help="Any other setting; repeatable."),
 )
 

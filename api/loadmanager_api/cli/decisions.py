@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
@@ -11,36 +10,37 @@ from loadmanager_api.cli.client import Failed, ask, run
 from loadmanager_api.cli.echoing import echo
 from loadmanager_api.cli.explain import log_option, more_option
 from loadmanager_api.cli.explain_showing import clock
+from loadmanager_api.cli.grouping import Group
 from loadmanager_api.cli.names import segment
-from loadmanager_api.cli.options import Remote, asks_a_broker
-from loadmanager_api.cli.printing import age, hanging, show
+from loadmanager_api.cli.options import asks_a_broker, cursor_option, shows
+from loadmanager_api.cli.printing import age, hanging, show, show_answer
 from loadmanager_api.cli.projecting import heading, percent, show_moves
+from loadmanager_api.cli.remote import Remote
 
 CANDIDATES_SHOWN = 10
 
 
-@click.group()
+@click.group(cls=Group)
 def decisions() -> None:
     """Show the rounds of balancing: what each decided, and why."""
 
 
 @decisions.command("list")
 @click.option("--limit", type=click.IntRange(1, 1_000), default=20, show_default=True, help="Number of rounds at most.")
-@click.option(
-    "--before", type=click.IntRange(0), metavar="OFFSET", help="Only rounds below this offset: the next page."
-)
+@cursor_option
 @log_option
 @more_option
-@asks_a_broker
-def list_(remote: Remote, limit: int, before: int | None, log: str | None, more: tuple[str, ...]) -> None:
+@shows
+def list_(remote: Remote, limit: int, cursor: str | None, log: str | None, more: tuple[str, ...]) -> None:
     """List rounds, newest first."""
     if log is not None:
+        from loadmanager.cluster.journal import offset_of
         from loadmanager_api.cli.explain_offline import asked
 
-        listed = asked(log, more, lambda explainer: explainer.listed(limit, before))
-        found: Any = {"decisions": listed, "next": listed[-1]["offset"] if len(listed) == limit else None}
+        listed = asked(log, more, lambda explainer: explainer.listed(limit, offset_of(cursor)))
+        found: Any = {"decisions": listed, "next": str(listed[-1]["offset"]) if len(listed) == limit else None}
     else:
-        query = {"limit": str(limit), "before": None if before is None else str(before)}
+        query = {"limit": str(limit), "cursor": cursor}
         found = run(ask(remote, "GET", "/v1/decisions", query=query))
     rows = [
         (d["id"], clock(d["at_ms"]), age(d["at_ms"]), d["leader"], d["strategy"], _moves(d), _spread(d), d["reason"])
@@ -48,8 +48,8 @@ def list_(remote: Remote, limit: int, before: int | None, log: str | None, more:
     ]
     columns = ("decision", "time", "age", "leader", "strategy", "moves", "spread", "reason")
     show(remote, found, columns, rows, empty="no decisions")
-    if remote.output == "table" and found["next"]:
-        echo(f"there are older rounds: give --before {found['next']}, or a greater --limit", err=True)
+    if remote.for_people and found["next"]:
+        echo(f"there are older rounds: give --cursor {found['next']}, or a greater --limit", err=True)
 
 
 def _moves(each: dict[str, Any]) -> str:
@@ -72,8 +72,8 @@ def _spread(each: dict[str, Any]) -> str:
 def show_(remote: Remote, decision: str, verify: bool, log: str | None, more: tuple[str, ...]) -> None:
     """Show one round, EPOCH.ROUND: its moves with their outcome, and what was considered but not done."""
     found, again = _asked(remote, decision, verify, log, more)
-    if remote.output == "json":
-        echo(json.dumps({**found, "again": again} if verify else found, indent=2))
+    if not remote.for_people:
+        show_answer(remote, {**found, "again": again} if verify else found)
     else:
         _show(found)
         if again is not None:

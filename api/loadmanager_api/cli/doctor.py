@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from loadmanager_api.cli.check import quiet_clients
-from loadmanager_api.cli.client import Failed, NotNow, run
+from loadmanager_api.cli.client import Failed, NotNow, given_credentials, run
 from loadmanager_api.cli.configuring import settings_of
 from loadmanager_api.cli.echoing import echo
-from loadmanager_api.cli.options import DEFAULT_URL, Remote
+from loadmanager_api.cli.options import reaches
 from loadmanager_api.cli.printing import cell
+from loadmanager_api.cli.remote import Remote
 
 if TYPE_CHECKING:
     from loadmanager.diagnostics.doctor.collecting import Collected
@@ -23,12 +24,6 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option(
-    "--admin-url",
-    envvar="LOADMANAGER_ADMIN_URL",
-    metavar="URL",
-    help=f"Any broker of the cluster.  [default: {DEFAULT_URL}; env LOADMANAGER_ADMIN_URL]",
-)
 @click.option(
     "-o",
     "--output",
@@ -45,10 +40,9 @@ if TYPE_CHECKING:
 )
 @click.option("--log", metavar="ADDRESS", help="Log to check.  [env LOADMANAGER_LOG]")
 @click.option("--coordination", metavar="ADDRESS", help="Coordination to check.  [env LOADMANAGER_COORDINATION]")
-@click.pass_context
+@reaches
 def doctor(
-    ctx: click.Context,
-    admin_url: str | None,
+    remote: Remote,
     file: Path | None,
     checking: bool,
     log: str | None,
@@ -61,10 +55,9 @@ def doctor(
     with LOADMANAGER_KAFKA and LOADMANAGER_ZOOKEEPER of this environment, and takes its other settings from the brokers.
     It never connects to store addresses that brokers show.
     """
-    remote = (ctx.find_object(Remote) or Remote()).with_options(admin_url, None)
     at_ms = int(time.time() * 1000)
     local = settings_of({"log": log, "coordination": coordination}, ())
-    collected, cluster = run(_collect(remote.admin_url, local, checking))
+    collected, cluster = run(_collect(remote, local, checking))
     from loadmanager.diagnostics.doctor.archive import default_name, write_archive
     from loadmanager.diagnostics.doctor.hiding import hide_text
 
@@ -86,22 +79,25 @@ def _tell(path: Path, collected: Collected) -> None:
     echo(f"\n{path}: {len(collected.files)} files, {path.stat().st_size:,} bytes, only you may read it")
 
 
-async def _collect(admin_url: str, local: Settings, checking: bool) -> tuple[Collected, str]:
+async def _collect(remote: Remote, local: Settings, checking: bool) -> tuple[Collected, str]:
     from aiohttp import InvalidURL
 
     from loadmanager.diagnostics.doctor.collecting import collect, file_name
-    from loadmanager.diagnostics.doctor.hiding import secrets_in
+    from loadmanager.diagnostics.doctor.hiding import hide_text, secrets_in
     from loadmanager.errors import Unavailable
 
     known = secrets_in(local.kafka, local.zookeeper)
-    try:
-        collected = await collect(admin_url, known)
-    except InvalidURL:
-        raise click.UsageError("that is not a URL; write --admin-url http://host:port") from None
-    except Unavailable as error:
-        from loadmanager.diagnostics.doctor.hiding import hide_text
-
-        raise NotNow(f"{hide_text(str(error), known)}; start one, or name another with --admin-url") from None
+    unanswered = "no broker was asked"
+    for url in list(remote.admin_urls):
+        try:
+            collected = await collect(url, known, given_credentials(remote))
+            break
+        except InvalidURL:
+            raise click.UsageError("that is not a URL; write --admin-url http://host:port") from None
+        except Unavailable as error:
+            unanswered = hide_text(str(error), known)
+    else:
+        raise NotNow(f"{unanswered}; start one, or name another with --admin-url")
     settings = _settings_seen(collected)
     if checking and (unknown := _unknown_stores(local)):
         collected.lack(

@@ -23,6 +23,11 @@ def echo(text: str = "", *, err: bool = False, nl: bool = True, bold: bool = Fal
     click.echo(click.style(text, bold=bold or None, dim=dim or None) if bold or dim else text, err=err, nl=nl)
 
 
+def echoed(text: str) -> None:
+    """Print what `echo` has printed into a buffer, and our own movements of the cursor."""
+    click.echo(text, nl=False)
+
+
 def visible(text: str) -> str:
     """The text with escapes in place of characters that a terminal obeys. Tabs and line ends stay."""
     return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

@@ -4,17 +4,17 @@ moment, from a broker or, with `--log`, from the log alone.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
 from loadmanager_api.cli.client import ask, run
-from loadmanager_api.cli.echoing import echo
 from loadmanager_api.cli.explain_showing import show_broker, show_bundle
 from loadmanager_api.cli.history import SinceType
 from loadmanager_api.cli.names import segment
-from loadmanager_api.cli.options import ParamType, Remote, asks_a_broker
+from loadmanager_api.cli.options import ParamType, shows
+from loadmanager_api.cli.printing import show_answer
+from loadmanager_api.cli.remote import Remote
 from statechannel.errors import InvalidName
 from statechannel.law.bundle import Bundle
 
@@ -58,7 +58,7 @@ more_option = click.option(
 )
 @log_option
 @more_option
-@asks_a_broker
+@shows
 def explain(
     remote: Remote, subject: str, at_ms: int | None, trying: bool, log: str | None, more: tuple[str, ...]
 ) -> None:
@@ -74,8 +74,8 @@ def explain(
         found = explained(log, more, bundle or subject, at_ms, trying=trying)
     else:
         found = run(ask(remote, "GET", path_of(subject, bundle), query=_query(at_ms, trying=trying)))
-    if remote.output == "json":
-        echo(json.dumps(found, indent=2))
+    if not remote.for_people:
+        show_answer(remote, found)
     elif bundle is not None:
         show_bundle(found)
     else:

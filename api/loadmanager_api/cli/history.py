@@ -12,8 +12,9 @@ import click
 from loadmanager_api.cli.client import ask, run
 from loadmanager_api.cli.echoing import echo
 from loadmanager_api.cli.names import BUNDLE
-from loadmanager_api.cli.options import ParamType, Remote, asks_a_broker
+from loadmanager_api.cli.options import ParamType, cursor_option, shows
 from loadmanager_api.cli.printing import show
+from loadmanager_api.cli.remote import Remote
 from statechannel.law.bundle import Bundle
 
 PAGE = 1_000
@@ -42,40 +43,38 @@ class SinceType(ParamType[int]):
 @click.option(
     "--since", type=SinceType(), metavar="TIME", help="Only records since then: 15m, 12h, 7d (ago), or a date and time."
 )
-@click.option(
-    "--before", type=click.IntRange(0), metavar="OFFSET", help="Only records below this offset: the next page."
-)
-@asks_a_broker
-def history(remote: Remote, bundle: Bundle, limit: int, since: int | None, before: int | None) -> None:
+@cursor_option
+@shows
+def history(remote: Remote, bundle: Bundle, limit: int, since: int | None, cursor: str | None) -> None:
     """List every record that names BUNDLE, accepted or refused, newest first.
 
     The bundle may have been split or merged away since. The list goes back as far as the log: the last line says if
     older records were trimmed.
     """
-    found = run(_collect(remote, bundle, limit, since, before))
-    if remote.output == "table" and found["entries"]:
+    found = run(_collect(remote, bundle, limit, since, cursor))
+    if remote.for_people and found["entries"]:
         present = f"is {found['state']}" if found["exists"] else "is gone"
         echo(f"{bundle} {present}; newest first, partition {found['partition']}\n")
     columns = ("offset", "time", "action", "by", "state", "owner", "why")
     show(remote, found, columns, [_row(entry) for entry in found["entries"]], empty="no records")
-    if remote.output == "table":
+    if remote.for_people:
         if found["next"] is not None:
-            echo(f"there are older records: give --before {found['next']}, or a greater --limit", err=True)
+            echo(f"there are older records: give --cursor {found['next']}, or a greater --limit", err=True)
         if found["note"]:
             echo(found["note"], err=True)
 
 
-async def _collect(remote: Remote, bundle: Bundle, limit: int, since: int | None, before: int | None) -> Any:
+async def _collect(remote: Remote, bundle: Bundle, limit: int, since: int | None, cursor: str | None) -> Any:
     path, found, entries = f"/v1/bundles/{bundle}/history", None, list[Any]()
     while found is None or (found["next"] is not None and len(entries) < limit):
         query = {
             "limit": str(min(PAGE, limit - len(entries))),
             "since_ms": str(since) if since is not None else None,
-            "before": str(before) if before is not None else None,
+            "cursor": cursor,
         }
         found = await ask(remote, "GET", path, query=query)
         entries += found["entries"]
-        before = found["next"]
+        cursor = found["next"]
     return {**found, "entries": entries}
 
 

@@ -7,15 +7,18 @@ from typing import Any
 import click
 
 from loadmanager_api.cli.client import ask, run
+from loadmanager_api.cli.grouping import Group
 from loadmanager_api.cli.names import BROKER, segment
-from loadmanager_api.cli.options import Remote, asks_a_broker
+from loadmanager_api.cli.options import changes, confirm, disrupts, shows
+from loadmanager_api.cli.policies import delete_as_pulsar, show_preview
 from loadmanager_api.cli.printing import done, show, show_pairs
+from loadmanager_api.cli.remote import Remote
 
 _CLUSTER = click.argument("cluster", metavar="CLUSTER")
 _POLICY = click.argument("policy", metavar="POLICY")
 
 
-@click.group("ns-isolation-policy")
+@click.group("ns-isolation-policy", cls=Group)
 def isolation() -> None:
     """Bind namespaces to brokers, as in pulsar-admin."""
 
@@ -54,7 +57,7 @@ def isolation() -> None:
     help="Accepted for pulsar-admin; has no effect: only misplaced bundles move.",
 )
 @click.option("--force", is_flag=True, help="Write the policy even if no broker satisfies it now.")
-@asks_a_broker
+@changes
 def set_(
     remote: Remote,
     cluster: str,
@@ -67,7 +70,7 @@ def set_(
     scope: str | None,
     force: bool,
 ) -> None:
-    """Create or replace a policy. `policies set --dry-run` shows first what would move."""
+    """Create or replace a policy. --dry-run shows first what would move."""
     body = {
         "namespaces": _listed(namespaces),
         "primary": _listed(primary),
@@ -75,6 +78,10 @@ def set_(
         "auto_failover_policy": {"policy_type": kind, "parameters": _params(params)},
         "unload_scope": scope,
     }
+    if remote.dry_run:
+        run(ask(remote, "GET", _path(cluster)))  # which refuses another cluster's name
+        show_preview(remote, "PUT", "isolation", policy, _as_ours(body))
+        return
     run(ask(remote, "POST", _path(cluster, policy), query={"force": "true" if force else None}, body=body))
     done(remote, f"isolation policy {policy} is set", policy=policy)
 
@@ -82,7 +89,7 @@ def set_(
 @isolation.command("get")
 @_CLUSTER
 @_POLICY
-@asks_a_broker
+@shows
 def get(remote: Remote, cluster: str, policy: str) -> None:
     """Show one policy."""
     found = run(ask(remote, "GET", _path(cluster, policy)))
@@ -91,7 +98,7 @@ def get(remote: Remote, cluster: str, policy: str) -> None:
 
 @isolation.command("list")
 @_CLUSTER
-@asks_a_broker
+@shows
 def list_(remote: Remote, cluster: str) -> None:
     """List all policies."""
     found = run(ask(remote, "GET", _path(cluster)))
@@ -103,16 +110,16 @@ def list_(remote: Remote, cluster: str) -> None:
 @isolation.command("delete")
 @_CLUSTER
 @_POLICY
-@asks_a_broker
+@disrupts
 def delete(remote: Remote, cluster: str, policy: str) -> None:
     """Delete a policy; its brokers take all namespaces again."""
-    run(ask(remote, "DELETE", _path(cluster, policy)))
-    done(remote, f"deleted isolation policy {policy}", policy=policy)
+    confirm(remote, f"This deletes the isolation policy {policy}: its brokers take all namespaces again")
+    delete_as_pulsar(remote, _path(cluster, policy), "isolation", policy, "isolation policy", policy=policy)
 
 
 @isolation.command("brokers")
 @_CLUSTER
-@asks_a_broker
+@shows
 def brokers(remote: Remote, cluster: str) -> None:
     """List, for each broker, the namespaces that the policies bind to it."""
     found = run(ask(remote, "GET", _path(cluster, "brokers")))
@@ -122,7 +129,7 @@ def brokers(remote: Remote, cluster: str) -> None:
 @isolation.command("broker")
 @_CLUSTER
 @click.option("--broker", required=True, metavar="HOST:PORT", type=BROKER, help="Name of the broker.")
-@asks_a_broker
+@shows
 def broker(remote: Remote, cluster: str, broker: str) -> None:
     """List the namespaces that the policies bind to one broker."""
     found = run(ask(remote, "GET", f"{_path(cluster, 'brokers')}/{segment(broker)}"))
@@ -131,7 +138,7 @@ def broker(remote: Remote, cluster: str, broker: str) -> None:
 
 def _show_brokers(remote: Remote, answer: Any, found: list[dict[str, Any]]) -> None:
     rows = [
-        (each["brokerName"], each["policyName"], each["isPrimary"], ", ".join(each["namespaceRegex"])) for each in found
+        (each["brokerName"], each["policyName"], each["primary"], ", ".join(each["namespaceRegex"])) for each in found
     ]
     show(remote, answer, ("broker", "policy", "primary", "namespaces"), rows, empty="no brokers")
 
@@ -147,6 +154,16 @@ def _path(cluster: str, policy: str | None = None) -> str:
     return f"{root}/{segment(policy)}" if policy else root
 
 
+def _as_ours(body: dict[str, Any]) -> dict[str, Any]:
+    """The same document as /v1/policies has it."""
+    params = body["auto_failover_policy"]["parameters"]
+    numbers = {
+        "min_available": int(params.get("min_limit", 1)),
+        "usage_threshold_percent": float(params.get("usage_threshold", 100)),
+    }
+    return {field: body[field] for field in ("namespaces", "primary", "secondary")} | numbers
+
+
 def _listed(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
@@ -157,5 +174,5 @@ def _params(text: str) -> dict[str, str]:
         key, equals, value = part.partition("=")
         if not equals or key not in ("min_limit", "usage_threshold"):
             raise click.UsageError(f"{part!r}: write min_limit=1,usage_threshold=80")
-        params[key] = value
+        params[key] = value.strip()
     return params

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -12,12 +11,13 @@ import click
 from loadmanager.errors import MissingExtra
 from loadmanager_api.cli.client import Failed
 from loadmanager_api.cli.echoing import visible
+from loadmanager_api.cli.grouping import Group
 
 Table = Mapping[str, tuple[str, str, str]]
 """Name: (module, the click command in it, one line for the overview)."""
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """Imports a subcommand when it is used, not to list it."""
 
     def __init__(self, *args: Any, table: Table, **given: Any) -> None:
@@ -34,17 +34,12 @@ class LazyGroup(click.Group):
         except click.ClickException as error:
             from loadmanager.diagnostics.doctor.hiding import hide_text
 
+            if isinstance(error, click.UsageError):
+                from loadmanager_api.cli.near import with_near_choices
+
+                vars(error)["message"] = with_near_choices(error)
             vars(error)["message"] = hide_text(visible(error.message))
             raise
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The subcommand that is named. Raises UsageError, with the nearest names, if there is none."""
-        near = get_close_matches(args[0], self._table) if args[0] not in self._table else []
-        if near and not ctx.resilient_parsing:
-            ctx.fail(f"No such command {args[0]!r}. Did you mean {' or '.join(map(repr, near))}?")
-        return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(self._table)

@@ -7,12 +7,15 @@ from typing import Any
 import click
 
 from loadmanager.broker.wiring import auditors
+from loadmanager.channel.migration.export import Export
 from loadmanager.channel.migration.migrating import Moved
 from loadmanager.settings import Settings
 from loadmanager_api.cli.client import Failed
 from loadmanager_api.cli.configuring import of_the_old_side, pairs, settings_of, settings_options
-from loadmanager_api.cli.moving import say, show_moved, terms_of
-from loadmanager_api.cli.options import Remote
+from loadmanager_api.cli.moving import check_new_log, say, show_moved, terms_of, wait_option
+from loadmanager_api.cli.options import confirm, rewrites
+from loadmanager_api.cli.printing import done
+from loadmanager_api.cli.remote import Remote
 from loadmanager_api.cli.stores import check_there, coordination_of, log_of, opened, working
 
 
@@ -26,23 +29,15 @@ from loadmanager_api.cli.stores import check_there, coordination_of, log_of, ope
 @click.option(
     "--from-set", "old_more", multiple=True, metavar="NAME=VALUE", help="Setting of the old cluster alone; repeatable."
 )
-@click.option(
-    "--wait",
-    "wait_s",
-    type=click.FloatRange(0),
-    default=0.0,
-    help="Seconds to wait until the brokers have left.  [default: 0]",
-)
+@wait_option
 @settings_options
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), help="Print a table, or JSON.  [default: table]")
-@click.pass_context
+@rewrites
 def migrate(
-    ctx: click.Context,
+    remote: Remote,
     from_log: str,
     from_coordination: str | None,
     old_more: tuple[str, ...],
     wait_s: float,
-    output: str | None,
     more: tuple[str, ...],
     **given: Any,
 ) -> None:
@@ -61,8 +56,26 @@ def migrate(
         raise Failed(f"{coordination_of(new)} belongs to the old log: name another with --coordination")
     check_there(old.log, "--from-log")
     check_there(coordination_of(old), "--from-coordination")
+    confirm(remote, f"This closes {log_of(old)} for good, and moves the cluster to {log_of(new)}")
+    if remote.dry_run:
+        export = working(_movable(old, new))
+        what = f"{export.bundles} bundles would move from {log_of(old)} to {log_of(new)}"
+        text = f"nothing was changed; without --dry-run {what}"
+        done(remote, text, dry_run=True, bundles=export.bundles, **{"from": log_of(old), "to": log_of(new)})
+        return
     moved = working(_migrated(old, new, wait_s))
-    show_moved((ctx.find_object(Remote) or Remote()).with_options(None, output), moved)
+    show_moved(remote, moved)
+
+
+async def _movable(old: Settings, new: Settings) -> Export:
+    """What would be moved, if the new stores are ready for it. Raises Conflict."""
+    from loadmanager.channel.migration.migrating import cause_of_move, movable
+
+    await _check(new)
+    async with opened(old) as source:
+        export = await movable(source, terms_of(new, old, 0.0), log_of(new))
+    await check_new_log(new, cause_of_move(export.cluster_identity), export.cluster_identity.generation + 1)
+    return export
 
 
 async def _migrated(old: Settings, new: Settings, wait_s: float) -> Moved:

@@ -13,8 +13,9 @@ import msgspec
 from loadmanager_api.cli.client import Failed
 from loadmanager_api.cli.configuring import agreement_with, settings_of, settings_options
 from loadmanager_api.cli.echoing import echo
-from loadmanager_api.cli.options import Remote
+from loadmanager_api.cli.options import confirm, prints, rewrites
 from loadmanager_api.cli.printing import done, show_pairs
+from loadmanager_api.cli.remote import Remote
 from loadmanager_api.cli.stores import check_there, log_of, opened, opened_coordination, opened_log, working
 
 if TYPE_CHECKING:
@@ -22,8 +23,12 @@ if TYPE_CHECKING:
     from loadmanager.channel.migration.migrating import Moved, Terms
     from loadmanager.settings import Settings
 
-_output = click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), help="Print a table, or JSON.  [default: table]"
+wait_option = click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(0),
+    default=0.0,
+    help="Seconds to wait until the brokers have left.  [default: 0]",
 )
 _file = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 
@@ -33,14 +38,12 @@ _file = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--replace", is_flag=True, help="Replace a file of that name, atomically.")
 @click.option("--closed", is_flag=True, help="Also export a log that was moved; only if the new log is lost.")
 @settings_options
-@_output
-@click.pass_context
+@prints
 def export_command(
-    ctx: click.Context,
+    remote: Remote,
     file: Path,
     replace: bool,
     closed: bool,
-    output: str | None,
     more: tuple[str, ...],
     **given: Any,
 ) -> None:
@@ -54,7 +57,7 @@ def export_command(
     check_there(settings.log, "--log")
     if file.exists() and not replace:
         raise Failed(f"{file} exists already: choose another name, or give --replace")
-    export = working(_exported(settings))
+    export = working(exported(settings))
     if export.moved_to is not None and not closed:
         raise Failed(
             f"this log is closed, and holds nothing new: the channel was moved to {export.moved_to}. "
@@ -72,12 +75,12 @@ def export_command(
         f"{export.bundles} bundles, {len(data):,} bytes, only you may read it\n"
         f"covers each partition up to: {' '.join(map(str, offsets))}"
     )
-    remote = (ctx.find_object(Remote) or Remote()).with_options(None, output)
     facts = {"cluster": cluster_identity.cluster, "generation": cluster_identity.generation, "bundles": export.bundles}
     done(remote, text, file=str(file), **facts, next_offsets=offsets, size_bytes=len(data))
 
 
-async def _exported(settings: Settings) -> Export:
+async def exported(settings: Settings) -> Export:
+    """The channel as its log has it; writes nothing. Raises the errors of the log."""
     from loadmanager.channel.migration.documents import documents_in
     from loadmanager.channel.migration.export import export_of
     from loadmanager.channel.migration.folding import FoldedLog
@@ -96,23 +99,15 @@ async def _exported(settings: Settings) -> Export:
     metavar="ADDRESS",
     help="Coordination of the lost log; the command checks that no broker is registered there.",
 )
-@click.option(
-    "--wait",
-    "wait_s",
-    type=click.FloatRange(0),
-    default=0.0,
-    help="Seconds to wait until the brokers have left.  [default: 0]",
-)
+@wait_option
 @settings_options
-@_output
-@click.pass_context
+@rewrites
 def import_command(
-    ctx: click.Context,
+    remote: Remote,
     file: Path,
     generation: int | None,
     from_coordination: str | None,
     wait_s: float,
-    output: str | None,
     more: tuple[str, ...],
     **given: Any,
 ) -> None:
@@ -133,9 +128,44 @@ def import_command(
         raise Failed(f"cannot read {file}: {error.strerror}") from None
     if from_coordination is None:
         say("not checked: whether a broker of the lost log still runs; --from-coordination ADDRESS checks it")
+    confirm(remote, f"This fills {log_of(settings)} from {file}")
+    if remote.dry_run:
+        _show_fitting(remote, export_file, data, settings, generation)
+        return
     terms = terms_of(settings, settings, wait_s)
     moved = working(_imported(export_file, data, settings, terms, generation, from_coordination))
-    show_moved((ctx.find_object(Remote) or Remote()).with_options(None, output), moved)
+    show_moved(remote, moved)
+
+
+def _show_fitting(remote: Remote, export_file: Any, data: bytes, settings: Settings, generation: int | None) -> None:
+    from loadmanager.channel.migration.migrating import cause_of_import, check_fits
+
+    async def checked() -> tuple[Export, int]:
+        export: Export = export_file.decode(data)
+        chosen = check_fits(export, settings.cluster, generation)
+        await check_new_log(settings, cause_of_import(export_file.seal_of(data)), chosen)
+        return export, chosen
+
+    export, chosen = working(checked())
+    identity = export.cluster_identity
+    facts = {"cluster": identity.cluster, "generation": chosen, "bundles": export.bundles}
+    where = log_of(settings)
+    text = f"nothing was changed; without --dry-run {export.bundles} bundles of {identity.cluster} would be in {where}"
+    done(remote, text, dry_run=True, log=where, **facts)
+
+
+async def check_new_log(settings: Settings, cause: str, generation: int) -> None:
+    """Raises Conflict where an import of this cause into a SQLite file would be refused.
+
+    Creates nothing: a file that is not there is fit. Kafka is not looked at, since that would create the topics.
+    """
+    from loadmanager.broker.wiring import file_of
+    from loadmanager.channel.migration.migrating import check_target
+
+    if not settings.log.startswith("sqlite:") or not file_of(settings.log).exists():
+        return
+    async with opened_log(settings) as log:
+        await check_target(log, log_of(settings), cause, settings.cluster, generation)
 
 
 async def _imported(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 import click
@@ -14,15 +15,20 @@ from statechannel.law.bundle import Bundle, Key, check_namespace, check_new_name
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+T = TypeVar("T")
 
-class NamespaceType(ParamType[str]):
-    """`tenant/namespace`."""
 
-    name = "namespace"
+class NameType(ParamType[T]):
+    """A name that `parse` reads; the shell completes it with what the function `completed_by` of `suggesting` finds."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+    def __init__(self, name: str, parse: Callable[[str], T], completed_by: str) -> None:
+        self.name = name
+        self._parse = parse
+        self._completed_by = completed_by
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
         try:
-            return check_namespace(str(value))
+            return self._parse(str(value))
         except InvalidName as error:
             self.fail(str(error), param, ctx)
 
@@ -32,76 +38,19 @@ class NamespaceType(ParamType[str]):
         param: click.Parameter,  # noqa: ARG002 - click's signature
         incomplete: str,
     ) -> list[CompletionItem]:
-        from loadmanager_api.cli.suggesting import namespaces
+        from loadmanager_api.cli import suggesting
 
-        return namespaces(ctx, incomplete)
-
-
-class NewNamespaceType(NamespaceType):
-    """One that is to be created."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        try:
-            return check_new_namespace(str(value))
-        except InvalidName as error:
-            self.fail(str(error), param, ctx)
+        found: list[CompletionItem] = getattr(suggesting, self._completed_by)(ctx, incomplete)
+        return found
 
 
-class BundleType(ParamType[Bundle]):
-    """`tenant/namespace/0x00000000_0x40000000`."""
-
-    name = "bundle"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Bundle:
-        try:
-            return Bundle.parse(str(value))
-        except InvalidName as error:
-            self.fail(str(error), param, ctx)
-
-    def shell_complete(
-        self,
-        ctx: click.Context,
-        param: click.Parameter,  # noqa: ARG002 - click's signature
-        incomplete: str,
-    ) -> list[CompletionItem]:
-        from loadmanager_api.cli.suggesting import bundles
-
-        return bundles(ctx, incomplete)
-
-
-class BrokerType(ParamType[str]):
-    """`host:port`; whether there is such a broker is the cluster's to say."""
-
-    name = "broker"
-
-    def shell_complete(
-        self,
-        ctx: click.Context,
-        param: click.Parameter,  # noqa: ARG002 - click's signature
-        incomplete: str,
-    ) -> list[CompletionItem]:
-        from loadmanager_api.cli.suggesting import brokers
-
-        return brokers(ctx, incomplete)
-
-
-class TopicType(ParamType[Key]):
-    """`tenant/namespace/name`, with or without `persistent://`."""
-
-    name = "topic"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Key:
-        try:
-            return Key.parse(str(value))
-        except InvalidName as error:
-            self.fail(str(error), param, ctx)
-
-
-NAMESPACE = NamespaceType()
-NEW_NAMESPACE = NewNamespaceType()
-BUNDLE = BundleType()
-BROKER = BrokerType()
-TOPIC = TopicType()
+NAMESPACE = NameType("namespace", check_namespace, "namespaces")
+NEW_NAMESPACE = NameType("namespace", check_new_namespace, "namespaces")
+BUNDLE = NameType("bundle", Bundle.parse, "bundles")
+BROKER = NameType("broker", str, "brokers")
+"""`host:port`; whether there is such a broker is the cluster's to say."""
+TOPIC = NameType("topic", Key.parse, "topics")
+"""`tenant/namespace/name`, with or without `persistent://`."""
 
 
 def topic_path(topic: Key) -> str:
@@ -113,3 +62,11 @@ def topic_path(topic: Key) -> str:
 def segment(name: str) -> str:
     """One segment of a path."""
     return quote(name, safe=":[]")
+
+
+def bundle_of(namespace: str, given: str) -> Bundle:
+    """The bundle of a range; its full name, as the tables show it, will do as well. Raises UsageError."""
+    try:
+        return Bundle.of(namespace, given.removeprefix(f"{namespace}/"))
+    except InvalidName as error:
+        raise click.UsageError(str(error)) from None

@@ -6,16 +6,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from loadmanager_api.cli.client import Failed, ask, run
 from loadmanager_api.cli.echoing import echo
+from loadmanager_api.cli.grouping import Group
 from loadmanager_api.cli.names import BROKER, NAMESPACE, segment
-from loadmanager_api.cli.options import Remote, asks_a_broker
+from loadmanager_api.cli.options import changes, confirm, disrupts, shows
 from loadmanager_api.cli.printing import age, done, hanging, show, show_pairs
+from loadmanager_api.cli.rehearsing import rehearsed
+from loadmanager_api.cli.remote import Remote
+from loadmanager_api.cli.what_if_showing import show_wish
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 POLL_S = 0.3
 OVER = (
@@ -44,7 +51,12 @@ author_option = click.option(
 reason_option = click.option("--reason", default="", metavar="TEXT", help="Reason, for the history.")
 
 
-@click.group()
+def _of_a_plan(command: F) -> F:
+    """Add the plan, and who asks why."""
+    return click.argument("plan_id", metavar="PLAN")(author_option(reason_option(command)))
+
+
+@click.group(cls=Group)
 def plans() -> None:
     """Review changes before they are made: propose, approve, run, verify, undo.
 
@@ -62,11 +74,15 @@ def plans() -> None:
 )
 @author_option
 @reason_option
-@asks_a_broker
+@changes
 def propose(remote: Remote, strategy: str | None, tolerance: str | None, author: str, reason: str) -> None:
     """Propose what the strategy would do now."""
     body = {"strategy": strategy, "tolerance": _tolerance(tolerance), "author": author, "reason": reason}
     body = {name: value for name, value in body.items() if value is not None}
+    if remote.dry_run:
+        settings = {"balancing_strategy": strategy, "balancing_tolerance": body.get("tolerance")}
+        show_wish(remote, {"settings": {name: value for name, value in settings.items() if value is not None}})
+        return
     _show(remote, run(ask(remote, "POST", "/v1/plans", body=body)), all_moves=False)
 
 
@@ -80,7 +96,7 @@ def _tolerance(text: str | None) -> str | float | None:
 @plans.command("list")
 @click.option("--limit", type=click.IntRange(1, 1_000), default=20, show_default=True, help="Number of plans at most.")
 @click.option("--kind", type=click.Choice(["balance", "unload", "undo", "advice"]), help="Only plans of this kind.")
-@asks_a_broker
+@shows
 def list_(remote: Remote, limit: int, kind: str | None) -> None:
     """List plans, newest first."""
     query = {"limit": str(limit)} | ({} if kind is None else {"kind": kind})
@@ -96,7 +112,7 @@ def list_(remote: Remote, limit: int, kind: str | None) -> None:
 
 @plans.command(short_help="Propose advice from a file.")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
-@asks_a_broker
+@changes
 def publish(remote: Remote, file: Path) -> None:
     """Propose the advice of a JSON file (`-`: standard input), as `history advise -o json` prints it."""
     try:
@@ -108,13 +124,14 @@ def publish(remote: Remote, file: Path) -> None:
         wishes = wishes["advice"]
     for wish in wishes if isinstance(wishes, list) else [wishes]:
         body = {key: value for key, value in wish.items() if key not in FOR_PEOPLE} if isinstance(wish, dict) else wish
-        _told(remote, run(ask(remote, "POST", "/v1/plans/advice", body=body)))
+        with rehearsed(remote):  # a dry run shows the next one, too
+            _told(remote, run(ask(remote, "POST", "/v1/plans/advice", body=body)))
 
 
 @plans.command("show")
 @click.argument("plan_id", metavar="PLAN")
 @click.option("--all", "all_moves", is_flag=True, help=f"Show all moves, not only {SHOWN_MOVES}.")
-@asks_a_broker
+@shows
 def show_(remote: Remote, plan_id: str, all_moves: bool) -> None:
     """Show a plan: its moves, their outcome, and what you may do with the plan now."""
     _show(remote, run(ask(remote, "GET", _path(plan_id))), all_moves=all_moves)
@@ -125,9 +142,13 @@ def show_(remote: Remote, plan_id: str, all_moves: bool) -> None:
 @click.option("--run", "and_run", is_flag=True, help="Run the plan at once.")
 @author_option
 @reason_option
-@asks_a_broker
+@disrupts
 def approve(remote: Remote, plan_id: str, and_run: bool, author: str, reason: str) -> None:
     """Approve a plan: it may run. Refused if somebody else has decided on the plan meanwhile."""
+    if and_run and remote.dry_run:
+        echo(f"first this, then POST {_path(plan_id)}/run:", err=True)
+    if and_run:
+        confirm(remote, f"This makes the moves of plan {plan_id}")
     found = _act(remote, plan_id, "approve", author, reason)
     if and_run and not found["advice"]:  # which the leader runs by itself
         found = _act(remote, plan_id, "run", author, reason)
@@ -139,41 +160,39 @@ def approve(remote: Remote, plan_id: str, and_run: bool, author: str, reason: st
 @click.option("--wait", is_flag=True, help="Wait until the plan is over; fail if a move failed.")
 @author_option
 @reason_option
-@asks_a_broker
+@disrupts
 def run_(remote: Remote, plan_id: str, wait: bool, author: str, reason: str) -> None:
     """Have the leader make the moves of a plan, under the limits. Bundles that have moved since are left alone."""
+    confirm(remote, f"This makes the moves of plan {plan_id}")
     found = _act(remote, plan_id, "run", author, reason)
     _told(remote, run(_wait(remote, found)) if wait else found)
 
 
-@plans.command(short_help="Reject a plan: it may not run.")
-@click.argument("plan_id", metavar="PLAN")
-@author_option
-@reason_option
-@asks_a_broker
-def reject(remote: Remote, plan_id: str, author: str, reason: str) -> None:
-    """Reject a plan: it may not run."""
-    _told(remote, _act(remote, plan_id, "reject", author, reason))
+def _stepping(action: str, help: str) -> click.Command:
+    """A command that is one step of a plan, and takes nothing from anybody."""
+
+    @changes
+    def step(remote: Remote, plan_id: str, author: str, reason: str) -> None:
+        _told(remote, _act(remote, plan_id, action, author, reason))
+
+    return click.command(action, help=help)(_of_a_plan(step))
 
 
-@plans.command(short_help="Start no more moves of a plan.")
-@click.argument("plan_id", metavar="PLAN")
-@author_option
-@reason_option
-@asks_a_broker
-def cancel(remote: Remote, plan_id: str, author: str, reason: str) -> None:
-    """Start no more moves of a plan; moves under way finish."""
-    _told(remote, _act(remote, plan_id, "cancel", author, reason))
+for _command in (
+    _stepping("reject", "Reject a plan: it may not run."),
+    _stepping("cancel", "Start no more moves of a plan; moves under way finish."),
+):
+    plans.add_command(_command)
 
 
 @plans.command(short_help="Compare the prediction of a plan with the actual load.")
 @click.argument("plan_id", metavar="PLAN")
 @author_option
-@asks_a_broker
+@changes
 def verify(remote: Remote, plan_id: str, author: str) -> None:
     """Show which moves of a plan still hold, and the actual usage of its brokers beside the predicted one."""
     found = _act(remote, plan_id, "verify", author, "")
-    if remote.output == "json":
+    if not remote.for_people:
         show_pairs(remote, found, [])
         return
     seen = found["verification"]
@@ -184,22 +203,19 @@ def verify(remote: Remote, plan_id: str, author: str) -> None:
 
 
 @plans.command(short_help="Propose a plan that undoes a plan.")
-@click.argument("plan_id", metavar="PLAN")
-@author_option
-@reason_option
-@asks_a_broker
+@_of_a_plan
+@changes
 def undo(remote: Remote, plan_id: str, author: str, reason: str) -> None:
     """Propose a plan that undoes a plan. Bundles that have moved since stay; they are listed with their place."""
     _show(remote, _act(remote, plan_id, "undo", author, reason), all_moves=False)
 
 
 @plans.command(short_help="Undo a plan at once.")
-@click.argument("plan_id", metavar="PLAN")
-@author_option
-@reason_option
-@asks_a_broker
+@_of_a_plan
+@disrupts
 def withdraw(remote: Remote, plan_id: str, author: str, reason: str) -> None:
     """Have the leader undo a plan at once, except what somebody has changed since; `undo` proposes this for review."""
+    confirm(remote, f"This undoes plan {plan_id} at once")
     _told(remote, _act(remote, plan_id, "withdraw", author, reason))
 
 
@@ -216,7 +232,7 @@ def withdraw(remote: Remote, plan_id: str, author: str, reason: str) -> None:
 @click.option("--no-wait", is_flag=True, help="Return as soon as the plan has started.")
 @author_option
 @reason_option
-@asks_a_broker
+@disrupts
 def unload(
     remote: Remote,
     namespace: str | None,
@@ -236,9 +252,11 @@ def unload(
         raise click.UsageError("give either --namespace or --broker")
     body = {"namespace": namespace, "broker": broker, "to": to, "wave": wave, "review": review}
     body |= {"author": author, "reason": reason}
+    if not review:
+        confirm(remote, f"This takes all bundles of {namespace or broker} from their owners, {wave} at a time")
     found = run(ask(remote, "POST", "/v1/plans/unload", body=body))
     if not (review or no_wait):
-        if remote.output == "table":
+        if remote.for_people:
             echo(f"this is plan {found['id']}; to stop it: loadmanager plans cancel {found['id']}", err=True)
         found = run(_wait(remote, found))
     _told(remote, found)
@@ -249,7 +267,7 @@ async def _wait(remote: Remote, found: dict[str, Any]) -> dict[str, Any]:
     told = ""
     while found["state"] not in OVER:
         counts = _counts(found)
-        if remote.output == "table" and counts != told:
+        if remote.for_people and counts != told:
             told = counts
             echo(f"{found['state']}: {counts}", err=True)
         await asyncio.sleep(POLL_S)
@@ -271,7 +289,7 @@ def _told(remote: Remote, found: dict[str, Any]) -> None:
     """One line; what did not come off is listed."""
     what = found["what"] if found["advice"] else _counts(found)
     done(remote, f"plan {found['id']} is {found['state']}: {what}", **found)
-    if remote.output == "table":
+    if remote.for_people:
         for move in found["planned"]:
             if move["outcome"] in ("failed", "skipped"):
                 echo(hanging(f"  {move['outcome']}: {move['bundle']}: ", "    ", move["detail"]), err=True)
@@ -299,7 +317,7 @@ def _show(remote: Remote, found: dict[str, Any], *, all_moves: bool) -> None:
         pairs.append(("certificate", certificate["text"]))
     pairs += _promised(found["advice"]) if found["advice"] else []
     show_pairs(remote, found, pairs)
-    if remote.output == "json":
+    if not remote.for_people:
         return
     if found["steps"]:
         echo()

@@ -22,8 +22,9 @@ from loadmanager.strategies.rebalancing.registry import STRATEGIES
 from loadmanager_api.cli.client import Failed
 from loadmanager_api.cli.configuring import settings_of
 from loadmanager_api.cli.echoing import echo
-from loadmanager_api.cli.options import ParamType, Remote
+from loadmanager_api.cli.options import ParamType, prints
 from loadmanager_api.cli.printing import show
+from loadmanager_api.cli.remote import Remote
 
 ALL = "all"
 COLUMNS = (
@@ -77,10 +78,9 @@ class Names(ParamType[list[str]]):
 @click.option("--trace", type=click.Path(path_type=Path), help="A CSV file of time,key,rate, as a workload.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for pictures of the first seed.")
 @click.option("--set", "more", multiple=True, metavar="NAME=VALUE", help="Any setting; repeatable.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), help="Print a table, or JSON.  [default: table]")
-@click.pass_context
+@prints
 def playground(
-    ctx: click.Context,
+    remote: Remote,
     strategies: list[str],
     workload: list[str] | None,
     seeds: int,
@@ -92,7 +92,6 @@ def playground(
     trace: Path | None,
     out: Path | None,
     more: tuple[str, ...],
-    output: str | None,
 ) -> None:
     """Compare balancing strategies on loads: how even they keep a cluster, and how much they move for it.
 
@@ -101,7 +100,6 @@ def playground(
     """
     if bundles < brokers:
         raise click.UsageError(f"--bundles {bundles}: give at least one for each of {brokers} brokers")
-    remote = (ctx.find_object(Remote) or Remote()).with_options(None, output)
     chosen = STRATEGIES.names() if strategies == [ALL] else strategies
     size, conditions = Size(brokers, bundles, rounds), Conditions(top_bundles=top)
     settings = settings_of({}, more)

@@ -11,9 +11,11 @@ import click
 from loadmanager.model.policies.model import Kind
 from loadmanager_api.cli.client import ask, run
 from loadmanager_api.cli.echoing import echo
+from loadmanager_api.cli.grouping import Group
 from loadmanager_api.cli.names import segment
-from loadmanager_api.cli.options import Remote, asks_a_broker
+from loadmanager_api.cli.options import changes, confirm, disrupts, shows
 from loadmanager_api.cli.printing import done, show, show_pairs
+from loadmanager_api.cli.remote import Remote
 
 _KIND = click.argument("kind", type=click.Choice([kind.value for kind in Kind]))
 _NAME = click.argument("name", metavar="NAME")
@@ -21,17 +23,16 @@ _SEEN = click.option(
     "--seen", type=click.IntRange(0), help="Only if the policy has this version; 0: only if there is none."
 )
 _REASON = click.option("--reason", metavar="TEXT", help="Reason, for the history.")
-_DRY_RUN = click.option("--dry-run", is_flag=True, help="Change nothing; list what would move.")
 
 
-@click.group()
+@click.group(cls=Group)
 def policies() -> None:
     """Show, set and delete policies of every kind."""
 
 
 @policies.command("list")
 @click.option("--kind", type=click.Choice([kind.value for kind in Kind]), help="Only policies of this kind.")
-@asks_a_broker
+@shows
 def list_(remote: Remote, kind: str | None) -> None:
     """List all policies that hold now."""
     found = run(ask(remote, "GET", "/v1/policies", query={"kind": kind}))
@@ -42,7 +43,7 @@ def list_(remote: Remote, kind: str | None) -> None:
 @policies.command("show")
 @_KIND
 @_NAME
-@asks_a_broker
+@shows
 def show_(remote: Remote, kind: str, name: str) -> None:
     """Show one policy."""
     found = run(ask(remote, "GET", _path(kind, name)))
@@ -60,9 +61,8 @@ def show_(remote: Remote, kind: str, name: str) -> None:
 @click.option("-f", "--file", "file", type=click.File(), help="File with the JSON; - is standard input.")
 @_SEEN
 @click.option("--force", is_flag=True, help="Write the policy even if no broker satisfies it now.")
-@_DRY_RUN
 @_REASON
-@asks_a_broker
+@changes
 def set_(
     remote: Remote,
     kind: str,
@@ -71,7 +71,6 @@ def set_(
     file: IO[str] | None,
     seen: int | None,
     force: bool,
-    dry_run: bool,
     reason: str | None,
 ) -> None:
     """Create or replace a policy: `policies set namespace shop/x '{"weight": 2}'`."""
@@ -81,8 +80,9 @@ def set_(
         body = json.loads(policy if policy is not None else file.read() if file is not None else "")
     except ValueError as error:
         raise click.UsageError(f"that is not valid JSON: {error}") from None
-    query = _query(seen, dry_run, reason) | {"force": "true" if force else None}
-    _written(remote, run(ask(remote, "PUT", _path(kind, name), query=query, body=body)))
+    query = _query(seen, reason, force=force)
+    found = run(ask(remote, "PUT", _path(kind, name), query=query, body=body, previews=True))
+    show_written(remote, f"{kind} {name}: version {found['version']}", found)
 
 
 @policies.command("delete")
@@ -90,21 +90,19 @@ def set_(
 @_NAME
 @_SEEN
 @click.option("--force", is_flag=True, help="Delete even if a bundle is left without any broker.")
-@_DRY_RUN
 @_REASON
-@asks_a_broker
-def delete(
-    remote: Remote, kind: str, name: str, seen: int | None, force: bool, dry_run: bool, reason: str | None
-) -> None:
+@disrupts
+def delete(remote: Remote, kind: str, name: str, seen: int | None, force: bool, reason: str | None) -> None:
     """Delete a policy."""
-    query = _query(seen, dry_run, reason) | {"force": "true" if force else None}
-    _written(remote, run(ask(remote, "DELETE", _path(kind, name), query=query)), "deleted, which is version")
+    confirm(remote, f"This deletes the policy {kind} {name}")
+    found = run(ask(remote, "DELETE", _path(kind, name), query=_query(seen, reason, force=force), previews=True))
+    show_written(remote, f"{kind} {name}: deleted, which is version {found['version']}", found)
 
 
 @policies.command("history")
 @_KIND
 @_NAME
-@asks_a_broker
+@shows
 def history(remote: Remote, kind: str, name: str) -> None:
     """List every version of one policy, oldest first."""
     found = run(ask(remote, "GET", _path(kind, name) + "/history"))
@@ -112,15 +110,31 @@ def history(remote: Remote, kind: str, name: str) -> None:
     show(remote, found, ("version", "when", "author", "policy", "reason"), rows)
 
 
-def _written(remote: Remote, found: dict[str, Any], how: str = "version") -> None:
-    if remote.output == "json":
+def show_preview(remote: Remote, method: str, kind: str, name: str, body: Any = None) -> None:
+    """Show what a change of a policy would move: the dry run of commands that write policies as Pulsar does."""
+    show_written(remote, "", run(ask(remote, method, _path(kind, name), body=body, previews=True)))
+
+
+def delete_as_pulsar(remote: Remote, path: str, kind: str, name: str, what: str, **facts: object) -> None:
+    """Delete a policy at Pulsar's `path`; a dry run shows our preview, where it is."""
+    if remote.dry_run:
+        run(ask(remote, "GET", path))
+        show_preview(remote, "DELETE", kind, name)
+        return
+    run(ask(remote, "DELETE", path))
+    done(remote, f"deleted {what} {name}", **facts)
+
+
+def show_written(remote: Remote, text: str, found: dict[str, Any]) -> None:
+    """Report a change of a policy; of a dry run, what would move."""
+    if not remote.for_people:
         done(remote, "", **found)
         return
     for note in (*found["notes"], *(f"overridden: {rule}" for rule in found["forced"])):
         echo(f"note: {note}", err=True)
     preview = found["preview"]
     if preview is None:
-        done(remote, f"{found['kind']} {found['name']}: {how} {found['version']}")
+        done(remote, text)
         return
     total = preview["misplaced_total"]
     echo(f"nothing was changed; {total} bundles would have to move, {len(preview['moves'])} in the next round")
@@ -135,12 +149,8 @@ def _worded(version: dict[str, Any]) -> str:
     return f"not in force: {version['defect']}" if version["defect"] else json.dumps(version["policy"])
 
 
-def _query(seen: int | None, dry_run: bool, reason: str | None) -> dict[str, str | None]:
-    return {
-        "seen": None if seen is None else str(seen),
-        "dry_run": "true" if dry_run else None,
-        "reason": reason,
-    }
+def _query(seen: int | None, reason: str | None, *, force: bool) -> dict[str, str | None]:
+    return {"seen": None if seen is None else str(seen), "reason": reason, "force": "true" if force else None}
 
 
 def _path(kind: str, name: str) -> str:

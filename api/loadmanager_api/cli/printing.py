@@ -1,4 +1,4 @@
-"""Prints answers: tables for people, JSON for programs. A row is one line, however long: names stay whole.
+"""Prints answers: tables for people, JSON or YAML for programs. A row is one line, however long: names stay whole.
 
 In a terminal only rows don't wrap.
 """
@@ -12,12 +12,12 @@ import sys
 import textwrap
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import click
 
 from loadmanager_api.cli.echoing import echo, one_line
-from loadmanager_api.cli.options import Remote
+from loadmanager_api.cli.remote import Remote
 
 _WIDTH = 1_000
 _TRAILING_BLANKS = re.compile(r" +((?:\x1b\[[0-9;]*m)*)$")
@@ -25,22 +25,32 @@ _TRAILING_BLANKS = re.compile(r" +((?:\x1b\[[0-9;]*m)*)$")
 
 
 def show(
-    remote: Remote, answer: Any, columns: Sequence[str], rows: Sequence[Sequence[object]], empty: str = "none"
+    remote: Remote,
+    answer: Any,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    empty: str = "none",
+    *,
+    wide: int = 0,
 ) -> None:
-    """The answer as JSON, or a table of the rows; `empty` is printed if there are none."""
-    if remote.output == "json":
-        echo(json.dumps(answer, indent=2))
+    """The answer for programs, or a table of the rows; `empty` is printed if there are none.
+
+    The last `wide` columns are shown with `-o wide` alone.
+    """
+    if not remote.for_people:
+        show_answer(remote, answer)
     elif not rows:
         if empty:
             echo(empty, err=True)
     else:
-        _table(columns, rows)
+        shown = len(columns) - (wide if remote.output != "wide" else 0)
+        _table(columns[:shown], [row[:shown] for row in rows])
 
 
 def show_pairs(remote: Remote, answer: Any, pairs: Sequence[tuple[str, object]]) -> None:
-    """The answer as JSON, or its parts below each other."""
-    if remote.output == "json":
-        echo(json.dumps(answer, indent=2))
+    """The answer for programs, or its parts below each other."""
+    if not remote.for_people:
+        show_answer(remote, answer)
         return
     width = max(len(name) for name, _ in pairs)
     for name, value in pairs:
@@ -48,8 +58,18 @@ def show_pairs(remote: Remote, answer: Any, pairs: Sequence[tuple[str, object]])
 
 
 def done(remote: Remote, text: str, **facts: object) -> None:
-    """Report success: a sentence, or its facts as JSON."""
-    echo(json.dumps(facts) if remote.output == "json" else text)
+    """Report success: a sentence, or its facts for programs."""
+    echo(text) if remote.for_people else show_answer(remote, facts, indent=None)
+
+
+def show_answer(remote: Remote, answer: Any, indent: int | None = 2) -> None:
+    """The answer as YAML or JSON, with nothing but ASCII in it."""
+    if remote.output == "yaml":
+        import yaml
+
+        echo(yaml.safe_dump(answer, sort_keys=False, width=_WIDTH), nl=False)
+    else:
+        echo(json.dumps(answer, indent=indent))
 
 
 def cell(value: object) -> str:
@@ -61,6 +81,8 @@ def cell(value: object) -> str:
             return "yes" if value else "no"
         case float():
             return f"{value:.1f}"
+        case list() if all(isinstance(each, str) for each in cast("list[object]", value)):
+            return one_line(", ".join(cast("list[str]", value))) or "-"
         case dict() | list():
             return json.dumps(value)
         case _:
@@ -83,7 +105,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     numeric = [
-        all(isinstance(row[i], int | float) and not isinstance(row[i], bool) for row in rows)
+        all(row[i] is None or (isinstance(row[i], int | float) and not isinstance(row[i], bool)) for row in rows)
         for i in range(len(columns))
     ]
     for name, right in zip(columns, numeric, strict=True):

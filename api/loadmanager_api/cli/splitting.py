@@ -8,23 +8,25 @@ import click
 
 from loadmanager_api.cli.client import ask, run
 from loadmanager_api.cli.echoing import echo
+from loadmanager_api.cli.grouping import Group
 from loadmanager_api.cli.names import BUNDLE
-from loadmanager_api.cli.options import Remote, asks_a_broker
+from loadmanager_api.cli.options import shows
 from loadmanager_api.cli.printing import age, show, show_pairs
+from loadmanager_api.cli.remote import Remote
 from statechannel.law.bundle import Bundle
 
 
-@click.group()
+@click.group(cls=Group)
 def splitting() -> None:
     """Show splits, merges and quarantines, and why others did not happen."""
 
 
 @splitting.command("show")
-@asks_a_broker
+@shows
 def show_(remote: Remote) -> None:
     """Show the asked broker's last look at its own bundles, and recent events."""
     found = run(ask(remote, "GET", "/v1/splitting"))
-    if remote.output == "json":
+    if not remote.for_people:
         show(remote, found, (), ())
         return
     looked = found["idle"] or f"{found['looks']} looks, the last one {age(found['looked_ms'])} ago"
@@ -53,7 +55,7 @@ def _lines(row: dict[str, Any]) -> list[tuple[str, str]]:
 
 @splitting.command("why")
 @click.argument("bundle", type=BUNDLE)
-@asks_a_broker
+@shows
 def why(remote: Remote, bundle: Bundle) -> None:
     """Show why a bundle is not split, and not merged. Ask its owner, with --admin-url."""
     found = run(ask(remote, "GET", f"/v1/splitting/{bundle}"))

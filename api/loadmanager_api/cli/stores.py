@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from loadmanager_api.cli.check import quiet_clients
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from statechannel.ports import Coordination, Log
 
 T = TypeVar("T")
+S = TypeVar("S", bound="Log | Coordination")
 
 
 def working(work: Coroutine[Any, Any, T]) -> T:
@@ -43,30 +44,27 @@ def check_there(address: str, option: str) -> None:
         )
 
 
-@asynccontextmanager
-async def opened_log(settings: Settings) -> AsyncGenerator[Log]:
+def opened_log(settings: Settings) -> AbstractAsyncContextManager[Log]:
     """The log, started. Raises LogUnavailable, ValueError."""
     from loadmanager.broker.wiring import open_log
 
-    log = open_log(settings)
-    try:
-        await log.start(settings.start_timeout_s)
-        yield log
-    finally:
-        await log.close()
+    return _started(open_log(settings), settings)
 
 
-@asynccontextmanager
-async def opened_coordination(settings: Settings) -> AsyncGenerator[Coordination]:
+def opened_coordination(settings: Settings) -> AbstractAsyncContextManager[Coordination]:
     """The coordination service, started. Raises CoordinationUnavailable, ValueError."""
     from loadmanager.broker.wiring import open_coordination
 
-    coordination = open_coordination(settings)
+    return _started(open_coordination(settings), settings)
+
+
+@asynccontextmanager
+async def _started(service: S, settings: Settings) -> AsyncGenerator[S]:
     try:
-        await coordination.start(settings.start_timeout_s)
-        yield coordination
+        await service.start(settings.start_timeout_s)
+        yield service
     finally:
-        await coordination.close()
+        await service.close()
 
 
 @asynccontextmanager

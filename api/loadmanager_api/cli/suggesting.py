@@ -1,79 +1,155 @@
-"""Names for shell completion, asked of the cluster with a short time-out; failures are silent."""
+"""Names in the cluster, for shell completion and near matches; asked with a short time-out. Failures are silent."""
 
 from __future__ import annotations
 
 import json
+import re
+import time
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
 
 import click
-from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from loadmanager_api.cli.options import DEFAULT_URL
+from loadmanager_api.cli.client import Failed
+from loadmanager_api.cli.contexts import resolved
+from loadmanager_api.cli.near import with_nearest
+from loadmanager_api.cli.remote import Remote, Typed
 
 TIMEOUT_S = 0.8
 """Short, because the user waits for it."""
 SUGGESTIONS = 200
 _SAFE = "/:"
+CREDENTIALS = ("LOADMANAGER_TOKEN", "LOADMANAGER_CLIENT_CERTIFICATE")
+"""Variables without which a broker over HTTP is asked at once: the client's own code takes longer to import."""
+
+
+_ABSENT = re.compile(r"\bno (broker|namespace|bundle) (\S+?)[;,.]?(?:\s|$)")
+"""How brokers say that there is no such thing."""
 
 
 def brokers(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     """Names of registered brokers, and of those that are gone but still hold something."""
-    return _beginning((broker["broker"] for broker in _ask(ctx, "/v1/brokers") or ()), incomplete)
+    return _beginning(broker_names(_remote(ctx)), incomplete)
 
 
 def namespaces(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     """`tenant/namespace`: those of the tenant once it is typed, before that all."""
-    tenant, slash, _ = incomplete.partition("/")
-    tenants = [tenant] if slash else [t for t in _ask(ctx, "/admin/v2/tenants") or () if t.startswith(tenant)]
-    found: list[str] = []
-    for each in tenants[:SUGGESTIONS]:
-        answer = _ask(ctx, f"/admin/v2/namespaces/{quote(each)}")
-        if answer is None:
-            break
-        found += answer
-        if len(found) >= SUGGESTIONS:
-            break
-    return _beginning(found, incomplete)
+    return _beginning(namespace_names(_remote(ctx), incomplete), incomplete)
 
 
 def bundles(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     """Bundles of the namespace that is typed, and namespaces before one is."""
     if incomplete.count("/") < 2:
-        return [CompletionItem(f"{item.value}/") for item in namespaces(ctx, incomplete)]
-    namespace = incomplete.rpartition("/")[0]
-    page = _ask(ctx, f"/v1/bundles?limit={SUGGESTIONS}&namespace={quote(namespace)}")
-    return _beginning((bundle["bundle"] for bundle in (page or {}).get("bundles", ())), incomplete)
+        return _followed_by_slash(ctx, incomplete)
+    return _beginning(bundle_names(_remote(ctx), incomplete.rpartition("/")[0]), incomplete)
+
+
+def topics(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    """Topics that were created, and hottest keys of the asked broker, with their domain if one is typed."""
+    domain, full, short = incomplete.rpartition("://")
+    if short.count("/") < 2:
+        return _followed_by_slash(ctx, incomplete, domain + full)
+    namespace = "/".join(short.split("/")[:2])
+    found = _ask(_remote(ctx), f"/admin/v2/{domain or 'persistent'}/{quote(namespace)}") or ()
+    return _beginning((each if full else each.partition("://")[2] for each in found), incomplete)
+
+
+def _followed_by_slash(ctx: click.Context, incomplete: str, domain: str = "") -> list[CompletionItem]:
+    found = namespaces(ctx, incomplete.removeprefix(domain))
+    return [CompletionItem(f"{domain}{item.value}/") for item in found]
+
+
+def broker_names(remote: Remote) -> list[str]:
+    """Names of registered brokers, and of those that are gone but still hold something."""
+    return [broker["broker"] for broker in _ask(remote, "/v1/brokers") or ()]
+
+
+def namespace_names(remote: Remote, beginning: str = "") -> list[str]:
+    """Namespaces whose tenant is at the beginning of what is typed; not all of a great cluster."""
+    tenant, slash, _ = beginning.partition("/")
+    tenants = [tenant] if slash else [t for t in _ask(remote, "/admin/v2/tenants") or () if t.startswith(tenant)]
+    found: list[str] = []
+    for each in tenants[:SUGGESTIONS]:
+        answer = _ask(remote, f"/admin/v2/namespaces/{quote(each)}")
+        if answer is None:
+            break
+        found += answer
+        if len(found) >= SUGGESTIONS:
+            break
+    return found
+
+
+def bundle_names(remote: Remote, namespace: str) -> list[str]:
+    """Bundles of the namespace, the first ones."""
+    page = _ask(remote, f"/v1/bundles?limit={SUGGESTIONS}&namespace={quote(namespace)}")
+    return [bundle["bundle"] for bundle in (page or {}).get("bundles", ())]
+
+
+def with_near_names(remote: Remote, error: Failed) -> Failed:
+    """The refusal, with the names that are nearest to the one that is said not to be there."""
+    absent = _ABSENT.search(error.message)
+    if absent is None or error.status is None:
+        return error
+    kind, name = absent.groups()
+    match kind:
+        case "broker":
+            known = broker_names(remote)
+        case "namespace":
+            known = namespace_names(remote)
+        case _:
+            known = bundle_names(remote, name.rpartition("/")[0])
+    return type(error)(with_nearest(error.message, name, known), error.status)
 
 
 def _beginning(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
     return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)][:SUGGESTIONS]
 
 
-def _ask(ctx: click.Context, path: str) -> Any:
-    """The parsed answer of the broker that the command line names, None if there is none."""
+def _remote(ctx: click.Context) -> Remote:
+    """What the line says, before the command's name or behind it; nobody to ask if that is unusable."""
+    typed = Typed()
+    levels = [ctx, *([ctx.parent] if ctx.parent else []), ctx.find_root()]
+    for level in reversed(levels):
+        own = {name: level.params.get(name) for name in Typed.__struct_fields__}
+        typed = Typed(**own).over(typed)
+    try:
+        return resolved(typed)
+    except click.ClickException:
+        return Remote(admin_urls=[""])
+
+
+def _ask(remote: Remote, path: str) -> Any:
+    """The parsed answer of the first broker that answers, None if none does in time."""
+    until_s = time.monotonic() + TIMEOUT_S
+    for url in remote.admin_urls:
+        left_s = until_s - time.monotonic()
+        if left_s <= 0 or not url.startswith(("http://", "https://")):
+            break
+        try:
+            return _answer(remote, url, path, left_s)
+        except (OSError, ValueError):  # refused, too late, no JSON
+            continue
+    return None
+
+
+def _answer(remote: Remote, url: str, path: str, timeout_s: float) -> Any:
+    import os
     from urllib.request import Request, urlopen  # quicker to import than the client of the commands themselves
 
-    url = _admin_url(ctx)
-    if not url.startswith(("http://", "https://")):
-        return None
-    try:
-        with urlopen(Request(url + quote(path, safe=_SAFE + "?&="), method="GET"), timeout=TIMEOUT_S) as answer:
-            return json.load(answer)
-    except (OSError, ValueError):  # refused, too late, no JSON
-        return None
+    from loadmanager.errors import LoadManagerError
 
+    asked, tls = Request(url + quote(path, safe=_SAFE + "?&="), method="GET"), None
+    variables = os.environ if remote.variables is None else remote.variables
+    if any(name.startswith(CREDENTIALS) for name in variables) or url.startswith("https:"):
+        from loadmanager.client.credentials import Credentials
 
-def _admin_url(ctx: click.Context | None) -> str:
-    """What the line says, wherever it says it; else the environment."""
-    url = DEFAULT_URL
-    while ctx is not None:
-        given = ctx.params.get("admin_url")
-        if given:
-            url = str(given).rstrip("/")
-            if ctx.get_parameter_source("admin_url") is ParameterSource.COMMANDLINE:
-                break
-        ctx = ctx.parent
-    return url
+        try:
+            credentials = Credentials.of_environment(variables)
+            asked.headers.update(credentials.headers(url))
+            tls = credentials.context()
+        except LoadManagerError as error:
+            raise ValueError(str(error)) from None
+    with urlopen(asked, timeout=timeout_s, context=tls) as answer:
+        return json.load(answer)

@@ -13,8 +13,9 @@ import msgspec
 from loadmanager_api.cli.client import EXIT_REFUSED, EXIT_UNAVAILABLE
 from loadmanager_api.cli.configuring import settings_of, settings_options
 from loadmanager_api.cli.echoing import echo
-from loadmanager_api.cli.options import Remote
+from loadmanager_api.cli.options import prints
 from loadmanager_api.cli.printing import show
+from loadmanager_api.cli.remote import Remote
 from loadmanager_api.cli.stores import check_there, coordination_of, opened_coordination, opened_log, working
 
 if TYPE_CHECKING:
@@ -24,9 +25,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @settings_options
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), help="Print a table, or JSON.  [default: table]")
-@click.pass_context
-def verify(ctx: click.Context, output: str | None, more: tuple[str, ...], **given: Any) -> None:
+@prints
+def verify(remote: Remote, more: tuple[str, ...], **given: Any) -> None:
     """Read the log from its begin, and check that the snapshots and all live brokers agree with it.
 
     Give the options of the brokers. The command writes nothing. Brokers may run meanwhile: each is compared at exactly
@@ -37,7 +37,7 @@ def verify(ctx: click.Context, output: str | None, more: tuple[str, ...], **give
     check_there(settings.log, "--log")
     check_there(coordination_of(settings), "--coordination")
     findings = working(_verified(settings))
-    _show((ctx.find_object(Remote) or Remote()).with_options(None, output), findings)
+    _show(remote, findings)
     outcomes = {finding.outcome.value for finding in findings}
     if "differs" in outcomes:
         raise SystemExit(EXIT_REFUSED)
@@ -62,7 +62,7 @@ def _progress(found: Sequence[Finding]) -> None:
 def _show(remote: Remote, findings: Sequence[Finding]) -> None:
     rows = [(f.partition, f.who, f.next_offset, _outcome(f), f.detail) for f in findings]
     show(remote, msgspec.to_builtins(findings), ("partition", "who", "up to", "outcome", "detail"), rows)
-    if remote.output == "table":
+    if remote.for_people:
         counts = Counter(finding.outcome.value for finding in findings)
         echo(f"\n{counts['agrees']} agree, {counts['differs']} differ, {counts['unchecked']} could not be checked")
 

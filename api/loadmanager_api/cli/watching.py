@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterator
+import ssl
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from typing import Any
 
 import click
 
-from loadmanager_api.cli.client import CONNECT_TIMEOUT_S, Failed, NotNow, run, unreachable
+from loadmanager.errors import LoadManagerError
+from loadmanager_api.cli.client import (
+    CONNECT_TIMEOUT_S,
+    Failed,
+    NotNow,
+    distrusted,
+    given_credentials,
+    run,
+    unreachable,
+)
 from loadmanager_api.cli.echoing import echo, one_line
 from loadmanager_api.cli.names import NAMESPACE
-from loadmanager_api.cli.options import Remote, asks_a_broker
+from loadmanager_api.cli.options import asks_a_broker
+from loadmanager_api.cli.remote import Remote
 
 SILENCE_S = 35.0
 """A broker sends something every 10 s: after this silence it is gone."""
@@ -45,8 +56,8 @@ def watch(remote: Remote, namespace: str | None, since: str | None, limit: int |
 
 async def _print(remote: Remote, namespace: str | None, since: str | None, limit: int | None) -> None:
     left = limit
-    async with aclosing(_events(remote, namespace, since)) as events:
-        async for kind, revision, data in events:
+    async with aclosing(events(remote, namespace, since, lambda why: echo(why, err=True))) as found:
+        async for kind, revision, data in found:
             for line in _lines(remote, kind, revision, data):
                 echo(line)
                 left = None if left is None else left - 1
@@ -54,13 +65,15 @@ async def _print(remote: Remote, namespace: str | None, since: str | None, limit
                     return
 
 
-async def _events(remote: Remote, namespace: str | None, since: str | None) -> AsyncGenerator[Event, None]:
-    """Events without end, over as many connections as needed. Raises Failed."""
+async def events(
+    remote: Remote, namespace: str | None, since: str | None, tell: Callable[[str], None]
+) -> AsyncGenerator[Event, None]:
+    """Events without end, over as many connections as needed; each break is told. Raises Failed."""
     failures = 0
     while True:
         try:
-            async with aclosing(_connection(remote, namespace, since)) as events:
-                async for event in events:
+            async with aclosing(_connection(remote, namespace, since)) as found:
+                async for event in found:
                     if event[1] or event[0] not in ("", "end"):
                         failures = 0  # do not retry for ever with a broker that ends each connection after its greeting
                     since = event[1] or since
@@ -72,7 +85,7 @@ async def _events(remote: Remote, namespace: str | None, since: str | None) -> A
         failures += 1
         if failures > ATTEMPTS:
             raise NotNow(why if since is None else f"{why}; continue with --since {since}, at any broker")
-        echo(f"{why}; trying again", err=True)
+        tell(f"{why}; trying again")
         await asyncio.sleep(AGAIN_S)
 
 
@@ -83,22 +96,34 @@ async def _connection(remote: Remote, namespace: str | None, since: str | None) 
     query = {name: value for name, value in (("namespace", namespace), ("since", since)) if value is not None}
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=SILENCE_S)
     try:
+        credentials = given_credentials(remote)
+        headers = credentials.headers(remote.admin_url)
         async with (
-            aiohttp.ClientSession(timeout=timeout, read_bufsize=MAX_LINE_BYTES) as session,
-            session.get(remote.admin_url + "/v1/watch", params=query) as answer,
+            credentials.session(timeout=timeout, read_bufsize=MAX_LINE_BYTES) as session,
+            session.get(remote.admin_url + "/v1/watch", params=query, headers=headers) as answer,
         ):
             if answer.status != 200:
                 raise _refused(answer.status, await answer.text())
             lines: list[str] = []
-            async for line in answer.content:
-                lines.append(line.decode().rstrip("\r\n"))
-                if not lines[-1]:
-                    yield parse(lines)
-                    lines = []
+            try:
+                async for line in answer.content:
+                    lines.append(line.decode().rstrip("\r\n"))
+                    if not lines[-1]:
+                        yield parse(lines)
+                        lines = []
+            finally:
+                if answer.connection is not None and answer.connection.transport is not None:
+                    answer.connection.transport.abort()  # else TLS would say goodbye on a loop that has ended
+    except LoadManagerError as error:  # of the credentials
+        raise Failed(str(error)) from None
+    except ssl.CertificateError as error:
+        raise Failed(distrusted(remote.admin_url, error)) from None
     except aiohttp.InvalidURL:
         raise click.UsageError(f"{remote.admin_url!r} is not a URL; write --admin-url http://host:port") from None
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise NotNow(unreachable(remote, error)) from None
+        failed = remote.admin_url
+        remote.admin_urls.append(remote.admin_urls.pop(0))  # the next connection is another broker's
+        raise NotNow(unreachable({failed: error})) from None
 
 
 def _refused(status: int, text: str) -> Failed:
@@ -117,7 +142,7 @@ def parse(lines: list[str]) -> Event:
 
 
 def _lines(remote: Remote, kind: str, revision: str | None, data: Any) -> Iterator[str]:
-    if remote.output == "json":
+    if not remote.for_people:
         yield json.dumps({"event": kind, "id": revision, "data": data})
         return
     match kind:

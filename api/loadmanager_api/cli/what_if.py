@@ -14,10 +14,12 @@ from loadmanager_api.cli.echoing import echo
 from loadmanager_api.cli.explain import at_option, log_option
 from loadmanager_api.cli.explain_showing import clock
 from loadmanager_api.cli.names import BROKER, NAMESPACE
-from loadmanager_api.cli.options import Remote, asks_a_broker
+from loadmanager_api.cli.options import asks_a_broker, shows
 from loadmanager_api.cli.plans import plans
-from loadmanager_api.cli.printing import hanging
-from loadmanager_api.cli.projecting import columns, heading, percent, show_brokers, show_moves
+from loadmanager_api.cli.printing import hanging, show_answer
+from loadmanager_api.cli.projecting import show_brokers, show_moves
+from loadmanager_api.cli.remote import Remote
+from loadmanager_api.cli.what_if_showing import show_projections, show_wish
 
 
 @click.command("what-if", short_help="Show what a round would decide under other conditions.")
@@ -77,23 +79,18 @@ def what_if(
         "rested": rested,
     }
     if log is not None:
-        found = _offline(log, wish, at_ms)
+        show_projections(remote, _offline(log, wish, at_ms))
     else:
-        query = {"at": None if at_ms is None else str(at_ms)}
-        found = run(ask(remote, "POST", "/v1/what-if", query=query, body=wish))
-    if remote.output == "json":
-        echo(json.dumps(found, indent=2))
-    else:
-        _show(found)
+        show_wish(remote, wish, {"at": None if at_ms is None else str(at_ms)})
 
 
 @plans.command("preview", short_help="Show what a round would do now: a dry run.")
-@asks_a_broker
+@shows
 def preview(remote: Remote) -> None:
     """Show what a round of balancing would do at this moment. Changes nothing, and proposes nothing."""
     found = run(ask(remote, "GET", "/v1/plan"))
-    if remote.output == "json":
-        echo(json.dumps(found, indent=2))
+    if not remote.for_people:
+        show_answer(remote, found)
         return
     projected = found["projection"]
     echo(f"{found['strategy']} would decide now, {clock(found['at_ms'])}:", bold=True)
@@ -133,34 +130,6 @@ def _documents(given: tuple[str, ...]) -> dict[str, Any]:
         if not equals or not isinstance(found[key], dict | None):
             raise click.UsageError(f"--policy {each}: write KIND/NAME={{…}}, or KIND/NAME=null")
     return found
-
-
-def _show(found: dict[str, Any]) -> None:
-    now, then = found["as_it_is"], found["changed"]
-    changes = "; ".join(found["changes"]) or "nothing is different"
-    echo(hanging("What if: ", "         ", changes), bold=True)
-    echo(hanging("", "  ", then["decision"]["reason"]))
-    heading("compared")
-    columns(
-        ("", "as it is", "with the change"),
-        [
-            ("moves", str(len(now["decision"]["moves"])), str(len(then["decision"]["moves"]))),
-            ("load moved", percent(now["load_moved"]), percent(then["load_moved"])),
-            ("spread before", percent(now["spread_before"]), percent(then["spread_before"])),
-            ("spread after", percent(now["spread_after"]), percent(then["spread_after"])),
-            ("mean usage", percent(now["mean"]), percent(then["mean"])),
-            ("had to move", _bound(now), _bound(then)),
-        ],
-    )
-    show_brokers(now, then)
-    show_moves(then["decision"])
-    for note in found["notes"]:
-        echo(hanging("\nnote: ", "      ", note))
-
-
-def _bound(projected: dict[str, Any]) -> str:
-    certificate = projected["decision"]["certificate"]
-    return "-" if certificate is None else f"{percent(certificate['bound'])} ({certificate['resource']})"
 
 
 __all__ = ["plans", "what_if"]

@@ -5,9 +5,12 @@ from __future__ import annotations
 from loadmanager.leader.rebalancing import pausing
 from loadmanager.leader.rebalancing.operating import Operating
 from loadmanager.leader.rebalancing.status import balance_status
-from loadmanager_api.authorship import Author
+from loadmanager.model.policies.model import AccessRole
+from loadmanager_api.access.authorship import AuthorOf
+from loadmanager_api.access.gate import Permission
 from loadmanager_api.crossing import ControlRouter
 from loadmanager_api.kept import Acting, TheNode
+from loadmanager_api.openapi import answers
 from loadmanager_api.plan_schemas import BalancingShown, PauseShown, PauseWish
 from loadmanager_api.presenting_plans import balancing_shown, pause_shown
 
@@ -22,17 +25,19 @@ async def show_balancing(node: TheNode, acting: Acting) -> BalancingShown:
     return balancing_shown(Operating(rebalancer), status)
 
 
-@router.post("/pause")
-async def pause(node: TheNode, acting: Acting, author: Author, wish: PauseWish) -> PauseShown:
+@router.post("/pause", responses=answers(404, 409, 412))
+async def pause(node: TheNode, acting: Acting, author: AuthorOf, may: Permission, wish: PauseWish) -> PauseShown:
     """Pause automatic moves and moves of plans: in the cluster, in a namespace, or from and to a broker."""
+    may.require(AccessRole.OPERATOR, None if wish.broker else wish.namespace)
     subject = pausing.Subject(wish.namespace, wish.broker)
-    changed = await pausing.pause(node.policies, subject, wish.author or author, wish.reason)
+    changed = await pausing.pause(node.policies, subject, author.or_named(wish.author), wish.reason)
     return pause_shown(pausing.paused(node.policies.current()), changed=changed)
 
 
-@router.post("/resume")
-async def resume(node: TheNode, acting: Acting, author: Author, wish: PauseWish) -> PauseShown:
+@router.post("/resume", responses=answers(409, 412))
+async def resume(node: TheNode, acting: Acting, author: AuthorOf, may: Permission, wish: PauseWish) -> PauseShown:
     """End a pause: the cluster's, or that of the given namespace or broker. Other pauses stay."""
+    may.require(AccessRole.OPERATOR, None if wish.broker else wish.namespace)
     subject = pausing.Subject(wish.namespace, wish.broker)
-    changed = await pausing.resume(node.policies, subject, wish.author or author, wish.reason)
+    changed = await pausing.resume(node.policies, subject, author.or_named(wish.author), wish.reason)
     return pause_shown(pausing.paused(node.policies.current()), changed=changed)

@@ -13,7 +13,9 @@ from loadmanager.errors import Conflict, NotFound, Unavailable
 from loadmanager.model.registration import VERSION
 from loadmanager_api.crossing import ControlRouter, on_http_loop
 from loadmanager_api.kept import Acting, AnyNode, TheNode, acting
+from loadmanager_api.openapi import answers
 from loadmanager_api.presenting import leader_of
+from loadmanager_api.routes.pulsar_brokers import check_cluster
 from loadmanager_api.schemas import BrokerInfo, TenantInfo
 from statechannel.law.bundle import check_namespace
 
@@ -27,7 +29,7 @@ async def list_brokers(node: TheNode) -> list[str]:
     return sorted(name for name, peer in node.membership.peers.items() if peer.broker not in suspected)
 
 
-@router.get("/brokers/leaderBroker")
+@router.get("/brokers/leaderBroker", responses=answers(404))
 async def leader_broker(node: TheNode) -> BrokerInfo:
     """Show the leader that this broker last saw. 404 while there is none."""
     leader = leader_of(node)
@@ -73,11 +75,10 @@ async def version() -> str:
     return VERSION
 
 
-@router.get("/brokers/{cluster}")
+@router.get("/brokers/{cluster}", responses=answers(404))
 async def list_cluster(node: TheNode, cluster: str) -> list[str]:
     """List brokers, as `/brokers`. 404 for any other cluster than this one."""
-    if cluster != node.settings.cluster:
-        raise NotFound(f"this is cluster {node.settings.cluster!r}; nothing is known here of {cluster!r}")
+    check_cluster(node, cluster)
     return await list_brokers(node)
 
 
@@ -90,7 +91,7 @@ async def list_tenants(node: TheNode) -> list[str]:
     return sorted({name.partition("/")[0] for name in node.channel.table.namespaces()})
 
 
-@router.get("/tenants/{tenant}")
+@router.get("/tenants/{tenant}", responses=answers(404))
 async def show_tenant(node: TheNode, tenant: str) -> TenantInfo:
     """Show a tenant. 404 if it has no namespace."""
     if not node.channel.table.namespaces(tenant):
@@ -98,13 +99,20 @@ async def show_tenant(node: TheNode, tenant: str) -> TenantInfo:
     return TenantInfo(allowedClusters=[node.settings.cluster])
 
 
-@router.put("/tenants/{tenant}", status_code=204)
+@router.put("/tenants/{tenant}", status_code=204, responses=answers(412))
 async def create_tenant(acting: Acting, tenant: str) -> None:
     """Accept the tenant and do nothing: a tenant exists as soon as it has a namespace. The body is ignored."""
     check_namespace(f"{tenant}/any")
 
 
-@router.delete("/tenants/{tenant}", status_code=204)
+@router.post("/tenants/{tenant}", status_code=204, responses=answers(404))
+async def update_tenant(node: TheNode, tenant: str) -> None:
+    """Accept the change and do nothing: tenants have no properties here. 404 for a tenant without a namespace."""
+    if not node.channel.table.namespaces(tenant):
+        raise NotFound(f"tenant {tenant!r} has no namespace, and so does not exist; create {tenant}/some-namespace")
+
+
+@router.delete("/tenants/{tenant}", status_code=204, responses=answers(404, 409))
 async def delete_tenant(node: TheNode, tenant: str) -> None:
     """Refuse: 409 while the tenant has namespaces, 404 otherwise, since a tenant without namespaces does not exist."""
     namespaces = node.channel.table.namespaces(tenant)

@@ -14,6 +14,8 @@ from loadmanager.broker.node import NOTES_KEPT, Node
 from loadmanager.channel.audit.digests import (
     BUNDLES_AT_MOST,
     NAMESPACES_AT_MOST,
+    NamespaceDigests,
+    PartitionDigests,
     namespace_digests,
     partition_digests,
 )
@@ -23,6 +25,8 @@ from loadmanager.errors import NotFound
 from loadmanager_api.crossing import ControlRouter, on_http_loop
 from loadmanager_api.http_counts import http_metrics
 from loadmanager_api.kept import Acting, AnyNode, TheNode, kept
+from loadmanager_api.openapi import answers, shape
+from loadmanager_api.paging import Cursor, Paging
 from loadmanager_api.presenting import settings_shown
 from loadmanager_api.presenting_channel import channel_shown
 from loadmanager_api.schemas import ChannelShown, LateVerdict, Notes, NoteShown, ReaderPositions, Readers, ReaderShown
@@ -56,12 +60,13 @@ async def _digested(table: OwnershipTable) -> list[tuple[int, str]]:
     return digested
 
 
-@router.get("/v1/channel/digests")
+@router.get("/v1/channel/digests", responses=answers(404, 412, json=shape(PartitionDigests, NamespaceDigests)))
 async def show_digests(
     node: TheNode,
+    paging: Paging,
     partition: Annotated[int, Query(ge=0)],
     namespace: Annotated[str | None, Query(description="list digests of the bundles of this namespace")] = None,
-    after: Annotated[str, Query(max_length=1_000, description="the `next` of the previous page")] = "",
+    cursor: Cursor = None,
 ) -> Response:
     """List digests of a partition's namespaces, or of a namespace's bundles, to find where two replicas differ.
 
@@ -70,15 +75,16 @@ async def show_digests(
     table = node.channel.table
     if partition >= table.partitions:
         raise NotFound(f"the channel has the partitions 0 to {table.partitions - 1}, not {partition}")
-    state = table.cut(partition)
+    state, after = table.cut(partition), cursor or ""
     if namespace is None:
         found = await asyncio.to_thread(partition_digests, state, after, NAMESPACES_AT_MOST)
     else:
         found = await asyncio.to_thread(namespace_digests, state, check_namespace(namespace), after, BUNDLES_AT_MOST)
+    paging.next(found.next or None)
     return Response(msgspec.json.encode(found), media_type="application/json")
 
 
-@router.get("/v1/channel/records/{record_id}")
+@router.get("/v1/channel/records/{record_id}", responses=answers(404))
 async def show_verdict(node: TheNode, record_id: str) -> LateVerdict:
     """Show the verdict on a record of this broker that came too late for its request (the `record_id` of a 503).
 
@@ -102,13 +108,13 @@ async def list_readers(node: TheNode) -> Readers:
     return Readers(readers=[_reader_shown(node, name, reader) for name, reader in found.items()])
 
 
-@router.get("/v1/channel/readers/{name}")
+@router.get("/v1/channel/readers/{name}", responses=answers(404))
 async def show_reader(node: TheNode, name: str) -> ReaderShown:
     """Show one registered reader."""
     return _reader_shown(node, name, _registry(node).get(name))
 
 
-@router.put("/v1/channel/readers/{name}")
+@router.put("/v1/channel/readers/{name}", responses=answers(409, 412))
 async def register_reader(node: TheNode, acting: Acting, name: str, wanted: ReaderPositions) -> ReaderShown:
     """Register, move or renew a reader. The log keeps what the reader has not read for `reader_ttl_s`.
 
@@ -117,7 +123,7 @@ async def register_reader(node: TheNode, acting: Acting, name: str, wanted: Read
     return _reader_shown(node, name, await _registry(node).register(name, wanted.positions))
 
 
-@router.delete("/v1/channel/readers/{name}", status_code=204)
+@router.delete("/v1/channel/readers/{name}", status_code=204, responses=answers(404))
 async def remove_reader(node: TheNode, acting: Acting, name: str) -> None:
     """Remove a reader: trimming no longer waits for it."""
     await _registry(node).remove(name)
@@ -149,7 +155,7 @@ async def show_settings(node: AnyNode) -> dict[str, Any]:
     return settings_shown(node)
 
 
-@router.get("/metrics")
+@router.get("/metrics", responses=answers(kinds=("text/plain", "application/openmetrics-text")))
 @on_http_loop
 async def metrics(request: Request) -> Response:
     """Answer metrics for Prometheus; docs/metrics.md has their names.
@@ -159,4 +165,6 @@ async def metrics(request: Request) -> Response:
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
     these, handover = kept(request), kept(request).handover
     scraped = await handover.ask(these.metrics.scraped, first=True)
-    return Response(encode(scraped.and_also(http_metrics(these.counts, handover))), media_type=content_type)
+    refused = these.access.refused if these.access is not None else {}
+    own = http_metrics(these.counts, handover, refused)
+    return Response(encode(scraped.and_also((*own, *these.requests.metrics()))), media_type=content_type)

@@ -7,20 +7,36 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 from fastapi import Query
 from fastapi.responses import Response
 
-from loadmanager.decisions.explaining.projection import record_shown
-from loadmanager.decisions.log import LISTED_AT_MOST
+from loadmanager.cluster.journal import offset_of
+from loadmanager.decisions.explaining.answer import BrokerAnswer, BundleAnswer
+from loadmanager.decisions.explaining.deciding_again import Again
+from loadmanager.decisions.explaining.projection import RecordShown, record_shown
+from loadmanager.decisions.explaining.what_if import Preview, WhatIf
+from loadmanager.decisions.record import Summary
 from loadmanager_api.crossing import ControlRouter
 from loadmanager_api.explain_schemas import WhatIfWish
 from loadmanager_api.explaining import Explaining, Moment, shown
+from loadmanager_api.openapi import answers, shape
+from loadmanager_api.paging import Cursor, Limit, Paging
 from statechannel.law.bundle import Bundle
 
 router = ControlRouter(prefix="/v1", tags=["explain"])
 
 
-@router.get("/explain/bundles/{tenant}/{namespace}/{hash_range}")
+class DecisionPage(msgspec.Struct):
+    """Decisions, newest first. `next` is the `cursor` of the next page, null if there is none."""
+
+    decisions: list[Summary]
+    next: str | None
+
+
+@router.get(
+    "/explain/bundles/{tenant}/{namespace}/{hash_range}", responses=answers(404, 410, 412, json=shape(BundleAnswer))
+)
 async def explain_bundle(
     explaining: Explaining,
     tenant: str,
@@ -39,30 +55,31 @@ async def explain_bundle(
     return shown(await explaining.bundle(bundle, at, trying=trying))
 
 
-@router.get("/explain/brokers/{broker}")
+@router.get("/explain/brokers/{broker}", responses=answers(404, 410, 412, json=shape(BrokerAnswer)))
 async def explain_broker(explaining: Explaining, broker: str, at: Moment) -> Response:
     """Explain how full a broker is, with what, and why no (more) bundles were taken from it or given to it."""
     return shown(await explaining.broker(broker, at))
 
 
-@router.get("/decisions")
+@router.get("/decisions", responses=answers(412, json=shape(DecisionPage)))
 async def list_decisions(
     explaining: Explaining,
-    limit: Annotated[int, Query(ge=1, le=LISTED_AT_MOST)] = 100,
-    before: Annotated[int | None, Query(ge=0, description="only entries below this offset")] = None,
+    paging: Paging,
+    limit: Limit = 100,
+    cursor: Cursor = None,
 ) -> Response:
-    """List every round of every leader, also rounds that did nothing, newest first. `next` is the next `before`."""
-    found = await explaining.listed(limit, before)
-    return shown({"decisions": found, "next": found[-1].offset if len(found) == limit else None})
+    """List every round of every leader, also rounds that did nothing, newest first."""
+    found = await explaining.listed(limit, offset_of(cursor))
+    return shown(DecisionPage(found, paging.next(found[-1].offset if len(found) == limit else None)))
 
 
-@router.get("/decisions/{decision_id}")
+@router.get("/decisions/{decision_id}", responses=answers(404, 412, json=shape(RecordShown)))
 async def show_decision(explaining: Explaining, decision_id: str) -> Response:
     """Show one decision (`epoch.round`): its moves with their status, what was weighed and refused, its settings."""
     return shown(record_shown(await explaining.decision(decision_id)))
 
 
-@router.get("/decisions/{decision_id}/again")
+@router.get("/decisions/{decision_id}/again", responses=answers(404, 412, json=shape(Again)))
 async def decide_again(explaining: Explaining, decision_id: str) -> Response:
     """Run the strategy again on exactly the same input. `same` tells whether the result is the same; null: not
     possible.
@@ -70,13 +87,13 @@ async def decide_again(explaining: Explaining, decision_id: str) -> Response:
     return shown(await explaining.decide_again(decision_id))
 
 
-@router.post("/what-if")
+@router.post("/what-if", responses=answers(409, 410, 412, json=shape(WhatIf)))
 async def what_if(explaining: Explaining, wish: WhatIfWish, at: Moment) -> Response:
     """Show the decision under changed assumptions, beside the decision without them. Changes nothing."""
     return shown(await explaining.what_if(wish.edits(), at))
 
 
-@router.get("/plan")
+@router.get("/plan", responses=answers(409, 412, json=shape(Preview)))
 async def preview_plan(explaining: Explaining) -> Response:
     """Show what a round of balancing would do now. Changes nothing."""
     return shown(await explaining.preview())

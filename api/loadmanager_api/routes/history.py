@@ -9,9 +9,12 @@ from fastapi import Query, Request
 from loadmanager.broker.node import Node
 from loadmanager.channel.history.bundle_history import History, history_of
 from loadmanager.channel.history.replaying import ReplayQueue
+from loadmanager.cluster.journal import offset_of
 from loadmanager.errors import NotFound, Unavailable
 from loadmanager_api.crossing import ControlRouter
 from loadmanager_api.kept import TheNode, kept
+from loadmanager_api.openapi import answers
+from loadmanager_api.paging import Cursor, Limit, Paging
 from loadmanager_api.presenting_history import history_shown
 from loadmanager_api.schemas_history import HistoryShown
 from statechannel.errors import BadSnapshot, NewerRecord, Trimmed
@@ -19,35 +22,35 @@ from statechannel.law.bundle import Bundle
 
 router = ControlRouter(prefix="/v1/bundles", tags=["bundles"])
 
-MAX_ENTRIES = 1_000
 
-
-@router.get("/{tenant}/{namespace}/{hash_range}/history")
+@router.get("/{tenant}/{namespace}/{hash_range}/history", responses=answers(404, 412))
 async def bundle_history(
     request: Request,
     node: TheNode,
+    paging: Paging,
     tenant: str,
     namespace: str,
     hash_range: str,
-    limit: Annotated[int, Query(ge=1, le=MAX_ENTRIES)] = 100,
-    before: Annotated[int | None, Query(ge=0, description="only records below this offset")] = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
     since_ms: Annotated[
         int | None, Query(ge=0, le=2**53, description="only records since this time of the log's clock, in ms")
     ] = None,
 ) -> HistoryShown:
     """List every record that names the bundle, accepted or refused, newest first, also after a split or merge.
 
-    `next` is the `before` of the next page. 404 for a bundle that never existed.
+    `next` is the `cursor` of the next page. 404 for a bundle that never existed.
     """
     bundle = Bundle.of(f"{tenant}/{namespace}", hash_range)
-    table, replays = node.channel.table, kept(request).replay_queue
+    table, replays, before = node.channel.table, kept(request).replay_queue, offset_of(cursor)
     if table.namespace(bundle.namespace) is None:
         raise NotFound(f"there is no namespace {bundle.namespace}, and never was")
     found = await _found(node, replays, bundle, limit, before, since_ms)
     entry = table.get(bundle)
     if not found.heard_of and entry is None:
         raise NotFound(_unheard_of(found, since_ms, before))
-    return history_shown(found, entry, since_ms)
+    next_page = paging.next(found.entries[-1].offset if found.older else None)
+    return history_shown(found, entry, next_page, since_ms)
 
 
 async def _found(
@@ -70,6 +73,6 @@ def _unheard_of(found: History, since_ms: int | None, before: int | None) -> str
         return f"no record names {found.bundle} in that time; ask without since_ms"
     where = f" (the log of partition {found.partition} begins at offset {found.log_begin})" if found.log_begin else ""
     if before is not None:
-        return f"no record below offset {before} names {found.bundle}{where}; ask without before"
+        return f"no record below offset {before} names {found.bundle}{where}; ask without cursor"
     heard = "no record that is still there names" if found.log_begin else "nobody ever heard of"
     return f"{heard} {found.bundle}{where}; see /v1/bundles?namespace={found.bundle.namespace}"

@@ -9,7 +9,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, BinaryIO
 
 import msgspec
 from fastapi import Depends
@@ -20,14 +20,15 @@ from loadmanager.errors import NotFound
 from loadmanager.history import published
 from loadmanager_api.crossing import ControlRouter, on_http_loop
 from loadmanager_api.kept import AnyNode
+from loadmanager_api.openapi import Responses, answers
 from loadmanager_api.schemas_load_history import LoadHistoryShown, ResultListed, ResultShown
 
 router = ControlRouter(prefix="/v1/history", tags=["load history"])
 
 PIECE_BYTES = 1 << 16
-JSON: dict[int | str, dict[str, Any]] = {200: {"model": ResultShown}}
-HTML: dict[int | str, dict[str, Any]] = {200: {"content": {"text/html": {}}}}
-PNG: dict[int | str, dict[str, Any]] = {200: {"content": {"image/png": {}}}}
+JSON: Responses = {200: {"model": ResultShown}} | answers(404)
+HTML = answers(404, kinds=("text/html",))
+PNG = answers(404, kinds=("image/png",))
 ALONE = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "img-src data:; frame-ancestors 'self'"
@@ -47,7 +48,7 @@ async def _root(node: AnyNode) -> str:
 Root = Annotated[str, Depends(_root)]
 
 
-@router.get("")
+@router.get("", responses=answers(404))
 @on_http_loop
 async def show_load_history(root: Root) -> LoadHistoryShown:
     """List the published results of the load history; each is at `/v1/history/NAME`. An empty list is no error."""
@@ -59,7 +60,7 @@ async def show_load_history(root: Root) -> LoadHistoryShown:
     return LoadHistoryShown(results=_shown(results), pictures=list(pictures), report=report)
 
 
-@router.get("/analyses")
+@router.get("/analyses", responses=answers(404))
 @on_http_loop
 async def list_analyses(root: Root) -> list[ResultListed]:
     """List the published analyses."""

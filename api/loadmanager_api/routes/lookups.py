@@ -11,19 +11,23 @@ from typing import Literal
 from fastapi import Request, Response
 from fastapi.responses import PlainTextResponse
 
+from loadmanager_api.access.gate import Permission
 from loadmanager_api.answers import channel_owner, is_channel_topic, known_peer, lookup_data, lookup_headers
 from loadmanager_api.batch_lookup import look_up_all
 from loadmanager_api.crossing import ControlRouter, on_http_loop
 from loadmanager_api.kept import Acting, TheNode, kept
+from loadmanager_api.openapi import answers
 from loadmanager_api.schemas import LookupAnswers, LookupData, LookupRequest
 from statechannel.law.bundle import Key
 
 router = ControlRouter(tags=["lookup"])
 
 _SUFFIX = "/bundle"
+LOOKED_UP = answers(404, 412, kinds=("text/plain",))
+LOOKED_UP[200] |= {"model": LookupData}
 
 
-@router.get("/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic:path}", response_model=None)
+@router.get("/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic:text}", response_model=None, responses=LOOKED_UP)
 async def look_up(
     request: Request,
     response: Response,
@@ -60,10 +64,12 @@ def _ends_in_suffix(request: Request) -> bool:
 
 @router.post("/v1/lookup", response_model=LookupAnswers)
 @on_http_loop
-async def look_up_many(request: Request, node: TheNode, acting: Acting, asked: LookupRequest) -> Response:
+async def look_up_many(
+    request: Request, node: TheNode, acting: Acting, may: Permission, asked: LookupRequest
+) -> Response:
     """Look up the owners of many topics at once. A topic that cannot be looked up has a problem as its `error`."""
     timeout_s = node.settings.lookup_timeout_s
     if asked.timeout_ms is not None:
         timeout_s = min(timeout_s, asked.timeout_ms / 1000)
-    answers = await look_up_all(kept(request).handover, acting.lookup, asked.topics, timeout_s)
+    answers = await look_up_all(kept(request).handover, acting.lookup, asked.topics, timeout_s, may)
     return Response(answers, media_type="application/json")

@@ -12,11 +12,14 @@ from typing import Annotated, Literal
 from fastapi import Body, Query
 
 from loadmanager.broker.incarnation import Incarnation
-from loadmanager.errors import Invalid
+from loadmanager.broker.node import Node
+from loadmanager.errors import Conflict, Invalid
 from loadmanager.model.boundaries import MOST_PARTS
-from loadmanager_api.authorship import Author
+from loadmanager_api.access.authorship import Author
 from loadmanager_api.crossing import ControlRouter
 from loadmanager_api.kept import Acting, TheNode
+from loadmanager_api.openapi import answers
+from loadmanager_api.presenting import no_broker
 from loadmanager_api.schemas import BundlesData, NamespacePolicies, NewNamespace, RingPosition
 from statechannel.law.bundle import Bundle, Key, even_boundaries
 from statechannel.law.table import Namespace
@@ -34,14 +37,14 @@ async def list_namespaces(node: TheNode, tenant: str) -> list[str]:
     return node.channel.table.namespaces(tenant)
 
 
-@router.get("/namespaces/{tenant}/{namespace}")
+@router.get("/namespaces/{tenant}/{namespace}", responses=answers(404))
 async def show_namespace(node: TheNode, acting: Acting, tenant: str, namespace: str) -> NamespacePolicies:
     """Show the part of Pulsar's policies that exists here."""
     known = acting.operations.namespace(f"{tenant}/{namespace}")
     return NamespacePolicies(bundles=_bundles(known), replication_clusters=[node.settings.cluster])
 
 
-@router.put("/namespaces/{tenant}/{namespace}", status_code=204)
+@router.put("/namespaces/{tenant}/{namespace}", status_code=204, responses=answers(409, 412))
 async def create_namespace(
     node: TheNode, acting: Acting, tenant: str, namespace: str, wanted: NewNamespace | None = None
 ) -> None:
@@ -52,19 +55,19 @@ async def create_namespace(
     await acting.operations.create_namespace(f"{tenant}/{namespace}", boundaries)
 
 
-@router.delete("/namespaces/{tenant}/{namespace}", status_code=204)
+@router.delete("/namespaces/{tenant}/{namespace}", status_code=204, responses=answers(404, 409))
 async def delete_namespace(acting: Acting, tenant: str, namespace: str) -> None:
     """Unload all bundles of the namespace, then delete it."""
     await acting.operations.delete_namespace(f"{tenant}/{namespace}")
 
 
-@router.get("/namespaces/{tenant}/{namespace}/bundles")
+@router.get("/namespaces/{tenant}/{namespace}/bundles", responses=answers(404))
 async def show_bundles(acting: Acting, tenant: str, namespace: str) -> BundlesData:
     """Show the boundaries of its bundles. `/v1/bundles` has their states and owners."""
     return _bundles(acting.operations.namespace(f"{tenant}/{namespace}"))
 
 
-@router.put("/namespaces/{tenant}/{namespace}/unload", status_code=204)
+@router.put("/namespaces/{tenant}/{namespace}/unload", status_code=204, responses=answers(404, 409, 412))
 async def unload_namespace(acting: Acting, tenant: str, namespace: str, destination: Destination = None) -> None:
     """Unload all its bundles; lookups assign them again."""
     if destination:
@@ -72,8 +75,9 @@ async def unload_namespace(acting: Acting, tenant: str, namespace: str, destinat
     await acting.operations.unload_namespace(f"{tenant}/{namespace}")
 
 
-@router.put("/namespaces/{tenant}/{namespace}/{bundle}/unload", status_code=204)
+@router.put("/namespaces/{tenant}/{namespace}/{bundle}/unload", status_code=204, responses=answers(404, 409, 412))
 async def unload_bundle(
+    node: TheNode,
     acting: Acting,
     tenant: str,
     namespace: str,
@@ -84,13 +88,13 @@ async def unload_bundle(
 ) -> None:
     """Transfer the bundle to `destinationBroker`; without one, unload it from its owner, if it has one.
 
-    409 if the destination owns it already, is draining or does not answer, or if a policy forbids the transfer (the
-    answer names the rule; `force` overrides it). 404 if there is no such bundle or broker.
+    409 if the destination owns it already, is not registered, is draining or does not answer, or if a policy forbids
+    the transfer (the answer names the rule; `force` overrides it). 404 if there is no such bundle.
     """
-    await _move(acting, Bundle.of(f"{tenant}/{namespace}", bundle), destination, author, force=force)
+    await _move(node, acting, Bundle.of(f"{tenant}/{namespace}", bundle), destination, author, force=force)
 
 
-@router.put("/namespaces/{tenant}/{namespace}/{bundle}/split", status_code=204)
+@router.put("/namespaces/{tenant}/{namespace}/{bundle}/split", status_code=204, responses=answers(404, 409, 412))
 async def split_bundle(
     acting: Acting,
     tenant: str,
@@ -110,8 +114,9 @@ async def split_bundle(
     await acting.operations.split(whole, positions=positions or None, algorithm=algorithm, unload=unload)
 
 
-@router.put("/{domain}/{tenant}/{namespace}/{topic:path}/unload", status_code=204)
+@router.put("/{domain}/{tenant}/{namespace}/{topic:text}/unload", status_code=204, responses=answers(404, 409, 412))
 async def unload_topic(
+    node: TheNode,
     acting: Acting,
     domain: Literal["persistent", "non-persistent"],
     tenant: str,
@@ -123,11 +128,16 @@ async def unload_topic(
 ) -> None:
     """Transfer the topic's whole bundle to another broker (PIP-192's `topics unload --dest`)."""
     entry = acting.operations.bundle_of(Key.parse(f"{domain}://{tenant}/{namespace}/{topic}"))
-    await _move(acting, entry.bundle, destination, author, force=force)
+    await _move(node, acting, entry.bundle, destination, author, force=force)
 
 
-async def _move(acting: Incarnation, bundle: Bundle, destination: str | None, author: str, *, force: bool) -> None:
+async def _move(
+    node: Node, acting: Incarnation, bundle: Bundle, destination: str | None, author: str, *, force: bool
+) -> None:
     if destination:
+        acting.operations.bundle(bundle)
+        if destination not in node.membership.peers:  # 409 as in Pulsar: 404 would say that the bundle is missing
+            raise Conflict(no_broker(node, destination))
         await acting.operations.transfer(bundle, destination, author=author, force=force)
     else:
         await acting.operations.unload(bundle)

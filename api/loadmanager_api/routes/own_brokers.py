@@ -1,33 +1,80 @@
-"""`/v1/brokers`: the members with their load, and their drains.
+"""`/v1/brokers`: the members with their load, and their drains. `/v1/usage`: how full they were.
 
-A drain is the broker's own work, so these requests (and only these) are sent on: 307 to the admin URL of the broker.
+A drain is the broker's own work, so these requests (and only these) are sent on: 307 to the admin URL of the broker. A
+drain by policy is the leader's work: any broker writes the policy.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+import asyncio
+from typing import Annotated, cast
 
+import msgspec
 from fastapi import Query, Request, Response
 from fastapi.responses import RedirectResponse
 
 from loadmanager.broker.node import Node
+from loadmanager.cluster.usage_history import Copy, rows
 from loadmanager.errors import Conflict, NotFound, Unavailable
-from loadmanager_api.crossing import ControlRouter
+from loadmanager.model.policies.model import BrokerPolicy, Kind, Policy
+from loadmanager_api.access.authorship import Author
+from loadmanager_api.crossing import ControlRouter, on_http_loop
 from loadmanager_api.draining import Draining
 from loadmanager_api.kept import Acting, TheNode, kept
-from loadmanager_api.presenting import broker_shown, brokers_shown
-from loadmanager_api.schemas import BrokerShown, DrainShown
+from loadmanager_api.openapi import answers
+from loadmanager_api.paging import MOST, Cursor, Limit, Paging
+from loadmanager_api.presenting import broker_shown, no_broker
+from loadmanager_api.schemas import BrokerShown, DrainShown, UsageShown
 
-router = ControlRouter(prefix="/v1/brokers", tags=["brokers"])
+router = ControlRouter(prefix="/v1", tags=["brokers"])
+
+SHOWN_AT_ONCE = 50
+"""Brokers that are shown in one turn of the control loop."""
+
+ByPolicy = Annotated[
+    bool,
+    Query(description="by a broker policy: any broker answers, the leader moves the bundles, restarts change nothing"),
+]
 
 
-@router.get("")
-async def list_brokers(node: TheNode) -> list[BrokerShown]:
-    """List every registered broker, and brokers that are gone but still hold bundles."""
-    return brokers_shown(node)
+@router.get("/usage", response_class=Response, responses={200: {"model": UsageShown}})
+@on_http_loop
+async def show_usage(request: Request, node: TheNode) -> Response:
+    """Show how full each broker was in the last hour, as far back as the asked broker was there to see it."""
+    copy = await kept(request).handover.ask(lambda: _copied(node), light=True)
+    return Response(msgspec.json.encode(rows(copy)), media_type="application/json")
 
 
-@router.get("/{broker}")
+async def _copied(node: Node) -> Copy:
+    return node.usage_history.copy()
+
+
+@router.get("/brokers")
+async def list_brokers(
+    node: TheNode,
+    paging: Paging,
+    domain: Annotated[str | None, Query(description="only brokers of this failure domain")] = None,
+    registered: Annotated[bool | None, Query(description="only brokers that are registered, or are not")] = None,
+    limit: Limit = MOST,
+    cursor: Cursor = None,
+) -> list[BrokerShown]:
+    """List every registered broker, and brokers that are gone but still hold bundles; by name."""
+    known = {peer.broker: peer for peer in node.membership.peers.values()}
+    found = [
+        broker
+        for broker in {*known, *node.channel.table.holders()}
+        if registered in (None, broker in known)
+        and (domain is None or (broker in known and known[broker].registration.failure_domain == domain))
+    ]
+    shown: list[BrokerShown] = []
+    for broker in paging.of(found, str, limit, cursor):
+        shown.append(broker_shown(node, broker, known.get(broker)))
+        if len(shown) % SHOWN_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return shown
+
+
+@router.get("/brokers/{broker}", responses=answers(404))
 async def show_broker(node: TheNode, broker: str) -> BrokerShown:
     """Show one broker by its name."""
     peer = node.membership.peers.get(broker)
@@ -35,51 +82,73 @@ async def show_broker(node: TheNode, broker: str) -> BrokerShown:
         return broker_shown(node, peer.broker, peer)
     held = [holder for holder in node.channel.table.holders() if holder.name == broker]
     if not held:
-        raise _unknown(node, broker)
+        raise NotFound(no_broker(node, broker))
     return broker_shown(node, max(held), None)
 
 
-@router.get("/{broker}/drain", response_model=DrainShown)
+@router.get("/brokers/{broker}/drain", response_model=DrainShown, responses=answers(307, 404))
 async def drain_progress(request: Request, node: TheNode, acting: Acting, broker: str) -> DrainShown | Response:
     """Show the progress of the broker's drain."""
     return _elsewhere(request, node, broker) or _draining(request).progress()
 
 
-@router.put("/{broker}/drain", status_code=202, response_model=DrainShown)
+@router.put("/brokers/{broker}/drain", status_code=202, response_model=DrainShown, responses=answers(307, 404, 409))
 async def drain(
     request: Request,
     node: TheNode,
     acting: Acting,
+    author: Author,
     broker: str,
     timeout_s: Annotated[
         float | None,
         Query(gt=0, le=86_400, description="time limit in seconds; by default the setting drain_timeout_s"),
     ] = None,
     force: Annotated[bool, Query(description="drain even if no other broker takes bundles")] = False,
+    by_policy: ByPolicy = False,
 ) -> DrainShown | Response:
     """Drain the broker: it takes no more bundles, and all of its bundles move away. Answers at once; `GET` shows
     progress.
 
     409 if no other broker could take its bundles: they would have no owner.
     """
-    elsewhere = _elsewhere(request, node, broker)
+    elsewhere = None if by_policy else _elsewhere(request, node, broker)
     if elsewhere is not None:
         return elsewhere
     drained = {name for name, policy in node.policies.current().brokers.items() if policy.drain}
     if not force and all(peer.broker.name in {broker, *drained} for peer in node.membership.eligible()):
         raise Conflict("no other broker takes bundles: start or undrain one, or insist (?force=true, --force)")
+    if by_policy:
+        await _set_policy(node, broker, author, drain=True)
+        left = node.channel.table.count_held_by(node.membership.peers[broker].broker)
+        return DrainShown(broker=broker, draining=True, running=True, total=left, left=left, done=left == 0)
     draining = _draining(request)
     draining.begin(timeout_s or node.settings.drain_timeout_s)
     return draining.progress().model_copy(update={"draining": True})
 
 
-@router.delete("/{broker}/drain", status_code=204, response_model=None)
-async def undrain(request: Request, node: TheNode, acting: Acting, broker: str) -> Response | None:
+@router.delete("/brokers/{broker}/drain", status_code=204, response_model=None, responses=answers(307, 404, 409))
+async def undrain(
+    request: Request, node: TheNode, acting: Acting, author: Author, broker: str, by_policy: ByPolicy = False
+) -> Response | None:
     """Cancel the drain: the broker takes bundles again."""
+    if by_policy:
+        await _set_policy(node, broker, author, drain=False)
+        return None
     elsewhere = _elsewhere(request, node, broker)
     if elsewhere is None:
         await _draining(request).end()
     return elsewhere
+
+
+async def _set_policy(node: Node, broker: str, author: str, *, drain: bool) -> None:
+    if broker not in node.membership.peers:
+        raise NotFound(no_broker(node, broker))
+
+    def changed(policy: Policy) -> Policy:
+        return msgspec.structs.replace(cast("BrokerPolicy", policy), drain=drain)
+
+    reason = "drain" if drain else "undrain"
+    await node.policies.change(Kind.BROKER, broker, changed, author=author, reason=reason)
 
 
 def _draining(request: Request) -> Draining:
@@ -92,12 +161,8 @@ def _elsewhere(request: Request, node: Node, broker: str) -> Response | None:
         return None
     peer = node.membership.peers.get(broker)
     if peer is None:
-        raise _unknown(node, broker)
+        raise NotFound(no_broker(node, broker))
     if not peer.registration.admin_url:
         raise Unavailable(f"{broker} registered no admin URL: ask it directly")
     query = f"?{request.url.query}" if request.url.query else ""
     return RedirectResponse(f"{peer.registration.admin_url}{request.url.path}{query}", 307)
-
-
-def _unknown(node: Node, broker: str) -> NotFound:
-    return NotFound(f"there is no broker {broker}; registered: {', '.join(sorted(node.membership.peers)) or 'none'}")

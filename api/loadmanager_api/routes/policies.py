@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, cast
 
 import msgspec
-from fastapi import Depends, Header, Query, Request, Response
+from fastapi import Depends, Query, Request, Response
 
 from loadmanager.broker.incarnation import Incarnation
 from loadmanager.broker.node import Node
 from loadmanager.cluster.policy_store import Written
-from loadmanager.errors import Invalid
 from loadmanager.model.policies.fields import patched, read
-from loadmanager.model.policies.model import Kind, Policy
+from loadmanager.model.policies.model import TYPES, Kind, Policy
 from loadmanager.model.policies.stored import named
-from loadmanager.settings.documents.model import ABSENT, Version
-from loadmanager_api.authorship import Author
+from loadmanager.settings.documents.model import Version
+from loadmanager_api.access.authorship import Author
+from loadmanager_api.conditions import When
 from loadmanager_api.crossing import ControlRouter
 from loadmanager_api.kept import Acting, TheNode
+from loadmanager_api.openapi import answers, body, shape
 from loadmanager_api.policy_schemas import PoliciesShown, PolicyShown, PolicyWritten
 from loadmanager_api.previewing import preview
 
@@ -28,7 +28,6 @@ Force = Annotated[bool, Query(description="accept it even if nothing satisfies t
 DryRun = Annotated[bool, Query(description="write nothing; list what would move")]
 Seen = Annotated[int | None, Query(ge=0, description="the version to replace; 0: there is none yet")]
 Reason = Annotated[str, Query(max_length=1_000, description="the reason, kept in the history")]
-IfMatch = Annotated[str | None, Header(description='as `seen`: the ETag of a GET, such as "3"')]
 KINDS = frozenset(kind.value for kind in Kind)
 
 
@@ -38,8 +37,6 @@ async def _document(request: Request, kind: Kind) -> Policy:
 
 Document = Annotated[Policy, Depends(_document)]
 """The policy in the request's body, read where the request was."""
-
-_ETAG = re.compile(r'(?:W/)?"?(\d{1,15})"?')
 
 
 @router.get("")
@@ -54,57 +51,57 @@ async def list_policies(node: TheNode, kind: Kind | None = None) -> PoliciesShow
     )
 
 
-@router.get("/{kind}/{name:path}/history")
-async def policy_history(node: TheNode, kind: Kind, name: str) -> list[PolicyShown]:
-    """List every version of one document, deletions too, oldest first."""
-    if kind is Kind.NAMESPACE and "/" not in name:  # the path of a namespace that is called `tenant/history`
-        return [_shown(node.policies.get(kind, f"{name}/history"))]
-    return [_shown(each) for each in node.policies.history(kind, name)]
-
-
-@router.get("/{kind}/{name:path}")
+@router.get("/{kind}/{name:document}", responses=answers(404))
 async def show_policy(node: TheNode, response: Response, kind: Kind, name: str) -> PolicyShown:
-    """Show one document. Its ETag is its version."""
+    """Show one document. Its ETag begins with its version."""
     found = node.policies.get(kind, name)
     response.headers["ETag"] = f'"{found.version}"'
     return _shown(found)
 
 
-@router.put("/{kind}/{name:path}")
+@router.get("/{kind}/{name:with_history}/history", responses=answers(404))
+async def policy_history(node: TheNode, kind: Kind, name: str) -> list[PolicyShown]:
+    """List every version of one document, deletions too, oldest first."""
+    return [_shown(each) for each in node.policies.history(kind, name)]
+
+
+@router.put("/{kind}/{name:document}", responses=answers(404, 409, 412), openapi_extra=body(shape(*TYPES.values())))
 async def put_policy(
     response: Response,
     node: TheNode,
     acting: Acting,
     policy: Document,
     author: Author,
+    when: When,
     kind: Kind,
     name: str,
     seen: Seen = None,
     force: Force = False,
     dry_run: DryRun = False,
     reason: Reason = "",
-    if_match: IfMatch = None,
 ) -> PolicyWritten:
     """Set a document. Only bundles that it makes misplaced will move, within the limits of a round.
 
     412 for a document that can never be valid. 409 if nothing satisfies a rule (`force` overrides this), or if the
-    version is no longer `seen`.
+    version is no longer `seen`; 412 if it is not that of `If-Match`.
     """
+    seen = when.seen(seen, node.policies.latest(kind, name))
     if dry_run:
-        checked = await node.policies.check(kind, name, policy, force=force)
+        checked = await when.met(node.policies.check(kind, name, policy, seen=seen, force=force))
         return await _would_be(node, acting, kind, name, policy, checked.notes, checked.refused)
-    written = await node.policies.put(
-        kind, name, policy, seen=_seen(seen, if_match), author=author, reason=reason, force=force
+    written = await when.met(
+        node.policies.put(kind, name, policy, seen=seen, author=author, reason=reason, force=force)
     )
     return _written(response, written)
 
 
-@router.patch("/{kind}/{name:path}")
+@router.patch("/{kind}/{name:document}", responses=answers(404, 409, 412))
 async def patch_policy(
     response: Response,
     node: TheNode,
     acting: Acting,
     author: Author,
+    when: When,
     kind: Kind,
     name: str,
     patch: dict[str, Any],
@@ -115,32 +112,34 @@ async def patch_policy(
     """Set the given fields of a document; null removes a field. Other fields stay. A document without fields is
     deleted.
     """
+    seen = when.seen(None, node.policies.latest(kind, name))
     if dry_run:
         before = node.policies.current_of(kind, name)
         policy = patched(kind, before, patch)
-        checked = await node.policies.check(kind, name, policy, force=force)
+        checked = await when.met(node.policies.check(kind, name, policy, seen=seen, force=force))
         return await _would_be(node, acting, kind, name, policy, checked.notes, checked.refused)
-    written = await node.policies.change(
-        kind, name, lambda before: patched(kind, before, patch), author=author, reason=reason, force=force
+    changed = node.policies.change(
+        kind, name, lambda before: patched(kind, before, patch), seen=seen, author=author, reason=reason, force=force
     )
+    written = await when.met(changed)
     if written is not None:
         return _written(response, written)
     version = node.policies.version(kind, name)
     return PolicyWritten(kind=kind.value, name=name, version=version, notes=["it was so already"])
 
 
-@router.delete("/{kind}/{name:path}")
+@router.delete("/{kind}/{name:document}", responses=answers(404, 409, 412))
 async def delete_policy(
     response: Response,
     node: TheNode,
     acting: Acting,
     author: Author,
+    when: When,
     kind: Kind,
     name: str,
     seen: Seen = None,
     dry_run: DryRun = False,
     reason: Reason = "",
-    if_match: IfMatch = None,
     force: Force = False,
 ) -> PolicyWritten:
     """Delete a document.
@@ -148,12 +147,11 @@ async def delete_policy(
     404 if there is none. 409 if its version is no longer `seen`, or if a namespace would be left without any broker
     (`force` overrides this).
     """
+    seen = when.seen(seen, node.policies.latest(kind, name))
     if dry_run:
-        checked = await node.policies.check_deletion(kind, name, force=force)
+        checked = await when.met(node.policies.check_deletion(kind, name, seen=seen, force=force))
         return await _would_be(node, acting, kind, name, None, checked.notes, checked.refused)
-    written = await node.policies.delete(
-        kind, name, seen=_seen(seen, if_match), author=author, reason=reason, force=force
-    )
+    written = await when.met(node.policies.delete(kind, name, seen=seen, author=author, reason=reason, force=force))
     return _written(response, written)
 
 
@@ -203,15 +201,3 @@ def _shown(version: Version[Policy]) -> PolicyShown:
         readable=version.readable,
         defect=version.defect,
     )
-
-
-def _seen(seen: int | None, if_match: str | None) -> int | None:
-    """The version that the caller has seen, by query or header. Raises Invalid."""
-    if if_match is None or if_match.strip() == "*":
-        return seen
-    match = _ETAG.fullmatch(if_match.strip())
-    if match is None:
-        raise Invalid(f'If-Match: {if_match} is no version; write If-Match: "{seen or ABSENT}"')
-    if seen is not None and seen != int(match[1]):
-        raise Invalid(f"seen={seen} and If-Match: {if_match} name different versions; give one")
-    return int(match[1])

@@ -10,22 +10,29 @@ from collections.abc import Callable
 from typing import Annotated, TypeVar
 
 import msgspec
-from fastapi import Body, Query
+from fastapi import Depends, Query, Request
 from fastapi.responses import PlainTextResponse
 
 from loadmanager.broker.node import Node
-from loadmanager.errors import Conflict, Invalid, NotFound
+from loadmanager.errors import Conflict, Invalid
 from loadmanager.model.policies.affinity import grouped
 from loadmanager.model.policies.matching import matches_broker
 from loadmanager.model.policies.model import FailureDomain, IsolationPolicy, Kind, NamespacePolicy
-from loadmanager_api.authorship import Author
+from loadmanager_api.access.authorship import Author
 from loadmanager_api.crossing import ControlRouter
 from loadmanager_api.kept import Acting, TheNode
+from loadmanager_api.openapi import answers, body
 from loadmanager_api.policy_schemas import AutoFailover, BrokerIsolationData, FailureDomainData, IsolationData
+from loadmanager_api.routes.pulsar_brokers import check_cluster
 
 router = ControlRouter(prefix="/admin/v2", tags=["policies"])
 
 N = TypeVar("N", int, float)
+
+first = ControlRouter(tags=["policies"])
+"""Paths of Pulsar's first admin interface that its tools still use."""
+
+GROUP_CHARACTERS = 200
 
 Force = Annotated[bool, Query(description="accept it even if nothing satisfies the rule at present")]
 
@@ -33,38 +40,40 @@ Force = Annotated[bool, Query(description="accept it even if nothing satisfies t
 # --- isolation
 
 
-@router.get("/clusters/{cluster}/namespaceIsolationPolicies")
+@router.get("/clusters/{cluster}/namespaceIsolationPolicies", responses=answers(404))
 async def list_isolation_policies(node: TheNode, cluster: str) -> dict[str, IsolationData]:
     """List all isolation policies by name."""
-    _check_cluster(node, cluster)
+    check_cluster(node, cluster)
     return {name: _data(policy) for name, policy in node.policies.current().isolation.items()}
 
 
-@router.get("/clusters/{cluster}/namespaceIsolationPolicies/brokers")
+@router.get("/clusters/{cluster}/namespaceIsolationPolicies/brokers", responses=answers(404))
 async def list_isolated_brokers(node: TheNode, cluster: str) -> list[BrokerIsolationData]:
     """List each broker with the namespaces that policies bind to it."""
-    _check_cluster(node, cluster)
+    check_cluster(node, cluster)
     return [_of_broker(node, name) for name in sorted(node.membership.peers)]
 
 
-@router.get("/clusters/{cluster}/namespaceIsolationPolicies/brokers/{broker}")
+@router.get("/clusters/{cluster}/namespaceIsolationPolicies/brokers/{broker}", responses=answers(404))
 async def show_isolated_broker(node: TheNode, cluster: str, broker: str) -> BrokerIsolationData:
     """Show the namespaces that policies bind to this broker."""
-    _check_cluster(node, cluster)
+    check_cluster(node, cluster)
     return _of_broker(node, broker)
 
 
-@router.get("/clusters/{cluster}/namespaceIsolationPolicies/{policy}")
+@router.get("/clusters/{cluster}/namespaceIsolationPolicies/{policy}", responses=answers(404, 409))
 async def show_isolation_policy(node: TheNode, cluster: str, policy: str) -> IsolationData:
     """Show one isolation policy."""
-    _check_cluster(node, cluster)
+    check_cluster(node, cluster)
     found = node.policies.get(Kind.ISOLATION, policy)
     if not isinstance(found.value, IsolationPolicy):
         raise Conflict(f"isolation policy {policy!r} cannot be worked with: {found.defect}; replace or delete it")
     return _data(found.value)
 
 
-@router.post("/clusters/{cluster}/namespaceIsolationPolicies/{policy}", status_code=204)
+@router.post(
+    "/clusters/{cluster}/namespaceIsolationPolicies/{policy}", status_code=204, responses=answers(404, 409, 412)
+)
 async def set_isolation_policy(
     node: TheNode,
     acting: Acting,
@@ -74,42 +83,46 @@ async def set_isolation_policy(
     wanted: IsolationData,
     force: Force = False,
 ) -> None:
-    """Set an isolation policy. 412 for a bad regular expression, 409 if nothing satisfies a rule."""
-    _check_cluster(node, cluster)
-    await node.policies.put(Kind.ISOLATION, policy, _policy(wanted), author=author, force=force)
+    """Set an isolation policy. 412 for a bad regular expression, 409 if nothing satisfies a rule.
+
+    As in Pulsar, and unlike `PUT /v1/policies/isolation/…`, it may leave namespaces without any broker that are under
+    no policy; the history says which.
+    """
+    check_cluster(node, cluster)
+    await node.policies.put(Kind.ISOLATION, policy, _policy(wanted), author=author, force=force, strand=True)
 
 
-@router.delete("/clusters/{cluster}/namespaceIsolationPolicies/{policy}", status_code=204)
+@router.delete("/clusters/{cluster}/namespaceIsolationPolicies/{policy}", status_code=204, responses=answers(404, 409))
 async def delete_isolation_policy(
     node: TheNode, acting: Acting, author: Author, cluster: str, policy: str, force: Force = False
 ) -> None:
     """Delete an isolation policy. 409 if that leaves a namespace without any broker."""
-    _check_cluster(node, cluster)
+    check_cluster(node, cluster)
     await node.policies.delete(Kind.ISOLATION, policy, author=author, force=force)
 
 
 # --- failure domains
 
 
-@router.get("/clusters/{cluster}/failureDomains")
+@router.get("/clusters/{cluster}/failureDomains", responses=answers(404))
 async def list_failure_domains(node: TheNode, cluster: str) -> dict[str, FailureDomainData]:
     """List all failure domains by name."""
-    _check_cluster(node, cluster)
+    check_cluster(node, cluster)
     domains = node.policies.current().failure_domains
     return {name: FailureDomainData(brokers=list(each.brokers)) for name, each in domains.items()}
 
 
-@router.get("/clusters/{cluster}/failureDomains/{domain}")
+@router.get("/clusters/{cluster}/failureDomains/{domain}", responses=answers(404, 409))
 async def show_failure_domain(node: TheNode, cluster: str, domain: str) -> FailureDomainData:
     """Show one failure domain."""
-    _check_cluster(node, cluster)
+    check_cluster(node, cluster)
     found = node.policies.get(Kind.FAILURE_DOMAIN, domain)
     if not isinstance(found.value, FailureDomain):
         raise Conflict(f"failure domain {domain!r} cannot be worked with: {found.defect}; replace or delete it")
     return FailureDomainData(brokers=list(found.value.brokers))
 
 
-@router.post("/clusters/{cluster}/failureDomains/{domain}", status_code=204)
+@router.post("/clusters/{cluster}/failureDomains/{domain}", status_code=204, responses=answers(404, 409, 412))
 async def set_failure_domain(
     node: TheNode,
     acting: Acting,
@@ -120,22 +133,37 @@ async def set_failure_domain(
     force: Force = False,
 ) -> None:
     """Set the brokers of a failure domain. 409 if one of them is in another domain."""
-    _check_cluster(node, cluster)
+    check_cluster(node, cluster)
     policy = FailureDomain(brokers=tuple(wanted.brokers))
     await node.policies.put(Kind.FAILURE_DOMAIN, domain, policy, author=author, force=force)
 
 
-@router.delete("/clusters/{cluster}/failureDomains/{domain}", status_code=204)
+@router.delete("/clusters/{cluster}/failureDomains/{domain}", status_code=204, responses=answers(404))
 async def delete_failure_domain(node: TheNode, acting: Acting, author: Author, cluster: str, domain: str) -> None:
     """Delete a failure domain. Its brokers are then in the domains that they registered themselves, if any."""
-    _check_cluster(node, cluster)
+    check_cluster(node, cluster)
     await node.policies.delete(Kind.FAILURE_DOMAIN, domain, author=author)
 
 
 # --- anti-affinity
 
 
-@router.get("/namespaces/{tenant}/{namespace}/antiAffinity", response_class=PlainTextResponse)
+async def _group(request: Request) -> str:
+    text = (await request.body()).decode("utf-8", "replace").strip()
+    if text.startswith('"'):
+        try:
+            text = msgspec.json.decode(text, type=str)
+        except msgspec.DecodeError:
+            raise Invalid("the group is no JSON string") from None
+    if not 1 <= len(text) <= GROUP_CHARACTERS:
+        raise Invalid(f"the body is the name of the group, 1 to {GROUP_CHARACTERS} characters")
+    return text
+
+
+Group = Annotated[str, Depends(_group)]
+
+
+@router.get("/namespaces/{tenant}/{namespace}/antiAffinity", response_class=PlainTextResponse, responses=answers(404))
 async def show_anti_affinity(node: TheNode, acting: Acting, tenant: str, namespace: str) -> str:
     """Show the anti-affinity group of the namespace; empty if it is in none."""
     name = f"{tenant}/{namespace}"
@@ -143,30 +171,39 @@ async def show_anti_affinity(node: TheNode, acting: Acting, tenant: str, namespa
     return grouped(node.policies.current().namespaces).get(name, "")
 
 
-@router.post("/namespaces/{tenant}/{namespace}/antiAffinity", status_code=204)
+@router.post(
+    "/namespaces/{tenant}/{namespace}/antiAffinity",
+    status_code=204,
+    responses=answers(404, 409, 412),
+    openapi_extra=body({"type": "string", "minLength": 1, "maxLength": GROUP_CHARACTERS}),
+)
 async def set_anti_affinity(
     node: TheNode,
     acting: Acting,
     author: Author,
     tenant: str,
     namespace: str,
-    group: Annotated[str, Body(min_length=1, max_length=200)],
+    group: Group,
 ) -> None:
-    """Put the namespace into an anti-affinity group, and out of its former one. The body is a JSON string."""
+    """Put the namespace into an anti-affinity group, and out of its former one.
+
+    The body is a JSON string, or the bare name, as Pulsar's tools send it.
+    """
     await _set_group(node, f"{tenant}/{namespace}", group, author)
 
 
-@router.delete("/namespaces/{tenant}/{namespace}/antiAffinity", status_code=204)
+@router.delete("/namespaces/{tenant}/{namespace}/antiAffinity", status_code=204, responses=answers(404, 409))
 async def delete_anti_affinity(node: TheNode, acting: Acting, author: Author, tenant: str, namespace: str) -> None:
     """Take the namespace out of its anti-affinity group, if it is in one."""
     acting.operations.namespace(f"{tenant}/{namespace}")
     await _set_group(node, f"{tenant}/{namespace}", "", author)
 
 
-@router.get("/namespaces/{cluster}/antiAffinity/{group}")
+@first.get("/admin/namespaces/{cluster}/antiAffinity/{group}", include_in_schema=False)  # as pulsar-admin asks
+@router.get("/namespaces/{cluster}/antiAffinity/{group}", responses=answers(404))
 async def list_anti_affinity(node: TheNode, cluster: str, group: str, tenant: str | None = None) -> list[str]:
     """List the namespaces of an anti-affinity group. The tenant that Pulsar's tools send is ignored."""
-    _check_cluster(node, cluster)
+    check_cluster(node, cluster)
     groups = grouped(node.policies.current().namespaces)
     return sorted(name for name, its in groups.items() if its == group)
 
@@ -179,11 +216,6 @@ async def _set_group(node: Node, name: str, group: str, author: str) -> None:
 
 
 # --- shapes
-
-
-def _check_cluster(node: Node, cluster: str) -> None:
-    if cluster != node.settings.cluster:
-        raise NotFound(f"this is cluster {node.settings.cluster!r}; nothing is known here of {cluster!r}")
 
 
 def _data(policy: IsolationPolicy) -> IsolationData:
@@ -226,6 +258,6 @@ def _of_broker(node: Node, broker: str) -> BrokerIsolationData:
     for name, policy in node.policies.current().isolation.items():
         primary = matches_broker(policy.primary, broker)
         if primary or matches_broker(policy.secondary, broker):
-            found.policyName, found.isPrimary = name, found.isPrimary or primary
+            found.policyName, found.primary = name, found.primary or primary
             found.namespaceRegex += policy.namespaces
     return found

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Query
+from fastapi import Query, Response
 
+from loadmanager.broker.node import Node
 from loadmanager.settings import descriptions
-from loadmanager.settings.dynamic.naming import names_of
-from loadmanager_api.authorship import Author
+from loadmanager.settings.dynamic.naming import named, names_of
+from loadmanager_api.access.authorship import Author
+from loadmanager_api.conditions import When
 from loadmanager_api.crossing import ControlRouter
 from loadmanager_api.kept import AnyNode
+from loadmanager_api.openapi import answers
 from loadmanager_api.presenting_settings import by_all_names, changes_shown, every_setting, one_setting
 from loadmanager_api.schemas_settings import NewValue, SettingChange, SettingShown, SettingsShown
 
@@ -25,41 +28,53 @@ VIA_PULSAR = "through Pulsar's interface"
 
 
 @ours.get("")
-async def show_all(node: AnyNode) -> SettingsShown:
+async def list_settings(node: AnyNode) -> SettingsShown:
     """Show every setting: its value here, where that comes from, and the allowed values."""
     return SettingsShown(revision=node.live.revision, settings=every_setting(node))
 
 
-@ours.get("/{name}")
-async def show_one(node: AnyNode, name: str) -> SettingShown:
-    """Show one setting, by our name or Pulsar's."""
-    return one_setting(node, name)
+@ours.get("/{name}", responses=answers(404))
+async def show_setting(node: AnyNode, response: Response, name: str) -> SettingShown:
+    """Show one setting, by our name or Pulsar's. Its ETag begins with its version."""
+    return _shown(node, response, name)
 
 
-@ours.put("/{name}")
-async def set_one(node: AnyNode, author: Author, name: str, wanted: NewValue) -> SettingShown:
-    """Set a value for the whole cluster. 404: unknown setting. 412: value not allowed, or setting fixed. 409: somebody
-    else was faster.
+@ours.put("/{name}", responses=answers(404, 409, 412))
+async def set_setting(
+    node: AnyNode, response: Response, author: Author, when: When, name: str, wanted: NewValue
+) -> SettingShown:
+    """Set a value for the whole cluster. 404: unknown setting. 412: value not allowed, or setting fixed, or not the
+    version of `If-Match`. 409: not the given `version`.
     """
-    await node.live.set(name, wanted.value, seen=wanted.version, author=author, reason=wanted.reason)
-    return one_setting(node, name)
+    seen = when.seen(wanted.version, node.live.version(named(name).setting.name))
+    await when.met(node.live.set(name, wanted.value, seen=seen, author=author, reason=wanted.reason))
+    return _shown(node, response, name)
 
 
-@ours.delete("/{name}")
-async def unset_one(
+@ours.delete("/{name}", responses=answers(404, 409, 412))
+async def unset_setting(
     node: AnyNode,
+    response: Response,
     author: Author,
+    when: When,
     name: str,
     version: Annotated[int | None, Query(ge=0, description="the version to replace")] = None,
     reason: Annotated[str, Query(max_length=1_000)] = "",
 ) -> SettingShown:
     """Remove the cluster's value: each broker has the value that it was started with. 404 if the cluster has none."""
-    await node.live.unset(name, seen=version, author=author, reason=reason)
-    return one_setting(node, name)
+    seen = when.seen(version, node.live.version(named(name).setting.name))
+    await when.met(node.live.unset(name, seen=seen, author=author, reason=reason))
+    return _shown(node, response, name)
 
 
-@ours.get("/{name}/history")
-async def show_history(node: AnyNode, name: str) -> list[SettingChange]:
+def _shown(node: Node, response: Response, name: str) -> SettingShown:
+    shown = one_setting(node, name)
+    response.headers["ETag"] = f'"{shown.version}"'
+    return shown
+
+
+@ours.get("/{name}/history", responses=answers(404))
+async def setting_history(node: AnyNode, name: str) -> list[SettingChange]:
     """List the changes of a setting: who, from what to what, when and why; oldest first."""
     return changes_shown(node.live.history(name))
 
@@ -85,16 +100,18 @@ async def show_runtime(node: AnyNode) -> dict[str, str]:
     return by_all_names(node)
 
 
-@pulsars.post("/{name}/{value:path}", status_code=204)
-async def update(node: AnyNode, author: Author, name: str, value: str) -> None:
+@pulsars.post("/{name}/{value:path}", response_class=Response, responses=answers(404, 409, 412))
+async def update_setting(node: AnyNode, author: Author, name: str, value: str) -> Response:
     """Set a value, as `PUT /v1/config/{name}` without a version."""
     await node.live.set(name, value, seen=None, author=author, reason=VIA_PULSAR)
+    return Response()
 
 
-@pulsars.delete("/{name}", status_code=204)
-async def delete(node: AnyNode, author: Author, name: str) -> None:
+@pulsars.delete("/{name}", response_class=Response, responses=answers(404, 409, 412))
+async def delete_setting(node: AnyNode, author: Author, name: str) -> Response:
     """Remove the cluster's value, as `DELETE /v1/config/{name}`."""
     await node.live.unset(name, seen=None, author=author, reason=VIA_PULSAR)
+    return Response()
 
 
 router = ControlRouter()

@@ -12,6 +12,7 @@ from loadmanager.leader.quarantine.evidence import Evidence, bar
 from loadmanager.leader.splitting.service import Splitting
 from loadmanager_api.crossing import ControlRouter
 from loadmanager_api.kept import Acting, TheNode
+from loadmanager_api.openapi import answers
 from loadmanager_api.splitting_schemas import BundleSplittingShown, EventShown, KeptShown, SplittingShown, SuspectShown
 from statechannel.law.bundle import Bundle
 
@@ -46,7 +47,7 @@ async def show_splitting(
     )
 
 
-@router.get("/{tenant}/{namespace}/{hash_range}")
+@router.get("/{tenant}/{namespace}/{hash_range}", responses=answers(404, 409, 412))
 async def explain_splitting(acting: Acting, tenant: str, namespace: str, hash_range: str) -> BundleSplittingShown:
     """Explain why a bundle is not split and not merged now. 409 at any other broker than its owner."""
     entry = acting.operations.bundle(Bundle.of(f"{tenant}/{namespace}", hash_range))

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
 from typing import Annotated
 
 from fastapi import Header, Query, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from loadmanager.channel.history.watch import Watch
-from loadmanager.embedding.handover import Handover
-from loadmanager.errors import Invalid, Unavailable
+from loadmanager.errors import Invalid
 from loadmanager_api.crossing import ControlRouter, on_http_loop
 from loadmanager_api.event_stream import EventStream
 from loadmanager_api.kept import TheNode, kept
-from loadmanager_api.watched import encode, greeting
+from loadmanager_api.openapi import answers
 from statechannel.law.bundle import check_namespace
 
 router = ControlRouter(tags=["bundles"])
 
 
-@router.get("/v1/watch", response_class=Response, responses={200: {"content": {"text/event-stream": {}}}})
+@router.get("/v1/watch", response_class=Response, responses=answers(409, 410, 412, kinds=("text/event-stream",)))
 @on_http_loop
 async def watch(
     request: Request,
@@ -40,17 +36,7 @@ async def watch(
         check_namespace(namespace)
     found = kept(request)
     try:
-        begun = await found.handover.ask(lambda: found.watching.begin(namespace, last_event_id or since))
+        begun = await found.relays.begin(namespace, last_event_id or since)
     except Invalid as error:
         raise HTTPException(400, str(error)) from None
-    events = _events(found.handover, begun, found.watching.revision().generation)
-    return EventStream(events, found.closing)
-
-
-async def _events(handover: Handover, begun: Watch, generation: int) -> AsyncGenerator[bytes, None]:
-    """Each is made into bytes here; what it says is found out on the control loop."""
-    yield greeting()
-    with suppress(Unavailable):  # the broker has left
-        async with aclosing(handover.stream(begun.pieces)) as pieces:
-            async for piece in pieces:
-                yield encode(piece, generation)
+    return EventStream(found.relays.events(namespace, begun), found.closing)

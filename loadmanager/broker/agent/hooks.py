@@ -5,7 +5,9 @@ A failure of a hook is noted and returned, never raised: the core decides what f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -28,8 +30,16 @@ class HookTimeouts(msgspec.Struct, frozen=True):
     release_s: float
 
 
+HookEnded = Callable[[str, Bundle, float, bool], None]
+"""Gets a hook's name, its bundle, the seconds that it took, and whether it succeeded."""
+
+
+def not_told(_hook: str, _bundle: Bundle, _took_s: float, _well: bool) -> None:
+    """Nobody wants to know."""
+
+
 class Hooks:
-    """One service's hooks. `destination` gives the addresses of a broker's service."""
+    """One service's hooks. `destination` gives the addresses of a broker's service; `ended` hears of each call."""
 
     def __init__(
         self,
@@ -38,12 +48,14 @@ class Hooks:
         timeouts: HookTimeouts,
         destination: Callable[[BrokerId], Destination],
         note: Callable[[str], None],
+        ended: HookEnded = not_told,
     ) -> None:
         self._host = host
         self._runner = runner
         self._timeouts = timeouts
         self._destination = destination
         self._note = note
+        self._ended = ended
 
     def set(self, timeouts: HookTimeouts) -> None:
         """Use these time-outs for hooks that begin from now on."""
@@ -51,23 +63,25 @@ class Hooks:
 
     async def prepare(self, bundle: Bundle) -> bool:
         """Call `prepare`; whether it succeeded."""
-        return await self._went_well(self._host.prepare, bundle, timeout_s=self._timeouts.prepare_s)
+        return await self._went_well("prepare", self._host.prepare, bundle, timeout_s=self._timeouts.prepare_s)
 
     async def acquire(self, bundle: Bundle, token: Token, hand_off: bytes | None) -> bool:
         """Call `acquire`; whether it succeeded."""
-        return await self._went_well(self._host.acquire, bundle, token, hand_off, timeout_s=self._timeouts.acquire_s)
+        timeout_s = self._timeouts.acquire_s
+        return await self._went_well("acquire", self._host.acquire, bundle, token, hand_off, timeout_s=timeout_s)
 
     async def abandon(self, bundle: Bundle) -> None:
         """Call `abandon`; its outcome does not matter."""
-        await self._went_well(self._host.abandon, bundle, timeout_s=self._timeouts.release_s)
+        await self._went_well("abandon", self._host.abandon, bundle, timeout_s=self._timeouts.release_s)
 
     async def release(self, bundle: Bundle, to: BrokerId | None) -> tuple[bool, bytes | None]:
         """Call `release`; whether it succeeded, and the hand-off."""
         there = None if to is None else self._destination(to)
         try:
-            answer: object = await self._runner.call(
-                self._host.release, bundle, there, timeout_s=self._timeouts.release_s
-            )
+            with self._timed("release", bundle):
+                answer: object = await self._runner.call(
+                    self._host.release, bundle, there, timeout_s=self._timeouts.release_s
+                )
         except HookFailed as error:
             self._note(f"{bundle}: {error}; its host was told to abandon it, and it moves without a hand-off")
             return False, None
@@ -116,10 +130,25 @@ class Hooks:
         except HookFailed as error:
             return NoCuts(f"its service did not tell where its keys are: {error}")
 
-    async def _went_well(self, hook: Callable[..., object], bundle: Bundle, *args: object, timeout_s: float) -> bool:
+    async def _went_well(
+        self, name: str, hook: Callable[..., object], bundle: Bundle, *args: object, timeout_s: float
+    ) -> bool:
         try:
-            await self._runner.call(hook, bundle, *args, timeout_s=timeout_s)
+            with self._timed(name, bundle):
+                await self._runner.call(hook, bundle, *args, timeout_s=timeout_s)
         except HookFailed as error:
             self._note(f"{bundle}: {error}")
             return False
         return True
+
+    @contextmanager
+    def _timed(self, name: str, bundle: Bundle) -> Generator[None]:
+        """Tell how long a call took; a cancelled one has no outcome."""
+        clock_s = asyncio.get_running_loop().time
+        began_s = clock_s()
+        try:
+            yield
+        except HookFailed:
+            self._ended(name, bundle, clock_s() - began_s, False)
+            raise
+        self._ended(name, bundle, clock_s() - began_s, True)

@@ -8,9 +8,11 @@ a split or merge), run one after the other.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, assert_never
+
+from structlog.contextvars import bind_contextvars
 
 from loadmanager.broker.agent.core import AgentCore, in_order
 from loadmanager.broker.agent.effects import (
@@ -25,7 +27,7 @@ from loadmanager.broker.agent.effects import (
     Stand,
     Stop,
 )
-from loadmanager.broker.agent.hooks import Hooks, HookTimeouts
+from loadmanager.broker.agent.hooks import HookEnded, Hooks, HookTimeouts, not_told
 from loadmanager.broker.agent.publishing import Publisher
 from loadmanager.broker.agent.turns import Turns
 from loadmanager.broker.hosting import HostRunner
@@ -59,12 +61,15 @@ class Agent:
         note: Callable[[str], None],
         load_of: Callable[[Bundle], BundleLoad] = lambda _: BundleLoad(),
         bounds_of: Callable[[Bundle], Bounds] = lambda _: UNBOUNDED,
+        hook_ended: HookEnded = not_told,
+        fields_of: Callable[[Bundle], Mapping[str, str]] = lambda bundle: {"bundle": str(bundle)},
     ) -> None:
         self.core = AgentCore(me)
         self._channel = channel
         self._serving = serving
-        self.hooks = self._hooks = Hooks(host, runner, timeouts, destination, note)
+        self.hooks = self._hooks = Hooks(host, runner, timeouts, destination, note, hook_ended)
         self._load_of, self._bounds_of = load_of, bounds_of
+        self._fields_of = fields_of
         self._tasks: asyncio.TaskGroup | None = None
         self._publisher = Publisher(me, channel, lambda: self._over, note)
         self._asking_keys: set[tuple[Bundle, int]] = set()
@@ -205,6 +210,7 @@ class Agent:
     async def _after(
         self, earlier: tuple[asyncio.Task[None], ...], hook: Callable[[H], Coroutine[Any, Any, None]], effect: H
     ) -> None:
+        bind_contextvars(**self._fields_of(effect.bundle))  # for what this task logs, the service's own lines too
         if earlier:
             await asyncio.wait(earlier)  # each of them has its time-out
         await self._turnstile.passed()

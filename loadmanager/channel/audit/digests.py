@@ -30,7 +30,7 @@ class NamespaceDigest(msgspec.Struct, frozen=True):
 
 
 class PartitionDigests(msgspec.Struct, frozen=True):
-    """A page of namespaces, ordered by name; `next` is the `after` of the next page, which is at another offset.
+    """A page of namespaces, ordered by name; `next` is the `cursor` of the next page, which is at another offset.
 
     `rest` has the digest of each part that belongs to no namespace, by its name.
     """

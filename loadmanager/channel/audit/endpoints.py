@@ -10,7 +10,8 @@ import aiohttp
 import msgspec
 
 from loadmanager.channel.audit.digests import NamespaceDigests, PartitionDigests
-from loadmanager.errors import Unavailable
+from loadmanager.client.credentials import Credentials
+from loadmanager.errors import Forbidden, Unavailable
 from loadmanager.model.registration import read_peer
 from statechannel.ports import Member
 
@@ -45,8 +46,11 @@ class _Channel(msgspec.Struct, frozen=True):
 class Endpoint:
     """The endpoint of one broker."""
 
-    def __init__(self, broker: str, url: str, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, broker: str, url: str, session: aiohttp.ClientSession, credentials: Credentials | None = None
+    ) -> None:
         self.broker = broker
+        self._credentials = credentials or Credentials()
         self._url = url
         self._session = session
 
@@ -69,21 +73,26 @@ class Endpoint:
 
     async def namespaces(self, partition: int, after: str) -> PartitionDigests:
         """A page of namespaces. Raises Unavailable."""
-        return await self._ask("/v1/channel/digests", {"partition": str(partition), "after": after}, PartitionDigests)
+        return await self._ask("/v1/channel/digests", {"partition": str(partition), "cursor": after}, PartitionDigests)
 
     async def bundles(self, partition: int, namespace: str, after: str) -> NamespaceDigests:
         """A page of a namespace's bundles. Raises Unavailable."""
-        query = {"partition": str(partition), "namespace": namespace, "after": after}
+        query = {"partition": str(partition), "namespace": namespace, "cursor": after}
         return await self._ask("/v1/channel/digests", query, NamespaceDigests)
 
     async def _ask(self, path: str, query: Mapping[str, str], kind: type[T]) -> T:
         if not self._url:
             raise Unavailable("it registered no admin URL")
         try:
-            async with self._session.get(self._url + path, params=query, allow_redirects=False) as answer:
+            headers = self._credentials.headers(self._url)
+            async with self._session.get(
+                self._url + path, params=query, headers=headers, allow_redirects=False
+            ) as answer:
                 body = await answer.read()
         except TimeoutError:
             raise Unavailable("it did not answer in time") from None
+        except Forbidden as error:
+            raise Unavailable(str(error)) from None
         except (aiohttp.ClientError, OSError) as error:
             raise Unavailable(f"it does not answer: {error}") from None
         if answer.status != 200:
@@ -94,15 +103,17 @@ class Endpoint:
             raise Unavailable(f"its answer cannot be read (is it of another release?): {error}") from None
 
 
-def session() -> aiohttp.ClientSession:
+def session(credentials: Credentials) -> aiohttp.ClientSession:
     """The HTTP session for all endpoints; close it."""
-    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S))
+    return credentials.session(timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S))
 
 
-def endpoints_of(members: Mapping[str, Member], opened: aiohttp.ClientSession) -> list[Endpoint]:
+def endpoints_of(
+    members: Mapping[str, Member], opened: aiohttp.ClientSession, credentials: Credentials
+) -> list[Endpoint]:
     """The endpoints of all registered brokers, by name."""
     peers = [read_peer(member) for _, member in sorted(members.items())]
-    return [Endpoint(str(peer.broker), peer.registration.admin_url, opened) for peer in peers]
+    return [Endpoint(str(peer.broker), peer.registration.admin_url, opened, credentials) for peer in peers]
 
 
 async def ask_all(endpoints: Sequence[Endpoint]) -> list[list[Said] | Unavailable]:

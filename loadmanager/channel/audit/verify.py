@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from loadmanager.channel.audit.endpoints import Endpoint, Said, ask_all, endpoints_of, session
 from loadmanager.channel.audit.partition import Finding, Outcome, PartitionAudit
+from loadmanager.client.credentials import Credentials
 from loadmanager.errors import NotFound, Unavailable
 from statechannel.errors import ForeignCluster
 from statechannel.law.partition import ClusterIdentity
@@ -23,13 +24,15 @@ async def verify(
 ) -> list[Finding]:
     """All findings; `tell` gets those of each partition as they come.
 
-    Raises LogUnavailable, TopicMismatch, NotFound if there is no channel in this log, or ForeignCluster if it is
-    another cluster's. (The log may create topics that do not exist.)
+    Brokers are asked with the credentials of the environment. Raises LogUnavailable, TopicMismatch, NotFound if there
+    is no channel in this log, or ForeignCluster if it is another cluster's. (The log may create topics that do not
+    exist.)
     """
     count = await log.open_topic(TopicSpec(topic, partitions))
     await log.open_topic(TopicSpec(topic + SNAPSHOTS, count, compacted=True))
-    async with session() as opened:
-        endpoints = endpoints_of(members, opened)
+    credentials = Credentials.of_environment()
+    async with session(credentials) as opened:
+        endpoints = endpoints_of(members, opened, credentials)
         answers = await ask_all(endpoints)
         findings: list[Finding] = []
         cluster_identity: ClusterIdentity | None = None

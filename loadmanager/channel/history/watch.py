@@ -1,9 +1,11 @@
 """One watch: from the table as of now, or from a revision on, every accepted change once and in the log's order.
 
-A stream of `Piece`s; the endpoint decides their wire format. The watch keeps a cursor for each partition: it emits a
-change iff its offset ≥ cursor, whether the change came from memory, from a replay of the log or from a snapshot. A
-piece that completes something has the revision up to which all has been emitted: from there a client can go on, at any
-broker.
+A stream of `Piece`s; the endpoint decides their wire format, and lets many clients share one watch: each has a watch of
+its own up to the present, and goes on with the shared one at the position that its `beginning` ended with.
+
+The watch keeps a cursor for each partition: it emits a change iff its offset ≥ cursor, whether the change came from
+memory, from a replay of the log or from a snapshot. A piece that completes something has the revision up to which all
+has been emitted: from there a client can go on, at any broker.
 """
 
 from __future__ import annotations
@@ -46,6 +48,9 @@ class Piece(msgspec.Struct, frozen=True):
     `snapshot`: some `entries` of a `partition`. `snapshot-end`: all entries have been emitted. `change`: a `change`
     with `transitions`; if `more`, the next piece has further ones. `reload`: forget the partition, snapshots of it
     follow. `end`: `why` the watch ends here; go on from `resume`, or start anew if it is None.
+
+    `position` counts the events of this broker. A live piece has that of its event; a piece without a kind, or an end,
+    that of the next event: all before it have been emitted.
     """
 
     kind: Kind | None
@@ -57,10 +62,11 @@ class Piece(msgspec.Struct, frozen=True):
     more: bool = False
     why: str = ""
     resume: Revision | None = None
+    position: int = 0
 
 
 class Watch:
-    """The watch of one client. Iterate over `pieces()`."""
+    """The watch of one client, or the shared one. Iterate over `pieces()` or `beginning()`."""
 
     def __init__(self, watching: Watching, namespace: str | None, since: Revision | None) -> None:
         self._watching = watching
@@ -72,25 +78,29 @@ class Watch:
         self._whole = since is not None
         """Whether the client has everything up to the cursor, so that it may resume there."""
 
-    async def pieces(self) -> AsyncGenerator[Piece, None]:
+    def pieces(self) -> AsyncGenerator[Piece, None]:
         """The stream, for ever or up to a piece of kind `end`."""
-        self._watching.entered()
+        return self._pieces(follow=True)
+
+    def beginning(self) -> AsyncGenerator[Piece, None]:
+        """The stream up to the present. Its last piece has no kind, and says where to go on; or it is an `end`."""
+        return self._pieces(follow=False)
+
+    async def _pieces(self, *, follow: bool) -> AsyncGenerator[Piece, None]:
         try:
             async with aclosing(self._snapshot() if self._since is None else self._backlog(self._since)) as begin:
                 async for piece in begin:
                     yield piece
                     if self._watching.closing.is_set():
                         break
-            async with aclosing(self._live()) as live:
+            async with aclosing(self._live(follow=follow)) as live:
                 async for piece in live:
                     yield piece
         except (LoadManagerError, LogUnavailable, NewerRecord, BadSnapshot, Trimmed) as error:
             yield self._end(str(error))
-        finally:
-            self._watching.left()
 
     def _end(self, why: str) -> Piece:
-        return Piece("end", why=why, resume=self._told if self._whole else None)
+        return Piece("end", why=why, resume=self._told if self._whole else None, position=self._position)
 
     # --- the present table
 
@@ -101,7 +111,7 @@ class Watch:
                 yield piece
             await asyncio.sleep(0)
         self._whole = True
-        yield Piece("snapshot-end", self._told)
+        yield Piece("snapshot-end", self._told, position=self._position)
 
     def _cut(self, partition: int) -> Iterator[Piece]:
         """The partition as of now, in pieces; then moves its cursor there."""
@@ -113,10 +123,10 @@ class Watch:
             for index in range(0, len(namespace.entries), BUNDLES_A_PIECE):
                 kept += namespace.entries[index : index + BUNDLES_A_PIECE]
                 if len(kept) >= BUNDLES_A_PIECE:
-                    yield Piece("snapshot", partition=partition, entries=kept)
+                    yield Piece("snapshot", partition=partition, entries=kept, position=self._position)
                     kept = []
         if kept:
-            yield Piece("snapshot", partition=partition, entries=kept)
+            yield Piece("snapshot", partition=partition, entries=kept, position=self._position)
         self._told = self._told.at(partition, state.next_offset)
 
     # --- changes since a revision
@@ -134,7 +144,6 @@ class Watch:
                 async for piece in folded:
                     yield piece
         self._told = Revision(now.generation, tuple(map(max, now.offsets, self._told.offsets)))
-        yield Piece(None, self._told)
 
     async def _folded(self, partition: int, start: int, until: int) -> AsyncGenerator[Piece, None]:
         """Changes from the log that are not in memory any more; sent between turns, not in them. Raises Gone."""
@@ -155,21 +164,26 @@ class Watch:
 
     # --- live changes
 
-    async def _live(self) -> AsyncGenerator[Piece, None]:
+    async def _live(self, *, follow: bool) -> AsyncGenerator[Piece, None]:
         recent, clock_s = self._watching.recent, asyncio.get_running_loop().time
-        spoke_s = clock_s()
+        spoke_s, present = clock_s(), False
         while (ending := self._why_to_end()) is None:
             events = recent.after(self._position, CHANGES_AT_ONCE)
             if events is None:
                 ending = "too slow: the next changes were dropped here; go on from `resume`"
                 break
             for event in events:
-                self._position += 1
                 for piece in self._of_event(event):
                     yield piece
                     spoke_s = clock_s()
+                self._position += 1
             if events:
                 continue
+            if not present:
+                yield Piece(None, self._told, position=self._position)
+                present = True
+            if not follow:
+                return
             left_s = (
                 spoke_s + KEEP_ALIVE_S - clock_s()
             )  # also while there is news, if none of it is about our namespace
@@ -177,7 +191,7 @@ class Watch:
                 await self._next(left_s)
                 continue
             self._told = self._watching.revision()  # changes not emitted by now do not concern this watch
-            yield Piece(None, self._told)
+            yield Piece(None, self._told, position=self._position)
             spoke_s = clock_s()
         yield self._end(ending)
 
@@ -208,9 +222,9 @@ class Watch:
         if isinstance(event, Change):
             yield from self._of_change(event)
         elif event.next_offset > self._told.offsets[event.partition]:
-            yield Piece("reload", partition=event.partition)
+            yield Piece("reload", partition=event.partition, position=self._position)
             yield from self._cut(event.partition)
-            yield Piece("snapshot-end", self._told)
+            yield Piece("snapshot-end", self._told, position=self._position)
 
     def _of_change(self, change: Change) -> Iterator[Piece]:
         if change.offset < self._told.offsets[change.partition]:
@@ -225,7 +239,8 @@ class Watch:
             for index in range(0, max(1, len(transitions)), BUNDLES_A_PIECE):
                 more = index + BUNDLES_A_PIECE < len(transitions)
                 some = transitions[index : index + BUNDLES_A_PIECE]
-                yield Piece("change", None if more else told, change=change, transitions=some, more=more)
+                done = None if more else told
+                yield Piece("change", done, None, (), change, some, more, position=self._position)
         self._told = told
 
 

@@ -1,4 +1,4 @@
-"""The watches of one broker: how many may run, from which revisions one may go on, and when all end.
+"""The watches of one broker: from which revisions one may go on, and when all end.
 
 The stream of a watch is in `watch.py`.
 """
@@ -17,7 +17,6 @@ from statechannel.law.table import OwnershipTable
 from statechannel.runtime.replica import Replica
 
 CATCH_UP_S = 3.0
-WATCHES_AT_MOST = 64
 
 
 class Watching:
@@ -34,7 +33,6 @@ class Watching:
         self.recent = recent or RecentChanges(replica, CHANGES_KEPT)
         self.closing = asyncio.Event()
         """Set when every watch must end at once."""
-        self._watches = 0
 
     def close(self) -> None:
         """End every watch, and stop keeping changes."""
@@ -53,16 +51,12 @@ class Watching:
 
     async def begin(self, namespace: str | None, since: str | None) -> Watch:
         """A new watch. Raises Invalid (bad revision), Conflict (of another log), Gone (trimmed), Unavailable."""
-        if self._watches >= WATCHES_AT_MOST:
-            raise Unavailable(f"{self._watches} watches run here already; watch another broker")
         revision = None if since is None else await self._checked(since, namespace)
         return Watch(self, namespace, revision)
 
-    def entered(self) -> None:
-        self._watches += 1
-
-    def left(self) -> None:
-        self._watches -= 1
+    def from_now(self, namespace: str | None) -> Watch:
+        """A new watch of what happens from now on."""
+        return Watch(self, namespace, self.revision())
 
     def partitions_of(self, namespace: str | None) -> Sequence[int]:
         return range(self.table.partitions) if namespace is None else (self.table.partition_of(namespace),)

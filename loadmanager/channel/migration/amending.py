@@ -24,7 +24,7 @@ from statechannel.errors import LogUnavailable
 from statechannel.law.agreement import Agreed, Agreement
 from statechannel.law.imported import AT_WORK
 from statechannel.law.record import Action, Record, Role
-from statechannel.ports import Coordination
+from statechannel.ports import Coordination, Log
 
 DrawId = Callable[[], str]
 
@@ -80,6 +80,14 @@ async def replace_agreement(
     await until_proofs_are_out(max(a.proof_validity_s for a in in_force), max(a.margin_s for a in in_force), say)
     await _write(log, Action.AGREE, now, draw_id)
     return Replaced(before, now, was_done=False)
+
+
+async def present_agreement(source: Log, address: str, cluster: str) -> Agreement:
+    """What the brokers of the log agree on. Raises Conflict as `replace_agreement`; changes nothing."""
+    log = FoldedLog(source, address)
+    await log.open()
+    _checked(log, cluster)
+    return _word(log)
 
 
 def _checked(log: FoldedLog, cluster: str) -> str:

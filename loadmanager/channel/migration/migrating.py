@@ -83,7 +83,7 @@ async def restore(
     Raises Conflict, Unavailable and the errors of the ports; writes nothing if something does not fit.
     """
     chosen = check_fits(export, terms.cluster, generation)
-    target = FoldedLog(new.log, new.log_address, f"import {seal}")
+    target = FoldedLog(new.log, new.log_address, cause_of_import(seal))
     await target.open(terms.partitions)
     work = Import(target, terms.cluster, chosen)
     if work.is_done and not target.foreign:
@@ -99,6 +99,35 @@ async def restore(
         await fence(old[0], export.incarnations())
         await _until_proofs_are_out(export, terms, say)
     return await _copied(work, target, export, terms, say)
+
+
+async def check_target(log: Log, address: str, cause: str, cluster: str, generation: int) -> None:
+    """Raises Conflict where the log has records that an import with this cause would refuse. Writes no record."""
+    target = FoldedLog(log, address, cause)
+    await target.open()
+    work = Import(target, cluster, generation)
+    if target.foreign or not work.is_done:
+        work.check()
+
+
+def cause_of_import(seal: str) -> str:
+    """What identifies the records of the import of this file."""
+    return f"import {seal}"
+
+
+def cause_of_move(identity: ClusterIdentity) -> str:
+    """What identifies the records of the move of this cluster."""
+    return f"move of {identity.identity}"
+
+
+async def movable(old: Place, terms: Terms, new_address: str) -> Export:
+    """What `migrate` would move. Raises Conflict as it does before its first change; changes nothing itself."""
+    source = FoldedLog(old.log, old.log_address)
+    await source.open()
+    _checked_source(source, terms, new_address)
+    await identity_of(old.coordination, old.coordination_address)
+    await until_left(old.coordination, 0.0, old.coordination_address, lambda _: None)
+    return export_of(source.table, {}, source.address, terms.now_ms)
 
 
 def check_fits(export: Export, cluster: str, generation: int | None) -> int:
@@ -128,7 +157,7 @@ async def migrate(old: Place, new: Place, terms: Terms, topics: Sequence[TopicSp
     await old.coordination.identify(
         cluster_identity.cluster, cluster_identity.identity, None if word is None else word.root
     )
-    target = FoldedLog(new.log, new.log_address, f"move of {cluster_identity.identity}")
+    target = FoldedLog(new.log, new.log_address, cause_of_move(cluster_identity))
     for spec in topics:
         await patiently(lambda spec=spec: new.log.open_topic(spec))
     await target.open(terms.partitions)

@@ -107,7 +107,8 @@ def _stores(s: Settings) -> Iterator[Finding]:
         advice = "SQLite ties all brokers to one machine; use Kafka and ZooKeeper together"
         yield Finding("settings: stores", Severity.WARNING, found, advice)
     if s.insecure:
-        advice = "the endpoints ask for no password: let only trusted machines reach them"
+        open_to_all = "" if s.authentication else "anybody may do anything; "
+        advice = f"{open_to_all}set up TLS and authentication (docs/security.md), or let only trusted machines reach it"
         yield Finding("settings: endpoints", Severity.WARNING, "insecure=true", advice)
 
 

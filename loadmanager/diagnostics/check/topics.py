@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from loadmanager.cluster.audit_log import AUDIT
+from loadmanager.cluster.operation_log import OPERATIONS
 from loadmanager.cluster.readers import TOPIC as READERS_TOPIC
+from loadmanager.cluster.told_topics import TOPICS
 from loadmanager.cluster.views import SUSPICIONS_TOPIC
 from loadmanager.decisions.log import DECISIONS
 from loadmanager.leader.advice.former import ADVICE_TOPIC
@@ -27,6 +30,9 @@ def topics_of(settings: Settings) -> list[TopicSpec]:
         TopicSpec(CHANNEL_TOPIC, settings.partitions),
         TopicSpec(SNAPSHOTS_TOPIC, settings.partitions, compacted=True),
         DECISIONS,
+        AUDIT,
+        OPERATIONS,
+        TOPICS,
         TopicSpec(SETTINGS_TOPIC, 1),
         TopicSpec(POLICIES_TOPIC, 1),
         TopicSpec(PLANS_TOPIC, 1),

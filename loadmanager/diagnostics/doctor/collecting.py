@@ -10,12 +10,14 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import msgspec
 
+from loadmanager.client.credentials import Credentials
 from loadmanager.diagnostics.doctor.hiding import hide, hide_text
-from loadmanager.errors import Unavailable
+from loadmanager.errors import Forbidden, Unavailable
 from statechannel.law.bundle import DOTS
 
 REQUEST_TIMEOUT_S = 10.0
@@ -72,11 +74,14 @@ NO_USE = (_Refused, aiohttp.ClientError, OSError, ValueError, TypeError, LookupE
 """Errors of unusable answers, also from something that is not a broker."""
 
 
-async def collect(admin_url: str, known_secrets: Collection[str] = ()) -> Collected:
+async def collect(
+    admin_url: str, known_secrets: Collection[str] = (), credentials: Credentials | None = None
+) -> Collected:
     """Collect everything, starting from one broker. Raises Unavailable if it does not answer, aiohttp.InvalidURL."""
+    credentials = credentials or Credentials()
     timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S)
-    async with aiohttp.ClientSession(timeout=timeout) as session:
-        collector = Collector(session, known_secrets)
+    async with credentials.session(timeout=timeout) as session:
+        collector = Collector(session, known_secrets, credentials)
         await collector.cluster(admin_url)
         return collector.collected
 
@@ -84,8 +89,11 @@ async def collect(admin_url: str, known_secrets: Collection[str] = ()) -> Collec
 class Collector:
     """One round of questions."""
 
-    def __init__(self, session: aiohttp.ClientSession, known_secrets: Collection[str]) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, known_secrets: Collection[str], credentials: Credentials
+    ) -> None:
         self._session = session
+        self._credentials = credentials
         self._known = known_secrets
         self._places = asyncio.Semaphore(MEMBERS_AT_ONCE)
         self.collected = Collected()
@@ -144,7 +152,7 @@ class Collector:
                 found += page["bundles"]
                 if not page["next"]:
                     break
-                after = f"&after={page['next']}"
+                after = f"&cursor={quote(page['next'])}"
             else:
                 self.collected.lack("cluster/bundles.json", f"only the first {len(found)} bundles are in it")
         except NO_USE as error:
@@ -181,7 +189,11 @@ class Collector:
         self.collected.keep(name, json.dumps(hide(value, self._known), indent=1))
 
     async def _ask(self, url: str, path: str) -> str:
-        async with self._session.get(url + path, allow_redirects=False) as answer:
+        try:
+            headers = self._credentials.headers(url)
+        except Forbidden as error:
+            raise _Refused(0, str(error)) from None
+        async with self._session.get(url + path, headers=headers, allow_redirects=False) as answer:
             content = await answer.content.read(MAX_ANSWER_BYTES)
             while chunk := await answer.content.read(MAX_ANSWER_BYTES):
                 content += chunk

@@ -30,6 +30,7 @@ _USER_IN_URL = re.compile(
 """Topics are not URLs, though people name them after addresses."""
 _USER_AT_SERVER = re.compile(r"""[^\s"'<>/,@:=]+:[^\s"'<>/,@]+@(?=[\w.\[-]+)""")
 _QUERY_IN_URL = re.compile(r"""(?<!persistent)(://[^\s"'<>?]*\?)[^\s"'<>]+""")
+_TOKEN = re.compile(r"(\bbearer\s+)[\w.~+/=-]{8,}|\beyJ[\w-]{5,}\.[\w-]+\.[\w-]*", re.IGNORECASE)
 _PEM = re.compile(r"-----BEGIN [^-]+-----.*?(?:-----END [^-]+-----|\Z)", re.DOTALL)
 
 MIN_LENGTH = 4
@@ -54,6 +55,7 @@ def hide_text(text: str, known: Collection[str] = ()) -> str:
     for secret in sorted((k for k in known if len(k) >= MIN_LENGTH), key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     text = _PEM.sub(HIDDEN, text)
+    text = _TOKEN.sub(rf"\1{HIDDEN}", text)
     text = _USER_IN_URL.sub(rf"\1{HIDDEN}@", text)
     text = _QUERY_IN_URL.sub(rf"\1{HIDDEN}", text)
     text = _USER_AT_SERVER.sub(f"{HIDDEN}@", text)

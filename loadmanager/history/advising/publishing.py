@@ -15,7 +15,8 @@ from collections.abc import Sequence
 import msgspec
 
 from loadmanager.broker.wiring import open_log
-from loadmanager.errors import Conflict, Invalid, LoadManagerError, Unavailable
+from loadmanager.client.credentials import Credentials
+from loadmanager.errors import Conflict, Forbidden, Invalid, LoadManagerError, Unavailable
 from loadmanager.leader.advice.publishing import publish as publish_plan
 from loadmanager.leader.plans.advice import Advice
 from loadmanager.leader.plans.store import PlanStore
@@ -62,10 +63,11 @@ async def _written(advice: Sequence[Advice], settings: Settings) -> tuple[str, .
 
 
 def _posted(advice: Advice, url: str) -> str:
-    headers = {"Content-Type": "application/json", "X-Author": AUTHOR}
+    credentials = Credentials.of_environment()
+    headers = {"Content-Type": "application/json", "X-Author": AUTHOR, **credentials.headers(url)}
     request = urllib.request.Request(f"{url}/v1/plans/advice", msgspec.json.encode(advice), headers, method="POST")
     try:
-        with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
+        with urllib.request.urlopen(request, timeout=ANSWER_S, context=credentials.context()) as answer:
             return str(json.load(answer)["id"])
     except urllib.error.HTTPError as error:
         raise _refusal(error.code, error.read()) from None
@@ -78,5 +80,5 @@ def _refusal(status: int, body: bytes) -> LoadManagerError:
         detail = str(json.loads(body)["detail"])
     except (ValueError, KeyError):
         detail = f"status {status}"
-    kinds: dict[int, type[LoadManagerError]] = {409: Conflict, 503: Unavailable}
+    kinds: dict[int, type[LoadManagerError]] = {401: Forbidden, 403: Forbidden, 409: Conflict, 503: Unavailable}
     return kinds.get(status, Invalid)(detail)

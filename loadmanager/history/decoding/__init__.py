@@ -71,7 +71,7 @@ def move(rows: DataFrame) -> DataFrame:
 
 
 def audit(rows: DataFrame) -> DataFrame:
-    """Who did what."""
+    """Who asked for which change, and what became of it."""
     return _table("audit", _of(rows, "audit"))
 
 

@@ -1,25 +1,18 @@
-"""Records of the topics that nobody writes yet, `audit` and `group-lag`: JSON objects, one per record.
+"""Entries of the audit log, and records of the topic that nobody writes yet, `group-lag`: JSON objects, one per record.
 
-Defined here so that their future writers have a format, and the history takes them from their first record on. As in
-load reports, unknown fields are ignored.
+`group-lag` is defined here so that its future writers have a format, and the history takes it from its first record on.
+As in load reports, unknown fields are ignored.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from operator import attrgetter
 
 import msgspec
 
+from loadmanager.cluster.audit_log import AuditEntry
 from loadmanager.history.decoding.columns import Shape, attributes, number, small, text, time
-
-
-class AuditRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who did what: `actor` a user or broker, `what` the operation, `detail` in words. `at_ms` is the wall clock."""
-
-    at_ms: int
-    actor: str
-    what: str
-    detail: str = ""
 
 
 class GroupLagRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -37,8 +30,23 @@ class GroupLagRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     generation: int = 0
 
 
+def _as_json(name: str, entry: AuditEntry) -> str | None:
+    """What an entry says of the thing, which has another shape for each action; None if it says nothing."""
+    value = getattr(entry, name)
+    return None if value is None else msgspec.json.encode(value).decode()
+
+
 _AT = {"at": time(attrgetter("at_ms"))}
-AUDIT = Shape({**_AT, **attributes(text, "actor", "what", "detail")})
+AUDIT = Shape(
+    {
+        **_AT,
+        **attributes(text, "id", "principal", "how", "address", "broker", "action", "about", "namespace"),
+        **{name: text(partial(_as_json, name)) for name in ("asked", "before", "after")},
+        "result": text(lambda entry: entry.result.value),
+        "status": small(attrgetter("status")),
+        "detail": text(attrgetter("detail")),
+    }
+)
 GROUP_LAG = Shape(
     {
         **_AT,
@@ -50,5 +58,5 @@ GROUP_LAG = Shape(
     }
 )
 
-decode_audit = msgspec.json.Decoder(AuditRecord).decode
+decode_audit = msgspec.json.Decoder(AuditEntry).decode
 decode_group_lag = msgspec.json.Decoder(GroupLagRecord).decode

@@ -6,7 +6,9 @@ No failure here ends the term: it is noted and counted, and the next look contin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+
+from structlog.contextvars import bound_contextvars
 
 from loadmanager.cluster.views import Views
 from loadmanager.decisions.record import id_of
@@ -27,7 +29,10 @@ LOOK_S = 0.5
 
 
 class Rebalancer:
-    """Rebalances during a term; `decide` works at any time, at any broker."""
+    """Rebalances during a term; `decide` works at any time, at any broker.
+
+    `decided` gets each round, and the seconds that it took; `fields_of` gives the fields of its log lines.
+    """
 
     def __init__(
         self,
@@ -37,7 +42,11 @@ class Rebalancer:
         records: Records,
         clock_s: Callable[[], float],
         note: Callable[[str], None],
+        decided: Callable[[Round, float], None] = lambda _round, _took_s: None,
+        fields_of: Callable[[str], Mapping[str, str]] = lambda cause: {"cause": cause},
     ) -> None:
+        self._decided = decided
+        self._fields_of = fields_of
         self.deciding = deciding
         self.plans = plans
         self.counts = Counts()
@@ -97,7 +106,11 @@ class Rebalancer:
                 await self._survive("a round", self._round(id_of(epoch, number), rounds, recording))
 
     async def _round(self, round_id: str, rounds: Rounds, recording: Recording) -> None:
-        recording.keep(await rounds.next(round_id))
+        began_s = self._clock_s()
+        with bound_contextvars(**self._fields_of(round_id)):
+            done = await rounds.next(round_id)
+        self._decided(done, self._clock_s() - began_s)
+        recording.keep(done)
 
     async def _swept(self) -> bool:
         """Remove old load data; whether the log answers. Without it there is nothing to decide on."""

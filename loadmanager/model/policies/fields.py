@@ -14,7 +14,9 @@ from loadmanager.errors import Invalid
 from loadmanager.model.policies.constraining import CAPACITIES
 from loadmanager.model.policies.model import (
     CLUSTER,
+    EVERYWHERE,
     TYPES,
+    AccessPolicy,
     BrokerPolicy,
     BundlePolicy,
     ClusterPolicy,
@@ -38,6 +40,7 @@ LEAST, MOST = 1e-6, 1e18
 """Beyond these bounds, sums and quotients of weights and capacities could overflow in a strategy."""
 _DEFAULTS = Settings.model_construct()
 _NAME = re.compile(r"[\w.=:-]{1,200}", re.ASCII)
+_PRINCIPAL = re.compile(r"[^\s,]{1,200}")
 _BROKER = re.compile(r"[^\s/#]+:\d{1,5}", re.ASCII)
 
 
@@ -69,7 +72,7 @@ def patched(kind: Kind, before: Policy | None, patch: Mapping[str, object]) -> P
 def check_name(kind: Kind, name: str) -> None:
     """Raises Invalid, InvalidName."""
     match kind:
-        case Kind.ISOLATION | Kind.FAILURE_DOMAIN:
+        case Kind.ISOLATION | Kind.FAILURE_DOMAIN | Kind.ACCESS:
             if _NAME.fullmatch(name) is None or name in DOTS:
                 raise Invalid(
                     f"{name!r} is no name: letters, digits, and _ - = : . are allowed, 200 at most, not . or .."
@@ -111,6 +114,8 @@ def check_fields(policy: Policy, settings: Settings | None = None) -> None:
             _broker_policy(policy)
         case ClusterPolicy():
             _short("reason", policy.reason)
+        case AccessPolicy():
+            _access(policy)
         case _:
             assert_never(policy)
 
@@ -144,6 +149,19 @@ def _broker_policy(policy: BrokerPolicy) -> None:
         if resource not in CAPACITIES:
             raise Invalid(f"capacity: there is no resource {resource!r}; there are {', '.join(CAPACITIES)}")
         _above_zero(f"capacity.{resource}", value)
+
+
+def _access(policy: AccessPolicy) -> None:
+    for field, values in (("principals", policy.principals), ("namespaces", policy.namespaces)):
+        _some(field, values)
+        if len(values) > PATTERNS:
+            raise Invalid(f"{field} has {len(values)} entries, at most {PATTERNS}")
+    for principal in policy.principals:
+        if _PRINCIPAL.fullmatch(principal) is None:
+            raise Invalid(f"principals: {principal!r} is no principal: 1 to 200 characters, no blanks and no commas")
+    for scope in policy.namespaces:
+        if scope != EVERYWHERE:
+            check_namespace(f"{scope.removesuffix(EVERYWHERE)}any" if scope.endswith(f"/{EVERYWHERE}") else scope)
 
 
 def _settings(overrides: Overrides, allowed: Collection[str], wanted: Settings | None) -> None:

@@ -23,6 +23,28 @@ class Kind(StrEnum):
     BUNDLE = "bundle"
     BROKER = "broker"
     CLUSTER = "cluster"
+    ACCESS = "access"
+
+
+class AccessRole(StrEnum):
+    """What a principal may do; each role may do what those before it may."""
+
+    CLIENT = "client"
+    """Look up owners."""
+    VIEWER = "viewer"
+    """Read everything."""
+    OPERATOR = "operator"
+    """Move, split and merge bundles; drain; run plans; pause."""
+    ADMIN = "admin"
+    """Create and delete namespaces, write policies and settings."""
+
+    @property
+    def rank(self) -> int:
+        """1 for the role that may least."""
+        return _RANKS[self]
+
+
+_RANKS: Mapping[AccessRole, int] = {role: rank for rank, role in enumerate(AccessRole, 1)}
 
 
 class IsolationPolicy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -101,8 +123,20 @@ class ClusterPolicy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkn
     reason: str = ""
 
 
-Policy = IsolationPolicy | FailureDomain | NamespacePolicy | BundlePolicy | BrokerPolicy | ClusterPolicy
+class AccessPolicy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Gives principals a role in namespaces. Name: free."""
+
+    role: AccessRole
+    principals: tuple[str, ...]
+    """Subjects of tokens, or names in client certificates; `*`: everyone who could prove who they are."""
+    namespaces: tuple[str, ...]
+    """`tenant/namespace`, `tenant/*` for all of a tenant, or `*` for the whole cluster."""
+
+
+Policy = IsolationPolicy | FailureDomain | NamespacePolicy | BundlePolicy | BrokerPolicy | ClusterPolicy | AccessPolicy
 CLUSTER = "cluster"
+EVERYWHERE = "*"
+"""In an access policy: all namespaces, of the cluster or of a tenant; as a principal: everyone."""
 
 TYPES: Mapping[Kind, type[Policy]] = {
     Kind.ISOLATION: IsolationPolicy,
@@ -111,6 +145,7 @@ TYPES: Mapping[Kind, type[Policy]] = {
     Kind.BUNDLE: BundlePolicy,
     Kind.BROKER: BrokerPolicy,
     Kind.CLUSTER: ClusterPolicy,
+    Kind.ACCESS: AccessPolicy,
 }
 
 
@@ -123,6 +158,7 @@ class Policies(msgspec.Struct, frozen=True):
     bundles: Mapping[Bundle, BundlePolicy] = msgspec.field(default_factory=dict)
     brokers: Mapping[str, BrokerPolicy] = msgspec.field(default_factory=dict)
     cluster: ClusterPolicy = ClusterPolicy()
+    access: Mapping[str, AccessPolicy] = msgspec.field(default_factory=dict)
     revision: int = -1
 
 

@@ -29,13 +29,14 @@ def of_isolation(name: str, policy: IsolationPolicy, others: Policies, known: Kn
     rest = {key: each for key, each in others.isolation.items() if key != name}
     claimed = sorted(each for each in known.namespaces if matches_namespace(policy.namespaces, each))
     refused += _disjoint(name, policy, rest, claimed, brokers)
-    refused += _homeless(name, policy, rest, known, brokers)
+    stranding = _homeless(name, policy, rest, known, brokers)
+    refused += stranding
     notes = [
         f"no broker matches {pattern!r} at present" for pattern in _idle((*policy.primary, *policy.secondary), brokers)
     ]
     if not claimed:
         notes.append(f"no namespace matches {', '.join(policy.namespaces)} at present")
-    return Findings(tuple(refused), tuple(notes))
+    return Findings(tuple(refused), tuple(notes), tuple(stranding))
 
 
 def _disjoint(

@@ -17,6 +17,7 @@ from loadmanager.model.policies.fields import check_fields
 from loadmanager.model.policies.model import (
     CLUSTER,
     TYPES,
+    AccessPolicy,
     BrokerPolicy,
     BundlePolicy,
     ClusterPolicy,
@@ -70,6 +71,7 @@ def fold(documents: Mapping[str, Policy], revision: int) -> Policies:
         bundles=bundles,
         brokers=cast("dict[str, BrokerPolicy]", by_kind[Kind.BROKER]),
         cluster=cast("ClusterPolicy", by_kind[Kind.CLUSTER].get(CLUSTER, ClusterPolicy())),
+        access=cast("dict[str, AccessPolicy]", by_kind[Kind.ACCESS]),
         revision=revision,
     )
 

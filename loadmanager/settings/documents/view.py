@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from loadmanager.errors import Conflict, NotFound
+from loadmanager.errors import NotFound, VersionConflict
 from loadmanager.settings.documents.fold import Accepted, DocumentFold, Refused, Skipped
 from loadmanager.settings.documents.model import ABSENT, DELETED, Entry, Version
 from statechannel.errors import LogUnavailable
@@ -136,12 +136,11 @@ class Documents(Generic[T]):
         return await self._change(name, None, seen, author, reason)
 
     async def _change(self, name: str, value: T | None, seen: int | None, author: str, reason: str) -> Version[T]:
-        await self._know(name, seen)
+        await self.know(name, seen)
         for _ in range(ATTEMPTS if seen is None else 1):
             now = self.get(name)
             version = ABSENT if now is None else now.version
-            if seen is not None and seen != version:
-                raise _conflict(name, seen, now)
+            self.check_seen(name, seen)
             if value is None and (now is None or (now.value is None and now.readable)):
                 raise NotFound(f"there is no {name!r} in {self.topic}")
             self._check(name, value, self.values())
@@ -150,8 +149,14 @@ class Documents(Generic[T]):
                 return answer.new
         raise _conflict(name, seen, self.get(name))
 
-    async def _know(self, name: str, seen: int | None) -> None:
-        """Read what the caller has seen, perhaps at another broker that reads faster."""
+    def check_seen(self, name: str, seen: int | None) -> None:
+        """Raise VersionConflict unless the document's version is `seen` (0: never written; None: any)."""
+        now = self.get(name)
+        if seen not in (None, ABSENT if now is None else now.version):
+            raise _conflict(name, seen, now)
+
+    async def know(self, name: str, seen: int | None) -> None:
+        """Read what the caller has seen, perhaps at another broker that reads faster. Raises LogUnavailable."""
         if not await self.wait_ready(self._timeout_s):
             raise LogUnavailable(f"{self.topic} is not read yet: try again")
         now = self.get(name)
@@ -224,10 +229,14 @@ class Documents(Generic[T]):
             waiting.set_result(outcome)
 
 
-def _conflict(name: str, seen: int | None, now: Version[Any] | None) -> Conflict:
+def _conflict(name: str, seen: int | None, now: Version[Any] | None) -> VersionConflict:
     if now is None:
-        return Conflict(f"{name!r} was never written, so it has no version {seen}: look again, and give version 0")
+        return VersionConflict(
+            f"{name!r} was never written, so it has no version {seen}: look again, and give version 0"
+        )
     whose = f"version {now.version} by {now.author or 'somebody'}" + (f" ({now.reason})" if now.reason else "")
     if seen is None:
-        return Conflict(f"others keep changing {name!r}, last {whose}: try again later")
-    return Conflict(f"{name!r} is at {whose}, not at version {seen}: look at it, and try again with {now.version}")
+        return VersionConflict(f"others keep changing {name!r}, last {whose}: try again later")
+    return VersionConflict(
+        f"{name!r} is at {whose}, not at version {seen}: look at it, and try again with {now.version}"
+    )

@@ -2,8 +2,9 @@
 
 auth_data     `digest:USER:PASSWORD`, or a list of these or of [scheme, credential]
 sasl_options  of pure-sasl: {"mechanism": "DIGEST-MD5", "username": …, "password": …} or {"mechanism": "GSSAPI", …}
-acl           ACL of the nodes that we create: `open` (default, everybody may do everything), `creator` (only clients
-              with the same identity), `creator-read` (others may read), or `SCHEME:ID:PERMISSIONS[,…]` as in zkCli.sh
+acl           ACL of the nodes that we create: `creator` (only clients with the same identity; default with one),
+              `creator-read` (others may read), `SCHEME:ID:PERMISSIONS[,…]` as in zkCli.sh, or `open` (everybody may do
+              everything; default without an identity, and refused in production: `refuse_open_nodes`)
 use_ssl       true; with `ca`, `certfile`, `keyfile`, `keyfile_password`. `check_hostname` is on unless it, or
               `verify_certs`, is false
 
@@ -16,7 +17,7 @@ import importlib.util
 import inspect
 import json
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,6 +36,11 @@ PERMISSIONS = {
     "d": Permissions.DELETE,
     "a": Permissions.ADMIN,
 }
+CHANGING = Permissions.WRITE | Permissions.CREATE | Permissions.DELETE | Permissions.ADMIN
+SECURE = (
+    "give all brokers an identity in the zookeeper settings (auth_data, sasl_options or certfile), and no acl=open "
+    "(docs/security.md)"
+)
 NAMED_ACLS = {
     "open": OPEN_ACL_UNSAFE,
     "creator": CREATOR_ALL_ACL,
@@ -59,15 +65,29 @@ def client_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
         arguments["auth_data"] = _credentials(settings["auth_data"])
     if "sasl_options" in arguments:
         arguments["sasl_options"] = _sasl_options(arguments["sasl_options"])
-    if "acl" in settings:
-        arguments["default_acl"] = acl_of(settings["acl"])
-        identified = any(name in arguments for name in ("auth_data", "sasl_options", "certfile"))
-        if str(settings["acl"]).startswith("creator") and not identified:
-            raise CoordinationError(
-                f"acl={settings['acl']} needs an identity to which the nodes belong: add `auth_data`, "
-                "`sasl_options` or `certfile` to the zookeeper settings, or set acl=open"
-            )
+    identified = any(name in arguments for name in ("auth_data", "sasl_options", "certfile"))
+    acl = settings.get("acl", "creator" if identified else "open")
+    if str(acl).startswith("creator") and not identified:
+        raise CoordinationError(
+            f"acl={acl} needs an identity to which the nodes belong: add `auth_data`, "
+            "`sasl_options` or `certfile` to the zookeeper settings, or set acl=open"
+        )
+    arguments["default_acl"] = acl_of(acl)
     return arguments
+
+
+def open_to_all(acl: Iterable[ACL]) -> bool:
+    """Whether everybody may change a node of this ACL, create or delete nodes in it."""
+    return any(entry.id.scheme == "world" and entry.perms & CHANGING for entry in acl)
+
+
+def refuse_open_nodes(settings: Mapping[str, Any]) -> None:
+    """Raise CoordinationError if everybody could change what these settings create."""
+    if open_to_all(client_arguments(settings)["default_acl"]):
+        raise CoordinationError(
+            f"everybody who reaches ZooKeeper could change the nodes of this cluster: {SECURE}. To go on as it is, say "
+            "--development, or --insecure (LOADMANAGER_INSECURE=true)"
+        )
 
 
 def tls_context(arguments: Mapping[str, Any]) -> ssl.SSLContext | None:

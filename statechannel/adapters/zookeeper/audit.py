@@ -26,6 +26,7 @@ from statechannel.adapters.zookeeper.judgement import (
     judge_root,
     judge_server,
     judge_sessions,
+    judge_settings,
     judge_writes,
 )
 from statechannel.adapters.zookeeper.nodes import Nodes
@@ -51,7 +52,10 @@ async def audit_zookeeper(
 ) -> AsyncIterator[Finding]:
     """All findings, within about four times `timeout_s`. Raises CoordinationError for impossible settings."""
     settings = dict(client_settings or {})
-    tls = tls_context(client_arguments(settings))
+    arguments = client_arguments(settings)
+    tls = tls_context(arguments)
+    for finding in judge_settings(arguments["default_acl"], expected):
+        yield finding
     addresses = [address.strip() for address in hosts.split(",")]
     answers = await asyncio.gather(
         *(ask_server(address, expected.session_timeout_s, tls, timeout_s) for address in addresses),

@@ -12,6 +12,7 @@ from typing import Any
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
+from statechannel.adapters.zookeeper.access import open_to_all
 from statechannel.adapters.zookeeper.checks import ATTEMPTS, Checks, deposed, fenced
 from statechannel.adapters.zookeeper.leases import Leases
 from statechannel.adapters.zookeeper.nodes import (
@@ -343,6 +344,11 @@ class ZooKeeperCoordination:
                 await self._ensure(path, for_all=True)
         for path in self._nodes.directories():
             await self._ensure(path)
+        if open_to_all(await self._session.acl(self._nodes.root)) and not open_to_all(self._session.default_acl):
+            LOGGER.warning(
+                "everybody may still change %s: once all brokers have an identity, run `setAcl -R` of zkCli.sh on it",
+                self._nodes.root,
+            )
 
     async def _ensure(self, path: str, *, for_all: bool = False) -> None:
         """Create a node if it is missing. Looks first: without the right to create, even an existing one is refused."""

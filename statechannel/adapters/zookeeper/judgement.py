@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
-from kazoo.security import ACL, Permissions
+from kazoo.security import ACL
 
+from statechannel.adapters.zookeeper.access import SECURE, open_to_all
 from statechannel.adapters.zookeeper.probe import Server
 from statechannel.audit import Finding, Severity
 from statechannel.ports import Identity
@@ -14,7 +15,6 @@ from statechannel.ports import Identity
 OLDEST = (3, 8)
 """Older releases get no fixes any more."""
 CLOCKS_APART_MS = 1_000
-CHANGING = Permissions.WRITE | Permissions.CREATE | Permissions.DELETE | Permissions.ADMIN
 
 OK, WARNING, ERROR = Severity.OK, Severity.WARNING, Severity.ERROR
 
@@ -27,6 +27,7 @@ class Expected(msgspec.Struct, frozen=True):
     session_timeout_s: float = 6.0
     proof_validity_s: float = 2.0
     development: bool = False
+    insecure: bool = False
 
 
 def judge_server(address: str, answer: Server | BaseException, *, any_other: bool) -> Iterator[Finding]:
@@ -118,24 +119,24 @@ def judge_root(root: str, tied: Identity | None, expected: Expected, *, exists: 
     return Finding(subject, OK, found)
 
 
+def judge_settings(acl: Sequence[ACL], expected: Expected) -> Iterator[Finding]:
+    """A finding if nodes of this ACL may be changed by everybody: a broker with these settings refuses to start."""
+    if open_to_all(acl) and not (expected.development or expected.insecure):
+        found = "with these settings everybody may change what the brokers create"
+        yield Finding("zookeeper: identity", ERROR, found, SECURE)
+
+
 def judge_acls(acls: Mapping[str, Sequence[ACL]], expected: Expected) -> Finding:
     """Whether everybody can change our nodes."""
     subject = "zookeeper: access"
-    exposed = [path for path, entries in acls.items() if any(_changes_for_all(entry) for entry in entries)]
+    exposed = [path for path, entries in acls.items() if open_to_all(entries)]
     if not exposed:
         return Finding(subject, OK, f"none of the {len(acls)} checked nodes can be changed by everybody")
     found = f"everybody may change {len(exposed)} of the {len(acls)} checked nodes, such as {exposed[0]}"
     if expected.development:
         return Finding(subject, OK, found)
-    advice = (
-        "give all brokers credentials (auth_data, sasl_options or a TLS certificate) and acl=creator in the zookeeper "
-        "settings; once all brokers have them, change the existing nodes: `setAcl -R` of zkCli.sh on the root"
-    )
+    advice = f"{SECURE}; once all have one, change the existing nodes: `setAcl -R` of zkCli.sh on the root"
     return Finding(subject, WARNING, found, advice)
-
-
-def _changes_for_all(entry: ACL) -> bool:
-    return entry.id.scheme == "world" and bool(entry.perms & CHANGING)
 
 
 def judge_writes(times_ms: Sequence[float], expected: Expected) -> Finding:

@@ -33,7 +33,7 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.interfaces import IAsyncResult
 from kazoo.protocol.states import KazooState, KeeperState, ZnodeStat
-from kazoo.security import ACL, OPEN_ACL_UNSAFE
+from kazoo.security import ACL, ANYONE_ID_UNSAFE, Permissions
 
 from statechannel.adapters.zookeeper.access import client_arguments, tls_context
 from statechannel.adapters.zookeeper.handler import PromptHandler
@@ -51,6 +51,7 @@ GONE = (
     SessionExpiredError,
 )
 ACCESS = (InvalidACLError, NoAuthError)
+FOR_ALL = (ACL(Permissions.READ | Permissions.CREATE, ANYONE_ID_UNSAFE),)
 BYSTANDERS = (RolledBackError, RuntimeInconsistency)
 
 Watch = Callable[[object], None]
@@ -123,6 +124,7 @@ class Session:
     ) -> None:
         arguments = client_arguments(client_settings)
         self._tls = tls_context(arguments)
+        self.default_acl: list[ACL] = arguments["default_acl"]
         self._settings: dict[str, Any] = {
             "randomize_hosts": True,
             **arguments,
@@ -207,8 +209,11 @@ class Session:
         return acl
 
     async def create(self, path: str, data: bytes, *, for_all: bool = False, ephemeral: bool = False) -> None:
-        """Create a node, under the ACL of the settings. Raises NodeExistsError, NoNodeError (no parent)."""
-        acl = OPEN_ACL_UNSAFE if for_all else None
+        """Create a node, under the ACL of the settings. Raises NodeExistsError, NoNodeError (no parent).
+
+        `for_all`: others, such as brokers of other clusters, may read it and create nodes in it.
+        """
+        acl = [*self.default_acl, *FOR_ALL] if for_all else None
         await self._ask(lambda client: client.create_async(path, data, acl=acl, ephemeral=ephemeral))
 
     async def delete(self, path: str, version: int) -> None:

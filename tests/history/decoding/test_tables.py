@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from loadmanager.cluster.audit_log import AuditEntry, Result
 from loadmanager.decisions.codec import encode
 from loadmanager.decisions.record import DecisionRecord, Outcome
 from loadmanager.history import decoding
@@ -44,6 +45,10 @@ ROUND = DecisionRecord(
     ),
     outcomes=(Outcome("begun"),),
 )
+ASKED = AuditEntry(
+    id="a-1", at_ms=AT_MS, principal="ann", how="token", address="", broker="b1:1", action="drain", asked={"by": 1},
+    result=Result.DONE, status=202,
+)  # fmt: skip
 RECORDS = [
     ("load-brokers", b"b1:1", msgspec.json.encode(REPORT)),
     ("load-brokers", b"b1:1", None),
@@ -51,7 +56,7 @@ RECORDS = [
     ("load-bundles", b"b1:1", msgspec.json.encode(TOP)),
     ("load-bundles", b"b1:1", None),
     ("decisions", None, encode(ROUND)),
-    ("audit", None, msgspec.json.encode({"at_ms": AT_MS, "actor": "ann", "what": "drain"})),
+    ("audit", None, msgspec.json.encode(ASKED)),
     ("group-lag", None, msgspec.json.encode({"at_ms": AT_MS, "group": "g", "topic": "t", "queue": 1, "lag": 2})),
     ("bundle-state", b"x", b"not ours to read"),
 ]
@@ -113,7 +118,8 @@ def test_each_record_is_rows_of_its_tables(rows):
     assert (second["destination"], second["gain"], second["outcome"], second["ordinal"]) == (None, None, None, 1)
 
     [audit] = table("audit", rows)
-    assert (audit["actor"], audit["what"], audit["detail"]) == ("ann", "drain", "")
+    assert (audit["principal"], audit["action"], audit["asked"], audit["before"]) == ("ann", "drain", '{"by":1}', None)
+    assert (audit["result"], audit["status"], audit["offset"]) == ("done", 202, 6)
     [lag] = table("group_lag", rows)
     assert (lag["group"], lag["topic"], lag["queue"], lag["lag"]) == ("g", "t", 1, 2)
 

@@ -20,24 +20,30 @@ KEPT, OLD = NOW - timedelta(days=3), NOW - timedelta(days=50)
 
 
 def row(offset: int, at: datetime):
-    return (0, offset, at, at, "ann", "did", None, at.date())
+    return (0, offset, at, at, "g", "t", 1, 2, None, None, at.date())
 
 
 def test_small_files_are_joined_old_rows_go_and_an_older_version_still_reads(lake):
     for number in range(FILES_A_DAY + 1):
         at = OLD if number == 0 else KEPT
-        lake.append("audit", lake.spark.createDataFrame([row(number, at)], TABLES["audit"]), Once("test", number))
-    table = Path(lake.path("audit"))
+        lake.append(
+            "group_lag", lake.spark.createDataFrame([row(number, at)], TABLES["group_lag"]), Once("test", number)
+        )
+    table = Path(lake.path("group_lag"))
     left_over, young = table / "left-over.parquet", table / "young.parquet"
     for path, age_days in ((left_over, 30), (young, 0)):
         path.touch()
         aged_s = path.stat().st_mtime - age_days * 86_400
         os.utime(path, (aged_s, aged_s))
     versions = lake.spark.sql(f"DESCRIBE HISTORY {layout.delta(str(table))}").count()
+    told = maintain(lake, NOW, Retention(silver_days=30), dry_run=True)
+    assert lake.spark.sql(f"DESCRIBE HISTORY {layout.delta(str(table))}").count() == versions
+    assert left_over.exists()
     done = {each.table: each for each in maintain(lake, NOW, Retention(silver_days=30))}
-    assert (done["audit"].rows_removed, done["audit"].days_joined) == (1, 1)
-    assert sorted(found.offset for found in lake.table("audit").collect()) == [1, 2, 3, 4]
-    assert files(lake, "audit") == 1
+    assert {each.table: each for each in told} == done, "a dry run tells what is done then"
+    assert (done["group_lag"].rows_removed, done["group_lag"].days_joined) == (1, 1)
+    assert sorted(found.offset for found in lake.table("group_lag").collect()) == [1, 2, 3, 4]
+    assert files(lake, "group_lag") == 1
     assert not left_over.exists(), "no version names it"
     assert young.exists(), "a run may be about to name it"
     before = lake.spark.read.format("delta").option("versionAsOf", versions - 1).load(str(table))

@@ -13,46 +13,51 @@ from loadmanager.history.analyses import ANALYSES, DEFAULTS
 from loadmanager.history.analyses.sharing import shared
 from loadmanager.history.lake import ALWAYS, Lake, Once
 from loadmanager.history.pinned import Pinned, pinned
-from loadmanager.history.schemas import AUDIT
+from loadmanager.history.schemas import GROUP_LAG
 
 AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def rows(lake: Lake, *offsets: int) -> DataFrame:
-    return lake.spark.createDataFrame([(0, n, AT, AT, "ann", "x", None, date(2026, 1, 1)) for n in offsets], AUDIT)
+    return lake.spark.createDataFrame(
+        [(0, n, AT, AT, "g", "t", 1, 2, None, None, date(2026, 1, 1)) for n in offsets], GROUP_LAG
+    )
 
 
 def test_what_is_written_later_is_not_read(lake: Lake) -> None:
-    lake.append("audit", rows(lake, 1), Once("test", 0))
+    lake.append("group_lag", rows(lake, 1), Once("test", 0))
     seen = Pinned(lake)
-    assert seen.table("audit").count() == 1
-    before = seen.versions(["audit"])
-    lake.append("audit", rows(lake, 2), Once("test", 1))
-    assert (seen.table("audit").count(), seen.versions(["audit"])) == (1, before)
-    assert (lake.table("audit").count(), Pinned(lake).versions(["audit"])) == (2, {"audit": before["audit"] + 1})
+    assert seen.table("group_lag").count() == 1
+    before = seen.versions(["group_lag"])
+    lake.append("group_lag", rows(lake, 2), Once("test", 1))
+    assert (seen.table("group_lag").count(), seen.versions(["group_lag"])) == (1, before)
+    assert (lake.table("group_lag").count(), Pinned(lake).versions(["group_lag"])) == (
+        2,
+        {"group_lag": before["group_lag"] + 1},
+    )
 
 
 def test_a_frame_reads_its_version_whenever_it_runs(lake: Lake) -> None:
-    lake.append("audit", rows(lake, 1), Once("test", 0))
-    frame = Pinned(lake).table("audit")
-    lake.remove("audit", "offset = 1")
+    lake.append("group_lag", rows(lake, 1), Once("test", 0))
+    frame = Pinned(lake).table("group_lag")
+    lake.remove("group_lag", "offset = 1")
     assert [row["offset"] for row in frame.select("offset").collect()] == [1]
 
 
 def test_a_table_that_was_not_there_stays_away(lake: Lake) -> None:
     seen = Pinned(lake)
-    assert not seen.exists("audit")
-    lake.append("audit", rows(lake, 1), Once("test", 0))
-    assert (seen.exists("audit"), seen.table("audit").count(), seen.versions()) == (False, 0, {})
+    assert not seen.exists("group_lag")
+    lake.append("group_lag", rows(lake, 1), Once("test", 0))
+    assert (seen.exists("group_lag"), seen.table("group_lag").count(), seen.versions()) == (False, 0, {})
 
 
 def test_it_names_what_was_read_and_nothing_else(lake: Lake) -> None:
-    lake.append("audit", rows(lake, 1), Once("test", 0))
+    lake.append("group_lag", rows(lake, 1), Once("test", 0))
     lake.prepare("decision")
     seen = Pinned(lake)
     assert seen.versions() == {}
-    seen.table("audit")
-    assert set(seen.versions()) == {"audit"}
+    seen.table("group_lag")
+    assert set(seen.versions()) == {"group_lag"}
     assert set(seen.versions(["decision", "move"])) == {"decision"}
 
 
@@ -62,12 +67,12 @@ def test_pinning_twice_is_pinning_once(lake: Lake) -> None:
 
 
 def test_a_lake_of_a_later_release_is_refused(lake: Lake) -> None:
-    lake.prepare("audit")
+    lake.prepare("group_lag")
     lake.spark.sql(
-        f"ALTER TABLE {layout.delta(lake.path('audit'))} SET TBLPROPERTIES ('{layout.FORMAT_PROPERTY}' = '99')"
+        f"ALTER TABLE {layout.delta(lake.path('group_lag'))} SET TBLPROPERTIES ('{layout.FORMAT_PROPERTY}' = '99')"
     )
     with pytest.raises(Invalid, match="upgrade this job"):
-        Pinned(lake).table("audit")
+        Pinned(lake).table("group_lag")
 
 
 def test_what_analyses_have_in_common_is_kept_of_a_pinned_lake_too(

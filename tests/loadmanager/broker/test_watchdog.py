@@ -179,12 +179,12 @@ def test_process_stopped_as_a_whole_is_not_taken_for_a_hung_loop():
 
 
 @pytest.fixture(params=["sqlite", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
-def places(request: pytest.FixtureRequest) -> dict[str, str]:
+def places(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Where the brokers of a test coordinate."""
     if request.param == "sqlite":
         return {}
     server = shared_zookeeper(request.config)
-    return {"coordination": f"zookeeper://{server.address}{coordination_root('watchdog')}"}
+    return {"coordination": f"zookeeper://{server.address}{coordination_root('watchdog')}", "development": True}
 
 
 class Hang:

@@ -14,6 +14,7 @@ from loadmanager_api.cli.load_history.answering import table
 from loadmanager_api.cli.load_history.options import Job, job_options, source_options
 from loadmanager_api.cli.load_history.reaching import check_answers
 from loadmanager_api.cli.load_history.running import check_recorded, provenance, publish, reading, say_where, window_of
+from loadmanager_api.cli.options import dry_run_option
 
 if TYPE_CHECKING:
     from loadmanager.history.advising import Considered
@@ -32,6 +33,7 @@ COLUMNS = ("id", "kind", "what", "measure", "before", "after", "surely", "at bes
     "--cluster", metavar="NAME", help="Cluster of the data; other clusters refuse the advice.  [default: the setting]"
 )
 @click.option("--propose", is_flag=True, help="Propose the advice to the leader: with --log, or --admin-url.")
+@dry_run_option
 @click.option("--admin-url", metavar="URL", help="With --propose: any broker of the cluster, instead of --log.")
 def advise(
     job: Job,
@@ -40,6 +42,7 @@ def advise(
     kinds: tuple[str, ...],
     cluster: str | None,
     propose: bool,
+    dry_run: bool,
     admin_url: str | None,
 ) -> None:
     """Advise settings, splits of bundles, weights, and moves ahead of a peak; and show what each promises.
@@ -56,13 +59,16 @@ def advise(
         check_recorded(job, lake)
         found = _considered(job, lake, more, kinds or KINDS, cluster or settings.cluster)
         made = provenance(job, "advise", lake.versions(), truncated=False, kinds=list(kinds or KINDS))
-        if propose and found.advice:
+        if propose and found.advice and not dry_run:
             from loadmanager.history.advising import publish as proposed
 
             ids = proposed(found.advice, admin_url or settings)
             echo(f"proposed: {', '.join(ids)}", err=True)
     rows = [row_of(each) for each in found.advice]
-    say_where(job, [publish(job, "advice", rows, made, {"left_out": dict(found.left_out)})])
+    if dry_run:
+        echo("nothing was changed: the advice was neither published nor proposed", err=True)
+    else:
+        say_where(job, [publish(job, "advice", rows, made, {"left_out": dict(found.left_out)})])
     _show(job, found, rows)
 
 
@@ -110,7 +116,7 @@ def _show(job: Job, found: Considered, rows: list[dict[str, Any]]) -> None:
         for row in rows
     ]
     table(job, {"advice": rows, "left_out": dict(found.left_out)}, COLUMNS, shown, empty="")
-    if job.output == "table":
+    if job.shown.for_people:
         for row in rows:
             echo(f"\n{row['id']}: {row['reason']}")
         for kind, why in found.left_out.items():

@@ -118,7 +118,7 @@ def _show(job: Job, found: list[Published], chosen: list[Analysis]) -> None:
     if len(found) == 1 and found[0].rows:
         rows = found[0].rows
         table(job, answer, tuple(rows[0]), rows[:MOST_SHOWN])
-        if job.output == "table" and len(rows) > MOST_SHOWN:
+        if job.shown.for_people and len(rows) > MOST_SHOWN:
             echo(f"… and {len(rows) - MOST_SHOWN:,} more rows: -o json has all", err=True)
         return
     summary = [

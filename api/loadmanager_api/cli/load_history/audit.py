@@ -110,7 +110,7 @@ def _audited(lake: Lake, log: Log, *, with_lake: bool) -> tuple[Rows, bool, Rows
 
 def _show(job: Job, violations: Rows, summary: Rows, facts: dict[str, int]) -> None:
     answer: dict[str, Any] = {"violations": violations, "partitions": summary}
-    if job.output == "json":
+    if not job.shown.for_people:
         table(job, msgspec.to_builtins(answer), (), [])
         return
     if violations:

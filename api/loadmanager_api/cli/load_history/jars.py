@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from loadmanager_api.cli.client import Failed
 from loadmanager_api.cli.echoing import echo
-from loadmanager_api.cli.options import Remote
+from loadmanager_api.cli.options import prints
+from loadmanager_api.cli.printing import show_answer
+from loadmanager_api.cli.remote import Remote
 
 
 @click.command()
 @click.option("--spark-submit", "submit", is_flag=True, help="Print the jars as options of spark-submit, on one line.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), help="Print a table, or JSON.  [default: table]")
-@click.pass_context
-def jars(ctx: click.Context, submit: bool, output: str | None) -> None:
+@prints
+def jars(remote: Remote, submit: bool) -> None:
     """Download the missing jars of Delta Lake and the Kafka connector, with Maven.
 
     The jars go to ~/.cache/loadmanager/jars, or to the folder in LOADMANAGER_HISTORY_JARS. For a machine without
@@ -30,8 +29,8 @@ def jars(ctx: click.Context, submit: bool, output: str | None) -> None:
         raise Failed(str(error)) from None
     if submit:
         echo(" ".join(options()))
-    elif (ctx.find_object(Remote) or Remote()).with_options(None, output).output == "json":
-        echo(json.dumps({"folder": str(folder()), "jars": [path.name for path in found]}, indent=2))
+    elif not remote.for_people:
+        show_answer(remote, {"folder": str(folder()), "jars": [path.name for path in found]})
     else:
         echo(f"{len(found)} jars in {folder()}")
 

@@ -7,15 +7,18 @@ from datetime import UTC, datetime
 import click
 import msgspec
 
+from loadmanager_api.cli.echoing import echo
 from loadmanager_api.cli.load_history.answering import table
 from loadmanager_api.cli.load_history.options import Job, job_options
 from loadmanager_api.cli.load_history.running import opened
+from loadmanager_api.cli.options import dry_run_option
 
 COLUMNS = ("table", "days_joined", "rows_removed")
 
 
 @click.command()
 @job_options(window=False, publish=False)
+@dry_run_option
 @click.option("--bronze-days", type=click.IntRange(1), default=30, show_default=True, help="Days to keep raw records.")
 @click.option(
     "--silver-days", type=click.IntRange(1), default=365, show_default=True, help="Days to keep what the records say."
@@ -23,7 +26,7 @@ COLUMNS = ("table", "days_joined", "rows_removed")
 @click.option(
     "--history-days", type=click.IntRange(1), default=7, show_default=True, help="Days that time travel goes back."
 )
-def maintain(job: Job, bronze_days: int, silver_days: int, history_days: int) -> None:
+def maintain(job: Job, dry_run: bool, bronze_days: int, silver_days: int, history_days: int) -> None:
     """Join small files, remove rows that are too old, and delete files that no version needs any more.
 
     Minutes (gold) are kept. Removed rows do not come back with the next ingest.
@@ -34,6 +37,9 @@ def maintain(job: Job, bronze_days: int, silver_days: int, history_days: int) ->
 
         with steps(lake.spark, 1) as progress:
             progress.begin("maintain")
-            done = maintain(lake, datetime.now(UTC), Retention(bronze_days, silver_days, history_days))
+            retention = Retention(bronze_days, silver_days, history_days)
+            done = maintain(lake, datetime.now(UTC), retention, dry_run=dry_run)
     rows = [msgspec.to_builtins(each) for each in done]
     table(job, rows, COLUMNS, rows)
+    if dry_run:
+        echo("nothing was changed; this is what would be done, and unneeded files would be deleted", err=True)

@@ -16,7 +16,8 @@ import click
 import msgspec
 
 from loadmanager_api.cli.load_history.windows import Moment, check_order
-from loadmanager_api.cli.options import ParamType, Remote
+from loadmanager_api.cli.options import ParamType, prints
+from loadmanager_api.cli.remote import Remote
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -75,9 +76,6 @@ _LAKE = (
     click.option("--remote", metavar="URL", help="Spark Connect server to use instead: sc://host:15002."),
     click.option("--memory", metavar="SIZE", help="Memory of the driver, if this process starts it.  [default: 2g]"),
     click.option("--conf", multiple=True, type=Pair(), metavar="NAME=VALUE", help="Setting of Spark; repeatable."),
-    click.option(
-        "-o", "--output", type=click.Choice(["table", "json"]), help="Print a table, or JSON.  [default: table]"
-    ),
 )
 _WINDOW = (
     click.option(
@@ -106,15 +104,15 @@ def job_options(
     options = [*_LAKE[:1], *(_WINDOW if window else ()), *([_PUBLISH] if publish else ()), *_LAKE[1:]]
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        @prints
         @click.pass_context
         @wraps(command)
-        def working(ctx: click.Context, **given: Any) -> Any:
+        def working(ctx: click.Context, shown: Remote, /, **given: Any) -> Any:
             own = {name: given.pop(name) for name in list(given) if name in Job.__struct_fields__}
             own["lake"] = own["lake"] or ""
             if lake and not own["lake"]:
                 raise click.MissingParameter(param_hint="'--lake'", param_type="option")
-            remote = (ctx.find_object(Remote) or Remote()).with_options(None, own.pop("output"))
-            job = Job(**own, output=remote.output)
+            job = Job(**own, output=shown.output)
             _check(job)
             return ctx.invoke(command, job, **given)
 

@@ -136,7 +136,7 @@ def _show(job: Job, result: ReplayResult) -> None:
         for each in result.ranked
     ]
     table(job, msgspec.to_builtins(result), COLUMNS, rows)
-    if job.output == "table":
+    if job.shown.for_people:
         skipped = "".join(f"; {count} left out: {why}" for why, count in result.skipped.items())
         echo(f"\n{length_of(result.windows, result.window_s, result.ruled)}{skipped}\n{result.verdict}")
         for command in result.config.commands:

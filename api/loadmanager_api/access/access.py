@@ -1,0 +1,168 @@
+"""Who may use one broker's endpoints: credentials, roles, what is refused.
+
+All of it belongs to the endpoints' loop, except `grant`, which the control loop calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from loadmanager.errors import Forbidden
+from loadmanager.model.policies.model import AccessPolicy, AccessRole, Policies
+from loadmanager.settings import Settings
+from loadmanager_api.access.authorship import Sender, sender_of
+from loadmanager_api.access.grants import Grants
+from loadmanager_api.access.principal import Clock, Principal, Unauthenticated
+from loadmanager_api.access.rules import Rule, Scope, namespace_of
+from loadmanager_api.access.tokens import Tokens
+
+REMEMBERED = 4_096
+"""Tokens whose verification is remembered while they are good; beyond it all are verified anew."""
+
+LOOK_S = 1.0
+
+_BEARER = b"bearer "
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+Tell = Callable[[Sender, str, str, int, str], None]
+"""Gets the sender of a refused request, its method and path, the status and the detail of the answer."""
+
+
+class Access:
+    """The access to one broker whose settings ask for authentication."""
+
+    def __init__(self, settings: Settings, now_s: Clock = time.time) -> None:
+        """Raises Invalid if the keys of tokens cannot be read."""
+        self._superusers = settings.superuser_names
+        self._tokens = Tokens(settings, now_s) if settings.takes_tokens else None
+        self._now_s = now_s
+        self._verified: dict[bytes, Principal] = {}
+        self.grants = Grants((), self._superusers)
+        self._granted: Mapping[str, AccessPolicy] = {}
+        self.refused: dict[str, int] = {}
+        """Refused requests by reason."""
+        self.tell: Tell = _nobody
+        """Is called with each refused request."""
+
+    def grant(self, policies: Policies) -> None:
+        """Take the roles from these policies. Is called at each change of any policy."""
+        if policies.access != self._granted:
+            self._granted = policies.access
+            self.grants = Grants(policies.access.values(), self._superusers, self.grants)
+
+    async def keep_current(self) -> None:
+        """Read the keys of tokens again when they change, until cancelled."""
+        while self._tokens is not None:
+            work = self._tokens.look
+            if await asyncio.to_thread(work) if self._tokens.remote else work():
+                self._verified.clear()
+            await asyncio.sleep(LOOK_S)
+
+    # --- who
+
+    def identify(self, headers: Headers, certified: Principal | None) -> Principal:
+        """Who sends a request: a token counts before the certificate of the connection. Raises Unauthenticated."""
+        given = [value for name, value in headers if name == b"authorization"]
+        if given:
+            return self._bearer(given)
+        if certified is None:
+            raise Unauthenticated("missing", f"say who you are: this broker wants {self._wanted}")
+        if certified.until_s <= self._now_s():
+            raise Unauthenticated("expired", "the client certificate of this connection has expired: connect anew")
+        return certified
+
+    def known(self, headers: Headers, certified: Principal | None) -> Principal | None:
+        """As `identify`, if that takes no verification; else None."""
+        token = None
+        for name, value in headers:
+            if name == b"authorization":
+                if token is not None:
+                    return None
+                token = value
+        found = certified if token is None else self._verified.get(token)
+        return None if found is None or found.until_s <= self._now_s() else found
+
+    @property
+    def _wanted(self) -> str:
+        token = "a bearer token in the header Authorization"
+        return token if self._tokens is not None else "a client certificate"
+
+    def _bearer(self, given: Sequence[bytes]) -> Principal:
+        if len(given) > 1:
+            raise Unauthenticated("malformed", "there is more than one Authorization header")
+        if self._tokens is None:
+            raise Unauthenticated("method", "this broker takes client certificates, no tokens")
+        found = self._verified.get(given[0])
+        if found is not None:
+            if found.until_s > self._now_s():
+                return found
+            del self._verified[given[0]]
+        if not given[0].lower().startswith(_BEARER):
+            raise Unauthenticated(
+                "method", "the header Authorization has another method than Bearer; only tokens are taken there"
+            )
+        found = self._tokens.verify(given[0][len(_BEARER) :].strip().decode("ascii", "replace"))
+        if len(self._verified) >= REMEMBERED:
+            self._verified.clear()
+        self._verified[given[0]] = found
+        return found
+
+    # --- may they
+
+    def check(self, principal: Principal, rule: Rule, path: Mapping[str, Any], query: Mapping[str, str]) -> None:
+        """Raise Forbidden unless the principal may send a request with these parameters of its path and query.
+
+        For the scope BODY it checks that it has the role somewhere; the endpoint calls `require`, with what it read.
+        """
+        scope, place, role = rule.scope, "", rule.role
+        match scope:
+            case Scope.OPEN:
+                return
+            case Scope.NAMESPACE:
+                place = f"{path['tenant']}/{path['namespace']}"
+            case Scope.QUERY:
+                place = query.get("namespace", "")
+            case Scope.DOCUMENT:
+                place = namespace_of(path["kind"], path["name"]) or ""
+            case _:
+                pass
+        if _is_yes(query.get("force", "")):  # it overrides rules that others made, for the whole cluster
+            self.require(principal, role, "")
+        elif scope is Scope.TENANT:
+            if not self.grants.in_tenant(principal.name, role, path["tenant"]):
+                raise _forbidden(principal, role, f"all namespaces of {path['tenant']}")
+        elif scope in (Scope.ANYWHERE, Scope.BODY):
+            if not self.grants.anywhere(principal.name, role):
+                raise _forbidden(principal, role, "any namespace")
+        else:
+            self.require(principal, role, place)
+
+    def require(self, principal: Principal, role: AccessRole, namespace: str) -> None:
+        """Raise Forbidden unless the principal has the role in the namespace; in the cluster, if that is empty."""
+        if namespace:
+            if not self.grants.in_namespace(principal.name, role, namespace):
+                raise _forbidden(principal, role, namespace)
+        elif not self.grants.in_cluster(principal.name, role):
+            raise _forbidden(principal, role, "the cluster")
+
+    def refuse(self, why: str, scope: Any, status: int, detail: str) -> None:
+        """Count a refused request, and tell whoever listens."""
+        self.refused[why] = self.refused.get(why, 0) + 1
+        self.tell(sender_of(scope), scope["method"], scope["path"], status, detail)
+
+
+def _nobody(*_: object) -> None:
+    pass
+
+
+def _is_yes(text: str) -> bool:
+    return text.lower() not in ("", "false", "0", "no", "off", "f", "n")
+
+
+def _forbidden(principal: Principal, role: AccessRole, where: str) -> Forbidden:
+    return Forbidden(f"{principal.name} is not {role} in {where}: an access policy would have to say so")

@@ -1,0 +1,35 @@
+"""Who sends a request. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from loadmanager.errors import Forbidden
+
+PRINCIPAL = "loadmanager.principal"
+"""The key in an ASGI scope of the request's `Principal`; missing where there is no authentication."""
+
+CERTIFIED = "loadmanager.certified"
+"""The key in an ASGI scope of the `Principal` that the connection's client certificate names, if there is one."""
+
+
+class Principal(msgspec.Struct, frozen=True):
+    """Somebody who proved to be `name`. `how`: token or certificate; it is good until `until_s` (Unix time)."""
+
+    name: str
+    how: str
+    until_s: float
+
+
+class Unauthenticated(Forbidden):
+    """Nobody, as far as the request shows. `why` is one of a few words, for metrics."""
+
+    def __init__(self, why: str, message: str) -> None:
+        super().__init__(message)
+        self.why = why
+
+
+Clock = Callable[[], float]
+"""Unix time in seconds."""

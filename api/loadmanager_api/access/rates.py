@@ -1,0 +1,91 @@
+"""How many requests a client may send: a token bucket for each, by principal, or by address where nobody is asked.
+
+Belongs to the endpoints' loop.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from loadmanager.settings import Settings
+from loadmanager_api.access.authorship import UNVERIFIED, sender_of
+from loadmanager_api.access.principal import Clock
+from loadmanager_api.access.rules import is_open
+from loadmanager_api.errors import problem, respond
+
+CLIENTS_KEPT = 10_000
+"""Beyond so many clients all begin anew, with full buckets."""
+
+BURST_S = 2.0
+"""A bucket holds what is allowed in this time."""
+
+ONE = 1.0 - 1e-6
+"""What a request takes, as far as sums of fractions are exact."""
+
+LOOKUPS = ("/lookup/", "/v1/lookup")
+
+
+class Rates:
+    """The buckets of all clients for one kind of request. `per_s`: requests a second."""
+
+    def __init__(self, per_s: float, now_s: Clock) -> None:
+        self._per_s = per_s
+        self._most = max(1.0, per_s * BURST_S)
+        self._now_s = now_s
+        self._left: dict[str, tuple[float, float]] = {}
+        """By client: what was left in the bucket, and when."""
+
+    def wait_s(self, client: str) -> float:
+        """0, and one request less for the client; or for how many seconds it has none, and nothing is taken."""
+        left = self._now(client)
+        if left < ONE:
+            return (1.0 - left) / self._per_s
+        if len(self._left) >= CLIENTS_KEPT and client not in self._left:
+            self._left.clear()
+        self._left[client] = (left - 1.0, self._now_s())
+        return 0.0
+
+    def has_some(self, client: str) -> bool:
+        """Whether the client may send a request now; takes nothing."""
+        return self._now(client) >= ONE
+
+    def _now(self, client: str) -> float:
+        left, at_s = self._left.get(client, (self._most, 0.0))
+        return min(self._most, left + (self._now_s() - at_s) * self._per_s)
+
+
+class Throttle:
+    """An ASGI application that tells clients beyond their rate to come back; lookups have buckets of their own."""
+
+    def __init__(self, app: Any, lookups: Rates | None, others: Rates | None) -> None:
+        self._app = app
+        self._lookups = lookups
+        self._others = others
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and not is_open(scope["path"]):
+            rates = self._lookups if scope["path"].startswith(LOOKUPS) else self._others
+            client = client_of(scope)
+            wait_s = 0.0 if rates is None else rates.wait_s(client)
+            if wait_s:
+                found = problem(429, f"{client} sends more requests than it may; send fewer", retry_after_s=wait_s)
+                await respond(found)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def client_of(scope: Any) -> str:
+    """Whose bucket counts: the principal's, else the address's, whatever name the request gives."""
+    sender = sender_of(scope)
+    return sender.address if sender.how == UNVERIFIED else sender.name
+
+
+def rates_of(per_s: float | None, now_s: Clock) -> Rates | None:
+    """Buckets, None if there is no limit."""
+    return None if per_s is None else Rates(per_s, now_s)
+
+
+def throttled(app: Any, settings: Settings, lookups: Rates | None, now_s: Clock) -> Any:
+    """The application behind a throttle, if the settings have any limit."""
+    others = rates_of(settings.http_request_rate, now_s)
+    return app if lookups is None and others is None else Throttle(app, lookups, others)

@@ -1,0 +1,1 @@
+"""`loadmanager top`: brokers, bundles and moves on a whole screen, live, with keys that change them."""

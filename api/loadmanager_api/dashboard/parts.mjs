@@ -1,0 +1,83 @@
+// Small pieces that every view is made of.
+import { html, useState } from "./html.mjs";
+import { moment, percent } from "./words.mjs";
+
+/** A section with its title, the routes that its figures come from, and controls at the right. */
+export function Panel({ title, api, controls, children, className = "" }) {
+  return html`<section class=${`panel ${className}`} aria-label=${title}>
+    <header><h2>${title}</h2><span class="controls">${controls}</span>${api && html`<code class="api">${api}</code>`}</header>
+    ${children}
+  </section>`;
+}
+
+/** A button; one that is `forbidden` (why, in words) can be reached but does nothing. Shows errors of what it does. */
+export function Action({ label, does, forbidden = "", kind = "" }) {
+  const [running, setRunning] = useState(false);
+  const [error, setError] = useState("");
+  const act = async () => {
+    if (forbidden || running) return;
+    setRunning(true);
+    setError("");
+    try {
+      await does();
+    } catch (problem) {
+      setError(problem.message);
+    }
+    setRunning(false);
+  };
+  return html`<span class="action"
+    ><button type="button" class=${kind} aria-disabled=${forbidden || running ? "true" : "false"} title=${forbidden}
+      aria-description=${forbidden || undefined} onClick=${act}>${running ? `${label} …` : label}</button
+    >${error && html`<span role="alert" class="error">${error}</span>`}</span>`;
+}
+
+export function Failed({ error }) {
+  return error ? html`<p role="alert" class="error">${error.message}</p>` : null;
+}
+
+/** What to show while an answer is awaited, and its error. */
+export function Answer({ of, children }) {
+  if (of.data === undefined) return of.error ? html`<${Failed} error=${of.error} />` : html`<p class="quiet">reading …</p>`;
+  return html`<${Failed} error=${of.error} />${children(of.data)}`;
+}
+
+/** A usage as a bar with its figure; `limit` draws a mark. */
+export function Usage({ value, limit }) {
+  if (value === null || value === undefined) return html`<span class="quiet">–</span>`;
+  const level = value >= 0.85 ? "hot" : "calm";
+  return html`<span class="usage"><span class="bar"><i class=${level} style=${{ width: `${Math.min(100, 100 * value)}%` }}></i>
+    ${limit !== undefined && html`<b style=${{ left: `${Math.min(100, 100 * limit)}%` }}></b>`}</span>${percent(value)}</span>`;
+}
+
+export function State({ of }) {
+  return html`<span class=${`state ${of}`}>${of}</span>`;
+}
+
+export function Time({ ms }) {
+  return ms ? html`<time datetime=${new Date(ms).toISOString()} title=${new Date(ms).toISOString()}>${moment(ms)}</time>` : "–";
+}
+
+/** Whether a click was meant for the row, not for a control in it. */
+export const onItself = (event) => !event.target.closest("a, button");
+
+/** A plain table: `columns` are [title, cell of a row, class?]. */
+export function Table({ label, columns, rows, none = "nothing", pick, picked, keyOf }) {
+  if (!rows.length) return html`<p class="quiet">${none}</p>`;
+  return html`<div class="scroll" tabindex="0" role="group" aria-label=${`${label}, scrolls`}><table aria-label=${label}>
+    <thead><tr>${columns.map(([title, , kind]) => html`<th scope="col" class=${kind}>${title}</th>`)}</tr></thead>
+    <tbody>${rows.map((row, at) => html`<tr key=${keyOf ? keyOf(row) : at} class=${pick ? "pickable" : ""}
+        aria-current=${picked !== undefined && picked === keyOf?.(row) ? "true" : undefined} onClick=${pick && ((event) => onItself(event) && pick(row))}>
+      ${columns.map(([, cell, kind]) => html`<td class=${kind}>${cell(row)}</td>`)}</tr>`)}</tbody>
+  </table></div>`;
+}
+
+/** Names and values, one under the other. */
+export function Facts({ of }) {
+  return html`<dl class="facts">${of
+    .filter(([, value]) => value !== undefined && value !== null && value !== "")
+    .map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
+}
+
+export function Json({ of }) {
+  return html`<pre tabindex="0">${JSON.stringify(of, null, 2)}</pre>`;
+}

@@ -1,0 +1,60 @@
+// The list of brokers with their load, and drains by hand.
+import { html, useMemo } from "../html.mjs";
+import { ask } from "../api.mjs";
+import { confirm } from "../dialog.mjs";
+import { whyNot } from "../may.mjs";
+import { Action, Usage } from "../parts.mjs";
+import { Rows } from "../rows.mjs";
+import { amount, count } from "../words.mjs";
+
+const MOST_PX = 420;
+
+export function Brokers({ me, brokers, balancing, picked, pick, reload }) {
+  const byName = useMemo(() => new Map(brokers.map((broker) => [`${broker.broker}#${broker.incarnation}`, broker])), [brokers]);
+  const limit = balancing && limitOf(balancing);
+  const columns = [
+    ["Broker", (broker) => broker.broker, "minmax(10.5rem, 2fr)", "name"],
+    ["Usage", (broker) => html`<${Usage} value=${balancing?.usages[broker.broker]} limit=${limit} />`, "9.5rem"],
+    ["Bundles", (broker) => count(broker.bundles), "4rem", "number"],
+    ["CPU", (broker) => (broker.load ? `${broker.load.cpu_percent?.toFixed(0) ?? 0} %` : "–"), "3rem", "number"],
+    ["Msg/s", (broker) => amount(broker.load && (broker.load.in_rate_msg_s ?? 0) + (broker.load.out_rate_msg_s ?? 0)), "5rem", "number"],
+    ["Bytes/s", (broker) => amount(broker.load && (broker.load.in_rate_bytes_s ?? 0) + (broker.load.out_rate_bytes_s ?? 0)), "4.5rem", "number"],
+    ["Condition", condition, "minmax(5.5rem, 1.4fr)"],
+    ["", (broker) => html`<${Drain} me=${me} broker=${broker} reload=${reload} />`, "5rem", "last"],
+  ];
+  return html`<${Rows} most_px=${MOST_PX} label="Brokers" columns=${columns} items=${[...byName.keys()]} of=${(key) => byName.get(key)}
+    picked=${[...byName.keys()].find((key) => key.startsWith(`${picked}#`))} pick=${(key) => pick(byName.get(key).broker)} />`;
+}
+
+function limitOf(balancing) {
+  const usages = Object.values(balancing.usages);
+  return usages.length ? (usages.reduce((sum, each) => sum + each, 0) / usages.length) * (1 + balancing.tolerance) : undefined;
+}
+
+function condition(broker) {
+  const words = [];
+  if (broker.leader) words.push(html`<span class="tag">leader</span>`);
+  if (!broker.registered) words.push(html`<span class="tag bad">gone</span>`);
+  else if (broker.suspected) words.push(html`<span class="tag bad" title=${broker.suspected}>suspected</span>`);
+  else if (!broker.live) words.push(html`<span class="tag bad">not live</span>`);
+  if (broker.draining) words.push(html`<span class="tag">${broker.bundles ? `draining, ${broker.bundles} left` : "drained"}</span>`);
+  return words.length ? words : html`<span class="quiet">serves</span>`;
+}
+
+function Drain({ me, broker, reload }) {
+  if (!broker.registered) return null;
+  const path = `/v1/brokers/${encodeURIComponent(broker.broker)}/drain?by_policy=true`;
+  const does = () => confirm({
+    title: broker.draining ? `End the drain of ${broker.broker}?` : `Drain ${broker.broker}?`,
+    text: broker.draining
+      ? "The broker takes bundles again. Bundles that have left stay where they are."
+      : `Its ${count(broker.bundles)} bundles move to other brokers, within the limits of the leader's rounds, and it takes no more until somebody ends the drain, even after a restart.`,
+    verb: broker.draining ? "End the drain" : "Drain",
+    hurts: !broker.draining,
+    does: async () => {
+      await ask(broker.draining ? "DELETE" : "PUT", path);
+      reload();
+    },
+  });
+  return html`<${Action} label=${broker.draining ? "Undrain" : "Drain"} does=${does} forbidden=${whyNot(me, "operator")} />`;
+}

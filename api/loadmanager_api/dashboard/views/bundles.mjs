@@ -1,0 +1,50 @@
+// All bundles with owner and state, found by name, state and owner; one of them in detail, with what may be done to it.
+import { html, useMemo, useState } from "../html.mjs";
+import { to, useBundles, usePoll } from "../live.mjs";
+import { Panel, State } from "../parts.mjs";
+import { Rows } from "../rows.mjs";
+import { count } from "../words.mjs";
+import { STATES } from "../bundles.mjs";
+import { Bundle } from "./bundle.mjs";
+
+const COLUMNS = [
+  ["Bundle", (row) => row.bundle, "minmax(18rem, 3fr)", "name"],
+  ["State", (row) => html`<${State} of=${row.state} />`, "7rem"],
+  ["Owner", (row) => row.owner ?? "–", "minmax(8rem, 1.5fr)", "name"],
+  ["Target", (row) => row.target ?? "", "minmax(5rem, 1fr)", "name"],
+  ["Revision", (row) => row.revision, "6rem", "number"],
+];
+
+export function BundleView({ me, bundles, params }) {
+  const version = useBundles(bundles, bundles.loading ? 500 : 100);
+  const [wanted, setWanted] = useState({ text: params.q ?? "", state: params.state ?? "", owner: params.owner ?? "" });
+  const filtering = wanted.state || wanted.owner;
+  const items = useMemo(() => found(bundles, wanted), [wanted, filtering ? version : bundles.shape, bundles.loading]);
+  const set = (name) => (event) => setWanted({ ...wanted, [name]: event.target.value });
+  const pick = (bundle) => (location.hash = to("bundles", { bundle }));
+  const brokers = usePoll("/v1/brokers", 30);
+  const filters = html`<form class="filters" role="search" onSubmit=${(event) => event.preventDefault()}>
+    <label class="inline">Name <input type="search" value=${wanted.text} onInput=${set("text")} placeholder="tenant/namespace/range" /></label>
+    <label class="inline">State <select value=${wanted.state} onChange=${set("state")}><option value="">all</option>
+      ${STATES.map((state) => html`<option value=${state} key=${state}>${state} (${count(bundles.byState[state])})</option>`)}</select></label>
+    <label class="inline">Owner <input list="owners" value=${wanted.owner} onInput=${set("owner")} /></label>
+    <datalist id="owners">${brokers.data?.map((broker) => html`<option value=${broker.broker} key=${broker.broker} />`)}</datalist>
+    <span class="quiet" role="status">${count(items.length)} of ${count(bundles.rows.size)}${bundles.loading ? ", reading …" : ""}</span>
+  </form>`;
+  return html`<div class=${params.bundle ? "split opened" : ""}>
+    <${Panel} title="Bundles" api="GET /v1/watch, GET /v1/bundles" className="tall">${filters}
+      <${Rows} label="Bundles" columns=${COLUMNS} items=${items} of=${(name) => bundles.rows.get(name) ?? { bundle: name, state: "gone" }}
+        picked=${params.bundle} pick=${pick} /><//>
+    ${params.bundle && html`<${Bundle} key=${params.bundle} me=${me} bundles=${bundles} name=${params.bundle} brokers=${brokers.data ?? []} />`}
+  </div>`;
+}
+
+function found(bundles, { text, state, owner }) {
+  const names = bundles.names(), part = text.trim().toLowerCase(), whole = owner.trim();
+  if (!part && !state && !whole) return names;
+  return names.filter((name) => {
+    if (part && !name.toLowerCase().includes(part)) return false;
+    const row = bundles.rows.get(name);
+    return row && (!state || row.state === state) && (!whole || row.owner === whole);
+  });
+}

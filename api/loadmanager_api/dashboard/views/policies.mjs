@@ -1,0 +1,93 @@
+// Policy documents: read, try a change (what would move), write it, delete it; their history.
+import { html, useEffect, useState } from "../html.mjs";
+import { ask, inPath, withQuery } from "../api.mjs";
+import { confirm } from "../dialog.mjs";
+import { to, usePoll } from "../live.mjs";
+import { whyNot } from "../may.mjs";
+import { Action, Answer, Json, Panel, Table, Time } from "../parts.mjs";
+import { count, namespaceOf } from "../words.mjs";
+
+const KINDS = ["namespace", "bundle", "broker", "isolation", "failure-domain", "cluster", "access"];
+
+export function Policies({ me, params }) {
+  const policies = usePoll("/v1/policies", 5);
+  const add = () => confirm({
+    title: "Which policy?",
+    text: "Nothing is written before you try and save it.",
+    fields: [{ name: "kind", label: "Kind", options: KINDS.map((kind) => [kind]), required: true, value: "namespace" }, { name: "name", label: "Name: a namespace, bundle, broker …", required: true }],
+    verb: "Open",
+    does: async ({ kind, name }) => (location.hash = to("policies", { kind, name })),
+  });
+  return html`<div class=${params.name ? "split opened even" : ""}>
+    <${Panel} title="Policies" api="GET /v1/policies" controls=${html`<${Action} label="Another" does=${add} />`}><${Answer} of=${policies}>${(found) => html`<${Table}
+      label="Policies" rows=${found.policies} none="There is no policy." keyOf=${(each) => `${each.kind}/${each.name}`} picked=${`${params.kind}/${params.name}`}
+      pick=${({ kind, name }) => (location.hash = to("policies", { kind, name }))} columns=${[
+        ["Kind", (each) => each.kind],
+        ["Name", (each) => html`<a href=${to("policies", { kind: each.kind, name: each.name })}>${each.name}</a>`, "name"],
+        ["Version", (each) => each.version, "number"],
+        ["Says", (each) => html`<code>${JSON.stringify(each.policy)}</code>`],
+        ["By", (each) => html`${each.author}, <${Time} ms=${each.at_ms} />`],
+      ]} />`}<//><//>
+    ${params.name && html`<${Document} key=${`${params.kind}/${params.name}`} me=${me} kind=${params.kind} name=${params.name} changed=${policies.reload} />`}
+  </div>`;
+}
+
+function Document({ me, kind, name, changed }) {
+  const path = `/v1/policies/${kind}/${inPath(name)}`;
+  const history = usePoll(`${path}/history`); // 404 for one that was never written
+  const [text, setText] = useState(null);
+  const [tried, setTried] = useState(null);
+  const present = history.data?.at(-1);
+  useEffect(() => {
+    if (text === null && (history.data || history.error)) setText(JSON.stringify(present?.policy ?? {}, null, 2));
+  }, [history.data, history.error, text]);
+  const about = kind === "namespace" && name.split("/").length === 2 ? name : kind === "bundle" ? namespaceOf(name) : null;
+  const forbidden = whyNot(me, "admin", about), seen = present?.version ?? 0;
+  const attempt = async (method) => setTried({ method, ...(await ask(method, withQuery(path, { dry_run: true }), method === "PUT" ? { body: document(text) } : {})) });
+  const write = (method, verb) => () => confirm({
+    title: `${verb} ${kind} ${name}?`,
+    text: "Bundles that it makes misplaced move, within the limits of the rounds. Try it first to see which.",
+    fields: [{ name: "reason", label: "Reason" }],
+    verb, hurts: true,
+    does: async ({ reason }) => {
+      await ask(method, withQuery(path, { reason, seen }), method === "PUT" ? { body: document(text) } : {});
+      setTried(null);
+      setText(null);
+      history.reload();
+      changed();
+    },
+  });
+  return html`<${Panel} title=${`${kind} ${name}`} api=${`PUT ${path}?dry_run=true`}>
+    <label class="document">Document, as JSON<textarea rows="10" spellcheck=${false} value=${text ?? ""} onInput=${(event) => setText(event.target.value)}></textarea></label>
+    <p class="hands">
+      <${Action} label="Dry run" does=${() => attempt("PUT")} forbidden=${forbidden} />
+      <${Action} label="Save" kind="main" does=${write("PUT", "Save")} forbidden=${forbidden} />
+      ${present?.policy && html`<${Action} label="Dry run of a delete" does=${() => attempt("DELETE")} forbidden=${forbidden} />
+        <${Action} label="Delete" kind="hurts" does=${write("DELETE", "Delete")} forbidden=${forbidden} />`}
+    </p>
+    ${tried && html`<${Tried} of=${tried} />`}
+    <h3>History</h3>
+    <${Table} label="History" rows=${[...(history.data ?? [])].reverse()} none="It was never written." columns=${[
+      ["Version", (each) => each.version, "number"], ["When", (each) => html`<${Time} ms=${each.at_ms} />`], ["By", (each) => each.author],
+      ["Reason", (each) => each.reason], ["Said", (each) => html`<code>${each.policy ? JSON.stringify(each.policy) : "deleted"}</code>`],
+    ]} /><//>`;
+}
+
+function document(text) {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new Error(`This is no JSON: ${error.message}`);
+  }
+}
+
+function Tried({ of }) {
+  const { preview } = of;
+  return html`<div role="status" class="tried"><h3>Dry run${of.method === "DELETE" ? " of a delete" : ""}: nothing was written</h3>
+    <p>${count(preview.misplaced_total)} bundles would have to move; the next round would begin ${preview.moves.length} of these moves. ${preview.reason}</p>
+    ${[...of.notes, ...of.forced].map((note) => html`<p>${note}</p>`)}
+    <${Table} label="Moves of the next round" rows=${preview.moves} none="no move by a rule" columns=${[
+      ["Bundle", (move) => move.bundle, "name"], ["From → to", (move) => `${move.source} → ${move.destination ?? "nobody"}`, "name"], ["Reason", (move) => move.reason],
+    ]} />
+    ${preview.misplaced.length > 0 && html`<details><summary>Misplaced bundles</summary><${Json} of=${preview.misplaced} /></details>`}</div>`;
+}

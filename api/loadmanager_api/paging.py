@@ -1,0 +1,65 @@
+"""Pages: how every list is read in parts, with `limit` and `cursor`.
+
+A page that is not the last one has a `Link` header (RFC 8288) with the URL of the next page; a body that is an object
+has the same cursor as `next`. A cursor is opaque to clients; any broker takes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Annotated, TypeVar
+from urllib.parse import urlencode
+
+from fastapi import Depends, Query, Request, Response
+
+T = TypeVar("T")
+
+NEXT = "loadmanager.next"
+"""The key in an ASGI scope of the cursor of the next page."""
+
+MOST = 1_000
+"""The most entries of a page."""
+
+Limit = Annotated[int, Query(ge=1, le=MOST, description="the most entries of the page")]
+Cursor = Annotated[str | None, Query(max_length=1_000, description="the `next` of the previous page")]
+
+
+class Pages:
+    """The pages of one list, as asked for."""
+
+    def __init__(self, request: Request) -> None:
+        self._scope = request.scope
+
+    def next(self, cursor: object | None) -> str | None:
+        """Say where the next page begins (None: there is none); returns the cursor as the body has it."""
+        if cursor is None:
+            return None
+        self._scope[NEXT] = str(cursor)
+        return str(cursor)
+
+    def of(self, items: Iterable[T], name: Callable[[T], str], limit: int, cursor: str | None) -> list[T]:
+        """The page of a list that is in memory, in the order of unique names."""
+        rest = (each for each in sorted(items, key=name) if cursor is None or name(each) > cursor)
+        found = list(islice(rest, limit + 1))
+        if len(found) > limit:
+            self.next(name(found[limit - 1]))
+        return found[:limit]
+
+
+async def _pages(request: Request) -> Pages:
+    return Pages(request)
+
+
+Paging = Annotated[Pages, Depends(_pages)]
+"""The pages of the list that the request asks for."""
+
+
+def linked(request: Request, response: Response) -> Response:
+    """The response, with a `Link` to the next page if there is one. Belongs to the endpoints' loop."""
+    cursor = request.scope.get(NEXT)
+    if cursor is not None:
+        given = [(name, value) for name, value in request.query_params.multi_items() if name != "cursor"]
+        query = urlencode([*given, ("cursor", cursor)])
+        response.headers["Link"] = f'<{request.url.path}?{query}>; rel="next"'
+    return response

@@ -1,0 +1,90 @@
+"""`/v1/audit`: who asked for which change, from where, and what became of it; newest first."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import Query
+from pydantic import BaseModel, TypeAdapter
+
+from loadmanager.cluster.audit_log import AuditEntry, Result
+from loadmanager.cluster.journal import offset_of
+from loadmanager_api.crossing import ControlRouter
+from loadmanager_api.kept import TheNode
+from loadmanager_api.openapi import answers
+from loadmanager_api.paging import Cursor, Limit, Paging
+
+router = ControlRouter(prefix="/v1/audit", tags=["audit"])
+
+
+class AuditEntryShown(BaseModel):
+    """One request. `how` the principal was proven: token, certificate, or unverified (it says so itself).
+
+    `action` names what was asked for, `about` the thing, `namespace` the namespace if it is about one; `asked` are its
+    parameters and its body, `before` and `after` the state of the thing at the asked broker. `result`: done, refused
+    (nothing was changed), failed (it may have been carried out, wholly or in part). `offset` is that of the entry.
+    """
+
+    id: str
+    at_ms: int
+    principal: str
+    how: str
+    address: str
+    broker: str
+    action: str
+    about: str
+    namespace: str
+    asked: dict[str, Any]
+    before: Any
+    after: Any
+    result: Result
+    status: int
+    detail: str
+    offset: int
+
+
+class AuditPage(BaseModel):
+    """Entries, newest first. `next` is the `cursor` of the next page, null if there is none."""
+
+    entries: list[AuditEntryShown]
+    next: str | None
+
+
+_entries = TypeAdapter(list[AuditEntryShown])
+
+
+@router.get("", responses=answers(412))
+async def list_audit(
+    node: TheNode,
+    paging: Paging,
+    by: Annotated[str | None, Query(description="only requests of this principal")] = None,
+    namespace: Annotated[str | None, Query(description="only requests about this namespace or its bundles")] = None,
+    action: Annotated[str | None, Query(description="only this action, such as unload_bundle")] = None,
+    result: Annotated[Result | None, Query(description="only requests with this result")] = None,
+    since_ms: Annotated[int | None, Query(ge=0, le=2**53, description="only requests since this time, in ms")] = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> AuditPage:
+    """List requests that changed something, or were to, and those that were refused, at any broker; newest first.
+
+    A page may have fewer than `limit` entries, even none, and still have a `next`: one request reads 20,000 entries.
+    """
+
+    def wanted(entry: AuditEntry) -> bool:
+        return (
+            by in (None, entry.principal)
+            and namespace in (None, entry.namespace)
+            and action in (None, entry.action)
+            and result in (None, entry.result)
+            and (since_ms is None or entry.at_ms >= since_ms)
+        )
+
+    found, following = await node.audit.newest(limit, wanted, offset_of(cursor))
+    if since_ms is not None and following is not None and await node.audit.ended_before(following, since_ms):
+        following = None
+    shown = [
+        {**{field: getattr(each.record, field) for field in AuditEntry.__struct_fields__}, "offset": each.offset}
+        for each in found
+    ]
+    return AuditPage(entries=_entries.validate_python(msgspec.to_builtins(shown)), next=paging.next(following))

@@ -1,0 +1,65 @@
+"""`/v1/operations`: requests that are carried out once although they are sent twice, or after they were answered."""
+
+from __future__ import annotations
+
+from loadmanager.cluster.operation_log import Operation
+from loadmanager.errors import NotFound
+from loadmanager.model.policies.model import AccessRole
+from loadmanager_api.access.authorship import AuthorOf
+from loadmanager_api.access.gate import May, Permission
+from loadmanager_api.crossing import ControlRouter
+from loadmanager_api.kept import TheNode
+from loadmanager_api.openapi import answers
+from loadmanager_api.operation_schemas import OperationShown, ShownState, operation_shown, state_of
+from loadmanager_api.paging import Cursor, Limit, Paging
+
+router = ControlRouter(prefix="/v1/operations", tags=["operations"])
+
+
+@router.get("")
+async def list_operations(
+    paging: Paging,
+    node: TheNode,
+    sender: AuthorOf,
+    may: Permission,
+    state: ShownState | None = None,
+    by: str | None = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> list[OperationShown]:
+    """List operations of the last 24 h, newest first: your own, or those of all if you are viewer of the cluster."""
+    everything = may.has(AccessRole.VIEWER)
+    found = [
+        each
+        for each in node.operation_log.all()
+        if (everything or each.begun.principal == sender.name)
+        and by in (None, each.begun.principal)
+        and state in (None, state_of(node, each))
+    ]
+    return [operation_shown(node, each) for each in paging.of(found, _newest_first, limit, cursor)]
+
+
+@router.get("/{operation_id}", responses=answers(404))
+async def show_operation(node: TheNode, sender: AuthorOf, may: Permission, operation_id: str) -> OperationShown:
+    """Show one operation, with its progress, and its answer once there is one."""
+    return operation_shown(node, _visible(node.operation_log.get(operation_id), sender.name, may, AccessRole.VIEWER))
+
+
+@router.post("/{operation_id}/cancel", status_code=202, responses=answers(404, 409))
+async def cancel_operation(node: TheNode, sender: AuthorOf, may: Permission, operation_id: str) -> OperationShown:
+    """Have an operation stopped by its broker. What was done stays; a move under way is completed. 409 if it has
+    ended.
+    """
+    _visible(node.operation_log.get(operation_id), sender.name, may, AccessRole.OPERATOR)
+    return operation_shown(node, await node.operation_log.cancel(operation_id, sender.name))
+
+
+def _visible(found: Operation, name: str, may: May, role: AccessRole) -> Operation:
+    """The operation, for who asked for it and those with the role in the cluster. Raises NotFound for all others."""
+    if found.begun.principal == name or may.has(role):
+        return found
+    raise NotFound(f"there is no operation {found.id} of yours")
+
+
+def _newest_first(operation: Operation) -> str:
+    return f"{2**53 - operation.offset}"

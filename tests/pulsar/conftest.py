@@ -1,0 +1,5 @@
+"""The fixture of `tests/api`: brokers in this process."""
+
+from tests.api.conftest import cluster
+
+__all__ = ["cluster"]
