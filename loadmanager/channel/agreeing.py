@@ -22,6 +22,9 @@ _ADOPTED = ("proof_validity_s", "clock_drift")
 """Settings that are taken from the log if they are not given here."""
 
 REPLACED = "what brokers agree on is being replaced: run `loadmanager channel agree` to its end"
+BETWEEN = (
+    "this broker has read, in some partitions only, that what brokers agree on was replaced; it waits for the others"
+)
 
 
 class Agreeing:
@@ -44,14 +47,17 @@ class Agreeing:
         """Check that root and values are the log's; write them if the log has no agreement yet.
 
         Raises ForeignCluster, which names both; CoordinationUnavailable; LogUnavailable (also while the agreement is
-        being replaced).
+        being replaced, or was and this broker has not yet read that in every partition).
         """
         self._cluster_identity = cluster_identity
         while True:
             before = self._agreed()
             if any(agreed.following is not None for agreed in before):
                 raise LogUnavailable(REPLACED)
-            word = before[0].agreement
+            words = {agreed.agreement for agreed in before if agreed.agreement is not None}
+            if len(words) > 1:
+                raise LogUnavailable(BETWEEN)
+            word = next(iter(words), None)
             self.root = await self._coordination.identify(
                 cluster_identity.cluster, cluster_identity.identity, None if word is None else word.root
             )

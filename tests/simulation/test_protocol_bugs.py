@@ -6,6 +6,8 @@ them shows too, in one of up to some hundred seeds.
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from loadmanager.simulation.run import Report, run_seed
@@ -24,6 +26,7 @@ AGES = {**CALLS, "split": 4, "merge": 3, "create or delete": 4, "snapshot": 6, "
 HAND_OFFS = {**CALLS, "transfer": 30, "slow": 4, "behaviour": 4, "pause": 2}
 
 OWNER, AUTHOR, SEEN, EPOCH = (f"breaks {invariant}:" for invariant in ("owner", "author", "seen", "epoch"))
+HOLDER = "breaks (owner|author):"  # whichever comes first: the bundle is taken, or its former holder writes
 WRONG_SERVER = "while the log says"
 DIFFERS, UNLISTED, REPLICA = "SNAPSHOT AND REPLAY DIFFER", "the snapshots of partition", "the replica of"
 
@@ -34,7 +37,7 @@ CAUGHT: dict[str, tuple[dict[str, int], str]] = {
     "a_release_to_nobody_may_assign": (MOVES, "breaks entry:"),
     "revisions_are_not_checked": (ECHOES, SEEN),
     "epochs_are_not_checked": ({**INTRUDER, "suspect": 10, "isolate": 5, "leader": 3}, EPOCH),
-    "owners_are_matched_by_name_in_the_law": ({**INTRUDER, "crash": 2}, OWNER),
+    "owners_are_matched_by_name_in_the_law": ({**INTRUDER, "crash": 2}, HOLDER),
     "the_token_stays_when_the_holder_changes": (MOVES, "breaks token:"),
     "a_replica_goes_back": (MOVES, "went back"),
     "a_late_copy_is_taken_for_the_verdict": (
@@ -88,7 +91,7 @@ def test_a_protocol_bug_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) ->
     BUGS[name](monkeypatch)
     report = first_caught(name, fault_profile, SEEDS_AT_MOST)
     assert report is not None, f"{name} was not caught in {SEEDS_AT_MOST} seeds"
-    assert told in (report.violation or "")
+    assert re.search(told, report.violation or "")
     assert report.history
 
 

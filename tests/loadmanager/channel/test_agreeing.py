@@ -22,7 +22,7 @@ from loadmanager.settings import Settings
 from loadmanager.settings.dynamic.live import LiveSettings
 from loadmanager.simulation.coordination_server import SimulatedCoordinationServer
 from loadmanager.simulation.world import World
-from statechannel.errors import ForeignCluster
+from statechannel.errors import ForeignCluster, LogUnavailable
 from statechannel.law.agreement import Agreement
 from statechannel.law.bundle import Bundle
 from statechannel.law.partition import ClusterIdentity
@@ -242,30 +242,56 @@ def live_settings() -> LiveSettings:
     return LiveSettings(with_values(), cast("Log", None), wall_ms=lambda: 0, nonce="n", note=lambda _: None)
 
 
-async def test_what_is_replaced_while_the_root_is_asked_is_what_the_broker_takes():
-    table, root, live = OwnershipTable(1), SlowRoot(), live_settings()
-    first = Agreement("root-1", 2.0, TWO.clock_drift, TWO.margin_s, 1)
-    second = msgspec.structs.replace(first, proof_validity_s=1.5)
-    offsets = itertools.count()
+class Reader:
+    """An `Agreeing` over a table that has read just what the test writes to it."""
 
-    def write(action: Action, agreement: Agreement) -> None:
-        seen = table.agreed(0).revision
+    def __init__(self, partitions: int) -> None:
+        self.table, self.root, self.live = OwnershipTable(partitions), SlowRoot(), live_settings()
+        self.first = Agreement("root-1", 2.0, TWO.clock_drift, TWO.margin_s, partitions)
+        self.second = msgspec.structs.replace(self.first, proof_validity_s=1.5)
+        self._offsets = itertools.count()
+        channel = SimpleNamespace(table=self.table, can_agree=False)
+        self.agreeing = Agreeing(cast("Channel", channel), cast("Coordination", self.root), self.live, lambda _: None)
+
+    async def settle(self) -> None:
+        await self.agreeing.settle(ClusterIdentity("test", "log", 0))
+
+    def reads(self, partition: int, action: Action, agreement: Agreement) -> None:
+        seen = self.table.agreed(partition).revision
         record = Record(
             f"{action}", action, BrokerId("admin:1", 1), Role.ADMIN, agreement=agreement, seen_agreement=seen
         )
-        assert isinstance(table.replay(0, next(offsets), record), Change)
+        assert isinstance(self.table.replay(partition, next(self._offsets), record), Change)
 
-    write(Action.AGREE, first)
-    channel = SimpleNamespace(table=table, can_agree=False)
-    agreeing = Agreeing(cast("Channel", channel), cast("Coordination", root), live, lambda _: None)
-    settling = asyncio.ensure_future(agreeing.settle(ClusterIdentity("test", "log", 0)))
-    await root.asked.wait()
-    write(Action.AMEND, second)
-    write(Action.AGREE, second)
-    root.may_answer.set()
+
+async def test_what_is_replaced_while_the_root_is_asked_is_what_the_broker_takes():
+    reader = Reader(partitions=1)
+    reader.reads(0, Action.AGREE, reader.first)
+    settling = asyncio.ensure_future(reader.settle())
+    await reader.root.asked.wait()
+    reader.reads(0, Action.AMEND, reader.second)
+    reader.reads(0, Action.AGREE, reader.second)
+    reader.root.may_answer.set()
     await settling
-    assert agreeing.ours == second
-    assert live.current.proof_validity_s == 1.5
+    assert reader.agreeing.ours == reader.second
+    assert reader.live.current.proof_validity_s == 1.5
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+async def test_a_broker_that_has_read_of_a_replacement_in_one_partition_only_waits_for_the_other(ahead: int):
+    """A replica reads its partitions one by one: that they differ is no contradiction between broker and log."""
+    reader = Reader(partitions=2)
+    reader.root.may_answer.set()
+    for partition in range(2):
+        reader.reads(partition, Action.AGREE, reader.first)
+    reader.reads(ahead, Action.AMEND, reader.second)
+    reader.reads(ahead, Action.AGREE, reader.second)
+    with pytest.raises(LogUnavailable, match="in some partitions only"):
+        await reader.settle()
+    reader.reads(1 - ahead, Action.AMEND, reader.second)
+    reader.reads(1 - ahead, Action.AGREE, reader.second)
+    await reader.settle()
+    assert reader.agreeing.ours == reader.second
 
 
 # --- the root is lost, or another one
