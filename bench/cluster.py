@@ -122,6 +122,11 @@ def longest_turn_ms(broker: BrokerProcess) -> float:
     return _metric(broker, "loadmanager_loop_longest_turn_seconds") * 1e3
 
 
+def longest_own_turn_ms(broker: BrokerProcess) -> float:
+    """The same without the time for which the machine gave the loop no processor."""
+    return _metric(broker, "loadmanager_loop_longest_own_turn_seconds") * 1e3
+
+
 def late_turns(broker: BrokerProcess) -> int:
     """How many turns of its control loop took more than 20 ms since its start."""
     late = "loadmanager_loop_late_seconds"

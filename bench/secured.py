@@ -16,6 +16,7 @@ from bench.cluster import (
     BrokerProcess,
     create_namespace,
     late_turns,
+    longest_own_turn_ms,
     longest_turn_ms,
     lookup_path,
     request_bytes,
@@ -137,8 +138,9 @@ def _log_ins(kind: str, idle: BrokerProcess, broker: BrokerProcess, issuer: Issu
         met=refused == 0, asked=len(took), p99_ms=round(percentile(took, 99) * 1e3, 1),
         log_ins_per_s=round(sum(logged_in) / LOG_IN_S),
     )  # fmt: skip
-    turn_ms, floor_ms = longest_turn_ms(broker), longest_turn_ms(idle)
+    own_ms, floor_ms = longest_own_turn_ms(broker), longest_own_turn_ms(idle)
     emit(
-        "secured", f"longest turn during many log-ins, {kind}", turn_ms, "ms", target=f"< {TURN_MS:g}",
-        met=turn_ms < TURN_MS, floor=floor_ms, turns_over_20_ms=late_turns(broker) - late,
+        "secured", f"longest turn during many log-ins, {kind}", own_ms, "ms", target=f"< {TURN_MS:g}",
+        met=own_ms < TURN_MS, floor=floor_ms, with_waits_for_a_processor_ms=longest_turn_ms(broker),
+        idle_with_waits_ms=longest_turn_ms(idle), turns_over_20_ms=late_turns(broker) - late,
     )  # fmt: skip

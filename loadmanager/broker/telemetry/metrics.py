@@ -26,6 +26,7 @@ def observed_metrics(seen: Observations) -> Iterator[Metric]:
     ends = {end: 0 if tracing is None else getattr(tracing, end) for end in ("exported", "dropped", "failed")}
     yield counters("spans", "Spans for the traces", "result", ends)
     yield gauge("loop_longest_turn_seconds", "Longest turn of the last minute or two", turns.longest_s)
+    yield gauge("loop_longest_own_turn_seconds", "The same without waits for a processor", turns.longest_own_s)
 
 
 def channel_timing(channel: Channel, seen: Observations) -> Iterator[Metric]:
