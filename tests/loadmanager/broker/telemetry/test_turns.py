@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -31,20 +33,26 @@ async def test_a_turn_that_blocks_the_loop_is_seen_with_its_length() -> None:
 async def test_a_wait_for_a_processor_is_told_apart_from_a_turn_of_our_own() -> None:
     """Processes that never rest share one processor with the loop: it is late, and not by its own doing."""
     turns = Turns(time.monotonic)
-    one = {min(os.sched_getaffinity(0))}
-    others = [subprocess.Popen([sys.executable, "-c", _NEVER_RESTS, *map(str, one)]) for _ in range(4)]
-    mine = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, one)
-    try:
+    with _on_one_processor_with_others():
         async with asyncio.timeout(60), turns.measured():
             while turns.longest_s < LOOK_S / 2:
                 await asyncio.sleep(0)  # it wants the processor all the time, and has to share it
+    assert turns.longest_own_s < turns.longest_s / 2
+
+
+@contextmanager
+def _on_one_processor_with_others() -> Iterator[None]:
+    allowed = os.sched_getaffinity(0)
+    one = min(allowed)
+    others = [subprocess.Popen([sys.executable, "-c", _NEVER_RESTS, f"{one}"]) for _ in range(4)]
+    os.sched_setaffinity(0, {one})
+    try:
+        yield
     finally:
-        os.sched_setaffinity(0, mine)
+        os.sched_setaffinity(0, allowed)
         for other in others:
             other.kill()
             other.wait()
-    assert turns.longest_own_s < turns.longest_s / 2
 
 
 _NEVER_RESTS = """
