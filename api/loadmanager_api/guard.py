@@ -19,7 +19,7 @@ from loadmanager_api.access.access import Access
 from loadmanager_api.connection import RESERVED
 from loadmanager_api.errors import Problem, problem, respond
 
-VITAL = frozenset({"/admin/v2/brokers/health", "/admin/v2/brokers/ready", "/metrics"})
+VITAL = frozenset({*(f"/admin/v2/brokers/{probe}" for probe in ("health", "live", "ready")), "/metrics"})
 """Paths that are answered even where the limit of connections or requests is reached."""
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})

@@ -30,9 +30,9 @@ async def test_no_leader_is_not_found(cluster: Cluster, refused: Refused, monkey
     assert "nobody leads" in (await refused(404, "GET", "/admin/v2/brokers/leaderBroker"))["detail"]
 
 
-async def test_health_readiness_and_version(cluster: Cluster) -> None:
+async def test_health_readiness_life_and_version(cluster: Cluster) -> None:
     await cluster.start()
-    for what in ("health", "ready"):
+    for what in ("health", "ready", "live"):
         status, body, headers = await cluster.ask("GET", f"/admin/v2/brokers/{what}")
         assert (status, body) == (200, "ok")
         assert headers["Content-Type"].startswith("text/plain")

@@ -150,7 +150,7 @@ def test_what_runs_beside_the_control_loop_is_little_and_named() -> None:
     app.routes_of_all()
     named = {endpoint.__name__ for endpoint in crossing._as_they_are if not hasattr(endpoint, "__wrapped__")}
     assert named == {
-        *("health", "ready", "version", "metrics", "show_tasks", "watch", "look_up_many", "openapi"),
+        *("health", "ready", "live", "version", "metrics", "show_tasks", "watch", "look_up_many", "openapi"),
         *("show_dashboard", "show_docs", "show_file", "show_me", "show_usage"),
         *("show_load_history", "list_analyses", "show_analysis", "show_report", "show_picture", "show_result"),
     }
@@ -184,6 +184,9 @@ async def test_a_control_loop_that_hangs_is_told_to_who_asks(
         async with asyncio.timeout(WAIT_S):
             while (await embedded.ask("GET", "/admin/v2/brokers/health"))[0] != 503:  # its proofs run out
                 await asyncio.sleep(0.02)
+            assert (await embedded.ask("GET", "/admin/v2/brokers/live"))[0] == 200, "not for so short a time"
+            while (await embedded.ask("GET", "/admin/v2/brokers/live"))[0] != 503:
+                await asyncio.sleep(0.02)
         status, text, headers = await embedded.ask("GET", "/v1/notes")
         assert (status, headers["Retry-After"]) == (503, "1")
         assert "has not turned" in text
@@ -196,6 +199,8 @@ async def test_a_control_loop_that_hangs_is_told_to_who_asks(
         await hanging
     async with asyncio.timeout(WAIT_S):
         while (await embedded.ask("GET", "/v1/notes"))[0] != 200:
+            await asyncio.sleep(0.02)
+        while (await embedded.ask("GET", "/admin/v2/brokers/live"))[0] != 200:
             await asyncio.sleep(0.02)
 
 

@@ -73,6 +73,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     f"{_NAMESPACES}/{{bundle}}/topicHashPositions": {"GET": _SEE_NAMESPACE},
     # this broker
     "/admin/v2/brokers/health": {"GET": _OPEN},
+    "/admin/v2/brokers/live": {"GET": _OPEN},
     "/admin/v2/brokers/ready": {"GET": _OPEN},
     "/admin/v2/brokers/version": {"GET": _OPEN},
     "/openapi.json": {"GET": _ANYBODY},

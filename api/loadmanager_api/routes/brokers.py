@@ -68,6 +68,16 @@ async def ready(node: AnyNode) -> str:
     return "ok"
 
 
+@router.get("/brokers/live", response_class=PlainTextResponse)
+@on_http_loop
+async def live(node: AnyNode) -> str:
+    """Answer `ok` while the control loop turns, whatever log and coordination do. Else 503: restart the process."""
+    still_s = node.seen.turns.still_s
+    if still_s >= node.settings.session_timeout_s:
+        raise Unavailable(f"the control loop has not turned for {still_s:.0f} s")
+    return "ok"
+
+
 @router.get("/brokers/version", response_class=PlainTextResponse)
 @on_http_loop
 async def version() -> str:

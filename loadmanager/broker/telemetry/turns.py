@@ -29,6 +29,7 @@ class Turns:
         self._clock_s = clock_s
         self._began_s = clock_s()
         self._before = self._now = (0.0, 0.0)
+        self._turned_s: float | None = None
 
     @property
     def longest_s(self) -> float:
@@ -40,9 +41,15 @@ class Turns:
         """The same of the lateness without the waits for a processor."""
         return max(self._before[1], self._now[1])
 
+    @property
+    def still_s(self) -> float:
+        """Since the loop last turned, for any thread; 0 if nobody measures."""
+        turned_s = self._turned_s
+        return 0.0 if turned_s is None else self._clock_s() - turned_s
+
     def add(self, late_s: float, waited_s: float = 0.0) -> None:
         """The timer was late by so much; since it was last set, the thread waited so long for a processor."""
-        now_s = self._clock_s()
+        now_s = self._turned_s = self._clock_s()
         if now_s - self._began_s >= WINDOW_S:
             self._began_s, self._before, self._now = now_s, self._now, (0.0, 0.0)
         self.late.add(late_s)
@@ -66,6 +73,7 @@ class Turns:
                 yield
             finally:
                 timer.cancel()
+                self._turned_s = None
 
 
 @contextmanager
