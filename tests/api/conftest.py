@@ -88,13 +88,12 @@ class Cluster:
         await self.until(self._all_known)
 
     async def _start_one(self, changed: dict[str, Any]) -> None:
-        name = f"127.0.0.1:{7001 + len(self.brokers)}"
+        name = changed.get("advertised", f"127.0.0.1:{7001 + len(self.brokers)}")
         settings = Settings(
-            advertised=name,
             log=f"sqlite:{self._path / 'lm.db'}",
             load_report_min_interval_s=0.1,
             load_sample_interval_s=0.1,
-            **{**self.settings, **changed},
+            **{**self.settings, **changed, "advertised": name},
         )
         host = Host()
         node = Node(settings, host, HostRunner(), dependencies(settings))

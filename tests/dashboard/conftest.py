@@ -14,10 +14,14 @@ import pytest_asyncio
 from playwright.async_api import BrowserContext, Page, Request, async_playwright, expect
 
 from loadmanager.broker.node import Node
+from loadmanager.history import published
+from loadmanager.history.published import Published
+from loadmanager.history.report.page import Made, made
 from loadmanager.model.policies.model import AccessRole
 from statechannel.law.bundle import Bundle
 from tests.api.access.conftest import Guarded, guarded
 from tests.api.conftest import Cluster, cluster
+from tests.history.report.made_up import MADE, advice, material, replay
 
 __all__ = ["cluster", "guarded"]
 
@@ -121,6 +125,20 @@ async def assign_all(cluster: Cluster, bundles: tuple[Bundle, ...], owner: Node 
     operations = cluster.brokers[0].node.current.operations
     await asyncio.gather(*(operations.transfer(bundle, node.settings.advertised) for bundle in bundles))
     await cluster.agree()
+
+
+def publish_week(root: Path) -> Made:
+    """Publish what the jobs make of a week, with their own code: the report, its pictures, a replay, an audit, advice.
+
+    The figures are made up; returns the report.
+    """
+    report = made(material(), MADE)
+    published.publish_page(root, report.html)
+    for name, png in report.pictures.items():
+        published.publish_picture(root, name, png)
+    for each in (replay(), advice(), Published("audit", MADE, [], {"violations": 0})):
+        published.publish(root, each.name, each.rows, each.provenance, each.facts)
+    return report
 
 
 async def as_role(guarded: Guarded, role: AccessRole, *namespaces: str) -> str:

@@ -60,14 +60,22 @@ export function Time({ ms }) {
 /** Whether a click was meant for the row, not for a control in it. */
 export const onItself = (event) => !event.target.closest("a, button");
 
-/** A plain table: `columns` are [title, cell of a row, class?]. */
+/** A name, or a link with it, that may be broken behind its separators. */
+export function Name({ of, href }) {
+  const pieces = String(of).split(/(?<=[/_.:-])/).map((piece) => html`${piece}<wbr />`);
+  return href ? html`<a class="name" href=${href}>${pieces}</a>` : html`<span class="name">${pieces}</span>`;
+}
+
+const shown = (kind, value) => (kind === "name" && typeof value === "string" ? html`<${Name} of=${value} />` : value);
+
+/** A plain table: `columns` are [title, cell of a row, class?]; `name` breaks at separators, `text` anywhere. */
 export function Table({ label, columns, rows, none = "nothing", pick, picked, keyOf }) {
   if (!rows.length) return html`<p class="quiet">${none}</p>`;
   return html`<div class="scroll" tabindex="0" role="group" aria-label=${`${label}, scrolls`}><table aria-label=${label}>
     <thead><tr>${columns.map(([title, , kind]) => html`<th scope="col" class=${kind}>${title}</th>`)}</tr></thead>
     <tbody>${rows.map((row, at) => html`<tr key=${keyOf ? keyOf(row) : at} class=${pick ? "pickable" : ""}
         aria-current=${picked !== undefined && picked === keyOf?.(row) ? "true" : undefined} onClick=${pick && ((event) => onItself(event) && pick(row))}>
-      ${columns.map(([, cell, kind]) => html`<td class=${kind}>${cell(row)}</td>`)}</tr>`)}</tbody>
+      ${columns.map(([, cell, kind]) => html`<td class=${kind}>${shown(kind, cell(row))}</td>`)}</tr>`)}</tbody>
   </table></div>`;
 }
 

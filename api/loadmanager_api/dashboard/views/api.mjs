@@ -3,7 +3,7 @@ import { html, useEffect, useState } from "../html.mjs";
 import { inPath, request, withQuery } from "../api.mjs";
 import { confirm } from "../dialog.mjs";
 import { to, usePoll } from "../live.mjs";
-import { Action, Answer, Facts, Json, Panel, Table } from "../parts.mjs";
+import { Action, Answer, Facts, Json, Name, Panel, Table } from "../parts.mjs";
 
 export function Api({ params }) {
   const document = usePoll("/openapi.json");
@@ -16,8 +16,8 @@ export function Api({ params }) {
       <form class="filters" role="search" onSubmit=${(event) => event.preventDefault()}><label class="inline">Search <input value=${wanted} onInput=${(event) => setWanted(event.target.value)} /></label></form>
       <${Table} label="Routes" rows=${fits} keyOf=${(each) => each.operationId} picked=${open?.operationId} none="no route fits" columns=${[
         ["Method", (each) => html`<span class=${`tag ${each.method === "GET" ? "" : "warm"}`}>${each.method}</span>`],
-        ["Path", (each) => html`<a href=${to("api", { id: each.operationId })}>${each.path}</a>`, "name"],
-        ["What it does", (each) => first(each.description)],
+        ["Path", (each) => html`<${Name} of=${each.path} href=${to("api", { id: each.operationId })} />`, "name"],
+        ["What it does", (each) => first(each.description), "text"],
       ]} /><//>
       ${open && html`<${Operation} of=${open} schemas=${found.components} key=${open.operationId} />`}</div>`;
   }}<//>`;
@@ -40,7 +40,7 @@ function Operation({ of, schemas }) {
     setAnswer({ status: response.status, headers: ["ETag", "Link", "Location"].map((name) => [name, response.headers.get(name)]), said: kind.includes("json") ? JSON.parse(said) : said });
   };
   const ask = () => (of.method === "GET" ? send() : confirm({ title: `${of.method} ${of.path}`, text: `${first(of.description)} This is sent to the cluster now.`, verb: "Send", hurts: of.method === "DELETE", does: send }));
-  return html`<${Panel} title=${`${of.method} ${of.path}`}>
+  return html`<${Panel} title=${`${of.method} ${of.path}`} controls=${html`<a href=${to("api")}>Close</a>`}>
     <p>${of.description}</p>
     <form class="try" onSubmit=${(event) => event.preventDefault()}>
       ${given.map((each) => html`<label key=${each.name}>${each.name}${each.required ? " *" : ""} <small>${each.in}${each.description ? `: ${each.description}` : ""}</small>

@@ -36,7 +36,7 @@ export function Audit({ me }) {
             ["When", (each) => html`<${Time} ms=${each.at_ms} />`],
             ["Who", (each) => html`<button type="button" class="link" onClick=${() => setOpen(each)}>${each.principal}${each.how === "unverified" ? " ?" : ""}</button>`],
             ["From", (each) => each.address, "name"], ["Action", (each) => each.action], ["About", (each) => each.about, "name"],
-            ["Result", (each) => html`<span class=${`tag ${each.result === "done" ? "good" : "bad"}`}>${each.result}</span> ${each.detail}`],
+            ["Result", (each) => html`<span class=${`tag ${each.result === "done" ? "good" : "bad"}`}>${each.result}</span> ${each.detail}`, "text"],
           ]} />${more.next !== null && more.next !== undefined && html`<p><${Action} label="Older" does=${() => read(more.next)} /></p>`}`;
         }}<//>`}<//>
     ${open && html`<${Panel} title=${`${open.action} by ${open.principal}`} controls=${html`<${Action} label="Close" does=${() => setOpen(null)} />`}>

@@ -13,14 +13,14 @@ export function Brokers({ me, brokers, balancing, picked, pick, reload }) {
   const byName = useMemo(() => new Map(brokers.map((broker) => [`${broker.broker}#${broker.incarnation}`, broker])), [brokers]);
   const limit = balancing && limitOf(balancing);
   const columns = [
-    ["Broker", (broker) => broker.broker, "minmax(10.5rem, 2fr)", "name"],
-    ["Usage", (broker) => html`<${Usage} value=${balancing?.usages[broker.broker]} limit=${limit} />`, "9.5rem"],
-    ["Bundles", (broker) => count(broker.bundles), "4rem", "number"],
-    ["CPU", (broker) => (broker.load ? `${broker.load.cpu_percent?.toFixed(0) ?? 0} %` : "–"), "3rem", "number"],
-    ["Msg/s", (broker) => amount(broker.load && (broker.load.in_rate_msg_s ?? 0) + (broker.load.out_rate_msg_s ?? 0)), "5rem", "number"],
-    ["Bytes/s", (broker) => amount(broker.load && (broker.load.in_rate_bytes_s ?? 0) + (broker.load.out_rate_bytes_s ?? 0)), "4.5rem", "number"],
-    ["Condition", condition, "minmax(5.5rem, 1.4fr)"],
-    ["", (broker) => html`<${Drain} me=${me} broker=${broker} reload=${reload} />`, "5rem", "last"],
+    { title: "Broker", cell: (broker) => broker.broker, width: "minmax(0, 1.6fr)", kind: "name" },
+    { title: "Usage", cell: (broker) => html`<${Usage} value=${balancing?.usages[broker.broker]} limit=${limit} />`, width: "minmax(6.5rem, 9.5rem)" },
+    { title: "Bundles", cell: (broker) => count(broker.bundles), width: "4.2rem", kind: "number" },
+    { title: "CPU", cell: (broker) => (broker.load ? `${broker.load.cpu_percent?.toFixed(0) ?? 0} %` : "–"), width: "3rem", kind: "number", least_px: 620 },
+    { title: "Msg/s", cell: (broker) => amount(broker.load && (broker.load.in_rate_msg_s ?? 0) + (broker.load.out_rate_msg_s ?? 0)), width: "4.2rem", kind: "number", least_px: 680 },
+    { title: "Bytes/s", cell: (broker) => amount(broker.load && (broker.load.in_rate_bytes_s ?? 0) + (broker.load.out_rate_bytes_s ?? 0)), width: "4.5rem", kind: "number", least_px: 760 },
+    { title: "Condition", cell: condition, width: "minmax(5.5rem, 1fr)" },
+    { title: "", cell: (broker) => html`<${Drain} me=${me} broker=${broker} reload=${reload} />`, width: "4.8rem" },
   ];
   return html`<${Rows} most_px=${MOST_PX} label="Brokers" columns=${columns} items=${[...byName.keys()]} of=${(key) => byName.get(key)}
     picked=${[...byName.keys()].find((key) => key.startsWith(`${picked}#`))} pick=${(key) => pick(byName.get(key).broker)} />`;

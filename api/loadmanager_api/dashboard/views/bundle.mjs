@@ -71,7 +71,7 @@ function Records({ path, revision }) {
       ["When", (entry) => html`<${Time} ms=${entry.written_ms ?? entry.appended_ms} />`],
       ["Action", (entry) => entry.action],
       ["By", (entry) => `${entry.actor} (${entry.role})`, "name"],
-      ["Became", (entry) => (entry.accepted ? `${entry.after ?? "gone"}${entry.owner ? `, ${entry.owner}` : ""}` : `refused: ${entry.refused} ${entry.detail}`)],
-      ["Reason", (entry) => entry.reason],
+      ["Became", (entry) => (entry.accepted ? `${entry.after ?? "gone"}${entry.owner ? `, ${entry.owner}` : ""}` : `refused: ${entry.refused} ${entry.detail}`), "text"],
+      ["Reason", (entry) => entry.reason, "text"],
     ]} />`}<//><//>`;
 }

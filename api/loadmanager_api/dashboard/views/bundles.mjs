@@ -8,11 +8,10 @@ import { STATES } from "../bundles.mjs";
 import { Bundle } from "./bundle.mjs";
 
 const COLUMNS = [
-  ["Bundle", (row) => row.bundle, "minmax(18rem, 3fr)", "name"],
-  ["State", (row) => html`<${State} of=${row.state} />`, "7rem"],
-  ["Owner", (row) => row.owner ?? "–", "minmax(8rem, 1.5fr)", "name"],
-  ["Target", (row) => row.target ?? "", "minmax(5rem, 1fr)", "name"],
-  ["Revision", (row) => row.revision, "6rem", "number"],
+  { title: "Bundle", cell: (row) => row.bundle, width: "minmax(0, 1.2fr)", kind: "name" },
+  { title: "State", cell: (row) => html`<${State} of=${row.state} />`, width: "6.5rem" },
+  { title: "Owner → target", cell: (row) => `${row.owner ?? "–"}${row.target ? ` → ${row.target}` : ""}`, width: "minmax(0, 1fr)", kind: "name" },
+  { title: "Revision", cell: (row) => row.revision, width: "4.5rem", kind: "number", least_px: 640 },
 ];
 
 export function BundleView({ me, bundles, params }) {

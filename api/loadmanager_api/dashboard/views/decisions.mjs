@@ -2,7 +2,7 @@
 import { html, useState } from "../html.mjs";
 import { ask, withQuery } from "../api.mjs";
 import { to, usePoll } from "../live.mjs";
-import { Action, Answer, Facts, Panel, State, Table, Time } from "../parts.mjs";
+import { Action, Answer, Facts, Name, Panel, State, Table, Time } from "../parts.mjs";
 import { percent } from "../words.mjs";
 
 const PAGE = 100;
@@ -24,8 +24,8 @@ export function Decisions({ params }) {
         ["Round", (each) => html`<a href=${to("decisions", { id: each.id })}>${each.id}</a>`],
         ["When", (each) => html`<${Time} ms=${each.at_ms} />`],
         ["Moves", (each) => (each.moves ? `${each.begun} of ${each.moves}` : "–"), "number"],
-        ["Spread", (each) => `${percent(each.spread_before)} → ${percent(each.spread_after)}`],
-        ["Reason", (each) => each.reason],
+        ["Spread", (each) => `${percent(each.spread_before)} → ${percent(each.spread_after)}`, "whole"],
+        ["Reason", (each) => each.reason, "text"],
       ]} />${next !== null && next !== undefined && html`<p><${Action} label="Older" does=${() => read(next)} /></p>`}`;
     }}<//><//>
     ${params.id && html`<${Decision} id=${params.id} key=${params.id} />`}
@@ -37,7 +37,7 @@ function Decision({ id }) {
   const found = usePoll(path, 5);
   const [again, setAgain] = useState(null);
   const repeat = async () => setAgain(await ask("GET", `${path}/again`));
-  return html`<${Panel} title=${`Decision ${id}`} api=${`GET ${path}`} controls=${html`<${Action} label="Decide again" does=${repeat} />`}>
+  return html`<${Panel} title=${`Decision ${id}`} api=${`GET ${path}`} controls=${html`<${Action} label="Decide again" does=${repeat} /> <a href=${to("decisions")}>Close</a>`}>
     <${Answer} of=${found}>${({ decision, ...round }) => html`
     <p class="answer">${decision.reason}</p>
     ${again && html`<p role="status">${again.same === null ? "It cannot be repeated" : again.same ? "The same input gives the same decision." : "The same input gives another decision now."}
@@ -53,15 +53,15 @@ function Decision({ id }) {
     <${MoveTable} rows=${decision.moves} />
     <h3>Refused candidates</h3>
     <${Table} label="Refused candidates" none="none" rows=${decision.candidates} columns=${[
-      ["Bundle", (each) => html`<a href=${to("bundles", { bundle: each.bundle })}>${each.bundle}</a>`, "name whole"],
+      ["Bundle", (each) => html`<${Name} of=${each.bundle} href=${to("bundles", { bundle: each.bundle })} />`, "name"],
       ["From", (each) => each.source ?? "", "name"],
       ["To", (each) => each.destination ?? "nobody", "name"],
-      ["Why not", (each) => html`${each.rule}<p class="quiet">${each.detail}</p>`],
+      ["Why not", (each) => html`${each.rule}<p class="quiet">${each.detail}</p>`, "text"],
     ]} />
     <h3>Brokers and bundles that took no part</h3>
     <${Table} label="Brokers and bundles that took no part" none="none" rows=${decision.refused} columns=${[
-      ["Which", (each) => html`<a href=${addressOf(each.subject)}>${each.subject}</a>`, "name whole"],
-      ["Why", (each) => html`${each.rule}<p class="quiet">${each.detail}</p>`],
+      ["Which", (each) => html`<${Name} of=${each.subject} href=${addressOf(each.subject)} />`, "name"],
+      ["Why", (each) => html`${each.rule}<p class="quiet">${each.detail}</p>`, "text"],
     ]} />`}<//><//>`;
 }
 
@@ -70,13 +70,13 @@ const addressOf = (subject) => (subject.includes("/") ? to("bundles", { bundle: 
 /** Moves with the usage of both brokers before and after, as far as known. */
 export function MoveTable({ rows }) {
   return html`<${Table} label="Moves" rows=${rows} none="none" columns=${[
-    ["Bundle", (move) => html`<a href=${to("bundles", { bundle: move.bundle })}>${move.bundle}</a>`, "name whole"],
-    ["From", (move) => html`<${End} broker=${move.source} before=${move.source_before} after=${move.source_after} />`],
-    ["To", (move) => html`<${End} broker=${move.destination ?? "nobody"} before=${move.destination_before} after=${move.destination_after} />`],
-    ["Outcome", (move) => html`<${State} of=${move.outcome} /> ${move.detail}<p class="quiet">${move.reason}</p>`],
+    ["Bundle", (move) => html`<${Name} of=${move.bundle} href=${to("bundles", { bundle: move.bundle })} />`, "name"],
+    ["From", (move) => html`<${End} broker=${move.source} before=${move.source_before} after=${move.source_after} />`, "name"],
+    ["To", (move) => html`<${End} broker=${move.destination ?? "nobody"} before=${move.destination_before} after=${move.destination_after} />`, "name"],
+    ["Outcome", (move) => html`<${State} of=${move.outcome} /> ${move.detail}<p class="quiet">${move.reason}</p>`, "text"],
   ]} />`;
 }
 
 function End({ broker, before, after }) {
-  return html`<span class="name">${broker}</span>${before !== undefined && before !== null && html`<br />${percent(before)} → ${percent(after)}`}`;
+  return html`<${Name} of=${broker} />${before !== undefined && before !== null && html`<br />${percent(before)} → ${percent(after)}`}`;
 }

@@ -2,10 +2,12 @@
 import { html, useEffect, useState } from "../html.mjs";
 import { inPath, request } from "../api.mjs";
 import { to, usePoll } from "../live.mjs";
-import { Action, Answer, Facts, Failed, Panel, Table, Time } from "../parts.mjs";
+import { Action, Answer, Facts, Failed, Name, Panel, State, Table, Time } from "../parts.mjs";
 import { count } from "../words.mjs";
 
 const ROWS_SHOWN = 500;
+/** The pictures of the report in its order; others come after them. */
+const PICTURES = ["heat-map", "imbalance", "transfers", "gaps", "replay", "forecast", "capacity"];
 
 export function History({ params }) {
   const folder = usePoll("/v1/config/history_dir");
@@ -16,21 +18,25 @@ export function History({ params }) {
       ${folder.data?.value && html`<${Answer} of=${history}>${(found) => html`
       ${found.report && html`<p><${Action} label="Save the report" does=${() => save("/v1/history/report", "report.html")} /></p>`}
       <${Table} label="Results" rows=${found.results} none="No job has published anything yet." pick=${pick} picked=${params.name} keyOf=${(each) => each.name} columns=${[
-        ["Result", (each) => html`<a href=${to("history", { name: each.name })}>${each.name}</a>`, "name"],
+        ["Result", (each) => html`<${Name} of=${each.name} href=${to("history", { name: each.name })} />`, "name"],
         ["Job", (each) => each.provenance.job], ["Ran", (each) => html`<${Time} ms=${Date.parse(each.provenance.at)} />`], ["Rows", (each) => count(each.rows), "number"],
-      ]} />
-      ${found.pictures.map((name) => html`<${Picture} key=${name} name=${name} />`)}`}<//>`}<//>
+      ]} />`}<//>`}<//>
     <${Panel} title="Advice" api="GET /v1/plans?kind=advice"><${Answer} of=${advice}>${(plans) => html`<${Table} label="Advice" rows=${plans} none="No advice was published." columns=${[
-      ["Plan", (plan) => html`<a href=${to("plans", { id: plan.id })}>${plan.id}</a>`], ["State", (plan) => plan.state], ["What", (plan) => plan.what], ["Waits for", (plan) => plan.waiting],
-    ]} />`}<//><//></div>
+      ["Plan", (plan) => html`<a href=${to("plans", { id: plan.id })}>${plan.id}</a>`], ["State", (plan) => html`<${State} of=${plan.state} />`], ["What", (plan) => plan.what, "text"], ["Waits for", (plan) => plan.waiting, "text"],
+    ]} />`}<//><//>
+    ${history.data?.pictures.length > 0 && html`<${Panel} title="Pictures" api="GET /v1/history/pictures/{name}.png"><div class="pictures">
+      ${inOrder(history.data.pictures).map((name) => html`<${Picture} key=${name} name=${name} />`)}</div><//>`}</div>
     ${params.name && html`<${Result} key=${params.name} name=${params.name} />`}
   </div>`;
 }
 
+const placeOf = (name) => (PICTURES.indexOf(name) + 1 || PICTURES.length + 1);
+const inOrder = (names) => [...names].sort((a, b) => placeOf(a) - placeOf(b));
+
 function Result({ name }) {
   const path = `/v1/history/${inPath(name)}`;
   const result = usePoll(path);
-  return html`<${Panel} title=${name} api=${`GET ${path}`}><${Answer} of=${result}>${(found) => {
+  return html`<${Panel} title=${name} api=${`GET ${path}`} controls=${html`<a href=${to("history")}>Close</a>`}><${Answer} of=${result}>${(found) => {
     const shown = found.rows.slice(0, ROWS_SHOWN);
     const fields = [...new Set(shown.flatMap((row) => Object.keys(row)))];
     return html`<${Facts} of=${Object.entries(found.facts).map(([fact, value]) => [fact, text(value)])} />
@@ -39,7 +45,15 @@ function Result({ name }) {
   }}<//><//>`;
 }
 
-const text = (value) => (value === null || value === undefined ? "" : typeof value === "object" ? JSON.stringify(value) : typeof value === "number" && !Number.isInteger(value) ? value.toPrecision(4) : String(value));
+/** A value of a result as text; an interval as `mean (low to high)`. */
+function text(value) {
+  if (value === null || value === undefined) return "";
+  if (typeof value === "number") return Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(4)));
+  if (typeof value !== "object") return String(value);
+  if (Object.keys(value).sort().join() === "high,low,mean") return `${text(value.mean)} (${text(value.low)} to ${text(value.high)})`;
+  if (Array.isArray(value) && value.every((each) => typeof each === "string")) return value.join("; ");
+  return JSON.stringify(value);
+}
 
 function Picture({ name }) {
   const [source, setSource] = useState("");
@@ -51,7 +65,7 @@ function Picture({ name }) {
       .then((blob) => setSource((url = URL.createObjectURL(blob))), setError);
     return () => URL.revokeObjectURL(url);
   }, [name]);
-  return html`<figure><figcaption>${name}</figcaption>${source && html`<img src=${source} alt=${`Picture of the report: ${name}`} />`}<${Failed} error=${error} /></figure>`;
+  return html`<figure><figcaption>${name.replaceAll("-", " ")}</figcaption>${source && html`<img src=${source} alt=${`Picture of the report: ${name}`} />`}<${Failed} error=${error} /></figure>`;
 }
 
 /** The report is a page with scripts of its own: it is saved, and opens without access to this page. */

@@ -47,7 +47,7 @@ export function Plans({ me, params }) {
         ["State", (plan) => html`<${State} of=${plan.state} />`],
         ["Proposed", (plan) => html`<${Time} ms=${plan.proposed_ms} />`],
         ["By", (plan) => plan.author],
-        ["What", (plan) => plan.what],
+        ["What", (plan) => plan.what, "text"],
         ["Progress", (plan) => counted(plan.counts)],
       ]} />`}<//><//>
     ${params.id && html`<${Plan} key=${params.id} id=${params.id} me=${me} changed=${plans.reload} />`}
@@ -73,13 +73,13 @@ function Plan({ id, me, changed }) {
       changed();
     },
   });
-  return html`<${Panel} title=${`Plan ${id}`} api=${`GET ${path}`}><${Answer} of=${plan}>${(found) => html`
+  return html`<${Panel} title=${`Plan ${id}`} api=${`GET ${path}`} controls=${html`<a href=${to("plans")}>Close</a>`}><${Answer} of=${plan}>${(found) => html`
     <p class="answer">${found.what || found.reason}</p>
     <p class="hands">${found.may.map((action) => html`<${Action} key=${action} label=${action[0].toUpperCase() + action.slice(1)} does=${act(action)} forbidden=${forbidden} />`)}</p>
     <${Facts} of=${[
       ["State", html`<${State} of=${found.state} />`], ["Kind", found.kind], ["Proposed", html`<${Time} ms=${found.proposed_ms} /> by ${found.author}`],
       ["Reason", found.reason], ["Waits for", found.waiting], ["Progress", counted(found.counts)],
-      ["Spread", found.planned.length ? `${percent(found.before.spread)} → ${percent(found.predicted.spread)}` : ""],
+      ["Spread", Object.keys(found.before.usages).length ? `${percent(found.before.spread)} → ${percent(found.predicted.spread)}` : ""],
       ["Certificate", found.certificate?.text], ["Undoes", found.undoes && html`<a href=${to("plans", { id: found.undoes })}>${found.undoes}</a>`],
     ]} />
     <${Brokers} plan=${found} />

@@ -4,7 +4,7 @@ import { ask, inPath, withQuery } from "../api.mjs";
 import { confirm } from "../dialog.mjs";
 import { to, usePoll } from "../live.mjs";
 import { whyNot } from "../may.mjs";
-import { Action, Answer, Json, Panel, Table, Time } from "../parts.mjs";
+import { Action, Answer, Json, Name, Panel, Table, Time } from "../parts.mjs";
 import { count, namespaceOf } from "../words.mjs";
 
 const KINDS = ["namespace", "bundle", "broker", "isolation", "failure-domain", "cluster", "access"];
@@ -23,9 +23,9 @@ export function Policies({ me, params }) {
       label="Policies" rows=${found.policies} none="There is no policy." keyOf=${(each) => `${each.kind}/${each.name}`} picked=${`${params.kind}/${params.name}`}
       pick=${({ kind, name }) => (location.hash = to("policies", { kind, name }))} columns=${[
         ["Kind", (each) => each.kind],
-        ["Name", (each) => html`<a href=${to("policies", { kind: each.kind, name: each.name })}>${each.name}</a>`, "name"],
+        ["Name", (each) => html`<${Name} of=${each.name} href=${to("policies", { kind: each.kind, name: each.name })} />`, "name"],
         ["Version", (each) => each.version, "number"],
-        ["Says", (each) => html`<code>${JSON.stringify(each.policy)}</code>`],
+        ["Says", (each) => html`<code>${JSON.stringify(each.policy)}</code>`, "text"],
         ["By", (each) => html`${each.author}, <${Time} ms=${each.at_ms} />`],
       ]} />`}<//><//>
     ${params.name && html`<${Document} key=${`${params.kind}/${params.name}`} me=${me} kind=${params.kind} name=${params.name} changed=${policies.reload} />`}
@@ -57,7 +57,7 @@ function Document({ me, kind, name, changed }) {
       changed();
     },
   });
-  return html`<${Panel} title=${`${kind} ${name}`} api=${`PUT ${path}?dry_run=true`}>
+  return html`<${Panel} title=${`${kind} ${name}`} api=${`PUT ${path}?dry_run=true`} controls=${html`<a href=${to("policies")}>Close</a>`}>
     <label class="document">Document, as JSON<textarea rows="10" spellcheck=${false} value=${text ?? ""} onInput=${(event) => setText(event.target.value)}></textarea></label>
     <p class="hands">
       <${Action} label="Dry run" does=${() => attempt("PUT")} forbidden=${forbidden} />
@@ -69,7 +69,7 @@ function Document({ me, kind, name, changed }) {
     <h3>History</h3>
     <${Table} label="History" rows=${[...(history.data ?? [])].reverse()} none="It was never written." columns=${[
       ["Version", (each) => each.version, "number"], ["When", (each) => html`<${Time} ms=${each.at_ms} />`], ["By", (each) => each.author],
-      ["Reason", (each) => each.reason], ["Said", (each) => html`<code>${each.policy ? JSON.stringify(each.policy) : "deleted"}</code>`],
+      ["Reason", (each) => each.reason, "text"], ["Said", (each) => html`<code>${each.policy ? JSON.stringify(each.policy) : "deleted"}</code>`, "text"],
     ]} /><//>`;
 }
 
@@ -87,7 +87,7 @@ function Tried({ of }) {
     <p>${count(preview.misplaced_total)} bundles would have to move; the next round would begin ${preview.moves.length} of these moves. ${preview.reason}</p>
     ${[...of.notes, ...of.forced].map((note) => html`<p>${note}</p>`)}
     <${Table} label="Moves of the next round" rows=${preview.moves} none="no move by a rule" columns=${[
-      ["Bundle", (move) => move.bundle, "name"], ["From → to", (move) => `${move.source} → ${move.destination ?? "nobody"}`, "name"], ["Reason", (move) => move.reason],
+      ["Bundle", (move) => move.bundle, "name"], ["From → to", (move) => `${move.source} → ${move.destination ?? "nobody"}`, "name"], ["Reason", (move) => move.reason, "text"],
     ]} />
     ${preview.misplaced.length > 0 && html`<details><summary>Misplaced bundles</summary><${Json} of=${preview.misplaced} /></details>`}</div>`;
 }

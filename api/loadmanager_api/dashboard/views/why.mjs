@@ -2,7 +2,7 @@
 import { html } from "../html.mjs";
 import { to, usePoll } from "../live.mjs";
 import { inPath } from "../api.mjs";
-import { Answer, Facts, Panel, Table, Time, Usage } from "../parts.mjs";
+import { Answer, Facts, Name, Panel, Table, Time, Usage } from "../parts.mjs";
 import { amount, percent } from "../words.mjs";
 
 export function WhyBundle({ bundle, version }) {
@@ -23,7 +23,7 @@ export function WhyBundle({ bundle, version }) {
       ["Broker", (target) => target.broker, "name"],
       ["Before", (target) => html`<${Usage} value=${target.usage} />`],
       ["After", (target) => html`<${Usage} value=${target.after} />`],
-      ["", (target) => target.rule || "may take it"],
+      ["", (target) => target.rule || "may take it", "text"],
     ]} />
     <${Loads} of=${found.loads} />
     ${found.policies.length > 0 && html`<h3>Policies</h3><ul>${found.policies.map((policy) => html`<li>${text(policy)}</li>`)}</ul>`}
@@ -42,9 +42,9 @@ export function WhyBroker({ broker }) {
     <${Loads} of=${found.loads} />
     <h3>Its hottest bundles</h3>
     <${Table} label="Its hottest bundles" rows=${found.held} columns=${[
-      ["Bundle", (held) => html`<a href=${to("bundles", { bundle: held.bundle })}>${held.bundle}</a>`, "name"],
+      ["Bundle", (held) => html`<${Name} of=${held.bundle} href=${to("bundles", { bundle: held.bundle })} />`, "name"],
       ["Share", (held) => percent(held.usage), "number"],
-      ["Why it stays", (held) => held.sentence],
+      ["Why it stays", (held) => held.sentence, "text"],
     ]} />`}<//><//>`;
 }
 
