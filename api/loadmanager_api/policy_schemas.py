@@ -76,10 +76,13 @@ class PolicyShown(BaseModel):
 
 
 class PoliciesShown(BaseModel):
-    """All policies in force. `revision` grows with each change of any document."""
+    """Policies in force, by kind and name. `revision` grows with each change of any document. `next` is the `cursor` of
+    the next page, null on the last one.
+    """
 
     revision: int
     policies: list[PolicyShown]
+    next: str | None
 
 
 class PolicyMove(BaseModel):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -15,11 +15,11 @@ from loadmanager.settings.dynamic.live import LiveSettings
 from loadmanager.settings.dynamic.model import ClusterValue
 from loadmanager.settings.dynamic.naming import Named, named, names_of
 from loadmanager_api.presenting import settings_shown
-from loadmanager_api.schemas_settings import SettingChange, SettingShown
+from loadmanager_api.schemas_settings import SettingChange, SettingShown, Source
 
 
 def every_setting(node: Node) -> list[SettingShown]:
-    """All settings, section by section, without possible secrets."""
+    """All settings, without possible secrets."""
     now, start = settings_shown(node), _start(node)
     return [_shown(node.live, each, now[each.name], start[each.name]) for each in descriptions().values()]
 
@@ -64,7 +64,7 @@ def _start(node: Node) -> dict[str, Any]:
     return hide(node.live.start.model_dump(mode="json"))
 
 
-def _source(live: LiveSettings, setting: Description) -> Literal["cluster", "start", "default"]:
+def _source(live: LiveSettings, setting: Description) -> Source:
     version = live.version(setting.name)
     if version is not None and version.value is not None and setting.name not in live.ignored:
         return "cluster"

@@ -275,9 +275,10 @@ class ReaderShown(BaseModel):
 
 
 class Readers(BaseModel):
-    """The registered readers by name."""
+    """Registered readers by name. `next` is the `cursor` of the next page, null on the last one."""
 
     readers: list[ReaderShown]
+    next: str | None
 
 
 class LateVerdict(BaseModel):
@@ -325,9 +326,10 @@ class NoteShown(BaseModel):
 
 
 class Notes(BaseModel):
-    """Notes of a broker, newest last."""
+    """Notes of a broker, newest first. `next` is the `cursor` of the next page, null on the last one."""
 
     notes: list[NoteShown]
+    next: str | None
 
 
 def _ring_position(given: Any) -> Any:

@@ -8,6 +8,8 @@ from pydantic import BaseModel, Field
 
 from loadmanager_api.json_types import STRICT, WHOLE
 
+Source = Literal["cluster", "start", "default"]
+
 
 class SettingShown(BaseModel):
     """One setting. `value` holds at the asked broker; `source` says who set it; `start` is the value it was started
@@ -20,7 +22,7 @@ class SettingShown(BaseModel):
 
     name: str
     value: Any
-    source: Literal["cluster", "start", "default"]
+    source: Source
     start: Any
     default: Any
     type: str
@@ -38,10 +40,13 @@ class SettingShown(BaseModel):
 
 
 class SettingsShown(BaseModel):
-    """All settings. `revision` is the offset of the cluster's last change that the broker has read, or -1."""
+    """Settings by name. `revision` is the offset of the cluster's last change that the broker has read, or -1.
+    `next` is the `cursor` of the next page, null on the last one.
+    """
 
     revision: int
     settings: list[SettingShown]
+    next: str | None
 
 
 class NewValue(BaseModel):

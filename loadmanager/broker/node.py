@@ -57,14 +57,14 @@ from statechannel.runtime.proofs import Proofs
 from statechannel.runtime.service import Channel, ChannelSettings
 
 T = TypeVar("T")
-NOTES_KEPT = 500
 REGISTER_AGAIN_S = 0.5
 _log = logging.getLogger("loadmanager")
 
 
 class Note(msgspec.Struct, frozen=True):
-    """An event of this broker, as text for people."""
+    """An event of this broker, as text for people. `number` counts them since the start."""
 
+    number: int
     at_ms: int
     text: str
 
@@ -121,7 +121,7 @@ class Node:
         self.plans = PlanStore(world.log, lambda: self.channel.table, world.wall_ms, world.nonce)
         self.plans.documents.on_change(self.seen.plan_changed)
         self.incarnation: Incarnation | None = None
-        self.notes: deque[Note] = deque(maxlen=NOTES_KEPT)
+        self.notes: deque[Note] = deque(maxlen=500)
         self.serving: Serving | None = None
         self.ready = asyncio.Event()
         """Set while an incarnation is registered and acts."""
@@ -336,7 +336,7 @@ class Node:
     def note(self, text: str) -> None:
         """Keep and log a text for people."""
         text = hide_text(text)
-        self.notes.append(Note(self.world.wall_ms(), text))
+        self.notes.append(Note(self.notes[-1].number + 1 if self.notes else 0, self.world.wall_ms(), text))
         _log.info("%s: %s", self.settings.advertised, text)
 
     def _share(self, policies: Policies) -> None:

@@ -17,7 +17,7 @@ from statechannel.runtime.view import TableView
 
 TOPIC = "channel-readers"
 READERS_AT_MOST = 100
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
+NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
 
 
 class ChannelReader(msgspec.Struct, frozen=True):
@@ -71,7 +71,7 @@ class ReaderRegistry:
         Raises Invalid (name, number of partitions, beyond the end), Conflict (trimmed already, too many readers),
         LogUnavailable.
         """
-        if not _NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             raise Invalid(f"{name[:100]!r} is no name of a reader: write up to 100 letters, digits, '.', '_' or '-'")
         if name not in self._view and len(self._view) >= READERS_AT_MOST:
             raise Conflict(f"there are {READERS_AT_MOST} readers already: remove those that are not used any more")

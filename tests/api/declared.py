@@ -61,6 +61,27 @@ def operations() -> list[Operation]:
     return [each for _, each in _operations()]
 
 
+def holds_lists(operation: Operation) -> bool:
+    """Whether its answer has a list, or a mapping with any names, anywhere."""
+    content = _resolved(operation.responses["200"]).get("content", {}).get("application/json", {})
+    return _holds_lists(content.get("schema", {}), frozenset())
+
+
+def _holds_lists(schema: Any, within: frozenset[str]) -> bool:
+    match schema:
+        case {"$ref": str(ref)}:
+            shape = _document()["components"]["schemas"][ref.rpartition("/")[2]]
+            return ref not in within and _holds_lists(shape, within | {ref})
+        case {"type": "array"} | {"type": "object", "additionalProperties": dict()}:
+            return True
+        case dict():
+            parts = [*schema.get("properties", {}).values()]
+            parts += [each for name in ("anyOf", "oneOf", "allOf") for each in schema.get(name, ())]
+            return any(_holds_lists(each, within) for each in parts)
+        case _:
+            return False
+
+
 @cache
 def _document() -> dict[str, Any]:
     return msgspec.json.decode(msgspec.json.encode(routes_of_all().openapi()))

@@ -91,6 +91,43 @@ async def test_a_condition_is_not_ignored_where_there_are_no_versions(cluster: C
     assert "no versions" in (await refused(400, "PUT", path, headers={"If-Match": '"1"'}))["detail"]
 
 
+PULSARS = "/admin/v2/clusters/standalone"
+ISOLATION = f"{PULSARS}/namespaceIsolationPolicies/p"
+DOMAIN = f"{PULSARS}/failureDomains/d"
+GROUP = "/admin/v2/namespaces/t/n/antiAffinity"
+VALUE = "/admin/v2/brokers/configuration/balancing_tolerance"
+
+
+@pytest.mark.parametrize(
+    ("shown", "changed", "deleted", "bodies"),
+    [
+        (ISOLATION, ISOLATION, ISOLATION, [{"namespaces": ["t/.*"], "primary": [p]} for p in (".*", "127.*")]),
+        (DOMAIN, DOMAIN, DOMAIN, [{"brokers": ["a:1"]}, {"brokers": ["b:1"]}]),
+        (POLICY, GROUP, GROUP, ["g", "h"]),
+        (SETTING, f"{VALUE}/0.2", VALUE, [None, None]),
+    ],
+)
+async def test_a_change_at_pulsars_paths_takes_conditions(
+    cluster: Cluster, refused: Refused, shown: str, changed: str, deleted: str, bodies: list[Any]
+) -> None:
+    await cluster.start()
+    await cluster.create("t/n")
+
+    async def change(body: Any, **headers: str) -> int:
+        return (await cluster.ask("POST", changed, json=body, headers=headers))[0]
+
+    assert await change(bodies[0], **{"If-None-Match": "*"}) in (200, 204)
+    first = await tag(cluster, shown)
+    assert await change(bodies[1], **{"If-Match": first}) in (200, 204)
+    then = (await cluster.ask("GET", shown))[1]
+    for method, path in (("POST", changed), ("DELETE", deleted)):
+        body = {"json": bodies[0]} if method == "POST" else {}
+        found = await refused(412, method, path, headers={"If-Match": first}, **body)
+        assert found["type"] == OUTDATED
+        assert (await cluster.ask("GET", shown))[1] == then
+    assert (await cluster.ask("DELETE", deleted, headers={"If-Match": await tag(cluster, shown)}))[0] in (200, 204)
+
+
 GETS = [POLICY, SETTING, "/v1/bundles", "/v1/bundles/t/n/0x00000000_0x40000000", "/v1/policies", "/v1/me", "/v1/plans"]
 
 

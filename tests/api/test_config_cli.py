@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+from loadmanager_api.cli.client import ask, ask_all
+from loadmanager_api.cli.remote import Remote
 from tests.api.conftest import Cluster
 from tests.api.test_cli import as_json, loadmanager
 
@@ -25,6 +29,46 @@ async def test_a_setting_is_set_shown_and_left_to_each_broker_again(cluster: Clu
     assert "a quiet night" in history
     assert "unset" in history
     assert [each["old"] for each in await as_json(cluster, "config", "history", "balancing_budget")] == [None, 0.1]
+
+
+async def test_lists_and_histories_are_filtered(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    await cluster.start()
+    for value in ("0.1", "0.2"):
+        assert (await loadmanager(cluster, "config", "set", "balancing_budget", value)).exit_code == 0
+    one = [each["name"] for each in await as_json(cluster, "config", "list", "--source", "cluster")]
+    assert one == ["balancing_budget"]
+    named = [each["name"] for each in await as_json(cluster, "config", "list", "-a", "--prefix", "load_")]
+    assert named
+    assert all(name.startswith("load_") for name in named)
+    first, second = await as_json(cluster, "config", "history", "balancing_budget")
+    assert await as_json(cluster, "config", "history", "balancing_budget", "--since", "1h") == [first, second]
+    assert await as_json(cluster, "config", "history", "balancing_budget", "--since", "2999-01-01") == []
+
+    monkeypatch.setenv("LOADMANAGER_AUTHOR", "ann")
+    for name in ("t/a", "t/b", "u/a"):
+        await cluster.create(name)
+        said = await loadmanager(cluster, "policies", "set", "namespace", name, '{"weight": 2}')
+        assert said.exit_code == 0, said.output
+
+    async def listed(*filters: str) -> list[str]:
+        return [each["name"] for each in (await as_json(cluster, "policies", "list", *filters))["policies"]]
+
+    assert await listed("--prefix", "t/") == ["t/a", "t/b"]
+    assert await listed("--by", "ann", "--since", "1h") == ["t/a", "t/b", "u/a"]
+    assert await listed("--by", "ben") == await listed("--since", "2999-01-01") == []
+
+
+async def test_a_list_of_several_pages_is_read_whole(cluster: Cluster) -> None:
+    await cluster.start()
+    remote = Remote(admin_urls=[cluster.brokers[0].url])
+    whole = await ask(remote, "GET", "/v1/config")
+    assert await ask_all(remote, "/v1/config", {"limit": "50"}) == whole
+    assert len(whole["settings"]) > 100
+    for value in (0.1, 0.2, 0.3):
+        await cluster.ask("PUT", "/v1/config/balancing_budget", json={"value": value})
+    history = "/v1/config/balancing_budget/history"
+    found = await ask_all(remote, history, {"limit": "2"})
+    assert [each["version"] for each in found] == [1, 2, 3]
 
 
 async def test_refusals_say_what_to_do(cluster: Cluster) -> None:

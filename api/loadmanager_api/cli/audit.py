@@ -8,9 +8,8 @@ import click
 
 from loadmanager_api.cli.client import ask, run
 from loadmanager_api.cli.echoing import echo
-from loadmanager_api.cli.history import SinceType
 from loadmanager_api.cli.names import NAMESPACE
-from loadmanager_api.cli.options import cursor_option, shows
+from loadmanager_api.cli.options import cursor_option, shows, since_option, since_query
 from loadmanager_api.cli.printing import show
 from loadmanager_api.cli.remote import Remote
 
@@ -20,14 +19,13 @@ from loadmanager_api.cli.remote import Remote
 @click.option("-n", "--namespace", metavar="TENANT/NAMESPACE", type=NAMESPACE, help="Only about this namespace.")
 @click.option("--action", help="Only this action, such as unload_bundle.")
 @click.option("--result", type=click.Choice(["done", "refused", "failed"]), help="Only with this result.")
-@click.option("--since", metavar="TIME", type=SinceType(), help="Only since then: 30m, 2h, 7d, or 2026-01-31T12:00.")
+@since_option
 @click.option("--limit", type=click.IntRange(1, 1_000), default=100, help="Number of entries at most.  [default: 100]")
 @cursor_option
 @shows
 def audit(remote: Remote, since: int | None, limit: int, cursor: str | None, **filters: str | None) -> None:
     """Show who asked for which change, from where, and what became of it; newest first."""
-    numbers = {"since_ms": None if since is None else str(since), "limit": str(limit)}
-    query = {**filters, **numbers, "cursor": cursor}
+    query = {**filters, **since_query(since), "limit": str(limit), "cursor": cursor}
     found = run(ask(remote, "GET", "/v1/audit", query=query))
     rows = [
         (

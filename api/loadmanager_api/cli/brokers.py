@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from loadmanager_api.cli.bundle_policies import keep_drained
-from loadmanager_api.cli.client import NotNow, ask, run
+from loadmanager_api.cli.client import NotNow, ask, ask_all, run
 from loadmanager_api.cli.config import PULSAR_COMMANDS
 from loadmanager_api.cli.echoing import echo
 from loadmanager_api.cli.grouping import Group
@@ -38,7 +38,7 @@ def list_(remote: Remote, cluster: str | None) -> None:
     """
     if cluster is not None:
         run(ask(remote, "GET", f"/admin/v2/brokers/{segment(cluster)}"))
-    found = run(ask(remote, "GET", "/v1/brokers"))
+    found = run(ask_all(remote, "/v1/brokers"))
     columns = ("broker", "incarnation", "state", "bundles", "cpu %", "memory %", "msg/s", "up", "admin", "urls")
     more = ("domain", "version")
     usual = all(broker["admin_url"] in ("", f"http://{broker['broker']}") for broker in found)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from loadmanager.model.policies.claims import intersects
-from loadmanager_api.cli.client import ask, run
+from loadmanager_api.cli.client import ask, ask_all, run
 from loadmanager_api.cli.names import BROKER, BUNDLE, segment
 from loadmanager_api.cli.options import changes, confirm, disrupts
 from loadmanager_api.cli.policies import show_written
@@ -88,7 +88,7 @@ async def keep_drained(remote: Remote, broker: str, *, drain: bool, force: bool)
 
 def _quarantined(remote: Remote) -> list[Bundle]:
     """The bundles of quarantine documents: they may have been split or merged since."""
-    policies = run(ask(remote, "GET", "/v1/policies", query={"kind": "bundle"}))["policies"]
+    policies = run(ask_all(remote, "/v1/policies", {"kind": "bundle"}))["policies"]
     return [Bundle.parse(each["name"]) for each in policies if each["policy"].get("quarantined")]
 
 

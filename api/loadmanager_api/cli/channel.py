@@ -8,10 +8,10 @@ import click
 
 from loadmanager_api.cli.agreeing import agree
 from loadmanager_api.cli.channel_status import status
-from loadmanager_api.cli.client import ask, run
+from loadmanager_api.cli.client import ask, ask_all, run
 from loadmanager_api.cli.grouping import Group
 from loadmanager_api.cli.moving import export_command, import_command
-from loadmanager_api.cli.options import changes, confirm, disrupts, shows
+from loadmanager_api.cli.options import changes, confirm, disrupts, shows, since_option, since_query
 from loadmanager_api.cli.printing import age, done, show
 from loadmanager_api.cli.remote import Remote
 from loadmanager_api.cli.verifying import verify
@@ -34,10 +34,12 @@ def readers() -> None:
 
 
 @readers.command("list")
+@click.option("--prefix", metavar="TEXT", help="Only readers whose name begins so.")
+@since_option
 @shows
-def list_readers(remote: Remote) -> None:
+def list_readers(remote: Remote, prefix: str | None, since: int | None) -> None:
     """List readers, and how far each has read."""
-    found = run(ask(remote, "GET", "/v1/channel/readers"))
+    found = run(ask_all(remote, "/v1/channel/readers", {"prefix": prefix, **since_query(since)}))
     rows = [(r["name"], " ".join(map(str, r["positions"])), age(r["registered_ms"])) for r in found["readers"]]
     show(remote, found, ("reader", "positions", "registered"), rows, "no readers")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from loadmanager_api.cli.client import Failed, ask, run
+from loadmanager_api.cli.client import Failed, ask, ask_all, run
 from loadmanager_api.cli.echoing import echo
 from loadmanager_api.cli.options import shows
 from loadmanager_api.cli.printing import age, show, show_pairs
@@ -62,7 +62,7 @@ async def _ask(remote: Remote, digest: bool, everybody: bool) -> tuple[Any, list
     if not everybody:
         return found, []
     places = asyncio.Semaphore(BROKERS_AT_ONCE)
-    members = await ask(remote, "GET", "/v1/brokers")
+    members = await ask_all(remote, "/v1/brokers")
     return found, await asyncio.gather(*(_member(remote, member, places) for member in members))
 
 

@@ -92,12 +92,39 @@ async def ask(
     Query parameters that are None are left out. `path` is quoted already. In a dry run nothing but GET is sent,
     unless the broker itself `previews` what it would do. Raises NothingSent then.
     """
-    params = {name: value for name, value in (query or {}).items() if value is not None}
+    return (await _asked(remote, method, path, query or {}, body, headers or {}, previews=previews))[0]
+
+
+async def ask_all(remote: Remote, path: str, query: Mapping[str, str | None] | None = None) -> Any:
+    """As `ask` with GET, for a list in pages: the whole list, or the first page with the entries of all."""
+    whole, cursor = await _asked(remote, "GET", path, query or {})
+    while cursor is not None:
+        page, cursor = await _asked(remote, "GET", path, {**(query or {}), "cursor": cursor})
+        if isinstance(whole, list):
+            whole += page
+        else:
+            (name,) = (name for name, value in page.items() if isinstance(value, list))
+            whole = {**whole, name: whole[name] + page[name], "next": None}
+    return whole
+
+
+async def _asked(
+    remote: Remote,
+    method: str,
+    path: str,
+    query: Mapping[str, str | None],
+    body: Any = None,
+    headers: Mapping[str, str] = {},
+    *,
+    previews: bool = False,
+) -> tuple[Any, str | None]:
+    """The parsed answer, and the cursor of the next page if there is one."""
+    params = {name: value for name, value in query.items() if value is not None}
     if remote.dry_run and method != "GET":
         if not previews:
             raise NothingSent(method, path, params, body)
         params["dry_run"] = "true"
-    said = {**(headers or {}), "X-Author": author()}
+    said = {**headers, "X-Author": author()}
     if method != "GET":
         said["Idempotency-Key"] = uuid4().hex
     failures: dict[str, BaseException] = {}
@@ -123,8 +150,8 @@ class Unanswered(Exception):
 
 async def _ask_one(
     remote: Remote, admin_url: str, method: str, path: str, params: Mapping[str, str], body: Any, said: dict[str, str]
-) -> Any:
-    """The answer of this broker, or of one to which it redirects. Raises Failed, Unanswered."""
+) -> tuple[Any, str | None]:
+    """What this broker answers, or one to which it redirects. Raises Failed, Unanswered."""
     import aiohttp  # takes longer to import than many commands take to run
     from yarl import URL
 
@@ -161,7 +188,7 @@ def _sent_once() -> TraceConfig:
 
 async def _following(
     session: ClientSession, credentials: Credentials, method: str, url: URL, body: Any, said: dict[str, str]
-) -> Any:
+) -> tuple[Any, str | None]:
     from yarl import URL
 
     first = str(url.origin())
@@ -169,7 +196,10 @@ async def _following(
         headers = {**said, **credentials.headers(str(url))}
         async with session.request(method, url, json=body, headers=headers, allow_redirects=False) as answer:
             if answer.status != 307 or "Location" not in answer.headers:
-                return _read(first, answer.status, await answer.text(errors="replace"), answer.content_type)
+                text = await answer.text(errors="replace")
+                following = answer.links.get("next", {}).get("url")
+                cursor = following.query.get("cursor") if isinstance(following, URL) else None
+                return _read(first, answer.status, text, answer.content_type), cursor
             url = url.join(URL(answer.headers["Location"], encoded=True))
     raise Failed(f"{first} redirects in a circle")
 

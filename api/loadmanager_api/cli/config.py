@@ -8,14 +8,15 @@ from typing import Any
 
 import click
 
-from loadmanager_api.cli.client import ask, run
+from loadmanager_api.cli.client import ask, ask_all, run
 from loadmanager_api.cli.echoing import echo
 from loadmanager_api.cli.grouping import Group
 from loadmanager_api.cli.names import segment
-from loadmanager_api.cli.options import asks_a_broker, changes, shows
+from loadmanager_api.cli.options import asks_a_broker, changes, shows, since_option, since_query
 from loadmanager_api.cli.printing import done, show, show_pairs
 from loadmanager_api.cli.remote import Remote
 
+SOURCES = ("cluster", "start", "default")
 _AT = "/v1/config"
 _PULSARS = "/admin/v2/brokers/configuration"
 
@@ -40,15 +41,14 @@ def config() -> None:
 @config.command("list", short_help="List settings that are not at their defaults.")
 @click.option("-a", "--all", "all_", is_flag=True, help="Also list settings at their defaults.")
 @click.option("--live", is_flag=True, help="Only settings that can change while brokers run.")
+@click.option("--prefix", metavar="TEXT", help="Only settings whose name, ours or Pulsar's, begins so.")
+@click.option("--source", type=click.Choice(SOURCES), help="Only values that come from there.")
 @shows
-def list_(remote: Remote, all_: bool, live: bool) -> None:
+def list_(remote: Remote, all_: bool, live: bool, prefix: str | None, source: str | None) -> None:
     """List settings of the asked broker that are not at their defaults."""
-    found = run(ask(remote, "GET", _AT))
-    chosen = [
-        each
-        for each in found["settings"]
-        if (all_ or each["source"] != "default" or each["ignored"]) and (each["live"] or not live)
-    ]
+    query = {"live": "true" if live else None, "prefix": prefix, "source": source}
+    found = run(ask_all(remote, _AT, query))["settings"]
+    chosen = [each for each in found if all_ or source or each["source"] != "default" or each["ignored"]]
     rows = [
         (each["name"], _value(each["value"]), each["unit"], each["source"], each["version"] or None, each["author"])
         for each in chosen
@@ -105,10 +105,11 @@ def unset(remote: Remote, name: str, version: int | None, reason: str) -> None:
 
 @config.command(short_help="Show who changed a setting, when and why.")
 @_the_setting
+@since_option
 @shows
-def history(remote: Remote, name: str) -> None:
+def history(remote: Remote, name: str, since: int | None) -> None:
     """Show who changed a setting, from what to what, when and why; oldest first."""
-    found = run(ask(remote, "GET", f"{_AT}/{segment(name)}/history"))
+    found = run(ask_all(remote, f"{_AT}/{segment(name)}/history", since_query(since)))
     rows = [
         (
             each["version"],
@@ -120,7 +121,7 @@ def history(remote: Remote, name: str) -> None:
         )
         for each in found
     ]
-    show(remote, found, ("version", "when", "by", "old", "new", "reason"), rows, empty=f"{name} was never changed")
+    show(remote, found, ("version", "when", "by", "old", "new", "reason"), rows, empty=f"{name} was not changed")
 
 
 def _tell(remote: Remote, found: dict[str, Any]) -> None:

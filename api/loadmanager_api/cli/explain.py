@@ -10,9 +10,8 @@ import click
 
 from loadmanager_api.cli.client import ask, run
 from loadmanager_api.cli.explain_showing import show_broker, show_bundle
-from loadmanager_api.cli.history import SinceType
 from loadmanager_api.cli.names import segment
-from loadmanager_api.cli.options import ParamType, shows
+from loadmanager_api.cli.options import ParamType, SinceType, shows
 from loadmanager_api.cli.printing import show_answer
 from loadmanager_api.cli.remote import Remote
 from statechannel.errors import InvalidName

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import time
 from datetime import datetime
 from typing import Any
 
@@ -12,37 +10,18 @@ import click
 from loadmanager_api.cli.client import ask, run
 from loadmanager_api.cli.echoing import echo
 from loadmanager_api.cli.names import BUNDLE
-from loadmanager_api.cli.options import ParamType, cursor_option, shows
+from loadmanager_api.cli.options import cursor_option, shows, since_option, since_query
 from loadmanager_api.cli.printing import show
 from loadmanager_api.cli.remote import Remote
 from statechannel.law.bundle import Bundle
 
 PAGE = 1_000
-_AGO = re.compile(r"(\d{1,9})([smhd])", re.ASCII)
-_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-
-
-class SinceType(ParamType[int]):
-    """`90s`, `15m`, `12h`, `7d` (ago), or a time such as 2030-01-31T12:00; milliseconds since 1970."""
-
-    name = "since"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        ago = _AGO.fullmatch(str(value))
-        if ago is not None:
-            return max(0, int((time.time() - int(ago[1]) * _SECONDS[ago[2]]) * 1000))
-        try:
-            return max(0, int(datetime.fromisoformat(str(value)).timestamp() * 1000))
-        except (ValueError, OverflowError, OSError):
-            self.fail(f"{value!r} is not a time; write 15m, 12h, 7d (ago), or 2030-01-31T12:00", param, ctx)
 
 
 @click.command()
 @click.argument("bundle", type=BUNDLE)
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Number of records at most.")
-@click.option(
-    "--since", type=SinceType(), metavar="TIME", help="Only records since then: 15m, 12h, 7d (ago), or a date and time."
-)
+@since_option
 @cursor_option
 @shows
 def history(remote: Remote, bundle: Bundle, limit: int, since: int | None, cursor: str | None) -> None:
@@ -67,11 +46,7 @@ def history(remote: Remote, bundle: Bundle, limit: int, since: int | None, curso
 async def _collect(remote: Remote, bundle: Bundle, limit: int, since: int | None, cursor: str | None) -> Any:
     path, found, entries = f"/v1/bundles/{bundle}/history", None, list[Any]()
     while found is None or (found["next"] is not None and len(entries) < limit):
-        query = {
-            "limit": str(min(PAGE, limit - len(entries))),
-            "since_ms": str(since) if since is not None else None,
-            "cursor": cursor,
-        }
+        query = {"limit": str(min(PAGE, limit - len(entries))), "cursor": cursor, **since_query(since)}
         found = await ask(remote, "GET", path, query=query)
         entries += found["entries"]
         cursor = found["next"]

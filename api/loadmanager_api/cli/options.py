@@ -5,7 +5,10 @@ Those of `Typed` may stand before a command's name or behind it; behind it count
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,9 +21,6 @@ FORMS = ("table", "wide", "json", "yaml")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-cursor_option = click.option("--cursor", metavar="CURSOR", help="Show the page that this cursor of another page names.")
-
-
 if TYPE_CHECKING:
     ParamType = click.ParamType
 else:
@@ -30,6 +30,36 @@ else:
 
         def __class_getitem__(cls, _: object) -> type:
             return cls
+
+
+_AGO = re.compile(r"(\d{1,9})([smhd])", re.ASCII)
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+class SinceType(ParamType[int]):
+    """`90s`, `15m`, `12h`, `7d` (ago), or a time such as 2030-01-31T12:00; milliseconds since 1970."""
+
+    name = "since"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        ago = _AGO.fullmatch(str(value))
+        if ago is not None:
+            return max(0, int((time.time() - int(ago[1]) * _SECONDS[ago[2]]) * 1000))
+        try:
+            return max(0, int(datetime.fromisoformat(str(value)).timestamp() * 1000))
+        except (ValueError, OverflowError, OSError):
+            self.fail(f"{value!r} is not a time; write 15m, 12h, 7d (ago), or 2030-01-31T12:00", param, ctx)
+
+
+cursor_option = click.option("--cursor", metavar="CURSOR", help="Show the page that this cursor of another page names.")
+since_option = click.option(
+    "--since", type=SinceType(), metavar="TIME", help="Only since then: 15m, 12h, 7d (ago), or 2030-01-31T12:00."
+)
+
+
+def since_query(since: int | None) -> dict[str, str | None]:
+    """The parameter of a request for `since_option`."""
+    return {"since_ms": None if since is None else str(since)}
 
 
 def known_contexts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

@@ -9,11 +9,11 @@ from typing import IO, Any
 import click
 
 from loadmanager.model.policies.model import Kind
-from loadmanager_api.cli.client import ask, run
+from loadmanager_api.cli.client import ask, ask_all, run
 from loadmanager_api.cli.echoing import echo
 from loadmanager_api.cli.grouping import Group
 from loadmanager_api.cli.names import segment
-from loadmanager_api.cli.options import changes, confirm, disrupts, shows
+from loadmanager_api.cli.options import changes, confirm, disrupts, shows, since_option, since_query
 from loadmanager_api.cli.printing import done, show, show_pairs
 from loadmanager_api.cli.remote import Remote
 
@@ -32,10 +32,14 @@ def policies() -> None:
 
 @policies.command("list")
 @click.option("--kind", type=click.Choice([kind.value for kind in Kind]), help="Only policies of this kind.")
+@click.option("--prefix", metavar="TEXT", help="Only policies whose name begins so, such as shop/.")
+@click.option("--by", metavar="AUTHOR", help="Only policies that this author wrote last.")
+@since_option
 @shows
-def list_(remote: Remote, kind: str | None) -> None:
-    """List all policies that hold now."""
-    found = run(ask(remote, "GET", "/v1/policies", query={"kind": kind}))
+def list_(remote: Remote, kind: str | None, prefix: str | None, by: str | None, since: int | None) -> None:
+    """List the policies that hold now, by kind and name."""
+    query = {"kind": kind, "prefix": prefix, "by": by, **since_query(since)}
+    found = run(ask_all(remote, "/v1/policies", query))
     rows = [(p["kind"], p["name"], p["version"], _worded(p), p["author"]) for p in found["policies"]]
     show(remote, found, ("kind", "name", "version", "policy", "author"), rows, empty="no policies")
 
@@ -102,12 +106,13 @@ def delete(remote: Remote, kind: str, name: str, seen: int | None, force: bool, 
 @policies.command("history")
 @_KIND
 @_NAME
+@since_option
 @shows
-def history(remote: Remote, kind: str, name: str) -> None:
+def history(remote: Remote, kind: str, name: str, since: int | None) -> None:
     """List every version of one policy, oldest first."""
-    found = run(ask(remote, "GET", _path(kind, name) + "/history"))
+    found = run(ask_all(remote, _path(kind, name) + "/history", since_query(since)))
     rows = [(each["version"], _when(each["at_ms"]), each["author"], _worded(each), each["reason"]) for each in found]
-    show(remote, found, ("version", "when", "author", "policy", "reason"), rows)
+    show(remote, found, ("version", "when", "author", "policy", "reason"), rows, empty="no versions")
 
 
 def show_preview(remote: Remote, method: str, kind: str, name: str, body: Any = None) -> None:

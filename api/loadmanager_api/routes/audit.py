@@ -12,8 +12,7 @@ from loadmanager.cluster.audit_log import AuditEntry, Result
 from loadmanager.cluster.journal import offset_of
 from loadmanager_api.crossing import ControlRouter
 from loadmanager_api.kept import TheNode
-from loadmanager_api.openapi import answers
-from loadmanager_api.paging import Cursor, Limit, Paging
+from loadmanager_api.paging import Cursor, Limit, Paging, SinceMs
 
 router = ControlRouter(prefix="/v1/audit", tags=["audit"])
 
@@ -54,7 +53,7 @@ class AuditPage(BaseModel):
 _entries = TypeAdapter(list[AuditEntryShown])
 
 
-@router.get("", responses=answers(412))
+@router.get("")
 async def list_audit(
     node: TheNode,
     paging: Paging,
@@ -62,7 +61,7 @@ async def list_audit(
     namespace: Annotated[str | None, Query(description="only requests about this namespace or its bundles")] = None,
     action: Annotated[str | None, Query(description="only this action, such as unload_bundle")] = None,
     result: Annotated[Result | None, Query(description="only requests with this result")] = None,
-    since_ms: Annotated[int | None, Query(ge=0, le=2**53, description="only requests since this time, in ms")] = None,
+    since_ms: SinceMs = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> AuditPage:
@@ -80,7 +79,7 @@ async def list_audit(
             and (since_ms is None or entry.at_ms >= since_ms)
         )
 
-    found, following = await node.audit.newest(limit, wanted, offset_of(cursor))
+    found, following = await node.audit.newest(limit, wanted, paging.read(cursor, offset_of))
     if since_ms is not None and following is not None and await node.audit.ended_before(following, since_ms):
         following = None
     shown = [

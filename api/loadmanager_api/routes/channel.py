@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from itertools import islice
 from typing import Annotated, Any
 
@@ -10,7 +11,7 @@ import msgspec
 from fastapi import Query, Request, Response
 from prometheus_client.exposition import choose_encoder
 
-from loadmanager.broker.node import NOTES_KEPT, Node
+from loadmanager.broker.node import Node
 from loadmanager.channel.audit.digests import (
     BUNDLES_AT_MOST,
     NAMESPACES_AT_MOST,
@@ -20,17 +21,18 @@ from loadmanager.channel.audit.digests import (
     partition_digests,
 )
 from loadmanager.channel.history.outlook import look
-from loadmanager.cluster.readers import ChannelReader, ReaderRegistry
+from loadmanager.cluster.journal import offset_of
+from loadmanager.cluster.readers import NAME, ChannelReader, ReaderRegistry
 from loadmanager.errors import NotFound
 from loadmanager_api.crossing import ControlRouter, on_http_loop
 from loadmanager_api.http_counts import http_metrics
 from loadmanager_api.kept import Acting, AnyNode, TheNode, kept
 from loadmanager_api.openapi import answers, shape
-from loadmanager_api.paging import Cursor, Paging
+from loadmanager_api.paging import MOST, Cursor, Limit, Paging, Prefix, SinceMs
 from loadmanager_api.presenting import settings_shown
 from loadmanager_api.presenting_channel import channel_shown
 from loadmanager_api.schemas import ChannelShown, LateVerdict, Notes, NoteShown, ReaderPositions, Readers, ReaderShown
-from statechannel.law.bundle import check_namespace
+from statechannel.law.bundle import Bundle, check_namespace
 from statechannel.law.table import OwnershipTable
 from statechannel.law.verdict import Change
 
@@ -73,15 +75,20 @@ async def show_digests(
     A page shows one moment, `next_offset`; the next page may show a later one. 404 for another partition.
     """
     table = node.channel.table
+    after = paging.read(cursor, check_namespace if namespace is None else partial(_range_of, namespace)) or ""
     if partition >= table.partitions:
         raise NotFound(f"the channel has the partitions 0 to {table.partitions - 1}, not {partition}")
-    state, after = table.cut(partition), cursor or ""
+    state = table.cut(partition)
     if namespace is None:
         found = await asyncio.to_thread(partition_digests, state, after, NAMESPACES_AT_MOST)
     else:
         found = await asyncio.to_thread(namespace_digests, state, check_namespace(namespace), after, BUNDLES_AT_MOST)
     paging.next(found.next or None)
     return Response(msgspec.json.encode(found), media_type="application/json")
+
+
+def _range_of(namespace: str, cursor: str) -> str:
+    return Bundle.of(namespace, cursor).range
 
 
 @router.get("/v1/channel/records/{record_id}", responses=answers(404))
@@ -102,10 +109,22 @@ async def show_verdict(node: TheNode, record_id: str) -> LateVerdict:
 
 
 @router.get("/v1/channel/readers")
-async def list_readers(node: TheNode) -> Readers:
-    """List the registered readers of the channel's log, with their positions."""
-    found = _registry(node).all()
-    return Readers(readers=[_reader_shown(node, name, reader) for name, reader in found.items()])
+async def list_readers(
+    node: TheNode,
+    paging: Paging,
+    prefix: Prefix = None,
+    since_ms: SinceMs = None,
+    limit: Limit = MOST,
+    cursor: Cursor = None,
+) -> Readers:
+    """List the registered readers of the log by name, with their positions. `since_ms`: renewed since then."""
+    found = {
+        name: reader
+        for name, reader in _registry(node).all().items()
+        if name.startswith(prefix or "") and (since_ms is None or reader.registered_ms >= since_ms)
+    }
+    page = paging.of(found, str, limit, cursor, NAME.pattern)
+    return Readers(readers=[_reader_shown(node, name, found[name]) for name in page], next=paging.following)
 
 
 @router.get("/v1/channel/readers/{name}", responses=answers(404))
@@ -143,10 +162,29 @@ def _reader_shown(node: Node, name: str, reader: ChannelReader) -> ReaderShown:
 
 
 @router.get("/v1/notes")
-async def show_notes(node: AnyNode, limit: Annotated[int, Query(ge=1, le=NOTES_KEPT)] = 100) -> Notes:
-    """Show the newest notes of this broker, the newest last."""
-    newest = list(islice(reversed(node.notes), limit))
-    return Notes(notes=[NoteShown(at_ms=note.at_ms, text=note.text) for note in reversed(newest)])
+async def list_notes(
+    node: AnyNode,
+    paging: Paging,
+    about: Annotated[
+        str | None, Query(max_length=1_000, description="only notes with this text in them", examples=["shop/carts"])
+    ] = None,
+    since_ms: SinceMs = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Notes:
+    """List the notes of this broker, newest first. It keeps the last 500."""
+    before = paging.read(cursor, offset_of)
+    found = (
+        note
+        for note in reversed(node.notes)
+        if (before is None or note.number < before)
+        and (since_ms is None or note.at_ms >= since_ms)
+        and (about or "") in note.text
+    )
+    page = list(islice(found, limit))
+    more = next(found, None) is not None
+    shown = [NoteShown(at_ms=note.at_ms, text=note.text) for note in page]
+    return Notes(notes=shown, next=paging.next(page[-1].number if more else None))
 
 
 @router.get("/v1/settings")

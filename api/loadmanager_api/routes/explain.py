@@ -61,7 +61,7 @@ async def explain_broker(explaining: Explaining, broker: str, at: Moment) -> Res
     return shown(await explaining.broker(broker, at))
 
 
-@router.get("/decisions", responses=answers(412, json=shape(DecisionPage)))
+@router.get("/decisions", responses=answers(json=shape(DecisionPage)))
 async def list_decisions(
     explaining: Explaining,
     paging: Paging,
@@ -69,7 +69,7 @@ async def list_decisions(
     cursor: Cursor = None,
 ) -> Response:
     """List every round of every leader, also rounds that did nothing, newest first."""
-    found = await explaining.listed(limit, offset_of(cursor))
+    found = await explaining.listed(limit, paging.read(cursor, offset_of))
     return shown(DecisionPage(found, paging.next(found[-1].offset if len(found) == limit else None)))
 
 

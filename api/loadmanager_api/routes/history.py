@@ -42,7 +42,7 @@ async def bundle_history(
     `next` is the `cursor` of the next page. 404 for a bundle that never existed.
     """
     bundle = Bundle.of(f"{tenant}/{namespace}", hash_range)
-    table, replays, before = node.channel.table, kept(request).replay_queue, offset_of(cursor)
+    table, replays, before = node.channel.table, kept(request).replay_queue, paging.read(cursor, offset_of)
     if table.namespace(bundle.namespace) is None:
         raise NotFound(f"there is no namespace {bundle.namespace}, and never was")
     found = await _found(node, replays, bundle, limit, before, since_ms)

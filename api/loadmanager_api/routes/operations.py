@@ -36,7 +36,7 @@ async def list_operations(
         and by in (None, each.begun.principal)
         and state in (None, state_of(node, each))
     ]
-    return [operation_shown(node, each) for each in paging.of(found, _newest_first, limit, cursor)]
+    return [operation_shown(node, each) for each in paging.of(found, _newest_first, limit, cursor, r"\d+")]
 
 
 @router.get("/{operation_id}", responses=answers(404))

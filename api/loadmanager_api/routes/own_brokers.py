@@ -67,7 +67,7 @@ async def list_brokers(
         and (domain is None or (broker in known and known[broker].registration.failure_domain == domain))
     ]
     shown: list[BrokerShown] = []
-    for broker in paging.of(found, str, limit, cursor):
+    for broker in paging.of(found, str, limit, cursor, r".+#\d+"):
         shown.append(broker_shown(node, broker, known.get(broker)))
         if len(shown) % SHOWN_AT_ONCE == 0:
             await asyncio.sleep(0)

@@ -26,7 +26,7 @@ from statechannel.law.verdict import Ownership
 router = ControlRouter(prefix="/v1/bundles", tags=["bundles"])
 
 
-@router.get("", responses=answers(404, 412))
+@router.get("", responses=answers(404))
 async def list_bundles(
     node: TheNode,
     acting: Acting,
@@ -49,7 +49,7 @@ async def list_bundles(
     if order == "load":
         at = hottest(node, lambda e: namespace in (None, e.bundle.namespace) and fits(e, state, owner), limit)
         return BundlePage(bundles=_rows(node, at), next=None)
-    behind = Bundle.parse(cursor) if cursor is not None else None
+    behind = paging.read(cursor, Bundle.parse)
     found = await bundles_after(node, namespace, behind, state, owner, limit + 1)
     more = len(found) > limit
     page = found[:limit]

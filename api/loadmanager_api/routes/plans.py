@@ -39,7 +39,7 @@ async def list_plans(
     """List plans, newest first: of one kind or state, or all."""
     operating = Operating(acting.rebalancer)
     found = [each for each in operating.plans() if kind in (None, each.kind) and state in (None, each.state)]
-    return [summary_shown(operating, plan) for plan in paging.of(found, _newest_first, limit, cursor)]
+    return [summary_shown(operating, plan) for plan in paging.of(found, _newest_first, limit, cursor, r"\d+\..+")]
 
 
 def _newest_first(plan: Plan) -> str:

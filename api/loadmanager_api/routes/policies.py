@@ -19,6 +19,7 @@ from loadmanager_api.conditions import When
 from loadmanager_api.crossing import ControlRouter
 from loadmanager_api.kept import Acting, TheNode
 from loadmanager_api.openapi import answers, body, shape
+from loadmanager_api.paging import MOST, Cursor, Limit, Paging, SinceMs
 from loadmanager_api.policy_schemas import PoliciesShown, PolicyShown, PolicyWritten
 from loadmanager_api.previewing import preview
 
@@ -40,15 +41,32 @@ Document = Annotated[Policy, Depends(_document)]
 
 
 @router.get("")
-async def list_policies(node: TheNode, kind: Kind | None = None) -> PoliciesShown:
-    """List all policies in force, by kind and name, and those that this broker cannot use."""
+async def list_policies(
+    node: TheNode,
+    paging: Paging,
+    kind: Kind | None = None,
+    prefix: Annotated[
+        str | None, Query(max_length=1_000, description="only names that begin so", examples=["shop/"])
+    ] = None,
+    by: Annotated[str | None, Query(description="only versions of this author")] = None,
+    since_ms: SinceMs = None,
+    limit: Limit = MOST,
+    cursor: Cursor = None,
+) -> PoliciesShown:
+    """List the policies in force by kind and name, and those that this broker cannot use. `since_ms`: changed since."""
     documents = node.policies.documents
     names = {*documents.values(), *(each.name for each in documents.unreadable())}
-    found = [documents.get(key) for key in sorted(names) if key.partition("/")[0] in KINDS]
-    shown = [_shown(each) for each in found if each is not None]
-    return PoliciesShown(
-        revision=documents.revision, policies=[each for each in shown if kind is None or each.kind == kind]
-    )
+    found = [
+        version
+        for key in names
+        if key.partition("/")[0] in ([kind] if kind else KINDS)
+        and key.partition("/")[2].startswith(prefix or "")
+        and (version := documents.get(key)) is not None
+        and by in (None, version.author)
+        and (since_ms is None or version.at_ms >= since_ms)
+    ]
+    page = paging.of(found, lambda version: version.name, limit, cursor, f"({'|'.join(sorted(KINDS))})/.+")
+    return PoliciesShown(revision=documents.revision, policies=[_shown(each) for each in page], next=paging.following)
 
 
 @router.get("/{kind}/{name:document}", responses=answers(404))
@@ -60,9 +78,18 @@ async def show_policy(node: TheNode, response: Response, kind: Kind, name: str) 
 
 
 @router.get("/{kind}/{name:with_history}/history", responses=answers(404))
-async def policy_history(node: TheNode, kind: Kind, name: str) -> list[PolicyShown]:
+async def policy_history(
+    node: TheNode,
+    paging: Paging,
+    kind: Kind,
+    name: str,
+    since_ms: SinceMs = None,
+    limit: Limit = MOST,
+    cursor: Cursor = None,
+) -> list[PolicyShown]:
     """List every version of one document, deletions too, oldest first."""
-    return [_shown(each) for each in node.policies.history(kind, name)]
+    found = [each for each in node.policies.history(kind, name) if since_ms is None or each.at_ms >= since_ms]
+    return [_shown(each) for each in paging.of(found, lambda each: f"{each.version:015}", limit, cursor, r"\d{15}")]
 
 
 @router.put("/{kind}/{name:document}", responses=answers(404, 409, 412), openapi_extra=body(shape(*TYPES.values())))

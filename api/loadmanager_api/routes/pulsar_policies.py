@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Annotated, TypeVar
 
 import msgspec
-from fastapi import Depends, Query, Request
+from fastapi import Depends, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from loadmanager.broker.node import Node
@@ -19,6 +19,7 @@ from loadmanager.model.policies.affinity import grouped
 from loadmanager.model.policies.matching import matches_broker
 from loadmanager.model.policies.model import FailureDomain, IsolationPolicy, Kind, NamespacePolicy
 from loadmanager_api.access.authorship import Author
+from loadmanager_api.conditions import Conditions, When
 from loadmanager_api.crossing import ControlRouter
 from loadmanager_api.kept import Acting, TheNode
 from loadmanager_api.openapi import answers, body
@@ -62,10 +63,11 @@ async def show_isolated_broker(node: TheNode, cluster: str, broker: str) -> Brok
 
 
 @router.get("/clusters/{cluster}/namespaceIsolationPolicies/{policy}", responses=answers(404, 409))
-async def show_isolation_policy(node: TheNode, cluster: str, policy: str) -> IsolationData:
-    """Show one isolation policy."""
+async def show_isolation_policy(node: TheNode, response: Response, cluster: str, policy: str) -> IsolationData:
+    """Show one isolation policy. Its ETag begins with its version."""
     check_cluster(node, cluster)
     found = node.policies.get(Kind.ISOLATION, policy)
+    response.headers["ETag"] = f'"{found.version}"'
     if not isinstance(found.value, IsolationPolicy):
         raise Conflict(f"isolation policy {policy!r} cannot be worked with: {found.defect}; replace or delete it")
     return _data(found.value)
@@ -78,6 +80,7 @@ async def set_isolation_policy(
     node: TheNode,
     acting: Acting,
     author: Author,
+    when: When,
     cluster: str,
     policy: str,
     wanted: IsolationData,
@@ -89,16 +92,22 @@ async def set_isolation_policy(
     no policy; the history says which.
     """
     check_cluster(node, cluster)
-    await node.policies.put(Kind.ISOLATION, policy, _policy(wanted), author=author, force=force, strand=True)
+    seen = when.seen(None, node.policies.latest(Kind.ISOLATION, policy))
+    await when.met(
+        node.policies.put(Kind.ISOLATION, policy, _policy(wanted), seen=seen, author=author, force=force, strand=True)
+    )
 
 
-@router.delete("/clusters/{cluster}/namespaceIsolationPolicies/{policy}", status_code=204, responses=answers(404, 409))
+@router.delete(
+    "/clusters/{cluster}/namespaceIsolationPolicies/{policy}", status_code=204, responses=answers(404, 409, 412)
+)
 async def delete_isolation_policy(
-    node: TheNode, acting: Acting, author: Author, cluster: str, policy: str, force: Force = False
+    node: TheNode, acting: Acting, author: Author, when: When, cluster: str, policy: str, force: Force = False
 ) -> None:
     """Delete an isolation policy. 409 if that leaves a namespace without any broker."""
     check_cluster(node, cluster)
-    await node.policies.delete(Kind.ISOLATION, policy, author=author, force=force)
+    seen = when.seen(None, node.policies.latest(Kind.ISOLATION, policy))
+    await when.met(node.policies.delete(Kind.ISOLATION, policy, seen=seen, author=author, force=force))
 
 
 # --- failure domains
@@ -113,10 +122,11 @@ async def list_failure_domains(node: TheNode, cluster: str) -> dict[str, Failure
 
 
 @router.get("/clusters/{cluster}/failureDomains/{domain}", responses=answers(404, 409))
-async def show_failure_domain(node: TheNode, cluster: str, domain: str) -> FailureDomainData:
-    """Show one failure domain."""
+async def show_failure_domain(node: TheNode, response: Response, cluster: str, domain: str) -> FailureDomainData:
+    """Show one failure domain. Its ETag begins with its version."""
     check_cluster(node, cluster)
     found = node.policies.get(Kind.FAILURE_DOMAIN, domain)
+    response.headers["ETag"] = f'"{found.version}"'
     if not isinstance(found.value, FailureDomain):
         raise Conflict(f"failure domain {domain!r} cannot be worked with: {found.defect}; replace or delete it")
     return FailureDomainData(brokers=list(found.value.brokers))
@@ -127,6 +137,7 @@ async def set_failure_domain(
     node: TheNode,
     acting: Acting,
     author: Author,
+    when: When,
     cluster: str,
     domain: str,
     wanted: FailureDomainData,
@@ -135,14 +146,18 @@ async def set_failure_domain(
     """Set the brokers of a failure domain. 409 if one of them is in another domain."""
     check_cluster(node, cluster)
     policy = FailureDomain(brokers=tuple(wanted.brokers))
-    await node.policies.put(Kind.FAILURE_DOMAIN, domain, policy, author=author, force=force)
+    seen = when.seen(None, node.policies.latest(Kind.FAILURE_DOMAIN, domain))
+    await when.met(node.policies.put(Kind.FAILURE_DOMAIN, domain, policy, seen=seen, author=author, force=force))
 
 
-@router.delete("/clusters/{cluster}/failureDomains/{domain}", status_code=204, responses=answers(404))
-async def delete_failure_domain(node: TheNode, acting: Acting, author: Author, cluster: str, domain: str) -> None:
+@router.delete("/clusters/{cluster}/failureDomains/{domain}", status_code=204, responses=answers(404, 412))
+async def delete_failure_domain(
+    node: TheNode, acting: Acting, author: Author, when: When, cluster: str, domain: str
+) -> None:
     """Delete a failure domain. Its brokers are then in the domains that they registered themselves, if any."""
     check_cluster(node, cluster)
-    await node.policies.delete(Kind.FAILURE_DOMAIN, domain, author=author)
+    seen = when.seen(None, node.policies.latest(Kind.FAILURE_DOMAIN, domain))
+    await when.met(node.policies.delete(Kind.FAILURE_DOMAIN, domain, seen=seen, author=author))
 
 
 # --- anti-affinity
@@ -181,22 +196,26 @@ async def set_anti_affinity(
     node: TheNode,
     acting: Acting,
     author: Author,
+    when: When,
     tenant: str,
     namespace: str,
     group: Group,
 ) -> None:
     """Put the namespace into an anti-affinity group, and out of its former one.
 
-    The body is a JSON string, or the bare name, as Pulsar's tools send it.
+    The body is a JSON string, or the bare name, as Pulsar's tools send it. `If-Match` is that of
+    `/v1/policies/namespace/{tenant}/{namespace}`.
     """
-    await _set_group(node, f"{tenant}/{namespace}", group, author)
+    await _set_group(node, f"{tenant}/{namespace}", group, author, when)
 
 
-@router.delete("/namespaces/{tenant}/{namespace}/antiAffinity", status_code=204, responses=answers(404, 409))
-async def delete_anti_affinity(node: TheNode, acting: Acting, author: Author, tenant: str, namespace: str) -> None:
+@router.delete("/namespaces/{tenant}/{namespace}/antiAffinity", status_code=204, responses=answers(404, 409, 412))
+async def delete_anti_affinity(
+    node: TheNode, acting: Acting, author: Author, when: When, tenant: str, namespace: str
+) -> None:
     """Take the namespace out of its anti-affinity group, if it is in one."""
     acting.operations.namespace(f"{tenant}/{namespace}")
-    await _set_group(node, f"{tenant}/{namespace}", "", author)
+    await _set_group(node, f"{tenant}/{namespace}", "", author, when)
 
 
 @first.get("/admin/namespaces/{cluster}/antiAffinity/{group}", include_in_schema=False)  # as pulsar-admin asks
@@ -208,11 +227,12 @@ async def list_anti_affinity(node: TheNode, cluster: str, group: str, tenant: st
     return sorted(name for name, its in groups.items() if its == group)
 
 
-async def _set_group(node: Node, name: str, group: str, author: str) -> None:
+async def _set_group(node: Node, name: str, group: str, author: str, when: Conditions) -> None:
     def grouping(before: NamespacePolicy) -> NamespacePolicy:
         return msgspec.structs.replace(before, anti_affinity_group=group)
 
-    await node.policies.change(Kind.NAMESPACE, name, grouping, author=author)
+    seen = when.seen(None, node.policies.latest(Kind.NAMESPACE, name))
+    await when.met(node.policies.change(Kind.NAMESPACE, name, grouping, seen=seen, author=author))
 
 
 # --- shapes

@@ -18,8 +18,9 @@ from loadmanager_api.conditions import When
 from loadmanager_api.crossing import ControlRouter
 from loadmanager_api.kept import AnyNode
 from loadmanager_api.openapi import answers
+from loadmanager_api.paging import MOST, Cursor, Limit, Paging, SinceMs
 from loadmanager_api.presenting_settings import by_all_names, changes_shown, every_setting, one_setting
-from loadmanager_api.schemas_settings import NewValue, SettingChange, SettingShown, SettingsShown
+from loadmanager_api.schemas_settings import NewValue, SettingChange, SettingShown, SettingsShown, Source
 
 ours = ControlRouter(prefix="/v1/config", tags=["settings"])
 pulsars = ControlRouter(prefix="/admin/v2/brokers/configuration", tags=["settings"])
@@ -28,9 +29,28 @@ VIA_PULSAR = "through Pulsar's interface"
 
 
 @ours.get("")
-async def list_settings(node: AnyNode) -> SettingsShown:
-    """Show every setting: its value here, where that comes from, and the allowed values."""
-    return SettingsShown(revision=node.live.revision, settings=every_setting(node))
+async def list_settings(
+    node: AnyNode,
+    paging: Paging,
+    prefix: Annotated[
+        str | None,
+        Query(max_length=1_000, description="only names that begin so: ours or Pulsar's", examples=["balancing_"]),
+    ] = None,
+    source: Annotated[Source | None, Query(description="only values that come from there")] = None,
+    live: Annotated[bool | None, Query(description="only settings that can change while brokers run, or not")] = None,
+    limit: Limit = MOST,
+    cursor: Cursor = None,
+) -> SettingsShown:
+    """List the settings by name: the value here, where that comes from, and the allowed values."""
+    found = [
+        each
+        for each in every_setting(node)
+        if live in (None, each.live)
+        and source in (None, each.source)
+        and any(name.startswith(prefix or "") for name in (each.name, *each.pulsar))
+    ]
+    page = paging.of(found, lambda each: each.name, limit, cursor, r"[a-z]\w*")
+    return SettingsShown(revision=node.live.revision, settings=page, next=paging.following)
 
 
 @ours.get("/{name}", responses=answers(404))
@@ -74,9 +94,17 @@ def _shown(node: Node, response: Response, name: str) -> SettingShown:
 
 
 @ours.get("/{name}/history", responses=answers(404))
-async def setting_history(node: AnyNode, name: str) -> list[SettingChange]:
+async def setting_history(
+    node: AnyNode,
+    paging: Paging,
+    name: str,
+    since_ms: SinceMs = None,
+    limit: Limit = MOST,
+    cursor: Cursor = None,
+) -> list[SettingChange]:
     """List the changes of a setting: who, from what to what, when and why; oldest first."""
-    return changes_shown(node.live.history(name))
+    found = [each for each in changes_shown(node.live.history(name)) if since_ms is None or each.at_ms >= since_ms]
+    return paging.of(found, lambda each: f"{each.version:015}", limit, cursor, r"\d{15}")
 
 
 # --- Pulsar's
@@ -101,16 +129,18 @@ async def show_runtime(node: AnyNode) -> dict[str, str]:
 
 
 @pulsars.post("/{name}/{value:path}", response_class=Response, responses=answers(404, 409, 412))
-async def update_setting(node: AnyNode, author: Author, name: str, value: str) -> Response:
-    """Set a value, as `PUT /v1/config/{name}` without a version."""
-    await node.live.set(name, value, seen=None, author=author, reason=VIA_PULSAR)
+async def update_setting(node: AnyNode, author: Author, when: When, name: str, value: str) -> Response:
+    """Set a value, as `PUT /v1/config/{name}` without a version. `If-Match` is that of `/v1/config/{name}`."""
+    seen = when.seen(None, node.live.version(named(name).setting.name))
+    await when.met(node.live.set(name, value, seen=seen, author=author, reason=VIA_PULSAR))
     return Response()
 
 
 @pulsars.delete("/{name}", response_class=Response, responses=answers(404, 409, 412))
-async def delete_setting(node: AnyNode, author: Author, name: str) -> Response:
+async def delete_setting(node: AnyNode, author: Author, when: When, name: str) -> Response:
     """Remove the cluster's value, as `DELETE /v1/config/{name}`."""
-    await node.live.unset(name, seen=None, author=author, reason=VIA_PULSAR)
+    seen = when.seen(None, node.live.version(named(name).setting.name))
+    await when.met(node.live.unset(name, seen=seen, author=author, reason=VIA_PULSAR))
     return Response()
 
 

@@ -29,7 +29,7 @@ export function Channel({ me }) {
         ["Newest snapshot", (each) => (each.snapshots?.length ? html`<${Time} ms=${each.snapshots[0].at_ms} />, ${count(each.snapshots[0].bundles)} bundles` : "none")],
       ]} />`}<//><//></div>
     <${Panel} title="Notes of this broker" api="GET /v1/notes"><${Answer} of=${notes}>${(found) => html`<ol class="story">
-      ${[...found.notes].reverse().map((note) => html`<li><${Time} ms=${note.at_ms} /> ${note.text}</li>`)}</ol>`}<//><//>
+      ${found.notes.map((note) => html`<li><${Time} ms=${note.at_ms} /> ${note.text}</li>`)}</ol>`}<//><//>
   </div>`;
 }
 
