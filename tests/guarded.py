@@ -1,9 +1,10 @@
 """Tests that take minutes are run where the code that they guard changed since they last passed.
 
 `pytest.mark.guards("history")` puts a test under a name of `GUARDED`: it guards that package, all modules that it
-imports directly or not, and the tests of that name. `tests/guarded.txt` holds, by name, the digest of that code as it
-was when all tests under the name passed; comments and docstrings do not count. `make test` runs those whose code has
-another digest by now, and writes the digests if they pass; `make test-guarded` runs all of them, and nothing else.
+imports directly or not, the tests of that name, and the folder of that name, if there is one. `tests/guarded.txt`
+holds, by name, the digest of that code as it was when all tests under the name passed; comments and docstrings do not
+count. `make test` runs those whose code has another digest by now, and writes the digests if they pass; `make
+test-guarded` runs all of them, and nothing else.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import grimp
 import pytest
 
 GUARDED = {
+    "helm": "loadmanager.settings",
     "history": "loadmanager.history",
     "simulation": "loadmanager.simulation",
     "integration": "loadmanager_api",
@@ -77,7 +79,7 @@ def files_of(name: str) -> list[Path]:
     imported = _graph().find_upstream_modules(GUARDED[name], as_package=True)
     places = [_place(each) for each in imported]
     modules = [place / "__init__.py" if place.is_dir() else place.with_suffix(".py") for place in places]
-    folders = (_place(GUARDED[name]), ROOT / "tests" / name)
+    folders = (_place(GUARDED[name]), ROOT / "tests" / name, ROOT / name)
     own = [file for folder in folders for file in folder.rglob("*") if file.is_file() and file.suffix != ".pyc"]
     return [*modules, *own, ROOT / "requirements" / "dev.lock"]
 

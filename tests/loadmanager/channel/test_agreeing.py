@@ -278,7 +278,7 @@ async def test_what_is_replaced_while_the_root_is_asked_is_what_the_broker_takes
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
-async def test_a_broker_that_has_read_of_a_replacement_in_one_partition_only_waits_for_the_other(ahead: int):
+async def test_a_replacement_read_in_one_partition_only_is_waited_for(ahead: int):
     """A replica reads its partitions one by one: that they differ is no contradiction between broker and log."""
     reader = Reader(partitions=2)
     reader.root.may_answer.set()
