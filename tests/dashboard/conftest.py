@@ -6,12 +6,13 @@ import asyncio
 import os
 import shutil
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import BrowserContext, Page, Request, async_playwright, expect
+from playwright.async_api import Browser, BrowserContext, Locator, Page, Request, async_playwright, expect
 
 from loadmanager.broker.node import Node
 from loadmanager.history import published
@@ -28,6 +29,7 @@ __all__ = ["cluster", "guarded"]
 DESKTOP = {"width": 1280, "height": 800}
 PHONE = {"width": 390, "height": 844}
 WAIT_MS = 15_000
+MOST_TABS = 80
 
 expect.set_options(timeout=WAIT_MS)
 
@@ -39,7 +41,7 @@ class Window:
         self.page = page
         self.url = url
         self.expected: set[str] = set()
-        """Statuses (`401`) of answers that the test provokes; Chromium reports each of them as an error."""
+        """Statuses (`401`) of answers that the test provokes, `ERR_` for none; Chromium reports each as an error."""
         self.wrong: list[str] = []
         page.set_default_timeout(WAIT_MS)
         page.on("pageerror", lambda error: self.wrong.append(f"error: {error}"))
@@ -60,11 +62,20 @@ class Window:
         await self.page.get_by_role("dialog").get_by_role("button", name=verb, exact=True).click()
         await self.page.get_by_role("dialog").wait_for(state="detached")
 
+    async def tab_to(self, control: Locator) -> None:
+        """Press Tab until the control has the focus."""
+        for _ in range(MOST_TABS):
+            if await control.evaluate("element => element === document.activeElement"):
+                return
+            await self.page.keyboard.press("Tab")
+        await expect(control).to_be_focused()
+
     def check(self) -> None:
         assert not self.wrong, "\n".join(self.wrong)
 
     def _said(self, kind: str, text: str) -> None:
-        if kind in ("error", "warning") and not any(f"status of {status} " in text for status in self.expected):
+        expected = any(f"status of {status} " in text or f"net::{status}" in text for status in self.expected)
+        if kind in ("error", "warning") and not expected:
             self.wrong.append(f"console: {text}")
 
     def _asked(self, request: Request) -> None:
@@ -76,17 +87,17 @@ class Window:
 class Windows:
     """Opens windows, each with storage of its own."""
 
-    def __init__(self, launched: object, cluster: Cluster) -> None:
+    def __init__(self, launched: Browser, cluster: Cluster) -> None:
         self._browser = launched
         self._cluster = cluster
         self._open: list[tuple[BrowserContext, Window]] = []
 
     async def open(
-        self, view: str = "", *, theme: str = "light", size: dict[str, int] = DESKTOP, expected: str = ""
+        self, view: str = "", *, theme: str = "light", size: dict[str, int] = DESKTOP, expected: str = "", url: str = ""
     ) -> Window:
-        """A window on the first broker; `expected` are statuses of errors that the test provokes."""
+        """A window on the first broker (or `url`); `expected` are statuses of errors that the test provokes."""
         context = await self._browser.new_context(color_scheme=theme, viewport=size)  # pyright: ignore
-        window = Window(await context.new_page(), self._cluster.brokers[0].url)
+        window = Window(await context.new_page(), url or self._cluster.brokers[0].url)
         window.expected.update(expected.split())
         self._open.append((context, window))
         await window.open(view)
@@ -102,21 +113,28 @@ class Windows:
 @pytest_asyncio.fixture
 async def windows(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Windows]:
     """Windows on a cluster that the test starts first."""
+    async with launched(tmp_path) as browser:
+        opened = Windows(browser, cluster)
+        yield opened
+        await opened.close()
+
+
+@asynccontextmanager
+async def launched(folder: Path) -> AsyncIterator[Browser]:
+    """A headless Chromium whose files are in the folder."""
     chromium = shutil.which("chromium")
     if chromium is None:
         pytest.fail("chromium is missing; on Debian: apt-get install chromium")
     async with async_playwright() as playwright:
         home: dict[str, str | float | bool] = {
             **os.environ,
-            "XDG_CONFIG_HOME": str(tmp_path),
+            "XDG_CONFIG_HOME": str(folder),
         }  # that of the suite must not exist
-        launched = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"], env=home)
-        opened = Windows(launched, cluster)
+        browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"], env=home)
         try:
-            yield opened
-            await opened.close()
+            yield browser
         finally:
-            await launched.close()
+            await browser.close()
 
 
 async def assign_all(cluster: Cluster, bundles: tuple[Bundle, ...], owner: Node | None = None) -> None:

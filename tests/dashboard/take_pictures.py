@@ -19,7 +19,8 @@ from loadmanager.model.host import BundleLoad
 from statechannel.law.bundle import Bundle
 from tests.api import conftest
 from tests.api.conftest import Cluster, Host
-from tests.dashboard.conftest import DESKTOP, PHONE
+from tests.api.test_advised_plans import wish
+from tests.dashboard.conftest import DESKTOP, PHONE, publish_week
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 SECONDS = 100.0
@@ -43,9 +44,10 @@ def _load(bundle: Bundle) -> BundleLoad:
     return BundleLoad(keys=int(rate), in_rate_msg_s=rate, in_rate_bytes_s=500 * rate, sessions=int(rate / 100))
 
 
-async def take(cluster: Cluster) -> None:
+async def take(cluster: Cluster, published: Path) -> None:
     conftest.Host = Loaded
-    live = {"balancing_interval_s": 15.0, "bundle_rest_s": 20.0, "balancing_budget": 0.1}
+    publish_week(published)
+    live = {"balancing_interval_s": 15.0, "bundle_rest_s": 20.0, "balancing_budget": 0.1, "history_dir": str(published)}
     await cluster.start(6, capacity={"rate_msg_s": 12_000.0}, **live)
     bundles = [bundle for name in NAMESPACES for bundle in await cluster.create(name, 16)]
     operations = cluster.brokers[0].node.current.operations
@@ -64,6 +66,8 @@ async def take(cluster: Cluster) -> None:
         await moving
         await _picture(browser, url, "bundle", f"bundles?bundle={heavy}", "light", DESKTOP)
         await _picture(browser, url, "dark", "decisions?id=1.1", "dark", DESKTOP)
+        await cluster.ask("POST", "/v1/plans/advice", json=wish())
+        await _picture(browser, url, "history", "history?name=replay", "light", DESKTOP)
         await _picture(browser, url, "phone", "overview", "light", PHONE)
         await browser.close()
 
@@ -82,7 +86,7 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         cluster = Cluster(Path(folder), AsyncExitStack())
         try:
-            await take(cluster)
+            await take(cluster, Path(folder) / "published")
         finally:
             await cluster.close()
 

@@ -2,7 +2,7 @@
 import { useCallback, useEffect, useRef, useState } from "./html.mjs";
 import { ask } from "./api.mjs";
 
-/** {data, error, reload} of a GET: again when `again` changes, and every `every_s` seconds while the page is visible. */
+/** {data, at_ms, error, reload} of a GET: again when `again` changes, and every `every_s` seconds while the page is visible. */
 export function usePoll(path, every_s = 0, again = 0) {
   const [answer, setAnswer] = useState({ path: null });
   const [wanted, setWanted] = useState(0);
@@ -15,10 +15,10 @@ export function usePoll(path, every_s = 0, again = 0) {
       if (!document.hidden) {
         try {
           const data = await ask("GET", path, { signal: ending.signal });
-          setAnswer({ path, data });
+          setAnswer({ path, data, at_ms: Date.now() });
         } catch (error) {
           if (ending.signal.aborted) return;
-          setAnswer((before) => ({ path, data: before.path === path ? before.data : undefined, error }));
+          setAnswer((before) => ({ ...(before.path === path ? before : {}), path, error }));
         }
       }
       if (every_s && !ending.signal.aborted) timer = setTimeout(load, 1000 * every_s);

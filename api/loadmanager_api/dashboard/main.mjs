@@ -1,9 +1,9 @@
 // The page: who am I, the log-in, the frame with its views, the one watch that all views share.
-import { html, render, useEffect, useMemo, useState } from "./html.mjs";
-import { ask, onRefused, token } from "./api.mjs";
+import { html, render, useEffect, useMemo, useRef, useState } from "./html.mjs";
+import { ME, ask, onRefused, resume, token } from "./api.mjs";
 import { Bundles } from "./bundles.mjs";
 import { Confirmation } from "./dialog.mjs";
-import { to, useRoute } from "./live.mjs";
+import { to, usePoll, useRoute } from "./live.mjs";
 import { may, visible } from "./may.mjs";
 import { useTheme } from "./theme.mjs";
 import { watch } from "./watch.mjs";
@@ -34,41 +34,56 @@ function App() {
   const [refusal, setRefusal] = useState(null);
   const enter = async () => {
     try {
-      setMe(await ask("GET", "/v1/me"));
+      setMe(await ask("GET", ME));
       setRefusal(null);
+      resume();
     } catch (error) {
-      setMe(null);
       setRefusal({ detail: error.message, status: error.status, given: Boolean(token.get()) });
     }
   };
-  const leave = (detail) => {
+  const refuse = (detail) => setRefusal({ detail, status: 401, given: Boolean(token.get()) });
+  const leave = () => {
+    token.forget();
     setMe(null);
-    setRefusal({ detail, status: 401, given: Boolean(token.get()) });
+    refuse("");
   };
   useEffect(() => {
-    onRefused(leave);
+    onRefused(refuse);
     enter();
   }, []);
-  if (me) return html`<${Frame} me=${me} leave=${() => { token.forget(); leave(""); }} />`;
-  return refusal && html`<${LogIn} refusal=${refusal} enter=${enter} />`;
+  return html`${me && html`<${Frame} key=${me.principal} me=${me} leave=${leave} />`}
+    ${refusal && (me ? html`<${Again}><${LogIn} refusal=${refusal} enter=${enter} /><//>` : html`<main><${LogIn} refusal=${refusal} enter=${enter} /></main>`)}`;
+}
+
+/** Covers the page while the log-in has ended: what was typed there is kept. */
+function Again({ children }) {
+  const dialog = useRef(null);
+  useEffect(() => {
+    const element = dialog.current;
+    element.showModal();
+    return () => element.close();
+  }, []);
+  return html`<dialog class="again" aria-label="Log in again" ref=${dialog} onCancel=${(event) => event.preventDefault()}>${children}</dialog>`;
 }
 
 function LogIn({ refusal, enter }) {
   const [given, setGiven] = useState("");
+  const field = useRef(null);
+  useEffect(() => field.current.focus(), []); // the attribute alone works only while a page is loaded
   const submit = (event) => {
     event.preventDefault();
     if (given.trim()) token.set(given.trim().replace(/^bearer /i, ""));
     enter();
   };
   const wrong = refusal.detail && (refusal.given || refusal.status !== 401);
-  return html`<main class="login"><form onSubmit=${submit}>
+  return html`<div class="login"><form onSubmit=${submit}>
     <h1>loadmanager</h1>
     <p>This broker asks who you are. Paste a bearer token: this tab keeps it until it is closed.</p>
-    <label for="token">Token<input id="token" name="token" type="password" autocomplete="off" spellcheck=${false} autofocus
+    <label for="token">Token<input id="token" name="token" type="password" autocomplete="off" spellcheck=${false} autofocus ref=${field}
       aria-describedby="refusal" value=${given} onInput=${(event) => setGiven(event.target.value)} /></label>
     <p id="refusal" role="alert" class="error">${wrong ? refusal.detail : ""}</p>
     <footer><button type="submit" class="main">Log in</button></footer>
-  </form></main>`;
+  </form></div>`;
 }
 
 function Frame({ me, leave }) {
@@ -83,9 +98,10 @@ function Frame({ me, leave }) {
     return watch(namespace, {
       event: (kind, data) => bundles.take(kind, data),
       reset: () => bundles.reset(),
-      status: (text, live) => setStatus({ text, live }),
+      status: (text, live) => setStatus({ text, live, lost: !live }),
     });
   }, [namespace]);
+  const brokers = usePoll(visible(me).length ? "/v1/brokers" : null, 30);
   const [title, View] = VIEWS[view] ?? VIEWS.overview;
   useEffect(() => {
     document.title = `${title} · ${me.cluster} · loadmanager`;
@@ -103,9 +119,18 @@ function Frame({ me, leave }) {
         ${me.how === "token" && html`<button type="button" onClick=${leave}>Log out</button>`}
       </span>
     </header>
+    ${status.lost && html`<${Elsewhere} me=${me} brokers=${brokers.data ?? []} />`}
     <main id="main" tabindex="-1"><${View} me=${me} bundles=${bundles} params=${params} theme=${theme} /></main>
     <footer class="bottom">Every figure comes from this broker's API: the path stands at the right of each heading, <a href=${to("api")}>API</a> describes and tries all.</footer>
     <${Confirmation} />`;
+}
+
+/** Where to look while this broker does not answer. */
+function Elsewhere({ me, brokers }) {
+  const others = brokers.filter((broker) => broker.live && broker.admin_url && broker.broker !== me.broker);
+  return html`<p role="alert" class="elsewhere">The stream of changes from ${me.broker} is broken; what is shown may be old. It is tried again.
+    ${others.length > 0 && html` Dashboards of other brokers: ${others.slice(0, 5).map((broker) => html`<a key=${broker.broker}
+      href=${`${broker.admin_url}/${location.hash}`}>${broker.broker}</a> `)}`}</p>`;
 }
 
 function Namespace({ me, namespace, set }) {

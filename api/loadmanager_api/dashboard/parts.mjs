@@ -31,14 +31,15 @@ export function Action({ label, does, forbidden = "", kind = "" }) {
     >${error && html`<span role="alert" class="error">${error}</span>`}</span>`;
 }
 
-export function Failed({ error }) {
-  return error ? html`<p role="alert" class="error">${error.message}</p>` : null;
+/** An error, and from when the figures below it are. */
+export function Failed({ error, at_ms }) {
+  return error ? html`<p role="alert" class="error">${error.message}${at_ms && ` These figures are of ${moment(at_ms)}.`}</p>` : null;
 }
 
 /** What to show while an answer is awaited, and its error. */
 export function Answer({ of, children }) {
   if (of.data === undefined) return of.error ? html`<${Failed} error=${of.error} />` : html`<p class="quiet">reading …</p>`;
-  return html`<${Failed} error=${of.error} />${children(of.data)}`;
+  return html`<${Failed} error=${of.error} at_ms=${of.at_ms} />${children(of.data)}`;
 }
 
 /** A usage as a bar with its figure; `limit` draws a mark. */

@@ -39,6 +39,7 @@ export function Rows({ label, columns, items, of, picked, pick, most_px }) {
   }, [active]);
   const scrolled = (row) => (most ? (Math.min(row, most) / most) * (tall - height + row_px) : 0);
   const key = (event) => {
+    if (!onItself(event)) return; // a button in a row does its own
     const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: seen - 1, PageUp: 1 - seen, Home: -items.length, End: items.length };
     if (event.key === "Enter" && items[active] !== undefined) pick(items[active]);
     else if (steps[event.key]) setActive(Math.max(0, Math.min(items.length - 1, active + steps[event.key])));

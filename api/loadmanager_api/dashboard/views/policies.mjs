@@ -34,15 +34,16 @@ export function Policies({ me, params }) {
 
 function Document({ me, kind, name, changed }) {
   const path = `/v1/policies/${kind}/${inPath(name)}`;
-  const history = usePoll(`${path}/history`); // 404 for one that was never written
-  const [text, setText] = useState(null);
+  const history = usePoll(`${path}/history`, 5); // 404 for one that was never written
+  const [{ text, seen }, setDraft] = useState({ text: null, seen: 0 });
   const [tried, setTried] = useState(null);
-  const present = history.data?.at(-1);
+  const present = history.data?.at(-1), version = present?.version ?? 0;
+  const take = () => setDraft({ text: JSON.stringify(present?.policy ?? {}, null, 2), seen: version });
   useEffect(() => {
-    if (text === null && (history.data || history.error)) setText(JSON.stringify(present?.policy ?? {}, null, 2));
+    if (text === null && (history.data || history.error)) take();
   }, [history.data, history.error, text]);
   const about = kind === "namespace" && name.split("/").length === 2 ? name : kind === "bundle" ? namespaceOf(name) : null;
-  const forbidden = whyNot(me, "admin", about), seen = present?.version ?? 0;
+  const forbidden = whyNot(me, "admin", about);
   const attempt = async (method) => setTried({ method, ...(await ask(method, withQuery(path, { dry_run: true }), method === "PUT" ? { body: document(text) } : {})) });
   const write = (method, verb) => () => confirm({
     title: `${verb} ${kind} ${name}?`,
@@ -50,15 +51,18 @@ function Document({ me, kind, name, changed }) {
     fields: [{ name: "reason", label: "Reason" }],
     verb, hurts: true,
     does: async ({ reason }) => {
-      await ask(method, withQuery(path, { reason, seen }), method === "PUT" ? { body: document(text) } : {});
+      history.reload(); // a refusal may be by a version that is not shown yet
+      const written = await ask(method, withQuery(path, { reason, seen }), method === "PUT" ? { body: document(text) } : {});
       setTried(null);
-      setText(null);
+      setDraft({ text: method === "PUT" ? text : "{}", seen: written.version });
       history.reload();
       changed();
     },
   });
   return html`<${Panel} title=${`${kind} ${name}`} api=${`PUT ${path}?dry_run=true`} controls=${html`<a href=${to("policies")}>Close</a>`}>
-    <label class="document">Document, as JSON<textarea rows="10" spellcheck=${false} value=${text ?? ""} onInput=${(event) => setText(event.target.value)}></textarea></label>
+    <label class="document">Document, as JSON<textarea rows="10" spellcheck=${false} value=${text ?? ""} onInput=${(event) => setDraft({ text: event.target.value, seen })}></textarea></label>
+    ${text !== null && version > seen && html`<div role="alert" class="tried"><p>${present.author} wrote version ${version} meanwhile; your text began as version ${seen}, and is not saved over theirs.</p>
+      <p class="hands"><${Action} label=${`Take version ${version}`} does=${take} /> <${Action} label="Keep my text" does=${() => setDraft({ text, seen: version })} /></p></div>`}
     <p class="hands">
       <${Action} label="Dry run" does=${() => attempt("PUT")} forbidden=${forbidden} />
       <${Action} label="Save" kind="main" does=${write("PUT", "Save")} forbidden=${forbidden} />

@@ -141,7 +141,7 @@ class Draft:
 
     def peaks_with(self, row: int) -> Floats:
         """(n,): each broker's fullest resource if it also had the bundle."""
-        return np.maximum.reduce(self.scale.per_load * self.load_of(row)[:, None] + self.usage, axis=0)
+        return np.maximum.reduce(self.scale.per_load * self.load_of(row)[:, None] + self.usage, axis=0, initial=0.0)
 
     def destination(self, row: int, source: int, *, returning: bool = False) -> tuple[int, float]:
         """The allowed broker that is least full with the bundle, and how full; NOWHERE if there is none."""
@@ -161,13 +161,13 @@ class Draft:
 
     def peak_without(self, broker: int, row: int) -> float:
         """The broker's fullest resource without the bundle."""
-        return float((self.usage[:, broker] - self.load_of(row) * self.scale.per_load[:, broker]).max())
+        return float((self.usage[:, broker] - self.load_of(row) * self.scale.per_load[:, broker]).max(initial=0.0))
 
     def gain(self, row: int, source: int, destination: int, after: float | None = None) -> float:
         """By how much the objective falls if the bundle goes; `after`: how full the destination will be, if known."""
         if after is None:
             load = self.load_of(row) * self.scale.per_load[:, destination]
-            after = float((self.usage[:, destination] + load).max())
+            after = float((self.usage[:, destination] + load).max(initial=0.0))
         s, d = int(self.bundles[source]), int(self.bundles[destination])
         usage = self.costs.usage
         fall = usage(source, float(self.peak[source]), s) - usage(source, self.peak_without(source, row), s - 1)
@@ -244,11 +244,12 @@ class Draft:
         self.taken[row] = True
         self._left.spend(float(self.size[row]) if stage in BUDGETED else 0.0)
         after = float(self.peak[source]), float(self.peak[destination])
-        self.steps.append(Step(row, source, destination, stage, gain, float(part.max()), before, after, group))
+        largest = float(part.max(initial=0.0))
+        self.steps.append(Step(row, source, destination, stage, gain, largest, before, after, group))
 
     def _book(self, broker: int, change: Floats, bundles: int) -> None:
         self.usage[:, broker] = np.maximum(0.0, self.usage[:, broker] + change)
-        self.peak[broker] = self.usage[:, broker].max()
+        self.peak[broker] = self.usage[:, broker].max(initial=0.0)
         self.bundles[broker] += bundles
         self._no_room[broker] = 0.0 if self.bundles[broker] < self.model.brokers.max_bundles[broker] else np.inf
 

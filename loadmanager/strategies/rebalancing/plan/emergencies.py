@@ -82,7 +82,7 @@ def _spread(draft: Draft, rows: Ints) -> bool:
         return False
     barrier = np.maximum.reduce([draft.open_to(row, source) for row in rows.tolist()])
     load = draft.loads_of(rows).sum(axis=1)
-    after = (draft.usage + draft.scale.per_load * load[:, None]).max(axis=0) + barrier
+    after = (draft.usage + draft.scale.per_load * load[:, None]).max(axis=0, initial=0.0) + barrier
     room = draft.model.brokers.max_bundles - draft.bundles >= len(rows)
     after[~fewer | ~room] = np.inf
     after = draft.affinity.fewest(first, after)
@@ -104,7 +104,7 @@ def _gain(draft: Draft, rows: Ints, source: int, destination: int, after: float)
     moved, usage = len(rows), draft.costs.usage
     there, here = int(draft.bundles[destination]), int(draft.bundles[source])
     load = draft.loads_of(rows).sum(axis=1)
-    left = float((draft.usage[:, source] - load * draft.scale.per_load[:, source]).max())
+    left = float((draft.usage[:, source] - load * draft.scale.per_load[:, source]).max(initial=0.0))
     fall = usage(source, float(draft.peak[source]), here) - usage(source, left, here - moved)
     fall += usage(destination, float(draft.peak[destination]), there) - usage(destination, after, there + moved)
     return TOGETHER + fall - sum(draft.cost_of(row, destination) for row in rows.tolist())

@@ -44,6 +44,12 @@ def usages_after(given: ClusterModel, decision: Decision) -> list[float]:
     return [round(usage, 4) for usage in after.values()]
 
 
+def test_where_no_resource_counts_there_is_nothing_to_balance() -> None:
+    given = even({"a": 0.9, "b": 0.1})
+    decision = decide(given, Settings(balancing_budget=1.0, weight_cpu=0.0))
+    assert (decision.moves, decision.spread_before) == ((), 0.0)
+
+
 @pytest.mark.parametrize(
     "usages",
     [
