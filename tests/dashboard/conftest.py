@@ -129,7 +129,7 @@ async def launched(folder: Path) -> AsyncIterator[Browser]:
         home: dict[str, str | float | bool] = {
             **os.environ,
             "XDG_CONFIG_HOME": str(folder),
-        }  # that of the suite must not exist
+        }  # its settings and caches
         browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"], env=home)
         try:
             yield browser
