@@ -17,7 +17,8 @@ from loadmanager.model.families import counter, counters, gauge
 class HttpCounts(msgspec.Struct):
     """Since the endpoints opened; `connections` are those of this moment. `late_…` missed their deadline.
 
-    `certificate_until_s` is when the server's certificate expires, in seconds since 1970; None without TLS.
+    `certificate_until_s` is when the server's certificate expires, in seconds since 1970; None without TLS. Requests
+    answered 503: `crowded`, because `http_requests` ran already; `untaken`, because clients do not take their answers.
     """
 
     connections: int = 0
@@ -27,6 +28,8 @@ class HttpCounts(msgspec.Struct):
     late_heads: int = 0
     late_bodies: int = 0
     late_answers: int = 0
+    crowded: int = 0
+    untaken: int = 0
     certificate_until_s: float | None = None
 
 
@@ -40,6 +43,7 @@ def http_metrics(counts: HttpCounts, handover: Handover, refused: Mapping[str, i
     late = {"head": counts.late_heads, "body": counts.late_bodies, "answer": counts.late_answers}
     yield counters("http_deadlines_missed", "By clients that are too slow", "part", late)
     yield gauge("http_requests_waiting", "For the control loop", handover.waiting)
-    yield counter("http_requests_refused", "That the control loop could not take", handover.refused)
+    turned_away = {"loop": handover.refused, "running": counts.crowded, "untaken": counts.untaken}
+    yield counters("http_requests_refused", "That this broker could not take: 503", "why", turned_away)
     until_s = float("nan") if counts.certificate_until_s is None else counts.certificate_until_s
     yield gauge("tls_certificate_expires_seconds", "When, since 1970; NaN without TLS", until_s)

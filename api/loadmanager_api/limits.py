@@ -50,8 +50,10 @@ class Limits:
     def _refusal(self, scope: Any) -> Problem | None:
         most = self._settings.http_requests
         if self._running >= most:
+            self._counts.crowded += 1
             return problem(503, f"{most} requests run here already; try again", retry_after_s=1.0)
         if self._unsent_bytes() > UNSENT_AT_MOST_BYTES:
+            self._counts.untaken += 1
             return problem(503, "clients here do not take their answers; try again", retry_after_s=1.0)
         declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         if declared.isdigit() and int(declared) > self._settings.http_body_limit_bytes:

@@ -76,6 +76,7 @@ def broker_shown(node: Node, broker: BrokerId, peer: Peer | None) -> BrokerShown
         live=node.membership.is_live(broker, node.world.clock_s()),
         leader=leader_of(node) == broker,
         draining=peer is not None and (peer.registration.draining or _kept_drained(node, broker)),
+        behind=peer is not None and peer.registration.behind,
         suspected=node.membership.suspected.get(broker),
         bundles=node.channel.table.count_held_by(broker),
         load=msgspec.to_builtins(load) if load is not None and load.broker == broker else None,

@@ -131,6 +131,7 @@ class BrokerShown(BaseModel):
     """A broker: what it registered, how others see it, and what it holds.
 
     `registered` is false for a broker that is gone but still holds bundles. `suspected` says why it is thought dead.
+    A broker that is `behind` says that it cannot read the log, and gets no bundles.
     """
 
     broker: str
@@ -139,6 +140,7 @@ class BrokerShown(BaseModel):
     live: bool
     leader: bool
     draining: bool
+    behind: bool
     suspected: str | None
     bundles: int
     admin_url: str = ""

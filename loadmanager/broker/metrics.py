@@ -69,7 +69,7 @@ class NodeCollector(Collector):
         if node.incarnation is not None:
             for part in (_channel, _snapshots, _ownership, _proofs, _lookups, _members, _load, _loads, _settings):
                 yield from part(node)
-            yield from observed_metrics(node.seen)
+            yield from observed_metrics(node.seen, node.settings.in_flight_timeout_s)
             yield from channel_timing(node.channel, node.seen)
             yield from balance_metrics(node.current.rebalancer, node.world.clock_s())
             yield from splitting_metrics(node.current.splitting.journal, node.quarantine)
@@ -84,9 +84,6 @@ def _channel(node: Node) -> Iterator[Metric]:
     yield counter("channel_append_failures", "Appends that the log did not take", counts["append_failed"])
     yield gauge("channel_publishes_in_flight", "Publishes that wait for their verdict", channel.in_flight)
     yield gauge("channel_write_version", "Format in which this broker writes", channel.write_version)
-    yield gauge(
-        "channel_stopped", "1 if a record of a newer format stopped the replica", channel.stopped_by is not None
-    )
     partitions = range(table.partitions)
     yield _by_partition("channel_next_offset", "All below it is applied", partitions, table.next_offset)
     yield _by_partition("channel_epoch", "The leader's epoch", partitions, lambda p: table.lead(p).epoch)

@@ -131,7 +131,7 @@ ROWS: list[tuple[str, list[dict[str, Any]]]] = [
         lines("Requests, 99 %", "s", (p99("http_request_duration_seconds", "kind"), "{{kind}}"),
               (p99("lookup_wait_seconds"), "wait of deferred lookups")),
         lines("Connections", "none", (now("http_connections", "sum", "instance"), "{{instance}}")),
-        lines("Turned away", "ops", (rate("http_requests_refused_total"), "503, loop busy"),
+        lines("Turned away", "ops", (rate("http_requests_refused_total", "why"), "503, {{why}}"),
               (rate("http_connections_refused_total", "how"), "connections {{how}}")),
     ]),
 ]  # fmt: skip

@@ -59,10 +59,10 @@ async def test_bundle_that_kills_is_locked_retried_and_served_once_harmless(
         await _until(lambda: len(watcher.node.membership.peers) == BROKERS + 1)
         await watcher.drain()
         await watcher.ensure_namespace(NAMESPACE, 6)
-        poison = _bundle(watcher)
+        poison = bundle_of(watcher)
         (tmp_path / "poison").touch()
         while (locked := _policy(watcher, poison)) is None:
-            await _look_up(watcher)
+            await look_up(watcher)
             assert supervisor.deaths <= DEATHS_AT_MOST
         deaths = supervisor.deaths
         assert deaths >= 2
@@ -71,7 +71,7 @@ async def test_bundle_that_kills_is_locked_retried_and_served_once_harmless(
         assert supervisor.deaths == deaths + 1, "a trial costs one broker"
         (tmp_path / "poison").unlink()
         await _until(lambda: _policy(watcher, poison) is None)
-        assert await _look_up(watcher) == ""
+        assert await look_up(watcher) == ""
         for each in kept:
             each.cancel()
     await watcher.stop()
@@ -83,7 +83,7 @@ async def _until(holds: Callable[[], bool], timeout_s: float = 300.0) -> None:
             await asyncio.sleep(0.05)
 
 
-async def _look_up(broker: Broker) -> str:
+async def look_up(broker: Broker) -> str:
     try:
         await broker.ask(lambda node: node.current.lookup.locate(Key.parse(KEY), 0.3))
     except Unavailable as error:
@@ -91,7 +91,7 @@ async def _look_up(broker: Broker) -> str:
     return ""
 
 
-def _bundle(broker: Broker) -> Bundle:
+def bundle_of(broker: Broker) -> Bundle:
     entry = broker.node.channel.table.locate(Key.parse(KEY))
     assert entry is not None
     return entry.bundle

@@ -50,7 +50,10 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
         [counter("balancing_failures", 1)], [counter("balancing_failures", 0)]),
     "LoadManagerBrokerDown": (
         [one("up", "0x60", B)], [one("up", "1x60"), one("up", "0x60", 'job="node",instance="a"')]),
-    "LoadManagerBrokerNotReady": ([gauge("ready", 0)], [gauge("ready", 1)]),
+    "LoadManagerNoBroker": (
+        [one("up", "0x60"), one("up", "0x60", B)],
+        [one("up", "1x60"), one("up", "0x60", B), one("up", "0x60", 'job="node",instance="a"')]),
+    "LoadManagerBrokerNotReady": ([gauge("ready", "0 stale")], [gauge("ready", 1), gauge("ready", "0 1", B)]),
     "LoadManagerSuspicion": ([gauge("members_suspected", 1)], [gauge("members_suspected", 0)]),
     "LoadManagerBrokerBehind": ([gauge("members_behind", 1)], [gauge("members_behind", 0)]),
     "LoadManagerDrainStuck": (
@@ -72,14 +75,15 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
          gauge("ready", 0, B)]),
     "LoadManagerOrphans": ([gauge("bundles_orphaned", 3)], [gauge("bundles_orphaned", 0)]),
     "LoadManagerGapTooLong": (gaps(5), gaps(0)),
-    "LoadManagerMoveStuck": ([gauge("move_oldest_seconds", 130)], [gauge("move_oldest_seconds", 20)]),
+    "LoadManagerMoveStuck": (
+        [gauge("move_oldest_seconds", 130), gauge("move_timeout_seconds", 30)],
+        [gauge("move_oldest_seconds", 130), gauge("move_timeout_seconds", 60)]),
     "LoadManagerReturns": ([counter("move_returns", 1)], [counter("move_returns", 0)]),
     "LoadManagerQuarantine": ([counter("bundles_quarantined", 1)], [counter("bundles_quarantined", 0)]),
     "LoadManagerReplicaLag": (
         [gauge("channel_lag_records", 1_500, f'{AT},partition="0"')],
         [gauge("channel_lag_records", 900, f'{AT},partition="0"'),
          gauge("channel_lag_records", 900, f'{AT},partition="1"')]),
-    "LoadManagerReplicaStopped": ([gauge("channel_stopped", 1)], [gauge("channel_stopped", 0)]),
     "LoadManagerAppendFailures": ([counter("channel_append_failures", 1)], [counter("channel_append_failures", 0)]),
     "LoadManagerRefusals": (
         [counter("channel_records", 120, f'{AT},outcome="refused",reason="stale"')],
@@ -100,7 +104,9 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
         [gauge("load_oldest_age_seconds", 1_300), gauge("members_without_load", 0)],
         [gauge("load_oldest_age_seconds", 300), gauge("members_without_load", 0)]),
     "LoadManagerLookupsUnavailable": (lookups(100), lookups(1)),
-    "LoadManagerRequestsRefused": ([counter("http_requests_refused", 1)], [counter("http_requests_refused", 0)]),
+    "LoadManagerRequestsRefused": (
+        [counter("http_requests_refused", 1, f'{AT},why="running"')],
+        [counter("http_requests_refused", 0, f'{AT},why="running"')]),
     "LoadManagerLogInFailures": (
         [counter("http_access_refused", 120, f'{AT},why="expired"')],
         [counter("http_access_refused", 120, f'{AT},why="role"')]),

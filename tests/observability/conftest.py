@@ -12,7 +12,7 @@ import pytest
 from stack.prometheus import PrometheusServer
 from tests.observability.rules import quick
 
-WAIT_S = 60
+WAIT_S = 120
 
 
 FOUND = {"files": ["targets.json"], "refresh_interval": "1s"}

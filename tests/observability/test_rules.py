@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from click.testing import CliRunner
 
+from loadmanager_api.cli.main import main
 from stack.prometheus import promtool
 from tests.observability.cases import CASES, MINUTES
 from tests.observability.rules import ROOT, RULES, alerts, quick
@@ -43,6 +45,16 @@ def test_the_short_rules_differ_in_their_times_only() -> None:
     assert without_times(quick()) == without_times(RULES.read_text())
     assert set(re.findall(r"\[\w+\]", quick())) == {"[20s]"}
     assert "for:" not in quick()
+
+
+def test_each_command_of_a_runbook_can_be_given() -> None:
+    page = re.sub(r"\s+", " ", (ROOT / "docs" / "runbooks.md").read_text())
+    commands = re.findall(r"`loadmanager ([^`]+)`", page)
+    assert len(commands) >= 10
+    for command in commands:
+        result = CliRunner().invoke(main, [*command.split(), "--help"])
+        assert result.output.startswith("Usage: "), command
+        assert "COMMAND [ARGS]" not in result.output, f"{command} is a group of commands"
 
 
 def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:

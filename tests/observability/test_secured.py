@@ -45,7 +45,7 @@ async def test_prometheus_gets_in_with_the_role_only(guarded: Guarded, let_in: S
     certificate, key = guarded.certificates.issue("short", "127.0.0.1", until=soon)
     await guarded.start_with_tls(tls_certificate=certificate, tls_key=key)
     let_in.scrape([{"targets": [guarded.cluster.brokers[0].url.removeprefix("https://")]}])
-    await until(lambda: let_in.firing() == {job: {"LoadManagerBrokerDown"} for job in JOBS})
+    await until(lambda: let_in.firing() == {job: {"LoadManagerBrokerDown", "LoadManagerNoBroker"} for job in JOBS})
     await guarded.grant(AccessRole.VIEWER, "prometheus", "*")
     await until(lambda: all(up(let_in, job) == 1 for job in JOBS))
     await until(lambda: let_in.firing() == {job: {"LoadManagerCertificateExpires"} for job in JOBS})

@@ -73,7 +73,7 @@ def state_of(broker: Mapping[str, Any]) -> str:
         return "dead"
     if not broker["registered"]:
         return "gone"
-    words = [word for word in ("leader", "draining") if broker[word]]
+    words = [word for word in ("leader", "draining", "behind") if broker.get(word)]
     return ", ".join(words) or "ok"
 
 

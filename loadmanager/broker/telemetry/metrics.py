@@ -12,7 +12,7 @@ from statechannel.law.record import Action
 from statechannel.runtime.service import PUBLISHED, Channel
 
 
-def observed_metrics(seen: Observations) -> Iterator[Metric]:
+def observed_metrics(seen: Observations, in_flight_timeout_s: float) -> Iterator[Metric]:
     """Moves as this broker saw them, hooks of its service, turns of its control loop."""
     moves, turns = seen.moves, seen.turns
     yield histograms("move_duration_seconds", "Until this broker served", "kind", moves.took.items())
@@ -20,6 +20,7 @@ def observed_metrics(seen: Observations) -> Iterator[Metric]:
     yield counter("move_returns", "Planned moves back within ten minutes", moves.returns)
     yield counter("moves_not_followed", "That were too many to be timed", moves.not_followed)
     yield gauge("move_oldest_seconds", "Since the oldest move under way began", moves.oldest_s())
+    yield gauge("move_timeout_seconds", "After which the leader ends a step of a move", in_flight_timeout_s)
     yield histograms("hook_duration_seconds", "Calls of the service", ("hook", "result"), seen.hooks.items())
     yield histogram("loop_late_seconds", "Lateness of a timer of the control loop", turns.late)
     tracing = seen.tracing
