@@ -1,4 +1,4 @@
-"""The demo's stage for a bench: counters on brokers of their own processes, without automatic moves."""
+"""The demo's stage for a bench: counters on brokers of their own processes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,18 @@ from loadmanager.demo.stage import Stage
 
 
 @asynccontextmanager
-async def staged(where: Carrier, directory: Path, *, brokers: int, rate_s: float) -> AsyncGenerator[Stage]:
-    """Ready brokers that own all bundles; `start_load()` sends `rate_s` increments a second. Cleared afterwards."""
+async def staged(
+    where: Carrier, directory: Path, *, brokers: int, rate_s: float, balancing_interval_s: float | None = None
+) -> AsyncGenerator[Stage]:
+    """Ready brokers that own all bundles; `start_load()` sends `rate_s` increments a second. Cleared afterwards.
+
+    Without an interval nothing is moved automatically.
+    """
     options = Options(brokers=brokers, rate_s=rate_s, log=where.log, coordination=where.coordination)
     async with asyncio.TaskGroup() as tasks:
         stage = Stage(options, directory, tasks)
-        stage.settings["balancing"] = False
+        stage.settings["balancing"] = balancing_interval_s is not None
+        stage.settings["balancing_interval_s"] = balancing_interval_s or 60.0
         try:
             async with stage.watch.running():
                 await stage.start_brokers(brokers)

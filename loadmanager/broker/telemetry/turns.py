@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 
 from statechannel.runtime.durations import Durations
@@ -77,7 +77,7 @@ class Turns:
 
 
 @contextmanager
-def _waits_for_a_processor() -> Iterator[Callable[[], float]]:
+def _waits_for_a_processor() -> Generator[Callable[[], float]]:
     """Gives a function: for how long this thread was ready to run and did not, in all. Where no kernel says so, 0.
 
     Linux' `/proc/PID/task/TID/schedstat`, second figure, in nanoseconds.
