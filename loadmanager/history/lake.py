@@ -102,6 +102,11 @@ class Lake:
             return rows
         return window.cut(rows, time)
 
+    def stored(self, table: str) -> StructType:
+        """The columns as they are stored; none where the table does not exist yet."""
+        found = self._read(table)
+        return StructType() if found is None else found.schema
+
     def prepare(self, table: str) -> None:
         """Make the table if it is missing, and add columns that an older release did not know.
 

@@ -20,7 +20,13 @@ from loadmanager_api.cli.remote import Remote
 @click.option("--action", help="Only this action, such as unload_bundle.")
 @click.option("--result", type=click.Choice(["done", "refused", "failed"]), help="Only with this result.")
 @since_option
-@click.option("--limit", type=click.IntRange(1, 1_000), default=100, help="Number of entries at most.  [default: 100]")
+@click.option(
+    "--limit",
+    metavar="N",
+    type=click.IntRange(1, 1_000),
+    default=100,
+    help="Number of entries at most.  [default: 100]",
+)
 @cursor_option
 @shows
 def audit(remote: Remote, since: int | None, limit: int, cursor: str | None, **filters: str | None) -> None:

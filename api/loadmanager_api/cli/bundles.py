@@ -29,7 +29,13 @@ def bundles() -> None:
 
 @bundles.command("list")
 @click.option("-n", "--namespace", metavar="TENANT/NAMESPACE", type=NAMESPACE, help="Only this namespace.")
-@click.option("-s", "--state", type=click.Choice([state.value for state in State]), help="Only this state.")
+@click.option(
+    "-s",
+    "--state",
+    metavar="STATE",
+    type=click.Choice([state.value for state in State]),
+    help=f"Only this state: {', '.join(State)}.",
+)
 @click.option("--owner", metavar="HOST:PORT", type=BROKER, help="Only bundles of this broker.")
 @click.option(
     "--order",
@@ -37,7 +43,9 @@ def bundles() -> None:
     default="name",
     help="load: only bundles of known load, those with the most messages first.  [default: name]",
 )
-@click.option("--limit", type=click.IntRange(1), default=PAGE, show_default=True, help="Number of bundles at most.")
+@click.option(
+    "--limit", metavar="N", type=click.IntRange(1), default=PAGE, show_default=True, help="Number of bundles at most."
+)
 @shows
 def list_(remote: Remote, limit: int, **query: str | None) -> None:
     """List bundles. The rate of messages is known of each broker's hottest ones."""

@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 @click.command()
 @settings_options
 @click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(min=0.1), help="Seconds to wait for each store.  [default: 20]"
+    "--timeout",
+    "timeout_s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0.1),
+    help="Seconds to wait for each store.  [default: 20]",
 )
 @prints
 def check(remote: Remote, timeout_s: float | None, more: tuple[str, ...], **given: Any) -> None:

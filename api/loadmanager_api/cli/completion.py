@@ -19,7 +19,7 @@ VARIABLE = "_LOADMANAGER_COMPLETE"
 
 HOW = {
     "bash": "echo 'eval \"$(loadmanager completion bash)\"' >> ~/.bashrc",
-    "zsh": "echo 'eval \"$(loadmanager completion zsh)\"' >> ~/.zshrc    # after compinit",
+    "zsh": "echo 'eval \"$(loadmanager completion zsh)\"' >> ~/.zshrc",
     "fish": "loadmanager completion fish > ~/.config/fish/completions/loadmanager.fish",
 }
 
@@ -62,7 +62,7 @@ class BashLine(ShellComplete):
         return f"{item.type},{item.value}"
 
 
-@click.command(epilog="\b\nTo use it:\n" + "\n".join(f"  {shell:<5} {how}" for shell, how in HOW.items()))
+@click.command(epilog="\b\nTo use it:\n" + "\n".join(f"  {how}" for how in HOW.values()))
 @click.argument("shell", type=click.Choice(list(HOW)))
 @click.option("--answer", is_flag=True, hidden=True, help="What the script of bash asks for.")
 @click.pass_context

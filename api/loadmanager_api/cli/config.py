@@ -83,7 +83,9 @@ def get(remote: Remote, name: str) -> None:
 @config.command("set", short_help="Change a setting for the whole cluster.")
 @_the_setting
 @click.argument("value")
-@click.option("--version", type=click.IntRange(0), help="Only if the setting still has this version.  [default: any]")
+@click.option(
+    "--version", metavar="N", type=click.IntRange(0), help="Only if the setting still has this version.  [default: any]"
+)
 @click.option("--reason", default="", help="Reason, for the history.")
 @changes
 def set_(remote: Remote, name: str, value: str, version: int | None, reason: str) -> None:
@@ -94,7 +96,9 @@ def set_(remote: Remote, name: str, value: str, version: int | None, reason: str
 
 @config.command(short_help="Leave a setting to each broker again.")
 @_the_setting
-@click.option("--version", type=click.IntRange(0), help="Only if the setting still has this version.  [default: any]")
+@click.option(
+    "--version", metavar="N", type=click.IntRange(0), help="Only if the setting still has this version.  [default: any]"
+)
 @click.option("--reason", default="", help="Reason, for the history.")
 @changes
 def unset(remote: Remote, name: str, version: int | None, reason: str) -> None:

@@ -26,7 +26,14 @@ def decisions() -> None:
 
 
 @decisions.command("list")
-@click.option("--limit", type=click.IntRange(1, 1_000), default=20, show_default=True, help="Number of rounds at most.")
+@click.option(
+    "--limit",
+    metavar="N",
+    type=click.IntRange(1, 1_000),
+    default=20,
+    show_default=True,
+    help="Number of rounds at most.",
+)
 @cursor_option
 @log_option
 @more_option

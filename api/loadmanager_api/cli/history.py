@@ -20,7 +20,9 @@ PAGE = 1_000
 
 @click.command()
 @click.argument("bundle", type=BUNDLE)
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Number of records at most.")
+@click.option(
+    "--limit", metavar="N", type=click.IntRange(1), default=100, show_default=True, help="Number of records at most."
+)
 @since_option
 @cursor_option
 @shows

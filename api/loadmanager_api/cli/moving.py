@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 wait_option = click.option(
     "--wait",
     "wait_s",
+    metavar="SECONDS",
     type=click.FloatRange(0),
     default=0.0,
     help="Seconds to wait until the brokers have left.  [default: 0]",
@@ -93,7 +94,9 @@ async def exported(settings: Settings) -> Export:
 
 @click.command("import")
 @_file
-@click.option("--generation", type=click.IntRange(1), help="Generation of the new log.  [default: the next one]")
+@click.option(
+    "--generation", metavar="N", type=click.IntRange(1), help="Generation of the new log.  [default: the next one]"
+)
 @click.option(
     "--from-coordination",
     metavar="ADDRESS",

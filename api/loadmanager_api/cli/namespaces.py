@@ -38,6 +38,7 @@ namespaces.add_command(topics, "topics")
 @click.option(
     "-b",
     "--bundles",
+    metavar="N",
     type=click.IntRange(1, 65_536),
     help="Number of bundles, of equal ranges.  [default: as configured]",
 )
@@ -135,7 +136,9 @@ def unload(remote: Remote, name: str, bundle: str | None, destination: str | Non
     type=click.Choice([a.value for a in Algorithm]),
     help=f"How to cut: {', '.join(Algorithm)}.  [default: {Algorithm.RANGE}; with positions {Algorithm.SPECIFIED}]",
 )
-@click.option("-p", "--parts", type=click.IntRange(FEWEST_PARTS, MOST_PARTS), help="Number of parts.  [default: 2]")
+@click.option(
+    "-p", "--parts", metavar="N", type=click.IntRange(FEWEST_PARTS, MOST_PARTS), help="Number of parts.  [default: 2]"
+)
 @click.option(
     "-sb",
     "--positions",

@@ -25,7 +25,9 @@ def operations() -> None:
 @operations.command("list")
 @click.option("--state", type=click.Choice(STATES), help="Only operations in this state.")
 @click.option("--by", metavar="PRINCIPAL", help="Only operations of this principal.")
-@click.option("--limit", type=click.IntRange(1, 1_000), default=100, show_default=True, help="Number at most.")
+@click.option(
+    "--limit", metavar="N", type=click.IntRange(1, 1_000), default=100, show_default=True, help="Number at most."
+)
 @shows
 def list_(remote: Remote, state: str | None, by: str | None, limit: int) -> None:
     """List operations of the last 24 h, newest first: your own, or those of all for viewers of the cluster."""

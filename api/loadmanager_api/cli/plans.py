@@ -94,7 +94,14 @@ def _tolerance(text: str | None) -> str | float | None:
 
 
 @plans.command("list")
-@click.option("--limit", type=click.IntRange(1, 1_000), default=20, show_default=True, help="Number of plans at most.")
+@click.option(
+    "--limit",
+    metavar="N",
+    type=click.IntRange(1, 1_000),
+    default=20,
+    show_default=True,
+    help="Number of plans at most.",
+)
 @click.option("--kind", type=click.Choice(["balance", "unload", "undo", "advice"]), help="Only plans of this kind.")
 @shows
 def list_(remote: Remote, limit: int, kind: str | None) -> None:
@@ -226,7 +233,12 @@ def withdraw(remote: Remote, plan_id: str, author: str, reason: str) -> None:
     "--to", metavar="HOST:PORT", type=BROKER, help="New owner of the bundles; without --to, lookups choose one."
 )
 @click.option(
-    "--wave", type=click.IntRange(1, 1_000), default=10, show_default=True, help="Number of bundles at a time."
+    "--wave",
+    metavar="N",
+    type=click.IntRange(1, 1_000),
+    default=10,
+    show_default=True,
+    help="Number of bundles at a time.",
 )
 @click.option("--review", is_flag=True, help="Only propose the plan: it waits for approval.")
 @click.option("--no-wait", is_flag=True, help="Return as soon as the plan has started.")

@@ -62,19 +62,41 @@ class Names(ParamType[list[str]]):
 )
 @click.option("--workload", type=Names(), help="Workloads, with commas between; or all.  [default: zipf, or the trace]")
 @click.option(
-    "--seeds", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Number of seeds, from --seed on."
+    "--seeds",
+    metavar="N",
+    type=click.IntRange(1, 10_000),
+    default=1,
+    show_default=True,
+    help="Number of seeds, from --seed on.",
 )
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="The first seed.")
+@click.option("--seed", metavar="N", type=click.IntRange(0), default=1, show_default=True, help="The first seed.")
 @click.option(
-    "--brokers", type=click.IntRange(2, 1_000), default=Size().brokers, show_default=True, help="Number of brokers."
+    "--brokers",
+    metavar="N",
+    type=click.IntRange(2, 1_000),
+    default=Size().brokers,
+    show_default=True,
+    help="Number of brokers.",
 )
 @click.option(
-    "--bundles", type=click.IntRange(2, 100_000), default=Size().bundles, show_default=True, help="Number of bundles."
+    "--bundles",
+    metavar="N",
+    type=click.IntRange(2, 100_000),
+    default=Size().bundles,
+    show_default=True,
+    help="Number of bundles.",
 )
 @click.option(
-    "--rounds", type=click.IntRange(12, 100_000), default=Size().rounds, show_default=True, help="Number of rounds."
+    "--rounds",
+    metavar="N",
+    type=click.IntRange(12, 100_000),
+    default=Size().rounds,
+    show_default=True,
+    help="Number of rounds.",
 )
-@click.option("--top", type=click.IntRange(1), help="Number of bundles that a broker reports.  [default: all]")
+@click.option(
+    "--top", metavar="N", type=click.IntRange(1), help="Number of bundles that a broker reports.  [default: all]"
+)
 @click.option("--trace", type=click.Path(path_type=Path), help="A CSV file of time,key,rate, as a workload.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for pictures of the first seed.")
 @click.option("--set", "more", multiple=True, metavar="NAME=VALUE", help="Any setting; repeatable.")

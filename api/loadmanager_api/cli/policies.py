@@ -20,7 +20,7 @@ from loadmanager_api.cli.remote import Remote
 _KIND = click.argument("kind", type=click.Choice([kind.value for kind in Kind]))
 _NAME = click.argument("name", metavar="NAME")
 _SEEN = click.option(
-    "--seen", type=click.IntRange(0), help="Only if the policy has this version; 0: only if there is none."
+    "--seen", metavar="N", type=click.IntRange(0), help="Only if the policy has this version; 0: only if there is none."
 )
 _REASON = click.option("--reason", metavar="TEXT", help="Reason, for the history.")
 

@@ -40,7 +40,7 @@ Event = tuple[str, str | None, Any]
 @click.command()
 @click.option("-n", "--namespace", metavar="TENANT/NAMESPACE", type=NAMESPACE, help="Only this namespace.")
 @click.option("--since", metavar="REVISION", help="Continue after this revision, without all bundles first.")
-@click.option("--limit", type=click.IntRange(1), help="Number of lines at most.")
+@click.option("--limit", metavar="N", type=click.IntRange(1), help="Number of lines at most.")
 @asks_a_broker
 def watch(remote: Remote, namespace: str | None, since: str | None, limit: int | None) -> None:
     """Print all bundles, then every change, one line each, until you interrupt the command.

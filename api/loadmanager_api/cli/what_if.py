@@ -42,7 +42,12 @@ from loadmanager_api.cli.what_if_showing import show_projections, show_wish
     help="With --times the load of this namespace; repeatable.",
 )
 @click.option(
-    "--times", type=click.FloatRange(0), default=2.0, show_default=True, help="Factor for the load of each --namespace."
+    "--times",
+    metavar="FACTOR",
+    type=click.FloatRange(0),
+    default=2.0,
+    show_default=True,
+    help="Factor for the load of each --namespace.",
 )
 @click.option(
     "--policy", multiple=True, metavar="KIND/NAME=JSON", help="With this policy, or without it (`null`); repeatable."

@@ -120,13 +120,19 @@ def recorded_settings(lake: Lake, window: Window = ALWAYS) -> Settings:
     return overlaid(usual, msgspec.json.decode(found[0]["settings"], type=dict[str, Any])).settings if found else usual
 
 
-def _cut(lake: Lake, window: Window, base: Settings, options: Options, candidates: Sequence[Candidate]) -> Cut:
+def reported(lake: Lake, window: Window) -> tuple[int, int]:
+    """When the first broker reported its load in the window, and the last, in µs. Raises Invalid if none did."""
     at = f.unix_micros("at")
     found = lake.table("broker_load", window).agg(f.min(at).alias("first"), f.max(at).alias("last")).collect()[0]
     if found["first"] is None:
         raise Invalid("no broker's load is recorded in this window: run `loadmanager history ingest` first")
-    begin = max(micros(window.begin), found["first"]) if window.begin is not None else found["first"]
-    end = min(micros(window.end), found["last"] + 1) if window.end is not None else found["last"] + 1
+    return found["first"], found["last"]
+
+
+def _cut(lake: Lake, window: Window, base: Settings, options: Options, candidates: Sequence[Candidate]) -> Cut:
+    first, last = reported(lake, window)
+    begin = max(micros(window.begin), first) if window.begin is not None else first
+    end = min(micros(window.end), last + 1) if window.end is not None else last + 1
     interval = round((options.interval_s or base.balancing_interval_s) * 1e6)
     rounds = (end - begin) // interval
     if rounds < FEWEST_ROUNDS:

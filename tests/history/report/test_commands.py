@@ -95,16 +95,6 @@ def test_versions_are_those_that_were_read_whatever_is_written_meanwhile(filled:
     assert found.provenance.lake_versions == before != Pinned(filled).versions(["broker_minute"])
 
 
-def test_a_dry_run_publishes_and_proposes_no_advice(filled: Lake):
-    asked = ("advise", "--kind", "bundles", "--propose", "--admin-url", "http://127.0.0.1:9")
-    rehearsed = history(filled, *asked, "--dry-run")
-    assert rehearsed.exit_code == 0, rehearsed.output
-    assert "neither published nor proposed" in rehearsed.stderr
-    assert not Path(filled.root, published.FOLDER, "advice.json").exists()
-    assert history(filled, "advise", "--kind", "bundles").exit_code == 0
-    assert Path(filled.root, published.FOLDER, "advice.json").exists()
-
-
 @pytest.mark.parametrize("command", ["analyse", "advise", "replay"])
 def test_a_time_of_which_nothing_is_recorded_replaces_no_answer(filled: Lake, command: str):
     root = Path(filled.root, published.FOLDER)

@@ -15,6 +15,7 @@ from loadmanager_api.cli.configuring import settings_of
 from loadmanager_api.cli.echoing import echo
 from loadmanager_api.cli.load_history.answering import table, taken
 from loadmanager_api.cli.load_history.options import Job, job_options, settings_option
+from loadmanager_api.cli.load_history.rehearsing import results, show_reading, tables_of
 from loadmanager_api.cli.load_history.running import (
     check_recorded,
     installed,
@@ -24,6 +25,7 @@ from loadmanager_api.cli.load_history.running import (
     say_where,
     window_of,
 )
+from loadmanager_api.cli.options import dry_run_option
 
 if TYPE_CHECKING:
     from loadmanager.history.analyses import Analysis, Options
@@ -49,7 +51,8 @@ MOST_SHOWN = 20
     help="Number of rows to publish of each analysis.",
 )
 @click.option("--list", "listing", is_flag=True, help="List the analyses, and run none.")
-def analyse(job: Job, more: tuple[str, ...], names: tuple[str, ...], rows: int, listing: bool) -> None:
+@dry_run_option
+def analyse(job: Job, more: tuple[str, ...], names: tuple[str, ...], rows: int, listing: bool, dry_run: bool) -> None:
     """Run the analyses of the load history: imbalance, hot bundles, forecasts, transfers, gaps, outages, capacity …
 
     A single analysis is shown with its first rows, several with their numbers of rows. Thresholds and tolerance are
@@ -64,6 +67,11 @@ def analyse(job: Job, more: tuple[str, ...], names: tuple[str, ...], rows: int, 
         return
     with reading(job) as lake:
         check_recorded(job, lake)
+        if dry_run:
+            needs = dict.fromkeys(name for each in chosen for name in each.needs)
+            reads = tables_of(job, lake, needs)
+            show_reading(job, reads, results(job, [FOLDER + each.name for each in chosen]))
+            return
         _show(job, _run(job, lake, chosen, options_of(job, lake, more), rows), chosen)
 
 

@@ -13,7 +13,9 @@ from loadmanager_api.cli.echoing import echo
 from loadmanager_api.cli.load_history.answering import Rows, table, taken
 from loadmanager_api.cli.load_history.options import Job, job_options, source_options
 from loadmanager_api.cli.load_history.reaching import check_answers
+from loadmanager_api.cli.load_history.rehearsing import results, show_reading, tables_of, topics_of
 from loadmanager_api.cli.load_history.running import failing, provenance, publish, reading, say_where, there
+from loadmanager_api.cli.options import dry_run_option
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,7 +43,8 @@ class Log(NamedTuple):
 @click.command()
 @job_options(window=False, lake=False)
 @source_options
-def audit(job: Job, log: str | None, more: tuple[str, ...]) -> None:
+@dry_run_option
+def audit(job: Job, log: str | None, more: tuple[str, ...], dry_run: bool) -> None:
     """Replay the channel's whole log, in parallel, and check every invariant: one owner, growing tokens, no gaps …
 
     The job reads the lake's copy of the log; with --log it reads the log itself with its snapshots, and needs no lake.
@@ -54,6 +57,9 @@ def audit(job: Job, log: str | None, more: tuple[str, ...]) -> None:
         check_answers(settings)
     elif not job.lake:
         raise click.UsageError("say what to audit: a lake with --lake, or the log itself with --log")
+    if dry_run:
+        _rehearse(job, settings, log)
+        return
     with reading(job, new=bool(log)) as lake:
         read = lake.versions(TABLES) if with_lake else {}
         violations, truncated, summary = _audited(lake, _log(lake, settings, from_log=bool(log)), with_lake=with_lake)
@@ -67,6 +73,18 @@ def audit(job: Job, log: str | None, more: tuple[str, ...]) -> None:
     _show(job, violations, summary, facts)
     if count:
         raise SystemExit(EXIT_REFUSED)
+
+
+def _rehearse(job: Job, settings: Settings, log: str | None) -> None:
+    from loadmanager.diagnostics.check.topics import CHANNEL_TOPIC
+
+    reads: Rows = []
+    if log:
+        reads += topics_of(msgspec.structs.replace(job, lake=""), settings, (CHANNEL_TOPIC,))
+    if there(job) or not log:
+        with reading(job) as lake:
+            reads += tables_of(job, lake, TABLES)
+    show_reading(job, reads, results(job, ["audit"]) if there(job) or job.publish else [])
 
 
 def _log(lake: Lake, settings: Settings, *, from_log: bool) -> Log:

@@ -15,7 +15,9 @@ from loadmanager_api.cli.echoing import echo
 from loadmanager_api.cli.load_history.answering import Rows, table
 from loadmanager_api.cli.load_history.options import Job, job_options, source_options
 from loadmanager_api.cli.load_history.reaching import check_answers
-from loadmanager_api.cli.load_history.running import failing, opened
+from loadmanager_api.cli.load_history.rehearsing import show_reading, topics_of
+from loadmanager_api.cli.load_history.running import check_lake, failing, installed, opened
+from loadmanager_api.cli.options import dry_run_option
 from loadmanager_api.cli.stores import opened_log, working
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ USUAL_PARTITIONS = {"sqlite": 4, "kafka": 16}
 @click.option(
     "--metrics-host", metavar="HOST", default="127.0.0.1", show_default=True, help="Address of the metrics port."
 )
+@dry_run_option
 def ingest(
     job: Job,
     log: str | None,
@@ -72,6 +75,7 @@ def ingest(
     gold_s: float | None,
     metrics_port: int | None,
     metrics_host: str,
+    dry_run: bool,
 ) -> None:
     """Copy load reports, the channel, decisions (and audit and group lag, once they exist) into the lake.
 
@@ -83,6 +87,13 @@ def ingest(
     if once and (metrics_port or trigger_s is not None or gold_s is not None):
         raise click.UsageError("--metrics-port, --trigger-s and --gold-s are for --follow")
     check_answers(settings)
+    if dry_run:
+        check_lake(job, new=True)
+        with installed():
+            from loadmanager.history.sources import TOPICS
+        written = [] if job.local is None else [job.local / name for name in ("tables", "checkpoints")]
+        show_reading(job, topics_of(job, settings, TOPICS), written)
+        return
     given = {"max_per_trigger": max_per_trigger, "trigger_s": trigger_s, "gold_s": gold_s}
     given |= {"metrics": f"{metrics_host}:{metrics_port}" if metrics_port else None}
     with opened(job, new=True) as lake:

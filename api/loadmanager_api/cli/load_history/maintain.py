@@ -19,12 +19,29 @@ COLUMNS = ("table", "days_joined", "rows_removed")
 @click.command()
 @job_options(window=False, publish=False)
 @dry_run_option
-@click.option("--bronze-days", type=click.IntRange(1), default=30, show_default=True, help="Days to keep raw records.")
 @click.option(
-    "--silver-days", type=click.IntRange(1), default=365, show_default=True, help="Days to keep what the records say."
+    "--bronze-days",
+    metavar="N",
+    type=click.IntRange(1),
+    default=30,
+    show_default=True,
+    help="Days to keep raw records.",
 )
 @click.option(
-    "--history-days", type=click.IntRange(1), default=7, show_default=True, help="Days that time travel goes back."
+    "--silver-days",
+    metavar="N",
+    type=click.IntRange(1),
+    default=365,
+    show_default=True,
+    help="Days to keep what the records say.",
+)
+@click.option(
+    "--history-days",
+    metavar="N",
+    type=click.IntRange(1),
+    default=7,
+    show_default=True,
+    help="Days that time travel goes back.",
 )
 def maintain(job: Job, dry_run: bool, bronze_days: int, silver_days: int, history_days: int) -> None:
     """Join small files, remove rows that are too old, and delete files that no version needs any more.

@@ -12,6 +12,7 @@ from loadmanager_api.cli.configuring import settings_of
 from loadmanager_api.cli.echoing import echo
 from loadmanager_api.cli.load_history.answering import table
 from loadmanager_api.cli.load_history.options import Job, job_options, settings_option
+from loadmanager_api.cli.load_history.rehearsing import results, show_reading, tables_of
 from loadmanager_api.cli.load_history.running import (
     check_recorded,
     failing,
@@ -22,12 +23,15 @@ from loadmanager_api.cli.load_history.running import (
     say_where,
     window_of,
 )
+from loadmanager_api.cli.options import dry_run_option
 
 if TYPE_CHECKING:
     from loadmanager.history.lake import Lake
     from loadmanager.history.pinned import Pinned
     from loadmanager.history.replay import Options, ReplayResult
 
+TABLES = ("broker_load", "bundle_load", "bundle_total", "transition", "decision", "bronze")
+RESULTS = ("replay", "replay-windows")
 COLUMNS = ("rank", "candidate", "windows", "cost", "regret", "max/mean", "above %", "moves", "gap s/h", "broke")
 
 
@@ -56,6 +60,7 @@ COLUMNS = ("rank", "candidate", "windows", "cost", "regret", "max/mean", "above 
     show_default=True,
     help="Seed of strategies that use random numbers.",
 )
+@dry_run_option
 def replay(
     job: Job,
     more: tuple[str, ...],
@@ -63,6 +68,7 @@ def replay(
     window_s: float | None,
     interval_s: float | None,
     seed: int,
+    dry_run: bool,
 ) -> None:
     """Play the recorded load again under each candidate, with the code that runs in brokers, and rank the candidates.
 
@@ -74,6 +80,12 @@ def replay(
     with reading(job) as lake:
         check_recorded(job, lake)
         options = _options(job, lake, more, window_s, interval_s, seed)
+        if dry_run:
+            from loadmanager.history.replay.job import reported
+
+            reported(lake, window_of(job))
+            show_reading(job, tables_of(job, lake, TABLES), results(job, RESULTS))
+            return
         result = _run(job, lake, candidates, options)
         _publish(job, lake, result, window_s, interval_s, seed)
     _show(job, result)
@@ -113,9 +125,9 @@ def _publish(
     ranked, windows = facts.pop("ranked"), facts.pop("rows")
     given = {"window_s": window_s, "interval_s": interval_s, "seed": seed}
     made = provenance(job, "replay", lake.versions(), truncated=False, **given)
-    paths = [publish(job, "replay", ranked, made, facts)]
+    paths = [publish(job, RESULTS[0], ranked, made, facts)]
     cut = msgspec.structs.replace(made, truncated=len(windows) > MAX_ROWS)
-    paths.append(publish(job, "replay-windows", windows[:MAX_ROWS], cut))
+    paths.append(publish(job, RESULTS[1], windows[:MAX_ROWS], cut))
     say_where(job, paths)
 
 

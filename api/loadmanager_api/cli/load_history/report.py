@@ -13,7 +13,15 @@ from loadmanager_api.cli.client import Failed
 from loadmanager_api.cli.configuring import settings_of
 from loadmanager_api.cli.load_history.analyse import settings_in
 from loadmanager_api.cli.load_history.options import Job, job_options, settings_option
-from loadmanager_api.cli.load_history.running import provenance, published_in, reading, say_where, window_of
+from loadmanager_api.cli.load_history.rehearsing import show_reading, tables_of
+from loadmanager_api.cli.load_history.running import (
+    provenance,
+    published_in,
+    reading,
+    say_where,
+    window_of,
+)
+from loadmanager_api.cli.options import dry_run_option
 from loadmanager_api.cli.printing import done
 
 if TYPE_CHECKING:
@@ -31,7 +39,8 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="Write report.html and pictures/ there instead of publishing them.",
 )
-def report(job: Job, more: tuple[str, ...], out: Path | None) -> None:
+@dry_run_option
+def report(job: Job, more: tuple[str, ...], out: Path | None, dry_run: bool) -> None:
     """Draw one page of what the lake holds: usage of brokers over time, imbalance, moves and gaps, forecasts, what load
     costs; and what `replay`, `audit` and `advise` published last.
 
@@ -42,6 +51,9 @@ def report(job: Job, more: tuple[str, ...], out: Path | None) -> None:
         raise Failed("the lake is not on this disk: name a folder for the report with --out or --publish")
     settings_of({}, more)  # says what is wrong with it before anything starts
     with reading(job) as lake:
+        if dry_run:
+            show_reading(job, tables_of(job, lake, _needed(job, lake)), [root / published.REPORT, root / "pictures"])
+            return
         drawn = _made(job, lake, more)
     try:
         paths = [published.publish_page(root, drawn.html)]
@@ -52,6 +64,16 @@ def report(job: Job, more: tuple[str, ...], out: Path | None) -> None:
         say_where(job, paths[:1])
     files = [str(path) for path in paths]
     done(job.shown, f"{files[0]} and {len(files) - 1} pictures", report=files[0], pictures=files[1:])
+
+
+def _needed(job: Job, lake: Pinned) -> list[str]:
+    from loadmanager.history.analyses import ANALYSES
+    from loadmanager.history.coverage import RECORDED
+    from loadmanager.history.report.collecting import QUESTIONS, span_of
+
+    span_of(lake.table, window_of(job))
+    asked = (name for question in QUESTIONS if question in ANALYSES for name in ANALYSES[question].needs)
+    return list(dict.fromkeys([*RECORDED, *asked]))
 
 
 def _made(job: Job, lake: Pinned, more: tuple[str, ...]) -> Made:

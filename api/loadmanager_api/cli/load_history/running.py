@@ -57,7 +57,7 @@ def installed() -> Generator[None]:
 @contextmanager
 def opened(job: Job, *, new: bool = False) -> Generator[Lake]:
     """The lake, in a session. Raises Failed; a missing lake is an error only without `new`."""
-    _check_there(job, new=new)
+    check_lake(job, new=new)
     with installed():
         from loadmanager.history.lake import Lake
     with failing(), _session(job) as spark:
@@ -217,8 +217,8 @@ def say_where(job: Job, paths: Sequence[Path | None]) -> None:
         echo(f"published: {len(there)} results in {published_in(job)}", err=True)
 
 
-def _check_there(job: Job, *, new: bool) -> None:
-    """Checks that are possible before a JVM starts."""
+def check_lake(job: Job, *, new: bool) -> None:
+    """Raises Failed for what is seen to be no lake before a JVM starts; `new`: it may be missing."""
     folder = job.local
     if folder is None:
         return

@@ -1,0 +1,77 @@
+"""All commands, one by one: what changes something has `--dry-run`, and every help fits into 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from loadmanager_api.cli.main import main
+
+COLUMNS = 80
+CHANGE_NOTHING = {
+    "brokers list-dynamic-config": "reads names",
+    "channel export": "reads; writes a new file, or with --replace that one",
+    "channel verify": "reads",
+    "channel watch": "reads",
+    "check": "looks before a start",
+    "completion": "prints",
+    "context list": "reads",
+    "context show": "reads",
+    "decisions show": "reads",
+    "doctor": "reads; writes a new file",
+    "playground": "simulates in memory",
+    "topics bundle-range": "reads",
+    "what-if": "is a dry run by itself",
+}
+CHANGE = {
+    "broker": "runs a broker; `check` says beforehand what would stop it",
+    "context delete": "the user's own file",
+    "context set": "the user's own file",
+    "context use": "the user's own file",
+    "demo": "a cluster of its own, in a folder of its own",
+    "history jars": "fills a cache",
+    "top": "asks on its screen before each change",
+}
+"""Commands without `--dry-run`, and why."""
+
+
+def commands(command: click.Command, names: tuple[str, ...], ctx: click.Context) -> Iterator[tuple[str, click.Command]]:
+    if not isinstance(command, click.Group):
+        yield " ".join(names), command
+        return
+    yield " ".join(names), command
+    for name in command.list_commands(ctx):
+        found = command.get_command(ctx, name)
+        assert found is not None
+        yield from commands(found, (*names, name), click.Context(found, parent=ctx, info_name=name))
+
+
+def every() -> dict[str, click.Command]:
+    return dict(commands(main, (), click.Context(main)))
+
+
+def options(command: click.Command) -> set[str]:
+    return {name for parameter in command.params for name in parameter.opts}
+
+
+def test_every_command_that_changes_something_has_a_dry_run() -> None:
+    without = {
+        name
+        for name, command in every().items()
+        if not isinstance(command, click.Group) and not options(command) & {"--dry-run", "--watch"}
+    }
+    assert without == CHANGE_NOTHING.keys() | CHANGE.keys(), "give it --dry-run, or say here why it has none"
+
+
+def test_what_only_shows_has_no_dry_run() -> None:
+    assert not [name for name, command in every().items() if {"--dry-run", "--watch"} <= options(command)]
+
+
+@pytest.mark.parametrize("name", sorted(every()))
+def test_the_help_of_a_command_fits_into_a_terminal(name: str) -> None:
+    shown = CliRunner().invoke(main, [*name.split(), "--help"], terminal_width=COLUMNS)
+    assert shown.exit_code == 0
+    assert [line for line in shown.stdout.splitlines() if len(line) > COLUMNS] == []
