@@ -73,11 +73,11 @@ class Endpoint:
 
     async def namespaces(self, partition: int, after: str) -> PartitionDigests:
         """A page of namespaces. Raises Unavailable."""
-        return await self._ask("/v1/channel/digests", {"partition": str(partition), "cursor": after}, PartitionDigests)
+        return await self._ask("/v1/channel/digests", {"partition": str(partition)} | _from(after), PartitionDigests)
 
     async def bundles(self, partition: int, namespace: str, after: str) -> NamespaceDigests:
         """A page of a namespace's bundles. Raises Unavailable."""
-        query = {"partition": str(partition), "namespace": namespace, "cursor": after}
+        query = {"partition": str(partition), "namespace": namespace} | _from(after)
         return await self._ask("/v1/channel/digests", query, NamespaceDigests)
 
     async def _ask(self, path: str, query: Mapping[str, str], kind: type[T]) -> T:
@@ -101,6 +101,10 @@ class Endpoint:
             return msgspec.json.decode(body, type=kind)
         except msgspec.MsgspecError as error:
             raise Unavailable(f"its answer cannot be read (is it of another release?): {error}") from None
+
+
+def _from(cursor: str) -> dict[str, str]:
+    return {"cursor": cursor} if cursor else {}
 
 
 def session(credentials: Credentials) -> aiohttp.ClientSession:
