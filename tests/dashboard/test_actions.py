@@ -19,7 +19,11 @@ from tests.api.access.conftest import Guarded
 from tests.api.conftest import Cluster
 from tests.dashboard.conftest import Window, Windows, as_role, assign_all, launched
 
-pytestmark = [pytest.mark.guards("dashboard"), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [
+    pytest.mark.guards("dashboard"),
+    pytest.mark.xdist_group("dashboard"),
+    pytest.mark.asyncio(loop_scope="module"),
+]
 
 PAGE = 100
 """Entries of the audit log that are read at once."""
