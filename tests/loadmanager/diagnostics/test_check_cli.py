@@ -71,5 +71,5 @@ def test_servers_that_are_not_there_are_errors_and_not_the_end():
 def test_it_takes_the_settings_that_a_broker_takes():
     ours = {option: param.metavar for param in check.params for option in param.opts}
     theirs = {option: param.metavar for param in broker.params for option in param.opts}
-    assert ours.items() - theirs.items() == {("-o", None), ("--output", None), ("--timeout", None)}
+    assert ours.items() - theirs.items() == {("-o", None), ("--output", None), ("--timeout", "SECONDS")}
     assert set(theirs) - set(ours) == {"--listen", "--host", "--url", "-v", "--verbose"}
