@@ -58,7 +58,8 @@ def _names(item: pytest.Item) -> set[str]:
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     config, option = session.config, session.config.option
     some = (
-        option.keyword
+        option.collectonly
+        or option.keyword
         or option.markexpr != "not slow"
         or option.deselect
         or getattr(option, "lf", False)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -63,3 +65,24 @@ def test_what_never_passed_is_changed(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_the_endpoints_are_guarded_with_all_that_they_import():
     found = {str(file.relative_to(ROOT)) for file in files_of("integration")}
     assert {"api/loadmanager_api/server.py", "loadmanager/client/router.py", "statechannel/law/table.py"} <= found
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "written"),
+    [
+        ({}, 0, True),
+        ({}, 1, False),
+        ({"guarded": "none"}, 0, False),
+        ({"collectonly": True}, 0, False),
+        ({"keyword": "some"}, 0, False),
+        ({"deselect": ["one"]}, 0, False),
+    ],
+)
+def test_only_a_whole_run_that_passed_is_written_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, object], status: int, written: bool
+):
+    monkeypatch.setattr(guarded, "PASSED", tmp_path / "guarded.txt")
+    whole = {"guarded": "all", "collectonly": False, "keyword": "", "markexpr": "not slow", "deselect": None}
+    config = SimpleNamespace(option=SimpleNamespace(**(whole | given)), args=["tests"])
+    guarded.pytest_sessionfinish(cast("pytest.Session", SimpleNamespace(config=config)), status)
+    assert guarded.PASSED.exists() == written

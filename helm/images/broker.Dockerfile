@@ -4,7 +4,8 @@ FROM python:3.12-slim-bookworm AS build
 WORKDIR /src
 COPY requirements/runtime.lock requirements/runtime.lock
 RUN python -m venv /opt/loadmanager \
-    && /opt/loadmanager/bin/pip install --no-cache-dir --require-hashes --only-binary :all: -r requirements/runtime.lock
+    && /opt/loadmanager/bin/pip install --no-cache-dir --require-hashes --only-binary :all: --no-binary pure-sasl \
+        -r requirements/runtime.lock
 COPY . .
 RUN /opt/loadmanager/bin/pip install --no-cache-dir --no-deps . \
     && /opt/loadmanager/bin/python -m compileall -q /opt/loadmanager
