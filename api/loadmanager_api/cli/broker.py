@@ -23,10 +23,11 @@ from loadmanager_api.cli.echoing import echo
 from loadmanager_api.cli.logs import log_to_stderr
 from loadmanager_api.cli.remote import DEFAULT_URL
 
-GC_THRESHOLDS = (20_000, 20, 50)
+GC_THRESHOLDS = (2_000, 50, 200)
 """Thresholds for a busy broker: little garbage in cycles, many tasks and futures.
 
-With Python's default (700, 10, 10), collections took some 5 % of an assignment.
+With Python's default (700, 10, 10), collections took some 5 % of an assignment. The first two are small enough that no
+collection holds the interpreter for more than some milliseconds: connections over TLS are expensive garbage.
 """
 
 ADDRESS = DEFAULT_URL.removeprefix("http://")
