@@ -5,21 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 import socket
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from stack.jars import StackError
+from stack.golang import go
 from stack.servers import Server
 
 ROOT = Path(__file__).parents[1]
 PARTS = Path(__file__).with_name("collector.yaml")
 BUILT = ROOT / ".stack" / "collector"
 BUILDER = "go.opentelemetry.io/collector/cmd/builder@v0.139.0"
-BUILD_TIMEOUT_S = 1_200.0
 
 
 def built() -> Path:
@@ -27,13 +25,7 @@ def built() -> Path:
     program, parts = BUILT / "otelcol", BUILT / PARTS.name
     if program.exists() and parts.exists() and parts.read_text() == PARTS.read_text():
         return program
-    if shutil.which("go") is None:
-        raise StackError("go is missing, with which the collector is built; on Debian: apt-get install golang")
-    BUILT.mkdir(parents=True, exist_ok=True)
-    command = ["go", "run", BUILDER, "--config", str(PARTS)]
-    run = subprocess.run(command, cwd=BUILT, capture_output=True, text=True, check=False, timeout=BUILD_TIMEOUT_S)
-    if run.returncode != 0:
-        raise StackError(f"{' '.join(command)}:\n{(run.stdout + run.stderr)[-4000:]}")
+    go("run", BUILDER, "--config", str(PARTS), folder=BUILT)
     shutil.copy(PARTS, parts)
     return program
 
