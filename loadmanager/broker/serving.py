@@ -65,6 +65,11 @@ class Serving:
         """Whether a bundle of the namespace is served by one broker at most; False trades that for availability."""
         return namespace not in self._shared
 
+    @property
+    def shared(self) -> frozenset[str]:
+        """The namespaces that are not exclusive."""
+        return self._shared
+
     def claim_topic(self, topic: Key) -> Claim | None:
         """As `claim`, for the bundle that the key falls into."""
         namespace = self._table.namespace(topic.namespace)

@@ -121,3 +121,19 @@ class KnowsRates(Protocol):
         preferred to it if a service has both. Raising cancels the split.
         """
         ...
+
+
+@runtime_checkable
+class ServesElsewhere(Protocol):
+    """Optional for a `BundleHost` whose service is another process, which serves under what it was last told.
+
+    `Broker.serving` ends at once; that process learns of it later, or never. So a broker gives a bundle up (the record
+    `release`) only when this host says that the other process has stopped.
+    """
+
+    async def vacated(self, bundle: Bundle) -> None:
+        """Return when the service cannot serve the bundle any more, whatever it has heard.
+
+        Called before each `release` record, within the time-out of `release`, and again until it returns.
+        """
+        ...

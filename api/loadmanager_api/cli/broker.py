@@ -133,17 +133,20 @@ def _run(settings: Any, host: Any, urls: dict[str, str], listen: str | None) -> 
         gc.freeze()  # modules live as long as the process: scanning them is half of a collection's cost
         asyncio.run(_live(member, host))
     except (Error, OSError, ValueError) as error:
-        raise Failed(_line(error)) from None
+        raise Failed(failure_line(error)) from None
     return 0
 
 
-def _line(error: Exception) -> str:
+def failure_line(error: Exception) -> str:
+    """The cause in one line."""
     says = error.strerror if isinstance(error, OSError) and error.filename is None else None
     return " ".join((says or str(error)).split())
 
 
 async def _live(member: Any, host: Any) -> None:
     """Run one broker from start to end. The first signal ends it gracefully, the second one at once."""
+    from loadmanager.embedding.life import live
+
     stopping = asyncio.Event()
 
     def stop(number: int) -> None:
@@ -157,22 +160,6 @@ async def _live(member: Any, host: Any) -> None:
     attached = getattr(host, "attached", None)
     if attached is not None:
         attached(member)
-    await _first(member.start(), stopping.wait())
-    if not stopping.is_set():
-        echo(f"broker {member.name} is ready: {member.node.registration.admin_url}", err=True)
-        await _first(member.ended(), stopping.wait())
-    await member.stop()
-    await member.ended()
-
-
-async def _first(*works: Any) -> None:
-    """Wait until one is done, and cancel the others. Raises the error of the first one."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    await live(
+        member, stopping, lambda: echo(f"broker {member.name} is ready: {member.node.registration.admin_url}", err=True)
+    )

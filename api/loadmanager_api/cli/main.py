@@ -67,6 +67,7 @@ COMMANDS = {
     "policies": ("loadmanager_api.cli.policies", "policies", "Show, set and delete policies of every kind."),
     "resource-quotas": ("loadmanager_api.cli.pulsar", "resource_quotas", "Show the mean load of bundles."),
     "resume": ("loadmanager_api.cli.balancing", "resume", "End a pause."),
+    "sidecar": ("loadmanager_api.cli.sidecar", "sidecar", "Run a broker beside a service in another language."),
     "splitting": (
         "loadmanager_api.cli.splitting",
         "splitting",

@@ -15,7 +15,15 @@ import msgspec
 from loadmanager.broker.agent.sampling import rating, sampling
 from loadmanager.broker.hosting import HookFailed, HostRunner
 from loadmanager.model.boundaries import NoCuts
-from loadmanager.model.host import BundleHost, BundleLoad, Destination, KeyRate, KnowsPositions, KnowsRates
+from loadmanager.model.host import (
+    BundleHost,
+    BundleLoad,
+    Destination,
+    KeyRate,
+    KnowsPositions,
+    KnowsRates,
+    ServesElsewhere,
+)
 from loadmanager.settings.algorithms import Algorithm
 from loadmanager.strategies.splitting.cutting import estimated
 from statechannel.law.bundle import Bundle
@@ -86,6 +94,17 @@ class Hooks:
             self._note(f"{bundle}: {error}; its host was told to abandon it, and it moves without a hand-off")
             return False, None
         return True, self._checked(bundle, answer)
+
+    async def vacated(self, bundle: Bundle) -> bool:
+        """Whether the service has stopped serving the bundle; waits for that if it is another process."""
+        if not isinstance(self._host, ServesElsewhere):
+            return True
+        try:
+            await self._runner.call(self._host.vacated, bundle, timeout_s=self._timeouts.release_s)
+        except HookFailed as error:
+            self._note(f"{bundle}: {error}; it is not given up before its service has stopped")
+            return False
+        return True
 
     def _checked(self, bundle: Bundle, hand_off: object) -> bytes | None:
         if hand_off is None:

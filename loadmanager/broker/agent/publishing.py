@@ -6,14 +6,14 @@ One record at a time for each bundle and revision; asking twice is the same as a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
 from loadmanager.broker.agent.effects import Publish
 from statechannel.errors import RecordTooLarge
 from statechannel.law.bundle import Bundle
-from statechannel.law.record import BrokerId, Record, Subject
+from statechannel.law.record import Action, BrokerId, Record, Subject
 from statechannel.law.verdict import Unknown
 from statechannel.runtime.service import Channel
 
@@ -21,10 +21,18 @@ REPUBLISH_S = 0.2
 
 
 class Publisher:
-    """Writes for one incarnation, until `over()`."""
+    """Writes for one incarnation, until `over()`; a `release` only once `vacated` says that the service has stopped."""
 
-    def __init__(self, me: BrokerId, channel: Channel, over: Callable[[], bool], note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        me: BrokerId,
+        channel: Channel,
+        over: Callable[[], bool],
+        note: Callable[[str], None],
+        vacated: Callable[[Bundle], Awaitable[bool]],
+    ) -> None:
         self._me = me
+        self._vacated = vacated
         self._channel = channel
         self._over = over
         self._note = note
@@ -42,6 +50,9 @@ class Publisher:
         self._publishing.add(duty)
         try:
             while not self._over() and self._is_present(effect):
+                if effect.action is Action.RELEASE and not await self._vacated(effect.bundle):
+                    await asyncio.sleep(REPUBLISH_S)
+                    continue
                 try:
                     verdict = await self._channel.publish(self._record(effect))
                 except RecordTooLarge as error:

@@ -1,0 +1,1 @@
+"""The endpoints of a sidecar, for the service beside it: see `loadmanager.sidecar` and `docs/sidecar.md`."""

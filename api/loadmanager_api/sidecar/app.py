@@ -1,0 +1,104 @@
+"""What a service asks its sidecar: a session, leases, claims. Each request shows the secret that both have."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query, Request, Response
+from pydantic import BaseModel
+
+from loadmanager.client.redirection import Moved, NotServing
+from loadmanager.client.redirection import problem_of as redirection_of
+from loadmanager.errors import Conflict
+from loadmanager.sidecar import wire
+from loadmanager.sidecar.sidecar import Sessions
+from loadmanager.sidecar.wire import PROTOCOL, Attached, Attachment, Claimed, Lease, Secret
+from loadmanager_api.errors import install, problem, respond
+
+ATTACH_AGAIN_S = 1.0
+MAX_WAIT_MS = 60_000
+
+HOOKS: dict[str, tuple[type[wire.HookData], type[BaseModel] | None, str]] = {
+    "prepare": (
+        wire.BundleHook,
+        None,
+        "A planned move to this service has begun; the present owner serves on. Optional.",
+    ),
+    "acquire": (wire.AcquireHook, None, "Raise the token in the storage, load, and serve. 4xx declines."),
+    "release": (wire.ReleaseHook, wire.HandOff, "Admit no more requests, let those in progress end, flush, hand over."),
+    "abandon": (wire.BundleHook, None, "Stop at once, and write nothing."),
+    "load": (wire.HookData, wire.Loads, "The load of each bundle. Optional."),
+    "positions": (wire.BundleHook, wire.Positions, "The positions of the bundle's keys. Optional."),
+    "rates": (wire.BundleHook, wire.Rates, "Position, messages/s and bytes/s of the bundle's busy keys. Optional."),
+}
+"""By name: what a hook is sent, what it answers, and what the service does."""
+
+Wait = Annotated[int, Query(ge=0, le=MAX_WAIT_MS)]
+
+
+def application(sessions: Sessions, secret: Secret) -> FastAPI:
+    """The endpoints; the hooks are described as webhooks."""
+
+    def known(authorization: Annotated[str, Header()] = "") -> None:
+        if not secret.is_bearer(authorization):
+            raise HTTPException(401, "send the secret of the sidecar's --secret-file as Authorization: Bearer whsec_…")
+
+    app = FastAPI(title="loadmanager sidecar", version=str(PROTOCOL), docs_url=None, redoc_url=None)
+    install(app)
+    app.add_exception_handler(Moved, _redirected)
+    app.add_exception_handler(NotServing, _redirected)
+    app.add_exception_handler(Conflict, _later)
+    routes = APIRouter(dependencies=[Depends(known)])
+
+    @routes.post("/v1/session", status_code=201)
+    async def attach(attachment: Attachment) -> Attached:
+        """Begin a session. 409: another one lasts; 422: a protocol that this sidecar does not know."""
+        if attachment.protocol != PROTOCOL:
+            raise HTTPException(
+                422, f"this sidecar knows protocol {PROTOCOL}, not {attachment.protocol}: update one of both"
+            )
+        return sessions.attach(attachment)
+
+    @routes.get("/v1/session/{session}/lease")
+    async def lease(session: str, wait_ms: Wait = MAX_WAIT_MS) -> Lease:
+        """Wait a little, then say for how long the service may serve. 410: the session has ended."""
+        return await sessions.lease(session, wait_ms / 1000)
+
+    @routes.delete("/v1/session/{session}")
+    async def detach(session: str) -> dict[str, str]:
+        """Move all bundles away, then end the session. 410: it has ended already."""
+        await sessions.detach(session)
+        return {"session": session}
+
+    @routes.get("/v1/claims/{key:path}")
+    async def claim(key: str, timeout_ms: Wait = 5_000) -> Claimed:
+        """The bundle of a key, once it is served here. 421: by another broker; 503: by none; 404: no such namespace."""
+        return await sessions.find(key, timeout_ms / 1000)
+
+    app.include_router(routes)
+    _describe_hooks(app)
+    return app
+
+
+async def _redirected(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Moved | NotServing)
+    status, headers, body = redirection_of(error)
+    return Response(body, status, headers)
+
+
+async def _later(request: Request, error: Exception) -> Response:
+    return respond(problem(409, str(error), retry_after_s=ATTACH_AGAIN_S))
+
+
+def _describe_hooks(app: FastAPI) -> None:
+    """The hooks of a service, for /openapi.json."""
+    for name, (body, answer, text) in HOOKS.items():
+
+        async def hook(body: Any) -> None:
+            """Described, never called."""
+
+        hook.__annotations__["body"] = wire.Hook[body]
+        app.webhooks.add_api_route(
+            name, hook, methods=["POST"], name=name, description=text, response_model=answer,
+            status_code=204 if answer is None else 200,
+        )  # fmt: skip
