@@ -1,4 +1,4 @@
-"""Checks that every acknowledged increment is stored once: reads the counters' file after the load has ended."""
+"""Checks that every acknowledged increment is stored once: reads the counters' store after the load has ended."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import contextlib
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import msgspec
+
+from loadmanager.fencing.fences import driver
 
 EXAMPLES_SHOWN = 10
 
@@ -34,9 +38,12 @@ class Audit(msgspec.Struct, frozen=True):
         return not self.lost and not self.doubled
 
 
-def audit(path: Path, acknowledged: Iterable[Acknowledged]) -> Audit:
-    """Compare what was acknowledged with what is stored. Raises sqlite3.Error."""
-    with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)) as db:
+def audit(store: Path | str, acknowledged: Iterable[Acknowledged]) -> Audit:
+    """Compare what was acknowledged with what is stored, in a SQLite file or at `postgresql://…`.
+
+    Raises sqlite3.Error or psycopg.Error.
+    """
+    with _opened(str(store)) as db:
         rows = db.execute("SELECT topic, request_id, value FROM increment").fetchall()
         counters = dict(db.execute("SELECT topic, value FROM counter").fetchall())
     stored = {(topic, request_id): value for topic, request_id, value in rows}
@@ -47,6 +54,12 @@ def audit(path: Path, acknowledged: Iterable[Acknowledged]) -> Audit:
         counted, told = increments[topic], counters.get(topic, 0)
         doubled += [f"{topic}: counter {told}, increments {counted}"] * abs(counted - told)
     return Audit(len(stored), len(lost), len(doubled), (*lost[:EXAMPLES_SHOWN], *doubled[:EXAMPLES_SHOWN]))
+
+
+def _opened(store: str) -> AbstractContextManager[Any]:
+    if store.startswith("postgresql://"):
+        return contextlib.closing(driver("psycopg", "postgresql").connect(store))
+    return contextlib.closing(sqlite3.connect(f"file:{store}?mode=ro", uri=True, timeout=5))
 
 
 def _missing(stored: dict[tuple[str, str], int], acknowledged: Iterable[Acknowledged]) -> tuple[list[str], list[str]]:

@@ -2,7 +2,7 @@
 
 Counts what a caller sees: ok (a 2xx within the budget), late (those of them that took over 100 ms), failed (all
 others), from the moment at which the request was due. A repeated attempt has the same request id. At the end it can
-audit the file.
+audit the store.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ class Load:
             examples=tuple(self.failures),
         )
 
-    def settle(self, store: Path) -> Snapshot:
-        """The final figures, with the audit of the counters' file."""
+    def settle(self, store: Path | str) -> Snapshot:
+        """The final figures, with the audit of the counters' store."""
         found = audit(store, self.acknowledged)
         snapshot = msgspec.structs.replace(self.snapshot(), stored=found.stored, lost=found.lost, doubled=found.doubled)
         return msgspec.structs.replace(snapshot, examples=snapshot.examples + found.examples)
@@ -205,7 +205,7 @@ def _traffic(given: argparse.Namespace) -> Traffic | Trace:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--admin", action="append", required=True, help="admin URL of a broker; give several")
-    parser.add_argument("--store", type=Path, help="the counters' file, to audit it at the end")
+    parser.add_argument("--store", help="the counters' file, or postgresql://…, to audit it at the end")
     parser.add_argument(
         "--rate", type=float, help="requests per second, of a trace on the mean (default: 300, as traced)"
     )
