@@ -1,0 +1,400 @@
+/**
+ * A client of `loadmanager sidecar`: it attaches, polls the lease, takes the hooks, and admits requests.
+ *
+ * Copy it with `session.mjs` and `keys.mjs`. The contract is docs/sidecar.md. Use:
+ *
+ *     const bundles = new Bundles({ sidecar, secretFile, urls: { http: url }, host })
+ *     await bundles.start()
+ *     await bundles.admit(key, async (claim) => { … write with claim.token … })   // or NotHere
+ *     await bundles.stop()                                                         // on SIGTERM
+ */
+
+import { once } from 'node:events'
+import { readFile } from 'node:fs/promises'
+import { createServer } from 'node:http'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { Webhook } from 'standardwebhooks'
+
+import { Claim, OVERTAKEN, Session } from './session.mjs'
+
+const ANSWER_TIMEOUT_MS = 3_000
+const LEAVE_TIMEOUT_MS = 120_000
+const PAUSE_MS = 100
+const ARRIVAL_TIMEOUT_MS = 5_000
+const MOST_HAND_OFF_BYTES = 65_536
+
+/** @typedef {import('./session.mjs').Hook} Hook */
+/** @typedef {import('./session.mjs').Answer} Answer */
+/** @typedef {import('./session.mjs').Instant} Instant */
+
+/**
+ * The service, as the load manager calls it. `acquire` returns what the service keeps for the bundle; it is then
+ * `claim.state`, and ends by `release` or `abandon`. A hook that throws declines.
+ *
+ * @template State
+ * @typedef {object} Host
+ * @property {(bundle: Hook) => Promise<void>} [prepare]  warm up; the present owner serves on
+ * @property {(claim: Claim<State>, handOff: Buffer | null) => Promise<State>} acquire
+ *   raise `claim.token` in the storage, then load
+ * @property {(claim: Claim<State>, to: Hook['to']) => Promise<Buffer | null>} release
+ *   requests in progress have ended: flush, and hand over at most 64 KiB
+ * @property {(claim: Claim<State>) => void} abandon  stop at once, write nothing; requests may be in progress
+ * @property {(claims: Claim<State>[]) => object[]} [load]  for each bundle the fields of BundleLoad
+ * @property {(claim: Claim<State>) => number[]} [positions]  of the keys of the bundle
+ * @property {(claim: Claim<State>) => [number, number, number][]} [rates]
+ *   position, messages/s, bytes/s of the busy keys
+ */
+
+/** We do not serve this key: give status, headers and body to the client. */
+export class NotHere extends Error {
+  /**
+   * @param {number} status
+   * @param {string} body
+   * @param {Record<string, string>} headers
+   */
+  constructor(status, body, headers) {
+    super(body)
+    this.status = status
+    this.body = body
+    this.headers = headers
+  }
+}
+
+/**
+ * A 503: nothing was done, the client looks the key up again.
+ * @param {string} title
+ */
+export function notServing(title) {
+  const body = JSON.stringify({ type: 'urn:loadmanager:not-serving', title, status: 503 })
+  return new NotHere(503, body, { 'Content-Type': 'application/problem+json', 'Retry-After': '1' })
+}
+
+/** @returns {Instant} */
+function readClocks() {
+  return { monotonic: performance.now(), wall: Date.now() }
+}
+
+/** @template State */
+export class Bundles {
+  /** @type {Session<State> | undefined} */
+  #session
+  /** @type {Promise<void> | undefined} A POST /v1/session that is under way. */
+  #attaching
+  #secret = ''
+  #retryMs = PAUSE_MS
+  #sidecar
+  #secretFile
+  #urls
+  #host
+  #now
+  #log
+  #stopping = false
+  #stopped = new AbortController()
+  /** @type {Promise<void> | undefined} Ends after `stop`; rejects if the sidecar refuses this service for good. */
+  running
+  #hooks = createServer({ keepAliveTimeout: 60_000 }, (request, response) => void this.#onRequest(request, response))
+
+  /**
+   * @param {object} options
+   * @param {string} options.sidecar  its address: `http://127.0.0.1:7070`
+   * @param {string} options.secretFile
+   * @param {Record<string, string>} options.urls  where clients reach the service, by protocol
+   * @param {Host<State>} options.host
+   * @param {() => Instant} [options.now]
+   * @param {(line: string) => void} [options.log]
+   */
+  constructor({ sidecar, secretFile, urls, host, now = readClocks, log = console.error }) {
+    this.#sidecar = sidecar.replace(/\/+$/, '')
+    this.#secretFile = secretFile
+    this.#urls = urls
+    this.#host = host
+    this.#now = now
+    this.#log = log
+  }
+
+  /** Takes hooks from now on, and attaches when the sidecar is there. */
+  async start() {
+    await once(this.#hooks.listen(0, '127.0.0.1'), 'listening')
+    this.running = this.#run()
+  }
+
+  /**
+   * Runs `serve` if the key is ours now, or will be within five seconds. `release` waits for `serve` to end.
+   *
+   * @template T
+   * @param {import('./keys.mjs').Key} key
+   * @param {(claim: Claim<State>) => Promise<T> | T} serve
+   * @returns {Promise<T>}
+   * @throws {NotHere}
+   */
+  async admit(key, serve) {
+    const deadline = performance.now() + ARRIVAL_TIMEOUT_MS
+    for (let round = 0; ; round += 1) {
+      const claim = this.#session?.claimAt(key)
+      if (claim) {
+        claim.enter() // counted first, then checked: a `release` in between would not wait for us
+        try {
+          if (this.#session?.mayServe(claim, this.#now())) return await serve(claim)
+        } finally {
+          claim.leave()
+        }
+      }
+      const left = deadline - performance.now()
+      if (left <= 0) throw notServing(`the lease of ${key.fullName} has ended`)
+      if (round > 0) await sleep(PAUSE_MS / 10)
+      await this.#arrival(key, Math.ceil(left))
+    }
+  }
+
+  /** Gives all bundles away, and returns when that is done; serve requests until then. */
+  async stop() {
+    this.#stopping = true
+    await this.#attaching
+    const session = this.#session
+    if (session && !session.over) {
+      const answer = await this.#ask('DELETE', `/v1/session/${session.id}`, { timeout_ms: LEAVE_TIMEOUT_MS })
+      if (answer?.status !== 200) this.#log(`the sidecar did not end the session: ${answer?.status ?? 'no answer'}`)
+      this.#forget(session)
+    }
+    this.#stopped.abort()
+    await this.running
+    this.#hooks.close()
+    this.#hooks.closeAllConnections()
+  }
+
+  // --- session and lease
+
+  async #run() {
+    while (!this.#stopping) {
+      this.#attaching = this.#attach()
+      await this.#attaching
+      this.#attaching = undefined
+      if (!this.#session || this.#session.over) await this.#pause(this.#retryMs)
+      else await this.#poll(this.#session)
+    }
+  }
+
+  async #attach() {
+    const { port } = /** @type {import('node:net').AddressInfo} */ (this.#hooks.address())
+    const offers = /** @type {const} */ (['prepare', 'load', 'positions', 'rates']).filter((hook) => this.#host[hook])
+    const body = { protocol: 1, hooks: `http://127.0.0.1:${port}/loadmanager`, urls: this.#urls, offers }
+    this.#secret = await readFile(this.#secretFile, 'utf8').then((text) => text.trim(), () => '')
+    const answer = this.#secret ? await this.#ask('POST', '/v1/session', { body }) : undefined
+    if (answer?.status === 201) {
+      const { session, broker } = JSON.parse(answer.text)
+      this.#session = new Session(session, broker)
+      this.#log(`attached as ${broker}, session ${session}`)
+    } else if (answer?.status === 400 || answer?.status === 422) {
+      throw new Error(`the sidecar refuses this service: ${answer.text}`)
+    }
+    this.#retryMs = 1000 * Number(answer?.headers.get('Retry-After')) || PAUSE_MS
+  }
+
+  /** @param {Session<State>} session */
+  async #poll(session) {
+    while (!session.over) {
+      const asked = this.#now() // before the question: the answer may be late
+      const answer = await this.#ask('GET', `/v1/session/${session.id}/lease`)
+      if (answer?.status === 410 || answer?.status === 401) this.#forget(session)
+      else if (answer?.status !== 200) await this.#pause()
+      else await this.#renew(session, asked, JSON.parse(answer.text))
+    }
+  }
+
+  /**
+   * @param {Session<State>} session
+   * @param {Instant} asked
+   * @param {import('./session.mjs').Lease} lease
+   */
+  async #renew(session, asked, lease) {
+    for (const hook of lease.abandon) await session.inSequence(hook, () => this.#abandon(session, hook))
+    session.renew(asked, lease)
+  }
+
+  /** @param {Session<State>} session */
+  #forget(session) {
+    if (!session.over) this.#log(`session ${session.id} has ended`)
+    for (const claim of session.end()) this.#end(claim)
+  }
+
+  // --- hooks
+
+  /**
+   * @param {import('node:http').IncomingMessage} request
+   * @param {import('node:http').ServerResponse} response
+   */
+  async #onRequest(request, response) {
+    /** @type {Answer} */
+    let answer
+    try {
+      let payload = ''
+      for await (const chunk of request.setEncoding('utf8')) payload += chunk
+      answer = this.#isSigned(request, payload) ? await this.#onHook(JSON.parse(payload)) : { status: 401 }
+    } catch (error) {
+      this.#log(`a hook failed: ${error}`)
+      answer = { status: 500, body: { title: String(error) } }
+    }
+    response.writeHead(answer.status, answer.body && { 'Content-Type': 'application/json' })
+    response.end(answer.body && JSON.stringify(answer.body))
+  }
+
+  /**
+   * @param {import('node:http').IncomingMessage} request
+   * @param {string} payload
+   */
+  #isSigned({ headers }, payload) {
+    try {
+      new Webhook(this.#secret).verify(payload, /** @type {Record<string, string>} */ (headers))
+      return true
+    } catch (error) {
+      this.#log(`refused a hook: ${error}`)
+      return false
+    }
+  }
+
+  /**
+   * @param {{type: string, data: Hook}} event
+   * @returns {Promise<Answer>}
+   */
+  async #onHook({ type, data }) {
+    if (data.session !== this.#session?.id) await this.#attaching // the answer to our POST may be behind this hook
+    const session = this.#session
+    if (!session || session.over || data.session !== session.id) return OVERTAKEN
+    if (type === 'load') return { status: 200, body: { loads: this.#host.load?.(session.claims) ?? [] } }
+    return session.inSequence(data, () => this.#act(session, type, data))
+  }
+
+  /**
+   * @param {Session<State>} session
+   * @param {string} type
+   * @param {Hook} hook
+   * @returns {Promise<Answer>}
+   */
+  async #act(session, type, hook) {
+    const claim = session.claim(hook.bundle)
+    switch (type) {
+      case 'prepare':
+        return this.#declining(async () => this.#host.prepare?.(hook))
+      case 'acquire':
+        return this.#acquire(session, hook)
+      case 'release':
+        return this.#release(session, hook)
+      case 'abandon':
+        return this.#abandon(session, hook)
+      case 'positions':
+      case 'rates':
+        return { status: 200, body: { [type]: claim?.open ? this.#host[type]?.(claim) : [] } }
+      default:
+        return { status: 404, body: { title: `there is no hook ${type} here` } }
+    }
+  }
+
+  /**
+   * @param {Session<State>} session
+   * @param {Hook} hook
+   * @returns {Promise<Answer>}
+   */
+  async #acquire(session, hook) {
+    const former = session.claim(hook.bundle)
+    if (former) this.#end(former)
+    await former?.idle() // it may come back under the same token: let the last write end before we load
+    const claim = /** @type {Claim<State>} */ (new Claim(hook, session.broker))
+    return this.#declining(async () => {
+      claim.state = await this.#host.acquire(claim, hook.hand_off ? Buffer.from(hook.hand_off, 'base64') : null)
+      if (session.open(claim, hook)) return
+      this.#end(claim)
+      throw new Error('overtaken while loading')
+    })
+  }
+
+  /**
+   * @param {Session<State>} session
+   * @param {Hook} hook
+   * @returns {Promise<Answer>}
+   */
+  async #release(session, hook) {
+    const claim = session.claim(hook.bundle)
+    if (!claim || claim.ended) return { status: 200, body: { hand_off: null } }
+    claim.open = false
+    await claim.idle()
+    if (claim.ended) return OVERTAKEN
+    const handOff = await this.#host.release(claim, hook.to ?? null)
+    claim.ended = true
+    const small = handOff && handOff.length <= MOST_HAND_OFF_BYTES
+    return { status: 200, body: { hand_off: small ? handOff.toString('base64') : null } }
+  }
+
+  /**
+   * @param {Session<State>} session
+   * @param {{bundle: string}} hook
+   * @returns {Promise<Answer>}
+   */
+  async #abandon(session, { bundle }) {
+    const claim = session.claim(bundle)
+    if (claim) this.#end(claim)
+    return { status: 204 }
+  }
+
+  /** @param {Claim<State>} claim */
+  #end(claim) {
+    if (claim.ended) return
+    claim.open = false
+    claim.ended = true
+    this.#host.abandon(claim)
+  }
+
+  /**
+   * @param {() => Promise<void>} act
+   * @returns {Promise<Answer>}
+   */
+  async #declining(act) {
+    try {
+      await act()
+      return { status: 204 }
+    } catch (error) {
+      this.#log(`declined: ${error}`)
+      return { status: 409, body: { title: String(error) } }
+    }
+  }
+
+  // --- questions to the sidecar
+
+  /**
+   * Waits until the key's bundle is here.
+   * @param {import('./keys.mjs').Key} key
+   * @param {number} timeout_ms
+   * @throws {NotHere}
+   */
+  async #arrival(key, timeout_ms) {
+    const path = `/v1/claims/${encodeURIComponent(key.fullName)}?timeout_ms=${timeout_ms}`
+    const answer = await this.#ask('GET', path, { timeout_ms: timeout_ms + ANSWER_TIMEOUT_MS })
+    if (answer?.status === 200) return
+    if (!answer || ![404, 421, 503].includes(answer.status)) throw notServing('the sidecar does not answer')
+    const given = ['Content-Type', 'Retry-After'].map((name) => [name, answer.headers.get(name)])
+    throw new NotHere(answer.status, answer.text, Object.fromEntries(given.filter(([, value]) => value !== null)))
+  }
+
+  /**
+   * The answer; undefined if there is none.
+   * @param {string} method
+   * @param {string} path
+   * @param {{body?: object, timeout_ms?: number}} [options]
+   */
+  async #ask(method, path, { body, timeout_ms = ANSWER_TIMEOUT_MS } = {}) {
+    try {
+      const response = await fetch(this.#sidecar + path, {
+        method,
+        headers: { Authorization: `Bearer ${this.#secret}`, ...(body && { 'Content-Type': 'application/json' }) },
+        body: body && JSON.stringify(body),
+        signal: AbortSignal.any([AbortSignal.timeout(timeout_ms), this.#stopped.signal]),
+      })
+      return { status: response.status, headers: response.headers, text: await response.text() }
+    } catch {
+      return undefined
+    }
+  }
+
+  async #pause(ms = PAUSE_MS) {
+    await sleep(ms, undefined, { signal: this.#stopped.signal }).catch(() => {})
+  }
+}
