@@ -78,6 +78,7 @@ def settings() -> dict[str, Any]:
 def schema() -> dict[str, Any]:
     """All values."""
     port = {**thing(name={**NAME, "maxLength": 15, "minLength": 1}, port=PORT), "required": ["name", "port"]}
+    container = {"type": "object", "required": ["name", "image"], "properties": {"name": NAME, "image": TEXT}}
     resources = thing(requests=MAP, limits=MAP, claims=LIST)
     kafka_or_zookeeper = thing(image={"type": "string", "minLength": 1}, storage=SIZE)
     whole_schema = thing(
@@ -85,9 +86,11 @@ def schema() -> dict[str, Any]:
         replicas=whole(1, 1_000),
         image=image(pullSecrets=items(NAME)),
         host={"type": "string", "pattern": r"^([\w.]+:\w+)?$"},
+        sidecar=thing(enabled=YES_NO, containers={**LIST, "items": container}, port=PORT),
         urls={"type": "object", "additionalProperties": TEXT},
         servicePorts=items(port),
         log=thing(address=TEXT, secret=NAME),
+        strimzi=thing(enabled=YES_NO, cluster=NAME, topics=YES_NO),
         coordination=thing(address=TEXT, secret=NAME),
         settings=settings(),
         insecure=YES_NO,

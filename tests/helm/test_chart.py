@@ -6,77 +6,46 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
 import pytest
-import yaml
 
 from loadmanager import Broker
 from loadmanager.settings import Settings
 from loadmanager_api.cli.broker import Idle
 from stack.helm import built
+from tests.helm.rendering import (
+    CHART,
+    EXAMPLES,
+    RENDERED,
+    ROOT,
+    broker_of,
+    containers,
+    documents,
+    helm,
+    of_kind,
+    pods,
+    rendered,
+)
 
-ROOT = Path(__file__).parents[2]
-CHART = ROOT / "helm" / "loadmanager"
-EXAMPLES = sorted((ROOT / "helm" / "examples").glob("*.yaml"))
-RENDERED = Path(__file__).parent / "rendered"
 VERSIONS = ("1.30", "1.37")
 """Of Kubernetes: the oldest and the newest whose schemas are looked at."""
-OPERATORS = {"monitoring.coreos.com/v1", "cert-manager.io/v1", "gateway.networking.k8s.io/v1"}
+OPERATORS = {
+    "monitoring.coreos.com/v1",
+    "cert-manager.io/v1",
+    "gateway.networking.k8s.io/v1",
+    "kafka.strimzi.io/v1",
+}
 """Kinds of others, whose schemas we do not have."""
 
 pytestmark = [pytest.mark.guards("helm"), pytest.mark.timeout(1_200), pytest.mark.xdist_group("helm")]
-
-
-def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [str(built("helm")), *arguments]
-    return subprocess.run(command, cwd=ROOT / "helm", capture_output=True, text=True, check=False, timeout=60)
-
-
-def rendered(*arguments: str) -> str:
-    run = template(*arguments)
-    assert run.returncode == 0, run.stderr
-    return run.stdout
-
-
-def template(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return helm("template", "lm", str(CHART), "--namespace", "shop", "--kube-version", "1.37.0", *arguments)
-
-
-def documents(text: str) -> list[dict[str, Any]]:
-    return [each for each in yaml.safe_load_all(text) if each]
-
-
-@pytest.fixture(params=EXAMPLES, ids=lambda path: path.stem)
-def example(request: pytest.FixtureRequest) -> Path:
-    return request.param
-
-
-@pytest.fixture
-def manifests(example: Path) -> list[dict[str, Any]]:
-    return documents(rendered("-f", str(example)))
-
-
-def of_kind(manifests: list[dict[str, Any]], kind: str, name: str = "") -> dict[str, Any]:
-    return next(each for each in manifests if each["kind"] == kind and each["metadata"]["name"].endswith(name))
-
-
-def pods(manifests: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The name and the spec of everything that makes pods."""
-    for each in manifests:
-        spec = each.get("spec", {})
-        spec = spec.get("jobTemplate", {}).get("spec", spec)
-        if each["kind"] == "Pod":
-            yield each["metadata"]["name"], spec
-        elif "template" in spec:
-            yield each["metadata"]["name"], spec["template"]["spec"]
 
 
 # --- what is rendered
@@ -132,7 +101,7 @@ def test_every_pod_is_restricted(manifests: list[dict[str, Any]]):
         assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys(), name
         assert all(volume.keys() - {"name"} <= {"emptyDir", "secret", "persistentVolumeClaim"}
                    for volume in pod.get("volumes", ())), name  # fmt: skip
-        for container in pod["containers"]:
+        for container in containers(pod):
             own = container["securityContext"]
             assert own["allowPrivilegeEscalation"] is False, name
             assert own["capabilities"] == {"drop": ["ALL"]}, name
@@ -150,9 +119,11 @@ def test_only_the_driver_of_spark_gets_a_token_of_the_api_server(manifests: list
 def test_no_secret_is_written_into_a_manifest(manifests: list[dict[str, Any]]):
     assert not [each for each in manifests if each["kind"] == "Secret"]
     for name, pod in pods(manifests):
-        for container in pod["containers"]:
-            plain = {each["name"] for each in container.get("env", ()) if "value" in each}
-            assert not plain & {"LOADMANAGER_KAFKA", "LOADMANAGER_ZOOKEEPER"}, name
+        for container in containers(pod):
+            plain = {each["name"]: each["value"] for each in container.get("env", ()) if "value" in each}
+            assert "LOADMANAGER_ZOOKEEPER" not in plain, name
+            kafka = json.loads(plain.get("LOADMANAGER_KAFKA", "{}"))
+            assert re.fullmatch(r"\$\(\w+\)", kafka.get("sasl.password", "$(NONE)")), name
 
 
 def test_selectors_find_their_pods_and_nobody_elses(manifests: list[dict[str, Any]]):
@@ -179,7 +150,7 @@ def test_selectors_find_their_pods_and_nobody_elses(manifests: list[dict[str, An
 
 def test_brokers_get_settings_that_they_accept(manifests: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch):
     """The environment and the command line, as the broker reads them."""
-    container = of_kind(manifests, "StatefulSet", "loadmanager")["spec"]["template"]["spec"]["containers"][0]
+    container = broker_of(manifests)
     environment = dict(of_kind(manifests, "ConfigMap", "loadmanager")["data"])
     known = {f"LOADMANAGER_{name.upper()}" for name in Settings.model_fields}
     own = {each["name"] for each in container["env"] if each["name"].startswith("LOADMANAGER_")}
@@ -187,7 +158,7 @@ def test_brokers_get_settings_that_they_accept(manifests: list[dict[str, Any]], 
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     settings = Settings(advertised="lm-loadmanager-0.lm-loadmanager-brokers.shop.svc.cluster.local:8080")
-    assert settings.cluster in {"orders", "lm-loadmanager"}
+    assert settings.cluster in {"orders", "rooms", "lm-loadmanager"}
     assert (
         settings.drain_timeout_s
         < of_kind(manifests, "StatefulSet", "loadmanager")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
@@ -231,58 +202,3 @@ async def test_what_helm_test_does_works_at_a_broker(tmp_path: Path):
             )
             assert run.returncode == 0, run.stderr
             assert run.stdout.count(broker.name) >= 2
-
-
-# --- what is refused
-
-PRODUCTION = ("-f", "examples/production.yaml")
-REFUSED = {
-    "nothing is given": ((), "log.address"),
-    "a Kafka beside its own": (("--set", "dev.enabled=true,log.address=kafka://k:9092"), "leave log.address"),
-    "no ZooKeeper": ((*PRODUCTION, "--set", "coordination.address=z:2181"), "coordination.address"),
-    "no identity on ZooKeeper": ((*PRODUCTION, "--set", "coordination.secret="), "coordination.secret"),
-    "no TLS": ((*PRODUCTION, "--set", "tls.certManager.enabled=false"), "give tls.secret"),
-    "two certificates": ((*PRODUCTION, "--set", "tls.secret=x"), "exclude each other"),
-    "an issuer without a name": ((*PRODUCTION, "--set", "tls.certManager.issuer.name="), "name the issuer"),
-    "nobody asks": ((*PRODUCTION, "--set", "tokens.issuer="), "anybody may do everything"),
-    "no superuser": ((*PRODUCTION, "--set", "tokens.superusers=null"), "at least one principal"),
-    "two sources of keys": ((*PRODUCTION, "--set", "tokens.keys=https://k,tokens.keysSecret=x"), "keys come from one"),
-    "certificates of nobody": ((*PRODUCTION, "--set", "tls.clientRequired=true"), "clientCaSecret"),
-    "replication 1": ((*PRODUCTION, "--set", "settings.replication=1"), "settings.replication below 3"),
-    "one broker": ((*PRODUCTION, "--set", "replicas=1"), "at least 2"),
-    "evictions of all": ((*PRODUCTION, "--set", "replicas=2,maxUnavailable=2"), "must be below the number"),
-    "no time to drain": ((*PRODUCTION, "--set", "drain.timeoutSeconds=150"), "would be killed"),
-    "fewer than the least": (
-        (*PRODUCTION, "--set", "autoscaling.enabled=true,autoscaling.maxReplicas=2"), "must not be"),
-    "scaled by nothing": ((*PRODUCTION, "--set", "autoscaling.enabled=true,autoscaling.cpuPercent=0"), "cpuPercent or"),
-    "an ingress without a name": ((*PRODUCTION, "--set", "ingress.host="), "ingress.host"),
-    "an open ingress": ((*PRODUCTION, "--set", "ingress.tlsSecret="), "ingress.tlsSecret"),
-    "a route to nowhere": ((*PRODUCTION, "--set", "gateway.enabled=true"), "name the Gateway"),
-    "a lake without a volume": ((*PRODUCTION, "--set", "history.enabled=true"), "history.claim"),
-    "a lake beside its volume": (
-        (*PRODUCTION, "--set", "history.enabled=true,history.claim=c,history.lake=/other"), "below it"),
-    "an unknown value": ((*PRODUCTION, "--set", "replica=3"), "'replica' not allowed"),
-    "an unknown setting": ((*PRODUCTION, "--set", "settings.proof_validity=3"), "'proof_validity' not allowed"),
-    "a setting that the chart sets": ((*PRODUCTION, "--set", "settings.log=kafka://k"), "'log' not allowed"),
-    "a setting out of bounds": ((*PRODUCTION, "--set", "settings.clock_drift=0.5"), "clock_drift"),
-    "a text for a number": ((*PRODUCTION, "--set-string", "replicas=many"), "replicas"),
-    "no schedule": ((*PRODUCTION, "--set", "history.nightly.schedule=daily"), "schedule"),
-    "an old Kubernetes": (("-f", "examples/try.yaml", "--kube-version", "1.28.0"), "kubeVersion"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("why", REFUSED)
-def test_values_that_cannot_work_are_refused_with_a_sentence(why: str):
-    arguments, told = REFUSED[why]
-    run = template(*arguments)
-    assert run.returncode != 0
-    assert told in run.stderr
-
-
-def test_every_refusal_of_the_templates_is_tried():
-    written = re.findall(r'fail "([^"]+)"|printf "([^"]+)"', (CHART / "templates/_helpers.tpl").read_text())
-    sentences = [one or other for one, other in written if len(one or other) > 30]
-    tried = "\n".join(template(*arguments).stderr for arguments, _ in REFUSED.values())
-    plain = [re.split(r"%d|%s", sentence)[0] for sentence in sentences]
-    assert len(plain) > 15
-    assert not [sentence for sentence in plain if sentence not in tried]

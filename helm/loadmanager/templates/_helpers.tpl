@@ -53,10 +53,6 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- ternary "https" "http" (eq (include "loadmanager.tls" .) "true") -}}
 {{- end -}}
 
-{{- define "loadmanager.log" -}}
-{{- if .Values.dev.enabled -}}kafka://{{ include "loadmanager.fullname" . }}-kafka:9092{{- else -}}{{ .Values.log.address }}{{- end -}}
-{{- end -}}
-
 {{- define "loadmanager.coordination" -}}
 {{- if .Values.dev.enabled -}}zookeeper://{{ include "loadmanager.fullname" . }}-zookeeper:2181{{- else -}}{{ .Values.coordination.address }}{{- end -}}
 {{- end -}}
@@ -79,9 +75,8 @@ capabilities: {drop: [ALL]}
 {{- /* The environment of everything that opens the log or the coordination. */ -}}
 {{- define "loadmanager.environment" -}}
 - {name: HOME, value: /tmp}
-{{- with .Values.log.secret }}
-- name: LOADMANAGER_KAFKA
-  valueFrom: {secretKeyRef: {name: {{ . }}, key: kafka}}
+{{- with include "loadmanager.kafkaEnvironment" . }}
+{{ . }}
 {{- end }}
 {{- with .Values.coordination.secret }}
 - name: LOADMANAGER_ZOOKEEPER
@@ -158,6 +153,36 @@ capabilities: {drop: [ALL]}
 {{- end -}}
 {{- if and $v.gateway.enabled (not $v.gateway.parentRefs) -}}
 {{- fail "gateway.parentRefs: name the Gateway" -}}
+{{- end -}}
+{{- if and $v.strimzi.enabled $v.dev.enabled -}}
+{{- fail "strimzi.enabled: dev.enabled brings a Kafka that is not Strimzi's" -}}
+{{- end -}}
+{{- if and $v.strimzi.enabled (not $v.strimzi.cluster) -}}
+{{- fail "strimzi.cluster: name the Kafka of Strimzi in which the user and the topics belong" -}}
+{{- end -}}
+{{- if and $v.strimzi.enabled $v.log.secret -}}
+{{- fail "log.secret and strimzi.enabled exclude each other: Strimzi makes the Secret of the KafkaUser" -}}
+{{- end -}}
+{{- if and $v.sidecar.enabled (not $v.sidecar.containers) -}}
+{{- fail "sidecar.containers: give your service's containers; without them nobody would attach to the broker" -}}
+{{- end -}}
+{{- if and $v.sidecar.containers (not $v.sidecar.enabled) -}}
+{{- fail "sidecar.enabled: set it for sidecar.containers; containers that need no broker beside them belong to `containers`" -}}
+{{- end -}}
+{{- if and $v.sidecar.enabled $v.host -}}
+{{- fail "host and sidecar.enabled exclude each other: the service is in the broker's process, or attaches to it" -}}
+{{- end -}}
+{{- if and $v.sidecar.enabled (eq (int $v.sidecar.port) (int $v.port)) -}}
+{{- fail "sidecar.port must differ from port: they are two servers in one pod" -}}
+{{- end -}}
+{{- if $v.sidecar.enabled -}}
+{{- $ports := list -}}
+{{- range $v.sidecar.containers -}}{{- range .ports -}}{{- $ports = append $ports (default "" .name) -}}{{- end -}}{{- end -}}
+{{- range $v.servicePorts -}}
+{{- if not (has .name $ports) -}}
+{{- fail (printf "servicePorts: no container of sidecar.containers has a port that is called %s" .name) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- if and $v.history.enabled (hasPrefix "/" $v.history.lake) (not $v.history.claim) -}}
 {{- fail "history.claim: a lake on a volume needs a PersistentVolumeClaim that pods share (ReadWriteMany)" -}}

@@ -40,10 +40,16 @@ containers:
       {{- if $history.claim }}
       - {name: lake, mountPath: /lake}
       {{- end }}
+      {{- with include "loadmanager.kafkaMount" $root }}
+      {{- . | nindent 6 }}
+      {{- end }}
 volumes:
   - {name: tmp, emptyDir: {}}
   {{- with $history.claim }}
   - {name: lake, persistentVolumeClaim: {claimName: {{ . }}}}
+  {{- end }}
+  {{- with include "loadmanager.kafkaVolume" $root }}
+  {{- . | nindent 2 }}
   {{- end }}
 {{- end -}}
 
