@@ -5,7 +5,7 @@ PY := .venv/bin/python
 UNIT := -m "not (slow or kafka or zookeeper or postgresql or redis or spark)" $(addprefix --ignore=tests/,history \
   integration simulation/test_seeds.py api/test_load_history_cli.py test_tidy.py test_wheel.py)
 
-.PHONY: help demo docs test suite test-guarded test-slow test-collector test-lowest test-newest check stack stack-down bench sim fuzz lock wheel runtime dev clean
+.PHONY: help demo docs test suite test-guarded test-slow test-collector test-kubernetes test-lowest test-newest check stack stack-down bench sim fuzz lock wheel runtime dev clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,10 @@ test-slow: dev ## what takes minutes: the ingest killed ten times on a real Kafk
 
 test-collector: dev ## traces sent to a real OpenTelemetry Collector, built from its Go modules (needs Go)
 	$(PY) -m pytest tests/observability/real_collector.py $(ARGS)
+
+test-kubernetes: dev ## the chart on a real control plane, built from its Go modules; pods are processes (needs Go, root)
+	@$(PY) -m stack jars
+	$(PY) -m pytest -n 0 --guarded all tests/kubernetes $(ARGS)
 
 test-lowest: ## the unit tests on the oldest versions that pyproject.toml allows: make test-lowest PYTHON=python3.12
 test-newest: ## the unit tests on the newest, under another Python: make test-newest PYTHON=python3.13

@@ -1,10 +1,10 @@
 """Tests that take minutes are run where the code that they guard changed since they last passed.
 
 `pytest.mark.guards("history")` puts a test under a name of `GUARDED`: it guards that package, all modules that it
-imports directly or not, the tests of that name, and the folder of that name, if there is one. `tests/guarded.txt`
-holds, by name, the digest of that code as it was when all tests under the name passed; comments and docstrings do not
-count. `make test` runs those whose code has another digest by now, and writes the digests if they pass; `make
-test-guarded` runs all of them, and nothing else.
+imports directly or not, the tests of that name, and the folder of that name, if there is one; with None instead of a
+package, only its tests and `FOLDERS`. `tests/guarded.txt` holds, by name, the digest of that code as it was when all
+tests under the name passed; comments and docstrings do not count. `make test` runs those whose code has another digest
+by now, and writes the digests if they pass; `make test-guarded` runs all of them, and nothing else.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import pytest
 
 GUARDED = {
     "helm": "loadmanager.settings",
+    "kubernetes": None,
     "history": "loadmanager.history",
     "simulation": "loadmanager.simulation",
     "integration": "loadmanager_api",
@@ -30,6 +31,9 @@ GUARDED = {
     "clients": "loadmanager_api",
     "fuzz": "loadmanager_api",
 }
+FOLDERS = {"kubernetes": ("helm", "stack/kubernetes")}
+"""Further folders. What the chart promises of a cluster is tried when the chart changes: the programs for it take
+eleven minutes to build on a new machine."""
 ROOT = Path(__file__).parents[1]
 PASSED = ROOT / "tests" / "guarded.txt"
 CHOICES = ("none", "changed", "only", "all")
@@ -77,12 +81,18 @@ def changed() -> set[str]:
 
 def files_of(name: str) -> list[Path]:
     """What the tests under a name guard; the versions of dependencies too."""
-    imported = _graph().find_upstream_modules(GUARDED[name], as_package=True)
+    package = GUARDED[name]
+    folders = [ROOT / "tests" / name, ROOT / name, *(ROOT / each for each in FOLDERS.get(name, ()))]
+    if package is None:
+        return _files_in(folders)
+    imported = _graph().find_upstream_modules(package, as_package=True)
     places = [_place(each) for each in imported]
     modules = [place / "__init__.py" if place.is_dir() else place.with_suffix(".py") for place in places]
-    folders = (_place(GUARDED[name]), ROOT / "tests" / name, ROOT / name)
-    own = [file for folder in folders for file in folder.rglob("*") if file.is_file() and file.suffix != ".pyc"]
-    return [*modules, *own, ROOT / "requirements" / "dev.lock"]
+    return [*modules, *_files_in([_place(package), *folders]), ROOT / "requirements" / "dev.lock"]
+
+
+def _files_in(folders: Iterable[Path]) -> list[Path]:
+    return [file for folder in folders for file in folder.rglob("*") if file.is_file() and file.suffix != ".pyc"]
 
 
 @cache

@@ -67,6 +67,12 @@ def test_the_endpoints_are_guarded_with_all_that_they_import():
     assert {"api/loadmanager_api/server.py", "loadmanager/client/router.py", "statechannel/law/table.py"} <= found
 
 
+def test_the_tests_on_kubernetes_guard_the_chart_and_not_the_code():
+    found = {str(file.relative_to(ROOT)) for file in files_of("kubernetes")}
+    assert {"helm/loadmanager/values.yaml", "stack/kubernetes/cluster.py", "tests/kubernetes/conftest.py"} <= found
+    assert not [each for each in found if each.startswith(("loadmanager/", "api/"))]
+
+
 @pytest.mark.parametrize(
     ("given", "status", "written"),
     [

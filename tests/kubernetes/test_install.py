@@ -1,0 +1,24 @@
+"""A release in a namespace that enforces `restricted`: brokers, the check before them, `helm test`, the end."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kubernetes.release import NAME, Release
+
+pytestmark = [pytest.mark.guards("kubernetes"), pytest.mark.timeout(2_400), pytest.mark.xdist_group("kubernetes")]
+
+
+def test_a_release_is_installed_tested_and_taken_away(release: Release):
+    release.deploy("install", release.values())
+    listed = release.loadmanager("brokers", "list")
+    names = {f"{NAME}-{i}.{NAME}-brokers.{release.namespace}.svc.cluster.local:8080" for i in range(3)}
+    assert {each["name"] for each in listed} == names
+    told = release.helm("test", NAME, "--logs").stdout
+    assert told.count(f"{NAME}-brokers.{release.namespace}.svc") >= 2, told
+    logs = [release.kubectl("logs", pod["metadata"]["name"]).stdout for pod in release.brokers()]
+    release.helm("uninstall", NAME, "--wait", "--timeout", "120s")
+    left = release.get("all,configmaps,serviceaccounts,poddisruptionbudgets,networkpolicies,secrets")["items"]
+    names = {each["metadata"]["name"] for each in left}
+    assert names <= {"default", "kube-root-ca.crt", f"{NAME}-test"}, names
+    assert all("ready" in each for each in logs)
