@@ -65,6 +65,10 @@ class Log(Protocol):
         """
         ...
 
+    async def has_topic(self, topic: str) -> bool:
+        """Whether the topic exists, opened by this client or not. Creates nothing. Raises LogUnavailable."""
+        ...
+
     async def append(self, topic: str, partition: int, payloads: Sequence[Payload]) -> None:
         """Append in order and return when durable.
 

@@ -172,19 +172,19 @@ class Node:
         await self.world.log.start(retries.left_s)
         await self.world.coordination.start(retries.left_s)
         for step in (
-            self.channel.open, self.views.open, self.live.open, self.policies.start, self.plans.documents.start,
-            self.decisions.open, self.audit.open, self.told_topics.documents.start, self.operation_log.start,
+            self.agreeing.check_there, self.channel.open, self.views.open, self.live.open, self.policies.start,
+            self.plans.documents.start, self.decisions.open, self.audit.open, self.told_topics.documents.start,
+            self.operation_log.start,
         ):  # fmt: skip
             await retries.of(step)
         return retries
 
     async def _begin(self, retries: StartRetries) -> None:
-        name, cluster = self.settings.advertised, self.settings.cluster
         await retries.of(lambda: self.channel.catch_up(retries.left_s))
         if not await self.live.wait_ready(retries.left_s):
             self.note("the cluster's settings are not read yet: until then the settings of the start apply")
         await retries.of(lambda: self.policies.wait_ready(retries.left_s))
-        await retries.of(lambda: self.channel.claim_cluster(cluster, BrokerId(name, 0)))
+        await retries.of(self.agreeing.claim_log)
         self.channel.listen(self._saw_change)
         self.channel.replica.on_reload(self._missed_changes)
         self.world.coordination.on_change(self._members_changed)

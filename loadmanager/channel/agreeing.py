@@ -15,13 +15,17 @@ from statechannel.errors import ForeignCluster, LogUnavailable
 from statechannel.law.agreement import NEVER_AGREED, Agreed, Agreement, differences
 from statechannel.law.partition import ClusterIdentity
 from statechannel.law.record import BrokerId
-from statechannel.ports import Coordination
+from statechannel.ports import Coordination, Identity
 from statechannel.runtime.service import Channel
 
 _ADOPTED = ("proof_validity_s", "clock_drift")
 """Settings that are taken from the log if they are not given here."""
 
 REPLACED = "what brokers agree on is being replaced: run `loadmanager channel agree` to its end"
+LOST = (
+    "nothing was written. Correct --log, topic_prefix or --coordination. If the log's data is lost, let the brokers "
+    "that still run serve on, and restore a backup into a new log (docs/disaster-recovery.md)"
+)
 BETWEEN = (
     "this broker has read, in some partitions only, that what brokers agree on was replaced; it waits for the others"
 )
@@ -40,8 +44,28 @@ class Agreeing:
         self._note = note
         self._cluster_identity: ClusterIdentity | None = None
         self._settled: list[Agreed] = []
+        self._log_of_root: Identity | None = None
+        """What the coordination root was tied to before this broker looked at the log."""
         self.root = ""
         """The identity of this broker's coordination root."""
+
+    async def check_there(self) -> None:
+        """Before anything is created in the log: it must be there if the coordination root belongs to one.
+
+        A start that created the channel's topic anew would end every broker that still serves by its proofs. Raises
+        ForeignCluster, CoordinationUnavailable, LogUnavailable.
+        """
+        self._log_of_root = await self._coordination.identity()
+        topic = self._channel.topic
+        if self._log_of_root is not None and not await self._channel.replica.log.has_topic(topic):
+            raise ForeignCluster(f"{self._log_of_root.owner}, and the log here has no topic {topic!r}: {LOST}")
+
+    async def claim_log(self) -> ClusterIdentity:
+        """As `Channel.claim_cluster`, once the log is read to its end; begins no new log for a root that has one."""
+        settings = self._live.current
+        if self._log_of_root is not None and self._channel.table.cluster_identity is None:
+            raise ForeignCluster(f"{self._log_of_root.owner}, and the log here is empty: {LOST}")
+        return await self._channel.claim_cluster(settings.cluster, BrokerId(settings.advertised, 0))
 
     async def settle(self, cluster_identity: ClusterIdentity) -> None:
         """Check that root and values are the log's; write them if the log has no agreement yet.

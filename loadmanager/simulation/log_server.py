@@ -89,6 +89,9 @@ class SimulatedLogServer:
             )
         return len(topic.partitions)
 
+    def has_topic(self, topic: str) -> bool:
+        return topic in self._topics
+
     def reached(self, step: Step, process: str) -> None:
         """A request for such a step has arrived."""
         if self.on_step is not None:

@@ -45,6 +45,9 @@ class SimulatedLog:
     async def open_topic(self, spec: TopicSpec) -> int:
         return await self._ask(lambda: self._server.open_topic(spec))
 
+    async def has_topic(self, topic: str) -> bool:
+        return await self._ask(lambda: self._server.has_topic(topic))
+
     async def append(self, topic: str, partition: int, payloads: Sequence[Payload]) -> None:
         payloads, server = tuple(payloads), self._server
         _check_sizes(payloads, server.max_entry_bytes)

@@ -26,6 +26,11 @@ class Identity(msgspec.Struct, frozen=True):
     log: str
     root: str = ""
 
+    @property
+    def owner(self) -> str:
+        """The beginning of a message that refuses something."""
+        return f"this coordination root belongs to cluster {self.cluster!r} with log {self.log!r}"
+
 
 def check_root(found: Identity | None, ours: Identity) -> None:
     """Raises ForeignCluster unless `found` fits `ours`; if `ours` has no `root`, `found` may be None."""
@@ -37,9 +42,8 @@ def check_root(found: Identity | None, ours: Identity) -> None:
         )
     if found is not None and (found.cluster, found.log) != (ours.cluster, ours.log):
         raise ForeignCluster(
-            f"this coordination root belongs to cluster {found.cluster!r} with log {found.log!r}, not to cluster "
-            f"{ours.cluster!r} with log {ours.log!r}: correct the cluster name or the log's address, or choose another "
-            "coordination root"
+            f"{found.owner}, not to cluster {ours.cluster!r} with log {ours.log!r}: correct the cluster name or the "
+            "log's address, or choose another coordination root"
         )
 
 

@@ -317,3 +317,28 @@ def test_an_empty_log_has_nothing_to_export(tmp_path: Path):
     asyncio.run(make())
     told = refused("channel", "export", str(tmp_path / "x"), "--log", f"sqlite:{tmp_path}/empty.db")
     assert "belongs to no cluster" in told
+
+
+def test_without_a_backup_an_empty_log_of_a_later_generation_begins(tmp_path: Path):
+    new = tmp_path / "new.db"
+    again = ("channel", "import", "--empty", "--generation", "4", "--log", f"sqlite:{new}", *QUICK)
+    assert "generation  4" in done(*again).stdout
+    assert "an earlier run did this already" in done(*again).stderr
+    table = table_of(new)
+    assert table.cluster_identity is not None
+    assert (table.cluster_identity.cluster, table.cluster_identity.generation, len(table)) == ("shop", 4, 0)
+
+
+def test_an_empty_log_needs_a_generation_and_no_file(tmp_path: Path):
+    where = ("--log", f"sqlite:{tmp_path}/new.db", *QUICK)
+    assert "their first four digits" in refused("channel", "import", "--empty", *where, code=2)
+    both = ("channel", "import", str(tmp_path / "x"), "--empty", "--generation", "4")
+    assert "give the FILE of a backup, or --empty" in refused(*both, *where, code=2)
+    assert "give the FILE of a backup, or --empty" in refused("channel", "import", *where, code=2)
+    assert files(tmp_path) == set()
+
+
+def test_an_empty_log_has_a_later_generation_than_the_one_that_its_root_knew(tmp_path: Path, old: str):
+    where = ("--log", f"sqlite:{tmp_path}/new.db", "--from-coordination", f"{old}.coordination", *QUICK)
+    done("channel", "import", "--empty", "--generation", "1", *where)
+    assert table_of(tmp_path / "new.db").cluster_identity is not None

@@ -68,6 +68,13 @@ async def test_two_clients_that_create_the_same_topic_at_once_share_it(logs):
     assert texts(await tailed(two, name, [0, 0, 0], 1)) == ["a"]
 
 
+async def test_a_client_learns_whether_a_topic_exists_and_creates_nothing(logs, log, topic):
+    other, missing = await logs.open(), logs.topic("missing")
+    assert await other.has_topic(topic)
+    assert not await other.has_topic(missing)
+    assert not await log.has_topic(missing)
+
+
 async def test_topics_do_not_mix(logs, log, topic):
     second = logs.topic("second")
     await log.open_topic(TopicSpec(second, partitions=1))

@@ -93,7 +93,8 @@ async def exported(settings: Settings) -> Export:
 
 
 @click.command("import")
-@_file
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), required=False)
+@click.option("--empty", is_flag=True, help="There is no backup: begin an empty log of this --generation.")
 @click.option(
     "--generation", metavar="N", type=click.IntRange(1), help="Generation of the new log.  [default: the next one]"
 )
@@ -107,7 +108,8 @@ async def exported(settings: Settings) -> Export:
 @rewrites
 def import_command(
     remote: Remote,
-    file: Path,
+    file: Path | None,
+    empty: bool,
     generation: int | None,
     from_coordination: str | None,
     wait_s: float,
@@ -119,25 +121,45 @@ def import_command(
     The new log has a later generation, so its tokens are above all earlier ones. If a cluster ran on an earlier restore
     of this file, give a --generation above that one's, too. After an interruption run the same command again: no broker
     starts on the log before the import is complete.
+
+    With --empty and without FILE the log gets no namespace and no policy: create them again.
     """
     from loadmanager.channel.migration import export_file
 
+    if empty == (file is not None):
+        raise click.UsageError("give the FILE of a backup, or --empty if there is none")
     settings = settings_of(given, more)
     if from_coordination is not None:
         check_there(from_coordination, "--from-coordination")
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise Failed(f"cannot read {file}: {error.strerror}") from None
+    data = _nothing(settings, generation) if file is None else _read(file)
     if from_coordination is None:
         say("not checked: whether a broker of the lost log still runs; --from-coordination ADDRESS checks it")
-    confirm(remote, f"This fills {log_of(settings)} from {file}")
+    confirm(remote, f"This fills {log_of(settings)} from {file or 'nothing'}")
     if remote.dry_run:
         _show_fitting(remote, export_file, data, settings, generation)
         return
     terms = terms_of(settings, settings, wait_s)
     moved = working(_imported(export_file, data, settings, terms, generation, from_coordination))
     show_moved(remote, moved)
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise Failed(f"cannot read {file}: {error.strerror}") from None
+
+
+def _nothing(settings: Settings, generation: int | None) -> bytes:
+    """A backup with nothing in it but the generation before this one; the same whenever the command is run again."""
+    from loadmanager.channel.migration import export_file
+    from loadmanager.channel.migration.export import nothing
+
+    if generation is None:
+        raise click.UsageError(
+            "--empty needs a --generation above that of every token in your stores: their first four digits"
+        )
+    return export_file.encode(nothing(settings.cluster, generation))
 
 
 def _show_fitting(remote: Remote, export_file: Any, data: bytes, settings: Settings, generation: int | None) -> None:

@@ -74,6 +74,14 @@ class Export(msgspec.Struct, frozen=True):
         return dict(sorted(counts.items()))
 
 
+def nothing(cluster: str, generation: int) -> Export:
+    """An export without namespaces and documents, for a log of this generation, where there is no backup."""
+    identity = ClusterIdentity(cluster, "", generation - 1)
+    table = OwnershipTable(1)
+    table.cluster_identity = identity
+    return Export(identity, 0, "", (table.cut(0),))
+
+
 def export_of(table: OwnershipTable, documents: DocumentEntries, address: str, taken_ms: int) -> Export:
     """An export of all that was replayed. Raises Conflict if the log belongs to no cluster, or is incomplete."""
     if table.cluster_identity is None:

@@ -100,6 +100,10 @@ class KafkaLog:
         opened.offsets.learn(topic, partitions)
         return partitions
 
+    async def has_topic(self, topic: str) -> bool:
+        """As `Log.has_topic`."""
+        return await self._asked.topics.exists(self._prefix + topic)
+
     async def append(self, topic: str, partition: int, payloads: Sequence[Payload]) -> None:
         """As `Log.append`; a payload's key and value may have `clients.MAX_ENTRY_BYTES` together."""
         writer = self._writer

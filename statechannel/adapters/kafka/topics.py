@@ -60,6 +60,10 @@ class Topics:
         self._policy.check()
         return await self._admin.until_answered(lambda: self._open(topic, spec), OPEN_TIMEOUT_S)
 
+    async def exists(self, topic: str) -> bool:
+        """As `Log.has_topic`, with the topic's full name."""
+        return await self._admin.until_answered(lambda: self._admin.describe(topic), OPEN_TIMEOUT_S) is not None
+
     async def _open(self, topic: str, spec: TopicSpec) -> int:
         description = await self._admin.describe(topic)
         if description is None:

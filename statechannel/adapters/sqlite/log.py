@@ -25,7 +25,7 @@ from statechannel.adapters.sqlite.log_reader import LogReader, Question
 from statechannel.adapters.sqlite.log_tail import Tail
 from statechannel.adapters.sqlite.log_trim import raise_begin
 from statechannel.adapters.sqlite.log_writer import Append, LogWriter, OpenTopic, Write
-from statechannel.adapters.sqlite.topics import StoredTopic, check_topic
+from statechannel.adapters.sqlite.topics import StoredTopic, check_topic, find_topic
 from statechannel.errors import LogError, LogUnavailable, TopicMismatch
 from statechannel.ports import LogEntry, Payload, TopicSpec
 
@@ -104,6 +104,9 @@ class SqliteLog:
         if spec.followed:
             self._followed.add(spec.name)
         return topic.partitions
+
+    async def has_topic(self, topic: str) -> bool:
+        return await self._ask(lambda db: find_topic(db, topic), "look for a topic") is not None
 
     async def append(self, topic: str, partition: int, payloads: Sequence[Payload]) -> None:
         stored = self._topic(topic)
