@@ -63,7 +63,7 @@ def test_example_renders_what_was_looked_at(example: Path):
 
 
 def test_rendered_files_are_of_examples():
-    assert [each.name for each in sorted(RENDERED.glob("*"))] == [each.name for each in EXAMPLES]
+    assert {each.name for each in RENDERED.glob("*")} == {"orders-chart.yaml", *(each.name for each in EXAMPLES)}
 
 
 def test_chart_passes_lint(example: Path):

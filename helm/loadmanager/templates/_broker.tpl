@@ -30,7 +30,7 @@ env:
   {{- end }}
   {{- include "loadmanager.environment" . | nindent 2 }}
   {{- with .Values.env }}
-  {{- toYaml . | nindent 2 }}
+  {{- tpl (toYaml .) $ | nindent 2 }}
   {{- end }}
 ports:
   - {name: admin, containerPort: {{ .Values.port }}}

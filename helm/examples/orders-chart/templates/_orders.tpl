@@ -1,0 +1,7 @@
+{{- define "orders.name" -}}
+{{ .Release.Name }}-orders
+{{- end -}}
+
+{{- define "orders.configuration" -}}
+{{ .Values.global.orders | toJson }}
+{{- end -}}

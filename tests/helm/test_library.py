@@ -1,0 +1,89 @@
+"""A service's own chart that has ours as a part: the usual case, with the broker inside the service's image."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+
+from tests.helm.rendering import RENDERED, ROOT, broker_of, documents, helm, of_kind, rendered
+
+pytestmark = [pytest.mark.guards("helm"), pytest.mark.timeout(1_200), pytest.mark.xdist_group("helm")]
+
+
+@pytest.fixture(scope="module")
+def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example beside our chart, with its dependency packed into it."""
+    copy = tmp_path_factory.mktemp("helm")
+    shutil.copytree(ROOT / "helm" / "loadmanager", copy / "loadmanager")
+    shutil.copytree(ROOT / "helm" / "examples" / "orders-chart", copy / "examples" / "orders-chart")
+    chart = copy / "examples" / "orders-chart"
+    run = helm("dependency", "build", folder=chart)
+    assert run.returncode == 0, run.stderr
+    return chart
+
+
+@pytest.fixture(scope="module")
+def manifests(chart: Path) -> list[dict[str, Any]]:
+    return documents(rendered(chart=chart))
+
+
+def pod_of(manifests: list[dict[str, Any]]) -> dict[str, Any]:
+    return of_kind(manifests, "StatefulSet")["spec"]["template"]
+
+
+def test_chart_renders_what_was_looked_at(chart: Path):
+    file, text = RENDERED / "orders-chart.yaml", rendered(chart=chart)
+    if os.environ.get("WRITE"):
+        file.write_text(text)
+    assert text == file.read_text(), "if the difference is right: WRITE=1"
+
+
+def test_chart_passes_lint(chart: Path):
+    run = helm("lint", "--strict", ".", folder=chart)
+    assert run.returncode == 0, run.stdout
+
+
+def test_manifests_fit_the_schemas_of_kubernetes(manifests: list[dict[str, Any]]):
+    assert len(manifests) > 7
+    for each in manifests:
+        kubernetes_validate.validate(each, "1.37", strict=True)
+
+
+def test_our_values_are_checked_there_too(chart: Path):
+    run = helm("template", "lm", ".", "--set", "loadmanager.replica=3", folder=chart)
+    assert "'replica' not allowed" in run.stderr
+
+
+def test_broker_reads_the_configuration_of_the_service(manifests: list[dict[str, Any]]):
+    broker, pod = broker_of(manifests), pod_of(manifests)["spec"]
+    path = next(each["value"] for each in broker["env"] if each["name"] == "ORDERS_CONFIG")
+    mount = next(each for each in broker["volumeMounts"] if path.startswith(each["mountPath"] + "/"))
+    volume = next(each for each in pod["volumes"] if each["name"] == mount["name"])
+    assert Path(path).name in of_kind(manifests, "ConfigMap", volume["configMap"]["name"])["data"]
+
+
+def test_service_of_the_chart_finds_the_brokers(manifests: list[dict[str, Any]]):
+    service, labels = of_kind(manifests, "Service", "lm-orders")["spec"], pod_of(manifests)["metadata"]["labels"]
+    assert service["selector"].items() <= labels.items()
+    ports = {each["name"] for each in broker_of(manifests)["ports"]}
+    assert {each["targetPort"] for each in service["ports"]} <= ports
+
+
+def test_pods_are_rolled_when_the_configuration_of_the_service_changes(chart: Path):
+    sums = set[str]()
+    for currency in ("EUR", "CHF"):
+        manifests = documents(rendered("--set", f"global.orders.currency={currency}", chart=chart))
+        sums.add(pod_of(manifests)["metadata"]["annotations"]["checksum/orders"])
+    assert len(sums) == 2
+
+
+def test_releases_do_not_share_names(chart: Path, manifests: list[dict[str, Any]]):
+    other = documents(helm("template", "second", ".", "--kube-version", "1.37.0", folder=chart).stdout)
+    names = [{(each["kind"], each["metadata"]["name"]) for each in some} for some in (manifests, other)]
+    assert names[1]
+    assert not names[0] & names[1]
