@@ -30,8 +30,9 @@ GUARDED = {
     "observability": "loadmanager_api",
     "clients": "loadmanager_api",
     "fuzz": "loadmanager_api",
+    "sidecar": "loadmanager_api.sidecar",
 }
-FOLDERS = {"kubernetes": ("helm", "stack/kubernetes")}
+FOLDERS = {"kubernetes": ("helm", "stack/kubernetes"), "sidecar": ("examples/sidecar",)}
 """Further folders. What the chart promises of a cluster is tried when the chart changes: the programs for it take
 eleven minutes to build on a new machine."""
 ROOT = Path(__file__).parents[1]
@@ -92,7 +93,8 @@ def files_of(name: str) -> list[Path]:
 
 
 def _files_in(folders: Iterable[Path]) -> list[Path]:
-    return [file for folder in folders for file in folder.rglob("*") if file.is_file() and file.suffix != ".pyc"]
+    found = (file for folder in folders for file in folder.rglob("*") if "node_modules" not in file.parts)
+    return [file for file in found if file.is_file() and file.suffix != ".pyc"]
 
 
 @cache

@@ -2,9 +2,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"log/slog"
 	"net"
 	"net/http"
@@ -23,12 +23,9 @@ const (
 )
 
 func main() {
-	listen := flag.String("listen", "127.0.0.1:9000", "where clients come in")
-	url := flag.String("url", "", "where clients reach this service (default: http:// and the address it listens on)")
-	store := flag.String("store", os.Getenv("COUNTERS_STORE"), "postgresql://… (default: COUNTERS_STORE)")
-	flag.Parse()
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	if err := run(*listen, *url, *store, log); err != nil {
+	listen := cmp.Or(os.Getenv("LISTEN"), "127.0.0.1:9000")
+	if err := run(listen, os.Getenv("ADVERTISED_URL"), os.Getenv("COUNTERS_STORE"), log); err != nil {
 		log.Error("ended", "error", err)
 		os.Exit(1)
 	}
@@ -47,9 +44,7 @@ func run(listen, url, store string, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	if url == "" {
-		url = "http://" + listener.Addr().String()
-	}
+	url = cmp.Or(url, "http://"+listener.Addr().String())
 	counters := newCounters(ledger)
 	member, err := bundles.New(counters, map[string]string{"http": url}, log)
 	if err != nil {

@@ -6,8 +6,15 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"strings"
+	"unicode/utf8"
 
 	"counters/bundles"
+)
+
+const (
+	maxBody = 1 << 16
+	maxName = 2_000
 )
 
 // web is the HTTP interface:
@@ -29,7 +36,8 @@ func (w *web) routes() http.Handler {
 
 func (w *web) increment(out http.ResponseWriter, r *http.Request) {
 	var asked struct{ Topic, ID string }
-	if err := json.NewDecoder(http.MaxBytesReader(out, r.Body, 1<<16)).Decode(&asked); err != nil || asked.ID == "" {
+	err := json.NewDecoder(http.MaxBytesReader(out, r.Body, maxBody)).Decode(&asked)
+	if err != nil || asked.ID == "" || !storable(asked.Topic+asked.ID) {
 		http.Error(out, `send {"topic": …, "id": …}`, http.StatusBadRequest)
 		return
 	}
@@ -40,9 +48,18 @@ func (w *web) increment(out http.ResponseWriter, r *http.Request) {
 
 func (w *web) read(out http.ResponseWriter, r *http.Request) {
 	topic := r.URL.Query().Get("topic")
+	if !storable(topic) {
+		http.Error(out, "give ?topic=", http.StatusBadRequest)
+		return
+	}
 	w.serve(out, r, topic, func(_ context.Context, claim bundles.Claim, key bundles.Key) (stored, error) {
 		return stored{w.counters.value(claim, key), w.member.Broker(), claim.Token}, nil
 	})
+}
+
+// storable says whether PostgreSQL takes this text as part of a primary key.
+func storable(text string) bool {
+	return len(text) <= maxName && utf8.ValidString(text) && !strings.Contains(text, "\x00")
 }
 
 type work func(context.Context, bundles.Claim, bundles.Key) (stored, error)

@@ -1,0 +1,146 @@
+"""The example services beside sidecars, under load: moved, killed, paused, drained; nothing is lost or doubled.
+
+Kafka, ZooKeeper and PostgreSQL are real, and so are all processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from stack.servers import KafkaServer, ZooKeeperServer
+from stack.stores import PostgresServer
+from tests.integration.long_life.waiting import until_told
+from tests.servers import coordination_root, topic_prefix
+from tests.sidecar.building import SERVICES
+from tests.sidecar.stage import BUNDLES, Load, Pair, Stage, loaded, staged, took
+
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.zookeeper,
+    pytest.mark.postgresql,
+    pytest.mark.timeout(600),
+    pytest.mark.guards("sidecar"),
+]
+
+
+class Setting:
+    """Real servers, and the command of a service."""
+
+    def __init__(self, command: Sequence[str], options: Sequence[str], store: str, directory: Path) -> None:
+        self.command, self.options, self.store, self.directory = command, options, store, directory
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[tuple[Stage, Load]]:
+        """Pairs under load; at the end no request has failed, and nothing was lost, doubled, or served too late."""
+        async with (
+            staged(self.directory, self.command, self.options, self.store) as stage,
+            loaded(stage, self.store, self.directory) as load,
+        ):
+            await load.goes_on()
+            yield stage, load
+            await load.goes_on()
+            await stage.all_served(stage.pairs)
+            found = await load.settle()
+            told = (found.examples, *(pair.tail() for pair in stage.pairs))
+            assert (found.failed, found.lost, found.doubled) == (0, 0, 0), told
+            assert found.stored is not None
+            assert found.stored >= found.ok > 0
+            assert not stage.too_late
+
+
+@pytest.fixture(params=sorted(SERVICES))
+async def setting(
+    request: pytest.FixtureRequest,
+    kafka_server: KafkaServer,
+    zookeeper_server: ZooKeeperServer,
+    postgres_server: PostgresServer,
+    tmp_path: Path,
+) -> Setting:
+    command = await asyncio.to_thread(SERVICES[request.param])
+    name = topic_prefix("sidecar").rstrip(".").replace("-", "_")
+    with psycopg.connect(postgres_server.url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    root = coordination_root("sidecar")
+    options = [
+        *("--log", f"kafka://{kafka_server.address}", "--set", f"topic_prefix={name}.", "--set", "partitions=2"),
+        *("--coordination", f"zookeeper://{zookeeper_server.address}{root}", "--development"),
+    ]
+    return Setting(command, options, postgres_server.url.rpartition("/")[0] + f"/{name}", tmp_path)
+
+
+def others(stage: Stage, pair: Pair) -> list[Pair]:
+    return [each for each in stage.pairs if each is not pair]
+
+
+async def takes_bundles_again(stage: Stage, pair: Pair) -> None:
+    """It is a member again, and serves what moves to it."""
+    await stage.move(BUNDLES[0], pair, asked=others(stage, pair)[0])
+
+
+async def test_no_request_fails_while_every_bundle_moves(setting: Setting):
+    async with setting.running() as (stage, _):
+        begun_s = time.monotonic()
+        owners = await stage.owners(stage.pairs)
+        for bundle, owner in owners.items():
+            assert owner is not None
+            await stage.move(bundle, stage.pairs[(stage.pairs.index(owner) + 1) % len(stage.pairs)])
+        took(f"{len(owners)} moves", begun_s)
+
+
+async def test_no_request_fails_while_a_service_drains(setting: Setting):
+    async with setting.running() as (stage, _):
+        pair = stage.pairs[0]
+        begun_s = time.monotonic()
+        pair.children["service"].signal(signal.SIGTERM)
+        await stage.replaced(pair, "service")
+        took("SIGTERM of a service, until it has left", begun_s)
+        await stage.all_served(stage.pairs)
+        await takes_bundles_again(stage, pair)
+
+
+@pytest.mark.parametrize("parts", [("sidecar",), ("service",), ("sidecar", "service")], ids="+".join)
+async def test_bundles_of_a_killed_process_are_served_again(setting: Setting, parts: tuple[str, ...]):
+    async with setting.running() as (stage, load):
+        pair = stage.pairs[0]
+        begun_s = time.monotonic()
+        await stage.kill(pair, *parts)
+        await stage.all_served(stage.pairs)
+        took(f"SIGKILL of {' and '.join(parts)}, until all is served", begun_s)
+        await load.goes_on()
+        await takes_bundles_again(stage, pair)
+
+
+@pytest.mark.parametrize("part", ["service", "sidecar"])
+async def test_bundles_of_a_paused_process_are_served_by_others(setting: Setting, part: str):
+    async with setting.running() as (stage, load):
+        pair = stage.pairs[0]
+        begun_s = time.monotonic()
+        pair.children[part].suspend()
+        await stage.all_served(others(stage, pair))
+        took(f"SIGSTOP of the {part}, until others serve all", begun_s)
+        await load.goes_on()
+        pair.children[part].signal(signal.SIGCONT)
+        begun_s = time.monotonic()
+        await takes_bundles_again(stage, pair)
+        took(f"SIGCONT of the {part}, until it serves again", begun_s)
+
+
+async def test_a_service_whose_sidecar_is_paused_stops_by_itself(setting: Setting):
+    async with setting.running() as (stage, _):
+        pair = stage.pairs[0]
+        bundle = next(bundle for bundle, owner in (await stage.owners(stage.pairs)).items() if owner is pair)
+        pair.children["sidecar"].suspend()
+
+        async def stopped() -> bool:
+            return not await stage.serves(pair, bundle)
+
+        await until_told(stopped, "it stops")
+        pair.children["sidecar"].signal(signal.SIGCONT)
