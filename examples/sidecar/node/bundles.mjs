@@ -1,7 +1,7 @@
 /**
  * A client of `loadmanager sidecar`: it attaches, polls the lease, takes the hooks, and admits requests.
  *
- * Copy it with `session.mjs` and `keys.mjs`. The contract is docs/sidecar.md. Use:
+ * Copy it with `hooks.mjs`, `session.mjs` and `keys.mjs`. The contract is docs/sidecar.md. Use:
  *
  *     const bundles = new Bundles({ sidecar, secretFile, urls: { http: url }, host })
  *     await bundles.start()
@@ -11,39 +11,19 @@
 
 import { once } from 'node:events'
 import { readFile } from 'node:fs/promises'
-import { createServer } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { Webhook } from 'standardwebhooks'
 
-import { Claim, OVERTAKEN, Session } from './session.mjs'
+import { HookActs, hookServer } from './hooks.mjs'
+import { OVERTAKEN, Session } from './session.mjs'
 
 const ANSWER_TIMEOUT_MS = 3_000
 const LEAVE_TIMEOUT_MS = 120_000
 const PAUSE_MS = 100
 const ARRIVAL_TIMEOUT_MS = 5_000
-const MOST_HAND_OFF_BYTES = 65_536
 
 /** @typedef {import('./session.mjs').Hook} Hook */
 /** @typedef {import('./session.mjs').Answer} Answer */
 /** @typedef {import('./session.mjs').Instant} Instant */
-
-/**
- * The service, as the load manager calls it. `acquire` returns what the service keeps for the bundle; it is then
- * `claim.state`, and ends by `release` or `abandon`. A hook that throws declines.
- *
- * @template State
- * @typedef {object} Host
- * @property {(bundle: Hook) => Promise<void>} [prepare]  warm up; the present owner serves on
- * @property {(claim: Claim<State>, handOff: Buffer | null) => Promise<State>} acquire
- *   raise `claim.token` in the storage, then load
- * @property {(claim: Claim<State>, to: Hook['to']) => Promise<Buffer | null>} release
- *   requests in progress have ended: flush, and hand over at most 64 KiB
- * @property {(claim: Claim<State>) => void} abandon  stop at once, write nothing; requests may be in progress
- * @property {(claims: Claim<State>[]) => object[]} [load]  for each bundle the fields of BundleLoad
- * @property {(claim: Claim<State>) => number[]} [positions]  of the keys of the bundle
- * @property {(claim: Claim<State>) => [number, number, number][]} [rates]
- *   position, messages/s, bytes/s of the busy keys
- */
 
 /** We do not serve this key: give status, headers and body to the client. */
 export class NotHere extends Error {
@@ -85,21 +65,21 @@ export class Bundles {
   #sidecar
   #secretFile
   #urls
-  #host
+  #acts
+  #hooks
   #now
   #log
   #stopping = false
   #stopped = new AbortController()
   /** @type {Promise<void> | undefined} Ends after `stop`; rejects if the sidecar refuses this service for good. */
   running
-  #hooks = createServer({ keepAliveTimeout: 60_000 }, (request, response) => void this.#onRequest(request, response))
 
   /**
    * @param {object} options
    * @param {string} options.sidecar  its address: `http://127.0.0.1:7070`
    * @param {string} options.secretFile
    * @param {Record<string, string>} options.urls  where clients reach the service, by protocol
-   * @param {Host<State>} options.host
+   * @param {import('./hooks.mjs').Host<State>} options.host
    * @param {() => Instant} [options.now]
    * @param {(line: string) => void} [options.log]
    */
@@ -107,7 +87,8 @@ export class Bundles {
     this.#sidecar = sidecar.replace(/\/+$/, '')
     this.#secretFile = secretFile
     this.#urls = urls
-    this.#host = host
+    this.#acts = new HookActs(host, log)
+    this.#hooks = hookServer(() => this.#secret, (event) => this.#onHook(event), log)
     this.#now = now
     this.#log = log
   }
@@ -123,7 +104,7 @@ export class Bundles {
    *
    * @template T
    * @param {import('./keys.mjs').Key} key
-   * @param {(claim: Claim<State>) => Promise<T> | T} serve
+   * @param {(claim: import('./session.mjs').Claim<State>) => Promise<T> | T} serve
    * @returns {Promise<T>}
    * @throws {NotHere}
    */
@@ -176,8 +157,8 @@ export class Bundles {
 
   async #attach() {
     const { port } = /** @type {import('node:net').AddressInfo} */ (this.#hooks.address())
-    const offers = /** @type {const} */ (['prepare', 'load', 'positions', 'rates']).filter((hook) => this.#host[hook])
-    const body = { protocol: 1, hooks: `http://127.0.0.1:${port}/loadmanager`, urls: this.#urls, offers }
+    const hooks = `http://127.0.0.1:${port}/loadmanager`
+    const body = { protocol: 1, hooks, urls: this.#urls, offers: this.#acts.offers }
     this.#secret = await readFile(this.#secretFile, 'utf8').then((text) => text.trim(), () => '')
     const answer = this.#secret ? await this.#ask('POST', '/v1/session', { body }) : undefined
     if (answer?.status === 201) {
@@ -207,49 +188,14 @@ export class Bundles {
    * @param {import('./session.mjs').Lease} lease
    */
   async #renew(session, asked, lease) {
-    for (const hook of lease.abandon) await session.inSequence(hook, () => this.#abandon(session, hook))
+    for (const hook of lease.abandon) await session.inSequence(hook, () => this.#acts.abandon(session, hook))
     session.renew(asked, lease)
   }
 
   /** @param {Session<State>} session */
   #forget(session) {
     if (!session.over) this.#log(`session ${session.id} has ended`)
-    for (const claim of session.end()) this.#end(claim)
-  }
-
-  // --- hooks
-
-  /**
-   * @param {import('node:http').IncomingMessage} request
-   * @param {import('node:http').ServerResponse} response
-   */
-  async #onRequest(request, response) {
-    /** @type {Answer} */
-    let answer
-    try {
-      let payload = ''
-      for await (const chunk of request.setEncoding('utf8')) payload += chunk
-      answer = this.#isSigned(request, payload) ? await this.#onHook(JSON.parse(payload)) : { status: 401 }
-    } catch (error) {
-      this.#log(`a hook failed: ${error}`)
-      answer = { status: 500, body: { title: String(error) } }
-    }
-    response.writeHead(answer.status, answer.body && { 'Content-Type': 'application/json' })
-    response.end(answer.body && JSON.stringify(answer.body))
-  }
-
-  /**
-   * @param {import('node:http').IncomingMessage} request
-   * @param {string} payload
-   */
-  #isSigned({ headers }, payload) {
-    try {
-      new Webhook(this.#secret).verify(payload, /** @type {Record<string, string>} */ (headers))
-      return true
-    } catch (error) {
-      this.#log(`refused a hook: ${error}`)
-      return false
-    }
+    for (const claim of session.end()) this.#acts.end(claim)
   }
 
   /**
@@ -258,103 +204,7 @@ export class Bundles {
    */
   async #onHook({ type, data }) {
     if (data.session !== this.#session?.id) await this.#attaching // the answer to our POST may be behind this hook
-    const session = this.#session
-    if (!session || session.over || data.session !== session.id) return OVERTAKEN
-    if (type === 'load') return { status: 200, body: { loads: this.#host.load?.(session.claims) ?? [] } }
-    return session.inSequence(data, () => this.#act(session, type, data))
-  }
-
-  /**
-   * @param {Session<State>} session
-   * @param {string} type
-   * @param {Hook} hook
-   * @returns {Promise<Answer>}
-   */
-  async #act(session, type, hook) {
-    const claim = session.claim(hook.bundle)
-    switch (type) {
-      case 'prepare':
-        return this.#declining(async () => this.#host.prepare?.(hook))
-      case 'acquire':
-        return this.#acquire(session, hook)
-      case 'release':
-        return this.#release(session, hook)
-      case 'abandon':
-        return this.#abandon(session, hook)
-      case 'positions':
-      case 'rates':
-        return { status: 200, body: { [type]: claim?.open ? this.#host[type]?.(claim) : [] } }
-      default:
-        return { status: 404, body: { title: `there is no hook ${type} here` } }
-    }
-  }
-
-  /**
-   * @param {Session<State>} session
-   * @param {Hook} hook
-   * @returns {Promise<Answer>}
-   */
-  async #acquire(session, hook) {
-    const former = session.claim(hook.bundle)
-    if (former) this.#end(former)
-    await former?.idle() // it may come back under the same token: let the last write end before we load
-    const claim = /** @type {Claim<State>} */ (new Claim(hook, session.broker))
-    return this.#declining(async () => {
-      claim.state = await this.#host.acquire(claim, hook.hand_off ? Buffer.from(hook.hand_off, 'base64') : null)
-      if (session.open(claim, hook)) return
-      this.#end(claim)
-      throw new Error('overtaken while loading')
-    })
-  }
-
-  /**
-   * @param {Session<State>} session
-   * @param {Hook} hook
-   * @returns {Promise<Answer>}
-   */
-  async #release(session, hook) {
-    const claim = session.claim(hook.bundle)
-    if (!claim || claim.ended) return { status: 200, body: { hand_off: null } }
-    claim.open = false
-    await claim.idle()
-    if (claim.ended) return OVERTAKEN
-    const handOff = await this.#host.release(claim, hook.to ?? null)
-    claim.ended = true
-    const small = handOff && handOff.length <= MOST_HAND_OFF_BYTES
-    return { status: 200, body: { hand_off: small ? handOff.toString('base64') : null } }
-  }
-
-  /**
-   * @param {Session<State>} session
-   * @param {{bundle: string}} hook
-   * @returns {Promise<Answer>}
-   */
-  async #abandon(session, { bundle }) {
-    const claim = session.claim(bundle)
-    if (claim) this.#end(claim)
-    return { status: 204 }
-  }
-
-  /** @param {Claim<State>} claim */
-  #end(claim) {
-    if (claim.ended) return
-    claim.open = false
-    claim.ended = true
-    this.#host.abandon(claim)
-  }
-
-  /**
-   * @param {() => Promise<void>} act
-   * @returns {Promise<Answer>}
-   */
-  async #declining(act) {
-    try {
-      await act()
-      return { status: 204 }
-    } catch (error) {
-      this.#log(`declined: ${error}`)
-      return { status: 409, body: { title: String(error) } }
-    }
+    return this.#session ? this.#acts.take(this.#session, type, data) : OVERTAKEN
   }
 
   // --- questions to the sidecar

@@ -5,7 +5,7 @@ import { Counters } from './ledger.mjs'
 
 /** @typedef {import('./ledger.mjs').Claim} Claim */
 
-/** @implements {Required<Omit<import('./bundles.mjs').Host<Counters>, 'rates'>>} */
+/** @implements {Required<Omit<import('./hooks.mjs').Host<Counters>, 'rates'>>} */
 export class CounterHost {
   /** @type {Map<string, Map<string, number>>} Requests in this window, by bundle and key. */
   #served = new Map()

@@ -180,16 +180,14 @@ export class Session {
   }
 
   /**
-   * Counts an answer to a poll, from `asked`: the moment before the question was sent.
+   * Replaces what earlier leases said. This one counts from `asked`: the moment before the question was sent.
    * @param {Instant} asked
    * @param {Lease} lease
    */
   renew(asked, { valid_ms, shared }) {
-    for (const [partition, valid] of Object.entries(valid_ms)) {
-      const known = this.#deadlines.get(Number(partition))
-      const until = { monotonic: asked.monotonic + valid, wall: asked.wall + valid }
-      if (!known || known.monotonic < until.monotonic) this.#deadlines.set(Number(partition), until)
-    }
+    const until = (/** @type {number} */ valid) => ({ monotonic: asked.monotonic + valid, wall: asked.wall + valid })
+    const deadlines = Object.entries(valid_ms).map(([partition, valid]) => [Number(partition), until(valid)])
+    this.#deadlines = new Map(/** @type {[number, Instant][]} */ (deadlines))
     this.#shared = new Set(shared)
   }
 

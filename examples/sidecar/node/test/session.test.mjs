@@ -85,15 +85,17 @@ test('both clocks must be before the deadline', async () => {
   assert.equal(may(1_099, 50_100), false)
 })
 
-test('a deadline holds for its partition, and an answer without it takes nothing away', async () => {
+test('a deadline holds for its partition, until the next lease', async () => {
   const { session, claim } = await serving({ partition: 3 })
+  const may = (/** @type {number} */ now) => session.mayServe(claim, { monotonic: now, wall: now })
   session.renew({ monotonic: 0, wall: 0 }, { ...lease, valid_ms: { 0: 500 } })
-  assert.equal(session.mayServe(claim, { monotonic: 10, wall: 10 }), false)
-  session.renew({ monotonic: 0, wall: 0 }, { ...lease, valid_ms: { 3: 100 } })
-  session.renew({ monotonic: 20, wall: 20 }, { ...lease, valid_ms: { 0: 500 } })
-  session.renew({ monotonic: 20, wall: 20 }, { ...lease, valid_ms: { 3: 10 } })
-  assert.equal(session.mayServe(claim, { monotonic: 99, wall: 99 }), true)
-  assert.equal(session.mayServe(claim, { monotonic: 100, wall: 99 }), false)
+  assert.equal(may(10), false)
+  session.renew({ monotonic: 0, wall: 0 }, { ...lease, valid_ms: { 0: 500, 3: 100 } })
+  assert.deepEqual([may(99), may(100)], [true, false])
+  session.renew({ monotonic: 0, wall: 0 }, { ...lease, valid_ms: { 3: 20 } })
+  assert.deepEqual([may(19), may(20)], [true, false])
+  session.renew({ monotonic: 1, wall: 1 }, { ...lease, valid_ms: { 0: 500 } })
+  assert.equal(may(10), false)
 })
 
 test('a shared namespace needs no deadline, but a session', async () => {
