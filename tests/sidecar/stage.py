@@ -10,7 +10,7 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ LOOK_S = 0.02
 ASK_S = 10.0
 WATCH_S = 0.1
 ENDS_S = 30.0
+SERVED_WITHIN_S = 90.0
 
 
 def key_of(bundle: Bundle) -> str:
@@ -140,22 +141,23 @@ class Stage:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return 0, repr(error), ""
 
-    async def value(self, pair: Pair, key: str) -> tuple[int, Any]:
-        """Ask this service for a key, and note an answer that came too late."""
+    async def token_of(self, pair: Pair, key: str) -> str:
+        """The token under which this service answers for a key, "" if it does not; notes answers that came too late."""
         known = self._highest.get(key, "")
-        status, body, token = await self.ask("GET", f"{pair.url}/v1/counters?topic={key}")
-        if status == 200 and token < known:
+        status, _, token = await self.ask("GET", f"{pair.url}/v1/counters?topic={key}")
+        if status != 200:
+            return ""
+        if token < known:
             self.too_late.append(f"{pair.broker} answered {key} under {token}; {known} had answered before")
-        if status == 200:
-            self._highest[key] = max(token, self._highest.get(key, ""))
-        return status, body
+        self._highest[key] = max(token, self._highest.get(key, ""))
+        return token
 
     async def watch(self, pair: Pair) -> None:
         """Ask one service all the time."""
         keys = list(KEYS.values())[::4]
         while True:
             for key in keys:
-                await self.value(pair, key)
+                await self.token_of(pair, key)
                 await asyncio.sleep(WATCH_S)
 
     async def owners(self, asked: Sequence[Pair]) -> dict[Bundle, Pair | None]:
@@ -172,10 +174,18 @@ class Stage:
 
     async def serves(self, pair: Pair, bundle: Bundle) -> bool:
         """Whether this service itself answers for the bundle."""
-        return (await self.value(pair, KEYS[bundle]))[0] == 200
+        return await self.token_of(pair, KEYS[bundle]) != ""
 
-    async def all_served(self, by: Sequence[Pair], within_s: float = 90.0) -> None:
-        """Return when each bundle is served by one of these services."""
+    async def held_by(self, pair: Pair) -> dict[Bundle, str]:
+        """The bundles that a service serves, each with its token."""
+        owned = [bundle for bundle, owner in (await self.owners(self.pairs)).items() if owner is pair]
+        tokens = {bundle: await self.token_of(pair, KEYS[bundle]) for bundle in owned}
+        assert tokens
+        assert all(tokens.values())
+        return tokens
+
+    async def all_served(self, by: Sequence[Pair], before: Mapping[Bundle, str] | None = None) -> None:
+        """Return when each bundle is served by one of these services, under a token higher than before."""
         missing = set(BUNDLES)
 
         async def none_missing() -> bool:
@@ -184,12 +194,12 @@ class Stage:
                 owner = owners.get(bundle)
                 if owner not in by:  # nobody's, or a dead one's: whoever asks for it has it assigned
                     await self.ask("GET", f"{by[0].url}/v1/counters?topic={KEYS[bundle]}")
-                elif await self.serves(owner, bundle):
+                elif await self.token_of(owner, KEYS[bundle]) > (before or {}).get(bundle, ""):
                     missing.discard(bundle)
             return not missing
 
         try:
-            await until_told(none_missing, "all bundles are served", within_s)
+            await until_told(none_missing, "all bundles are served", SERVED_WITHIN_S)
         except AssertionError as error:
             told = "\n".join(pair.tail() for pair in self.pairs)
             raise AssertionError(f"{error}; not served: {[str(bundle) for bundle in missing]}\n{told}") from None

@@ -98,11 +98,11 @@ async def test_no_request_fails_while_every_bundle_moves(setting: Setting):
 async def test_no_request_fails_while_a_service_drains(setting: Setting):
     async with setting.running() as (stage, _):
         pair = stage.pairs[0]
-        begun_s = time.monotonic()
+        before, begun_s = await stage.held_by(pair), time.monotonic()
         pair.children["service"].signal(signal.SIGTERM)
         await stage.replaced(pair, "service")
         took("SIGTERM of a service, until it has left", begun_s)
-        await stage.all_served(stage.pairs)
+        await stage.all_served(stage.pairs, before)
         await takes_bundles_again(stage, pair)
 
 
@@ -110,9 +110,9 @@ async def test_no_request_fails_while_a_service_drains(setting: Setting):
 async def test_bundles_of_a_killed_process_are_served_again(setting: Setting, parts: tuple[str, ...]):
     async with setting.running() as (stage, load):
         pair = stage.pairs[0]
-        begun_s = time.monotonic()
+        before, begun_s = await stage.held_by(pair), time.monotonic()
         await stage.kill(pair, *parts)
-        await stage.all_served(stage.pairs)
+        await stage.all_served(stage.pairs, before)
         took(f"SIGKILL of {' and '.join(parts)}, until all is served", begun_s)
         await load.goes_on()
         await takes_bundles_again(stage, pair)
@@ -122,9 +122,9 @@ async def test_bundles_of_a_killed_process_are_served_again(setting: Setting, pa
 async def test_bundles_of_a_paused_process_are_served_by_others(setting: Setting, part: str):
     async with setting.running() as (stage, load):
         pair = stage.pairs[0]
-        begun_s = time.monotonic()
+        before, begun_s = await stage.held_by(pair), time.monotonic()
         pair.children[part].suspend()
-        await stage.all_served(others(stage, pair))
+        await stage.all_served(others(stage, pair), before)
         took(f"SIGSTOP of the {part}, until others serve all", begun_s)
         await load.goes_on()
         pair.children[part].signal(signal.SIGCONT)
@@ -136,7 +136,7 @@ async def test_bundles_of_a_paused_process_are_served_by_others(setting: Setting
 async def test_a_service_whose_sidecar_is_paused_stops_by_itself(setting: Setting):
     async with setting.running() as (stage, _):
         pair = stage.pairs[0]
-        bundle = next(bundle for bundle, owner in (await stage.owners(stage.pairs)).items() if owner is pair)
+        bundle = next(iter(await stage.held_by(pair)))
         pair.children["sidecar"].suspend()
 
         async def stopped() -> bool:
