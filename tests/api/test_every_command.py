@@ -28,11 +28,13 @@ CHANGE_NOTHING = {
 }
 CHANGE = {
     "broker": "runs a broker; `check` says beforehand what would stop it",
+    "conformance": "runs the user's service, and asks nobody else",
     "context delete": "the user's own file",
     "context set": "the user's own file",
     "context use": "the user's own file",
     "demo": "a cluster of its own, in a folder of its own",
     "history jars": "fills a cache",
+    "sidecar": "runs a broker, as `broker`",
     "top": "asks on its screen before each change",
 }
 """Commands without `--dry-run`, and why."""

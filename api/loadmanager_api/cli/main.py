@@ -26,6 +26,11 @@ COMMANDS = {
     "clusters": ("loadmanager_api.cli.failure_domains", "clusters", "Show the cluster, manage failure domains."),
     "completion": ("loadmanager_api.cli.completion", "completion", "Print the script for shell completion."),
     "config": ("loadmanager_api.cli.config", "config", "Show settings, and change them while brokers run."),
+    "conformance": (
+        "loadmanager_api.cli.conformance",
+        "conformance",
+        "Try a service in another language, as its sidecar.",
+    ),
     "context": ("loadmanager_api.cli.context", "context", "Name clusters, and choose which one commands ask."),
     "decisions": ("loadmanager_api.cli.decisions", "decisions", "Show the rounds of balancing, and their reasons."),
     "demo": ("loadmanager_api.cli.demo", "demo", "Run a demo cluster on this machine."),

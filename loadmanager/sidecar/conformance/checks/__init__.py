@@ -1,0 +1,1 @@
+"""The checks, by theme."""
