@@ -74,7 +74,7 @@ class RemoteHost:
         """The service is gone, or has been told that its session is over."""
         self._over = True
         for bundle in self.leases.held():
-            self.leases.order(bundle)
+            self.leases.abandoning(bundle)
         for news in self._news.values():
             news.set()
 
@@ -139,7 +139,7 @@ class RemoteHost:
     async def vacated(self, bundle: Bundle) -> None:
         """Return when the service cannot serve the bundle any more (see `loadmanager.model.host.ServesElsewhere`)."""
         if self.leases.vacant_at_s(bundle) is None:
-            self.leases.order(bundle)
+            self.leases.abandoning(bundle)
         while (left_s := (self.leases.vacant_at_s(bundle) or 0.0) - self._clock_s()) > 0:
             news = self._news.setdefault(bundle, asyncio.Event())
             news.clear()

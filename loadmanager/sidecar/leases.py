@@ -68,15 +68,14 @@ class Leases:
         return sequence
 
     def abandoning(self, bundle: Bundle) -> int:
-        """The sequence of an `abandon`, which each grant repeats until it is obeyed."""
-        sequence = self.releasing(bundle)
-        self.order(bundle)
-        return sequence
+        """The sequence of an `abandon`, which each grant repeats until it is obeyed.
 
-    def order(self, bundle: Bundle) -> None:
-        """Say in each grant that the bundle must be abandoned, until that is obeyed."""
+        It is higher than that of every hook before it: an order under an old sequence would not be obeyed.
+        """
+        sequence = self.releasing(bundle)
         if (held := self._held.get(bundle)) is not None:
             self._ordered.setdefault(bundle, self._granted_s.get(held.partition, NOW_S))
+        return sequence
 
     def obeyed(self, bundle: Bundle, sequence: int) -> None:
         """The service answered this `release` or `abandon`: it has stopped, unless it was told to acquire since."""
