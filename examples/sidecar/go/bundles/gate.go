@@ -65,17 +65,16 @@ func (g *gate) close(bundle string) *holding {
 	return nil
 }
 
-// extend takes the answer to a question about the lease that was asked at the moment sent, read before it was sent.
-func (g *gate) extend(sent time.Time, valid map[int]int64, shared []string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+// grant takes the answer to a question about the lease, which was asked at the moment sent. It replaces earlier ones.
+func (g *gate) grant(sent time.Time, valid map[int]int64, shared []string) {
+	deadlines := map[int]deadline{}
 	for partition, ms := range valid {
 		until := sent.Add(time.Duration(ms) * time.Millisecond)
-		if until.After(g.deadlines[partition].monotonic) {
-			g.deadlines[partition] = deadline{until, until.Round(0)}
-		}
+		deadlines[partition] = deadline{until, until.Round(0)}
 	}
-	g.shared = shared
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.deadlines, g.shared = deadlines, shared
 }
 
 // enter counts a request for the key, and returns nil if its bundle may not be served now.

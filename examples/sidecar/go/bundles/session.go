@@ -149,14 +149,14 @@ func (s *session) acquire(ctx context.Context, c *call) answer {
 	return answer{status: http.StatusNoContent}
 }
 
-// obey takes a lease that was asked for at the moment sent. What it abandons is not served by its new deadlines.
+// obey takes a lease that was asked for at the moment sent. What it abandons is not served under its deadlines.
 func (s *session) obey(sent time.Time, l lease) {
 	for _, order := range l.Abandon {
 		h := hook{Type: "abandon"}
 		h.Data.Name, h.Data.Session, h.Data.Sequence = order.Bundle, s.id, order.Sequence
 		s.begin(h)
 	}
-	s.gate.extend(sent, l.ValidMS, l.Shared)
+	s.gate.grant(sent, l.ValidMS, l.Shared)
 }
 
 // end forgets all bundles. It returns when no request and no hook of this session is at work any more.
