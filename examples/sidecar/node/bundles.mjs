@@ -127,7 +127,10 @@ export class Bundles {
     }
   }
 
-  /** Gives all bundles away, and returns when that is done; serve requests until then. */
+  /**
+   * Gives all bundles away, and returns when that is done; serve requests until then. Afterwards `admit` still says
+   * where keys are.
+   */
   async stop() {
     this.#stopping = true
     await this.#attaching
@@ -175,7 +178,7 @@ export class Bundles {
   async #poll(session) {
     while (!session.over) {
       const asked = this.#now() // before the question: the answer may be late
-      const answer = await this.#ask('GET', `/v1/session/${session.id}/lease`)
+      const answer = await this.#ask('GET', `/v1/session/${session.id}/lease`, { signal: this.#stopped.signal })
       if (answer?.status === 410 || answer?.status === 401) this.#forget(session)
       else if (answer?.status !== 200) await this.#pause()
       else await this.#renew(session, asked, JSON.parse(answer.text))
@@ -228,15 +231,16 @@ export class Bundles {
    * The answer; undefined if there is none.
    * @param {string} method
    * @param {string} path
-   * @param {{body?: object, timeout_ms?: number}} [options]
+   * @param {{body?: object, timeout_ms?: number, signal?: AbortSignal}} [options]
    */
-  async #ask(method, path, { body, timeout_ms = ANSWER_TIMEOUT_MS } = {}) {
+  async #ask(method, path, { body, timeout_ms = ANSWER_TIMEOUT_MS, signal } = {}) {
+    const timeout = AbortSignal.timeout(timeout_ms)
     try {
       const response = await fetch(this.#sidecar + path, {
         method,
         headers: { Authorization: `Bearer ${this.#secret}`, ...(body && { 'Content-Type': 'application/json' }) },
         body: body && JSON.stringify(body),
-        signal: AbortSignal.any([AbortSignal.timeout(timeout_ms), this.#stopped.signal]),
+        signal: signal ? AbortSignal.any([timeout, signal]) : timeout,
       })
       return { status: response.status, headers: response.headers, text: await response.text() }
     } catch {

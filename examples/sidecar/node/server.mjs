@@ -110,7 +110,9 @@ function application(bundles, host) {
   return async (request, response) => {
     /** @type {{status: number, body: string, headers?: Record<string, string>}} */
     const { status, body, headers } = await answer(bundles, host, request).catch(problem)
-    response.writeHead(status, { 'Content-Type': 'text/plain; charset=utf-8', ...headers }).end(body)
+    const length = Buffer.byteLength(body)
+    response.writeHead(status, { 'Content-Type': 'text/plain; charset=utf-8', 'Content-Length': length, ...headers })
+    response.end(body)
   }
 }
 

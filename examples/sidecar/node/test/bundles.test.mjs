@@ -205,6 +205,7 @@ test('a service reads another secret', async () => {
   await sidecar.hook('acquire', { ...ACQUIRE, sequence: 1 })
   await sidecar.writeSecret(OTHER_SECRET)
   await until(() => sidecar.attached === 2)
+  await polled()
   assert.equal(await isServed(), false)
   assert.equal((await sidecar.hook('acquire', { ...ACQUIRE, sequence: 1 })).status, 204)
   assert.equal(await isServed(), true)
@@ -275,4 +276,6 @@ test('a service that stops serves and polls until its session has ended', async 
   leaving.open()
   await stopped
   assert.equal(sidecar.attached, 1)
+  sidecar.onClaim = () => ({ status: 421 })
+  await assert.rejects(bundles.admit(KEY, () => {}), { status: 421 }) // so clients still learn where the key is
 })
