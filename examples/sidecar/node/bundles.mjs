@@ -70,8 +70,7 @@ export class Bundles {
   #now
   #log
   #stopping = false
-  #stopped = new AbortController()
-  /** @type {Promise<void> | undefined} Ends after `stop`; rejects if the sidecar refuses this service for good. */
+  /** @type {Promise<void> | undefined} Rejects if the sidecar refuses this service for good. */
   running
 
   /**
@@ -140,8 +139,6 @@ export class Bundles {
       if (answer?.status !== 200) this.#log(`the sidecar did not end the session: ${answer?.status ?? 'no answer'}`)
       this.#forget(session)
     }
-    this.#stopped.abort()
-    await this.running
     this.#hooks.close()
     this.#hooks.closeAllConnections()
   }
@@ -153,7 +150,7 @@ export class Bundles {
       this.#attaching = this.#attach()
       await this.#attaching
       this.#attaching = undefined
-      if (!this.#session || this.#session.over) await this.#pause(this.#retryMs)
+      if (!this.#session || this.#session.over) await sleep(this.#retryMs)
       else await this.#poll(this.#session)
     }
   }
@@ -178,9 +175,9 @@ export class Bundles {
   async #poll(session) {
     while (!session.over) {
       const asked = this.#now() // before the question: the answer may be late
-      const answer = await this.#ask('GET', `/v1/session/${session.id}/lease`, { signal: this.#stopped.signal })
+      const answer = await this.#ask('GET', `/v1/session/${session.id}/lease`)
       if (answer?.status === 410 || answer?.status === 401) this.#forget(session)
-      else if (answer?.status !== 200) await this.#pause()
+      else if (answer?.status !== 200) await sleep(PAUSE_MS)
       else await this.#renew(session, asked, JSON.parse(answer.text))
     }
   }
@@ -231,24 +228,19 @@ export class Bundles {
    * The answer; undefined if there is none.
    * @param {string} method
    * @param {string} path
-   * @param {{body?: object, timeout_ms?: number, signal?: AbortSignal}} [options]
+   * @param {{body?: object, timeout_ms?: number}} [options]
    */
-  async #ask(method, path, { body, timeout_ms = ANSWER_TIMEOUT_MS, signal } = {}) {
-    const timeout = AbortSignal.timeout(timeout_ms)
+  async #ask(method, path, { body, timeout_ms = ANSWER_TIMEOUT_MS } = {}) {
     try {
       const response = await fetch(this.#sidecar + path, {
         method,
         headers: { Authorization: `Bearer ${this.#secret}`, ...(body && { 'Content-Type': 'application/json' }) },
         body: body && JSON.stringify(body),
-        signal: signal ? AbortSignal.any([timeout, signal]) : timeout,
+        signal: AbortSignal.timeout(timeout_ms),
       })
       return { status: response.status, headers: response.headers, text: await response.text() }
     } catch {
       return undefined
     }
-  }
-
-  async #pause(ms = PAUSE_MS) {
-    await sleep(ms, undefined, { signal: this.#stopped.signal }).catch(() => {})
   }
 }
