@@ -1,8 +1,10 @@
 """Rolling updates as a StatefulSet does them, under the counters' load: SIGTERM, wait, the same name again, next pod.
 
 The brokers are processes of this machine instead of pods. A pod counts as ready when `health` answers 200. Automatic
-balancing is on, so moves that even out what an update left count too. Then two brokers are drained at once, as where
-two nodes go under a budget of two, and one is killed, as by an eviction without a grace period.
+balancing is on, so moves that even out what an update left count too. The brokers begin as a release that knows only
+the former format of records, so versions are mixed in the first update. Then two brokers are drained at once, as where
+two nodes go under a budget of two; the cluster goes from three brokers to eight and back, as an autoscaler does it; and
+one broker is killed, as by an eviction without a grace period.
 """
 
 from __future__ import annotations
@@ -17,11 +19,15 @@ from bench.figures import emit, median
 from bench.stage import staged
 from loadmanager.demo.options import BUNDLES
 from loadmanager.demo.stage import Member, Stage
+from statechannel.law.codec import NEWEST_VERSION
 
 BROKERS = 5
+FEWEST, MOST = 3, 8
 UPDATES = 10
 RATE_S = 150.0
 READY_S = 60.0
+BALANCED_S = 300.0
+"""Until every new broker has got bundles."""
 
 
 def run(kind: str) -> None:
@@ -31,7 +37,11 @@ def run(kind: str) -> None:
 
 
 async def _run(kind: str, where: Carrier, directory: Path) -> None:
-    async with staged(where, directory, brokers=BROKERS, rate_s=RATE_S, balancing_interval_s=60.0) as stage:
+    older = NEWEST_VERSION - 1
+    async with staged(
+        where, directory, brokers=BROKERS, rate_s=RATE_S, balancing_interval_s=60.0, reads=older
+    ) as stage:
+        stage.reads = None
         await stage.start_load()
         took, moves = [], []
         for _ in range(UPDATES):
@@ -40,6 +50,7 @@ async def _run(kind: str, where: Carrier, directory: Path) -> None:
             took.append(time.monotonic() - begin_s)
             moves.append((stage.watch.transfers - before) / BUNDLES)
         await _both(stage, stage.up()[:2])
+        scaled_s = await _scaled(stage)
         await stage.kill(stage.up()[0], "eviction")
         await stage.finish_load()
     load = stage.load
@@ -52,7 +63,27 @@ async def _run(kind: str, where: Carrier, directory: Path) -> None:
         "rolling", f"moves of an update by bundle, {kind}", max(moves), "moves", target="≤ 2", met=max(moves) <= 2,
         median=round(median(moves), 2), bundles=BUNDLES,
     )  # fmt: skip
+    emit("rolling", f"time from {BROKERS} brokers to {FEWEST}, {MOST}, and {FEWEST}, {kind}", scaled_s, "s")
     emit("rolling", f"time of an update of {BROKERS} brokers, {kind}", median(took), "s", longest_s=round(max(took), 1))
+
+
+async def _scaled(stage: Stage) -> float:
+    """Down to the fewest brokers, up to the most, and down again; the seconds that this took."""
+    begin_s = time.monotonic()
+    await _shrink(stage)
+    added = await asyncio.gather(*(stage.start_broker() for _ in range(MOST - FEWEST)))
+    for member in added:
+        await _ready(stage, member)
+    held = stage.watch.held_by_name
+    await stage.watch.wait_for(lambda: all(held(member.name) for member in stage.up()), BALANCED_S)
+    await _shrink(stage)
+    return time.monotonic() - begin_s
+
+
+async def _shrink(stage: Stage) -> None:
+    """One pod after the other, as the chart's autoscaler does; the last ones first."""
+    for member in sorted(stage.up(), key=lambda member: member.label)[FEWEST:][::-1]:
+        await stage.retire(member)
 
 
 async def roll(stage: Stage) -> None:

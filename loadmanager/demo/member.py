@@ -20,6 +20,8 @@ import msgspec
 
 from loadmanager.broker.node import Node
 from loadmanager.broker.serving import Claim
+from loadmanager.broker.wiring import dependencies
+from loadmanager.cluster.dependencies import Dependencies
 from loadmanager.demo.counter.__main__ import running
 from loadmanager.embedding import control
 from loadmanager.embedding.broker import Broker
@@ -37,6 +39,8 @@ class Orders(msgspec.Struct, frozen=True):
     store: str
     namespace: str
     bundles: int
+    reads: int | None = None
+    """The newest format of records that this broker knows, as one of an earlier release would; None: all."""
 
 
 class Told(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -78,12 +82,21 @@ async def _tell_what_is_served(broker: Broker) -> None:
     await broker.ask(listen)
 
 
+def _know_formats_up_to(version: int) -> None:
+    def older(settings: Settings) -> Dependencies:
+        return msgspec.structs.replace(dependencies(settings), newest_version=version)
+
+    control.dependencies = older
+
+
 async def main(orders: Orders) -> None:
     """Until SIGTERM; then move everything away and leave."""
     begun_ns = time.monotonic_ns()
     logging.getLogger(control.__name__).setLevel(logging.ERROR)  # its name is random on purpose
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    if orders.reads is not None:
+        _know_formats_up_to(orders.reads)
     async with running(Settings(**orders.settings), Path(orders.store), LINGER_S) as broker:
         await broker.ensure_namespace(orders.namespace, orders.bundles)
         await _tell_what_is_served(broker)

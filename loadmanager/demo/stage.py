@@ -87,6 +87,8 @@ class Stage:
         self.settings = cluster_settings(options, directory)
         self.watch = Watch(Settings.model_validate(onlooker_settings(self.settings)), self._took_the_lead)
         self.members: dict[str, Member] = {}
+        self.reads: int | None = None
+        """The newest format of records that brokers know that start from now on; None: all."""
         self.load = LoadFigures()
         self.loads: list[tuple[float, LoadFigures]] = []
         """The load generator's figures, with their times."""
@@ -179,7 +181,7 @@ class Stage:
         """Start a new one, or one under the name of a former one, and wait until it is ready. Raises RuntimeError."""
         label = former.label if former else next(x for x in string.ascii_uppercase if x not in self.members)
         settings = {**self.settings, "advertised": former.name if former else "127.0.0.1:0"}
-        orders = Orders(settings, str(self.store), NAMESPACE, BUNDLES)
+        orders = Orders(settings, str(self.store), NAMESPACE, BUNDLES, self.reads)
         errors = self.directory / f"{label}.err"
         member = self.members[label] = Member(label, former.name if former else "")
         self.lives.append(Life(label, self.now_s))

@@ -187,9 +187,8 @@ class Played:
         self.ask(100.0)
         assert self.service.serves(MINE, 101.9)
 
-    def ask(self, asked_s: float, arrived_s: float | None = None) -> None:
-        arrived_s = asked_s if arrived_s is None else arrived_s
-        self.service.answered(asked_s, self.leases.grant([self.until_s, NOW_S], arrived_s))
+    def ask(self, asked_s: float) -> None:
+        self.service.answered(asked_s, self.leases.grant([self.until_s, NOW_S], asked_s))
 
     def vacated(self, now_s: float) -> bool:
         if self.leases.vacant_at_s(MINE) is None:
@@ -233,8 +232,8 @@ def the_last_answer_got_lost(play: Played) -> None:
     assert not play.vacated(101.5)
 
 
-def the_question_was_slow(play: Played) -> None:
-    play.ask(100.5, arrived_s=101.5)
+def the_question_was_quick(play: Played) -> None:
+    play.ask(100.5)
     assert not play.service.serves(MINE, play.until_s)
 
 
@@ -279,7 +278,7 @@ class Unsure(Leases):
 
 
 class Generous(Leases):
-    """The time is counted as if the question had arrived when it was sent, which nobody knows."""
+    """The time is counted as if each question had been on its way for a second."""
 
     def grant(self, until_s: Any, asked_s: float) -> Grant:
         return super().grant(until_s, asked_s - 1.0)
@@ -291,7 +290,7 @@ RULES = {
     Stale: an_order_comes_without_a_hook,
     Credulous: an_answer_is_older_than_the_newest_acquire,
     Unsure: the_last_answer_got_lost,
-    Generous: the_question_was_slow,
+    Generous: the_question_was_quick,
 }
 
 
