@@ -30,7 +30,7 @@ def lose_log(directory: Path) -> None:
             each.unlink()
 
 
-async def test_broker_creates_nothing_where_its_root_belongs_to_a_log_that_is_gone(lost: Path, tmp_path: Path):
+async def test_broker_creates_no_log_if_that_of_its_root_is_gone(lost: Path, tmp_path: Path):
     with pytest.raises(ForeignCluster, match=r"belongs to cluster .* with log .* no topic 'bundle-state'"):
         await embedded(tmp_path).start()
     log = SqliteLog(lost)
@@ -41,7 +41,7 @@ async def test_broker_creates_nothing_where_its_root_belongs_to_a_log_that_is_go
         await log.close()
 
 
-async def test_broker_writes_nothing_where_its_root_belongs_to_a_log_and_this_one_is_empty(lost: Path, tmp_path: Path):
+async def test_broker_writes_nothing_into_an_empty_log_if_its_root_has_another(lost: Path, tmp_path: Path):
     log = SqliteLog(lost)
     await log.start(5)
     try:
