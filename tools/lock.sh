@@ -14,4 +14,5 @@ compile() {
 }
 compile --extra all "$@" -o requirements/runtime.lock
 compile --extra dev -c requirements/runtime.lock "$@" -o requirements/dev.lock
+compile --extra history --extra kafka -c requirements/dev.lock "$@" -o requirements/history.lock # the jobs' image
 compile --extra test --resolution lowest-direct -o requirements/lowest.lock
