@@ -80,6 +80,7 @@ onPostgres('a hand-off spares the reading; one that cannot be read does not coun
   const first = await Counters.load(pool, claimed(namespace, 1), null)
   await first.increment(key, 'a')
   assert.equal((await Counters.load(pool, claimed(namespace, 2), first.handOff())).value(key), 1)
+  await assert.rejects(first.increment(key, 'b'), FencedOut)
   assert.equal((await Counters.load(pool, claimed(namespace, 3), Buffer.from([0x81, 0xa1]))).value(key), 1)
 })
 
