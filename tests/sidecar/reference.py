@@ -1,6 +1,6 @@
 """A small service of the contract `docs/sidecar.md`, alone with aiohttp, and bugs that can be put into it.
 
-    python reference.py [--bug NAME] [--conformant]
+    python reference.py [--bug NAME]
 
 `GET /keys?key=demo%2Fcounters%2Fapples` answers 200 while the key is served here; `GET /slow?key=…` the same after
 more than a second. It takes any free port, and says it to its sidecar.
@@ -27,13 +27,14 @@ from urllib.parse import quote
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
 BUGS = {
+    "asks without the secret": "attaches without the secret at first",
     "attaches once": "does not attach again after 409",
     "polls twice": "has two polls under way",
     "counts from the answer": "adds valid_ms to the clock as it is when the answer is there",
     "one deadline": "has one deadline for all partitions",
     "keeps partitions": "leaves the deadline of a partition that an answer does not name",
     "no deadline": "serves while no answer says otherwise",
-    "no check after a pause": "looks at its deadlines in the background, not for each request",
+    "its clock stands": "counts time by a clock that stands while the process is stopped",
     "ignores orders": "does not read `abandon` in leases",
     "ignores sequences of orders": "takes each order of a lease for a new one",
     "declines late hooks": "answers 409 to an abandon that a lease named before",
@@ -61,6 +62,8 @@ BUGS = {
     "no fence": "does not remember tokens",
     "loads all": "names bundles in `load` that it has released",
     "loads no field": "gives loads fields that there are not",
+    "positions elsewhere": "answers `positions` with hi",
+    "negative rates": "answers `rates` with a negative one",
     "hi inclusive": "takes lo ≤ position ≤ hi",
     "lo exclusive": "takes lo < position < hi",
     "last is short": "takes hi for 32 bits",
@@ -78,6 +81,7 @@ BUGS = {
     "exits with 1": "exits with 1",
 }
 LOAD_S = 0.02
+LONG_LOAD_S = 0.2
 SLOW_S = 1.1
 HAND_OFF = b"\x00what is in memory"
 TOLERANCE_S = 300
@@ -144,8 +148,9 @@ class Service:
 
     async def attach(self, here: str) -> None:
         body = {"protocol": 1, "hooks": f"{here}/hooks", "urls": {"http": here}, "offers": OFFERS}
+        headers = {} if self.has("asks without the secret") else self.authorization
         while True:
-            async with self.http.post(f"{self.url}/v1/session", json=body, headers=self.authorization) as answer:
+            async with self.http.post(f"{self.url}/v1/session", json=body, headers=headers) as answer:
                 if answer.status == 201:
                     self.session = (await answer.json())["session"]
                     return
@@ -155,6 +160,7 @@ class Service:
                         self.secret = self.read_secret()
                 if answer.status == 409 and self.has("attaches once"):
                     await asyncio.Event().wait()
+                headers = self.authorization
                 await asyncio.sleep(float(answer.headers.get("Retry-After", 0.2)))
 
     def forget(self, unless: str) -> None:
@@ -282,7 +288,7 @@ class Service:
         self.fences[space] = token
         held = self.held[bundle] = Held(data["lo"], data["hi"], data["partition"], token)
         self.loaded.add(bundle)
-        await asyncio.sleep(LOAD_S)
+        await asyncio.sleep(LONG_LOAD_S if self.has("late acquire") else LOAD_S)
         if self.has("late acquire"):
             self.held[bundle] = held
         held.serving = True
@@ -309,10 +315,10 @@ class Service:
         return 204, None
 
     async def positions(self, data: dict) -> tuple[int, object]:
-        return 200, {"positions": [data["lo"], data["hi"] - 1]}
+        return 200, {"positions": [data["lo"], data["hi"] - (not self.has("positions elsewhere"))]}
 
     async def rates(self, data: dict) -> tuple[int, object]:
-        return 200, {"rates": [[data["lo"], 1.5, 100]]}
+        return 200, {"rates": [[data["lo"], 1.5, -100 if self.has("negative rates") else 100]]}
 
     def load(self) -> dict:
         bundles = self.loaded if self.has("loads all") else self.held
@@ -338,8 +344,8 @@ class Service:
             deadlines = list(self.deadlines.values())
             return bool(deadlines) and time.monotonic() < max(deadlines)[0]
         monotonic_s, wall_s = self.deadlines.get(held.partition, (0.0, 0.0))
-        if self.has("no check after a pause"):
-            return WATCHED_S[0] < monotonic_s
+        if self.has("its clock stands"):
+            monotonic_s, wall_s = monotonic_s + STOOD_S[0], float("inf")
         return time.monotonic() < monotonic_s and time.time() < wall_s
 
     async def get(self, request: web.Request) -> web.Response:
@@ -389,13 +395,18 @@ class Service:
 
 
 OFFERS = ["prepare", "load", "positions", "rates"]
-WATCHED_S = [0.0]
+STOOD_S = [0.0]
+"""The time for which the process was stopped, or its loop hung for long."""
+HANGS_S = 0.5
 
 
 async def watch() -> None:
+    before_s = time.monotonic()
     while True:
-        WATCHED_S[0] = time.monotonic()
         await asyncio.sleep(0.02)
+        now_s = time.monotonic()
+        STOOD_S[0] += now_s - before_s if now_s - before_s > HANGS_S else 0.0
+        before_s = now_s
 
 
 async def main(bug: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
@@ -78,6 +79,8 @@ def conformance(
         )
     except (InvalidName, OSError) as error:
         raise Failed(str(error)) from None
+    except asyncio.CancelledError:
+        raise SystemExit(128 + signal.SIGTERM) from None
     if any(result.outcome == "failed" for result in results):
         raise SystemExit(EXIT_REFUSED)
 
@@ -125,7 +128,9 @@ def _results(options: Options, checks: Sequence[Check], skip: Sequence[str]) -> 
 
 
 async def _show(results: AsyncGenerator[Result], for_machines: bool, width: int) -> list[Result]:
-    """Print each result when it is there."""
+    """Print each result when it is there. SIGTERM cancels it: the service is ended, too."""
+    if (task := asyncio.current_task()) is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     found: list[Result] = []
     async with aclosing(results):
         async for result in results:

@@ -28,7 +28,7 @@ Find = Callable[[str, float], Awaitable[Claimed]]
 class Grant:
     """What an answer to a poll says."""
 
-    valid_ms: dict[int, int] = field(default_factory=lambda: {0: VALID_MS, 1: VALID_MS})
+    valid_ms: dict[int, int] = field(default_factory=lambda: {0: VALID_MS})
     abandon: tuple[tuple[Bundle, int], ...] = ()
     shared: tuple[str, ...] = ()
 

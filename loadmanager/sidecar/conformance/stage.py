@@ -33,6 +33,8 @@ MARGIN = 1 << 24
 """No bundle of a check is nearer to an end of the hash space, but for those that try the ends."""
 AGAIN_S = 0.05
 PROBE_S = 10.0
+SLACK_S = 0.3
+"""What a check leaves that does not look at when a lease ends exactly."""
 CLOCKS_S = 0.05
 """What clocks may be read apart."""
 
@@ -98,7 +100,7 @@ class Stage:
         self._file = folder / "secret"
         self._stack = AsyncExitStack()
         self._used: list[Bundle] = []
-        self._sequence = 0
+        self._sequence = self._partition = 0
         self._offset = int(time.time() * 1000)
         """Of the last token: a store that remembers those of an earlier run has lower ones."""
         self._service: Service | None = None
@@ -222,6 +224,11 @@ class Stage:
         """A higher one than all before."""
         self._offset += 1
         return Token(0, partition, self._offset)
+
+    def new_partition(self) -> int:
+        """One that no check had before; usually all are in partition 0."""
+        self._partition += 1
+        return self._partition
 
     def key(self, position: int) -> Key:
         """The key of the namespace that is at the position."""

@@ -33,6 +33,8 @@ class Watch:
                 if message["type"] == "http.response.start":
                     self.requests.append(f"{scope['method']} {scope['path']}: {message['status']}")
                     self.refused_secrets += message["status"] == 401
+                elif scope["path"] == "/v1/session" and scope["method"] == "POST" and b"detail" in message["body"]:
+                    self.requests[-1] += f" {message['body'].decode()}"
                 await send(message)
 
             if scope["type"] != "http" or not scope["path"].endswith("/lease"):

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 
 from loadmanager.sidecar.conformance.checking import check
-from loadmanager.sidecar.conformance.script import Grant
-from loadmanager.sidecar.conformance.stage import Stage, expect, past
+from loadmanager.sidecar.conformance.script import UNREAD, Grant
+from loadmanager.sidecar.conformance.stage import SLACK_S, Stage, expect, past
 
 AWAY_S = 1.0
 """The time for which the sidecar's port refuses connections, beyond the deadlines."""
 CONFLICTS = 2
 POLLS = 6
 LONG_MS = 3_000
+SURELY_S = 1.0
+"""So long before its end a lease is surely valid, though clocks of both sides were read apart."""
 LIVELY_MS = 20_000
 """A lease that does not run out while a check looks at what else should end the serving."""
 
@@ -89,9 +91,9 @@ async def sidecar_dies(stage: Stage) -> None:
     await stage.gate.shut()
     stage.note("closed the sidecar's port, and reset its connections")
     first = await stage.probe(owned.key)
-    if first.came_s < stage.script.polls[-3].arrived_s + LONG_MS / 1000 - 1:  # surely before the deadline
+    if first.came_s < stage.script.polls[-UNREAD].arrived_s + LONG_MS / 1000 - SURELY_S:
         expect(first.status == 200, f"status 200 for {owned.key}: its lease is still valid", first)
-    await past(stage.script.deadline_s(0))
+    await past(stage.script.deadline_s(0) + SLACK_S)
     await stage.refuses(owned.key, "its lease has run out", AWAY_S)
     before = stage.script.attached
     stage.script.forget()

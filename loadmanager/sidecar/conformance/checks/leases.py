@@ -6,24 +6,23 @@ import asyncio
 
 from loadmanager.sidecar.conformance.checking import check
 from loadmanager.sidecar.conformance.script import NOTHING, VALID_MS, Grant, Poll
-from loadmanager.sidecar.conformance.stage import Stage, expect, past
+from loadmanager.sidecar.conformance.stage import SLACK_S, Stage, expect, past
 
 SHORT_MS = 1_000
 LATE_S = 0.8
 """The time by which an answer is late. A service that counts from the answer serves so much too long."""
 LONG_MS = 20_000
-NEVER_GRANTED = 7
-"""A partition that no other check grants."""
 
 
 @check("no-lease")
 async def no_lease(stage: Stage) -> None:
     """A bundle that was acquired is not served before there is a lease, and is served by the first one."""
+    partition = stage.new_partition()
     stage.grant(NOTHING)
     await stage.taken_in()
-    owned = await stage.own()
+    owned = await stage.own(partition=partition)
     await stage.refuses(owned.key, "there is no lease")
-    stage.grant(Grant())
+    stage.grant(Grant({partition: VALID_MS}))
     await stage.serves(owned.key, "there is a lease now")
 
 
@@ -31,8 +30,9 @@ async def no_lease(stage: Stage) -> None:
 async def partitions(stage: Stage) -> None:
     """A lease for one partition does not let bundles of another one be served."""
     stage.grant(Grant({0: VALID_MS}))
-    here, there = await stage.serving(), await stage.own(partition=NEVER_GRANTED)
-    await stage.refuses(there.key, f"its partition is {NEVER_GRANTED}, and has no lease")
+    partition = stage.new_partition()
+    here, there = await stage.serving(), await stage.own(partition=partition)
+    await stage.refuses(there.key, f"its partition is {partition}, and has no lease")
     await stage.serves(here.key, "partition 0 has a lease")
 
 
@@ -44,7 +44,7 @@ async def runs_out(stage: Stage) -> None:
     await stage.taken_in()
     stage.script.hold()
     stage.note("answered no poll")
-    await past(stage.script.deadline_s(0))
+    await past(stage.script.deadline_s(0) + SLACK_S)
     await stage.refuses(owned.key, "its lease has run out")
     stage.grant(Grant())
     stage.script.resume()
@@ -72,14 +72,15 @@ async def late_answer(stage: Stage) -> None:
 @check("newest-answer")
 async def newest_answer(stage: Stage) -> None:
     """The newest answer counts: what it does not grant must not be served, though an earlier answer did."""
-    stage.grant(Grant({0: LONG_MS, 1: LONG_MS}))
-    here, there = await stage.serving(), await stage.serving(partition=1)
+    partition = stage.new_partition()
+    stage.grant(Grant({0: LONG_MS, partition: LONG_MS}))
+    here, there = await stage.serving(), await stage.serving(partition=partition)
     await stage.taken_in()
     stage.grant(Grant({0: LONG_MS}))
     await stage.taken_in()
     await stage.refuses(there.key, "the newest answer has no lease for its partition")
     await stage.serves(here.key, "the newest answer has a lease for its partition")
-    stage.grant(Grant())
+    stage.grant(Grant({0: VALID_MS, partition: VALID_MS}))
     await stage.serves(there.key, "there is a lease for its partition again")
 
 
@@ -106,7 +107,7 @@ async def abandon_in_lease(stage: Stage) -> None:
 async def shared(stage: Stage) -> None:
     """Bundles of a namespace that the lease calls shared are served without a deadline, and only while it does."""
     stage.grant(Grant({}, shared=(stage.options.namespace,)))
-    owned = await stage.own()
+    owned = await stage.own(partition=stage.new_partition())
     await stage.serves(owned.key, "its namespace is shared")
     stage.grant(NOTHING)
     await stage.taken_in()
@@ -124,7 +125,7 @@ async def paused(stage: Stage) -> None:
     stage.note("stopped the process, and answered no poll")
     try:
         asking = asyncio.create_task(stage.probe(owned.key))
-        await past(stage.script.deadline_s(0))
+        await past(stage.script.deadline_s(0) + SLACK_S)
     finally:
         stage.service.go_on()
     answer = await asking
