@@ -13,7 +13,9 @@ from stack.jars import StackError
 TIMEOUT_S = 1_200.0
 
 
-def go(*arguments: str, folder: Path, environment: Mapping[str, str] | None = None) -> None:
+def go(
+    *arguments: str, folder: Path, environment: Mapping[str, str] | None = None, timeout_s: float = TIMEOUT_S
+) -> None:
     """Run it in a folder, which is made if need be. Raises StackError, with what it printed last."""
     if shutil.which("go") is None:
         raise StackError("go is missing, with which programs are built from their modules: install Go 1.24 or newer")
@@ -26,7 +28,7 @@ def go(*arguments: str, folder: Path, environment: Mapping[str, str] | None = No
         capture_output=True,
         text=True,
         check=False,
-        timeout=TIMEOUT_S,
+        timeout=timeout_s,
     )
     if run.returncode != 0:
         raise StackError(f"{' '.join(command)}:\n{(run.stdout + run.stderr)[-4000:]}")

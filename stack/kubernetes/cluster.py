@@ -24,7 +24,9 @@ from stack.kubernetes.control_plane import (
     Scheduler,
 )
 from stack.kubernetes.kubelet.agent import Orders
+from stack.kubernetes.kubelet.images import CHECKOUT
 from stack.kubernetes.programs import built
+from stack.process import Child
 from stack.servers import Server
 
 NODES = {"node-a": "zone-a", "node-b": "zone-b", "node-c": "zone-c"}
@@ -43,6 +45,9 @@ class KubeletServer(GoServer):
         self._api = api
         self._certificates = certificates
         self._network = network
+
+    def _launch(self) -> None:
+        self._child = Child(self._command(), self.log_file, {"PYTHONPATH": str(CHECKOUT)})
 
     def _command(self) -> Sequence[str]:
         own = self._certificates

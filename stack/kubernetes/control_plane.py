@@ -133,6 +133,7 @@ class ApiServer(GoServer):
             f"--client-ca-file={own.authority}",
             f"--kubelet-client-certificate={own.admin[0]}",
             f"--kubelet-client-key={own.admin[1]}",
+            "--kubelet-preferred-address-types=InternalIP",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={own.accounts}",
             f"--service-account-signing-key-file={own.accounts}",

@@ -24,6 +24,7 @@ PACKAGES = {
     "kube-scheduler": f"{MODULE}/cmd/kube-scheduler",
     "kubectl": f"{MODULE}/cmd/kubectl",
 }
+BUILD_S = 3_600.0
 ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false -mod=mod"}
 
 
@@ -37,7 +38,8 @@ def built(name: str) -> Path:
         if not (folder / "go.mod").exists():
             (folder / "go.mod").write_text(_etcd() if name == "etcd" else _kubernetes(folder))
         part = f"{name}.part"  # a build that is broken off leaves no program
-        go("build", f"-ldflags={_flags()}", "-o", part, PACKAGES[name], folder=folder, environment=ENVIRONMENT)
+        how = ["build", f"-ldflags={_flags()}", "-o", part, PACKAGES[name]]
+        go(*how, folder=folder, environment=ENVIRONMENT, timeout_s=BUILD_S)
         (folder / part).rename(program)
     return program
 

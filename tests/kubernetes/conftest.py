@@ -34,7 +34,7 @@ def cluster() -> Iterator[Cluster]:
 def release(cluster: Cluster, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Release]:
     """With a namespace, and nothing installed in it."""
     kafka, zookeeper = shared_kafka(request.config), shared_zookeeper(request.config)
-    release = Release(cluster, tmp_path, kafka.address, zookeeper.address)
+    release = Release(cluster, tmp_path, f"localhost:{kafka.port}", f"localhost:{zookeeper.port}")
     release.create_namespace()
     yield release
     release.remove()

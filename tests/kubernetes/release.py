@@ -83,6 +83,7 @@ class Release:
         """It enforces the level `restricted` of Pod Security; with the volume."""
         labels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
         self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace, "labels": labels}})
+        self.kubectl("wait", "--for=create", "serviceaccount/default", "--timeout=60s")
         shared = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
         self.folder.chmod(0o777)
         self.apply({

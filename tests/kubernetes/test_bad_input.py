@@ -17,7 +17,8 @@ def waiting(release: Release) -> list[dict[str, Any]]:
 
 
 def test_pods_name_the_missing_secret_and_start_once_it_is_there(release: Release):
-    values = release.values() | {"check": {"enabled": False}}
+    values = release.values()
+    values["check"] = {"enabled": False}
     values["coordination"]["secret"] = "absent"
     run = release.deploy("install", values, "--timeout", "10s", check=False)
     assert run.returncode != 0
@@ -29,13 +30,13 @@ def test_pods_name_the_missing_secret_and_start_once_it_is_there(release: Releas
 
 def test_check_names_the_kafka_that_is_not_there_before_the_install(release: Release):
     values = release.values()
-    values["log"]["address"] = "kafka://127.0.0.1:9"
+    values["log"]["address"] = "kafka://localhost:9"
     run = release.deploy("install", values, check=False)
     assert run.returncode != 0
     assert "pre-install" in run.stderr
     assert not release.brokers()
     told = release.kubectl("logs", f"job/{NAME}-check").stdout
-    assert "127.0.0.1:9" in told
+    assert "localhost:9" in told
     assert "Traceback" not in told
 
 

@@ -79,10 +79,11 @@ def test_what_may_be_missing_is_left_out():
     }
 
 
-def test_everybodys_address_becomes_the_pods():
-    container = {"command": ["run"], "args": ["--listen=0.0.0.0:80", "--host=0.0.0.0", "--x=10.0.0.0.0", "$(N)"]}
+def test_a_pods_own_addresses_become_its_address():
+    container = {"command": ["run"], "args": ["--listen=0.0.0.0:80", "--host=127.0.0.1", "--x=10.0.0.0.0", "$(N)"]}
     given = command(container, ["image"], {"N": "n"}, "127.9.0.1")
     assert given == ("run", "--listen=127.9.0.1:80", "--host=127.9.0.1", "--x=10.0.0.0.0", "n")
+    assert env({"name": "X", "value": "http://127.0.0.1:1,127.0.0.11"})["X"] == "http://127.9.0.1:1,127.0.0.11"
     assert command({"args": ["a"]}, ["image"], {}, "") == ("image", "a")
     assert expanded("$$$(A)", {"A": "a"}) == "$a"
 

@@ -67,7 +67,7 @@ class Container:
         self._leaving = False
         self._began_s = 0.0
         self._probing: asyncio.Task[None] | None = None
-        self._restarting: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
 
     # --- what the status says
 
@@ -122,7 +122,7 @@ class Container:
             back_off_s = min(2 * back_off_s, LAST_BACK_OFF_S)
 
     async def _once(self, launch: Launch) -> int:
-        began = now()
+        began, self._ending = now(), None
         with self.log_file.open("ab") as output:
             self._process = process = await asyncio.create_subprocess_exec(
                 *launch.sandbox.command(launch.arguments),
@@ -151,7 +151,13 @@ class Container:
     async def stop(self, grace_s: float) -> None:
         """The hook, SIGTERM, and SIGKILL after `grace_s`. Returns when it has ended; it is not started again."""
         self._leaving = True
-        await self._end(grace_s)
+        await asyncio.shield(self._end_once(grace_s))
+
+    def _end_once(self, grace_s: float) -> asyncio.Task[None]:
+        """A process gets one SIGTERM: many end at once when they get a second one."""
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._end(grace_s))
+        return self._ending
 
     def kill(self) -> None:
         """SIGKILL at once; it is not started again."""
@@ -228,8 +234,7 @@ class Container:
 
     def _restart(self) -> None:
         """End the process; `run` starts it again."""
-        if self._restarting is None or self._restarting.done():
-            self._restarting = asyncio.create_task(self._end(self._grace_s))
+        self._end_once(self._grace_s)
 
 
 def _ended(began: str, code: int) -> Object:

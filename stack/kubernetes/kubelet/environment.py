@@ -12,6 +12,7 @@ Objects = Mapping[tuple[str, str], Object | None]
 """ConfigMaps and Secrets of the namespace, by resource (`configmaps`, `secrets`) and name; None: there is none."""
 
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_.-][\w.-]*)\)")
+_OWN = re.compile(r"(?<![\w.])(0\.0\.0\.0|127\.0\.0\.1)(?![\w.])")
 _KEYED = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
 _SOURCES = {"configMap": "configmaps", "secret": "secrets"}
 
@@ -47,7 +48,7 @@ def environment(container: Object, pod: Object, objects: Objects, known: Mapping
             if value is None:
                 continue
         else:
-            value = expanded(each.get("value", ""), found)
+            value = here(expanded(each.get("value", ""), found), pod["status"]["podIP"])
         found[each["name"]] = value
     return found
 
@@ -105,12 +106,17 @@ def expanded(text: str, variables: Mapping[str, str]) -> str:
     return _REFERENCE.sub(replaced, text)
 
 
+def here(text: str, address: str) -> str:
+    """With the addresses that are a pod's own (all, loopback) replaced: here the pods share one network stack."""
+    return _OWN.sub(address, text)
+
+
 def command(
     container: Object, entrypoint: Sequence[str], variables: Mapping[str, str], address: str
 ) -> tuple[str, ...]:
-    """What is run: the image's entrypoint, unless it is overridden. Everybody's address becomes the pod's."""
+    """What is run: the image's entrypoint, unless it is overridden."""
     given = [*(container.get("command") or entrypoint), *container.get("args", ())]
-    return tuple(re.sub(r"\b0\.0\.0\.0(?=:)|(?<==)0\.0\.0\.0$", address, expanded(each, variables)) for each in given)
+    return tuple(here(expanded(each, variables), address) for each in given)
 
 
 def service_links(services: Sequence[Object]) -> dict[str, str]:

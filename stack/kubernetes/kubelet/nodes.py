@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-from stack.kubernetes.kubelet.api import STRATEGIC, Api, Refused
+from stack.kubernetes.kubelet.api import NOT_FOUND, STRATEGIC, Api, Refused
 from stack.kubernetes.kubelet.container import now
 from stack.kubernetes.programs import KUBERNETES
 
@@ -34,7 +34,19 @@ async def register(api: Api, nodes: Mapping[str, str], address: str, port: int) 
         await api.ask("POST", "/api/v1/nodes", node)
         await api.ask("PATCH", f"/api/v1/nodes/{name}/status", {"status": _status(name, address, port)}, STRATEGIC)
         spec = {"holderIdentity": name, "leaseDurationSeconds": LEASE_S, "renewTime": _precise()}
-        await api.ask("POST", LEASES, {"metadata": {"name": name}, "spec": spec})
+        await _lease(api, {"metadata": {"name": name}, "spec": spec})
+
+
+async def _lease(api: Api, lease: dict[str, Any]) -> None:
+    while True:
+        try:
+            await api.ask("POST", LEASES, lease)
+        except Refused as refused:
+            if refused.status != NOT_FOUND:
+                raise
+            await asyncio.sleep(0.1)  # an API server that has just started has not made its namespaces yet
+        else:
+            return
 
 
 async def renew(api: Api, nodes: Mapping[str, str]) -> None:

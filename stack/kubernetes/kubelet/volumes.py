@@ -65,4 +65,14 @@ def mounts(container: Object, folders: dict[str, Path]) -> Iterator[Mount]:
     """Where a container finds them."""
     for each in container.get("volumeMounts", ()):
         source = folders[each["name"]] / each.get("subPath", "")
+        if not source.exists():
+            _make_like(source, folders[each["name"]])
         yield Mount(source, each["mountPath"].rstrip("/"), each.get("readOnly", False))
+
+
+def _make_like(folder: Path, volume: Path) -> None:
+    """A folder in a volume, with the rights of its root."""
+    folder.mkdir(parents=True)
+    rights = volume.stat()
+    os.chown(folder, rights.st_uid, rights.st_gid)
+    folder.chmod(rights.st_mode & 0o7777)
