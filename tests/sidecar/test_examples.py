@@ -17,7 +17,6 @@ import pytest
 
 from stack.servers import KafkaServer, ZooKeeperServer
 from stack.stores import PostgresServer
-from tests.integration.long_life.waiting import until_told
 from tests.servers import coordination_root, topic_prefix
 from tests.sidecar.building import SERVICES
 from tests.sidecar.stage import BUNDLES, Load, Pair, Stage, loaded, staged, took
@@ -56,15 +55,20 @@ class Setting:
             assert not stage.too_late
 
 
-@pytest.fixture(params=sorted(SERVICES))
-async def setting(
-    request: pytest.FixtureRequest,
+@pytest.fixture(scope="module", params=sorted(SERVICES))
+def command(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Sequence[str]:
+    """What starts the example service in this language."""
+    return SERVICES[request.param](tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture
+def setting(
+    command: Sequence[str],
     kafka_server: KafkaServer,
     zookeeper_server: ZooKeeperServer,
     postgres_server: PostgresServer,
     tmp_path: Path,
 ) -> Setting:
-    command = await asyncio.to_thread(SERVICES[request.param])
     name = topic_prefix("sidecar").rstrip(".").replace("-", "_")
     with psycopg.connect(postgres_server.url, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}".encode())
@@ -80,67 +84,67 @@ def others(stage: Stage, pair: Pair) -> list[Pair]:
     return [each for each in stage.pairs if each is not pair]
 
 
+async def move_everything(stage: Stage) -> None:
+    begun_s = time.monotonic()
+    for bundle, owner in (await stage.owners(stage.pairs)).items():
+        assert owner is not None
+        await stage.move(bundle, stage.pairs[(stage.pairs.index(owner) + 1) % len(stage.pairs)])
+    took(f"{len(BUNDLES)} moves", begun_s)
+
+
+async def drain(stage: Stage, pair: Pair) -> None:
+    before, begun_s = await stage.held_by(pair), time.monotonic()
+    pair.children["service"].signal(signal.SIGTERM)
+    await stage.replaced(pair, "service")
+    took("SIGTERM of a service, until it has left", begun_s)
+    await stage.all_served(stage.pairs, before)
+
+
+async def kill(stage: Stage, pair: Pair, *parts: str) -> None:
+    before, begun_s = await stage.held_by(pair), time.monotonic()
+    await stage.kill(pair, *parts)
+    await stage.all_served(stage.pairs, before)
+    took(f"SIGKILL of {' and '.join(parts)}, until all is served", begun_s)
+
+
+async def pause(stage: Stage, pair: Pair, part: str, load: Load) -> None:
+    before, begun_s = await stage.held_by(pair), time.monotonic()
+    pair.children[part].suspend()
+    await stage.all_served(others(stage, pair), before)
+    took(f"SIGSTOP of a {part}, until others serve all", begun_s)
+    await load.goes_on()
+    if part == "sidecar":
+        assert not [bundle for bundle in before if await stage.serves(pair, bundle)], (
+            "its service has stopped by itself"
+        )
+    pair.children[part].signal(signal.SIGCONT)
+
+
 async def takes_bundles_again(stage: Stage, pair: Pair) -> None:
     """It is a member again, and serves what moves to it."""
+    begun_s = time.monotonic()
     await stage.move(BUNDLES[0], pair, asked=others(stage, pair)[0])
+    took("until it serves again", begun_s)
 
 
-async def test_no_request_fails_while_every_bundle_moves(setting: Setting):
-    async with setting.running() as (stage, _):
-        begun_s = time.monotonic()
-        owners = await stage.owners(stage.pairs)
-        for bundle, owner in owners.items():
-            assert owner is not None
-            await stage.move(bundle, stage.pairs[(stage.pairs.index(owner) + 1) % len(stage.pairs)])
-        took(f"{len(owners)} moves", begun_s)
-
-
-async def test_no_request_fails_while_a_service_drains(setting: Setting):
-    async with setting.running() as (stage, _):
-        pair = stage.pairs[0]
-        before, begun_s = await stage.held_by(pair), time.monotonic()
-        pair.children["service"].signal(signal.SIGTERM)
-        await stage.replaced(pair, "service")
-        took("SIGTERM of a service, until it has left", begun_s)
-        await stage.all_served(stage.pairs, before)
-        await takes_bundles_again(stage, pair)
-
-
-@pytest.mark.parametrize("parts", [("sidecar",), ("service",), ("sidecar", "service")], ids="+".join)
-async def test_bundles_of_a_killed_process_are_served_again(setting: Setting, parts: tuple[str, ...]):
+async def test_no_request_fails_while_bundles_move_and_a_service_drains(setting: Setting):
     async with setting.running() as (stage, load):
-        pair = stage.pairs[0]
-        before, begun_s = await stage.held_by(pair), time.monotonic()
-        await stage.kill(pair, *parts)
-        await stage.all_served(stage.pairs, before)
-        took(f"SIGKILL of {' and '.join(parts)}, until all is served", begun_s)
+        await move_everything(stage)
         await load.goes_on()
-        await takes_bundles_again(stage, pair)
+        await drain(stage, stage.pairs[0])
+        await takes_bundles_again(stage, stage.pairs[0])
 
 
-@pytest.mark.parametrize("part", ["service", "sidecar"])
-async def test_bundles_of_a_paused_process_are_served_by_others(setting: Setting, part: str):
+async def test_bundles_of_killed_processes_are_served_again(setting: Setting):
     async with setting.running() as (stage, load):
-        pair = stage.pairs[0]
-        before, begun_s = await stage.held_by(pair), time.monotonic()
-        pair.children[part].suspend()
-        await stage.all_served(others(stage, pair), before)
-        took(f"SIGSTOP of the {part}, until others serve all", begun_s)
-        await load.goes_on()
-        pair.children[part].signal(signal.SIGCONT)
-        begun_s = time.monotonic()
-        await takes_bundles_again(stage, pair)
-        took(f"SIGCONT of the {part}, until it serves again", begun_s)
+        for pair, parts in zip(stage.pairs, (["sidecar"], ["service"], ["sidecar", "service"]), strict=True):
+            await kill(stage, pair, *parts)
+            await load.goes_on()
+            await takes_bundles_again(stage, pair)
 
 
-async def test_a_service_whose_sidecar_is_paused_stops_by_itself(setting: Setting):
-    async with setting.running() as (stage, _):
-        pair = stage.pairs[0]
-        bundle = next(iter(await stage.held_by(pair)))
-        pair.children["sidecar"].suspend()
-
-        async def stopped() -> bool:
-            return not await stage.serves(pair, bundle)
-
-        await until_told(stopped, "it stops")
-        pair.children["sidecar"].signal(signal.SIGCONT)
+async def test_bundles_of_paused_processes_are_served_by_others(setting: Setting):
+    async with setting.running() as (stage, load):
+        for pair, part in zip(stage.pairs, ("service", "sidecar"), strict=False):
+            await pause(stage, pair, part, load)
+            await takes_bundles_again(stage, pair)
