@@ -114,9 +114,8 @@ async def pause(stage: Stage, pair: Pair, part: str, load: Load) -> None:
     took(f"SIGSTOP of a {part}, until others serve all", begun_s)
     await load.goes_on()
     if part == "sidecar":
-        assert not [bundle for bundle in before if await stage.serves(pair, bundle)], (
-            "its service has stopped by itself"
-        )
+        served = await asyncio.gather(*(stage.serves(pair, bundle) for bundle in before))
+        assert not any(served), "its service has stopped by itself"
     pair.children[part].signal(signal.SIGCONT)
 
 
