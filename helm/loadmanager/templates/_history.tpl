@@ -33,7 +33,6 @@ containers:
     {{- if eq .name "ingest" }}
     ports: [{name: metrics, containerPort: 9108}]
     startupProbe: {httpGet: {path: /metrics, port: metrics}, periodSeconds: 5, failureThreshold: 60} # Spark starts first
-    readinessProbe: {httpGet: {path: /metrics, port: metrics}, periodSeconds: 30, timeoutSeconds: 10}
     livenessProbe: {httpGet: {path: /metrics, port: metrics}, periodSeconds: 60, timeoutSeconds: 30, failureThreshold: 5}
     {{- end }}
     resources: {{- toYaml $history.resources | nindent 6 }}
