@@ -10,6 +10,8 @@
 const TABLE = 'loadmanager_fence'
 const IDLE_TIMEOUT_MS = 5_000
 
+const BEGIN = `BEGIN ISOLATION LEVEL READ COMMITTED;
+  SET LOCAL idle_in_transaction_session_timeout = ${IDLE_TIMEOUT_MS}`
 const SCHEMA = `CREATE TABLE IF NOT EXISTS ${TABLE} (namespace TEXT NOT NULL, lo BIGINT NOT NULL, hi BIGINT NOT NULL,
   token TEXT NOT NULL, PRIMARY KEY (namespace, lo))`
 /** Until the transaction ends nobody else raises fences of the namespace. */
@@ -51,7 +53,7 @@ export async function transaction(pool, work) {
   const onError = (/** @type {Error} */ error) => void (broken = error)
   db.on('error', onError) // the server may end the connection between two statements
   try {
-    await db.query(`BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = ${IDLE_TIMEOUT_MS}`)
+    await db.query(BEGIN)
     const result = await work(db)
     await db.query('COMMIT')
     return result
