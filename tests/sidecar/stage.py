@@ -36,6 +36,7 @@ LOOK_S = 0.02
 ASK_S = 10.0
 WATCH_S = 0.1
 ENDS_S = 30.0
+STARTS_S = 150.0
 SERVED_WITHIN_S = 90.0
 
 
@@ -214,7 +215,7 @@ class Stage:
             await self.ask("PUT", f"{at}/unload?destinationBroker={to.broker}")
             return await self.serves(to, bundle)
 
-        await until_told(arrived, f"{bundle} is served by {to.broker}")
+        await until_told(arrived, f"{bundle} is served by {to.broker}", SERVED_WITHIN_S)
 
 
 class Load:
@@ -296,8 +297,8 @@ async def _namespace(stage: Stage) -> None:
         return status == 200 and len(body) == len(stage.pairs)
 
     try:
-        await until_told(created, "a broker takes a namespace")
-        await until_told(whole, "all brokers are members")
+        await until_told(created, "a broker takes a namespace", STARTS_S)
+        await until_told(whole, "all brokers are members", STARTS_S)
     except AssertionError as error:
         raise AssertionError(f"{error}\n{stage.pairs[0].tail()}") from None
 

@@ -34,6 +34,8 @@ type Member struct {
 	leaving  atomic.Bool
 	stop     context.CancelFunc
 	ctx      context.Context
+
+	complaint string // what Run complained of last
 }
 
 // New makes a member of the cluster to which the sidecar at LOADMANAGER_SIDECAR belongs. urls tell clients where this
@@ -113,11 +115,17 @@ func (m *Member) attach() (*session, error) {
 }
 
 func (m *Member) later(pause time.Duration, err error) (*session, error) {
-	if m.ctx.Err() == nil {
-		m.log.Warn("cannot attach yet", "error", err)
-	}
+	m.complain("cannot attach yet", err)
 	sleep(m.ctx, pause)
 	return nil, nil
+}
+
+// complain logs a failed attempt, but not that it fails again in the same way.
+func (m *Member) complain(what string, err error) {
+	if text := fmt.Sprint(what, err); text != m.complaint && m.ctx.Err() == nil {
+		m.complaint = text
+		m.log.Warn(what, "error", err)
+	}
 }
 
 // poll asks for the lease until the session ends.
@@ -131,6 +139,7 @@ func (m *Member) poll(s *session) {
 		var refused *problem
 		switch {
 		case err == nil:
+			m.complaint = ""
 			s.obey(sent, answer)
 			if answer.State != state {
 				state = answer.State
@@ -140,7 +149,7 @@ func (m *Member) poll(s *session) {
 			m.log.Warn("the sidecar ended the session", "status", refused.status)
 			return
 		case m.ctx.Err() == nil:
-			m.log.Warn("no lease", "error", err)
+			m.complain("no lease", err)
 			sleep(m.ctx, pollPause)
 		}
 	}
